@@ -18,12 +18,13 @@ from starlette.responses import Response
 from queuectl.api import problems
 from queuectl.api.access import Guard
 from queuectl.api.auth import layers
-from queuectl.api.auth.layers import Authenticated
+from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.body import Bodies
+from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.feed import Feed
 from queuectl.api.kinds import CONFIG_KINDS, PREFIX
 from queuectl.api.openapi import describe
-from queuectl.api.ports import ApiStore, Diagnoser, Health, Lookout
+from queuectl.api.ports import ApiStore, ClusterReader, Diagnoser, Health
 from queuectl.api.routes import (
     audit,
     config,
@@ -41,7 +42,6 @@ from queuectl.api.routes import (
     workloads,
 )
 from queuectl.api.routes import health as health_routes
-from queuectl.api.stated import Stated
 
 _ABOUT: Final = """Configuration and workloads of queuectl.
 
@@ -57,8 +57,8 @@ def create_app(
     registry: CollectorRegistry,
     diagnoser: Diagnoser | None = None,
     *,
-    lookout: Lookout | None = None,
-    authenticated: Authenticated | None = None,
+    cluster_reader: ClusterReader | None = None,
+    authenticated: AuthenticationLayer | None = None,
 ) -> FastAPI:
     """The REST API with metrics and health. Who adds routes finds what they share in ``app.state``.
 
@@ -67,28 +67,28 @@ def create_app(
         health: of this process.
         registry: of its metrics.
         diagnoser: None where no controller runs.
-        lookout: likewise.
+        cluster_reader: likewise.
         authenticated: how callers are told apart; None = not at all, for loopback only.
     """
     app = _bare("queuectl")
     guard = app.state.guard = Guard(authenticated.access if authenticated else None)
     bodies = app.state.bodies = Bodies()
-    desk = layers.install(app, store, authenticated)
+    command_service = layers.install(app, store, authenticated)
     for kind in CONFIG_KINDS:
         config.add_routes(app.router, guard, bodies, kind, store, diagnoser)
     dryrun.add_routes(app.router, guard, bodies, store, diagnoser)
-    stated = app.state.stated = Stated(store)
+    stated = app.state.stated = CurrentConfiguration(store)
     pastuse.add_routes(app.router, guard, store, stated)
     usage.add_routes(app.router, guard, store, stated)
-    unmanaged.add_routes(app.router, guard, store, lookout)
+    unmanaged.add_routes(app.router, guard, store, cluster_reader)
     feed = app.state.feed = Feed(store)
     events.add_routes(app.router, guard, store, feed)
-    nodes.add_routes(app.router, guard, lookout)
-    plans.add_routes(app.router, guard, bodies, lookout)
+    nodes.add_routes(app.router, guard, cluster_reader)
+    plans.add_routes(app.router, guard, bodies, cluster_reader)
     decisions.add_routes(app.router, guard, store)
     refused.add_routes(app.router, guard, store)
     workloads.add_routes(app.router, guard, store, diagnoser)
-    session.add_routes(app.router, desk)
+    session.add_routes(app.router, command_service)
     audit.add_routes(app.router, guard, store)
     invariants.add_routes(app.router, guard, diagnoser)
     health_routes.add_routes(app.router, guard, health, registry)

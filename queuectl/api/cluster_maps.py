@@ -12,9 +12,9 @@ from queuectl.api.schemas import View
 from queuectl.domain.cluster_map import (
     ClusterMap,
     Domain,
-    Layout,
+    GangOnMap,
     NodeOccupancy,
-    Resident,
+    TopologyLayout,
     utilization_of,
 )
 from queuectl.domain.quantity import CPU
@@ -155,12 +155,12 @@ def node_view(occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visibl
     )
 
 
-def sees(gang: Resident, visible: Visible) -> bool:
+def sees(gang: GangOnMap, visible: Visible) -> bool:
     """Whether the caller may know whose it is."""
     return visible is None or gang.workload.namespace in visible
 
 
-def _tenant(gang: Resident, pods: int, gpus: float, *, visible: bool) -> TenantView:
+def _tenant(gang: GangOnMap, pods: int, gpus: float, *, visible: bool) -> TenantView:
     workload = gang.workload
     return TenantView(
         workload=workload.ref if visible else ANOTHER_TEAM,
@@ -179,7 +179,7 @@ def _units(amounts: Mapping[str, int]) -> dict[str, float]:
     return {name: v / 1000 if name == CPU else v for name, v in sorted(amounts.items())}
 
 
-def domains_view(layouts: Sequence[Layout]) -> DomainsView:
+def domains_view(layouts: Sequence[TopologyLayout]) -> DomainsView:
     """The domains of all topologies."""
     return DomainsView(
         items=[
@@ -246,7 +246,7 @@ def floor_document(cluster_map: ClusterMap, visible: Visible) -> dict[str, Any]:
     }
 
 
-def _columns(shown: Sequence[Resident], hidden: Sequence[Resident]) -> dict[str, Any]:
+def _columns(shown: Sequence[GangOnMap], hidden: Sequence[GangOnMap]) -> dict[str, Any]:
     """Of those that are shown, and of all others together as one."""
     last = [None] if hidden else []
     return {

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from queuectl.api.events import EventView
 from queuectl.api.schemas import View, moment
-from queuectl.domain.decisions import Decided
+from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.plan import Proof
 
 
@@ -46,7 +46,7 @@ class DecisionDetailView(DecisionView):
     next_after: int | None = Field(description="Give it as `after` for more; null = that was all.")
 
 
-def decision_view(decided: Decided) -> DecisionView:
+def decision_view(decided: StoredDecision) -> DecisionView:
     """One record."""
     decision = decided.decision
     return DecisionView(

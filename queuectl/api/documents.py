@@ -13,15 +13,15 @@ from starlette.responses import JSONResponse, Response
 from queuectl.api.access import Guard
 from queuectl.api.auth.audit import done
 from queuectl.api.body import MAX_SMALL, Bodies
+from queuectl.api.dry_run import applied, changes_of, dry_run_documents, excess_views, seen_excesses
 from queuectl.api.kinds import API_VERSION, BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.api.merge import merged
 from queuectl.api.params import Name, Namespace
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.preconditions import check_write, etag, unchanged
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.api.rehearsal import applied, changes_of, excess_views, rehearse, seen_excesses
 from queuectl.domain.errors import Conflict, NotFound
-from queuectl.domain.pastuse import Scope
+from queuectl.domain.pastuse import AccountScope
 from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.objects.configuration.links import dangling, references, refuse_tangles
 from queuectl.objects.configuration.queue_config import build, validate
@@ -123,7 +123,7 @@ class Documents:
         check_write(stored.version, if_match, None)
         given = _addressed(merged(stored.document, patch), key)
         if dry_run:
-            return JSONResponse(await self._rehearsed(request, given))
+            return JSONResponse(await self._dry_run(request, given))
         document, warnings = await self._checked(request, given)
         return await self._keep(request, key, document, warnings, stored, conditional=True)
 
@@ -168,7 +168,7 @@ class Documents:
         }
         created = result == "created"
         headers = {"ETag": etag(version)}
-        done(request, _told(result, changes))
+        done(request, _summary(result, changes))
         if created:
             headers["Location"] = request.url.path
         return JSONResponse(body, 201 if created else 200, headers=headers)
@@ -176,18 +176,18 @@ class Documents:
     async def _take_over_use(self, given: dict[str, Any]) -> None:
         """What a LocalQueue of Kueue's says it used lately is where ours starts, if ours knows nothing of it."""
         stated = read_used([as_document(given)])
-        own = [used for used in stated if used.account.scope is Scope.LOCAL_QUEUE]
+        own = [used for used in stated if used.account.scope is AccountScope.LOCAL_QUEUE]
         if own:
             await self._store.start_use(own)
 
-    async def rehearse(
+    async def dry_run(
         self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
     ) -> Response:
         """What :meth:`write` would answer, and what would be over quota then."""
         given = await self._bodies.document(request)
-        return JSONResponse(await self.rehearsed(request, key, given, if_match, if_none_match))
+        return JSONResponse(await self.dry_run_of(request, key, given, if_match, if_none_match))
 
-    async def rehearsed(
+    async def dry_run_of(
         self,
         request: Request,
         key: DocumentKey,
@@ -198,12 +198,14 @@ class Documents:
         """The same of a document that was read already."""
         document = _addressed(given, key)
         await self._present(key, if_match, if_none_match)
-        return await self._rehearsed(request, document)
+        return await self._dry_run(request, document)
 
-    async def _rehearsed(self, request: Request, document: dict[str, Any]) -> dict[str, Any]:
-        rehearsal = await rehearse(request, [document], self._store, self._diagnoser, self._bodies)
-        (one,) = rehearsal.objects
-        over = excess_views(await seen_excesses(self._guard, request, rehearsal.excesses))
+    async def _dry_run(self, request: Request, document: dict[str, Any]) -> dict[str, Any]:
+        checked = await dry_run_documents(
+            request, [document], self._store, self._diagnoser, self._bodies
+        )
+        (one,) = checked.objects
+        over = excess_views(await seen_excesses(self._guard, request, checked.excesses))
         return {**applied(one), "overQuota": over}
 
     async def remove(self, key: DocumentKey, if_match: str | None) -> Response:
@@ -268,7 +270,7 @@ def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
     return {**document, "metadata": metadata}
 
 
-def _told(result: str, changes: list[dict[str, Any]]) -> str:
+def _summary(result: str, changes: list[dict[str, Any]]) -> str:
     """For the audit log."""
     fields = (f"{c['field']}: {c['before']!r} -> {c['after']!r}" for c in changes)
     return "; ".join([result, *fields])

@@ -31,7 +31,7 @@ _log = structlog.get_logger(source="queuectl.api")
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class FeedLine:
     """A line, and what is sent of it to all who may see everybody it names. ``named``: the namespaces of those."""
 
     id: int
@@ -53,7 +53,7 @@ class Feed:
         """``window``: lines kept at least; twice as many at most."""
         self._store = store
         self._size = window
-        self._window: list[Told] = []
+        self._window: list[FeedLine] = []
         self._floor: int | None = (
             None  # every line above it and up to `end` is in the window; None = not known yet
         )
@@ -90,7 +90,7 @@ class Feed:
         """Whether every line above this id is in the window, or still to come."""
         return self._floor is not None and after >= self._floor
 
-    async def more(self, after: int, patience: float) -> Sequence[Told]:
+    async def more(self, after: int, patience: float) -> Sequence[FeedLine]:
         """Some lines above an id, in order; none when there were none for ``patience`` seconds.
 
         May raise StoreUnavailable where they are to be read from the database.
@@ -107,7 +107,7 @@ class Feed:
         if self._floor is None:
             return ()
         if after < self._floor:
-            return tuple(map(told_of, await self._store.history(None, after, LONGEST_PAGE)))
+            return tuple(map(feed_line, await self._store.history(None, after, LONGEST_PAGE)))
         first = bisect_right(self._window, after, key=_id_of)
         return self._window[first : first + LONGEST_PAGE]
 
@@ -133,7 +133,7 @@ class Feed:
     def _keep(self, lines: Sequence[HistoryLine]) -> None:
         if not lines:
             return
-        self._window += map(told_of, lines)
+        self._window += map(feed_line, lines)
         self.end = lines[-1].id
         if len(self._window) > 2 * self._size:
             gone = len(self._window) - self._size
@@ -146,7 +146,7 @@ class Feed:
         rung.set()
 
 
-def told_of(line: HistoryLine) -> Told:
+def feed_line(line: HistoryLine) -> FeedLine:
     """A line as it is sent."""
     data = event_view(line).model_dump_json(by_alias=True)
-    return Told(line.id, line, data, namespaces_in(line.reason))
+    return FeedLine(line.id, line, data, namespaces_in(line.reason))

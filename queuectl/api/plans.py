@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from queuectl.api.access import Visible
+from queuectl.api.dry_run import excess_views
 from queuectl.api.params import NAME
 from queuectl.api.redaction import veil_over
-from queuectl.api.rehearsal import excess_views
 from queuectl.api.schemas import (
     ExcessView,
     ObstacleView,
@@ -29,7 +29,7 @@ from queuectl.domain.plan import Cost, Eviction, Plan
 from queuectl.domain.reasons import Reason
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import Admitted, Snapshot
-from queuectl.domain.what_if import Trial
+from queuectl.domain.what_if import WhatIfResult
 from queuectl.domain.workload import Placement, Workload
 
 MOST_WAITING: Final = 200  # gangs that wait as they did, listed
@@ -140,16 +140,16 @@ class _Outcome:
     cost: Cost | None = None
 
 
-def plan_view(trial: Trial, visible: Visible) -> PlanView:
+def plan_view(trial: WhatIfResult, visible: Visible) -> PlanView:
     """What would come of it, compared with what comes without it."""
-    teller = _Teller(trial, visible)
+    presenter = _OutcomePresenter(trial, visible)
     before = dict(_outcomes(trial.before, trial.without, ()))
     after = dict(_outcomes(trial.after, trial.plan, trial.evicted))
-    told: dict[Fate, list[FateView]] = {fate: [] for fate in Fate}
+    by_fate: dict[Fate, list[FateView]] = {fate: [] for fate in Fate}
     for uid, outcome in after.items():
         if outcome.fate is not Fate.RUNS:
-            told[outcome.fate].append(teller.view(uid, outcome, before.get(uid)))
-    waits = [*told[Fate.RESERVES], *told[Fate.WAITS]]
+            by_fate[outcome.fate].append(presenter.view(uid, outcome, before.get(uid)))
+    waits = [*by_fate[Fate.RESERVES], *by_fate[Fate.WAITS]]
     new = [v for v in waits if v.submitted]
     other = [v for v in waits if not v.submitted and v.before is not v.fate]
     same = [v for v in waits if not v.submitted and v.before is v.fate]
@@ -158,12 +158,12 @@ def plan_view(trial: Trial, visible: Visible) -> PlanView:
         revision=trial.before.config.revision,
         before=_counts(before, trial.before),
         after=_counts(after, trial.after),
-        starts=[*told[Fate.STARTS], *told[Fate.REPAIRED]],
-        leaves=[*told[Fate.LEAVES], *told[Fate.MOVES]],
+        starts=[*by_fate[Fate.STARTS], *by_fate[Fate.REPAIRED]],
+        leaves=[*by_fate[Fate.LEAVES], *by_fate[Fate.MOVES]],
         waits=[*new, *other, *same[:MOST_WAITING]],
         omitted=len(same[MOST_WAITING:]),
-        over_quota=teller.excesses(),
-        warnings=[*teller.taken(), *trial.warnings],
+        over_quota=presenter.excesses(),
+        warnings=[*presenter.taken(), *trial.warnings],
     )
 
 
@@ -210,10 +210,10 @@ def _counts(outcomes: Mapping[str, _Outcome], snapshot: Snapshot) -> CountsView:
     )
 
 
-class _Teller:
+class _OutcomePresenter:
     """Says what becomes of gangs to one caller."""
 
-    def __init__(self, trial: Trial, visible: Visible) -> None:
+    def __init__(self, trial: WhatIfResult, visible: Visible) -> None:
         self._trial = trial
         self._visible = visible
         self._submitted = frozenset(trial.submitted)
@@ -225,7 +225,7 @@ class _Teller:
         covered = {one.ref for one in others if not self._sees(one)}
         own = {self._known[uid].ref for uid in self._submitted}
         self._taken = {(one.kind, one.ref) for one in others if self._sees(one)}
-        self._veil = veil_over(
+        self._redactor = veil_over(
             {one.namespace for one in self._known.values()}, visible, own - covered
         )
 
@@ -233,7 +233,7 @@ class _Teller:
         workload = self._known[uid]
         submitted = uid in self._submitted
         seen = submitted or self._sees(workload)
-        diagnosis = self._veil.diagnosis(self._trial.diagnoses.get(uid) or Diagnosis(uid))
+        diagnosis = self._redactor.diagnosis(self._trial.diagnoses.get(uid) or Diagnosis(uid))
         queue = self._trial.after.config.cluster_queue_of(workload.namespace, workload.queue)
         shown = outcome if seen else replace(outcome, placement=None, reason=None)
         return FateView(
@@ -246,7 +246,7 @@ class _Teller:
             fate=outcome.fate,
             before=before.fate if before is not None else None,
             placement=placement_view(shown.placement, planned=True) if shown.placement else None,
-            reason=reason_view(self._veil.redacted(shown.reason))
+            reason=reason_view(self._redactor.redacted(shown.reason))
             if shown.reason is not None
             else None,
             gives_way_to=self._name(outcome.gives_way_to),
@@ -257,7 +257,7 @@ class _Teller:
 
     def excesses(self) -> list[ExcessView]:
         """Quotas that would be exceeded."""
-        name = self._veil.name
+        name = self._redactor.name
         found = excess_views(self._trial.excesses) or []
         return [
             ExcessView(**{**one, "workloads": [name(ref) for ref in one["workloads"]]})
@@ -277,7 +277,7 @@ class _Teller:
         return self._visible is None or workload.namespace in self._visible
 
     def _name(self, uid: str | None) -> str | None:
-        return self._veil.name(self._known[uid].ref) if uid is not None else None
+        return self._redactor.name(self._known[uid].ref) if uid is not None else None
 
 
 def _cost(cost: Cost | None) -> CostView | None:

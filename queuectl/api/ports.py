@@ -8,7 +8,7 @@ from typing import Protocol
 from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action, Command, CommandFilter
-from queuectl.domain.decisions import Decided
+from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.identity import Session
 from queuectl.domain.invariants import Checked
@@ -20,7 +20,7 @@ from queuectl.domain.queries import (
     ConfigDocument,
     DocumentKey,
     HistoryLine,
-    Line,
+    QueuePosition,
     WorkloadFilter,
     WorkloadPage,
 )
@@ -29,7 +29,7 @@ from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.what_if import Trial
+from queuectl.domain.what_if import WhatIfResult
 from queuectl.objects.files.what_if import WhatIf
 
 
@@ -48,7 +48,7 @@ class Reports(Protocol):
         """
 
 
-class AuditBook(Protocol):
+class AuditStore(Protocol):
     """Who changed what. Every method may raise StoreUnavailable."""
 
     async def begin(self, line: AuditLine) -> int:
@@ -81,7 +81,7 @@ class ApiStore(Protocol):
     """Every method may raise StoreUnavailable."""
 
     @property
-    def audit(self) -> AuditBook:
+    def audit(self) -> AuditStore:
         """Who changed what."""
 
     @property
@@ -148,7 +148,7 @@ class ApiStore(Protocol):
     async def find_workload(self, kind: str, namespace: str, name: str) -> Entry | None:
         """The workload of this name: the live one, else the newest finished one, else None."""
 
-    async def positions(self, uids: Iterable[str]) -> Mapping[str, Line]:
+    async def positions(self, uids: Iterable[str]) -> Mapping[str, QueuePosition]:
         """Where these workloads stand in line; those that are in no line are left out."""
 
     async def add_command(self, command: Command) -> Command:
@@ -181,10 +181,12 @@ class ApiStore(Protocol):
     ) -> tuple[HistoryLine, ...]:
         """Lines of one workload (None = of all) with ids above ``after``, oldest first."""
 
-    async def decisions(self, before: int | None = None, limit: int = 100) -> tuple[Decided, ...]:
+    async def decisions(
+        self, before: int | None = None, limit: int = 100
+    ) -> tuple[StoredDecision, ...]:
         """Records of planning cycles with ids below one (None = all), the newest first, at most 500."""
 
-    async def get_decision(self, number: int) -> Decided | None:
+    async def get_decision(self, number: int) -> StoredDecision | None:
         """The record with this id, or None."""
 
     async def refused_plans(self) -> tuple[RefusedPlan, ...]:
@@ -200,7 +202,7 @@ class ApiStore(Protocol):
         """Wait until there is a history line with an id above ``after``."""
 
 
-class Lookout(Protocol):
+class ClusterReader(Protocol):
     """Who can look at the cluster: each process that watches it."""
 
     async def cluster_map(self) -> ClusterMap | None:
@@ -215,7 +217,7 @@ class Lookout(Protocol):
         None while this process does not know yet. May raise StoreUnavailable.
         """
 
-    async def try_out(self, asked: WhatIf) -> Trial | None:
+    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
         """What would be after a change; None while this process does not know yet what there is.
 
         Raises:

@@ -10,13 +10,13 @@ from fastapi import Request
 
 from queuectl.api.access import Guard
 from queuectl.api.ports import ApiStore, Diagnoser
-from queuectl.api.redaction import veil_of
+from queuectl.api.redaction import redactor_of
 from queuectl.api.schemas import ExplainView, WorkloadView
 from queuectl.api.views import explain_view, workload_view
-from queuectl.domain.decisions import Decided
+from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.ledger import Entry
-from queuectl.domain.queries import IN_LINE, LONGEST_PAGE, HistoryLine, Line, in_line
+from queuectl.domain.queries import IN_LINE, LONGEST_PAGE, HistoryLine, QueuePosition, in_line
 from queuectl.domain.redaction import Saying
 from queuectl.domain.utilization import GangUse
 
@@ -36,11 +36,11 @@ class WorkloadPresenter:
     async def workloads(self, request: Request, entries: Sequence[Entry]) -> list[WorkloadView]:
         """Rows of the ledger that who asks may see."""
         lines = await self.lines(entries)
-        veil = await veil_of(self._guard, request, self._store, (e.reason for e in entries))
+        redactor = await redactor_of(self._guard, request, self._store, (e.reason for e in entries))
         views = []
         for number, entry in enumerate(entries, 1):
             line, use, start = lines.get(entry.uid), self._use(entry), self._start(entry)
-            views.append(workload_view(veil.entry(entry), line, use, start))
+            views.append(workload_view(redactor.entry(entry), line, use, start))
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return views
@@ -58,25 +58,27 @@ class WorkloadPresenter:
             known = await self._diagnoser.diagnose(entry.uid) or known
         leaving = entry.lease.victims if entry.lease is not None else ()
         names = await self._store.workload_names(leaving) if leaving else {}
-        told: list[Saying | str] = [entry.reason, *known.conflict, *known.ways, *names.values()]
-        veil = await veil_of(self._guard, request, self._store, told)
+        texts: list[Saying | str] = [entry.reason, *known.conflict, *known.ways, *names.values()]
+        redactor = await redactor_of(self._guard, request, self._store, texts)
         line = (await self.lines((entry,))).get(entry.uid)
         return explain_view(
-            veil.entry(entry),
+            redactor.entry(entry),
             line.cluster_queue if line is not None else None,
-            {uid: veil.name(names.get(uid, uid)) for uid in leaving},
-            veil.diagnosis(known),
+            {uid: redactor.name(names.get(uid, uid)) for uid in leaving},
+            redactor.diagnosis(known),
             self._use(entry),
             self._start(entry),
         )
 
     async def steps(self, request: Request, lines: Sequence[HistoryLine]) -> list[HistoryLine]:
         """Steps of workloads that who asks may see."""
-        veil = await veil_of(self._guard, request, self._store, (line.reason for line in lines))
-        return [veil.line(line) for line in lines]
+        redactor = await redactor_of(
+            self._guard, request, self._store, (line.reason for line in lines)
+        )
+        return [redactor.line(line) for line in lines]
 
     async def decided(
-        self, request: Request, decided: Decided, after: int = 0
+        self, request: Request, decided: StoredDecision, after: int = 0
     ) -> tuple[list[HistoryLine], int | None]:
         """What a planning cycle did to workloads that who asks may see, of lines with ids above ``after``.
 
@@ -94,7 +96,7 @@ class WorkloadPresenter:
         more = len(own) == LONGEST_PAGE and own[-1].id < decided.upto
         return await self.steps(request, seen), own[-1].id if more else None
 
-    async def lines(self, entries: Iterable[Entry]) -> Mapping[str, Line]:
+    async def lines(self, entries: Iterable[Entry]) -> Mapping[str, QueuePosition]:
         """Where those of them stand that wait for their turn, by uid."""
         waiting = [entry.uid for entry in entries if in_line(entry)]
         return await self._store.positions(waiting) if waiting else {}

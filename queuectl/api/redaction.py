@@ -18,8 +18,8 @@ def veil_over(known: Iterable[str], visible: Visible, own: Collection[str] = ())
     return Redactor(frozenset(known) - frozenset(visible), drawn=True, own=own)
 
 
-async def veil_of(
-    guard: Guard, request: Request, store: ApiStore, told: Iterable[Saying | str]
+async def redactor_of(
+    guard: Guard, request: Request, store: ApiStore, texts: Iterable[Saying | str]
 ) -> Redactor:
     """Before who asks, for all that is told here. May raise ClusterUnavailable and StoreUnavailable.
 
@@ -28,7 +28,7 @@ async def veil_of(
     known: set[str] = set()
 
     async def there() -> Iterable[str]:
-        named = frozenset[str]().union(*map(namespaces_in, told))
+        named = frozenset[str]().union(*map(namespaces_in, texts))
         if named:  # only known ones count: what looks like a name may be an image
             known.update(named & await store.namespaces())
         return known

@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from queuectl.api.schemas import View, maybe, moment
-from queuectl.domain.accounting import HOUR, Amounts, Losses
+from queuectl.domain.accounting import HOUR, Amounts, LostWorkSum
 from queuectl.domain.reports import By, FleetRow, Report, ReportRow
 
 
@@ -180,12 +180,12 @@ def _items(report: Report, made: Callable[[ReportRow], Any]) -> dict[str, Any]:
 
 def total_of(report: Report) -> ReportRow:
     """All rows as one. Its number of workloads is a sum, too: one that stands in several rows counts in each."""
-    amounts, losses = Amounts(), dict[str, Losses]()
+    amounts, losses = Amounts(), dict[str, LostWorkSum]()
     for row in report.rows:
         for name in Amounts.__slots__:
             setattr(amounts, name, getattr(amounts, name) + getattr(row.amounts, name))
         for reason, lost in row.losses.items():
-            known = losses.setdefault(reason, Losses())
+            known = losses.setdefault(reason, LostWorkSum())
             known.gpu_seconds += lost.gpu_seconds
             known.evictions += lost.evictions
     return ReportRow({}, amounts, sum(row.workloads for row in report.rows), losses)
@@ -251,7 +251,7 @@ def _waste(row: ReportRow, hours: float) -> WasteItem:
     )
 
 
-def _reasons(losses: Mapping[str, Losses]) -> dict[str, float]:
+def _reasons(losses: Mapping[str, LostWorkSum]) -> dict[str, float]:
     return {reason: _hours(lost.gpu_seconds) for reason, lost in sorted(losses.items())}
 
 

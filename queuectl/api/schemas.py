@@ -13,7 +13,7 @@ from pydantic.alias_generators import to_camel
 
 from queuectl.domain.diagnosis import Limit, Remedy
 from queuectl.domain.ledger import State
-from queuectl.domain.pastuse import Scope
+from queuectl.domain.pastuse import AccountScope
 from queuectl.domain.reasons import Code
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.utilization import UseState
@@ -314,7 +314,7 @@ class HistoryPage(View):
 
 
 class PastUseItem(View):
-    scope: Scope
+    scope: AccountScope
     namespace: str | None = Field(description="Of a LocalQueue; null for others.")
     name: str
     cluster_queue: str | None = Field(

@@ -23,7 +23,7 @@ from queuectl.api.schemas import (
 )
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import HistoryLine, Line
+from queuectl.domain.queries import HistoryLine, QueuePosition
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.redaction import uid_beside
 from queuectl.domain.snapshot import CapacityLease
@@ -41,7 +41,7 @@ def reason_view(reason: Reason) -> ReasonView:
 
 def workload_view(
     entry: Entry,
-    line: Line | None = None,
+    line: QueuePosition | None = None,
     use: GangUse | None = None,
     start: float | None = None,
 ) -> WorkloadView:

@@ -50,7 +50,7 @@ def apply_command(
     documents.sort(key=lambda document: ORDER.index(document.kind))
     with connect(server) as client:
         if dry_run:
-            worst = _rehearse(client, documents, scope)
+            worst = _dry_run(client, documents, scope)
         else:
             worst = max((_apply(client, each, scope) for each in documents), default=Exit.OK)
     raise typer.Exit(worst)
@@ -89,7 +89,7 @@ def _tell(head: str, answer: dict[str, Any]) -> None:
 # ---- dry run
 
 
-def _rehearse(client: Client, documents: Iterable[Document], namespace: str) -> Exit:
+def _dry_run(client: Client, documents: Iterable[Document], namespace: str) -> Exit:
     """Say what all documents together would do; the wrong ones are told and left out."""
     code, sound = Exit.OK, []
     for document in documents:

@@ -17,7 +17,7 @@ from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server,
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind
-from queuectl.cli.moments import ahead
+from queuectl.cli.times import ahead
 from queuectl.domain.commands import LARGEST_PRIORITY, Action
 from queuectl.domain.words import counted, format_time
 
@@ -204,28 +204,28 @@ def _follow(client: Client, kept: Json, named: str, patience: float) -> None:
 
 
 def _preview(client: Client, action: Action, found: Json) -> None:
-    told = client.post(f"{PREFIX}/workloads/{found['uid']}/{action}?dry_run=true", {})
-    named = f"{found['kind'].lower()}/{told['workload']}"
-    if not told["evicts"]:
+    answer = client.post(f"{PREFIX}/workloads/{found['uid']}/{action}?dry_run=true", {})
+    named = f"{found['kind'].lower()}/{answer['workload']}"
+    if not answer["evicts"]:
         typer.echo(f"{named} does not run: {action} would evict nobody")
         return
-    typer.echo(f"{named}: {action} would end {counted(told['pods'], 'pod')}")
-    if told["gpus"] is None:
+    typer.echo(f"{named}: {action} would end {counted(answer['pods'], 'pod')}")
+    if answer["gpus"] is None:
         typer.echo("  what that costs, this server cannot tell: it does not watch the cluster yet")
         return
-    lost, notice = told["lostGpuSeconds"], told["noticeSeconds"]
-    typer.echo(f"  frees   {counted(told['gpus'], 'GPU')}")
+    lost, notice = answer["lostGpuSeconds"], answer["noticeSeconds"]
+    typer.echo(f"  frees   {counted(answer['gpus'], 'GPU')}")
     typer.echo(f"  loses   {lost} GPU-seconds of work ({lost / 3600:.1f} GPU-hours)")
     typer.echo(f"  notice  {f'{notice:.0f} s' if notice else 'none'}")
-    typer.echo(f"  starts  {_starts(told)}")
+    typer.echo(f"  starts  {_starts(answer)}")
 
 
-def _starts(told: Json) -> str:
-    if told["starts"] is None:
+def _starts(answer: Json) -> str:
+    if answer["starts"] is None:
         return "not known: planning took too long"
     names = [
-        "itself again" if one["uid"] == told["uid"] else str(one["workload"])
-        for one in told["starts"]
+        "itself again" if one["uid"] == answer["uid"] else str(one["workload"])
+        for one in answer["starts"]
     ]
     return ", ".join(names) or "nobody"
 

@@ -10,8 +10,8 @@ from queuectl.api.kinds import PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.columns import AUDIT_COLUMNS
 from queuectl.cli.listings import Form, show
-from queuectl.cli.moments import ago
 from queuectl.cli.render import Output
+from queuectl.cli.times import ago
 
 PATH: Final = f"{PREFIX}/audit"
 

@@ -177,7 +177,7 @@ def connect(server: str) -> Iterator[Client]:
     with httpx2.Client(
         base_url=server,
         timeout=TIMEOUT_SECONDS,
-        auth=credentials.Shown(_token),
+        auth=credentials.TokenAuth(_token),
         verify=connection.trusted(secure=address.scheme == "https"),
         trust_env=not own,  # proxies of the environment are not for this machine
     ) as http:

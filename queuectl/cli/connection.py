@@ -26,7 +26,7 @@ _PANEL: Final = "Connection"
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ConnectionOptions:
     """What the command line says of them; None = it says nothing.
 
     Attributes:
@@ -44,7 +44,7 @@ class Means:
     context: str | None = None
 
 
-_means: ContextVar[Means] = ContextVar("means", default=Means())  # noqa: B039 - it is frozen
+_means: ContextVar[ConnectionOptions] = ContextVar("means", default=ConnectionOptions())  # noqa: B039 - it is frozen
 
 
 def _keeper(field: str) -> Callable[[Any], Any]:
@@ -122,7 +122,7 @@ def connected(command: TyperCommand | TyperGroup) -> None:
     command.params += [each for each in get_command(program).params if each.name != "help"]
 
 
-def means() -> Means:
+def means() -> ConnectionOptions:
     """Of the command that runs."""
     return _means.get()
 

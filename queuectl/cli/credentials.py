@@ -29,7 +29,7 @@ _ACT_AS: Final = "name a service account with rights by --as-serviceaccount NAME
 Finder = Callable[[], str]
 
 
-class Shown(httpx2.Auth):
+class TokenAuth(httpx2.Auth):
     """Shows the token once the server has asked who we are, and a fresh one when it is taken no longer."""
 
     def __init__(self, find: Finder) -> None:

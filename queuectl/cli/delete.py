@@ -57,7 +57,7 @@ def delete_command(
     required = str(version) if version is not None else None
     with connect(server) as client:
         if dry_run:
-            code = _rehearse(client, targets, required, ignore_not_found=ignore_not_found)
+            code = _dry_run(client, targets, required, ignore_not_found=ignore_not_found)
         else:
             found = [
                 _delete(client, target, required, ignore_not_found=ignore_not_found)
@@ -105,7 +105,7 @@ def _refused(target: Target, refusal: Refused, *, ignore_not_found: bool) -> Exi
 # ---- dry run
 
 
-def _rehearse(
+def _dry_run(
     client: Client, targets: Sequence[Target], version: str | None, *, ignore_not_found: bool
 ) -> Exit:
     """Say what would go, and what would come of that all together."""

@@ -21,14 +21,14 @@ def demo_command(
     from rich.console import Console
 
     from queuectl.cli.errors import CommandFailed, Exit
-    from queuectl.demo import show
+    from queuectl.demo import demo_run
     from queuectl.localcluster import LocalClusterError
 
     console = Console()
     if keep and down:
         raise CommandFailed("--keep and --down exclude each other", Exit.BAD_INPUT)
     try:
-        held = show.down(console) if down else show.run(console, keep=keep, report=_report)
+        held = demo_run.down(console) if down else demo_run.run(console, keep=keep, report=_report)
     except LocalClusterError as error:
         raise CommandFailed(str(error)) from error
     except KeyboardInterrupt:

@@ -20,7 +20,7 @@ PATIENCE_SECONDS: Final = 60.0  # without an answer, before a command gives up
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class StreamEvent:
     """One block of a stream.
 
     Attributes:
@@ -41,11 +41,11 @@ def newest(client: Client) -> int:
 
 def so_far(client: Client, after: int, **filters: object) -> list[Json]:
     """Steps above an id, oldest first."""
-    told = _once(client, after, {"follow": False, **filters})
-    return [block.data for block in told if block.event == "step"]
+    blocks = _once(client, after, {"follow": False, **filters})
+    return [block.data for block in blocks if block.event == "step"]
 
 
-def follow(client: Client, after: int, **filters: object) -> Iterator[Heard]:
+def follow(client: Client, after: int, **filters: object) -> Iterator[StreamEvent]:
     """Steps above an id as they come, without end; ``reset`` where the server's history begins anew.
 
     Raises:
@@ -66,18 +66,18 @@ def follow(client: Client, after: int, **filters: object) -> Iterator[Heard]:
         time.sleep(RETRY_SECONDS)
 
 
-def gathered(told: Iterable[Heard]) -> Iterator[list[Heard]]:
-    """The same in handfuls: all that has come since the last one was taken. Whoever takes long hears less often.
+def gathered(stream: Iterable[StreamEvent]) -> Iterator[list[StreamEvent]]:
+    """The same in batches: all that arrived since the last batch was taken, so a slow reader gets fewer and larger ones.
 
-    Raises what ``told`` raises.
+    Raises what ``stream`` raises.
     """
-    heard: queue.SimpleQueue[Heard | BaseException] = queue.SimpleQueue()
+    heard: queue.SimpleQueue[StreamEvent | BaseException] = queue.SimpleQueue()
 
     def listen() -> None:
         try:
-            for block in told:
+            for block in stream:
                 heard.put(block)
-        except BaseException as error:  # noqa: BLE001 - it is raised where it can be told
+        except BaseException as error:  # noqa: BLE001 - it is raised where it can be handled
             heard.put(error)
 
     threading.Thread(target=listen, name="events", daemon=True).start()
@@ -85,7 +85,7 @@ def gathered(told: Iterable[Heard]) -> Iterator[list[Heard]]:
         handful = [heard.get()]
         while not heard.empty():
             handful.append(heard.get())
-        blocks = [block for block in handful if isinstance(block, Heard)]
+        blocks = [block for block in handful if isinstance(block, StreamEvent)]
         if blocks:
             yield blocks
         for other in handful:
@@ -93,7 +93,7 @@ def gathered(told: Iterable[Heard]) -> Iterator[list[Heard]]:
                 raise other
 
 
-def _once(client: Client, after: int | None, filters: dict[str, Any]) -> Iterator[Heard]:
+def _once(client: Client, after: int | None, filters: dict[str, Any]) -> Iterator[StreamEvent]:
     """One connection, to its end."""
     with client.lines(PATH, after=after, **filters) as lines:
         fields: dict[str, str] = {}
@@ -103,5 +103,5 @@ def _once(client: Client, after: int | None, filters: dict[str, Any]) -> Iterato
                 fields[name] = value.removeprefix(" ")
             elif fields:
                 data = json.loads(fields.get("data") or "{}")
-                yield Heard(int(fields["id"]), fields.get("event", ""), data)
+                yield StreamEvent(int(fields["id"]), fields.get("event", ""), data)
                 fields = {}

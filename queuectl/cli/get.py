@@ -8,7 +8,7 @@ import typer
 
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, config_kind, connect
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.listings import OTHERS, Form, Wanted, configuration
+from queuectl.cli.listings import OTHERS, Form, ListingOptions, configuration
 from queuectl.cli.render import Output
 
 _CALLED: Final = {
@@ -122,7 +122,7 @@ def get_command(
     }
     given = {option: value for option, value in filters.items() if value not in (None, [])}
     _check(plural, name, {**given, "watch": True} if watch else given)
-    wanted = Wanted(name, namespace, output, given, watch, last)
+    wanted = ListingOptions(name, namespace, output, given, watch, last)
     with connect(server) as client:
         if config is not None:
             configuration(client, config, wanted)

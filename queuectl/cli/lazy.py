@@ -22,7 +22,7 @@ PANEL_SERVER = "Run"
 PANEL_OFFLINE = "Without a server"
 
 
-class Mount:
+class LazyCommand:
     """Where a command comes from: ``module:attribute``, a function or a Typer application."""
 
     def __init__(self, target: str, text: str, panel: str) -> None:
@@ -52,7 +52,7 @@ class Mount:
 class _Deferred(TyperCommand):
     """Stands in for a command in listings; becomes it when arguments are to be parsed."""
 
-    def __init__(self, name: str, mount: Mount) -> None:
+    def __init__(self, name: str, mount: LazyCommand) -> None:
         super().__init__(name, help=mount.text, rich_help_panel=mount.panel)
         self._mount = mount
 
@@ -61,7 +61,7 @@ class _Deferred(TyperCommand):
         return self._mount.load(self.name or "").make_context(info_name, args, *more, **extra)
 
 
-def lazy_group(mounts: Mapping[str, Mount]) -> type[TyperGroup]:
+def lazy_group(mounts: Mapping[str, LazyCommand]) -> type[TyperGroup]:
     """A group class for ``typer.Typer(cls=...)`` that offers exactly these commands, in this order."""
 
     class LazyGroup(TyperGroup):

@@ -32,7 +32,7 @@ Name = Callable[[Json], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ListingOptions:
     """What somebody asked ``get`` for.
 
     Attributes:
@@ -68,7 +68,7 @@ def show(
             typer.echo("nothing found", err=True)
 
 
-def configuration(client: Client, kind: ConfigKind, wanted: Wanted) -> None:
+def configuration(client: Client, kind: ConfigKind, wanted: ListingOptions) -> None:
     """Objects of a configuration kind."""
     if wanted.name is not None:
         body = client.get(config_path(kind, wanted.name, wanted.namespace))
@@ -81,7 +81,7 @@ def configuration(client: Client, kind: ConfigKind, wanted: Wanted) -> None:
     show(body, items, wanted.output, columns, lambda o: f"{kind.singular}/{o['metadata']['name']}")
 
 
-def _workloads(client: Client, wanted: Wanted) -> None:
+def _workloads(client: Client, wanted: ListingOptions) -> None:
     def named(item: Json) -> str:
         return f"{item['kind'].lower()}/{item['namespace']}/{item['name']}"
 
@@ -99,7 +99,7 @@ def _workloads(client: Client, wanted: Wanted) -> None:
         show({"items": items, "nextCursor": None}, items, wanted.output, columns, named)
 
 
-def _events(client: Client, wanted: Wanted) -> None:
+def _events(client: Client, wanted: ListingOptions) -> None:
     columns, named = EVENT_COLUMNS, _numbered("event")
     scope = {"namespace": wanted.namespace, **wanted.filters}
     after = max(events.newest(client) - wanted.last, 0)
@@ -112,7 +112,7 @@ def _events(client: Client, wanted: Wanted) -> None:
         show({"items": items}, items, wanted.output, columns, named)
 
 
-def _nodes(client: Client, wanted: Wanted) -> None:
+def _nodes(client: Client, wanted: ListingOptions) -> None:
     def named(item: Json) -> str:
         return f"node/{item['name']}"
 
@@ -125,7 +125,7 @@ def _nodes(client: Client, wanted: Wanted) -> None:
         show({"items": items, "nextCursor": None}, items, wanted.output, NODE_COLUMNS, named)
 
 
-def _domains(client: Client, wanted: Wanted) -> None:
+def _domains(client: Client, wanted: ListingOptions) -> None:
     """A name is that of a Topology: its domains have none that is theirs alone."""
 
     def named(item: Json) -> str:
@@ -140,7 +140,7 @@ def _domains(client: Client, wanted: Wanted) -> None:
     show(body, rows, wanted.output, DOMAIN_COLUMNS, named)
 
 
-def _decisions(client: Client, wanted: Wanted) -> None:
+def _decisions(client: Client, wanted: ListingOptions) -> None:
     path, named = f"{PREFIX}/decisions", _numbered("decision")
     if wanted.name is not None:
         body = client.get(f"{path}/{quote(wanted.name, safe='')}")
@@ -150,7 +150,7 @@ def _decisions(client: Client, wanted: Wanted) -> None:
         show({"items": items}, items, wanted.output, DECISION_COLUMNS, named)
 
 
-def _commands(client: Client, wanted: Wanted) -> None:
+def _commands(client: Client, wanted: ListingOptions) -> None:
     """One by its number, those of a workload, which is called otherwise or told with its namespace, or the newest of all."""
     name, named, every = wanted.name, _numbered("command"), f"{PREFIX}/commands"
     if name is None:
@@ -169,7 +169,7 @@ def _commands(client: Client, wanted: Wanted) -> None:
     show(body, items, wanted.output, COMMAND_COLUMNS, named)
 
 
-def _past_use(client: Client, wanted: Wanted) -> None:
+def _past_use(client: Client, wanted: ListingOptions) -> None:
     def named(item: Json) -> str:
         return "/".join(filter(None, ("pastuse", item["scope"], item["namespace"], item["name"])))
 
@@ -177,7 +177,7 @@ def _past_use(client: Client, wanted: Wanted) -> None:
     show(body, body["items"], wanted.output, PAST_USE_COLUMNS, named)
 
 
-def _unmanaged(client: Client, wanted: Wanted) -> None:
+def _unmanaged(client: Client, wanted: ListingOptions) -> None:
     """Pods outside the queues that hold GPUs; for people the sums of their namespaces come first."""
 
     def named(item: Json) -> str:
@@ -197,7 +197,7 @@ def _numbered(singular: str) -> Name:
     return lambda item: f"{singular}/{item['id']}"
 
 
-OTHERS: Final[Mapping[str, Callable[[Client, Wanted], None]]] = {
+OTHERS: Final[Mapping[str, Callable[[Client, ListingOptions], None]]] = {
     "workloads": _workloads,
     "nodes": _nodes,
     "domains": _domains,

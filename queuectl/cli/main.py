@@ -10,91 +10,101 @@ import typer
 
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.interpreter import tune_interpreter
-from queuectl.cli.lazy import PANEL_CLIENT, PANEL_OFFLINE, PANEL_SERVER, Mount, lazy_group
+from queuectl.cli.lazy import PANEL_CLIENT, PANEL_OFFLINE, PANEL_SERVER, LazyCommand, lazy_group
 from queuectl.domain.errors import BadInput, QueuectlError
 
 MOUNTS: Final = {
-    "serve": Mount("queuectl.cli.serve:serve_command", "Run the controller.", PANEL_SERVER),
-    "demo": Mount("queuectl.cli.demo:demo_command", "See it all on this machine.", PANEL_SERVER),
-    "localcluster": Mount(
+    "serve": LazyCommand("queuectl.cli.serve:serve_command", "Run the controller.", PANEL_SERVER),
+    "demo": LazyCommand(
+        "queuectl.cli.demo:demo_command", "See it all on this machine.", PANEL_SERVER
+    ),
+    "localcluster": LazyCommand(
         "queuectl.localcluster.commands:app",
         "A real Kubernetes control plane on this machine.",
         PANEL_SERVER,
     ),
-    "recover": Mount(
+    "recover": LazyCommand(
         "queuectl.cli.recover:recover_command",
         "Make the queue state again from the cluster, after the database was lost.",
         PANEL_SERVER,
     ),
-    "db": Mount("queuectl.cli.db:app", "The database and its schema.", PANEL_SERVER),
-    "apply": Mount(
+    "db": LazyCommand("queuectl.cli.db:app", "The database and its schema.", PANEL_SERVER),
+    "apply": LazyCommand(
         "queuectl.cli.apply:apply_command", "Create or replace configuration.", PANEL_CLIENT
     ),
-    "delete": Mount("queuectl.cli.delete:delete_command", "Delete configuration.", PANEL_CLIENT),
-    "get": Mount(
+    "delete": LazyCommand(
+        "queuectl.cli.delete:delete_command", "Delete configuration.", PANEL_CLIENT
+    ),
+    "get": LazyCommand(
         "queuectl.cli.get:get_command",
         "List, read or watch workloads, queues, nodes, events.",
         PANEL_CLIENT,
     ),
-    "describe": Mount(
+    "describe": LazyCommand(
         "queuectl.cli.describe:describe_command", "One object in full, for people.", PANEL_CLIENT
     ),
-    "explain": Mount(
+    "explain": LazyCommand(
         "queuectl.cli.explain:explain_command", "Why a workload is where it is.", PANEL_CLIENT
     ),
-    "top": Mount(
+    "top": LazyCommand(
         "queuectl.cli.top:top_command", "Queues and gangs, live: who holds what.", PANEL_CLIENT
     ),
-    "history": Mount(
+    "history": LazyCommand(
         "queuectl.cli.history:history_command", "What happened to a workload.", PANEL_CLIENT
     ),
-    "hold": Mount("queuectl.cli.ask:hold_command", "Keep a workload from starting.", PANEL_CLIENT),
-    "release": Mount("queuectl.cli.ask:release_command", "End a hold.", PANEL_CLIENT),
-    "requeue": Mount(
+    "hold": LazyCommand(
+        "queuectl.cli.ask:hold_command", "Keep a workload from starting.", PANEL_CLIENT
+    ),
+    "release": LazyCommand("queuectl.cli.ask:release_command", "End a hold.", PANEL_CLIENT),
+    "requeue": LazyCommand(
         "queuectl.cli.ask:requeue_command",
         "End a back-off, or evict and queue again.",
         PANEL_CLIENT,
     ),
-    "preempt": Mount(
+    "preempt": LazyCommand(
         "queuectl.cli.ask:preempt_command",
         "Evict a running workload for whoever is next.",
         PANEL_CLIENT,
     ),
-    "deactivate": Mount("queuectl.cli.ask:deactivate_command", "Give a workload up.", PANEL_CLIENT),
-    "activate": Mount("queuectl.cli.ask:activate_command", "End a deactivation.", PANEL_CLIENT),
-    "priority": Mount(
+    "deactivate": LazyCommand(
+        "queuectl.cli.ask:deactivate_command", "Give a workload up.", PANEL_CLIENT
+    ),
+    "activate": LazyCommand(
+        "queuectl.cli.ask:activate_command", "End a deactivation.", PANEL_CLIENT
+    ),
+    "priority": LazyCommand(
         "queuectl.cli.ask:priority_command", "Set a workload's priority.", PANEL_CLIENT
     ),
-    "move": Mount(
+    "move": LazyCommand(
         "queuectl.cli.ask:move_command",
         "Move a waiting workload to another LocalQueue.",
         PANEL_CLIENT,
     ),
-    "whatif": Mount(
+    "whatif": LazyCommand(
         "queuectl.cli.whatif:whatif_command",
         "Try out jobs, quotas, drained or more nodes.",
         PANEL_CLIENT,
     ),
-    "report": Mount(
+    "report": LazyCommand(
         "queuectl.cli.report:report_command",
         "GPU-hours, cost, waste and waits, by whom.",
         PANEL_CLIENT,
     ),
-    "doctor": Mount(
+    "doctor": LazyCommand(
         "queuectl.cli.doctor.command:doctor_command",
         "What is wrong, and how to mend it.",
         PANEL_CLIENT,
     ),
-    "config": Mount(
+    "config": LazyCommand(
         "queuectl.cli.config:app", "All configuration: keep it in files, and compare.", PANEL_CLIENT
     ),
-    "audit": Mount(
+    "audit": LazyCommand(
         "queuectl.cli.audit:audit_command", "Who changed what, and was refused.", PANEL_CLIENT
     ),
-    "plan": Mount(
+    "plan": LazyCommand(
         "queuectl.cli.plan:plan_command", "Plan files of ordinary objects.", PANEL_OFFLINE
     ),
-    "completion": Mount(
+    "completion": LazyCommand(
         "queuectl.cli.completion:completion_command",
         "What makes a shell complete commands.",
         PANEL_OFFLINE,

@@ -26,7 +26,7 @@ from queuectl.objects.configuration.queue_config import is_single
 from queuectl.objects.documents import Document, read_documents
 from queuectl.objects.files.plans import plan_document
 from queuectl.objects.files.refused_plans import Refused, same_plan, unpack
-from queuectl.objects.files.snapshots import Given, read_snapshot
+from queuectl.objects.files.snapshots import SnapshotInput, read_snapshot
 from queuectl.objects.times import parse_time
 
 LOOKED_INTO = 10  # gangs that wait, so that a file with a thousand of them stays fast
@@ -95,7 +95,7 @@ def plan_command(
             )
             _require_alone(alone=alone)
             refused = unpack(_bytes(str(snapshot)), str(snapshot))
-            given = Given(refused.snapshot)
+            given = SnapshotInput(refused.snapshot)
         else:
             given = _given(file or [], config, now)
         if defrag or gang is not None:
@@ -120,7 +120,7 @@ def _fail(code: int, message: str) -> NoReturn:
     raise typer.Exit(code)
 
 
-def _asking_for_room(given: Given, *, defrag: bool, gang: str | None) -> Given:
+def _asking_for_room(given: SnapshotInput, *, defrag: bool, gang: str | None) -> SnapshotInput:
     """The same snapshot with the question which gangs to move."""
     if not defrag:
         raise BadInput(f"unexpected argument {gang}: a gang is named only with --defrag")
@@ -144,7 +144,7 @@ def _require_alone(*, alone: bool) -> None:
         )
 
 
-def _given(file: list[str], config: Path | None, now: str | None) -> Given:
+def _given(file: list[str], config: Path | None, now: str | None) -> SnapshotInput:
     if not file:
         raise BadInput("-f or --snapshot: one of them is needed")
     documents = [document for name in file for document in _read(name)]
@@ -168,7 +168,7 @@ def _planned_again(refused: Refused) -> Plan:
     return decided
 
 
-def _checked_plan(given: Given) -> Plan:
+def _checked_plan(given: SnapshotInput) -> Plan:
     from queuectl.planner import plan  # the solver takes a moment to load
     from queuectl.planner.verify import verify
 
@@ -182,7 +182,7 @@ def _checked_plan(given: Given) -> Plan:
     return decided
 
 
-def _diagnoses(given: Given, plan: Plan, most: int) -> list[Diagnosis]:
+def _diagnoses(given: SnapshotInput, plan: Plan, most: int) -> list[Diagnosis]:
     """Of the first gangs that wait for something else than victims on their way out."""
     waiting = [refusal.uid for refusal in plan.pending if refusal.lease is None][:most]
     if not waiting:

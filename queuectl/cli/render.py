@@ -128,7 +128,7 @@ def _cut(text: str, width: int) -> str:
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
-class Rows:
+class GrowingTable:
     """A table that grows at its end while somebody watches: columns get wider, never narrower."""
 
     def __init__(self, columns: Sequence[Column], *, wide: bool) -> None:

@@ -14,7 +14,7 @@ import typer
 from queuectl.cli.interpreter import tune_interpreter
 
 if TYPE_CHECKING:
-    from queuectl.api.auth.layers import Authenticated
+    from queuectl.api.auth.layers import AuthenticationLayer
     from queuectl.api.auth.start import Offer
     from queuectl.control.settings import Settings
 
@@ -80,7 +80,7 @@ async def _serve(settings: Settings) -> None:
     async with controller(settings) as parts, _authenticated(settings, offered) as authenticated:
         registry = parts.metrics.registry
         app = create_app(
-            parts.store, parts, registry, parts, lookout=parts, authenticated=authenticated
+            parts.store, parts, registry, parts, cluster_reader=parts, authenticated=authenticated
         )
         signs_in = authenticated is not None
         add_dashboard(app, parts.store, app.state.guard, parts, parts, signs_in=signs_in)
@@ -113,10 +113,12 @@ def _offer(settings: Settings) -> Offer:
 
 
 @asynccontextmanager
-async def _authenticated(settings: Settings, offered: Offer) -> AsyncIterator[Authenticated | None]:
+async def _authenticated(
+    settings: Settings, offered: Offer
+) -> AsyncIterator[AuthenticationLayer | None]:
     """How callers are told apart, if they are."""
     from queuectl.api.auth.authentication import Open
-    from queuectl.api.auth.layers import Authenticated
+    from queuectl.api.auth.layers import AuthenticationLayer
     from queuectl.control.composition import access
     from queuectl.web.app import OPEN, SIGN_IN
 
@@ -124,7 +126,7 @@ async def _authenticated(settings: Settings, offered: Offer) -> AsyncIterator[Au
         yield None
         return
     async with access(settings) as known:
-        yield Authenticated(
+        yield AuthenticationLayer(
             known,
             secure=offered.secure,
             per_second=settings.requests_per_second,

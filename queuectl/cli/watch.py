@@ -11,7 +11,7 @@ from queuectl.api.kinds import PREFIX
 from queuectl.cli import events
 from queuectl.cli.client import Client, Json, Refused
 from queuectl.cli.errors import Exit
-from queuectl.cli.render import Column, Output, Rows, emit_yaml
+from queuectl.cli.render import Column, GrowingTable, Output, emit_yaml
 
 ONE_BY_ONE: Final = 25
 """Of more workloads that changed at once the whole list is asked for, not each of them."""
@@ -29,7 +29,7 @@ def printer(output: Output, columns: Sequence[Column], named: Callable[[Json], s
         case Output.NAME:
             return lambda items: _write(named(item) + "\n" for item in items)
         case _:
-            return Rows(columns, wide=output is Output.WIDE).add
+            return GrowingTable(columns, wide=output is Output.WIDE).add
 
 
 def _write(lines: Iterable[str]) -> None:

@@ -45,7 +45,7 @@ class Expired(ClusterError):
     """410, or a resourceVersion the server does not know: list again."""
 
 
-class Silent(ClusterUnavailable):
+class StreamTimeout(ClusterUnavailable):
     """An open stream brought nothing for too long."""
 
 
@@ -93,14 +93,14 @@ class Stream:
         """What has arrived, at least a byte; empty at the end of the stream.
 
         Raises:
-            Silent: nothing for ``seconds``.
+            StreamTimeout: nothing for ``seconds``.
             ClusterUnavailable: the connection broke.
         """
         try:
             async with asyncio.timeout(seconds):
                 return await self._response.content.readany()
         except TimeoutError:
-            raise Silent(f"{self._path}: silent for {seconds:.0f} s") from None
+            raise StreamTimeout(f"{self._path}: silent for {seconds:.0f} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise ClusterUnavailable(f"{self._path}: {_words(error)}") from error
 

@@ -17,10 +17,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from queuectl.cluster.client import Api, Expired, Forbidden, Query, Silent
+from queuectl.cluster.client import Api, Expired, Forbidden, Query, StreamTimeout
 from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.resources import Resource
-from queuectl.cluster.stream import Batch, Feed, Lines
+from queuectl.cluster.stream import Feed, LineSplitter, WatchBatch
 from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone, WriteRefused
 from queuectl.domain.records import Delta
 
@@ -95,7 +95,7 @@ class Reflector:
         self._sleep = sleep
         self._feed = Feed(resource)
         self._listed = False  # the feed's version is that of a complete list and of what followed
-        self._told = False  # synced() was called
+        self._announced = False  # synced() was called
         self._watch_list = True  # until the server refuses it
         self._by_pages = False  # for the next list
         self._failures = 0
@@ -137,7 +137,7 @@ class Reflector:
         except WriteRefused as error:
             log.info("%s: no WatchList here, listing by pages: %s", self._resource.name, error)
             self._watch_list = False
-        except Silent as error:
+        except StreamTimeout as error:
             if self._listed:
                 raise
             # Some servers send the objects but never say that these were all.
@@ -158,7 +158,7 @@ class Reflector:
 
     async def _follow(self) -> None:
         """One watch: from the last version, or with all objects first when there is none."""
-        lines, opened, heard = Lines(), asyncio.get_running_loop().time(), False
+        lines, opened, heard = LineSplitter(), asyncio.get_running_loop().time(), False
         async with self._api.stream(self._resource.path, self._query()) as stream:
             while piece := await stream.read(self._patience()):
                 heard = True
@@ -181,7 +181,7 @@ class Reflector:
             return [*query, ("resourceVersion", self._feed.version)]
         return [*query, ("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")]
 
-    def _deliver(self, batch: Batch) -> None:
+    def _deliver(self, batch: WatchBatch) -> None:
         """Hand on what came, then judge how it ended."""
         if batch.deltas:
             self._sink(batch.deltas)
@@ -203,8 +203,8 @@ class Reflector:
         self._listed = True
         self._absent = False
         self._hooks.listed(self._resource.name, len(self._feed.keys))
-        if not self._told:
-            self._told = True
+        if not self._announced:
+            self._announced = True
             self._synced(self._resource.name)
 
     async def _pause(self, error: ClusterError) -> None:
@@ -227,7 +227,7 @@ class Reflector:
             return
         if not self._absent:
             log.warning("%s: kind disabled until it is installed: %s", self._resource.name, error)
-            self._feed, nothing = Feed(self._resource), Batch()
+            self._feed, nothing = Feed(self._resource), WatchBatch()
             self._feed.complete(nothing)
             self._deliver(nothing)
             self._absent = True

@@ -1,6 +1,6 @@
 """The bytes of a watch or a list, decoded once: envelope first, then each object straight into its record.
 
-A watch is one JSON document per line, cut anywhere by the network; :class:`Lines` keeps the tail. Objects that no reader
+A watch is one JSON document per line, cut anywhere by the network; :class:`LineSplitter` keeps the tail. Objects that no reader
 takes (unlabelled jobs) are dropped here, objects that stop being ours become ``Deleted``.
 """
 
@@ -21,7 +21,7 @@ from queuectl.domain.records import (
     Delta,
     JobRecord,
     LimitRangeRecord,
-    Listed,
+    ListCompleted,
     NodeRecord,
     PodRecord,
     Record,
@@ -71,7 +71,7 @@ _list = msgspec.json.Decoder(_List).decode
 _code = msgspec.json.Decoder(_Code).decode
 
 
-class Lines:
+class LineSplitter:
     """Whole lines out of pieces of any size."""
 
     def __init__(self) -> None:
@@ -95,13 +95,13 @@ def key_of(record: Record) -> str:
 
 
 @dataclass(slots=True)
-class Batch:
+class WatchBatch:
     """What one piece of a watch says.
 
     Attributes:
         deltas: in order.
         events: how many events it held, dropped ones and bookmarks included.
-        complete: a ``Listed`` is among the deltas.
+        complete: a ``ListCompleted`` is among the deltas.
         error: why the watch is over. What came before it counts.
     """
 
@@ -125,9 +125,9 @@ class Feed:
     keys: set[str] = field(default_factory=set)
     unreadable: int = 0
 
-    def events(self, lines: Iterable[bytes]) -> Batch:
+    def events(self, lines: Iterable[bytes]) -> WatchBatch:
         """Decode lines of a watch."""
-        batch = Batch()
+        batch = WatchBatch()
         for line in lines:
             if not line:
                 continue
@@ -140,7 +140,7 @@ class Feed:
                 break
         return batch
 
-    def page(self, body: bytes) -> tuple[Batch, str]:
+    def page(self, body: bytes) -> tuple[WatchBatch, str]:
         """Decode one page of a list, and give the token of the next page, empty at the last.
 
         Raises:
@@ -150,7 +150,7 @@ class Feed:
             page = _list(body)
         except msgspec.MsgspecError as error:
             raise ClusterUnavailable(f"{self.resource.path}: not a list: {error}") from error
-        batch = Batch(events=len(page.items))
+        batch = WatchBatch(events=len(page.items))
         for item in page.items:
             self._upsert(item, batch.deltas)
         self.version = page.metadata.resource_version
@@ -158,13 +158,13 @@ class Feed:
             self.complete(batch)
         return batch, page.metadata.next
 
-    def complete(self, batch: Batch) -> None:
+    def complete(self, batch: WatchBatch) -> None:
         """All objects there are have been seen."""
         version = int(self.version or 0)
-        batch.deltas.append(Listed(self.resource.name, frozenset(self.keys), version))
+        batch.deltas.append(ListCompleted(self.resource.name, frozenset(self.keys), version))
         batch.complete = True
 
-    def _event(self, event: _Event, batch: Batch) -> None:
+    def _event(self, event: _Event, batch: WatchBatch) -> None:
         match event.type:
             case "ADDED" | "MODIFIED":
                 self._upsert(event.object, batch.deltas)

@@ -141,7 +141,7 @@ class Writer:
 
 
 @dataclass(slots=True)
-class _Told:
+class _SentEvent:
     name: str
     count: int
     written: float
@@ -156,31 +156,31 @@ class Events:
     def __init__(self, api: Api, clock: Callable[[], float] = time.time) -> None:
         self._api = api
         self._clock = clock
-        self._told: OrderedDict[tuple[str, str, str, str], _Told] = OrderedDict()
+        self._sent: OrderedDict[tuple[str, str, str, str], _SentEvent] = OrderedDict()
         self._instance = socket.gethostname()[:128] or MANAGER
 
     async def create(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
         """See ``Cluster.create_event``."""
         now = self._clock()
         key = (job.uid, kind, reason, message)
-        told = self._told.get(key)
-        if told is not None:
-            told.count += 1
-            if now - told.written < self.INTERVAL:
+        sent = self._sent.get(key)
+        if sent is not None:
+            sent.count += 1
+            if now - sent.written < self.INTERVAL:
                 return
-            told.written = now
-            if await self._count_up(job, told, now):
+            sent.written = now
+            if await self._count_up(job, sent, now):
                 return
         name = await self._create(job, kind, reason, message, now)
-        self._told[key] = _Told(name, 1, now)
-        self._told.move_to_end(key)
-        while len(self._told) > self.KEEP:
-            self._told.popitem(last=False)
+        self._sent[key] = _SentEvent(name, 1, now)
+        self._sent.move_to_end(key)
+        while len(self._sent) > self.KEEP:
+            self._sent.popitem(last=False)
 
-    async def _count_up(self, job: JobRecord, told: _Told, now: float) -> bool:
-        series = {"count": told.count, "lastObservedTime": micro_time(now)}
+    async def _count_up(self, job: JobRecord, sent: _SentEvent, now: float) -> bool:
+        series = {"count": sent.count, "lastObservedTime": micro_time(now)}
         try:
-            await merge_patch(self._api, f"{_events(job)}/{told.name}", {"series": series})
+            await merge_patch(self._api, f"{_events(job)}/{sent.name}", {"series": series})
         except ObjectGone:  # the server forgets Events after an hour
             return False
         return True

@@ -32,7 +32,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.what_if import Trial
+from queuectl.domain.what_if import WhatIfResult
 from queuectl.objects.configuration.queue_config import named, validate
 from queuectl.objects.documents import Document as GivenDocument
 from queuectl.objects.documents import with_names
@@ -41,7 +41,7 @@ from queuectl.objects.kinds import KINDS
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
-from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, Gauge, Names
+from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, ExporterNames, Gauge
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
 
@@ -115,7 +115,7 @@ class Controller:
         seen = await self.supervisor.viewer.seen()
         return seen.snapshot if seen is not None else None
 
-    async def try_out(self, asked: WhatIf) -> Trial | None:
+    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
         """What would be after a change; None while this process does not know yet what there is."""
         return await self.supervisor.what_if.try_out(asked)
 
@@ -137,11 +137,11 @@ class Controller:
         return blockers
 
 
-def metric_names(asked: UtilizationSettings) -> Names:
+def metric_names(asked: UtilizationSettings) -> ExporterNames:
     """The vendor's, with those that are given in their place."""
     vendor, given = VENDORS[asked.vendor], asked.names
     device = tuple(label.strip() for label in (given.device or "").split(",") if label.strip())
-    return Names(
+    return ExporterNames(
         busy=_gauge(given.busy, given.busy_full, vendor.busy) or vendor.busy,
         coarse=_gauge(given.coarse, given.coarse_full, vendor.coarse),
         tensor=_gauge(given.tensor, None, vendor.tensor),
@@ -254,10 +254,10 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
         clock.set(await store.now())
         # Connections of its own: a commit must not stand in line behind whoever reads.
         own = settings.api_database_url
-        desk = await ApiStore.connect(
+        command_service = await ApiStore.connect(
             DatabaseSettings.from_environment(own, api=True) if own else database
         )
-        stack.push_async_callback(desk.close)
+        stack.push_async_callback(command_service.close)
         cluster = await KubernetesCluster.connect(
             Connection(
                 kubeconfig=settings.kubeconfig,
@@ -279,7 +279,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             job_resources={kind.plural: kind.kind for kind in KINDS.values()},
             use_source=source,
         )
-        yield Controller(supervisor, desk, metrics)
+        yield Controller(supervisor, command_service, metrics)
 
 
 async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> Recovered:

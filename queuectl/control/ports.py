@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
-from queuectl.domain.accounting import Books, Free, Mark
-from queuectl.domain.broadcast import Findings
+from queuectl.domain.accounting import Free, Mark, UsageProgress
+from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Answer, Command
 from queuectl.domain.decisions import Decision
 from queuectl.domain.estimates import Run
 from queuectl.domain.folding import Fold
-from queuectl.domain.ledger import Change, Document, Entry, Loaded
+from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded
 from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PriorAdmission
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.rules import Retention
-from queuectl.domain.utilization import Look, PodKey
+from queuectl.domain.utilization import PodKey, Sample
 
 Sink = Callable[[Sequence[Delta]], None]
 
@@ -29,7 +29,7 @@ Sink = Callable[[Sequence[Delta]], None]
 class UsageStore(Protocol):
     """The usage ledger. Every method may raise StoreUnavailable."""
 
-    async def books(self) -> Books:
+    async def progress(self) -> UsageProgress:
         """Where it stands."""
 
     async def marks(self, limit: int) -> tuple[tuple[int, Mark], ...]:
@@ -86,7 +86,7 @@ class UseSource(Protocol):
 
     trusts: str
 
-    async def look(self, window: float, at: float, known: Collection[PodKey]) -> Look:
+    async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
         """What is known of all pods over the ``window`` seconds before ``at``.
 
         ``known``: pods that hold GPUs, by which a source may recognize how pods are named.
@@ -127,7 +127,7 @@ class Store(Protocol):
 
     async def commit(
         self,
-        changes: Sequence[Change],
+        changes: Sequence[EntryChange],
         *,
         epoch: int,
         revision: int | None,
@@ -203,14 +203,14 @@ class Store(Protocol):
             Fenced: the epoch is no longer the caller's.
         """
 
-    async def keep_findings(self, found: Findings, *, epoch: int) -> None:
+    async def keep_findings(self, found: LeaderFindings, *, epoch: int) -> None:
         """Write what the leader found out over what it, or another before it, found.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
         """
 
-    async def findings(self, known: float) -> Findings | None:
+    async def findings(self, known: float) -> LeaderFindings | None:
         """What the leader found out last; None where that is as of ``known``, unix seconds."""
 
     async def close(self) -> None:

@@ -81,7 +81,7 @@ class Supervisor:
             self._mirror,
             settings.solver.limits,
             clock,
-            leading=self._books,
+            leading=self._leader_state,
             watching=self._synced.is_set,
             heard=lambda: self._hearsay.now.uses,
             throttle=self._throttle,
@@ -124,19 +124,21 @@ class Supervisor:
         record = await self._cluster.read_leader()
         return record.holder if record is not None else ""
 
-    def _books(self) -> LeaderState | None:
+    def _leader_state(self) -> LeaderState | None:
         leading = self._leading
-        return leading.books if leading is not None and leading.loaded else None
+        return leading.leader_state if leading is not None and leading.loaded else None
 
     def gang_use(self, uid: str) -> GangUse | None:
         """What a gang did with its GPUs at the leader's last look; None where nobody looks."""
         leading = self._leading
-        return (leading.books.gang_uses if leading else self._hearsay.now.uses).get(uid)
+        return (leading.leader_state.gang_uses if leading else self._hearsay.now.uses).get(uid)
 
     def estimated_start(self, uid: str) -> float | None:
         """When a waiting gang may start, unix seconds; None where nobody knows."""
         leading = self._leading
-        return (leading.books.estimates.starts if leading else self._hearsay.now.starts).get(uid)
+        return (leading.leader_state.estimates.starts if leading else self._hearsay.now.starts).get(
+            uid
+        )
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set."""
@@ -223,15 +225,15 @@ class Supervisor:
             group.create_task(loop.run(epoch), name="loop")
             group.create_task(self._follow_configuration(loop), name="configuration")
             group.create_task(self._follow_commands(loop), name="commands")
-            sharing = share(loop.books, self._store, self._clock, epoch)
+            sharing = share(loop.leader_state, self._store, self._clock, epoch)
             group.create_task(sharing, name="findings")
             if self._use_source is not None:
                 watch = self._use_watch(self._use_source)
                 group.create_task(
                     watch.run(
-                        lambda: loop.books.ledger,
-                        lambda: loop.books.config,
-                        loop.books.holdings.borrowing,
+                        lambda: loop.leader_state.ledger,
+                        lambda: loop.leader_state.config,
+                        loop.leader_state.holdings.borrowing,
                         loop.measured,
                     ),
                     name="utilization",
@@ -253,7 +255,7 @@ class Supervisor:
         """Take in a change at once, and those that come right after it together."""
         while True:
             try:
-                await self._store.config_changed(loop.books.config.revision)
+                await self._store.config_changed(loop.leader_state.config.revision)
                 await loop.configuration_changed()
                 await asyncio.sleep(MERGE_SECONDS)
             except StoreUnavailable as error:

@@ -17,10 +17,10 @@ from queuectl.db import (
 )
 from queuectl.db.audit import AuditLog
 from queuectl.db.connections import Connections
-from queuectl.db.sessions import SessionBooks
+from queuectl.db.sessions import SessionStore
 from queuectl.db.store import Database
 from queuectl.domain.commands import Command, CommandFilter
-from queuectl.domain.decisions import Decided
+from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.ledger import Entry
 from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import (
@@ -28,7 +28,7 @@ from queuectl.domain.queries import (
     ConfigDocument,
     DocumentKey,
     HistoryLine,
-    Line,
+    QueuePosition,
     WorkloadFilter,
     WorkloadPage,
 )
@@ -43,7 +43,7 @@ class ApiStore(Database):
         super().__init__(connections)
         self._history_written = connections.bell(writes.CHANNEL)
         self.audit: Final = AuditLog(connections.statement)
-        self.sessions: Final = SessionBooks(connections.transaction, connections.statement)
+        self.sessions: Final = SessionStore(connections.transaction, connections.statement)
 
     async def start_use(self, used: Sequence[Used]) -> None:
         """Take over past use of accounts of which nothing is known yet; the others stay as they are."""
@@ -124,7 +124,7 @@ class ApiStore(Database):
         async with self._statement("naming workloads") as connection:
             return await reads.names_of(connection, uids)
 
-    async def positions(self, uids: Iterable[str]) -> Mapping[str, Line]:
+    async def positions(self, uids: Iterable[str]) -> Mapping[str, QueuePosition]:
         """Where these workloads stand in line, by uid; those that are in no line are left out."""
         async with self._statement("counting lines") as connection:
             return await reads.lines_of(connection, uids)
@@ -188,12 +188,14 @@ class ApiStore(Database):
         async with self._statement("reading evictions") as connection:
             return await queue_counts.evictions(connection, namespaces, before, limit)
 
-    async def decisions(self, before: int | None = None, limit: int = 100) -> tuple[Decided, ...]:
+    async def decisions(
+        self, before: int | None = None, limit: int = 100
+    ) -> tuple[StoredDecision, ...]:
         """Records of planning cycles with ids below one (None = all), the newest first, at most 500."""
         async with self._statement("listing decisions") as connection:
             return await decisions.newest(connection, before, limit)
 
-    async def get_decision(self, number: int) -> Decided | None:
+    async def get_decision(self, number: int) -> StoredDecision | None:
         """The record with this id, or None."""
         async with self._statement("reading a decision") as connection:
             return await decisions.one(connection, number)

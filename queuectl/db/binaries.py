@@ -51,19 +51,19 @@ class Binaries:
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ServerAccount:
     """The user a server runs as when its owner is root."""
 
     uid: int
     gid: int
 
 
-def server_account() -> Account | None:
+def server_account() -> ServerAccount | None:
     """``nobody`` for root; None for everybody else, who runs the server as himself."""
     if os.geteuid() != 0:
         return None
     nobody = pwd.getpwnam("nobody")
-    return Account(nobody.pw_uid, nobody.pw_gid)
+    return ServerAccount(nobody.pw_uid, nobody.pw_gid)
 
 
 def find_binaries(environ: Mapping[str, str] = os.environ) -> Binaries:
@@ -128,7 +128,7 @@ def reachable(path: Path) -> bool:
     return folders and bool(path.stat().st_mode & stat.S_IROTH)
 
 
-def usable(binaries: Binaries, account: Account | None, cache: Path = CACHE) -> Binaries:
+def usable(binaries: Binaries, account: ServerAccount | None, cache: Path = CACHE) -> Binaries:
     """The same programs where ``account`` can execute them: as they are, or copied once into ``cache``."""
     if account is None or (reachable(binaries.postgres) and reachable(binaries.initdb)):
         return binaries

@@ -12,12 +12,12 @@ from sqlalchemy import exists, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import findings, leadership
-from queuectl.domain.broadcast import Findings
+from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.errors import Fenced
 from queuectl.domain.utilization import GangUse, UseState
 
 
-async def keep(connection: AsyncConnection, found: Findings, *, epoch: int) -> None:
+async def keep(connection: AsyncConnection, found: LeaderFindings, *, epoch: int) -> None:
     """Write them over what was found before.
 
     Raises:
@@ -30,7 +30,7 @@ async def keep(connection: AsyncConnection, found: Findings, *, epoch: int) -> N
         raise Fenced(f"epoch {epoch} is over: another leader has taken over")
 
 
-async def load(connection: AsyncConnection, known: float) -> Findings | None:
+async def load(connection: AsyncConnection, known: float) -> LeaderFindings | None:
     """What was found last; None where that is of ``known``, unix seconds."""
     row = (await connection.execute(select(findings).where(findings.c.at != known))).one_or_none()
     if row is None:
@@ -38,4 +38,4 @@ async def load(connection: AsyncConnection, known: float) -> Findings | None:
     uses = (
         GangUse(uid, attempt, UseState(state), *rest) for uid, attempt, state, *rest in row.uses
     )
-    return Findings(row.at, {use.uid: use for use in uses}, row.starts)
+    return LeaderFindings(row.at, {use.uid: use for use in uses}, row.starts)

@@ -8,7 +8,7 @@ from sqlalchemy import CursorResult, Result, Row, Select, delete, func, insert, 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import decisions, history
-from queuectl.domain.decisions import KEPT_SECONDS, Decided, Decision
+from queuectl.domain.decisions import KEPT_SECONDS, Decision, StoredDecision
 from queuectl.domain.plan import Proof
 from queuectl.domain.queries import LONGEST_PAGE
 
@@ -50,13 +50,13 @@ def page(before: int | None, limit: int) -> Select[Any]:
 
 async def newest(
     connection: AsyncConnection, before: int | None, limit: int
-) -> tuple[Decided, ...]:
+) -> tuple[StoredDecision, ...]:
     """Records with smaller ids than ``before`` (None = all), the newest first."""
     rows: Result[Any] = await connection.execute(page(before, max(1, min(limit, LONGEST_PAGE))))
     return tuple(map(_decided, rows))
 
 
-async def one(connection: AsyncConnection, number: int) -> Decided | None:
+async def one(connection: AsyncConnection, number: int) -> StoredDecision | None:
     """The record with this id, or None."""
     found = await connection.execute(select(decisions).where(decisions.c.id == number))
     row = found.one_or_none()
@@ -72,8 +72,8 @@ async def prune(connection: AsyncConnection, now: float) -> int:
     return gone.rowcount
 
 
-def _decided(row: Row[Any]) -> Decided:
-    return Decided(
+def _decided(row: Row[Any]) -> StoredDecision:
+    return StoredDecision(
         id=row.id,
         epoch=row.epoch,
         cycle=row.cycle,

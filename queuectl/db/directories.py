@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from queuectl.db.binaries import Account, reachable
+from queuectl.db.binaries import ServerAccount, reachable
 from queuectl.domain.errors import BadInput
 
 PORT: Final = 5432  # of the socket's name only, and named in URLs so that no PGPORT can change it
@@ -27,7 +27,7 @@ def default_directory(major: int, environ: Mapping[str, str] = os.environ) -> Pa
     return state / "queuectl" / f"pg{major}"
 
 
-def socket_directory(directory: Path, account: Account | None) -> Path:
+def socket_directory(directory: Path, account: ServerAccount | None) -> Path:
     """Beside the data, or somewhere shorter when the socket's path would not fit an address."""
     beside = directory / "sock"
     if len(os.fsencode(beside / _SOCKET)) <= _LONGEST_SOCKET_PATH:
@@ -39,7 +39,7 @@ def socket_directory(directory: Path, account: Account | None) -> Path:
     return Path("/tmp") / f"{short}-{os.geteuid()}"  # noqa: S108 - made private and checked before use
 
 
-def make_private(directory: Path, account: Account | None) -> None:
+def make_private(directory: Path, account: ServerAccount | None) -> None:
     """Make a directory only the server's account may enter, or make sure that an existing one is such.
 
     Raises:

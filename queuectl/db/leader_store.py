@@ -22,10 +22,10 @@ from queuectl.db.connections import Connections
 from queuectl.db.prune import prune
 from queuectl.db.store import Database
 from queuectl.db.tables import leadership
-from queuectl.domain.broadcast import Findings
+from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Answer
 from queuectl.domain.decisions import Decision
-from queuectl.domain.ledger import Change, Loaded
+from queuectl.domain.ledger import EntryChange, Loaded
 from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import (
     Tolerance,
@@ -93,7 +93,7 @@ class LeaderStore(Database):
 
     async def commit(
         self,
-        changes: Sequence[Change],
+        changes: Sequence[EntryChange],
         *,
         epoch: int,
         revision: int | None,
@@ -125,12 +125,12 @@ class LeaderStore(Database):
             await writes.fence(connection, epoch)
             await pastuse.keep(connection, used, forget)
 
-    async def keep_findings(self, found: Findings, *, epoch: int) -> None:
+    async def keep_findings(self, found: LeaderFindings, *, epoch: int) -> None:
         """Write what the leader found out over what it found before; see the Protocol."""
         async with self._transaction("writing findings") as connection:
             await broadcast.keep(connection, found, epoch=epoch)
 
-    async def findings(self, known: float) -> Findings | None:
+    async def findings(self, known: float) -> LeaderFindings | None:
         """What the leader found out last; None where that is of ``known``, unix seconds."""
         async with self._statement("reading findings") as connection:
             return await broadcast.load(connection, known)

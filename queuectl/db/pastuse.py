@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from queuectl.db.bulk import arrays, insert_rows
 from queuectl.db.engine import storable
 from queuectl.db.tables import leadership, past_use
-from queuectl.domain.pastuse import Account, Scope, Used
+from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 
 _COLUMNS: Final = tuple(past_use.c)
 _INSERT: Final = insert_rows(past_use, _COLUMNS)
@@ -54,9 +54,9 @@ async def _write(connection: AsyncConnection, statement: Insert, used: Sequence[
 async def load(connection: AsyncConnection) -> tuple[Used, ...]:
     """All of them, by account."""
     c = past_use.c
-    amounts: dict[tuple[Account, float], dict[str, float]] = {}
+    amounts: dict[tuple[PastUseAccount, float], dict[str, float]] = {}
     rows = await connection.execute(select(past_use).order_by(c.scope, c.key, c.resource))
     for row in rows:
-        account = Account(Scope(row.scope), row.key)
+        account = PastUseAccount(AccountScope(row.scope), row.key)
         amounts.setdefault((account, row.at), {})[row.resource] = row.value
     return tuple(Used(account, at, found) for (account, at), found in amounts.items())

@@ -30,14 +30,14 @@ from queuectl.db.rows import (
 )
 from queuectl.db.tables import documents, history, leases, outbox, placements, workloads
 from queuectl.domain.durations import DAY
-from queuectl.domain.ledger import Entry, Intent, Spent, State
+from queuectl.domain.ledger import Entry, Intent, MigrationCost, State
 from queuectl.domain.queries import (
     ASIDE,
     IN_LINE,
     LONGEST_PAGE,
     HistoryLine,
-    Line,
     Position,
+    QueuePosition,
     WorkloadFilter,
     WorkloadPage,
 )
@@ -100,10 +100,13 @@ def moves_since(seconds: float) -> Select[Any]:
     return select(h.at, h.code, h.message, h.details).where(moved, h.at > since).order_by(h.id)
 
 
-async def spent_on_moves(connection: AsyncConnection) -> tuple[Spent, ...]:
+async def spent_on_moves(connection: AsyncConnection) -> tuple[MigrationCost, ...]:
     """What moving gangs cost in the last day by the server's clock, and a little before: ours may differ."""
     rows = await connection.execute(moves_since(DAY + _CLOCKS_APART))
-    told = (Spent.told_by(row.at, Reason(Code(row.code), row.message, row.details)) for row in rows)
+    told = (
+        MigrationCost.from_reason(row.at, Reason(Code(row.code), row.message, row.details))
+        for row in rows
+    )
     return tuple(spent for spent in told if spent is not None)
 
 
@@ -205,10 +208,10 @@ def lines(uids: Iterable[str]) -> Select[Any]:
     return select(ranked).where(ranked.c.uid == given)
 
 
-async def lines_of(connection: AsyncConnection, uids: Iterable[str]) -> dict[str, Line]:
+async def lines_of(connection: AsyncConnection, uids: Iterable[str]) -> dict[str, QueuePosition]:
     """Where workloads stand in line, by uid; those that are in no line are left out."""
     rows = await connection.execute(lines(uids))
-    return {row.uid: Line(row.among, row.local) for row in rows}
+    return {row.uid: QueuePosition(row.among, row.local) for row in rows}
 
 
 async def names_of(connection: AsyncConnection, uids: Iterable[str]) -> dict[str, str]:

@@ -16,7 +16,7 @@ from queuectl.db.usagetables import (
     usage_progress,
     usage_subjects,
 )
-from queuectl.domain.accounting import Amounts, Losses
+from queuectl.domain.accounting import Amounts, LostWorkSum
 from queuectl.domain.reports import (
     MOST_ROWS,
     By,
@@ -51,11 +51,11 @@ async def make(
     """
     as_of = await connection.scalar(select(usage_progress.c.until))
     names = tuple(_names(usage_hours, grouping))
-    lost: dict[tuple[str, ...], dict[str, Losses]] = {}
+    lost: dict[tuple[str, ...], dict[str, LostWorkSum]] = {}
     if grouping.by is not By.PRICE:  # work is lost at no price
         for row in await connection.execute(losses_by(period, grouping, namespaces)):
             of = lost.setdefault(_key(row, names), {})
-            of[row.reason] = Losses(row.gpu_seconds, row.evictions)
+            of[row.reason] = LostWorkSum(row.gpu_seconds, row.evictions)
     limited = hours_by(period, grouping, namespaces).limit(MOST_ROWS + 1)
     found = (await connection.execute(limited)).all()
     check_size(len(found), grouping)
@@ -112,11 +112,11 @@ def _grouped(
 
 def _names(table: FromClause, grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
     """Columns that tell groups apart."""
-    names = _told_by(table, grouping)
+    names = _group_columns(table, grouping)
     return {By.HOUR.value: table.c.hour, **names} if grouping.hourly else names
 
 
-def _told_by(table: FromClause, grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
+def _group_columns(table: FromClause, grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
     s = usage_subjects.c
     match grouping.by:
         case By.WORKLOAD:
@@ -138,11 +138,11 @@ def _key(row: Result[Any], names: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(map(str, row[: len(names)]))
 
 
-def _row(row: Result[Any], names: tuple[str, ...], lost: Mapping[str, Losses]) -> ReportRow:
-    told = dict(zip(names, row, strict=False))
-    labels = told.pop(_LABELS, {})
+def _row(row: Result[Any], names: tuple[str, ...], lost: Mapping[str, LostWorkSum]) -> ReportRow:
+    values = dict(zip(names, row, strict=False))
+    labels = values.pop(_LABELS, {})
     amounts = Amounts(*row[len(names) : len(names) + len(_AMOUNTS)])
-    named = {name: str(value) for name, value in told.items()}
+    named = {name: str(value) for name, value in values.items()}
     return ReportRow(named, amounts, row.workloads, lost, labels)
 
 

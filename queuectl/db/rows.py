@@ -13,7 +13,7 @@ from queuectl.db.bulk import Row
 from queuectl.db.engine import storable
 from queuectl.db.tables import history, leases, outbox, placements, workloads
 from queuectl.domain.commands import Action, Command
-from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.ledger import Entry, EntryChange, Intent, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code, Reason
@@ -107,7 +107,7 @@ def lease_row(entry: Entry, lease: CapacityLease) -> Row:
     }
 
 
-def outbox_row(change: Change, epoch: int) -> Row:
+def outbox_row(change: EntryChange, epoch: int) -> Row:
     """The row of ``outbox`` for the intent that ``change`` brings."""
     entry = change.after
     return {
@@ -120,7 +120,7 @@ def outbox_row(change: Change, epoch: int) -> Row:
     }
 
 
-def history_row(change: Change, *, epoch: int, cycle: int) -> Row | None:
+def history_row(change: EntryChange, *, epoch: int, cycle: int) -> Row | None:
     """The line to append, None when the change is not worth one."""
     before, after, note = change.before, change.after, change.note
     if note is None:

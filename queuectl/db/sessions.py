@@ -12,7 +12,7 @@ from queuectl.db.usage import Transaction
 from queuectl.domain.identity import Caller, Session
 
 
-class SessionBooks:
+class SessionStore:
     """Methods may raise StoreUnavailable. Made by the store, over its connections."""
 
     def __init__(self, transaction: Transaction, statement: Transaction) -> None:

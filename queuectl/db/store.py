@@ -32,7 +32,7 @@ class Database:
         self._transaction: Final = connections.transaction
         self._statement: Final = connections.statement
         self._snapshot: Final = connections.snapshot
-        self.usage: Final = usage.UsageBooks(connections.transaction, connections.snapshot)
+        self.usage: Final = usage.UsageLedger(connections.transaction, connections.snapshot)
 
     @classmethod
     async def connect(cls, settings: DatabaseSettings) -> Self:

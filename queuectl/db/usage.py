@@ -33,7 +33,17 @@ from queuectl.db.usagetables import (
     usage_progress,
     usage_subjects,
 )
-from queuectl.domain.accounting import Books, Free, Held, Loss, Mark, Meter, Phase, Subject, by_hour
+from queuectl.domain.accounting import (
+    FlavorGpus,
+    Free,
+    LostWork,
+    Mark,
+    Meter,
+    Phase,
+    Subject,
+    UsageProgress,
+    by_hour,
+)
 from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.estimates import Run
 from queuectl.domain.folding import Fold
@@ -53,19 +63,19 @@ async def note(connection: AsyncConnection, marks: Sequence[Mark]) -> None:
         await connection.execute(_NOTE, arrays(_MARK_COLUMNS, [_mark_row(m) for m in marks]))
 
 
-class UsageBooks:
+class UsageLedger:
     """The usage ledger; methods may raise StoreUnavailable. Made by the store, over its connections."""
 
     def __init__(self, transaction: Transaction, snapshot: Transaction) -> None:
         self._transaction = transaction
         self._snapshot = snapshot
 
-    async def books(self) -> Books:
+    async def progress(self) -> UsageProgress:
         """Where it stands."""
         async with self._snapshot("reading the usage ledger") as connection:
             until = await connection.scalar(select(usage_progress.c.until))
             rows = await connection.execute(select(usage_meters))
-            return Books(until, {uid: _meter(uid, meter) for uid, meter in rows})
+            return UsageProgress(until, {uid: _meter(uid, meter) for uid, meter in rows})
 
     async def marks(self, limit: int) -> tuple[tuple[int, Mark], ...]:
         """Marks that are not folded yet, with their ids, oldest first."""
@@ -265,7 +275,7 @@ def _mark(uid: str, document: Sequence[Any]) -> Mark:
         gpus,
         _held(held) if held is not None else None,
         _subject(uid, subject) if subject is not None else None,
-        Loss(*loss) if loss is not None else None,
+        LostWork(*loss) if loss is not None else None,
     )
 
 
@@ -280,12 +290,12 @@ def _meter(uid: str, document: Sequence[Any]) -> Meter:
     return Meter(Phase(phase), attempt, gpus, _held(held), _subject(uid, subject))
 
 
-def _held_document(held: Iterable[Held]) -> list[Any]:
+def _held_document(held: Iterable[FlavorGpus]) -> list[Any]:
     return [[one.flavor, one.price, one.gpus] for one in held]
 
 
-def _held(document: Iterable[Sequence[Any]]) -> tuple[Held, ...]:
-    return tuple(Held(*one) for one in document)
+def _held(document: Iterable[Sequence[Any]]) -> tuple[FlavorGpus, ...]:
+    return tuple(FlavorGpus(*one) for one in document)
 
 
 def _subject_document(subject: Subject) -> list[Any]:

@@ -28,7 +28,7 @@ from queuectl.db.tables import (
     workloads,
 )
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot
-from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.ledger import Entry, EntryChange, Intent, State
 from queuectl.domain.queries import Tolerance
 
 CHANNEL: Final = "queuectl_history"
@@ -84,7 +84,7 @@ async def same_configuration(
 
 
 async def write(
-    connection: AsyncConnection, changes: Sequence[Change], *, epoch: int, cycle: int
+    connection: AsyncConnection, changes: Sequence[EntryChange], *, epoch: int, cycle: int
 ) -> int:
     """Write rows, placements, leases, outbox and history.
 
@@ -105,7 +105,7 @@ async def write(
     return len(lines)
 
 
-async def _write_workloads(connection: AsyncConnection, changes: Sequence[Change]) -> None:
+async def _write_workloads(connection: AsyncConnection, changes: Sequence[EntryChange]) -> None:
     new = [rows.workload_row(c.after) for c in changes if c.before is None]
     if await _bulk(connection, _INSERT, rows.WORKLOAD_COLUMNS, new) != len(new):
         raise StaleSnapshot("a workload to be added is in the ledger already")
@@ -119,7 +119,7 @@ async def _write_workloads(connection: AsyncConnection, changes: Sequence[Change
         raise StaleSnapshot(f"{len(changed) - hit} of {len(changed)} workloads changed meanwhile")
 
 
-async def _write_placements(connection: AsyncConnection, changes: Sequence[Change]) -> None:
+async def _write_placements(connection: AsyncConnection, changes: Sequence[EntryChange]) -> None:
     moved = [c for c in changes if (c.before.placement if c.before else None) != c.after.placement]
     gone = [{"uid": c.after.uid} for c in moved if c.before and c.before.placement]
     await _bulk(connection, _UNPLACE, (placements.c.uid,), gone)
@@ -127,7 +127,7 @@ async def _write_placements(connection: AsyncConnection, changes: Sequence[Chang
     await _bulk(connection, _PLACE, rows.PLACEMENT_COLUMNS, placed)
 
 
-async def _write_leases(connection: AsyncConnection, changes: Sequence[Change]) -> None:
+async def _write_leases(connection: AsyncConnection, changes: Sequence[EntryChange]) -> None:
     changed = [c for c in changes if (c.before.lease if c.before else None) != c.after.lease]
     gone = [{"uid": c.after.uid} for c in changed if c.before and c.before.lease]
     await _bulk(connection, _UNLEASE, (leases.c.uid,), gone)
@@ -135,7 +135,9 @@ async def _write_leases(connection: AsyncConnection, changes: Sequence[Change]) 
     await _bulk(connection, _LEASE, rows.LEASE_COLUMNS, held)
 
 
-async def _write_outbox(connection: AsyncConnection, changes: Sequence[Change], epoch: int) -> None:
+async def _write_outbox(
+    connection: AsyncConnection, changes: Sequence[EntryChange], epoch: int
+) -> None:
     """An intent belongs to an attempt: the same one for a later attempt is another row."""
 
     def owed(entry: Entry | None) -> tuple[Intent, int] | None:

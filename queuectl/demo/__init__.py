@@ -1,6 +1,6 @@
 """`queuectl demo`: a rush of gangs on a real control plane, watched live and audited from outside.
 
-Start with :mod:`~queuectl.demo.show`, which runs the whole; what is on the programme stands in
+Start with :mod:`~queuectl.demo.demo_run`, which runs the whole; what is on the programme stands in
 :mod:`~queuectl.demo.scenario`. Three modules are of use to tests and benchmarks as well:
 
 - :mod:`~queuectl.demo.manifests`: Jobs, PyTorchJobs and configuration documents as plain dicts

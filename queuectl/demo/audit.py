@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from queuectl.demo.recorder import Recording
-from queuectl.demo.replay import Picture, Replay, Step, place_of, podset_of
+from queuectl.demo.replay import ObservedState, Replay, Step, place_of, podset_of
 from queuectl.domain.quantity import GPU, NOTHING, Resources, format_quantity
 from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.domain.workload import PodSet, TopologyMode
@@ -71,7 +71,7 @@ def checks(
     return [check.finding() for check in wanted]
 
 
-def _gang(pod: PodRecord | None, picture: Picture) -> JobRecord | None:
+def _gang(pod: PodRecord | None, picture: ObservedState) -> JobRecord | None:
     return picture.jobs.get(pod.owner) if pod is not None else None
 
 
@@ -98,7 +98,7 @@ class _Attempt:
 class Whole:
     """See the module's docstring."""
 
-    picture: Picture
+    picture: ObservedState
     attempts: dict[tuple[str, int], _Attempt] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -147,7 +147,7 @@ class Whole:
 class Domain:
     """See the module's docstring."""
 
-    picture: Picture
+    picture: ObservedState
     seen: dict[tuple[str, int, str, str], set[str]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
@@ -186,7 +186,7 @@ def _required(podset: PodSet | None) -> str | None:
 class Capacity:
     """See the module's docstring."""
 
-    picture: Picture
+    picture: ObservedState
     peak: int = 0
     revisions: int = 0
     problems: list[str] = field(default_factory=list)
@@ -217,7 +217,7 @@ class Capacity:
 class Once:
     """See the module's docstring."""
 
-    picture: Picture
+    picture: ObservedState
     gangs: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
@@ -249,7 +249,7 @@ class Once:
 class Quota:
     """See the module's docstring."""
 
-    picture: Picture
+    picture: ObservedState
     limits: Mapping[Queue, Resources]
     use: dict[Queue, Resources] = field(default_factory=dict)
     peaks: dict[Queue, int] = field(default_factory=dict)

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 import msgspec
 
-from queuectl.demo.watch import Relisted, Seen, Server
+from queuectl.demo.watch import ListCompleted, Server, WatchedObject
 from queuectl.domain.fleet import Node
 from queuectl.domain.records import JobRecord, NodeRecord, PodRecord
 from queuectl.objects.kinds import KINDS, path
@@ -137,7 +137,7 @@ class Recorder:
             fresh = future.result(seconds)
             self._wait(partial(self._covers, collection, fresh), collection, seconds)
 
-    def _covers(self, collection: str, fresh: Relisted) -> bool:
+    def _covers(self, collection: str, fresh: ListCompleted) -> bool:
         with self._lock:
             seen = self._versions[collection]
             gone = self._known[collection].keys() - fresh.versions.keys()
@@ -176,12 +176,12 @@ class Recorder:
     async def _follow(self, collection: str) -> None:
         async for seen in self._server.follow(collection):
             with self._lock:
-                if isinstance(seen, Relisted):
+                if isinstance(seen, ListCompleted):
                     self._relist(collection, seen)
                 else:
                     self._take(collection, seen)
 
-    def _take(self, collection: str, seen: Seen) -> None:
+    def _take(self, collection: str, seen: WatchedObject) -> None:
         known = self._known[collection]
         before = known.get(seen.uid)
         self._versions[collection][seen.uid] = seen.version
@@ -195,7 +195,7 @@ class Recorder:
         known[seen.uid] = fact
         self._events.append(Event(seen.version, time.time(), seen.uid, fact))
 
-    def _relist(self, collection: str, relisted: Relisted) -> None:
+    def _relist(self, collection: str, relisted: ListCompleted) -> None:
         for uid in self._known[collection].keys() - relisted.versions.keys():
             self._drop(collection, uid, relisted.version)
         self._gaps += not relisted.first

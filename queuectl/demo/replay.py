@@ -22,7 +22,7 @@ def podset_of(job: JobRecord, pod: PodRecord) -> str:
 
 
 @dataclass(slots=True)
-class Picture:
+class ObservedState:
     """Everything that exists at one revision. ``hosts`` maps hostname labels to nodes."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
@@ -53,7 +53,7 @@ class Replay:
     """Applies a recording's events in order."""
 
     recording: Recording
-    picture: Picture = field(default_factory=Picture)
+    picture: ObservedState = field(default_factory=ObservedState)
 
     def steps(self) -> Iterator[Step]:
         """Each change of a pod, with the picture as it is after it."""

@@ -20,7 +20,7 @@ class ApiRefused(QueuectlError):
     """The API did not do what was asked; the message is its own."""
 
 
-class Rest:
+class ApiConnection:
     """A connection to one queuectl. Methods raise ApiRefused."""
 
     def __init__(self, url: str, **connection: Any) -> None:

@@ -33,14 +33,14 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class JobHistory:
     """What became of one job: its attempts by number, and its last record."""
 
     job: JobRecord
     attempts: Mapping[int, Attempt]
 
 
-def courses(recording: Recording) -> tuple[dict[str, Course], Mapping[str, Mapping[str, str]]]:
+def courses(recording: Recording) -> tuple[dict[str, JobHistory], Mapping[str, Mapping[str, str]]]:
     """The course of each job by ``namespace/name``, and the labels of each node."""
     replay = Replay(recording)
     attempts: dict[tuple[str, int], Attempt] = {}
@@ -57,7 +57,7 @@ def courses(recording: Recording) -> tuple[dict[str, Course], Mapping[str, Mappi
         elif held:
             attempts[key].freed_at, attempts[key].freed = step.at, step.version
     found = {
-        f"{job.namespace}/{job.name}": Course(
+        f"{job.namespace}/{job.name}": JobHistory(
             job, {number: one for (owner, number), one in attempts.items() if owner == uid}
         )
         for uid, job in replay.picture.jobs.items()
@@ -145,7 +145,7 @@ def reclaimed(gangs: Sequence[Gang], reasons: Mapping[str, Collection[str]]) -> 
 
 def _placed(
     gangs: Sequence[Gang],
-    found: Mapping[str, Course],
+    found: Mapping[str, JobHistory],
     labels: Mapping[str, Mapping[str, str]],
 ) -> Finding:
     """The programme's own word on where gangs must sit, whatever their objects ask."""
@@ -160,7 +160,7 @@ def _placed(
     return Finding("what asked for one rack or block got one", names, tuple(problems))
 
 
-def _victim(gangs: Sequence[Gang], found: Mapping[str, Course]) -> Finding:
+def _victim(gangs: Sequence[Gang], found: Mapping[str, JobHistory]) -> Finding:
     [victim] = [gang for gang in gangs if gang.fate is Fate.GIVES_WAY]
     [urgent] = [gang for gang in gangs if gang.act is Act.EMERGENCY]
     problems = [
@@ -184,7 +184,7 @@ def _starts(gang: Gang) -> int:
     return {Fate.FINISHES: 1, Fate.GIVES_WAY: 2, Fate.NEVER_FITS: 0}[gang.fate]
 
 
-def _finished(gangs: Sequence[Gang], found: Mapping[str, Course]) -> Finding:
+def _finished(gangs: Sequence[Gang], found: Mapping[str, JobHistory]) -> Finding:
     expected = [gang for gang in gangs if gang.fate is not Fate.NEVER_FITS]
     problems = tuple(
         f"{gang.ref}: {found[gang.ref].job.outcome or 'not finished'}"
@@ -197,7 +197,7 @@ def _finished(gangs: Sequence[Gang], found: Mapping[str, Course]) -> Finding:
 
 def _never(
     gangs: Sequence[Gang],
-    found: Mapping[str, Course],
+    found: Mapping[str, JobHistory],
     explained: Mapping[str, Mapping[str, Any]],
 ) -> Finding:
     problems, sentences = [], []

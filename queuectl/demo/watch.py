@@ -51,7 +51,7 @@ _list = msgspec.json.Decoder(_List).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WatchedObject:
     """One event of a watch, or one object of a list. ``version`` is the resourceVersion of the event."""
 
     uid: str
@@ -61,7 +61,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Relisted:
+class ListCompleted:
     """A list is complete: what is not among ``versions`` (uid to resourceVersion) is gone.
 
     ``first`` is False when a watch had expired: revisions between may have been missed.
@@ -92,11 +92,11 @@ class Server:
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def list(self, path: str) -> Relisted:
+    async def list(self, path: str) -> ListCompleted:
         """What a collection holds now."""
         return (await self._read(path, first=True))[1]
 
-    async def follow(self, path: str) -> AsyncIterator[Seen | Relisted]:
+    async def follow(self, path: str) -> AsyncIterator[WatchedObject | ListCompleted]:
         """Everything that happens to the objects of a collection, from its present content on, until cancelled."""
         first = True
         while True:
@@ -112,7 +112,7 @@ class Server:
             async for event in self._onward(path, relisted.version):
                 yield event
 
-    async def _onward(self, path: str, version: int) -> AsyncIterator[Seen]:
+    async def _onward(self, path: str, version: int) -> AsyncIterator[WatchedObject]:
         """Watch from a version on, over interruptions, until the server has forgotten where we stood."""
         while True:
             try:
@@ -125,7 +125,9 @@ class Server:
             except _Expired:
                 return
 
-    async def _read(self, path: str, *, first: bool) -> tuple[tuple[Seen, ...], Relisted]:
+    async def _read(
+        self, path: str, *, first: bool
+    ) -> tuple[tuple[WatchedObject, ...], ListCompleted]:
         seen = []
         query = {"limit": _PAGE}
         while True:
@@ -133,7 +135,7 @@ class Server:
             if (
                 answer.status_code == 404
             ):  # the kind is not installed, so there are none; the watch asks on
-                return (), Relisted(0, {}, first)
+                return (), ListCompleted(0, {}, first)
             answer.raise_for_status()
             page = _list(answer.content)
             seen += [_seen(raw, gone=False) for raw in page.items]
@@ -141,9 +143,9 @@ class Server:
                 break
             query["continue"] = page.metadata.next
         version = int(page.metadata.resource_version)
-        return tuple(seen), Relisted(version, {one.uid: one.version for one in seen}, first)
+        return tuple(seen), ListCompleted(version, {one.uid: one.version for one in seen}, first)
 
-    async def _watch(self, path: str, version: int) -> AsyncIterator[Seen]:
+    async def _watch(self, path: str, version: int) -> AsyncIterator[WatchedObject]:
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -163,7 +165,7 @@ class Server:
                         raise _Expired
                     if event.type == "BOOKMARK":
                         meta = _object(event.object).metadata
-                        yield Seen("", int(meta.resource_version), False, event.object)
+                        yield WatchedObject("", int(meta.resource_version), False, event.object)
                     else:
                         yield _seen(event.object, gone=event.type == "DELETED")
 
@@ -172,9 +174,9 @@ class _Expired(Exception):
     """The server no longer knows where the watch stood: list again."""
 
 
-def _seen(raw: msgspec.Raw, *, gone: bool) -> Seen:
+def _seen(raw: msgspec.Raw, *, gone: bool) -> WatchedObject:
     meta = _object(raw).metadata
-    return Seen(meta.uid, int(meta.resource_version), gone, raw)
+    return WatchedObject(meta.uid, int(meta.resource_version), gone, raw)
 
 
 def _named(document: dict[str, Any], what: str, name: str) -> dict[str, Any]:

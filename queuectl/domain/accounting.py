@@ -98,7 +98,7 @@ class Subject:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class FlavorGpus:
     """GPUs of one flavor at one price (by name; empty = none)."""
 
     flavor: str
@@ -107,7 +107,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LostWork:
     """Work that an eviction threw away. ``reason``: the eviction's code."""
 
     reason: str
@@ -134,9 +134,9 @@ class Mark:
     phase: Phase
     attempt: int
     gpus: float
-    held: tuple[Held, ...] | None = ()
+    held: tuple[FlavorGpus, ...] | None = ()
     subject: Subject | None = None
-    loss: Loss | None = None
+    loss: LostWork | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ class Meter:
     phase: Phase
     attempt: int
     gpus: float
-    held: tuple[Held, ...]
+    held: tuple[FlavorGpus, ...]
     subject: Subject
 
 
@@ -170,7 +170,7 @@ class Amounts:
 
 
 @dataclass(slots=True)
-class Losses:
+class LostWorkSum:
     """GPU-seconds of work lost for one reason, and in how many evictions."""
 
     gpu_seconds: float = 0.0
@@ -207,7 +207,7 @@ def by_hour(start: float, end: float) -> Iterator[tuple[int, float]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class UsageProgress:
     """Where the ledger stands: ``until`` when all hours are made (None = nothing is), and all meters by uid."""
 
     until: float | None

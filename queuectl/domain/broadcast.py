@@ -9,7 +9,7 @@ from queuectl.domain.utilization import GangUse
 
 
 @dataclass(frozen=True, slots=True)
-class Findings:
+class LeaderFindings:
     """As of ``at``, unix seconds of the leader's clock.
 
     Attributes:

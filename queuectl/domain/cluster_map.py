@@ -15,7 +15,7 @@ from queuectl.domain.workload import Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Resident:
+class GangOnMap:
     """A gang that holds capacity.
 
     Attributes:
@@ -39,7 +39,7 @@ class Resident:
 
 
 @dataclass(frozen=True, slots=True)
-class Tenant:
+class GangOnNode:
     """A gang on one node; ``gang`` is its place in :attr:`ClusterMap.gangs`."""
 
     gang: int
@@ -47,7 +47,7 @@ class Tenant:
     gpus: float
 
 
-def utilization_of(tenants: Iterable[Tenant], gangs: Sequence[Resident]) -> float | None:
+def utilization_of(tenants: Iterable[GangOnNode], gangs: Sequence[GangOnMap]) -> float | None:
     """0..1, of the GPUs these hold and of which it is known; None = of none."""
     known = [(t.gpus, u) for t in tenants if (u := gangs[t.gang].utilization) is not None]
     weight = sum(gpus for gpus, _ in known)
@@ -71,7 +71,7 @@ class NodeOccupancy:
     gpus: float
     free_gpus: float
     fragmented: float
-    tenants: tuple[Tenant, ...]
+    tenants: tuple[GangOnNode, ...]
     others: Resources
 
     @property
@@ -107,7 +107,7 @@ class Domain:
 
 
 @dataclass(frozen=True, slots=True)
-class Level:
+class TopologyLevel:
     """One level of a topology. ``of``: per node, the place of its domain in ``domains``; -1 = it is in none."""
 
     label: str
@@ -116,11 +116,11 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class TopologyLayout:
     """One topology, its levels coarse to fine, single nodes left out."""
 
     name: str
-    levels: tuple[Level, ...]
+    levels: tuple[TopologyLevel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +128,6 @@ class ClusterMap:
     """Everything at one time (unix seconds). ``occupancies`` are in the order of names."""
 
     at: float
-    gangs: tuple[Resident, ...]
+    gangs: tuple[GangOnMap, ...]
     occupancies: tuple[NodeOccupancy, ...]
-    layouts: tuple[Layout, ...]
+    layouts: tuple[TopologyLayout, ...]

@@ -77,7 +77,7 @@ class Command:
         return CommandState.DONE if self.outcome == DONE else CommandState.REFUSED
 
     @property
-    def told(self) -> str:
+    def attribution(self) -> str:
         """Who asked, and why, as the history says it."""
         return f"by {self.by}: {self.why}" if self.why else f"by {self.by}"
 

@@ -46,7 +46,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class StoredDecision:
     """A record as it is stored.
 
     Attributes:

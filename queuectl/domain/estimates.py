@@ -23,7 +23,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Holds:
+class HeldGpus:
     """GPUs that a gang holds. ``ends``: unix seconds at which it is expected to be gone; None = nobody knows."""
 
     gpus: float
@@ -40,7 +40,7 @@ class Waits:
 
 
 def estimated_starts(
-    line: Sequence[Waits], running: Collection[Holds], free: float, now: float, *, strict: bool
+    line: Sequence[Waits], running: Collection[HeldGpus], free: float, now: float, *, strict: bool
 ) -> dict[str, float]:
     """When each gang may start, in unix seconds. Who is left out may start at any time, or never: nobody knows.
 

@@ -24,7 +24,7 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class ObjectChanged:
     """Queue, priority or size as the object now says; only while it waits.
 
     Attributes:
@@ -90,7 +90,7 @@ class Evict:
 
 
 @dataclass(frozen=True, slots=True)
-class Remarked:
+class NoteAdded:
     """Something its history, and the people who read it, should know of a gang that runs; nothing follows from it."""
 
     reason: Reason
@@ -109,7 +109,7 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
-class Echoed:
+class StartConfirmed:
     """The watch confirms the start."""
 
 
@@ -151,14 +151,14 @@ class PodsDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Gated:
+class GatesChanged:
     """Admission gates as the object now says; those that it did not have when it was submitted do not count."""
 
     gates: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CommandReceived:
     """A person asked for something."""
 
     command: Command
@@ -172,7 +172,7 @@ class PriorityOver:
 
 
 @dataclass(frozen=True, slots=True)
-class Relabelled:
+class QueueMoved:
     """The watch shows it in the queue that a person moves it to."""
 
 
@@ -192,34 +192,34 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class ObjectDeleted:
     """The object was deleted."""
 
 
 Event = (
     Submitted
-    | Described
+    | ObjectChanged
     | Admit
     | Adopt
     | Reserve
     | Refuse
     | Evict
-    | Remarked
+    | NoteAdded
     | NoticeOver
     | Repair
-    | Echoed
+    | StartConfirmed
     | MoveRefused
     | WriteRefused
     | WriteAccepted
     | PodsReady
     | PodsLost
     | PodsDone
-    | Gated
-    | Asked
+    | GatesChanged
+    | CommandReceived
     | PriorityOver
-    | Relabelled
+    | QueueMoved
     | Drained
     | RetryDue
     | Ended
-    | Gone
+    | ObjectDeleted
 )

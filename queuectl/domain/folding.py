@@ -20,9 +20,9 @@ from queuectl.domain.accounting import (
     AccountingTerms,
     Amounts,
     HourKey,
-    Loss,
-    Losses,
     LossKey,
+    LostWork,
+    LostWorkSum,
     Mark,
     Meter,
     Phase,
@@ -77,14 +77,14 @@ class Fold:
         self._terms = terms
         self.accounts = accounts or Accounts()
         self.hours: dict[HourKey, Amounts] = {}
-        self.losses: dict[LossKey, Losses] = {}
+        self.losses: dict[LossKey, LostWorkSum] = {}
         self.meters: dict[str, Meter | None] = {}
 
     def workload(
         self,
         meter: Meter | None,
         marks: Iterable[Mark] = (),
-        looks: Sequence[GangUse] = (),
+        samples: Sequence[GangUse] = (),
         *,
         known: bool = False,
     ) -> None:
@@ -93,7 +93,7 @@ class Fold:
         Args:
             meter: as it was when the span began; None for a new workload.
             marks: of this workload, in the order in which they were written.
-            looks: what was measured of it, oldest first.
+            samples: what was measured of it, oldest first.
             known: there are hours of an earlier life of it; those are not waited for again.
         """
         at, reborn = self._since, -inf
@@ -104,30 +104,30 @@ class Fold:
                 reborn = mark.seen
             begins = max(mark.at, reborn)
             if meter is not None:
-                self._accrue(meter, at, begins, looks)
+                self._accrue(meter, at, begins, samples)
             if mark.loss is not None and meter is not None:
                 self._lose(meter, mark.loss, begins)
             meter, at, known = _next(meter, mark), begins, True
         if meter is not None:
-            self._accrue(meter, at, self._until, looks)
+            self._accrue(meter, at, self._until, samples)
         if uid:
             self.meters[uid] = meter
 
-    def _accrue(self, meter: Meter, start: float, end: float, looks: Sequence[GangUse]) -> None:
+    def _accrue(self, meter: Meter, start: float, end: float, samples: Sequence[GangUse]) -> None:
         if meter.phase is Phase.WAITS:
             for hour, seconds in by_hour(start, end):
                 row = self._row(meter, hour, "", "")
                 row.waiting += seconds
                 row.waited += seconds * meter.gpus
         elif meter.phase is Phase.HOLDS:
-            for begins, ends, look in pieces(start, end, looks, meter.attempt, self._since):
+            for begins, ends, sample in pieces(start, end, samples, meter.attempt, self._since):
                 for hour, seconds in by_hour(begins, ends):
-                    self._hold(meter, hour, seconds, look)
+                    self._hold(meter, hour, seconds, sample)
 
-    def _hold(self, meter: Meter, hour: int, seconds: float, look: GangUse | None) -> None:
+    def _hold(self, meter: Meter, hour: int, seconds: float, sample: GangUse | None) -> None:
         for held in meter.held:
             row = self._row(meter, hour, held.flavor, held.price)
-            _allocate(row, seconds * held.gpus, look, self._terms.prices.get(held.price))
+            _allocate(row, seconds * held.gpus, sample, self._terms.prices.get(held.price))
 
     def _row(self, meter: Meter, hour: int, flavor: str, price: str) -> Amounts:
         key = (hour, self._account(meter), flavor, price)
@@ -140,13 +140,13 @@ class Fold:
         subject = meter.subject
         return self.accounts.of(subject, self._terms.cohorts.get(subject.cluster_queue, ""))
 
-    def _lose(self, meter: Meter, loss: Loss, at: float) -> None:
+    def _lose(self, meter: Meter, loss: LostWork, at: float) -> None:
         """On account of the hour of the eviction, over the flavors as they were held."""
         gpus = sum(held.gpus for held in meter.held)
         hour = hour_of(at)
         for number, held in enumerate(meter.held):
             key = (hour, self._account(meter), held.flavor, loss.reason)
-            row = self.losses.setdefault(key, Losses())
+            row = self.losses.setdefault(key, LostWorkSum())
             row.gpu_seconds += loss.gpu_seconds * held.gpus / gpus
             row.evictions += number == 0
 
@@ -161,15 +161,15 @@ def _next(meter: Meter | None, mark: Mark) -> Meter | None:
     return Meter(mark.phase, mark.attempt, mark.gpus, held, subject)
 
 
-def _allocate(row: Amounts, amount: float, look: GangUse | None, price: float | None) -> None:
+def _allocate(row: Amounts, amount: float, sample: GangUse | None, price: float | None) -> None:
     row.allocated += amount
-    if look is None or look.utilization is None or look.state is UseState.UNKNOWN:
+    if sample is None or sample.utilization is None or sample.state is UseState.UNKNOWN:
         row.unknown += amount
-    elif look.state is UseState.STUCK:
+    elif sample.state is UseState.STUCK:
         row.stuck += amount
     else:
-        row.used += amount * min(max(look.utilization, 0.0), 1.0)
-        row.idle += amount if look.state is UseState.IDLE else 0.0
+        row.used += amount * min(max(sample.utilization, 0.0), 1.0)
+        row.idle += amount if sample.state is UseState.IDLE else 0.0
     if price is None:
         row.unpriced += amount
     else:

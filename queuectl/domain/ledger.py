@@ -168,7 +168,7 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class EntryChange:
     """One row before and after, with its history line. ``before`` None = new. ``note`` None = not worth a line.
 
     ``marks``: what the usage ledger has to know of it.
@@ -185,7 +185,7 @@ Document = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class MigrationCost:
     """What moving one gang cost: GPU-seconds of lost work, on account of its ClusterQueue, at a time."""
 
     at: float
@@ -193,7 +193,7 @@ class Spent:
     lost_work: int
 
     @classmethod
-    def told_by(cls, at: float, reason: Reason) -> Spent | None:
+    def from_reason(cls, at: float, reason: Reason) -> MigrationCost | None:
         """Read it from the reason of an eviction; None when that was no move."""
         if reason.code is not Code.DEFRAGMENTED:
             return None
@@ -210,7 +210,7 @@ class Loaded:
     entries: tuple[Entry, ...]
     documents: tuple[Document, ...]
     revision: int
-    spent: tuple[Spent, ...] = ()
+    spent: tuple[MigrationCost, ...] = ()
     used: tuple[Used, ...] = ()
 
 

@@ -16,17 +16,17 @@ from queuectl.domain.utilization import GangUse
 FRESH_SECONDS: Final = 300.0
 
 
-class Piece(NamedTuple):
+class Segment(NamedTuple):
     """A part of a span, and the look that tells of it; None = nothing does. It runs backwards where the span does."""
 
     start: float
     end: float
-    look: GangUse | None
+    sample: GangUse | None
 
 
 def pieces(
-    start: float, end: float, looks: Sequence[GangUse], attempt: int, since: float
-) -> list[Piece]:
+    start: float, end: float, samples: Sequence[GangUse], attempt: int, since: float
+) -> list[Segment]:
     """A span of one attempt by what was measured of it.
 
     What was accounted for already is told of by the looks that were known then, so that taking it back takes back the same.
@@ -34,52 +34,52 @@ def pieces(
     Args:
         start: unix seconds.
         end: the same; before ``start`` for a span that is taken back.
-        looks: oldest first, of any attempt.
+        samples: oldest first, of any attempt.
         attempt: only looks at this one count.
         since: until when everything was accounted for.
     """
-    mine = [look for look in looks if look.attempt == attempt]
+    mine = [sample for sample in samples if sample.attempt == attempt]
     if not mine or start == end:
-        return [Piece(start, end, None)]
+        return [Segment(start, end, None)]
     low, high = min(start, end), max(start, end)
-    found = [*_told(low, min(high, since), [look for look in mine if look.at <= since])]
-    found += _told(max(low, since), high, mine)
+    found = [*_segments(low, min(high, since), [sample for sample in mine if sample.at <= since])]
+    found += _segments(max(low, since), high, mine)
     found = list(_joined(found))
     if start < end:
         return found
-    return [Piece(piece.end, piece.start, piece.look) for piece in reversed(found)]
+    return [Segment(piece.end, piece.start, piece.sample) for piece in reversed(found)]
 
 
-def _told(low: float, high: float, looks: Sequence[GangUse]) -> Iterator[Piece]:
+def _segments(low: float, high: float, samples: Sequence[GangUse]) -> Iterator[Segment]:
     """The pieces of a span that runs forwards, in order."""
     at = low
-    for before, look in pairwise([None, *looks]):
-        if look is not None and at < min(look.at, high):
-            begins = look.at - FRESH_SECONDS
+    for before, sample in pairwise([None, *samples]):
+        if sample is not None and at < min(sample.at, high):
+            begins = sample.at - FRESH_SECONDS
             yield from _fading(at, min(begins, high), before)
             at = max(at, begins)
             if at < high:
-                yield Piece(at, min(look.at, high), look)
-            at = min(look.at, high)
-    yield from _fading(at, high, looks[-1] if looks else None)
+                yield Segment(at, min(sample.at, high), sample)
+            at = min(sample.at, high)
+    yield from _fading(at, high, samples[-1] if samples else None)
 
 
-def _fading(low: float, high: float, last: GangUse | None) -> Iterator[Piece]:
+def _fading(low: float, high: float, last: GangUse | None) -> Iterator[Segment]:
     """A span that no later look tells of: the one before it does for a while."""
     if low >= high:
         return
     until = min(high, last.at + FRESH_SECONDS) if last is not None else -inf
     if low < until:
-        yield Piece(low, until, last)
+        yield Segment(low, until, last)
     if max(low, until) < high:
-        yield Piece(max(low, until), high, None)
+        yield Segment(max(low, until), high, None)
 
 
-def _joined(found: Sequence[Piece]) -> Iterator[Piece]:
+def _joined(found: Sequence[Segment]) -> Iterator[Segment]:
     """Pieces that one look tells of, as one."""
-    kept: Piece | None = None
+    kept: Segment | None = None
     for piece in found:
-        if kept is not None and kept.look is piece.look:
+        if kept is not None and kept.sample is piece.sample:
             kept = kept._replace(end=piece.end)
         else:
             if kept is not None:

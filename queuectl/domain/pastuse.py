@@ -17,7 +17,7 @@ from queuectl.domain.rules import UsageFairness
 from queuectl.domain.snapshot import PastUse
 
 
-class Scope(StrEnum):
+class AccountScope(StrEnum):
     """What sort of account."""
 
     LOCAL_QUEUE = "LocalQueue"
@@ -26,15 +26,15 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Account:
+class PastUseAccount:
     """Who used it. ``name`` of a LocalQueue is ``namespace/name``: neither part holds a slash."""
 
-    scope: Scope
+    scope: AccountScope
     name: str
 
     @classmethod
-    def of_local_queue(cls, namespace: str, name: str) -> Account:
-        return cls(Scope.LOCAL_QUEUE, f"{namespace}/{name}")
+    def of_local_queue(cls, namespace: str, name: str) -> PastUseAccount:
+        return cls(AccountScope.LOCAL_QUEUE, f"{namespace}/{name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Used:
         at: unix seconds.
     """
 
-    account: Account
+    account: PastUseAccount
     at: float
     amounts: Mapping[str, float] = field(default_factory=dict)
 
@@ -81,18 +81,21 @@ def past_use(used: Iterable[Used], config: QueueConfig) -> PastUse:
     if rule is None:
         return PastUse()
     local_queues: dict[tuple[str, str], float] = {}
-    of: dict[Scope, dict[str, float]] = {Scope.CLUSTER_QUEUE: {}, Scope.USER: {}}
+    of: dict[AccountScope, dict[str, float]] = {
+        AccountScope.CLUSTER_QUEUE: {},
+        AccountScope.USER: {},
+    }
     for one in used:
         scope, name = one.account.scope, one.account.name
         weighed = rule.weigh(one.amounts)
-        if scope is not Scope.LOCAL_QUEUE:
+        if scope is not AccountScope.LOCAL_QUEUE:
             of[scope][name] = weighed
             continue
         namespace, _, local = name.partition("/")
         queue = config.local_queues.get((namespace, local))
         if queue is not None:
             local_queues[namespace, local] = _shared(weighed, queue.weight)
-    return PastUse(local_queues, of[Scope.CLUSTER_QUEUE], of[Scope.USER])
+    return PastUse(local_queues, of[AccountScope.CLUSTER_QUEUE], of[AccountScope.USER])
 
 
 def _shared(weighed: float, weight: int) -> float:

@@ -122,7 +122,7 @@ def turn(entry: Entry) -> tuple[int, float, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class QueuePosition:
     """Where a workload stands, from 1: among those that wait in its ClusterQueue, and in its LocalQueue."""
 
     cluster_queue: int

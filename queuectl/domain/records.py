@@ -337,7 +337,7 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
+class ListCompleted:
     """A (re)list of one resource is complete: what is not among ``keys`` is gone."""
 
     resource: str
@@ -345,7 +345,7 @@ class Listed:
     version: int
 
 
-Delta = Upserted | Deleted | Listed
+Delta = Upserted | Deleted | ListCompleted
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Self
 
-from queuectl.domain.accounting import HOUR, Amounts, Losses
+from queuectl.domain.accounting import HOUR, Amounts, LostWorkSum
 from queuectl.domain.errors import BadInput
 from queuectl.domain.reasons import BY_POLICY, FAILED_START
 
@@ -105,7 +105,7 @@ class ReportRow:
     names: Mapping[str, str]
     amounts: Amounts
     workloads: int = 0
-    losses: Mapping[str, Losses] = field(default_factory=dict)
+    losses: Mapping[str, LostWorkSum] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property

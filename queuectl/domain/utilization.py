@@ -13,7 +13,7 @@ PodKey = tuple[str, str]
 """Namespace and name of a pod."""
 
 
-class Trouble(StrEnum):
+class SourceFault(StrEnum):
     """Why nothing, or not enough, is known of GPUs that are held: a fault of the set-up, to be alarmed about by itself."""
 
     UNREACHABLE = "unreachable"  # the source does not answer, or refuses
@@ -73,7 +73,7 @@ class PodUse:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Sample:
     """What a source knows of all pods, over one window.
 
     Attributes:

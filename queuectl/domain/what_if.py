@@ -11,7 +11,7 @@ from queuectl.domain.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class WhatIfResult:
     """Nothing of it is ever carried out.
 
     Attributes:

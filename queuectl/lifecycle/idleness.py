@@ -11,8 +11,8 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from queuectl.domain.events import Evict, Remarked
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.events import Evict, NoteAdded
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, OptOut, QueueConfig, ReclaimMode
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
@@ -32,7 +32,7 @@ Picture = Callable[[Entry, JobRecord, QueueConfig, float], Admitted | None]
 """A running gang as the planner sees it, at unix seconds."""
 
 
-class News(NamedTuple):
+class IdlenessResult(NamedTuple):
     """What a look brought: something to say or do, and whether plans may differ now."""
 
     due: bool
@@ -79,7 +79,9 @@ class Idleness:
         self._due: set[str] = set()
         self._takeable: frozenset[str] = frozenset()
 
-    def looked(self, uses: Mapping[str, GangUse], config: QueueConfig, now: float) -> News:
+    def looked(
+        self, uses: Mapping[str, GangUse], config: QueueConfig, now: float
+    ) -> IdlenessResult:
         """Take in what each gang does with its GPUs, by uid, as seen just now."""
         if any(now - use.at > self._fresh for use in self._uses.values()):
             self._takeable = frozenset()  # plans made meanwhile knew of nobody idle
@@ -101,7 +103,7 @@ class Idleness:
             for uid, (entry, job, _) in idle.items()
             if self.since(entry, job, config, now) is not None
         )
-        return News(bool(self._due), self._takeable != before)
+        return IdlenessResult(bool(self._due), self._takeable != before)
 
     def since(self, entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> float | None:
         """Since when it is idle, if it may be taken for that now (unix seconds); else None."""
@@ -114,7 +116,7 @@ class Idleness:
         over = use.at >= warned.first + queue.idle_reclaim.grace
         return use.since if over and self._is_fresh(use, now) else None
 
-    def changes(self, config: QueueConfig, now: float, busy: Container[str]) -> list[Change]:
+    def changes(self, config: QueueConfig, now: float, busy: Container[str]) -> list[EntryChange]:
         """Warnings, and evictions where the mode is Always: what the last look made due.
 
         Args:
@@ -134,7 +136,7 @@ class Idleness:
                 found.append(change)
         return found
 
-    def note(self, changes: Iterable[Change]) -> None:
+    def note(self, changes: Iterable[EntryChange]) -> None:
         """Only warnings that are in the database were given."""
         for change in changes:
             if change.note is None or change.note.reason.code is not Code.IDLE_GPUS:
@@ -167,16 +169,16 @@ class Idleness:
 
     def _step(
         self, entry: Entry, job: JobRecord, queue: ClusterQueue, config: QueueConfig, now: float
-    ) -> Remarked | Evict | None:
+    ) -> NoteAdded | Evict | None:
         """What is due for an idle gang: each step needs a look of its own after the one before."""
         use, warned, rule = self._uses[entry.uid], self._warned.get(entry.uid), queue.idle_reclaim
         if not self._is_fresh(use, now):
             return None
         if warned is None or warned.attempt != entry.attempt:
-            return Remarked(_warning(entry, use, queue, now, 1))
+            return NoteAdded(_warning(entry, use, queue, now, 1))
         if warned.second is None:
             due = use.at >= warned.first + rule.grace / 2
-            return Remarked(_warning(entry, use, queue, warned.first, 2)) if due else None
+            return NoteAdded(_warning(entry, use, queue, warned.first, 2)) if due else None
         over = use.at > warned.second and use.at >= warned.first + rule.grace
         if rule.mode is not ReclaimMode.ALWAYS or not over:
             return None

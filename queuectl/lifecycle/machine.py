@@ -1,4 +1,4 @@
-"""The only door through which a workload changes state: ``handle(entry, event, now) -> Change``.
+"""The only door through which a workload changes state: ``handle(entry, event, now) -> EntryChange``.
 
 Pure: events are facts (the watch saw, the planner decided, time passed), changes are values that the store commits.
 What must then happen in the cluster is not said by events but follows from the entry alone (lifecycle/owed_writes.py), so a
@@ -10,7 +10,7 @@ crash between any two steps loses nothing.
        ▼  │            Evicting ──Drained──▶ Pending; Backoff after a failed start; Held or Deactivated if it is parked
     Reserved ──Admit──▶ Starting
 
-A person's command (:class:`~queuectl.domain.events.Asked`) holds, releases, requeues, preempts, deactivates or activates
+A person's command (:class:`~queuectl.domain.events.CommandReceived`) holds, releases, requeues, preempts, deactivates or activates
 from any state. A gang that is parked, or has admission gates, waits in Held or Deactivated until that is taken back.
 """
 
@@ -21,32 +21,32 @@ from typing import Any, Final, assert_never
 from queuectl.domain.events import (
     Admit,
     Adopt,
-    Asked,
-    Described,
+    CommandReceived,
     Drained,
-    Echoed,
     Ended,
     Event,
     Evict,
-    Gated,
-    Gone,
+    GatesChanged,
     MoveRefused,
+    NoteAdded,
     NoticeOver,
+    ObjectChanged,
+    ObjectDeleted,
     PodsDone,
     PodsLost,
     PodsReady,
     PriorityOver,
+    QueueMoved,
     Refuse,
-    Relabelled,
-    Remarked,
     Repair,
     Reserve,
     RetryDue,
+    StartConfirmed,
     Submitted,
     WriteAccepted,
     WriteRefused,
 )
-from queuectl.domain.ledger import REFUSED_WRITE, Change, Entry, Intent, Note, State
+from queuectl.domain.ledger import REFUSED_WRITE, Entry, EntryChange, Intent, Note, State
 from queuectl.domain.reasons import Code, Reason, gated
 from queuectl.domain.records import Outcome
 from queuectl.domain.rules import Rules
@@ -63,7 +63,7 @@ class IllegalTransition(AssertionError):
 
 def handle(  # noqa: C901 - one dispatch over all events, checked for completeness
     entry: Entry | None, event: Event, now: float, rules: Rules = DEFAULT_RULES
-) -> Change | None:
+) -> EntryChange | None:
     """Apply one event. ``rules``: for back-off and notice.
 
     Returns:
@@ -79,7 +79,7 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
     if entry.state is State.FINISHED:
         return None
     match event:
-        case Described():
+        case ObjectChanged():
             return _described(entry, event, now)
         case Admit():
             return _admit(entry, event, now)
@@ -89,15 +89,15 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
             return _stay(entry, event, now)
         case Evict():
             return _evict(entry, event, now, rules)
-        case Remarked():
+        case NoteAdded():
             return _remarked(entry, event, now)
         case NoticeOver():
-            return Change(entry, next_of(entry, stop_at=None), now) if entry.stop_at else None
+            return EntryChange(entry, next_of(entry, stop_at=None), now) if entry.stop_at else None
         case Repair():
             return _repair(entry, event, now)
-        case Echoed():
+        case StartConfirmed():
             started = entry.intent is Intent.START  # a stop is owed until the gang is drained
-            return Change(entry, next_of(entry, intent=None), now) if started else None
+            return EntryChange(entry, next_of(entry, intent=None), now) if started else None
         case MoveRefused():
             return _not_moved(entry, event, now)
         case WriteRefused():
@@ -110,16 +110,18 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
             return _lost(entry, now)
         case PodsDone():
             return _done(entry, event, now)
-        case Gated():
+        case GatesChanged():
             return _gated(entry, event, now)
-        case Asked():
+        case CommandReceived():
             return carry_out(entry, event.command, now, rules)
         case PriorityOver():
             return _priority_over(entry, event, now)
-        case Relabelled():
+        case QueueMoved():
             moves = entry.intent is Intent.MOVE
             return (
-                Change(entry, next_of(entry, queue_set=None, intent=None), now) if moves else None
+                EntryChange(entry, next_of(entry, queue_set=None, intent=None), now)
+                if moves
+                else None
             )
         case Drained():
             _need(entry, event, State.EVICTING)
@@ -131,7 +133,7 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
         case Ended():
             code = Code.SUCCEEDED if event.outcome is Outcome.SUCCEEDED else Code.FAILED
             return _finish(entry, Reason(code), now)
-        case Gone():
+        case ObjectDeleted():
             return _finish(entry, Reason(Code.DELETED, "the job was deleted"), now)
         case _:
             assert_never(event)
@@ -142,7 +144,7 @@ def _need(entry: Entry, event: Event, *states: State) -> None:
         raise IllegalTransition(f"{type(event).__name__} in state {entry.state} of {entry.ref}")
 
 
-def _submitted(entry: Entry | None, event: Submitted, now: float) -> Change | None:
+def _submitted(entry: Entry | None, event: Submitted, now: float) -> EntryChange | None:
     if entry is not None:
         return None
     job = event.job
@@ -165,7 +167,7 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> Change | No
         version=1,
         gates=job.gates,
     )
-    return Change(None, after, now, Note("Queued", None, after.state, reason))
+    return EntryChange(None, after, now, Note("Queued", None, after.state, reason))
 
 
 def _arrival(created_at: float, now: float) -> float:
@@ -173,7 +175,7 @@ def _arrival(created_at: float, now: float) -> float:
     return min(max(created_at, now), created_at + 0.999)
 
 
-def _described(entry: Entry, event: Described, now: float) -> Change | None:
+def _described(entry: Entry, event: ObjectChanged, now: float) -> EntryChange | None:
     priority = event.priority if entry.priority_set is None else entry.priority_set
     if event.max_priority is not None:
         priority = min(priority, event.max_priority)
@@ -189,14 +191,14 @@ def _described(entry: Entry, event: Described, now: float) -> Change | None:
     asks = (event.queue, event.cluster_queue, event.gpus, event.pods)
     as_known = (entry.queue, entry.cluster_queue, entry.gpus, entry.pods)
     if entry.lease is None or asks == as_known:
-        return Change(entry, next_of(entry, **said), now)
+        return EntryChange(entry, next_of(entry, **said), now)
     if entry.state is State.EVICTING:  # it was being moved; it still leaves, but to queue again
-        return Change(entry, next_of(entry, lease=None, **said), now)
+        return EntryChange(entry, next_of(entry, lease=None, **said), now)
     text = "it asks for something else now; the place held for it is given up"
     return move(entry, State.PENDING, now, Reason(Code.QUEUED, text), lease=None, **said)
 
 
-def _admit(entry: Entry, event: Admit, now: float) -> Change | None:
+def _admit(entry: Entry, event: Admit, now: float) -> EntryChange | None:
     _need(entry, event, State.PENDING, State.RESERVED)
     if entry.queue_set is not None:
         return None  # decided of one that is on its way to another queue
@@ -220,7 +222,7 @@ def _admit(entry: Entry, event: Admit, now: float) -> Change | None:
     )
 
 
-def _adopt(entry: Entry, event: Adopt, now: float) -> Change:
+def _adopt(entry: Entry, event: Adopt, now: float) -> EntryChange:
     if not entry.state.waiting:
         raise IllegalTransition(f"Adopt in state {entry.state} of {entry.ref}")
     return move(
@@ -243,7 +245,7 @@ def _adopt(entry: Entry, event: Adopt, now: float) -> Change:
     )
 
 
-def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> Change | None:
+def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> EntryChange | None:
     _need(entry, event, State.PENDING, State.RESERVED)
     lease = event.lease if isinstance(event, Reserve) else None
     if lease is not None and entry.queue_set is not None:
@@ -258,10 +260,10 @@ def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> Change | None:
     after = next_of(entry, reason=event.reason, lease=lease, budget=budget)
     told = event.reason.code is not entry.reason.code
     note = Note(str(event.reason.code), entry.state, state, event.reason) if told else None
-    return Change(entry, after, now, note)
+    return EntryChange(entry, after, now, note)
 
 
-def _evict(entry: Entry, event: Evict, now: float, rules: Rules) -> Change | None:
+def _evict(entry: Entry, event: Evict, now: float, rules: Rules) -> EntryChange | None:
     if entry.state is State.EVICTING:
         return None
     return evict(
@@ -275,23 +277,23 @@ def _evict(entry: Entry, event: Evict, now: float, rules: Rules) -> Change | Non
     )
 
 
-def _remarked(entry: Entry, event: Remarked, now: float) -> Change | None:
+def _remarked(entry: Entry, event: NoteAdded, now: float) -> EntryChange | None:
     if entry.state is not State.RUNNING:
         return None
     note = Note(str(event.reason.code), entry.state, entry.state, event.reason)
-    return Change(entry, next_of(entry), now, note)
+    return EntryChange(entry, next_of(entry), now, note)
 
 
-def _repair(entry: Entry, event: Repair, now: float) -> Change:
+def _repair(entry: Entry, event: Repair, now: float) -> EntryChange:
     _need(entry, event, State.STARTING, State.RUNNING)
     after = next_of(entry, placement=event.placement)
     reason = Reason(Code.REPAIRED, "slots on lost nodes moved")
-    return Change(entry, after, now, Note("Repaired", entry.state, entry.state, reason))
+    return EntryChange(entry, after, now, Note("Repaired", entry.state, entry.state, reason))
 
 
-def _ready(entry: Entry, now: float) -> Change | None:
+def _ready(entry: Entry, now: float) -> EntryChange | None:
     if entry.unready_since is not None:
-        return Change(entry, next_of(entry, unready_since=None), now)
+        return EntryChange(entry, next_of(entry, unready_since=None), now)
     if entry.state is not State.STARTING:
         return None
     text = "its pod is ready" if entry.pods == 1 else f"all {entry.pods} pods ready"
@@ -299,21 +301,21 @@ def _ready(entry: Entry, now: float) -> Change | None:
     return move(entry, State.RUNNING, now, reason, ready_at=now, failures=0, excluded=())
 
 
-def _lost(entry: Entry, now: float) -> Change | None:
+def _lost(entry: Entry, now: float) -> EntryChange | None:
     if entry.state is not State.RUNNING or entry.unready_since is not None:
         return None
-    return Change(entry, next_of(entry, unready_since=now), now)
+    return EntryChange(entry, next_of(entry, unready_since=now), now)
 
 
-def _not_moved(entry: Entry, event: MoveRefused, now: float) -> Change | None:
+def _not_moved(entry: Entry, event: MoveRefused, now: float) -> EntryChange | None:
     if entry.intent is not Intent.MOVE:
         return None
     text = f"it stays in LocalQueue {entry.queue}: the API server refuses the move to {entry.queue_set}: {event.why}"
     note = Note(str(Code.WRITE_REFUSED), entry.state, entry.state, Reason(Code.WRITE_REFUSED, text))
-    return Change(entry, next_of(entry, queue_set=None, intent=None), now, note)
+    return EntryChange(entry, next_of(entry, queue_set=None, intent=None), now, note)
 
 
-def _refused(entry: Entry, event: WriteRefused, now: float) -> Change | None:
+def _refused(entry: Entry, event: WriteRefused, now: float) -> EntryChange | None:
     """Say so beside the reason for its state, which goes on to decide what comes next."""
     if entry.refused_write is not None:
         return None
@@ -325,43 +327,43 @@ def _refused(entry: Entry, event: WriteRefused, now: float) -> Change | None:
     message = f"{said}; {event.text}" if said else event.text
     after = next_of(entry, reason=Reason(entry.reason.code, message, details))
     reason = Reason(Code.WRITE_REFUSED, event.text, {"write": event.purpose.value})
-    return Change(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
+    return EntryChange(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
 
 
-def _accepted(entry: Entry, now: float) -> Change | None:
+def _accepted(entry: Entry, now: float) -> EntryChange | None:
     if entry.refused_write is None:
         return None
     details = dict(entry.reason.details)
     said = details.pop(REFUSED_WRITE)["before"]
-    return Change(entry, next_of(entry, reason=Reason(entry.reason.code, said, details)), now)
+    return EntryChange(entry, next_of(entry, reason=Reason(entry.reason.code, said, details)), now)
 
 
-def _done(entry: Entry, event: PodsDone, now: float) -> Change | None:
+def _done(entry: Entry, event: PodsDone, now: float) -> EntryChange | None:
     _need(entry, event, State.STARTING, State.RUNNING)
     if event.placement == entry.placement:
         return None
-    return Change(entry, next_of(entry, placement=event.placement), now)
+    return EntryChange(entry, next_of(entry, placement=event.placement), now)
 
 
-def _gated(entry: Entry, event: Gated, now: float) -> Change | None:
+def _gated(entry: Entry, event: GatesChanged, now: float) -> EntryChange | None:
     gates = tuple(gate for gate in entry.gates if gate in event.gates)
     if gates == entry.gates:
         return None
     if entry.state is not State.HELD or entry.parked is not None:
-        return Change(entry, next_of(entry, gates=gates), now)
+        return EntryChange(entry, next_of(entry, gates=gates), now)
     return rejoin(entry, now, Reason(Code.QUEUED, "its admission gates are removed"), gates=gates)
 
 
-def _priority_over(entry: Entry, event: PriorityOver, now: float) -> Change | None:
+def _priority_over(entry: Entry, event: PriorityOver, now: float) -> EntryChange | None:
     if entry.priority_until is None or now < entry.priority_until:
         return None
     text = f"priority as its classes say: the time set for {entry.priority_set} is over"
     reason = Reason(Code.PRIORITY_SET, text)
     after = next_of(entry, priority=event.priority, priority_set=None, priority_until=None)
-    return Change(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
+    return EntryChange(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
 
 
-def _finish(entry: Entry, reason: Reason, now: float) -> Change:
+def _finish(entry: Entry, reason: Reason, now: float) -> EntryChange:
     return move(
         entry,
         State.FINISHED,

@@ -11,27 +11,27 @@ from dataclasses import dataclass, field, replace
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.events import (
     Adopt,
-    Asked,
-    Described,
+    CommandReceived,
     Drained,
-    Echoed,
     Ended,
     Event,
     Evict,
-    Gated,
-    Gone,
+    GatesChanged,
     MoveRefused,
     NoticeOver,
+    ObjectChanged,
+    ObjectDeleted,
     PodsDone,
     PodsLost,
     PodsReady,
     PriorityOver,
-    Relabelled,
+    QueueMoved,
     RetryDue,
+    StartConfirmed,
     Submitted,
     WriteAccepted,
 )
-from queuectl.domain.ledger import Change, Entry, Intent, Purpose, State
+from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, PodRecord, PriorAdmission
@@ -104,7 +104,7 @@ def observe(
         terms: what it is judged by.
     """
     if job is None:
-        yield Gone()
+        yield ObjectDeleted()
         return
     if job.outcome is not None:
         yield Ended(job.outcome)
@@ -124,11 +124,11 @@ def _waiting(entry: Entry, job: JobRecord, now: float, terms: ObservationRules) 
         yield Evict(Reason(Code.RESUMED_OUTSIDE, text))
         return
     if entry.queue_set is not None and entry.queue_set == job.queue:
-        yield Relabelled()
+        yield QueueMoved()
     elif terms.refusal is not None and terms.refusal.purpose is Purpose.MOVE:
         yield MoveRefused(terms.refusal.why)
     if entry.gates and entry.gates != job.gates:
-        yield Gated(job.gates)
+        yield GatesChanged(job.gates)
     if entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:
         yield RetryDue()
 
@@ -159,7 +159,7 @@ def _live(
 ) -> Iterator[Event]:
     started = not job.suspended and job.attempt == entry.attempt
     if entry.intent is Intent.START and started:
-        yield Echoed()
+        yield StartConfirmed()
     elif entry.intent is None and job.suspended:
         yield Evict(Reason(Code.SUSPENDED_OUTSIDE, "the job was suspended without queuectl"))
         return
@@ -207,10 +207,10 @@ def _over_time(entry: Entry, job: JobRecord, now: float) -> Evict | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Observed:
+class Observations:
     """What one look found: changes to commit, at most one per workload, and whether plans may differ now."""
 
-    changes: list[Change]
+    changes: list[EntryChange]
     plan_again: bool
 
 
@@ -233,12 +233,12 @@ class Observer:
         self._unschedulable = unschedulable
         self._plan_again = False
         self.alarms = Timers()
-        self.told: list[str] = []  # for the log; the reader clears it
+        self.log_messages: list[str] = []  # for the log; the reader clears it
         self._left_alone: set[str] = set()
         self._refused: dict[str, dict[str, float]] = {}  # of each workload, as refused_pods says
         self._late: dict[str, dict[str, float]] = {}  # likewise, as late_pods says
 
-    def look(self, config: QueueConfig, now: float) -> Observed:
+    def observe(self, config: QueueConfig, now: float) -> Observations:
         """Take the mirror's marks and turn them into changes."""
         mirror = self._mirror
         moved, mirror.moved_pods = mirror.moved_pods, set()
@@ -254,15 +254,15 @@ class Observer:
             change = self._one(uid, config, now + number * 1e-6)
             if change is not None:
                 changes.append(change)
-        return Observed(changes, self._plan_again)
+        return Observations(changes, self._plan_again)
 
-    def _one(self, uid: str, config: QueueConfig, now: float) -> Change | None:
+    def _one(self, uid: str, config: QueueConfig, now: float) -> EntryChange | None:
         """All that is new about one workload, as one change."""
         before = self._ledger.get(uid)
         job = self._mirror.jobs.get(uid)
         if before is None:
             return self._submitted(job, config, now) if job and job.outcome is None else None
-        last: Change | None = None
+        last: EntryChange | None = None
         pods = list(self._mirror.pods_of(before))
         refused = refused_pods(pods, self._refused.pop(uid, {}), now)
         if refused:
@@ -298,8 +298,13 @@ class Observer:
         return last
 
     def _priority_over(
-        self, last: Change | None, after: Entry, job: JobRecord, config: QueueConfig, now: float
-    ) -> Change:
+        self,
+        last: EntryChange | None,
+        after: Entry,
+        job: JobRecord,
+        config: QueueConfig,
+        now: float,
+    ) -> EntryChange:
         """Its classes rule again. One change tells one thing: beside other news it has to wait for the next look."""
         self._plan_again = True
         if last is not None and last.note is not None:
@@ -337,7 +342,7 @@ class Observer:
         entry = self._ledger.get(uid)
         return entry is not None and entry.state.waiting
 
-    def _submitted(self, job: JobRecord, config: QueueConfig, now: float) -> Change | None:
+    def _submitted(self, job: JobRecord, config: QueueConfig, now: float) -> EntryChange | None:
         described = self._described(job, config)
         prior = self._mirror.prior_of(job)
         if not (job.suspended or job.attempt or described.cluster_queue):
@@ -354,7 +359,7 @@ class Observer:
         if new is None or (placement is None and (prior is None or prior.active)):
             return new
         if placement is None:
-            return joined(new, handle(new.after, Asked(_given_up(job, now)), now))
+            return joined(new, handle(new.after, CommandReceived(_given_up(job, now)), now))
         started_at = prior.admitted_at if prior is not None else None
         return joined(new, handle(new.after, Adopt(placement, job.attempt, started_at), now))
 
@@ -366,14 +371,14 @@ class Observer:
         """It runs, never was ours, and no queue of ours would know what it holds."""
         if job.uid not in self._left_alone:
             self._left_alone.add(job.uid)
-            self.told.append(
+            self.log_messages.append(
                 f"{job.kind} {job.namespace}/{job.name} runs in LocalQueue {job.queue}, which does not exist or leads to "
                 "no ClusterQueue: it is left alone"
             )
 
     def _adopted(
         self, entry: Entry, job: JobRecord | None, config: QueueConfig, now: float
-    ) -> Change | None:
+    ) -> EntryChange | None:
         """A gang that runs as a later attempt than the ledger knows: the database is from the past."""
         if job is None or job.attempt <= entry.attempt:
             return None
@@ -386,13 +391,13 @@ class Observer:
         pods = self._mirror.pods_of(job)
         return running_placement(job, pods, self._mirror.fleet.by_name, config, prior)
 
-    def _described(self, job: JobRecord, config: QueueConfig) -> Described:
+    def _described(self, job: JobRecord, config: QueueConfig) -> ObjectChanged:
         queue = config.cluster_queue_of(job.namespace, job.queue)
         classes = priority_values(self._mirror.priority_classes.values())
         priority = priority_of(job, config, classes)
         most = queue.max_priority if queue else None
         name = queue.name if queue else ""
-        return Described(job.queue or "", name, priority, job.gpus, job.pods, most)
+        return ObjectChanged(job.queue or "", name, priority, job.gpus, job.pods, most)
 
 
 def _own_priority_over(entry: Entry, now: float) -> bool:
@@ -405,8 +410,8 @@ def _given_up(job: JobRecord, now: float) -> Command:
     return Command(0, job.uid, Action.DEACTIVATE, "the Kueue that ran here", "", now)
 
 
-def joined(first: Change | None, then: Change | None) -> Change | None:
+def joined(first: EntryChange | None, then: EntryChange | None) -> EntryChange | None:
     """Two changes of one workload as one; at most one of them has a history line."""
     if first is None or then is None:
         return first or then
-    return Change(first.before, then.after, then.at, then.note or first.note)
+    return EntryChange(first.before, then.after, then.at, then.note or first.note)

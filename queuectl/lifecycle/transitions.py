@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from queuectl.domain.durations import DAY
-from queuectl.domain.ledger import Change, Entry, Intent, Note, State, parked_state, rest
+from queuectl.domain.ledger import Entry, EntryChange, Intent, Note, State, parked_state, rest
 from queuectl.domain.reasons import BY_POLICY, COOPERATIVE, FAILED_START, Code, Reason, gated
 from queuectl.domain.rules import PodsReady, Rules
 from queuectl.domain.snapshot import CapacityLease
@@ -18,13 +18,13 @@ def next_of(entry: Entry, **changes: Any) -> Entry:
     return replace(entry, version=entry.version + 1, **changes)
 
 
-def move(entry: Entry, state: State, now: float, reason: Reason, **changes: Any) -> Change:
+def move(entry: Entry, state: State, now: float, reason: Reason, **changes: Any) -> EntryChange:
     """Enter a state, with a line in the history."""
     after = next_of(entry, state=state, since=now, reason=reason, **changes)
-    return Change(entry, after, now, Note(str(reason.code), entry.state, state, reason))
+    return EntryChange(entry, after, now, Note(str(reason.code), entry.state, state, reason))
 
 
-def rejoin(entry: Entry, now: float, reason: Reason, **changes: Any) -> Change:
+def rejoin(entry: Entry, now: float, reason: Reason, **changes: Any) -> EntryChange:
     """Queue with this reason, or stay where a person or a gate keeps it."""
     parked: Reason | None = changes.get("parked", entry.parked)
     gates: tuple[str, ...] = changes.get("gates", entry.gates)
@@ -45,7 +45,7 @@ def evict(
     lease: CapacityLease | None = None,
     parked: Reason | None = None,
     behind: bool = False,
-) -> Change:
+) -> EntryChange:
     """Take it down whole: at once, or after telling it where the rules give it time and it has work to save.
 
     ``behind``: it queues again behind those that wait now, as far as time decides.
@@ -93,7 +93,7 @@ def _preemptions(entry: Entry, code: Code, now: float) -> tuple[float, ...]:
     return tuple(at for at in times if at > now - DAY)
 
 
-def drained(entry: Entry, now: float, policy: PodsReady) -> Change:
+def drained(entry: Entry, now: float, policy: PodsReady) -> EntryChange:
     """Its pods are gone: where it goes next follows from why it was evicted."""
     cleared: dict[str, Any] = {
         "placement": None,
@@ -118,7 +118,7 @@ def drained(entry: Entry, now: float, policy: PodsReady) -> Change:
     return rejoin(entry, now, reason, lease=None, **cleared)
 
 
-def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]) -> Change:
+def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]) -> EntryChange:
     why = f": {entry.reason.message}" if entry.reason.code is Code.START_REFUSED else ""
     told = f"start {entry.attempt} failed ({entry.reason.code}{why})"
     limit = policy.backoff_limit

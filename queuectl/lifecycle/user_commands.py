@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from queuectl.domain.commands import BY_ADMIN, Action, Command, objection
-from queuectl.domain.ledger import Change, Entry, Intent, Note, State
+from queuectl.domain.ledger import Entry, EntryChange, Intent, Note, State
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
@@ -13,11 +13,11 @@ from queuectl.domain.words import format_time
 from queuectl.lifecycle.transitions import evict, next_of, rejoin
 
 
-def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Change | None:
+def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> EntryChange | None:
     """The change that a command makes now, or None when it makes no sense any more or says nothing new."""
     if objection(entry, command.action) is not None:
         return None
-    by = command.told
+    by = command.attribution
     details = {BY_ADMIN: True} if command.admin else {}
     match command.action:
         case Action.HOLD:
@@ -43,14 +43,14 @@ def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> Chang
             return _send(entry, command, now)
 
 
-def _park(entry: Entry, parked: Reason, now: float, rules: Rules) -> Change | None:
+def _park(entry: Entry, parked: Reason, now: float, rules: Rules) -> EntryChange | None:
     if entry.parked is not None and entry.parked.code is parked.code:
         return None
     if entry.state.live:
         return evict(entry, now, parked, rules, parked=parked)
     if entry.state is State.EVICTING:
         note = Note(str(parked.code), entry.state, entry.state, parked)
-        return Change(entry, next_of(entry, parked=parked), now, note)
+        return EntryChange(entry, next_of(entry, parked=parked), now, note)
     at = _borrows_at(entry)
     return rejoin(entry, now, parked, parked=parked, lease=None, requeue_at=at)
 
@@ -60,32 +60,34 @@ def _borrows_at(entry: Entry) -> float | None:
     return None if entry.state is State.BACKOFF else entry.requeue_at
 
 
-def _unpark(entry: Entry, text: str, now: float, **changes: Any) -> Change:
+def _unpark(entry: Entry, text: str, now: float, **changes: Any) -> EntryChange:
     reason = Reason(Code.QUEUED, text)
     if entry.state is State.EVICTING:
         note = Note(str(reason.code), entry.state, entry.state, reason)
-        return Change(entry, next_of(entry, parked=None, **changes), now, note)
+        return EntryChange(entry, next_of(entry, parked=None, **changes), now, note)
     return rejoin(entry, now, reason, parked=None, **changes)
 
 
-def _prioritize(entry: Entry, command: Command, now: float) -> Change | None:
+def _prioritize(entry: Entry, command: Command, now: float) -> EntryChange | None:
     value, until = command.priority, command.until
     if (value, until) == (entry.priority_set, entry.priority_until):
         return None
     text = "priority as its classes say" if value is None else f"priority {value}"
     ends = f" until {format_time(until)}" if until is not None else ""
-    reason = Reason(Code.PRIORITY_SET, f"{text}{ends}, {command.told}; it was {entry.priority}")
+    reason = Reason(
+        Code.PRIORITY_SET, f"{text}{ends}, {command.attribution}; it was {entry.priority}"
+    )
     priority = entry.priority if value is None else value
     after = next_of(entry, priority=priority, priority_set=value, priority_until=until)
-    return Change(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
+    return EntryChange(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
 
 
-def _send(entry: Entry, command: Command, now: float) -> Change | None:
+def _send(entry: Entry, command: Command, now: float) -> EntryChange | None:
     """On its way to another queue: its object is to say so first, and what is held for it meanwhile is given up."""
     target = command.queue
     if target == entry.queue:
         return None
-    text = f"to LocalQueue {target}, {command.told}; it was in {entry.queue or 'none'}"
+    text = f"to LocalQueue {target}, {command.attribution}; it was in {entry.queue or 'none'}"
     reason = Reason(Code.QUEUE_SET, text)
     state = State.PENDING if entry.state is State.RESERVED else entry.state
     after = next_of(
@@ -97,4 +99,4 @@ def _send(entry: Entry, command: Command, now: float) -> Change | None:
         queue_set=target,
         intent=Intent.MOVE,
     )
-    return Change(entry, after, now, Note(str(reason.code), entry.state, state, reason))
+    return EntryChange(entry, after, now, Note(str(reason.code), entry.state, state, reason))

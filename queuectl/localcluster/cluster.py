@@ -17,7 +17,7 @@ from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import Client, tls, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.nodes import Nodes
-from queuectl.localcluster.progress import Silent
+from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.spec import ClusterSpec
 from queuectl.localcluster.supervisor import Supervisor
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from queuectl.localcluster.layout import Layout
     from queuectl.localcluster.progress import Progress
 
-_SILENT = Silent()
+_SILENT = NoProgress()
 _NAMESPACE_SECONDS = 60.0
 _API_SERVER_STOP_SECONDS = 15.0
 

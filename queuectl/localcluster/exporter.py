@@ -26,7 +26,7 @@ import httpx2
 from queuectl.localcluster.client import get_plain, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.exposition import Dialect, render
-from queuectl.localcluster.gpus import Bay, Load, parse_profile
+from queuectl.localcluster.gpus import Load, NodeDevices, parse_profile
 from queuectl.localcluster.layout import LOOPBACK, clusters, free_ports
 from queuectl.localcluster.nodes import GPU
 
@@ -59,7 +59,7 @@ class Exporters:
         """Listen on this port of loopback; 0 = on any that is free."""
         self.dialect = dialect or Dialect()
         self.problems: dict[str, str] = {}
-        self._bays: dict[str, Bay] = {}
+        self._bays: dict[str, NodeDevices] = {}
         self._dialects: dict[str, Dialect] = {}
         self._loads: dict[str, Load] = {}
         self._dead: set[str] = set()
@@ -127,7 +127,7 @@ class Exporters:
     def add_node(self, node: str, gpus: int = 8, dialect: Dialect | None = None) -> None:
         """An exporter for this node, whose GPUs nobody holds; ``dialect``: where it is set up unlike the others."""
         with self._lock:
-            self._bays.setdefault(node, Bay(node, gpus))
+            self._bays.setdefault(node, NodeDevices(node, gpus))
             if dialect is not None:
                 self._dialects[node] = dialect
 

@@ -131,7 +131,7 @@ Seats = list[tuple[Device, "Load", int]]
 """Devices of a node with the pod that holds each, and which of the pod's devices it is."""
 
 
-class Bay:
+class NodeDevices:
     """Which pod holds which GPUs of one node: the lowest free ones, for as long as it is there."""
 
     def __init__(self, node: str, gpus: int) -> None:

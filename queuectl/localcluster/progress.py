@@ -25,7 +25,7 @@ class Progress(Protocol):
         """All steps are done; `what` is the sentence that sums it up."""
 
 
-class Silent:
+class NoProgress:
     """Shows nothing: for callers that have a display of their own."""
 
     def step(self, what: str, coming: str = "") -> None:
@@ -38,7 +38,7 @@ class Silent:
         """Nothing to show."""
 
 
-class Lines:
+class LineProgress:
     """Plain lines, for logs and CI: one per step, and a sign of life every `every` seconds."""
 
     def __init__(self, stream: TextIO | None = None, every: float = 30.0) -> None:
@@ -108,7 +108,7 @@ class Spinner:
 
 def for_terminal() -> Progress:
     """The display that suits standard error: a live line on a terminal, plain lines elsewhere."""
-    return Spinner() if sys.stderr.isatty() else Lines()
+    return Spinner() if sys.stderr.isatty() else LineProgress()
 
 
 def _clock(seconds: float) -> str:

@@ -19,7 +19,7 @@ from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.keeper import remove_tree
 from queuectl.localcluster.layout import LOOPBACK, free_ports
-from queuectl.localcluster.progress import Silent
+from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.supervisor import Supervisor
 from queuectl.localcluster.versions import PROMETHEUS
 
@@ -34,7 +34,7 @@ EXPORTERS_JOB = "dcgm-exporter"
 """What scrapes of GPU exporters are called."""
 
 _START_SECONDS = 30.0
-_SILENT = Silent()
+_SILENT = NoProgress()
 
 
 class Prometheus:

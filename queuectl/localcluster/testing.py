@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.cluster import LocalCluster
-from queuectl.localcluster.progress import Lines
+from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.spec import ClusterSpec
 
 if TYPE_CHECKING:
@@ -23,5 +23,7 @@ def local_cluster(**spec: Any) -> Iterator[LocalCluster]:
     Args:
         **spec: Fields of `ClusterSpec`.
     """
-    with LocalCluster.start(ClusterSpec(**{"fsync": False} | spec), progress=Lines()) as cluster:
+    with LocalCluster.start(
+        ClusterSpec(**{"fsync": False} | spec), progress=LineProgress()
+    ) as cluster:
         yield cluster

@@ -8,11 +8,11 @@ from typing import Final
 from queuectl.domain.cluster_map import (
     ClusterMap,
     Domain,
-    Layout,
-    Level,
+    GangOnMap,
+    GangOnNode,
     NodeOccupancy,
-    Resident,
-    Tenant,
+    TopologyLayout,
+    TopologyLevel,
     utilization_of,
 )
 from queuectl.domain.gpus import GpuWeights
@@ -24,7 +24,7 @@ from queuectl.planner.problem.fleet import FleetIndex, index_of
 from queuectl.planner.problem.topology import Tree
 from queuectl.reports.fragmentation import fragmented_on_nodes, left_on_nodes
 
-_Seats = list[list[Tenant]]
+_Seats = list[list[GangOnNode]]
 _WHOLE: Final = 6  # digits: sevenths of GPUs add up to whole ones
 
 
@@ -37,7 +37,7 @@ def cluster_map_of(
     gangs, seats = _seated(snapshot, index, uses)
     node_counts = _spots(snapshot, index, seats, cache)
     layouts = tuple(
-        Layout(name, _levels(index.tree(topology.levels), node_counts, gangs))
+        TopologyLayout(name, _levels(index.tree(topology.levels), node_counts, gangs))
         for name, topology in sorted(snapshot.config.topologies.items())
     )
     return ClusterMap(snapshot.now, gangs, node_counts, layouts)
@@ -45,9 +45,9 @@ def cluster_map_of(
 
 def _seated(
     snapshot: Snapshot, index: FleetIndex, uses: Mapping[str, GangUse]
-) -> tuple[tuple[Resident, ...], _Seats]:
+) -> tuple[tuple[GangOnMap, ...], _Seats]:
     weights = snapshot.config.rules.accounting.gpus
-    gangs: list[Resident] = []
+    gangs: list[GangOnMap] = []
     seats: _Seats = [[] for _ in index.nodes]
     for gang in sorted(snapshot.admitted, key=lambda a: (a.workload.ref, a.workload.uid)):
         workload = gang.workload
@@ -55,9 +55,9 @@ def _seated(
         held = _held(gang, weights)
         here = {name: on for name, on in held.items() if name in index.position}
         for name, (pods, gpus) in here.items():
-            seats[index.position[name]].append(Tenant(len(gangs), pods, round(gpus, _WHOLE)))
+            seats[index.position[name]].append(GangOnNode(len(gangs), pods, round(gpus, _WHOLE)))
         gangs.append(
-            Resident(
+            GangOnMap(
                 workload=workload,
                 cluster_queue=queue.name if queue is not None else "",
                 gpus=round(sum(gpus for _, gpus in here.values()), _WHOLE),
@@ -107,10 +107,10 @@ def _spots(
 
 
 def _levels(
-    tree: Tree, node_counts: Sequence[NodeOccupancy], gangs: Sequence[Resident]
-) -> tuple[Level, ...]:
+    tree: Tree, node_counts: Sequence[NodeOccupancy], gangs: Sequence[GangOnMap]
+) -> tuple[TopologyLevel, ...]:
     return tuple(
-        Level(
+        TopologyLevel(
             label,
             tuple(
                 _domain(path, [node_counts[i] for i in tree.nodes_in(level, d).tolist()], gangs)
@@ -123,7 +123,7 @@ def _levels(
 
 
 def _domain(
-    path: tuple[str, ...], node_counts: Sequence[NodeOccupancy], gangs: Sequence[Resident]
+    path: tuple[str, ...], node_counts: Sequence[NodeOccupancy], gangs: Sequence[GangOnMap]
 ) -> Domain:
     """What its nodes come to together."""
     takes = [occupancy for occupancy in node_counts if occupancy.open]

@@ -65,7 +65,7 @@ def _misplaced(
             return
 
 
-class Ceilings:
+class HighWaterMarks:
     """The most that each node was ever seen to have. A node that lost a device is no violation: nothing was started on it since.
 
     What was on a node before it was seen first counts as what it had.

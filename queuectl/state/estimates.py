@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
-from queuectl.domain.estimates import Holds, Run, Waits, estimated_starts
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.estimates import HeldGpus, Run, Waits, estimated_starts
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queries import IN_LINE, in_line, turn
 from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
 from queuectl.domain.records import JobRecord
@@ -92,11 +92,11 @@ class Estimates:
 
     def make(self, picture: Picture) -> dict[str, float]:
         """Estimated starts by uid; in any thread."""
-        lengths = _Lengths(self._mirror, self._runs.enough(), picture)
+        lengths = _Runtimes(self._mirror, self._runs.enough(), picture)
         lines: dict[str, list[Waits]] = {}
         for entry in sorted(filter(in_line, picture.waiting), key=turn):
             lines.setdefault(entry.cluster_queue, []).append(lengths.waits(entry))
-        running: dict[str, list[Holds]] = {name: [] for name in lines}
+        running: dict[str, list[HeldGpus]] = {name: [] for name in lines}
         for entry in picture.holding:
             if entry.cluster_queue in running:
                 running[entry.cluster_queue].append(lengths.holds(entry))
@@ -130,7 +130,7 @@ class Estimates:
         waiting = set(ledger.uids(*IN_LINE))
         self._first = {uid: start for uid, start in self._first.items() if uid in waiting}
 
-    def note(self, changes: Iterable[Change], config: QueueConfig) -> list[tuple[str, float]]:
+    def note(self, changes: Iterable[EntryChange], config: QueueConfig) -> list[tuple[str, float]]:
         """Follow committed changes.
 
         Returns:
@@ -150,7 +150,7 @@ class Estimates:
         return off
 
 
-class _Lengths:
+class _Runtimes:
     """How long gangs hold their places, as far as anybody knows."""
 
     def __init__(
@@ -166,12 +166,12 @@ class _Lengths:
         job = self._jobs.get(entry.uid)
         return Waits(entry.uid, gpus_of(entry, job, self._config), self._left(entry, job))
 
-    def holds(self, entry: Entry) -> Holds:
+    def holds(self, entry: Entry) -> HeldGpus:
         """One that is being evicted is as good as gone."""
         job = self._jobs.get(entry.uid)
         left = 0.0 if entry.state is State.EVICTING else self._left(entry, job)
         until = None if left is None else self._now + left
-        return Holds(gpus_of(entry, job, self._config), until)
+        return HeldGpus(gpus_of(entry, job, self._config), until)
 
     def _left(self, entry: Entry, job: JobRecord | None) -> float | None:
         """Seconds for which it will still hold its place, or will once it has it; None = nobody knows."""

@@ -33,7 +33,7 @@ def _nobody_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) 
     """Where nobody looks, nobody is."""
 
 
-class Freezer:
+class SnapshotBuilder:
     """Builds snapshots; keeps what did not change since the last one."""
 
     def __init__(

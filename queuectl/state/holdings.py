@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, Snapshot
@@ -76,7 +76,11 @@ class Holdings:
                 self._count(before, -1)
             self._put(entry)
         # As above; and of queues that are gone not even a 0 is told.
-        self.held, self.kept, self.asked = _told(self.held), _told(self.kept), _told(self.asked)
+        self.held, self.kept, self.asked = (
+            _nonzero(self.held),
+            _nonzero(self.kept),
+            _nonzero(self.asked),
+        )
 
     @property
     def effective(self) -> QueueConfig:
@@ -108,7 +112,7 @@ class Holdings:
         jobs = dict(self._mirror.jobs).values()
         return Counter((j.namespace, j.queue) for j in jobs if j.outcome is not None and j.queue)
 
-    def note(self, changes: Iterable[Change]) -> None:
+    def note(self, changes: Iterable[EntryChange]) -> None:
         """Take in committed changes."""
         for change in changes:
             self._put(change.after)
@@ -169,7 +173,7 @@ class Holdings:
             self.asked[asked] += sign * amount
 
 
-def _told(sums: Counter[_Key]) -> Counter[_Key]:
+def _nonzero(sums: Counter[_Key]) -> Counter[_Key]:
     return Counter({row: amount for row, amount in sums.items() if amount})
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 
 
 class Ledger:
@@ -36,7 +36,7 @@ class Ledger:
     def count(self, state: State) -> int:
         return len(self._by_state[state])
 
-    def apply(self, changes: Iterable[Change]) -> None:
+    def apply(self, changes: Iterable[EntryChange]) -> None:
         """Take in committed changes. Finished workloads leave the working copy."""
         for change in changes:
             self._put(change.after)

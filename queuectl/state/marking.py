@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from queuectl.domain.accounting import Held, Loss, Mark, Phase, Subject
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.accounting import FlavorGpus, LostWork, Mark, Phase, Subject
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import FAILED_START
 from queuectl.domain.records import JobRecord
@@ -45,7 +45,7 @@ class Marker:
         """What was committed is not known any more: say again who everybody is."""
         self._named.clear()
 
-    def marked(self, changes: Iterable[Change], config: QueueConfig) -> list[Change]:
+    def marked(self, changes: Iterable[EntryChange], config: QueueConfig) -> list[EntryChange]:
         """The same changes with their marks; to be called once for each, right before its commit."""
         return [self._marked(change, config) for change in changes]
 
@@ -54,7 +54,7 @@ class Marker:
         job = self._mirror.jobs.get(entry.uid)
         return replace(self._mark(entry, at, config), subject=_subject(entry, job, config))
 
-    def _marked(self, change: Change, config: QueueConfig) -> Change:
+    def _marked(self, change: EntryChange, config: QueueConfig) -> EntryChange:
         before, after = change.before, change.after
         if before is not None and _same(before, after):
             return change
@@ -73,13 +73,15 @@ class Marker:
 
     def _mark(self, entry: Entry, at: float, config: QueueConfig) -> Mark:
         phase = _PHASES[entry.state]
-        held: tuple[Held, ...] | None = ()
+        held: tuple[FlavorGpus, ...] | None = ()
         job = self._mirror.jobs.get(entry.uid)
         if phase is Phase.HOLDS and entry.placement is not None:
             held = self._held(job, entry.placement, config) if job is not None else None
         return Mark(entry.uid, at, at, phase, entry.attempt, gpus_of(entry, job, config), held)
 
-    def _held(self, job: JobRecord, placement: Placement, config: QueueConfig) -> tuple[Held, ...]:
+    def _held(
+        self, job: JobRecord, placement: Placement, config: QueueConfig
+    ) -> tuple[FlavorGpus, ...]:
         gpus: defaultdict[tuple[str, str], float] = defaultdict(float)
         for podset in job.podsets:
             placed = placement.of(podset.name)
@@ -90,7 +92,7 @@ class Marker:
                     flavor = _flavor(part, resource)
                     for price, pods in self._priced(part, podset, flavor, config):
                         gpus[flavor, price] += each * pods
-        return tuple(Held(*key, count) for key, count in sorted(gpus.items()) if count)
+        return tuple(FlavorGpus(*key, count) for key, count in sorted(gpus.items()) if count)
 
     def _priced(
         self, part: PodSetPlacement, podset: PodSet, flavor: str, config: QueueConfig
@@ -109,12 +111,12 @@ class Marker:
             labels = dict(known.node_labels) if known is not None else {}
             yield accounting.price_of(flavor, labels), part.pods_of(podset)
 
-    def _loss(self, before: Entry, after: Entry, at: float, config: QueueConfig) -> Loss:
+    def _loss(self, before: Entry, after: Entry, at: float, config: QueueConfig) -> LostWork:
         """As recorded where the planner chose the victim; else what it held since it last saved its work."""
         code = after.reason.code
         recorded = after.reason.details.get("lostGpuSeconds")
         if recorded is not None:
-            return Loss(code.value, float(recorded))
+            return LostWork(code.value, float(recorded))
         job = self._mirror.jobs.get(after.uid)
         since = before.started_at if before.started_at is not None else before.since
         gpus, used = float(before.gpus), 1.0
@@ -124,7 +126,7 @@ class Marker:
             saved = checkpoint_of(self._mirror, before, job, config)
             since = max(since, min(saved or since, at))
             used = 1.0 if job.utilization is None else job.utilization
-        return Loss(code.value, max(0.0, at - since) * gpus * used)
+        return LostWork(code.value, max(0.0, at - since) * gpus * used)
 
 
 def gpus_of(entry: Entry, job: JobRecord | None, config: QueueConfig) -> float:

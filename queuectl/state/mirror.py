@@ -14,7 +14,7 @@ from queuectl.domain.records import (
     Delta,
     JobRecord,
     LimitRangeRecord,
-    Listed,
+    ListCompleted,
     NamespaceRecord,
     NodeRecord,
     OwnerKey,
@@ -122,7 +122,7 @@ class Mirror:
                     self._upsert(delta.record)
                 case Deleted():
                     self._delete(delta.resource, delta.key)
-                case Listed():
+                case ListCompleted():
                     for key in self._keys(delta.resource) - delta.keys:
                         self._delete(delta.resource, key)
                 case _:

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf
 
-from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.pastuse import Account, Scope, Used, past_use
+from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used, past_use
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.rules import UsageFairness
 from queuectl.domain.snapshot import PastUse
@@ -30,7 +30,7 @@ class _Holding:
 
     queue: str
     placement: Placement
-    accounts: tuple[Account, ...]
+    accounts: tuple[PastUseAccount, ...]
     amounts: Mapping[str, int]
 
 
@@ -39,10 +39,10 @@ class PastUseSums:
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
-        self._used: dict[Account, Used] = {}
-        self._held: dict[Account, dict[str, int]] = {}
+        self._used: dict[PastUseAccount, Used] = {}
+        self._held: dict[PastUseAccount, dict[str, int]] = {}
         self._holdings: dict[str, _Holding] = {}
-        self._unwritten: set[Account] = set()
+        self._unwritten: set[PastUseAccount] = set()
         self._config = QueueConfig()
         self._sampled_at = 0.0
 
@@ -76,7 +76,7 @@ class PastUseSums:
         """Take over what the database holds of accounts that are not known here yet."""
         self._used = {used.account: used for used in stored} | self._used
 
-    def note(self, changes: Iterable[Change]) -> None:
+    def note(self, changes: Iterable[EntryChange]) -> None:
         """Take in committed changes."""
         rule = self._rule
         if rule is None:
@@ -104,7 +104,7 @@ class PastUseSums:
         rule = self._rule
         return rule is not None and not 0 <= now - self._sampled_at < rule.sampling
 
-    def sample(self, now: float) -> tuple[Used, ...]:
+    def current(self, now: float) -> tuple[Used, ...]:
         """What the database does not know yet, as of ``now``; in the order of accounts."""
         rule = self._rule
         self._sampled_at = now
@@ -137,12 +137,12 @@ class PastUseSums:
         for (_, _, resource), amount in charged(entry, job, entry.placement, config, self._mirror):
             amounts[resource] = amounts.get(resource, 0) + amount
         accounts = [
-            Account.of_local_queue(entry.namespace, entry.queue),
-            Account(Scope.CLUSTER_QUEUE, queue.name),
+            PastUseAccount.of_local_queue(entry.namespace, entry.queue),
+            PastUseAccount(AccountScope.CLUSTER_QUEUE, queue.name),
         ]
         user = job.user(config.rules.user_label, config.rules.trusted_submitters)
         if user is not None:
-            accounts.append(Account(Scope.USER, user))
+            accounts.append(PastUseAccount(AccountScope.USER, user))
         return _Holding(entry.queue, entry.placement, tuple(accounts), amounts)
 
     def _replace(
@@ -168,17 +168,17 @@ class PastUseSums:
                 self._hold(account, after.amounts, 1)
 
     def _enter(
-        self, account: Account, amounts: Mapping[str, int], at: float, rule: UsageFairness
+        self, account: PastUseAccount, amounts: Mapping[str, int], at: float, rule: UsageFairness
     ) -> None:
         self._advance(account, at, rule)
         self._used[account] = self._used[account].entered(amounts, rule)
 
-    def _advance(self, account: Account, at: float, rule: UsageFairness) -> None:
+    def _advance(self, account: PastUseAccount, at: float, rule: UsageFairness) -> None:
         used = self._used.get(account) or Used(account, at)
         self._used[account] = used.later(at, self._held.get(account, {}), rule)
         self._unwritten.add(account)
 
-    def _hold(self, account: Account, amounts: Mapping[str, int], sign: int) -> None:
+    def _hold(self, account: PastUseAccount, amounts: Mapping[str, int], sign: int) -> None:
         held = self._held.setdefault(account, {})
         for name, amount in amounts.items():
             held[name] = held.get(name, 0) + sign * amount

@@ -11,17 +11,17 @@ from queuectl.domain.utilization import GangUse
 KEPT_SECONDS: Final = 2 * FRESH_SECONDS  # an entry of the ledger may be late
 
 
-class LookLog:
+class SampleLog:
     """Of one leadership; in memory only, so what was looked at and not accounted for is unknown to the next leader."""
 
     def __init__(self) -> None:
-        self._looks: list[tuple[float, Mapping[str, GangUse]]] = []
+        self._samples: list[tuple[float, Mapping[str, GangUse]]] = []
 
     def note(self, uses: Mapping[str, GangUse], at: float) -> None:
         """Add a look, by uid, made at ``at`` (unix seconds); those that are too old for anybody go."""
-        self._looks = [one for one in self._looks if one[0] > at - KEPT_SECONDS]
-        self._looks.append((at, uses))
+        self._samples = [one for one in self._samples if one[0] > at - KEPT_SECONDS]
+        self._samples.append((at, uses))
 
     def of(self, uid: str) -> tuple[GangUse, ...]:
         """What was measured of a gang, oldest first."""
-        return tuple(use for _, uses in self._looks if (use := uses.get(uid)) is not None)
+        return tuple(use for _, uses in self._samples if (use := uses.get(uid)) is not None)

@@ -29,7 +29,7 @@ def node_of(pod: PodRecord, names: Mapping[str, str]) -> str | None:
 
 
 @dataclass(slots=True)
-class _Seats:
+class _SlotClaims:
     """The slots that a gang's placement has on one node for one podset, and the pods that claim to fill them."""
 
     owner: str
@@ -48,8 +48,8 @@ class Usage:
         self._mirror = mirror
         self._ledger = ledger
         self._counted: dict[str, tuple[str, Resources]] = {}
-        self._seats: dict[tuple[str, str, str], _Seats] = {}  # by owner, podset and node
-        self._seated: dict[str, _Seats] = {}  # by uid of the pod
+        self._seats: dict[tuple[str, str, str], _SlotClaims] = {}  # by owner, podset and node
+        self._seated: dict[str, _SlotClaims] = {}  # by uid of the pod
         self._strangers: dict[str, dict[str, int]] = {}
         self._names: dict[str, str] = {}
         self._fleet: object = None
@@ -82,7 +82,7 @@ class Usage:
     def refresh(self, pods: Iterable[str]) -> bool:
         """Count these pods again (by uid; gone ones too). Returns whether any node's use changed."""
         changed = False
-        looked_at: dict[int, _Seats] = {}
+        looked_at: dict[int, _SlotClaims] = {}
         for uid in pods:
             before = self._seated.get(uid)
             changed |= self._recount(uid)
@@ -128,14 +128,14 @@ class Usage:
         owned = entry is not None and pod.owned_by == (entry.kind, entry.namespace, entry.uid)
         return entry if owned else None
 
-    def _seats_for(self, pod: PodRecord, node: str, entry: Entry | None) -> _Seats | None:
+    def _seats_for(self, pod: PodRecord, node: str, entry: Entry | None) -> _SlotClaims | None:
         """The slots one of which the pod may fill: those of a live attempt that is its own."""
         if entry is None or pod.attempt != entry.attempt or not _slots(entry, pod.podset, node):
             return None
         key = (entry.uid, pod.podset, node)
-        return self._seats.get(key) or self._seats.setdefault(key, _Seats(*key))
+        return self._seats.get(key) or self._seats.setdefault(key, _SlotClaims(*key))
 
-    def _seat(self, uid: str, seats: _Seats | None) -> None:
+    def _seat(self, uid: str, seats: _SlotClaims | None) -> None:
         before = self._seated.pop(uid, None)
         if before is not None:
             before.pods.discard(uid)
@@ -146,7 +146,7 @@ class Usage:
             self._seats[seats.owner, seats.podset, seats.node] = seats
             self._seated[uid] = seats
 
-    def _recount_seats(self, seats: _Seats) -> bool:
+    def _recount_seats(self, seats: _SlotClaims) -> bool:
         """Which of its pods have no slot."""
         entry = self._ledger.get(seats.owner)
         slots = _slots(entry, seats.podset, seats.node) if entry is not None else 0

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import exp
 from typing import Final
 
-from queuectl.domain.utilization import GangUse, Look, PodKey, PodUse, Trouble, UseState
+from queuectl.domain.utilization import GangUse, PodKey, PodUse, Sample, SourceFault, UseState
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 
 COVERED: Final = 0.8
@@ -26,15 +26,15 @@ _SETTLE_SCRAPES: Final = (
 )
 
 
-class Looked:
+class SampleByPod:
     """One look, by pod: a pod that lives finds itself, and not one of that name before it."""
 
-    def __init__(self, look: Look, scrape_seconds: float) -> None:
-        self.look = look
+    def __init__(self, sample: Sample, scrape_seconds: float) -> None:
+        self.sample = sample
         self._scrape = scrape_seconds
         self._stale = _STALE_SCRAPES * scrape_seconds
         self._rows: dict[PodKey, list[PodUse]] = {}
-        for row in look.pods:
+        for row in sample.pods:
             self._rows.setdefault((row.namespace, row.pod), []).append(row)
 
     def row(self, pod: HeldPod) -> PodUse | None:
@@ -64,7 +64,7 @@ class Looked:
         """The window lies in its life. For one scrape more the exporter may tell the pod that was there before."""
         if pod.started_at is None:
             return False
-        return self.look.at - self.look.reach >= pod.started_at + self._scrape
+        return self.sample.at - self.sample.reach >= pod.started_at + self._scrape
 
 
 class UseTracker:
@@ -75,9 +75,9 @@ class UseTracker:
         self._scrape = scrape_seconds
         self._before: dict[str, GangUse] = {}
 
-    def windows(self, gangs: Sequence[HeldGang], recent: Look) -> list[float]:
+    def windows(self, gangs: Sequence[HeldGang], recent: Sample) -> list[float]:
         """Longer windows (seconds) that have to be looked at to judge these gangs, shortest first."""
-        looked = Looked(recent, self._scrape)
+        looked = SampleByPod(recent, self._scrape)
         wanted: set[float] = set()
         for gang in gangs:
             rows = [looked.row(pod) for pod in gang.pods]
@@ -93,15 +93,15 @@ class UseTracker:
         return sorted(wanted)
 
     def judge(
-        self, gangs: Sequence[HeldGang], recent: Look, longer: Mapping[float, Look]
+        self, gangs: Sequence[HeldGang], recent: Sample, longer: Mapping[float, Sample]
     ) -> dict[str, GangUse]:
         """What each gang does, by uid. ``longer``: looks over the windows that were asked for."""
-        looks = {window: Looked(look, self._scrape) for window, look in longer.items()}
-        now = Looked(recent, self._scrape)
+        samples = {window: SampleByPod(sample, self._scrape) for window, sample in longer.items()}
+        now = SampleByPod(recent, self._scrape)
         judged = {}
         for gang in gangs:
             before = self._last(gang)
-            use = _judge(gang, now, looks, before)
+            use = _judge(gang, now, samples, before)
             judged[gang.uid] = _weighed(use, gang, before)
         self._before = judged
         return judged
@@ -120,9 +120,9 @@ class UseTracker:
 
 
 def _judge(
-    gang: HeldGang, recent: Looked, longer: Mapping[float, Looked], before: GangUse | None
+    gang: HeldGang, recent: SampleByPod, longer: Mapping[float, SampleByPod], before: GangUse | None
 ) -> GangUse:
-    at, rule = recent.look.at, gang.rule
+    at, rule = recent.sample.at, gang.rule
     if gang.ready_at is None:
         return _use(gang, UseState.WARMUP, at, before, "not all of its pods are ready")
     if not _warm(gang, at, 0.0):
@@ -146,7 +146,7 @@ def _state(
     gang: HeldGang,
     rows: Sequence[PodUse],
     mean: float,
-    longer: Mapping[float, Looked],
+    longer: Mapping[float, SampleByPod],
     before: GangUse | None,
 ) -> tuple[UseState, str]:
     """Of a gang all of whose GPUs were seen lately."""
@@ -168,14 +168,14 @@ def _state(
 
 
 def _quiet(
-    gang: HeldGang, rows: Sequence[PodUse], limit: float, longer: Mapping[float, Looked]
+    gang: HeldGang, rows: Sequence[PodUse], limit: float, longer: Mapping[float, SampleByPod]
 ) -> tuple[UseState, str]:
     """Of a gang that did nothing lately: idle, if that is known of the whole window."""
     rule = gang.rule
     loaded = _memory(rows) > rule.memory_above
     seconds = rule.memory_window if loaded else rule.window
     window = longer.get(seconds)
-    if window is None or not _warm(gang, window.look.at, window.look.reach):
+    if window is None or not _warm(gang, window.sample.at, window.sample.reach):
         return UseState.LOW, f"does nothing lately; idle once that lasts {seconds:.0f} s"
     fault = _fault(gang, window)
     if fault is not None:
@@ -187,7 +187,7 @@ def _quiet(
     return UseState.IDLE, f"its busiest GPU stayed below {limit:.0%} for {seconds:.0f} s{held}"
 
 
-def _fault(gang: HeldGang, looked: Looked) -> str | None:
+def _fault(gang: HeldGang, looked: SampleByPod) -> str | None:
     found = ((pod, looked.fault(pod)) for pod in gang.pods)
     return next((f"{pod.name}: {fault}" for pod, fault in found if fault is not None), None)
 
@@ -238,9 +238,11 @@ def _weighed(use: GangUse, gang: HeldGang, before: GangUse | None) -> GangUse:
     return replace(use, weight=before.weight * kept + use.utilization * (1.0 - kept))
 
 
-def troubles(gangs: Sequence[HeldGang], look: Look, scrape_seconds: float) -> dict[Trouble, int]:
+def troubles(
+    gangs: Sequence[HeldGang], sample: Sample, scrape_seconds: float
+) -> dict[SourceFault, int]:
     """What is wrong with the set-up, by how many pods it concerns; pods that have only just started are passed over."""
-    settled = look.at - max(look.window, _SETTLE_SCRAPES * scrape_seconds)
+    settled = sample.at - max(sample.window, _SETTLE_SCRAPES * scrape_seconds)
     pods = [
         pod
         for gang in gangs
@@ -249,17 +251,17 @@ def troubles(gangs: Sequence[HeldGang], look: Look, scrape_seconds: float) -> di
     ]
     if not pods:
         return {}
-    if not look.gpus:
-        return {Trouble.UNTRUSTED if look.untrusted else Trouble.NO_MATCH: len(pods)}
-    looked = Looked(look, scrape_seconds)
+    if not sample.gpus:
+        return {SourceFault.UNTRUSTED if sample.untrusted else SourceFault.NO_MATCH: len(pods)}
+    looked = SampleByPod(sample, scrape_seconds)
     rows = [(pod, looked.row(pod)) for pod in pods]
     told = [(pod, row) for pod, row in rows if row is not None]
     if not told:
-        return {Trouble.WRONG_LABELS: len(pods)}
+        return {SourceFault.WRONG_LABELS: len(pods)}
     counts = {
-        Trouble.DCP_MISSING: sum(not row.profiled for _, row in told),
-        Trouble.STALE: sum(row.age > _STALE_SCRAPES * scrape_seconds for _, row in told),
-        Trouble.PARTIAL: len(rows)
+        SourceFault.DCP_MISSING: sum(not row.profiled for _, row in told),
+        SourceFault.STALE: sum(row.age > _STALE_SCRAPES * scrape_seconds for _, row in told),
+        SourceFault.PARTIAL: len(rows)
         - len(told)
         + sum(row.gpus != pod.gpus or row.coverage < COVERED for pod, row in told),
     }

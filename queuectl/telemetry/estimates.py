@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Histogram
 
-from queuectl.telemetry.lives import WAIT_BUCKETS
+from queuectl.telemetry.lifecycle_metrics import WAIT_BUCKETS
 
 
 class EstimateMetrics:
@@ -28,7 +28,7 @@ class EstimateMetrics:
             registry=registry,
         )
 
-    def told(self, waits: Iterable[tuple[str, float]]) -> None:
+    def observe(self, waits: Iterable[tuple[str, float]]) -> None:
         """Count first estimates: ClusterQueue and seconds."""
         for cluster_queue, seconds in waits:
             self._wait.labels(cluster_queue).observe(seconds)

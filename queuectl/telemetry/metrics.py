@@ -23,19 +23,19 @@ from prometheus_client import (
 )
 
 from queuectl.domain.invariants import Invariant
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan, Preemption, PreemptionReason
 from queuectl.domain.queues import LocalQueue
 from queuectl.state.holdings import Holdings
 from queuectl.telemetry.estimates import EstimateMetrics
 from queuectl.telemetry.fleet import FleetMetrics
-from queuectl.telemetry.lives import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, Lives
-from queuectl.telemetry.names import Names
+from queuectl.telemetry.lifecycle_metrics import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, LifecycleMetrics
+from queuectl.telemetry.names import KnownNames
 from queuectl.telemetry.quota import QuotaGauges
 from queuectl.telemetry.reclaim import IdleReclaims
-from queuectl.telemetry.standing import Standing
-from queuectl.telemetry.starts import Gates, Kinds
+from queuectl.telemetry.start_metrics import GateMetrics, Kinds
 from queuectl.telemetry.utilization import UseMetrics
+from queuectl.telemetry.workload_gauges import WorkloadGauges
 
 STAGE_BUCKETS: Final = (
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
@@ -56,7 +56,7 @@ class Stage(StrEnum):
     ACTUATE = "actuate"
 
 
-class Discard(StrEnum):
+class DiscardReason(StrEnum):
     """Why a plan was thrown away whole."""
 
     CUT = "cut"  # the wall-clock safety net ended a solve
@@ -91,17 +91,19 @@ class Metrics:
         self._queues: set[str] = set()  # of which counters are there
         self._kinds: set[str] = set()  # likewise, of objects that are written
         self._quota = QuotaGauges()
-        self._names = Names(self._quota.config)
-        self._standing = Standing(self._quota.cohorts_of, self._names)
+        self._names = KnownNames(self._quota.config)
+        self._standing = WorkloadGauges(self._quota.cohorts_of, self._names)
         self.kinds = Kinds()
         for collector in (self._names, self._standing, self._quota, self.kinds):
             self.registry.register(collector)
-        self.gates = Gates(self.registry)
+        self.gates = GateMetrics(self.registry)
         self.utilization = UseMetrics(self.registry)
         self.fleet = FleetMetrics(self.registry)
         self.estimates = EstimateMetrics(self.registry)
         self._idle = IdleReclaims(self.registry)
-        self._lives = [Lives(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)]
+        self._lives = [
+            LifecycleMetrics(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)
+        ]
         self._define_cycle()
         self._define_workloads()
         self._define_adapters()
@@ -147,7 +149,9 @@ class Metrics:
         self._discarded = self._counter(
             "discarded_plans_total", "Plans thrown away whole before they had an effect.", "reason"
         )
-        for reason in Discard:  # a counter that is born with 1 has not increased for Prometheus
+        for (
+            reason
+        ) in DiscardReason:  # a counter that is born with 1 has not increased for Prometheus
             self._discarded.labels(reason)
         self._violated = self._counter(
             "invariant_violations_total",
@@ -218,7 +222,7 @@ class Metrics:
         self._alarms.inc(len(plan.alarms))
         self._unknown.inc(plan.stats.get("solver_unknown", 0))
 
-    def discarded(self, reason: Discard) -> None:
+    def discarded(self, reason: DiscardReason) -> None:
         self._discarded.labels(reason).inc()
 
     def violated(self, invariant: Invariant) -> None:
@@ -245,14 +249,14 @@ class Metrics:
             self._meet(self._names.cluster_queue(entry.cluster_queue))
 
     def committed(
-        self, changes: Sequence[Change], priority_class: Callable[[Entry], str] = _no_class
+        self, changes: Sequence[EntryChange], priority_class: Callable[[Entry], str] = _no_class
     ) -> None:
         """Count what one commit changed. ``priority_class`` names a workload's class, ``""`` for none."""
         for change in changes:
             self._decided(self._names.change(change), priority_class(change.after))
         self._standing.apply(changes)
 
-    def _decided(self, change: Change, priority: str) -> None:
+    def _decided(self, change: EntryChange, priority: str) -> None:
         for lives in self._lives:
             lives.count(change, priority)
         after = change.after

@@ -10,13 +10,13 @@ from prometheus_client import Metric
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
-from queuectl.domain.ledger import Change, Entry
+from queuectl.domain.ledger import Entry, EntryChange
 from queuectl.domain.queues import QueueConfig
 
 _Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
-class Names(Collector):
+class KnownNames(Collector):
     """The names of one configuration after the other; while none is known all names count."""
 
     def __init__(self, config: Callable[[], QueueConfig | None]) -> None:
@@ -30,7 +30,7 @@ class Names(Collector):
         self._metrics = [one for one in metrics if isinstance(one, MetricWrapperBase)]
         self._removed = removed
 
-    def change(self, change: Change) -> Change:
+    def change(self, change: EntryChange) -> EntryChange:
         """The same, without names of queues that do not exist."""
         self.forget()
         after = self._entry(change.after)

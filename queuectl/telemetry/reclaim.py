@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter
 
-from queuectl.domain.ledger import Change
+from queuectl.domain.ledger import EntryChange
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code
 
@@ -36,14 +36,14 @@ class IdleReclaims:
         for result in IdleResult:
             self._gangs.labels(cluster_queue, result)
 
-    def count(self, change: Change) -> None:
+    def count(self, change: EntryChange) -> None:
         """Count one committed change, if it is about idleness."""
         result = _result(change)
         if result is not None:
             self._gangs.labels(change.after.cluster_queue, result).inc()
 
 
-def _result(change: Change) -> IdleResult | None:
+def _result(change: EntryChange) -> IdleResult | None:
     if change.note is None:
         return None
     reason = change.note.reason

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from queuectl.domain.utilization import Trouble, UseState
+from queuectl.domain.utilization import SourceFault, UseState
 
 LOOK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -70,7 +70,7 @@ class UseMetrics:
 
     def looked(
         self,
-        troubles: Mapping[Trouble, int],
+        troubles: Mapping[SourceFault, int],
         gangs: Iterable[UseGauges],
         seconds: float,
     ) -> None:
@@ -81,7 +81,7 @@ class UseMetrics:
             gangs: each that holds GPUs.
             seconds: that it took.
         """
-        for trouble in Trouble:
+        for trouble in SourceFault:
             self._alarms.labels(trouble).set(troubles.get(trouble, 0))
         self._clear()
         seen = list(gangs)
@@ -93,7 +93,7 @@ class UseMetrics:
             self._gangs.labels(gang.cluster_queue, gang.state).inc()
             self._gpus.labels(gang.cluster_queue, gang.state).inc(gang.gpus)
             self._busy.labels(gang.cluster_queue).inc(gang.gpus * (gang.utilization or 0.0))
-        result = "unreachable" if Trouble.UNREACHABLE in troubles else "success"
+        result = "unreachable" if SourceFault.UNREACHABLE in troubles else "success"
         self._took.labels(result).observe(seconds)
 
     def forget(self) -> None:

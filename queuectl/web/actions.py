@@ -28,7 +28,7 @@ _WORDS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class ActionButton:
     """A button.
 
     Attributes:
@@ -49,7 +49,7 @@ def label_of(action: Action) -> str:
     return _WORDS[action][0]
 
 
-async def offers(guard: Guard, request: Request, entry: Entry) -> list[Offer]:
+async def offers(guard: Guard, request: Request, entry: Entry) -> list[ActionButton]:
     """What who asks may do with a workload. May raise ClusterUnavailable."""
     found = []
     for action in Action:
@@ -62,11 +62,11 @@ async def offers(guard: Guard, request: Request, entry: Entry) -> list[Offer]:
     return found
 
 
-def _offer(entry: Entry, action: Action, barred: str | None) -> Offer:
+def _offer(entry: Entry, action: Action, barred: str | None) -> ActionButton:
     label, follows = _WORDS[action]
     evicts = entry.state.live and action in EVICTING
     if evicts:
         follows = (
             f"Its {entry.pods} pods are stopped, work since the last checkpoint is lost. {follows}"
         )
-    return Offer(action, label, follows, evicts, barred or objection(entry, action))
+    return ActionButton(action, label, follows, evicts, barred or objection(entry, action))

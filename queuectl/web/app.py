@@ -38,7 +38,7 @@ from queuectl.web.pages import (
     whatif,
     workloads,
 )
-from queuectl.web.ports import PageStore, Scene
+from queuectl.web.ports import ClusterReader, PageStore
 from queuectl.web.site import PREFIX, STATIC, Site
 
 log = structlog.get_logger()
@@ -70,7 +70,7 @@ def add_dashboard(
     app: FastAPI,
     store: PageStore,
     guard: Guard,
-    scene: Scene | None = None,
+    cluster_reader: ClusterReader | None = None,
     diagnoser: Diagnoser | None = None,
     *,
     signs_in: bool = False,
@@ -82,13 +82,13 @@ def add_dashboard(
         app: the API's application: its middleware finds out who asks.
         store: where the pages read.
         guard: who may see what.
-        scene: the cluster as it is; None where no controller runs.
+        cluster_reader: the cluster as it is; None where no controller runs.
         diagnoser: as for the API.
         signs_in: people sign in; else nobody is asked who he is.
         clock: unix seconds.
     """
     bodies, stated = app.state.bodies, app.state.stated
-    site = Site(store, guard, clock, bodies, stated, scene, diagnoser, signs_in=signs_in)
+    site = Site(store, guard, clock, bodies, stated, cluster_reader, diagnoser, signs_in=signs_in)
 
     @app.get("/", include_in_schema=False)
     async def home() -> Response:

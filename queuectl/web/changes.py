@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-from queuectl.api.ports import AuditBook
+from queuectl.api.ports import AuditStore
 from queuectl.domain.audit import AuditFilter, AuditLine
 from queuectl.domain.queries import DocumentKey
-from queuectl.web.configured import address_of, kind_of
+from queuectl.web.configuration import address_of, kind_of
 
 SHOWN: Final = 5
 _LOOKED_AT: Final = 200  # lines; those of objects with a longer name are among them
 
 
-async def changes_of(book: AuditBook, key: DocumentKey) -> list[AuditLine]:
+async def changes_of(book: AuditStore, key: DocumentKey) -> list[AuditLine]:
     """The latest requests that changed an object, or may have, newest first. May raise StoreUnavailable."""
     found: list[AuditLine] = []
     for path in (kind_of(key).path(key.namespace, key.name), address_of(key)):

@@ -14,7 +14,7 @@ from queuectl.api.body import MAX_FORM_BYTES, Bodies, read_bytes
 from queuectl.api.preconditions import etag
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.queries import DocumentKey
-from queuectl.web.configured import key_of, part_of
+from queuectl.web.configuration import key_of, part_of
 
 _FORM: Final = "application/x-www-form-urlencoded"
 _FIELDS: Final = 16

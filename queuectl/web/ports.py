@@ -41,7 +41,7 @@ class PageStore(ApiStore, Protocol):
         """The latest evictions, newest first, with ids below ``before``; at most 500."""
 
 
-class Scene(Protocol):
+class ClusterReader(Protocol):
     """Who can look at the cluster: each process that watches it. Both may raise StoreUnavailable."""
 
     async def cluster_map(self) -> ClusterMap | None:

@@ -14,7 +14,7 @@ from queuectl.planner.quota.tree import QuotaUse, pools_of, use_of
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class QuotaBar:
     """One flavor and resource of a ClusterQueue or Cohort, in units of :mod:`queuectl.domain.quantity`.
 
     Attributes:
@@ -60,7 +60,7 @@ class Quotas:
     config: QueueConfig
     use: QuotaUse | None
 
-    def of_queue(self, queue: ClusterQueue) -> tuple[Bar, ...]:
+    def of_queue(self, queue: ClusterQueue) -> tuple[QuotaBar, ...]:
         """A bar for each flavor and resource, in the queue's order of preference."""
         return tuple(
             self._bar(queue, quotas.flavor, resource, quotas.nominal, quotas.borrowing, quotas.lending)
@@ -77,10 +77,10 @@ class Quotas:
         nominal: Mapping[str, int],
         borrowing: Mapping[str, int],
         lending: Mapping[str, int],
-    ) -> Bar:
+    ) -> QuotaBar:
         row, own = (flavor, resource), nominal.get(resource, 0)
         more = borrowing.get(resource) if queue.cohort is not None else 0
-        return Bar(
+        return QuotaBar(
             queue.name,
             flavor,
             resource,
@@ -91,7 +91,7 @@ class Quotas:
             left=max(0, self.use.left(queue.name, row)) if self.use is not None else None,
         )
 
-    def of_cohort(self, cohort: str) -> tuple[Bar, ...]:
+    def of_cohort(self, cohort: str) -> tuple[QuotaBar, ...]:
         """What the members of a cohort have and use together, by flavor and resource."""
         nominal: Counter[tuple[str, str]] = Counter()
         used: Counter[tuple[str, str]] = Counter()
@@ -107,7 +107,7 @@ class Quotas:
                     nominal[quotas.flavor, resource] += amount
         known = self.use is not None
         return tuple(
-            Bar(cohort, *row, amount, used=used[row] if known else None, limit=amount)
+            QuotaBar(cohort, *row, amount, used=used[row] if known else None, limit=amount)
             for row, amount in nominal.items()
         )
 

@@ -14,9 +14,9 @@ from starlette.responses import HTMLResponse
 
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
+from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.ports import Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
-from queuectl.api.stated import Stated
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.overrides import in_force
@@ -26,7 +26,7 @@ from queuectl.domain.words import counted
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
 from queuectl.web.access_scope import AccessScope, sight_of
-from queuectl.web.ports import PageStore, Scene
+from queuectl.web.ports import ClusterReader, PageStore
 
 PREFIX: Final = "/ui"
 STATIC: Final = Path(__file__).with_name("static")
@@ -97,22 +97,22 @@ class Site:
         guard: Guard,
         clock: Callable[[], float],
         bodies: Bodies,
-        stated: Stated,
-        scene: Scene | None = None,
+        stated: CurrentConfiguration,
+        cluster_reader: ClusterReader | None = None,
         diagnoser: Diagnoser | None = None,
         *,
         signs_in: bool = False,
     ) -> None:
-        """``scene``, ``diagnoser``: None where no controller runs. ``signs_in``: who asks is found out."""
+        """``cluster_reader``, ``diagnoser``: None where no controller runs. ``signs_in``: who asks is found out."""
         self.store = store
         self.guard = guard
         self.clock = clock
         self.bodies = bodies
-        self.teller = WorkloadPresenter(guard, store, diagnoser)
+        self.presenter = WorkloadPresenter(guard, store, diagnoser)
         self.signs_in = signs_in
         self.diagnoser = diagnoser
-        self._scene = scene
-        self.cache = scene.cache if scene is not None else PlannerCache()
+        self._cluster_reader = cluster_reader
+        self.cache = cluster_reader.cache if cluster_reader is not None else PlannerCache()
         self._environment = _environment()
         self._stated = stated
 
@@ -126,11 +126,13 @@ class Site:
 
     async def picture(self) -> Snapshot | None:
         """The cluster as planning would see it; None while this process does not know."""
-        return await self._scene.picture() if self._scene is not None else None
+        return await self._cluster_reader.picture() if self._cluster_reader is not None else None
 
     async def cluster_map(self) -> ClusterMap | None:
         """What stands where; None while this process does not know."""
-        return await self._scene.cluster_map() if self._scene is not None else None
+        return (
+            await self._cluster_reader.cluster_map() if self._cluster_reader is not None else None
+        )
 
     def page(
         self,
@@ -140,7 +142,7 @@ class Site:
         *,
         status: int = 200,
         still: bool = False,
-        **told: Any,
+        **context: Any,
     ) -> HTMLResponse:
         """A page.
 
@@ -150,7 +152,7 @@ class Site:
             sight: None = a page that anybody may see, without the ways to the others.
             status: of the answer.
             still: it does not follow what happens: somebody writes in it.
-            told: what the template shows.
+            context: what the template shows.
         """
         given: Mapping[str, Any] = {
             "path": request.url.path,
@@ -159,7 +161,7 @@ class Site:
             "still": still,
             "signs_in": self.signs_in,
             "now": self.clock(),
-            **told,
+            **context,
         }
         made = self._environment.get_template(template).render(given)
         return HTMLResponse(made, status, _HEADERS)

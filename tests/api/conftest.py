@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from queuectl.api.app import create_app
 from queuectl.db.engine import DatabaseSettings
-from queuectl.domain.ledger import Change
+from queuectl.domain.ledger import EntryChange
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import LIVES, FixedHealth, job, live_through
 from tests.doubles.store import MemoryStore
@@ -144,7 +144,7 @@ async def api(
         yield made
 
 
-async def commit(store: AnyStore, changes: Sequence[Change]) -> None:
+async def commit(store: AnyStore, changes: Sequence[EntryChange]) -> None:
     """Write the changes of one workload, one commit each."""
     epoch = await store.take_over("test", 0)
     for cycle, change in enumerate(changes, 1):

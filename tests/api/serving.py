@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from structlog.testing import capture_logs
 
 from queuectl.api.app import create_app
-from queuectl.api.auth.layers import Authenticated
-from queuectl.api.ports import Diagnoser, Lookout
+from queuectl.api.auth.layers import AuthenticationLayer
+from queuectl.api.ports import ClusterReader, Diagnoser
 from queuectl.api.server import Address, Certificate, WebServer
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import FixedHealth
@@ -23,8 +23,8 @@ def serving(
     store: MemoryStore,
     diagnoser: Diagnoser | None = None,
     *,
-    lookout: Lookout | None = None,
-    authenticated: Authenticated | None = None,
+    cluster_reader: ClusterReader | None = None,
+    authenticated: AuthenticationLayer | None = None,
     certificate: Certificate | None = None,
 ) -> Iterator[str]:
     """The address of an API over this store, until the block ends."""
@@ -33,7 +33,7 @@ def serving(
         FixedHealth(),
         Metrics().registry,
         diagnoser,
-        lookout=lookout,
+        cluster_reader=cluster_reader,
         authenticated=authenticated,
     )
     server = WebServer(app, Address("127.0.0.1", 0), certificate)

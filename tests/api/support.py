@@ -7,14 +7,14 @@ from typing import Any
 
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
-from queuectl.control.questions.what_if import Configured, WhatIfPlanner
+from queuectl.control.questions.what_if import ConfigurationSource, WhatIfPlanner
 from queuectl.domain.changes import AddQuota
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.diagnosis import Diagnosis, Excess, Limit, Obstacle, Remedy, Way
 from queuectl.domain.events import (
     Admit,
-    Asked,
+    CommandReceived,
     Drained,
     Ended,
     Event,
@@ -27,7 +27,7 @@ from queuectl.domain.events import (
 )
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.invariants import Checked
-from queuectl.domain.ledger import Change, Entry
+from queuectl.domain.ledger import Entry, EntryChange
 from queuectl.domain.preview import Preview
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import QueueConfig
@@ -38,7 +38,7 @@ from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.domain.what_if import Trial
+from queuectl.domain.what_if import WhatIfResult
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.files.what_if import WhatIf
@@ -113,14 +113,14 @@ class FixedLookout:
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         return self.held
 
-    async def try_out(self, asked: WhatIf) -> Trial | None:
+    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
         raise AssertionError("nobody asks")
 
 
 class LookingOut:
     """Sees one snapshot, and tries out on it what it is asked."""
 
-    def __init__(self, snapshot: Snapshot | None, store: Configured) -> None:
+    def __init__(self, snapshot: Snapshot | None, store: ConfigurationSource) -> None:
         self.snapshot = snapshot
         self._tryout = WhatIfPlanner(
             self._look, store, Mirror({}), throttle=PlannerThrottle(1.0), cache=PlannerCache()
@@ -135,7 +135,7 @@ class LookingOut:
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         return () if self.snapshot is not None else None
 
-    async def try_out(self, asked: WhatIf) -> Trial | None:
+    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
         return await self._tryout.try_out(asked)
 
 
@@ -276,7 +276,7 @@ def job(name: str, *, kind: str = "Job", at: float = 1.0, namespace: str = "team
 PUNCTUAL = Rules(pods_ready=PodsReadyRules(backoff_jitter=0.0))
 
 
-def live_through(record: JobRecord, *events: Event, priority: int = 0) -> list[Change]:
+def live_through(record: JobRecord, *events: Event, priority: int = 0) -> list[EntryChange]:
     """The changes of a workload that was submitted and met these events, ten seconds apart."""
     first = handle(None, Submitted(record, priority, "team-a"), record.created_at)
     assert first is not None
@@ -300,8 +300,8 @@ PREEMPT = Evict(Reason(Code.PREEMPTED, "for team-a/urgent"))
 TIMEOUT = Evict(Reason(Code.PODS_READY_TIMEOUT, "not ready in time"))
 
 
-def asked(action: Action) -> Asked:
-    return Asked(Command(1, "", action, "alice", "r", 5.0))
+def asked(action: Action) -> CommandReceived:
+    return CommandReceived(Command(1, "", action, "alice", "r", 5.0))
 
 
 LIVES: dict[str, tuple[Event, ...]] = {

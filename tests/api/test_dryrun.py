@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuectl.api import rehearsal
+from queuectl.api import dry_run
 from queuectl.api.app import create_app
 from queuectl.objects.configuration.links import MAX_COHORTS
 from queuectl.telemetry.metrics import Metrics
@@ -75,12 +75,12 @@ async def test_a_write_says_which_fields_it_changed(api: httpx2.AsyncClient) -> 
 async def test_a_dry_run_answers_like_the_write_and_stores_nothing(api: httpx2.AsyncClient) -> None:
     await put_all(api)
     before = (await api.get(QUEUE_PATH)).json()
-    rehearsed = await api.put(QUEUE_PATH, params=DRY, json=with_quota(32))
-    assert rehearsed.status_code == 200
+    checked = await api.put(QUEUE_PATH, params=DRY, json=with_quota(32))
+    assert checked.status_code == 200
     assert (await api.get(QUEUE_PATH)).json() == before
     done = await api.put(QUEUE_PATH, json=with_quota(32))
     for part in ("result", "warnings", "changes"):
-        assert rehearsed.json()[part] == done.json()[part]
+        assert checked.json()[part] == done.json()[part]
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ class TestTheOneConfiguration:
         assert answer.json()["object"]["metadata"]["name"] == "default"
         again = await api.put(CONFIGURATION_PATH, json=CONFIGURATION)
         assert again.json()["result"] == "unchanged"
-        rehearsed = (await together(api, nameless)).json()["objects"][0]
-        assert rehearsed["result"] == "unchanged"
+        checked = (await together(api, nameless)).json()["objects"][0]
+        assert checked["result"] == "unchanged"
 
     async def test_there_is_no_other(self, api: httpx2.AsyncClient) -> None:
         other = {**CONFIGURATION, "metadata": {"name": "other"}}
@@ -220,7 +220,7 @@ def chained_cohorts(number: int) -> list[dict[str, Any]]:
 def test_the_work_of_a_dry_run_grows_with_the_number_of_documents(of: Any) -> None:
 
     def tried(number: int) -> None:
-        objects, _ = rehearsal._tried(of(number), [], 1)
+        objects, _ = dry_run._tried(of(number), [], 1)
         assert len(objects) == number
 
     few, many = (lines_run(partial(tried, number)) for number in (50, 200))

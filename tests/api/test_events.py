@@ -16,14 +16,14 @@ from queuectl.api.access import Guard
 from queuectl.api.app import create_app
 from queuectl.api.feed import Feed
 from queuectl.api.routes import events as route
-from queuectl.api.routes.events import EventScope, Stream, Wanted
+from queuectl.api.routes.events import EventScope, Stream, StreamFilter
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
 from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.events import Event
 from queuectl.domain.identity import Caller, Right
-from queuectl.domain.ledger import Change
+from queuectl.domain.ledger import EntryChange
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import AnyStore, talking_to
 from tests.api.support import LIVES, FixedHealth, job, live_through
@@ -32,7 +32,7 @@ from tests.support.postgres import server_directory
 from tests.support.stores import PostgresStore
 
 PATIENCE = 20.0  # seconds; a hang is a failure
-ALL = Wanted(None, None, None)
+ALL = StreamFilter(None, None, None)
 
 
 @dataclass
@@ -68,7 +68,7 @@ class Writer:
         self.epoch = 0
         self.cycle = 0
 
-    async def commit(self, changes: Sequence[Change]) -> None:
+    async def commit(self, changes: Sequence[EntryChange]) -> None:
         """Each in a transaction of its own."""
         self.epoch = self.epoch or await self.store.take_over("test", 0)
         for change in changes:
@@ -103,7 +103,7 @@ def stream(
     *,
     after: int = 0,
     until: int | None = None,
-    wanted: Wanted = ALL,
+    wanted: StreamFilter = ALL,
     guard: Guard | None = None,
 ) -> Stream:
     request = Request({"type": "http"})
@@ -113,7 +113,7 @@ def stream(
 @asynccontextmanager
 async def open_stream(opened: Stream) -> AsyncIterator[Callable[[], Awaitable[list[Heard]]]]:
     """Gives what comes next of a stream, its opening aside."""
-    told = opened.told()
+    told = opened.chunks()
 
     async def more() -> list[Heard]:
         async with asyncio.timeout(PATIENCE):
@@ -188,7 +188,7 @@ async def test_all_streams_live_from_one_reader(store: AnyStore, writer: Writer)
     feed = Feed(store)
     streams = [stream(feed) for _ in range(50)]
     async with open_stream(streams[0]) as first:
-        told = [opened.told() for opened in streams[1:]]
+        told = [opened.chunks() for opened in streams[1:]]
         for each in told:
             await anext(each)
         waiting = [asyncio.ensure_future(anext(each)) for each in told]
@@ -303,7 +303,7 @@ async def test_silence_is_filled_and_the_id_moves_on_past_what_is_not_shown(
 ) -> None:
     monkeypatch.setattr(route, "HEARTBEAT_SECONDS", 0.01)
     await writer.submit("a", "b")
-    none = Wanted("team-c", None, None)
+    none = StreamFilter("team-c", None, None)
     async with open_stream(stream(Feed(store), wanted=none)) as more:
         newest = await store.newest_line()
         while (await more())[0].id < newest:
@@ -321,7 +321,7 @@ async def test_an_id_that_is_not_given_yet_means_another_database(
 
 async def test_streams_end_when_the_server_stops(store: AnyStore) -> None:
     feed = Feed(store)
-    told = stream(feed).told()
+    told = stream(feed).chunks()
     await anext(told)
     waiting = asyncio.ensure_future(anext(told))
     await asyncio.sleep(0)

@@ -43,14 +43,14 @@ database = MemoryDatabase(
 )
 store = MemoryStore(database)
 NODES = [node(f"n{i}", f"r{i // 2}", gpu=8) for i in range(4)]
-lookout = LookingOut(
+cluster_reader = LookingOut(
     world(NODES, [], [holding(gang("a", podset(count=2, gpu=8)), {"n0": 2})]), store
 )
 leader = FixedDiagnoser()
 leader.checked = Checked(100.0, 1, 2, 4, ())
 schema = schemathesis.openapi.from_asgi(
     "/api/v1/openapi.json",
-    create_app(store, FixedHealth(), Metrics().registry, leader, lookout=lookout),
+    create_app(store, FixedHealth(), Metrics().registry, leader, cluster_reader=cluster_reader),
     headers=HOST,
     config=SchemathesisConfig.from_dict({"phases": {"coverage": {"enabled": False}}}),
 )

@@ -46,8 +46,10 @@ class Rights:
 
 
 def app_of(cluster_map: ClusterMap | None) -> FastAPI:
-    lookout = FixedLookout(cluster_map)
-    return create_app(MemoryStore(), FixedHealth(), Metrics().registry, lookout=lookout)
+    cluster_reader = FixedLookout(cluster_map)
+    return create_app(
+        MemoryStore(), FixedHealth(), Metrics().registry, cluster_reader=cluster_reader
+    )
 
 
 @pytest.fixture

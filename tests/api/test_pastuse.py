@@ -8,7 +8,7 @@ import httpx2
 import pytest
 
 from queuectl.domain.identity import Right
-from queuectl.domain.pastuse import Account, Scope, Used
+from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from tests.api.conftest import AnyStore
 from tests.api.signed import ADMIN, asking, people, signed_app
 from tests.api.support import CLUSTER_QUEUE, LOCAL_QUEUE, QUEUE_PATH
@@ -21,7 +21,7 @@ SETTINGS = {
     "metadata": {"name": "default"},
     "admissionFairSharing": {"usageHalfLifeTime": "100s", "resourceWeights": {"cpu": 0.5}},
 }
-OWN = Account.of_local_queue("team-a", "default")
+OWN = PastUseAccount.of_local_queue("team-a", "default")
 
 
 def local_queue(name: str, **spec: Any) -> dict[str, Any]:
@@ -52,11 +52,11 @@ async def test_everything_is_told_as_of_the_last_sample(
     epoch = await store.take_over("test", 0)
     used = [
         Used(OWN, 200.0, {"cpu": 4000.0, "memory": 0.0, "nvidia.com/gpu": 4.0}),
-        Used(Account.of_local_queue("team-a", "other"), 100.0, {"nvidia.com/gpu": 8.0}),
-        Used(Account.of_local_queue("team-a", "none"), 200.0, {"nvidia.com/gpu": 1.0}),
-        Used(Account.of_local_queue("team-a", "deleted"), 200.0, {"nvidia.com/gpu": 9.0}),
-        Used(Account(Scope.USER, "ann"), 200.0, {"nvidia.com/gpu": 1.0}),
-        Used(Account(Scope.USER, "ben"), 200.0, {"nvidia.com/gpu": 3.0}),
+        Used(PastUseAccount.of_local_queue("team-a", "other"), 100.0, {"nvidia.com/gpu": 8.0}),
+        Used(PastUseAccount.of_local_queue("team-a", "none"), 200.0, {"nvidia.com/gpu": 1.0}),
+        Used(PastUseAccount.of_local_queue("team-a", "deleted"), 200.0, {"nvidia.com/gpu": 9.0}),
+        Used(PastUseAccount(AccountScope.USER, "ann"), 200.0, {"nvidia.com/gpu": 1.0}),
+        Used(PastUseAccount(AccountScope.USER, "ben"), 200.0, {"nvidia.com/gpu": 3.0}),
     ]
     await store.keep_use(used, 0.0, epoch=epoch)
     assert (await api.get(PATH)).json()["asOf"] == "1970-01-01T00:03:20Z"
@@ -122,8 +122,8 @@ async def test_a_tenant_sees_the_local_queues_of_his_own_namespaces(store: AnySt
         epoch = await store.take_over("test", 0)
         used = [
             Used(OWN, 200.0, {"cpu": 1.0}),
-            Used(Account.of_local_queue("team-b", "theirs"), 200.0, {"cpu": 1.0}),
-            Used(Account(Scope.USER, "ann"), 200.0, {"cpu": 1.0}),
+            Used(PastUseAccount.of_local_queue("team-b", "theirs"), 200.0, {"cpu": 1.0}),
+            Used(PastUseAccount(AccountScope.USER, "ann"), 200.0, {"cpu": 1.0}),
         ]
         await store.keep_use(used, 0.0, epoch=epoch)
         assert set(await items(admin)) == {"default", "theirs", "ann"}

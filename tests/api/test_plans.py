@@ -76,8 +76,8 @@ async def app_of(snapshot: Snapshot | None) -> FastAPI:
     store = MemoryStore()
     for document in DOCUMENTS:
         await store.put_config(document)
-    lookout = LookingOut(snapshot, store)
-    return create_app(store, FixedHealth(), Metrics().registry, lookout=lookout)
+    cluster_reader = LookingOut(snapshot, store)
+    return create_app(store, FixedHealth(), Metrics().registry, cluster_reader=cluster_reader)
 
 
 async def tried(snapshot: Snapshot, **asked: Any) -> dict[str, Any]:

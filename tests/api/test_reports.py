@@ -9,7 +9,16 @@ from typing import Any
 import httpx2
 import pytest
 
-from queuectl.domain.accounting import HOUR, AccountingTerms, Free, Held, Loss, Mark, Phase, Subject
+from queuectl.domain.accounting import (
+    HOUR,
+    AccountingTerms,
+    FlavorGpus,
+    Free,
+    LostWork,
+    Mark,
+    Phase,
+    Subject,
+)
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Right
 from queuectl.domain.utilization import GangUse, UseState
@@ -30,11 +39,13 @@ def subject(name: str, user: str = "", team: str = "nlp", namespace: str = "team
     )
 
 
-def life(who: Subject, held: Held, waits: float, evicted: Loss | None = None) -> list[Mark]:
+def life(
+    who: Subject, held: FlavorGpus, waits: float, evicted: LostWork | None = None
+) -> list[Mark]:
     """It waits for so long, runs until a quarter of an hour before the end of the hour, and is gone."""
     begin, end = HOUR_AT + waits, HOUR_AT + 0.75 * HOUR
 
-    def mark(at: float, phase: Phase, loss: Loss | None = None) -> Mark:
+    def mark(at: float, phase: Phase, loss: LostWork | None = None) -> Mark:
         return Mark(who.uid, at, at, phase, 1, held.gpus, (held,), who, loss)
 
     leaving = [mark(end - 60, Phase.HOLDS, evicted)] if evicted is not None else []
@@ -49,10 +60,10 @@ async def books(store: AnyStore) -> AnyStore:
     fold = Fold(HOUR_AT, HOUR_AT + HOUR, TERMS)
     active = GangUse("uid-ann", 1, UseState.ACTIVE, HOUR_AT, HOUR_AT + HOUR, 0.25, 1.0, "")
     idle = GangUse("uid-ben", 1, UseState.IDLE, HOUR_AT, HOUR_AT + HOUR, 0.0, 1.0, "")
-    fold.workload(None, life(ann, Held("h100", "spot", 8), 900.0), all_along(active, HOUR_AT))
+    fold.workload(None, life(ann, FlavorGpus("h100", "spot", 8), 900.0), all_along(active, HOUR_AT))
     fold.workload(
         None,
-        life(ben, Held("a100", "", 4), 900.0, Loss("Preempted", 1800.0)),
+        life(ben, FlavorGpus("a100", "", 4), 900.0, LostWork("Preempted", 1800.0)),
         all_along(idle, HOUR_AT),
     )
     none = Fold(HOUR_AT, HOUR_AT, TERMS)
@@ -172,7 +183,7 @@ async def test_a_row_can_be_of_one_hour_and_says_of_which(
     end = HOUR_AT + HOUR
     fold = Fold(end, end + 900.0, TERMS)
     who = subject("ann", "ann")
-    again = Mark(who.uid, end, end, Phase.HOLDS, 1, 8, (Held("h100", "spot", 8),), who)
+    again = Mark(who.uid, end, end, Phase.HOLDS, 1, 8, (FlavorGpus("h100", "spot", 8),), who)
     fold.workload(None, [again], known=True)
     epoch = await books.take_over("test", 0)
     await books.usage.keep(fold, over=end, until=end + 900.0, marks=(), epoch=epoch, free={})

@@ -8,7 +8,7 @@ import pytest
 
 from queuectl.api.app import create_app
 from queuectl.api.auth.authentication import Open
-from queuectl.api.auth.layers import Authenticated
+from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.domain.identity import Right
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.telemetry.metrics import Metrics
@@ -38,10 +38,12 @@ async def answer(
     store = MemoryStore()
     for change in live_through(job("queued", namespace="a")):
         store._write(change, 1)
-    authenticated = Authenticated(access, secure=True, doors=Open())
-    lookout = FixedLookout(None, held=held)
+    authenticated = AuthenticationLayer(access, secure=True, doors=Open())
+    cluster_reader = FixedLookout(None, held=held)
     registry = Metrics().registry
-    app = create_app(store, FixedHealth(), registry, lookout=lookout, authenticated=authenticated)
+    app = create_app(
+        store, FixedHealth(), registry, cluster_reader=cluster_reader, authenticated=authenticated
+    )
     async with asking(app, token) as client:
         return await client.get(PATH, params={k: str(v) for k, v in query.items()})
 

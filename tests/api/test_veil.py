@@ -111,8 +111,8 @@ async def _fill(store: MemoryStore, diagnoser: FixedDiagnoser, access: MemoryAcc
     ],
 )
 def test_names_are_covered_wherever_they_stand(sentence: str, told: str | None) -> None:
-    veil = veil_over({"team-a", "team-b"}, {"team-b"}, own={"team-a/mine"})
-    assert veil.text(sentence) == (sentence if told is None else told)
+    redactor = veil_over({"team-a", "team-b"}, {"team-b"}, own={"team-a/mine"})
+    assert redactor.text(sentence) == (sentence if told is None else told)
 
 
 async def test_what_only_looks_like_a_name_is_told(app: FastAPI) -> None:

@@ -95,7 +95,7 @@ class World:
 @asynccontextmanager
 async def ruled(url: str, gangs: int = GANGS) -> AsyncIterator[World]:
     """A world of so many nodes in which somebody leads."""
-    store, desk = [await PostgresStore.connect(DatabaseSettings(url)) for _ in range(2)]
+    store, command_service = [await PostgresStore.connect(DatabaseSettings(url)) for _ in range(2)]
     for document in configuration(gangs * 8):
         await store.put_config(document)
     async with far_cluster(gangs) as cluster:
@@ -109,14 +109,14 @@ async def ruled(url: str, gangs: int = GANGS) -> AsyncIterator[World]:
         )
         stop = asyncio.Event()
         running = asyncio.create_task(supervisor.run(stop))
-        world = World(cluster, Controller(supervisor, desk, Metrics()), running)
-        while supervisor._books() is None:
+        world = World(cluster, Controller(supervisor, command_service, Metrics()), running)
+        while supervisor._leader_state() is None:
             await world.pause(0.05)
         yield world
         stop.set()
         await running
     await store.close()
-    await desk.close()
+    await command_service.close()
 
 
 async def admitted(world: World, gangs: int = GANGS) -> tuple[float, float]:

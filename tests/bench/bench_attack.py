@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from queuectl.api.auth.authentication import Open
-from queuectl.api.auth.layers import Authenticated
+from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.cli.interpreter import tune_interpreter
 from queuectl.control.settings import Settings
 from queuectl.domain.identity import Right
@@ -106,7 +106,7 @@ async def watched(world: World, run: Run) -> None:
 
 async def measured(url: str, gangs: int, *, attacked: bool) -> Run:
     run = Run()
-    authenticated = Authenticated(people(), doors=Open(OPEN, SIGN_IN))
+    authenticated = AuthenticationLayer(people(), doors=Open(OPEN, SIGN_IN))
     async with (
         ruled(url, gangs) as world,
         served(world.parts, authenticated) as address,

@@ -113,7 +113,7 @@ async def follow(url: str) -> None:
     began = time.process_time()
     print("leading", flush=True)
     revision = int(await asyncio.to_thread(sys.stdin.readline))
-    while supervisor._leading.books.config.revision < revision:  # noqa: ASYNC110
+    while supervisor._leading.leader_state.config.revision < revision:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     said = {"cpu": time.process_time() - began, "reads": supervisor.reads}
     print(json.dumps(said), flush=True)

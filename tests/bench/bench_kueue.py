@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from queuectl.demo.controller import Controller, install
-from queuectl.demo.rest import Rest
+from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import ClusterSpec, LocalCluster
 from tests.bench.bench_system import print_table
 from tests.bench.kueue import peer
@@ -62,7 +62,7 @@ def with_queuectl(mix: Mix) -> Iterator[Side]:
         controller = Controller.start(cluster, {"QUEUECTL_EVENTS_PER_SECOND": "1"})
         try:
             controller.wait_ready()
-            with Rest(controller.api) as rest:
+            with ApiConnection(controller.api) as rest:
                 rest.apply(list(mix.config))
             yield cluster, lambda: cost_of(controller)
         finally:

@@ -25,7 +25,7 @@ from typing import TypeVar
 from queuectl.control.leader.decisions import Decider
 from queuectl.domain.events import Drained, Ended, Event, PodsReady
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import CPU, PODS, Resources
 from queuectl.domain.queues import (
@@ -56,7 +56,7 @@ from queuectl.lifecycle.machine import handle
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.verify import verify
-from queuectl.state.freeze import Freezer
+from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
@@ -183,7 +183,7 @@ class World:
         if self.nodes:
             self.mirror._fleet = fleet(10)
         self.usage = Usage(self.mirror, self.ledger)
-        self.freezer = Freezer(self.mirror, self.ledger, self.usage)
+        self.snapshot_builder = SnapshotBuilder(self.mirror, self.ledger, self.usage)
         self.decider = Decider(self.mirror, self.ledger)
         self.cache = PlannerCache()
         self.spent: dict[str, list[float]] = {}
@@ -211,7 +211,7 @@ class World:
                 queued_at=self.now + number / 1e6,
                 since=self.now,
             )
-            changes.append(Change(None, entry, self.now))
+            changes.append(EntryChange(None, entry, self.now))
         self.ledger.apply(changes)
 
     def pass_time(self, gangs: int) -> None:
@@ -227,14 +227,14 @@ class World:
         self.ledger.apply([c for c in ended if c is not None])
         for entry in ending:
             del self.mirror.jobs[entry.uid]
-            self.freezer.forget(entry.uid)
+            self.snapshot_builder.forget(entry.uid)
             self.decider.forget(entry.uid)
         self.arrive(len(ending))
 
     def cycle(self) -> tuple[Plan, int]:
         """One cycle of the control loop; how many rows of the ledger it changed."""
         snapshot = self._timed(
-            "freeze", lambda: self.freezer.freeze(self.config, self.now, SolverLimits())
+            "freeze", lambda: self.snapshot_builder.freeze(self.config, self.now, SolverLimits())
         )
         made = self._timed("plan", lambda: plan(snapshot, cache=self.cache))
         wrong = self._timed("verify", lambda: verify(snapshot, made))

@@ -24,7 +24,7 @@ from typing import Final, TypeVar
 from queuectl.control.leader.decisions import Decider
 from queuectl.control.settings import Settings
 from queuectl.domain.events import Drained, Ended, Event, PodsReady
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.records import JobRecord, NamespaceRecord, NodeRecord, Outcome
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import PodSet
@@ -37,7 +37,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_turn
 from queuectl.planner.verify import verify
 from queuectl.state.claims import priority_of
-from queuectl.state.freeze import Freezer
+from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
@@ -78,7 +78,9 @@ class Replay:
             self.mirror.namespaces[name] = NamespaceRecord(name, 1, tuple(labels.items()))
         for node in snapshot.fleet.nodes:
             self.mirror.nodes[node.name] = NodeRecord(node, 1)
-        self.freezer = Freezer(self.mirror, self.ledger, Usage(self.mirror, self.ledger))
+        self.snapshot_builder = SnapshotBuilder(
+            self.mirror, self.ledger, Usage(self.mirror, self.ledger)
+        )
         self.decider = Decider(self.mirror, self.ledger)
         self.arriving = list(reversed(self.mix.arrivals))
         self.arrivals = {f"{a.queue}/{a.name}": a for a in self.mix.arrivals}
@@ -105,7 +107,7 @@ class Replay:
         """Everything that happened until now; whether there was anything."""
         changes = []
         while self.arriving and self.arriving[-1].at <= self.now:
-            changes.append(Change(None, self._submitted(self.arriving.pop()), self.now))
+            changes.append(EntryChange(None, self._submitted(self.arriving.pop()), self.now))
         self.ledger.apply(changes)
         seen = bool(changes) or (self._turns is not None and self._turns <= self.now)
         while self._events and self._events[0][0] <= self.now:
@@ -127,7 +129,7 @@ class Replay:
         arrival = self.arrivals[entry.uid]
         self.worked += arrival.cpu * arrival.runtime
         del self.mirror.jobs[entry.uid]
-        self.freezer.forget(entry.uid)
+        self.snapshot_builder.forget(entry.uid)
         self.decider.forget(entry.uid)
         return True
 
@@ -150,7 +152,7 @@ class Replay:
     def _cycle(self) -> None:
         now = STARTED_AT + self.now
         snapshot = self._timed(
-            "freeze", lambda: self.freezer.freeze(self.config, now, SolverLimits())
+            "freeze", lambda: self.snapshot_builder.freeze(self.config, now, SolverLimits())
         )
         made = self._timed("plan", lambda: plan(snapshot, cache=self.cache))
         turn = next_turn(snapshot, made)
@@ -163,7 +165,7 @@ class Replay:
         for change in changes:
             self._follow(change)
 
-    def _follow(self, change: Change) -> None:
+    def _follow(self, change: EntryChange) -> None:
         """What comes of a change in the cluster."""
         entry, arrival = change.after, self.arrivals[change.after.uid]
         if change.before is None or change.before.state is entry.state:

@@ -20,8 +20,8 @@ from rich.table import Table
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
-from queuectl.domain.events import Admit, Echoed
-from queuectl.domain.ledger import Change
+from queuectl.domain.events import Admit, StartConfirmed
+from queuectl.domain.ledger import EntryChange
 from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.workload import Placement, PodSetPlacement
 from tests.db.lives import step, submitted
@@ -47,7 +47,7 @@ class Figure:
     target: str = ""
 
 
-def rows_of(change: Change) -> int:
+def rows_of(change: EntryChange) -> int:
     """Rows that a commit of ``change`` writes or deletes."""
     before = change.before
     placed = change.after.placement is not (before.placement if before else None)
@@ -78,7 +78,7 @@ class Bench:
         for number in range(ROUNDS):
             new = [submitted(f"s{size}-{number}-{n}") for n in range(size)]
             admitted = [step(c.after, Admit(EIGHT_NODES)) for c in new]
-            echoed = [step(c.after, Echoed()) for c in admitted]
+            echoed = [step(c.after, StartConfirmed()) for c in admitted]
             for name, changes in zip(names, (new, admitted, echoed), strict=True):
                 samples[name].append(await timed(lambda changes=changes: self._commit(changes)))  # type: ignore[misc]  # a default binds the loop's value
                 rows[name] = sum(map(rows_of, changes))
@@ -86,7 +86,7 @@ class Bench:
             goal = target if name == "admissions" else ""
             self._keep(f"commit {size:,} {name}", rows[name], samples[name], goal)
 
-    async def _commit(self, changes: Sequence[Change]) -> None:
+    async def _commit(self, changes: Sequence[EntryChange]) -> None:
         await self.store.commit(changes, epoch=self.epoch, revision=0, cycle=1)
 
     async def reads(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 from queuectl.control.settings import Settings
 from queuectl.demo.recorder import Recording
 from queuectl.domain.events import Drained, Ended, PodsReady
-from queuectl.domain.ledger import Change, State
+from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.records import (
     JobRecord,
     Outcome,
@@ -49,7 +49,7 @@ class Simulated(Replay):
     restarts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     first: dict[str, float] = field(default_factory=dict)
 
-    def _follow(self, change: Change) -> None:
+    def _follow(self, change: EntryChange) -> None:
         entry = change.after
         if change.before is None or change.before.state is entry.state:
             return

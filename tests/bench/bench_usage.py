@@ -17,14 +17,14 @@ import asyncpg
 from rich.console import Console
 from rich.table import Table
 
-from queuectl.control.leader.accounting import Accountant, Facts
+from queuectl.control.leader.accounting import Accountant, UsageInputs
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
-from queuectl.domain.accounting import Held, Mark, Phase, Subject
+from queuectl.domain.accounting import FlavorGpus, Mark, Phase, Subject
 from queuectl.domain.events import Admit
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
-from queuectl.domain.ledger import Change
+from queuectl.domain.ledger import EntryChange
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import QueueConfig, ResourceFlavor
 from queuectl.domain.reports import Grouping, Period
@@ -35,7 +35,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.reports.fragmentation import free_gpus
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
-from queuectl.state.samples import LookLog
+from queuectl.state.samples import SampleLog
 from tests.bench.bench_store import EIGHT_NODES
 from tests.db.lives import step, submitted
 from tests.support.postgres import server_directory
@@ -47,7 +47,7 @@ WAITING = 2_000
 NODES = 5_000
 TICK = 60.0
 START = 1_700_000_000.0
-HELD = (Held("h100", "on-demand", 8),)
+HELD = (FlavorGpus("h100", "on-demand", 8),)
 CONFIG = QueueConfig(flavors={"h100": ResourceFlavor("h100")})
 
 Sample = tuple[float, float]  # seconds of wall and of this process's CPU
@@ -68,13 +68,13 @@ class Bench:
         self.store = store
         self.epoch = epoch
         self.now = START
-        self.looks = LookLog()
+        self.samples = SampleLog()
         self.snapshot = fleet()
-        facts = Facts(
+        facts = UsageInputs(
             marker=Marker(Mirror({})),
             live=lambda: (),
             config=lambda: CONFIG,
-            looks=self.looks.of,
+            samples=self.samples.of,
             picture=lambda: self.snapshot,
         )
         self.accountant = Accountant(store.usage, facts, lambda: self.now, epoch, PlannerCache())
@@ -91,7 +91,7 @@ class Bench:
         await self._commit(admitted)
         return time.perf_counter() - began, time.process_time() - used
 
-    async def _commit(self, changes: list[Change]) -> None:
+    async def _commit(self, changes: list[EntryChange]) -> None:
         await self.store.commit(changes, epoch=self.epoch, revision=0, cycle=1)
 
     async def populate(self) -> None:
@@ -115,7 +115,7 @@ class Bench:
         uses = {
             uid: GangUse(uid, 1, UseState.ACTIVE, START, self.now, 0.5, 1.0, "") for uid in uids
         }
-        self.looks.note(uses, self.now)
+        self.samples.note(uses, self.now)
         began, used = time.perf_counter(), time.process_time()
         await self.accountant.account()
         return time.perf_counter() - began, time.process_time() - used

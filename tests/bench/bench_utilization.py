@@ -20,8 +20,8 @@ import numpy as np
 
 from queuectl.domain.queues import IdleReclaim
 from queuectl.localcluster.exposition import Dialect, render
-from queuectl.localcluster.gpus import Bay, Load, parse_profile
-from queuectl.localcluster.progress import Lines
+from queuectl.localcluster.gpus import Load, NodeDevices, parse_profile
+from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.utilization import UseTracker
@@ -83,7 +83,7 @@ async def from_prometheus(nodes: int, rounds: int) -> str:
         path = Path(folder) / "history.txt"
         with path.open("w") as file:
             file.writelines(history(nodes, now))
-        server = Prometheus.start([], history=path, progress=Lines())
+        server = Prometheus.start([], history=path, progress=LineProgress())
     with server:
         source = PrometheusSource(server.url, scrape_seconds=SCRAPE, timeout=120.0)
         held, before = gangs(nodes, now), grown()
@@ -92,9 +92,9 @@ async def from_prometheus(nodes: int, rounds: int) -> str:
         for _ in range(rounds):
             tracker = UseTracker(SCRAPE)
             cpu, wall, theirs = time.process_time(), time.perf_counter(), server.cpu_seconds()
-            recent = await source.look(RECENT, now, known)
+            recent = await source.sample(RECENT, now, known)
             windows = tracker.windows(held, recent)
-            longer = {window: await source.look(window, now, known) for window in windows}
+            longer = {window: await source.sample(window, now, known) for window in windows}
             uses = tracker.judge(held, recent, longer)
             took.append(
                 (
@@ -114,7 +114,7 @@ async def from_exporters(nodes: int, rounds: int) -> str:
     texts: dict[str, bytes | str] = {}
     for node in range(nodes):
         profile = parse_profile("idle" if does_nothing(node) else "busy")
-        bay = Bay(f"n{node}", GPUS)
+        bay = NodeDevices(f"n{node}", GPUS)
         bay.put(Load("team", f"train-{node}", f"uid-{node}", f"n{node}", GPUS, profile, now))
         texts[f"http://{node}"] = render(bay.seats, [], Dialect(), now).encode()
     held = gangs(nodes, now)
@@ -127,7 +127,7 @@ async def from_exporters(nodes: int, rounds: int) -> str:
         cpu, wall = time.process_time(), time.perf_counter()
         source._keep(at, texts)
         source._scraped_at = at
-        recent = await source.look(RECENT, at, known)
+        recent = await source.sample(RECENT, at, known)
         tracker.judge(held, recent, {})
         took.append((time.process_time() - cpu, 0.0, time.perf_counter() - wall))
     await source.close()

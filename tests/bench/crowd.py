@@ -93,7 +93,9 @@ class World:
 
     async def start(self, role: str) -> None:
         """One more controller; the first one leads."""
-        store, desk = [await PostgresStore.connect(DatabaseSettings(self._url)) for _ in range(2)]
+        store, command_service = [
+            await PostgresStore.connect(DatabaseSettings(self._url)) for _ in range(2)
+        ]
         supervisor = Supervisor(
             store=store,
             cluster=self.cluster,
@@ -102,7 +104,7 @@ class World:
             clock=SteadyClock(),
             job_resources={kind.plural: kind.kind for kind in KINDS.values()},
         )
-        self.controllers[role] = Controller(supervisor, desk, Metrics())
+        self.controllers[role] = Controller(supervisor, command_service, Metrics())
         self._running.append(asyncio.create_task(supervisor.run(self._stop)))
         await self.until(lambda: not supervisor.blockers(), f"{role} ready")
 

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from queuectl.api.app import create_app
-from queuectl.api.auth.layers import Authenticated
+from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.server import Address, WebServer
 from queuectl.control.composition import Controller
 from queuectl.web.app import add_dashboard
@@ -19,7 +19,7 @@ from queuectl.web.app import add_dashboard
 
 @asynccontextmanager
 async def served(
-    parts: Controller, authenticated: Authenticated | None = None
+    parts: Controller, authenticated: AuthenticationLayer | None = None
 ) -> AsyncIterator[str]:
     """The address of REST and dashboard until the block ends. ``authenticated``: as for :func:`create_app`."""
     app = create_app(
@@ -27,7 +27,7 @@ async def served(
         parts,
         parts.metrics.registry,
         parts,
-        lookout=parts,
+        cluster_reader=parts,
         authenticated=authenticated,
     )
     signs_in = authenticated is not None

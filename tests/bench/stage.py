@@ -18,7 +18,7 @@ from queuectl.demo.audit import Finding, checks
 from queuectl.demo.controller import Controller, install
 from queuectl.demo.manifests import Document, namespaces
 from queuectl.demo.recorder import Recorder, Recording
-from queuectl.demo.rest import Rest
+from queuectl.demo.rest import ApiConnection
 from queuectl.domain.records import JobRecord, PodPhase, PodRecord
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import get_plain
@@ -45,7 +45,7 @@ class Stage:
     cluster: LocalCluster
     recorder: Recorder
     controller: Controller | None = None
-    rest: Rest | None = None
+    rest: ApiConnection | None = None
     submitted: dict[str, float] = field(default_factory=dict)
 
     def submit(self, *jobs: Document) -> None:
@@ -226,7 +226,10 @@ def stage(
         controller = Controller.start(cluster, settings)
         try:
             controller.wait_ready()
-            with Rest(controller.api) as rest, Recorder(cluster.kubeconfig, ["Job"]) as recorder:
+            with (
+                ApiConnection(controller.api) as rest,
+                Recorder(cluster.kubeconfig, ["Job"]) as recorder,
+            ):
                 rest.apply(config)
                 yield Stage(cluster, recorder, controller, rest)
         finally:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from queuectl.demo.controller import install
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
-from queuectl.localcluster.progress import Lines
+from queuectl.localcluster.progress import LineProgress
 from tests.chaos.suite import chaos
 from tests.system.conftest import NODES
 
@@ -31,7 +31,7 @@ def main() -> int:
 
     nodes: NodeSpec = NODES
     spec = ClusterSpec(nodes=(nodes,), fsync=False)
-    with LocalCluster.start(spec, progress=Lines()) as cluster:
+    with LocalCluster.start(spec, progress=LineProgress()) as cluster:
         install(cluster)
         result = chaos(cluster, seed, seconds=seconds, save=Path("chaos-failures"), say=say)
     print(result.table())

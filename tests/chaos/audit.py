@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from queuectl.db.engine import DatabaseSettings
 from queuectl.demo.audit import Capacity, Check, Domain, Once, Quota, Whole
 from queuectl.demo.recorder import Event, Recording
-from queuectl.demo.replay import Picture, Replay
+from queuectl.demo.replay import ObservedState, Replay
 from queuectl.domain.consistency import violations
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import GPU
@@ -40,7 +40,7 @@ class Auditor:
     """
 
     stage: Stage
-    picture: Picture = field(default_factory=Picture)
+    picture: ObservedState = field(default_factory=ObservedState)
     problems: list[str] = field(default_factory=list)
     steps: int = 0
     gaps: int = 0

@@ -23,7 +23,7 @@ from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo.controller import ACCOUNT, Controller
 from queuectl.demo.recorder import Recorder
-from queuectl.demo.rest import ApiRefused, Rest
+from queuectl.demo.rest import ApiConnection, ApiRefused
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import Client, get_plain
 from tests.support.relay import Relay, http_relay, postgres_relay
@@ -156,7 +156,7 @@ class Stage:
         """POST to the API of any controller; whether it was taken."""
         for controller in self.controllers:
             try:
-                with Rest(controller.api, timeout=3.0) as rest:
+                with ApiConnection(controller.api, timeout=3.0) as rest:
                     rest._ask("POST", path)
             except ApiRefused:
                 continue
@@ -169,7 +169,7 @@ class Stage:
         def applied() -> bool:
             for controller in self.controllers:
                 try:
-                    with Rest(controller.api, timeout=5.0) as rest:
+                    with ApiConnection(controller.api, timeout=5.0) as rest:
                         rest.apply(documents)
                 except ApiRefused:
                     continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuectl.cli import connection
-from queuectl.cli.connection import Means
+from queuectl.cli.connection import ConnectionOptions
 from queuectl.cli.doctor import cluster
 from queuectl.cli.doctor.findings import Finding, Level
 from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
@@ -19,7 +19,7 @@ BINDING = (
 
 async def examined(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """What it says to whoever may do everything."""
-    chosen = Means(kubeconfig=str(plane.cluster.kubeconfig))
+    chosen = ConnectionOptions(kubeconfig=str(plane.cluster.kubeconfig))
     monkeypatch.setattr(cluster, "means", lambda: chosen)
     assert connection.means() != chosen
     return await cluster.examine(SYSTEM_NAMESPACE, None, None)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.errors import ClusterUnavailable, WriteConflict
-from queuectl.domain.records import Listed
+from queuectl.domain.records import ListCompleted
 from queuectl.localcluster import NodeSpec
 from queuectl.objects.kinds import KINDS
 from queuectl.objects.kubernetes.pods import pin_patch
@@ -199,7 +199,7 @@ async def watching(cluster: FakeCluster, lists: list[str] | None = None) -> Asyn
     def sink(deltas: Any) -> None:
         view.sink(deltas)
         if lists is not None:
-            lists.extend(delta.resource for delta in deltas if isinstance(delta, Listed))
+            lists.extend(delta.resource for delta in deltas if isinstance(delta, ListCompleted))
 
     task = asyncio.create_task(cluster.watch(sink, view.synced.append))
     await turns()

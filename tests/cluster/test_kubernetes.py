@@ -27,7 +27,7 @@ from queuectl.domain.errors import (
     WriteConflict,
     WriteRefused,
 )
-from queuectl.domain.records import Delta, Listed
+from queuectl.domain.records import Delta, ListCompleted
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL, GATE
 from queuectl.objects.kinds import KINDS, path
 from queuectl.telemetry.metrics import Metrics
@@ -522,7 +522,7 @@ async def test_queuectl_may_list_by_pages_where_a_watch_list_is_refused(
     following.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await following
-    assert any(isinstance(delta, Listed) for delta in received)
+    assert any(isinstance(delta, ListCompleted) for delta in received)
 
 
 async def refused(

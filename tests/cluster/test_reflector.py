@@ -20,7 +20,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.cluster.reflector import Pace, Reflector
 from queuectl.cluster.resources import watched
 from queuectl.cluster.stream import INITIAL_EVENTS_END
-from queuectl.domain.records import Deleted, Delta, Listed, Upserted
+from queuectl.domain.records import Deleted, Delta, ListCompleted, Upserted
 from tests.cluster.test_client import kubeconfig
 
 PODS = next(resource for resource in watched() if resource.name == "pods")
@@ -136,7 +136,7 @@ def tell(delta: Delta) -> str:
             return "+" + getattr(record, "name", "?")
         case Deleted():
             return "-" + delta.key
-        case Listed():
+        case ListCompleted():
             return "=" + ",".join(sorted(delta.keys))
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from queuectl.cluster.client import Expired
 from queuectl.cluster.resources import Resource, watched
-from queuectl.cluster.stream import INITIAL_EVENTS_END, Feed, Lines, key_of
+from queuectl.cluster.stream import INITIAL_EVENTS_END, Feed, LineSplitter, key_of
 from queuectl.domain.errors import ClusterUnavailable
-from queuectl.domain.records import Deleted, Delta, Listed, Upserted
+from queuectl.domain.records import Deleted, Delta, ListCompleted, Upserted
 from tests.support.jobs import batch_job
 
 RESOURCES = {resource.name: resource for resource in watched()}
@@ -55,7 +55,7 @@ def told(delta: Delta) -> tuple[str, str]:
             return "+", key_of(record)
         case Deleted():
             return "-", delta.key
-        case Listed():
+        case ListCompleted():
             return "=", ",".join(sorted(delta.keys))
 
 
@@ -63,7 +63,7 @@ def told(delta: Delta) -> tuple[str, str]:
 def test_lines_come_out_whole_wherever_they_are_cut(cuts: list[int]) -> None:
     whole = b"".join(b'{"n":%d}\n' % n for n in range(40))
     points = [0, *sorted(cuts), len(whole)]
-    lines = Lines()
+    lines = LineSplitter()
     found: list[bytes] = []
     for left, right in pairwise(points):
         found += lines.feed(whole[left:right])

@@ -14,7 +14,7 @@ from queuectl.domain.records import (
     Delta,
     JobRecord,
     LimitRangeRecord,
-    Listed,
+    ListCompleted,
     NodeRecord,
     PodRecord,
     ResourceQuotaRecord,
@@ -53,7 +53,7 @@ class View:
                     self.limit_ranges[found.uid] = found
                 case Deleted():
                     self._drop(delta.resource, {delta.key})
-                case Listed():
+                case ListCompleted():
                     self._drop(delta.resource, self._keys(delta.resource) - delta.keys)
 
     def _drop(self, resource: str, gone: set[str]) -> None:

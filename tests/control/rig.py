@@ -22,16 +22,16 @@ from queuectl.control.leader.loop import Loop
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.usage import UsageBooks
+from queuectl.db.usage import UsageLedger
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
-from queuectl.domain.broadcast import Findings
+from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command
 from queuectl.domain.consistency import violations
 from queuectl.domain.decisions import Decision
 from queuectl.domain.errors import Fenced, StoreUnavailable
 from queuectl.domain.folding import Fold
-from queuectl.domain.ledger import Change, Document, Entry, Loaded, State
+from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded, State
 from queuectl.domain.pastuse import Used
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
@@ -97,7 +97,7 @@ class Guillotine:
 class KillingUsage:
     """The real usage ledger; an entry in it may be the controller's last act."""
 
-    real: UsageBooks
+    real: UsageLedger
     accounts: Guillotine
 
     def __getattr__(self, name: str) -> Any:
@@ -138,7 +138,7 @@ class KillingStore:
 
     async def commit(
         self,
-        changes: Sequence[Change],
+        changes: Sequence[EntryChange],
         *,
         epoch: int,
         revision: int | None,
@@ -177,10 +177,10 @@ class KillingStore:
     async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
         await self.store.keep_refused(plan, content)
 
-    async def keep_findings(self, found: Findings, *, epoch: int) -> None:
+    async def keep_findings(self, found: LeaderFindings, *, epoch: int) -> None:
         await self.store.keep_findings(found, epoch=epoch)
 
-    async def findings(self, known: float) -> Findings | None:
+    async def findings(self, known: float) -> LeaderFindings | None:
         return await self.store.findings(known)
 
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
@@ -377,7 +377,9 @@ class Rig:
 
     async def _follow(self, loop: Loop) -> None:
         while True:
-            await patiently(lambda: self.leader_store.config_changed(loop.books.config.revision))
+            await patiently(
+                lambda: self.leader_store.config_changed(loop.leader_state.config.revision)
+            )
             await patiently(loop.configuration_changed)
 
     async def _obey(self, loop: Loop) -> None:

@@ -62,7 +62,7 @@ def previewer(world: Rig) -> Previewer:
 
     async def look() -> ClusterView:
         assert world.loop is not None
-        return ClusterView(world.loop.books.snapshot(seek_room=False))
+        return ClusterView(world.loop.leader_state.snapshot(seek_room=False))
 
     return Previewer(look, PlannerThrottle(1.0), PlannerCache())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from queuectl.control.leader.record import record_of
-from queuectl.domain.ledger import Change, State
+from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.plan import Plan
 from tests.control.rig import gang, rig
 from tests.db.lives import submitted
@@ -62,6 +62,6 @@ async def test_cycles_that_find_nothing_new_leave_no_record(database_url: str) -
 
 def test_changes_that_are_not_worth_a_line_of_history_are_not_worth_a_record() -> None:
     new = submitted("u1")
-    quiet = Change(new.after, new.after, new.at, note=None)
+    quiet = EntryChange(new.after, new.after, new.at, note=None)
     assert record_of(snapshot_of([]), Plan(), [quiet], 0.1) is None
     assert record_of(snapshot_of([]), Plan(), [quiet, new], 0.1) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from queuectl.control.leader.estimates import Estimator
 from queuectl.domain.ledger import Document, State
-from queuectl.domain.queries import Line
+from queuectl.domain.queries import QueuePosition
 from queuectl.state.estimates import ENOUGH
 from tests.control.rig import Rig, gang, rig
 from tests.control.test_pastuse import Clock
@@ -19,10 +19,10 @@ def limited(name: str, seconds: int) -> Document:
 async def estimates(world: Rig) -> dict[str, float]:
     """Made now: the leader itself makes them too seldom for a test."""
     assert world.loop is not None
-    books, metrics = world.loop.books, world.metrics.estimates
-    maker = Estimator(books, world.store.usage, metrics, world.clock)
+    leader_state, metrics = world.loop.leader_state, world.metrics.estimates
+    maker = Estimator(leader_state, world.store.usage, metrics, world.clock)
     await maker.estimate()
-    return dict(books.estimates.starts)
+    return dict(leader_state.estimates.starts)
 
 
 async def dismiss(world: Rig) -> None:
@@ -44,7 +44,7 @@ async def test_a_gang_in_line_is_told_when_what_runs_must_have_ended(database_ur
         waits = world.cluster.submit(gang("Job", "waits", 2))
 
         async def in_line() -> bool:
-            return await world.store.positions([waits]) == {waits: Line(1, 1)}
+            return await world.store.positions([waits]) == {waits: QueuePosition(1, 1)}
 
         await world.until(in_line, "it waits")
         assert entry.started_at is not None
@@ -77,10 +77,10 @@ async def test_a_new_leader_knows_how_long_gangs_ran_before_it_came(database_url
         await dismiss(world)
 
         def told() -> bool:
-            return world.loop is not None and waits in world.loop.books.estimates.starts
+            return world.loop is not None and waits in world.loop.leader_state.estimates.starts
 
         await world.until(told, "the new leader estimates")
         assert world.loop is not None
         assert entry.started_at is not None
-        start = world.loop.books.estimates.starts[waits]
+        start = world.loop.leader_state.estimates.starts[waits]
         assert abs(start - (entry.started_at + 100.0)) < 0.001

@@ -11,7 +11,7 @@ import pytest
 from queuectl.control.leader import broadcast
 from queuectl.control.leader.broadcast import Broadcast, share
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.domain.broadcast import Findings
+from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.errors import Fenced
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
@@ -33,7 +33,7 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.store = MemoryStore()
-        self.books = LeaderState(Mirror({}), SolverLimits(), 10.0, self.clock, 10.0)
+        self.leader_state = LeaderState(Mirror({}), SolverLimits(), 10.0, self.clock, 10.0)
         self.other = Broadcast(MemoryStore(self.store.database), self.clock, FRESH)
 
     def clock(self) -> float:
@@ -42,7 +42,7 @@ class World:
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[asyncio.Task[None]]:
         epoch = await self.store.take_over("leader", 0)
-        sharing = asyncio.create_task(share(self.books, self.store, self.clock, epoch))
+        sharing = asyncio.create_task(share(self.leader_state, self.store, self.clock, epoch))
         following = asyncio.create_task(self.other.follow(lambda: True))
         yield sharing
         for task in (sharing, following):
@@ -61,35 +61,35 @@ async def test_each_new_look_and_estimate_is_heard() -> None:
     world = World()
     async with world.leading():
         await world.hears({}, {})
-        world.books.gang_uses = {"u1": IDLE}
+        world.leader_state.gang_uses = {"u1": IDLE}
         await world.hears({"u1": IDLE}, {})
         world.now += 1
-        world.books.estimates.starts = {"w1": 160.0}
+        world.leader_state.estimates.starts = {"w1": 160.0}
         await world.hears({"u1": IDLE}, {"w1": 160.0})
         world.now += 1
-        world.books.gang_uses = {}
+        world.leader_state.gang_uses = {}
         await world.hears({}, {"w1": 160.0})
 
 
 async def test_what_is_too_old_is_not_told() -> None:
     world = World()
-    world.books.gang_uses = {"u1": IDLE}
+    world.leader_state.gang_uses = {"u1": IDLE}
     async with world.leading():
         await world.hears({"u1": IDLE}, {})
     world.now += FRESH
     assert world.other.now.uses == {"u1": IDLE}
     world.now += 0.001
-    assert world.other.now == Findings()
+    assert world.other.now == LeaderFindings()
 
 
 async def test_without_a_database_what_is_known_stays_and_the_newest_is_told_afterwards() -> None:
     world = World()
-    world.books.gang_uses = {"u1": IDLE}
+    world.leader_state.gang_uses = {"u1": IDLE}
     async with world.leading() as sharing:
         await world.hears({"u1": IDLE}, {})
         world.store.database.down = True
         world.now += 1
-        world.books.gang_uses = {}
+        world.leader_state.gang_uses = {}
         for _ in range(20):
             await asyncio.sleep(0)
         assert not sharing.done()
@@ -103,7 +103,7 @@ async def test_a_deposed_leader_tells_nothing_more() -> None:
     async with world.leading() as sharing:
         await world.hears({}, {})
         await world.store.take_over("another", 0)
-        world.books.gang_uses = {"u1": IDLE}
+        world.leader_state.gang_uses = {"u1": IDLE}
         with pytest.raises(Fenced):
             await sharing
         assert world.other.now.uses == {}
@@ -111,10 +111,10 @@ async def test_a_deposed_leader_tells_nothing_more() -> None:
 
 async def test_who_leads_does_not_listen() -> None:
     world = World()
-    await world.store.keep_findings(Findings(100.0, {"u1": IDLE}, {}), epoch=0)
+    await world.store.keep_findings(LeaderFindings(100.0, {"u1": IDLE}, {}), epoch=0)
     following = asyncio.create_task(world.other.follow(lambda: False))
     for _ in range(20):
         await asyncio.sleep(0)
-    assert world.other.now == Findings()
+    assert world.other.now == LeaderFindings()
     following.cancel()
     await asyncio.wait({following})

@@ -16,7 +16,7 @@ from queuectl.control.leader.loop import Loop
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
 from queuectl.demo import manifests as m
-from queuectl.domain.ledger import Change, Document, Loaded, State
+from queuectl.domain.ledger import Document, EntryChange, Loaded, State
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
@@ -41,7 +41,7 @@ class Follower(Supervisor):
 
         async def noted() -> None:
             await take_in()
-            self.taken.append(loop.books.config)
+            self.taken.append(loop.leader_state.config)
 
         loop.configuration_changed = noted  # type: ignore[method-assign]
         await super()._reign(loop, epoch)
@@ -116,7 +116,8 @@ async def test_a_change_that_is_written_while_everything_is_loaded_is_not_lost(
     async with following(store) as leader:
         await until(
             lambda: (
-                (books := leader._books()) is not None and books.config.revision == len(others) + 1
+                (leader_state := leader._leader_state()) is not None
+                and leader_state.config.revision == len(others) + 1
             )
         )
 
@@ -161,7 +162,7 @@ def overtake(
     commit, load = world.store.commit, world.store.load
     seen = Overtaken()
 
-    async def overtaken(changes: Sequence[Change], **rest: Any) -> None:
+    async def overtaken(changes: Sequence[EntryChange], **rest: Any) -> None:
         wants = {(c.after.uid, c.note.reason.code) for c in changes if c.note is not None}
         if rest["revision"] is not None and wanted in wants and not seen.plan:
             seen.plan = wants
@@ -215,7 +216,7 @@ async def test_edits_of_a_local_queue_at_every_plan_hold_up_no_other(
         noise: list[dict[str, Any]] = []
         commit = world.store.commit
 
-        async def overtaken(changes: Sequence[Change], **rest: Any) -> None:
+        async def overtaken(changes: Sequence[EntryChange], **rest: Any) -> None:
             if rest["revision"] is not None and noise:
                 noise.reverse()
                 document = m.local_queue("default", "noisy", "pool")
@@ -252,7 +253,7 @@ async def test_a_deleted_local_queue_starts_nothing(
         commit = world.store.commit
         deleted: list[DocumentKey] = []
 
-        async def overtaken(changes: Sequence[Change], **rest: Any) -> None:
+        async def overtaken(changes: Sequence[EntryChange], **rest: Any) -> None:
             if rest["revision"] is not None and not deleted:
                 deleted.append(DocumentKey("LocalQueue", "default", "noisy"))
                 await world.store.delete_config(deleted[0])

@@ -9,7 +9,7 @@ import pytest
 from queuectl.control.leader.force_delete import ForceDeletion
 from queuectl.domain.commands import Action
 from queuectl.domain.fleet import Node
-from queuectl.domain.ledger import Change, Entry, Intent, State
+from queuectl.domain.ledger import Entry, EntryChange, Intent, State
 from queuectl.domain.records import Deleted, NodeRecord, PodRecord, Upserted
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -77,5 +77,5 @@ def test_a_node_must_be_dead_for_the_whole_time_without_a_break() -> None:
     assert due(620.0, 6, ready=False) == ["train-0"]
     mirror.apply([Deleted("nodes", "n1", 7)])
     assert [pod.name for _, pod in force.due(621.0)] == ["train-0"]
-    ledger.apply([Change(entry, replace(entry, state=State.RUNNING, intent=None), 1.0)])
+    ledger.apply([EntryChange(entry, replace(entry, state=State.RUNNING, intent=None), 1.0)])
     assert list(force.due(9e9)) == []

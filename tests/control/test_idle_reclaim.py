@@ -48,8 +48,8 @@ class Watched:
         loop = self.world.loop
         if loop is None or self.blind:
             return
-        before, uses = loop.books.gang_uses, {}
-        for entry in loop.books.ledger.entries(State.RUNNING):
+        before, uses = loop.leader_state.gang_uses, {}
+        for entry in loop.leader_state.ledger.entries(State.RUNNING):
             state = UseState.IDLE if entry.uid in self.idle else UseState.ACTIVE
             uses[entry.uid] = self._use(
                 entry, UseState.UNKNOWN if self.unknown else state, before.get(entry.uid)
@@ -173,8 +173,12 @@ class TestAlways:
             now = watched.clock.now
 
             async def in_it() -> bool:
-                books = await watched.world.store.usage.books()
-                return books.until is not None and books.until > now and not books.meters
+                leader_state = await watched.world.store.usage.progress()
+                return (
+                    leader_state.until is not None
+                    and leader_state.until > now
+                    and not leader_state.meters
+                )
 
             await watched.until(in_it, "the usage ledger is complete")
             period = Period.around(now - 2 * HOUR, now + HOUR)
@@ -207,7 +211,7 @@ class TestAlways:
             uid = await one_idle(watched)
             await watched.until_told(uid, Code.IDLE_GPUS)
             assert watched.world.loop is not None
-            watched.world.loop.books.load(await watched.world.store.load())
+            watched.world.loop.leader_state.load(await watched.world.store.load())
             await watched.until_state(uid, State.BACKOFF)
             assert len(await watched.lines(uid, Code.IDLE_GPUS)) == 2
 

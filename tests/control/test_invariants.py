@@ -17,7 +17,7 @@ from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Level
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.domain.invariants import VIOLATED, Invariant
-from queuectl.domain.ledger import Change, Document, Entry, State
+from queuectl.domain.ledger import Document, Entry, EntryChange, State
 from queuectl.domain.workload import Placement
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import FixedDiagnoser, FixedHealth
@@ -31,10 +31,10 @@ ATTEMPT = "queuectl.dev/attempt"
 def believe(world: Rig, uid: str, change: Callable[[Entry], Entry]) -> None:
     """The leader's memory says something else of a gang."""
     assert world.loop is not None
-    ledger = world.loop.books.ledger
+    ledger = world.loop.leader_state.ledger
     entry = ledger.get(uid)
     assert entry is not None
-    ledger.apply([Change(entry, change(entry), 0.0)])
+    ledger.apply([EntryChange(entry, change(entry), 0.0)])
 
 
 def fields_disagree(world: Rig, uid: str) -> None:

@@ -39,7 +39,7 @@ def cpus(world: Rig, uid: str) -> list[int]:
 def asked(world: Rig, uid: str) -> set[int]:
     """CPU that one pod of each podset is planned with."""
     assert world.loop is not None
-    snapshot = world.loop.books.snapshot(seek_room=False)
+    snapshot = world.loop.leader_state.snapshot(seek_room=False)
     workloads = [p.workload for p in snapshot.pending] + [a.workload for a in snapshot.admitted]
     (podsets,) = (workload.podsets for workload in workloads if workload.uid == uid)
     return {podset.shape.requests[CPU] for podset in podsets}

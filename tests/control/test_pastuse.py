@@ -11,7 +11,7 @@ import pytest
 
 from queuectl.demo import manifests as m
 from queuectl.domain.ledger import State
-from queuectl.domain.pastuse import Account, Used
+from queuectl.domain.pastuse import PastUseAccount, Used
 from tests.control.rig import Rig, gang, rig
 
 DAY = 86400.0
@@ -72,7 +72,7 @@ def shown(world: Rig, queue: str) -> float | None:
 
 async def sampled(world: Rig, queue: str, now: float) -> float:
     """What the database says of a LocalQueue, once it is as of ``now``."""
-    account = Account.of_local_queue("default", queue)
+    account = PastUseAccount.of_local_queue("default", queue)
 
     async def known() -> bool:
         return any(u.account == account and u.at == now for u in await world.store.past_use())
@@ -166,9 +166,9 @@ async def test_a_local_queue_from_kueue_starts_with_what_it_used_there(database_
     clock = Clock()
     async with shared_pool(database_url, clock) as world:
         await world.until(
-            lambda: world.loop and world.loop.books.config.revision, "the controller leads"
+            lambda: world.loop and world.loop.leader_state.config.revision, "the controller leads"
         )
-        late = Account.of_local_queue("default", "late")
+        late = PastUseAccount.of_local_queue("default", "late")
         await world.store.start_use([Used(late, clock.now, {"nvidia.com/gpu": 6.0})])
         await world.store.put_config(m.local_queue("default", "late", "pool"))
         await world.until(lambda: shown(world, "late") == 6.0, "it is known")

@@ -40,7 +40,7 @@ def quota(config: QueueConfig) -> int:
 async def quota_is(world: Rig, gpus: int) -> None:
     def so() -> bool:
         assert world.loop is not None
-        return quota(world.loop.books.config) == gpus
+        return quota(world.loop.leader_state.config) == gpus
 
     await world.until(so, f"quota {gpus}")
 

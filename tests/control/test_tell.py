@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import pytest
 
 from queuectl.control.leader.events import EventRecorder
-from queuectl.domain.events import Event, Refuse, Remarked
-from queuectl.domain.ledger import Change
+from queuectl.domain.events import Event, NoteAdded, Refuse
+from queuectl.domain.ledger import EntryChange
 from queuectl.domain.reasons import Code, Reason
 from tests.api.support import LIVES, live_through
 from tests.doubles.cluster import FakeCluster
@@ -18,26 +18,26 @@ from tests.support.jobs import batch_job
 FASTER = 10_000.0  # Events a second
 
 
-def told(changes: Iterable[Change], cluster: FakeCluster) -> list[str]:
+def told(changes: Iterable[EntryChange], cluster: FakeCluster) -> list[str]:
     """Reasons of the Events on a job to which all of this happened before the first word was written."""
     tell(changes, cluster)
     return [event.reason for event in cluster.events]
 
 
-def tell(changes: Iterable[Change], cluster: FakeCluster) -> None:
+def tell(changes: Iterable[EntryChange], cluster: FakeCluster) -> None:
     async def run() -> None:
-        teller = EventRecorder(
+        presenter = EventRecorder(
             cluster, cluster.job, lambda: True, {"default", "team-a"}, per_second=FASTER, after=0.0
         )
-        teller.tell(changes)
-        task = asyncio.create_task(teller.run())
+        presenter.tell(changes)
+        task = asyncio.create_task(presenter.run())
         await asyncio.sleep(0.05)
         task.cancel()
 
     asyncio.run(run())
 
 
-def lived(*events: Event) -> tuple[list[Change], FakeCluster]:
+def lived(*events: Event) -> tuple[list[EntryChange], FakeCluster]:
     cluster = FakeCluster()
     record = cluster.job(cluster.submit(batch_job("train")))
     return live_through(record, *events), cluster
@@ -52,7 +52,7 @@ def test_why_it_was_evicted_is_told_though_it_is_queued_again_by_then() -> None:
 
 
 def test_a_warning_takes_no_news_away_and_is_not_taken_away() -> None:
-    warned = Remarked(Reason(Code.IDLE_GPUS, "does nothing"))
+    warned = NoteAdded(Reason(Code.IDLE_GPUS, "does nothing"))
     assert told(*lived(*LIVES["running"], warned)) == ["PodsReady", "IdleGPUs"]
 
 
@@ -63,7 +63,7 @@ NAMING = "behind team-a/secret and default/mine; runs pytorch/pytorch"
     ("life", "event"),
     [
         ("pending", Refuse(Reason(Code.WAITING_IN_ORDER, NAMING))),
-        ("running", Remarked(Reason(Code.IDLE_GPUS, NAMING))),
+        ("running", NoteAdded(Reason(Code.IDLE_GPUS, NAMING))),
     ],
 )
 def test_gangs_of_other_namespaces_are_not_named(life: str, event: Event) -> None:

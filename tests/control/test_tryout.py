@@ -9,13 +9,13 @@ from queuectl.control.questions.viewer import Viewer
 from queuectl.control.questions.what_if import WhatIfPlanner
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import State
-from queuectl.domain.what_if import Trial
+from queuectl.domain.what_if import WhatIfResult
 from queuectl.objects.files.what_if import WhatIf
 from queuectl.planner.cache import PlannerCache
 from tests.control.rig import Rig, gang, rig
 
 
-async def asked(world: Rig, question: WhatIf) -> Trial:
+async def asked(world: Rig, question: WhatIf) -> WhatIfResult:
     """Of the process that leads."""
     loop = world.loop
     assert loop is not None
@@ -24,7 +24,7 @@ async def asked(world: Rig, question: WhatIf) -> Trial:
         loop._mirror,
         world.settings.solver.limits,
         world.clock,
-        leading=lambda: loop.books,
+        leading=lambda: loop.leader_state,
         watching=lambda: True,
         heard=dict,
         throttle=PlannerThrottle(1.0),
@@ -86,7 +86,7 @@ async def test_a_question_that_cannot_be_read_does_not_end_the_others(database_u
             return_exceptions=True,
         )
         assert isinstance(wrong, BadInput)
-        assert isinstance(right, Trial)
+        assert isinstance(right, WhatIfResult)
 
 
 async def test_jobs_that_the_server_is_to_name_are_told_apart(database_url: str) -> None:

@@ -60,8 +60,8 @@ async def report(world: Rig) -> Report:
     end = world.clock()
 
     async def in_it() -> bool:
-        books = await world.store.usage.books()
-        return books.until is not None and books.until > end and not books.meters
+        progress = await world.store.usage.progress()
+        return progress.until is not None and progress.until > end and not progress.meters
 
     await world.until(in_it, "the usage ledger is complete")
     period = Period.around(end - 7200, end + 7200)

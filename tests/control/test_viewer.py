@@ -79,7 +79,7 @@ def made(
         mirror,
         limits,
         world.clock,
-        leading=lambda: loop.books if leads and loop is not None else None,
+        leading=lambda: loop.leader_state if leads and loop is not None else None,
         watching=lambda: watches,
         heard=lambda: heard or {},
         throttle=PlannerThrottle(1.0),
@@ -161,7 +161,7 @@ async def test_a_standby_that_has_followed_sees_what_one_sees_that_begins(
             mirror,
             world.settings.solver.limits,
             world.clock,
-            leading=lambda: world.loop.books if leads and world.loop is not None else None,
+            leading=lambda: world.loop.leader_state if leads and world.loop is not None else None,
             watching=lambda: True,
             heard=dict,
             throttle=PlannerThrottle(1.0),
@@ -303,7 +303,9 @@ async def test_a_standby_and_the_leader_know_pods_outside_the_queues(database_ur
             (occupancy,) = without_time(await other.cluster_map()).occupancies
             await world.until(
                 lambda: (
-                    world.loop is not None and world.loop.loaded and world.loop.books.unmanaged()
+                    world.loop is not None
+                    and world.loop.loaded
+                    and world.loop.leader_state.unmanaged()
                 ),
                 "the leader has counted it",
             )

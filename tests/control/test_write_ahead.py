@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
-from queuectl.domain.ledger import Change, State
+from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
@@ -32,7 +32,7 @@ async def test_a_plan_waits_for_the_facts_it_was_made_from(
         written = asyncio.Event()
         commit = world.store.commit
 
-        async def slowly(changes: Sequence[Change], **rest: Any) -> None:
+        async def slowly(changes: Sequence[EntryChange], **rest: Any) -> None:
             facts = rest["revision"] is None
             happened.append("facts" if facts else "plan")
             if facts:
@@ -66,7 +66,7 @@ async def test_facts_that_were_not_written_are_seen_again_and_their_plan_is_drop
         commit = world.store.commit
         commits: list[tuple[bool, set[str]]] = []
 
-        async def failing(changes: Sequence[Change], **rest: Any) -> None:
+        async def failing(changes: Sequence[EntryChange], **rest: Any) -> None:
             commits.append((rest["revision"] is None, {change.after.uid for change in changes}))
             if len(commits) == 1:
                 raise error("not this time")

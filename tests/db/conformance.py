@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from queuectl.domain.broadcast import Findings
+from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Action, Answer, Command, CommandFilter, CommandState
 from queuectl.domain.decisions import KEPT_SECONDS, Decision
 from queuectl.domain.errors import (
@@ -24,20 +24,26 @@ from queuectl.domain.errors import (
 from queuectl.domain.estimates import Run
 from queuectl.domain.events import (
     Admit,
-    Asked,
-    Described,
+    CommandReceived,
     Drained,
-    Echoed,
     Ended,
     Evict,
-    Gone,
+    ObjectChanged,
+    ObjectDeleted,
     Refuse,
     RetryDue,
+    StartConfirmed,
 )
-from queuectl.domain.ledger import Change, Entry, Spent, State
-from queuectl.domain.pastuse import Account, Scope, Used
+from queuectl.domain.ledger import Entry, EntryChange, MigrationCost, State
+from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.plan import Proof
-from queuectl.domain.queries import ConfigChanges, DocumentKey, Line, Tolerance, WorkloadFilter
+from queuectl.domain.queries import (
+    ConfigChanges,
+    DocumentKey,
+    QueuePosition,
+    Tolerance,
+    WorkloadFilter,
+)
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
@@ -58,9 +64,9 @@ QUEUE = {
 }
 
 
-BUSY = Used(Account.of_local_queue("team", "busy"), 7.5, {"cpu": 0.1, "nvidia.com/gpu": 8.0})
-CQ = Used(Account(Scope.CLUSTER_QUEUE, "gpus"), 8.0, {"nvidia.com/gpu": 1 / 3})
-FOUND = Findings(
+BUSY = Used(PastUseAccount.of_local_queue("team", "busy"), 7.5, {"cpu": 0.1, "nvidia.com/gpu": 8.0})
+CQ = Used(PastUseAccount(AccountScope.CLUSTER_QUEUE, "gpus"), 8.0, {"nvidia.com/gpu": 1 / 3})
+FOUND = LeaderFindings(
     10.5,
     {
         "u1": GangUse("u1", 2, UseState.ACTIVE, 3.0, 10.25, 1 / 3, 1.0, "busy: Größe", 0.5),
@@ -68,7 +74,7 @@ FOUND = Findings(
     },
     {"w1": 1e9 / 7},
 )
-USER = Used(Account(Scope.USER, "ann's"), 7.0, {"nvidia.com/gpu": 1e-9})
+USER = Used(PastUseAccount(AccountScope.USER, "ann's"), 7.0, {"nvidia.com/gpu": 1e-9})
 
 
 DECISION = Decision(
@@ -98,7 +104,7 @@ async def leader(store: AnyStore) -> int:
 
 
 async def commit(
-    store: AnyStore, epoch: int, *changes: Change, revision: int | None = None, cycle: int = 1
+    store: AnyStore, epoch: int, *changes: EntryChange, revision: int | None = None, cycle: int = 1
 ) -> None:
     await store.commit(changes, epoch=epoch, revision=revision, cycle=cycle)
 
@@ -150,7 +156,7 @@ class StoreConformance:
         epoch = await leader(store)
         waited = submitted("waited")
         await commit(store, epoch, waited)
-        await commit(store, epoch, step(waited.after, Gone()))
+        await commit(store, epoch, step(waited.after, ObjectDeleted()))
         for number, uid in enumerate(("a", "b", "c")):
             queued = submitted(uid, queue=f"q-{uid}")
             began = step(queued.after, Admit(HERE), 1700000010.0)
@@ -289,7 +295,7 @@ class StoreConformance:
         epoch = await leader(store)
         first = submitted("u1")
         admitted = step(first.after, Admit(HERE, {"tried": 3}), 1700000002.5)
-        echoed = step(admitted.after, Echoed())
+        echoed = step(admitted.after, StartConfirmed())
         assert echoed.note is None
         for number, change in enumerate((first, admitted, echoed), 5):
             await commit(store, epoch, change, submitted(f"x{number}"), cycle=number)
@@ -440,7 +446,7 @@ class StoreConformance:
         hold = await api.add_command(asked("u1", Action.HOLD, "r1"))
         boost = await api.add_command(asked("u1", Action.PRIORITY, "r2", 70))
         assert await store.commands() == (hold, boost)
-        held = step(first.after, Asked(hold))
+        held = step(first.after, CommandReceived(hold))
         await store.commit(
             [held], epoch=epoch, revision=None, cycle=1, answers=[Answer(hold.id, "done")]
         )
@@ -454,7 +460,7 @@ class StoreConformance:
         hold = await store.add_command(asked("u1", Action.HOLD, "r1"))
         answers = [Answer(hold.id, "done")]
         await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
-        held = step(first.after, Asked(hold))
+        held = step(first.after, CommandReceived(hold))
         with pytest.raises(StaleSnapshot):
             await store.commit([held], epoch=epoch, revision=None, cycle=1, answers=answers)
         assert await loaded(store) == {"u1": first.after}, "and nothing comes of the second time"
@@ -510,7 +516,7 @@ class StoreConformance:
         assert all(a is b for a, b in zip(same.entries, before.entries, strict=True))
         assert same.documents is before.documents
         started = step(second.after, Admit(HERE))
-        await commit(store, epoch, started, step(third.after, Gone()), fourth)
+        await commit(store, epoch, started, step(third.after, ObjectDeleted()), fourth)
         after = await store.follow(before)
         assert after == await store.load()
         assert [e.uid for e in after.entries] == ["u1", "u2", "u4"]
@@ -593,7 +599,7 @@ class StoreConformance:
         held = step(lives["held"].after, ask(Action.HOLD))
         await commit(store, epoch, given_up, held)
         ends = [(lives["old"], 1000.0), (lives["new"], 5000.0), (given_up, 1000.0), (held, 1000.0)]
-        await commit(store, epoch, *(step(c.after, Gone(), at) for c, at in ends))
+        await commit(store, epoch, *(step(c.after, ObjectDeleted(), at) for c, at in ends))
 
         async def left() -> set[str]:
             return {e.uid for e in (await store.list_workloads(WorkloadFilter())).entries}
@@ -753,7 +759,9 @@ class StoreConformance:
         epoch = await leader(store)
         old, older = submitted("u1", "train", at=90.0), submitted("u2", "train", at=80.0)
         await commit(store, epoch, old, older, submitted("u3", "train", kind="PyTorchJob"))
-        await commit(store, epoch, step(old.after, Gone()), step(older.after, Gone()))
+        await commit(
+            store, epoch, step(old.after, ObjectDeleted()), step(older.after, ObjectDeleted())
+        )
         gone = await store.find_workload("Job", "team-a", "train")
         assert gone is not None
         assert gone.uid == "u1"
@@ -787,8 +795,8 @@ class StoreConformance:
             store,
             epoch,
             admitted := step(first.after, Admit(HERE)),
-            step(third.after, Gone()),
-            step(fourth.after, Described("other", "cpus", 1, 1, 1)),
+            step(third.after, ObjectDeleted()),
+            step(fourth.after, ObjectChanged("other", "cpus", 1, 1, 1)),
         )
         page = await store.list_workloads(wanted)
         assert {entry.uid for entry in page.entries} == uids
@@ -835,7 +843,7 @@ class StoreConformance:
         epoch = await leader(store)
         first, second = submitted("u1", "train"), submitted("u2", "eval", namespace="team-b")
         await commit(store, epoch, first, second)
-        await commit(store, epoch, step(second.after, Gone()))
+        await commit(store, epoch, step(second.after, ObjectDeleted()))
         asked = ["u2", "nobody", "u1"]
         assert await store.workload_names(asked) == {"u1": "team-a/train", "u2": "team-b/eval"}
         assert await store.workload_names([]) == {}
@@ -871,14 +879,14 @@ class StoreConformance:
             await commit(store, epoch, last := step(last.after, event, at))
         lines = await store.positions([*lives, "unknown"])
         assert lines == {
-            "boosted": Line(1, 1),
-            "early": Line(2, 2),
-            "other": Line(3, 1),
-            "failed": Line(4, 3),
-            "late": Line(5, 4),
-            "elsewhere": Line(1, 1),
+            "boosted": QueuePosition(1, 1),
+            "early": QueuePosition(2, 2),
+            "other": QueuePosition(3, 1),
+            "failed": QueuePosition(4, 3),
+            "late": QueuePosition(5, 4),
+            "elsewhere": QueuePosition(1, 1),
         }
-        assert await store.positions(["late"]) == {"late": Line(5, 4)}
+        assert await store.positions(["late"]) == {"late": QueuePosition(5, 4)}
         assert await store.positions([]) == {}
 
     async def test_what_moves_cost_lately_is_loaded_even_when_the_gang_is_finished(
@@ -893,8 +901,8 @@ class StoreConformance:
         move = Evict(Reason(Code.DEFRAGMENTED, "moved", told), lease=LEASE)
         await commit(store, epoch, leaves := step(started.after, move, at=now - 60))
         assert (await loaded(store))["u1"].lease == LEASE
-        await commit(store, epoch, step(leaves.after, Gone(), at=now))
-        assert (await store.load()).spent == (Spent(now - 60, "gpus", 460),)
+        await commit(store, epoch, step(leaves.after, ObjectDeleted(), at=now))
+        assert (await store.load()).spent == (MigrationCost(now - 60, "gpus", 460),)
 
     async def test_past_use_comes_back_as_it_was_last_sampled(self, open_store: OpenStore):
         store = await open_store()
@@ -938,7 +946,7 @@ class StoreConformance:
         await store.keep_findings(FOUND, epoch=epoch)
         assert await other.findings(0.0) == FOUND
         assert await other.findings(FOUND.at) is None
-        less = Findings(FOUND.at - 3, {}, {"w2": 1 / 3})  # a successor's clock may be behind
+        less = LeaderFindings(FOUND.at - 3, {}, {"w2": 1 / 3})  # a successor's clock may be behind
         await store.keep_findings(less, epoch=epoch)
         assert await other.findings(FOUND.at) == less
 
@@ -964,5 +972,5 @@ class StoreConformance:
         first = submitted("u1")
         reserved = replace(first.after, version=2, state=State.RESERVED, lease=LEASE)
         await commit(store, epoch, first)
-        await commit(store, epoch, Change(first.after, reserved, 1.0))
+        await commit(store, epoch, EntryChange(first.after, reserved, 1.0))
         assert (await loaded(store))["u1"].lease == LEASE

@@ -9,32 +9,32 @@ from typing import Any
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.events import (
     Admit,
-    Asked,
-    Described,
+    CommandReceived,
     Drained,
-    Echoed,
     Ended,
     Event,
     Evict,
-    Gated,
-    Gone,
+    GatesChanged,
     MoveRefused,
     NoticeOver,
+    ObjectChanged,
+    ObjectDeleted,
     PodsDone,
     PodsLost,
     PodsReady,
     PriorityOver,
+    QueueMoved,
     Refuse,
-    Relabelled,
     Repair,
     Reserve,
     RetryDue,
+    StartConfirmed,
     Submitted,
     WriteAccepted,
     WriteRefused,
 )
 from queuectl.domain.fleet import HOSTNAME
-from queuectl.domain.ledger import Change, Entry, Intent, Purpose, State
+from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
@@ -76,8 +76,8 @@ WAITS = Reason(
 POLICY = Rules(eviction_grace=30.5)
 
 
-def ask(action: Action, priority: int | None = None, **more: Any) -> Asked:
-    return Asked(Command(1, "", action, "alice", "r", 1700000000.5, priority, **more))
+def ask(action: Action, priority: int | None = None, **more: Any) -> CommandReceived:
+    return CommandReceived(Command(1, "", action, "alice", "r", 1700000000.5, priority, **more))
 
 
 def submitted(
@@ -90,7 +90,7 @@ def submitted(
     cluster_queue: str = "gpus",
     at: float = 1700000000.25,
     gates: tuple[str, ...] = (),
-) -> Change:
+) -> EntryChange:
     """A job is seen for the first time."""
     job = JobRecord(kind, namespace, name or f"job-{uid}", uid, 7, at, queue, gates=gates)
     change = handle(None, Submitted(job, 50, cluster_queue), at)
@@ -98,7 +98,7 @@ def submitted(
     return change
 
 
-def step(entry: Entry, event: Event, at: float = 1700000001.0) -> Change:
+def step(entry: Entry, event: Event, at: float = 1700000001.0) -> EntryChange:
     """An event that must change something."""
     change = handle(entry, event, at, POLICY)
     assert change is not None
@@ -106,18 +106,18 @@ def step(entry: Entry, event: Event, at: float = 1700000001.0) -> Change:
 
 
 WHOLE_LIFE: tuple[Event, ...] = (
-    Described("research", "gpus", 100, 64, 8),
+    ObjectChanged("research", "gpus", 100, 64, 8),
     Refuse(WAITS),
     Refuse(Reason(Code.UNDECIDED, "the budget ended")),
     Reserve(LEASE, Reason(Code.WAITING_FOR_PREEMPTED)),
     Admit(HERE, {"objective": [1, 2]}, Planned({"main": Resources({"cpu": 500})}, "d1")),
-    Echoed(),
+    StartConfirmed(),
     Repair(THERE),
     Evict(Reason(Code.PIN_UNSCHEDULABLE, "n9 refused a pod"), ("n9",)),
     Drained(),
     RetryDue(),
     Admit(THERE),
-    Echoed(),
+    StartConfirmed(),
     PodsReady(),
     PodsLost(),
     PodsReady(),
@@ -135,7 +135,7 @@ WHOLE_LIFE: tuple[Event, ...] = (
     ask(Action.MOVE, queue="refused"),
     MoveRefused("a webhook says no"),
     ask(Action.MOVE, queue="other"),
-    Relabelled(),
+    QueueMoved(),
     Admit(HERE),
     PodsReady(),
     ask(Action.PREEMPT),
@@ -149,7 +149,10 @@ WHOLE_LIFE: tuple[Event, ...] = (
 
 def legal_events(entry: Entry) -> list[Event]:
     """What may happen to it next, in every variation that is stored differently."""
-    events: list[Event] = [Described("other", "cpus", entry.priority + 1, 8, 1), Gone()]
+    events: list[Event] = [
+        ObjectChanged("other", "cpus", entry.priority + 1, 8, 1),
+        ObjectDeleted(),
+    ]
     if entry.state in (State.PENDING, State.RESERVED):
         events += [Refuse(WAITS), Refuse(Reason(Code.UNDECIDED)), Reserve(LEASE, WAITS)]
         events += [Reserve(CapacityLease(THERE, (), 1.0, 2.0), WAITS), Admit(HERE), Admit(THERE)]
@@ -160,17 +163,17 @@ def legal_events(entry: Entry) -> list[Event]:
     if entry.state is State.EVICTING:
         events += [Drained(), NoticeOver()]
     if entry.gates:
-        events += [Gated(entry.gates[1:])]
+        events += [GatesChanged(entry.gates[1:])]
     if entry.state is not State.FINISHED:
         plain = (action for action in Action if action not in (Action.PRIORITY, Action.MOVE))
         events += [ask(action) for action in plain]
         events += [ask(Action.PRIORITY, entry.priority + 1), ask(Action.PRIORITY)]
         events += [ask(Action.PRIORITY, 3, until=1.25), PriorityOver(entry.priority + 2)]
-        events += [ask(Action.MOVE, queue="elsewhere"), Relabelled()]
+        events += [ask(Action.MOVE, queue="elsewhere"), QueueMoved()]
     if entry.state is State.BACKOFF:
         events.append(RetryDue())
     if entry.intent is Intent.START:
-        events.append(Echoed())
+        events.append(StartConfirmed())
     return events
 
 
@@ -182,7 +185,7 @@ class Lives:
     entries: dict[str, Entry] = field(default_factory=dict)
     _clock: count[int] = field(default_factory=lambda: count(1700000000))
 
-    def choose(self, who: int, what: int) -> Change | None:
+    def choose(self, who: int, what: int) -> EntryChange | None:
         uid = f"{self.prefix}-{who}"
         at = next(self._clock) + 0.1
         entry = self.entries.get(uid)
@@ -191,10 +194,10 @@ class Lives:
         events = legal_events(entry)
         return handle(entry, events[what % len(events)], at, POLICY)
 
-    def batch(self, choices: list[tuple[int, int]]) -> list[Change]:
+    def batch(self, choices: list[tuple[int, int]]) -> list[EntryChange]:
         """One change at most per workload, as a commit takes them; later choices for the same one are skipped."""
         changes = {who: self.choose(who, what) for who, what in dict(choices).items()}
         return [change for change in changes.values() if change is not None]
 
-    def committed(self, changes: list[Change]) -> None:
+    def committed(self, changes: list[EntryChange]) -> None:
         self.entries |= {change.after.uid: change.after for change in changes}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from queuectl.db import binaries
-from queuectl.db.binaries import Account, find_binaries, reachable, server_account, usable
+from queuectl.db.binaries import ServerAccount, find_binaries, reachable, server_account, usable
 from queuectl.domain.errors import BadInput
 from tests.support.postgres import server_directory
 
@@ -97,7 +97,7 @@ def test_programs_in_a_closed_directory_are_copied_once_and_work(open_directory:
     closed.chmod(0o700)
     found = find_binaries({"QUEUECTL_PG_BIN": str(closed / "wheel" / "pginstall18" / "bin")})
     assert not reachable(found.postgres)
-    account = Account(65534, 65534)
+    account = ServerAccount(65534, 65534)
     copied = usable(found, account, open_directory / "cache")
     assert reachable(copied.postgres)
     assert copied.major == 18
@@ -112,7 +112,7 @@ def test_programs_in_a_closed_directory_are_copied_once_and_work(open_directory:
 def test_programs_others_can_reach_are_used_where_they_are(open_directory: Path):
     named = install(open_directory / "pg", "18.4")
     found = find_binaries({"QUEUECTL_PG_BIN": str(named)})
-    assert usable(found, Account(65534, 65534), open_directory / "cache") is found
+    assert usable(found, ServerAccount(65534, 65534), open_directory / "cache") is found
     assert not (open_directory / "cache").exists()
 
 

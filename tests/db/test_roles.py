@@ -14,7 +14,7 @@ from queuectl.db import migrate
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.commands import CommandFilter
 from queuectl.domain.errors import StoreError
-from queuectl.domain.pastuse import Account, Used
+from queuectl.domain.pastuse import PastUseAccount, Used
 from queuectl.domain.queries import DocumentKey
 from tests.api.conftest import live
 from tests.api.signed import ADMIN, asking, people, signed_app
@@ -62,11 +62,11 @@ async def database(postgres: TestPostgres, database_url: str) -> AsyncIterator[D
 async def test_the_leader_and_the_api_do_all_of_their_work(database: Database) -> None:
     """Each route of the API once, by a caller who may do everything, over what the leader wrote."""
     assert (await migrate.upgrade(database.url(LEADER))).up_to_date
-    leader, desk = await database.store(LEADER), await database.store(API)
+    leader, session_service = await database.store(LEADER), await database.store(API)
     await live(leader)
     for document in DOCUMENTS.values():
-        await desk.put_config(document)
-    app = signed_app(desk, people())
+        await session_service.put_config(document)
+    app = signed_app(session_service, people())
     failed = {}
     for method, path in ALL:
         if (method, path) not in OPEN:
@@ -74,28 +74,30 @@ async def test_the_leader_and_the_api_do_all_of_their_work(database: Database) -
             if answer.status_code >= 500:
                 failed[method, path] = answer.text
     assert {key: text for key, text in failed.items() if "not-known-yet" not in text} == {}
-    assert await desk.newest_commands(CommandFilter())  # some of them asked for something
-    used = Used(Account.of_local_queue("team", "a"), 7.5, {"cpu": 0.1})
-    await desk.start_use([used])
-    assert await desk.past_use() == (used,)
-    await desk.delete_config(DocumentKey.of(DOCUMENTS["/api/v1/cohorts/all"]))
+    assert await session_service.newest_commands(
+        CommandFilter()
+    )  # some of them asked for something
+    used = Used(PastUseAccount.of_local_queue("team", "a"), 7.5, {"cpu": 0.1})
+    await session_service.start_use([used])
+    assert await session_service.past_use() == (used,)
+    await session_service.delete_config(DocumentKey.of(DOCUMENTS["/api/v1/cohorts/all"]))
     async with asking(app) as browser:
         session = "/api/v1/session"
         own = OWN_PAGE | {"Origin": str(browser.base_url)}
         assert (await browser.post(session, json={"token": ADMIN}, headers=own)).is_success
         assert (await browser.delete(session, headers=own)).is_success
-    assert await desk.audit.prune(0.0) == 0
-    for store in (leader, desk):
+    assert await session_service.audit.prune(0.0) == 0
+    for store in (leader, session_service):
         await store.close()
 
 
 async def test_the_api_writes_no_state(database: Database) -> None:
-    desk = await database.store(API)
+    session_service = await database.store(API)
     with pytest.raises(StoreError, match="permission denied"):
-        await desk.take_over("api", 0)
+        await session_service.take_over("api", 0)
     with pytest.raises(StoreError, match="permission denied"):
-        await live(desk)
-    await desk.close()
+        await live(session_service)
+    await session_service.close()
     allowed = {right: await database.may(API, right) for right in ("INSERT", "UPDATE", "DELETE")}
     asks = {"documents", "sessions", "audit"}
     assert allowed == {

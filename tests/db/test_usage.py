@@ -18,16 +18,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from queuectl.control.leader.accounting import Accountant, Facts
+from queuectl.control.leader.accounting import Accountant, UsageInputs
 from queuectl.db.engine import DatabaseSettings
-from queuectl.db.usage import UsageBooks
+from queuectl.db.usage import UsageLedger
 from queuectl.domain.accounting import Amounts
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import Fenced, StaleSnapshot, StoreUnavailable
-from queuectl.domain.events import Admit, Event, Gone
+from queuectl.domain.events import Admit, Event, ObjectDeleted
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.folding import Fold
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.measured import FRESH_SECONDS
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
@@ -40,7 +40,7 @@ from queuectl.lifecycle.machine import handle
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
-from queuectl.state.samples import LookLog
+from queuectl.state.samples import SampleLog
 from tests.db.lives import HERE, Lives, ask, submitted
 from tests.support.examples import examples
 from tests.support.postgres import TestPostgres
@@ -56,9 +56,9 @@ CONFIG = QueueConfig(cluster_queues={"gpus": ClusterQueue("gpus", cohort="all")}
 
 @dataclass
 class Fragile:
-    """Books whose next write may fail, before or after it had its effect."""
+    """UsageProgress whose next write may fail, before or after it had its effect."""
 
-    real: UsageBooks
+    real: UsageLedger
     fails: str = ""
 
     def __getattr__(self, name: str) -> object:
@@ -98,7 +98,7 @@ class Sums:
 
     lives: dict[str, list[tuple[float, Entry]]] = field(default_factory=dict)
 
-    def committed(self, changes: list[Change]) -> None:
+    def committed(self, changes: list[EntryChange]) -> None:
         for change in changes:
             life = self.lives.setdefault(change.after.uid, [])
             life.append((change.at if life else change.after.queued_at, change.after))
@@ -126,7 +126,7 @@ class World:
     lives: Lives
     sums: Sums = field(default_factory=Sums)
     mirror: Mirror = field(default_factory=lambda: Mirror({"jobs": "Job"}))
-    looks: LookLog = field(default_factory=LookLog)
+    samples: SampleLog = field(default_factory=SampleLog)
     now: float = 1_700_000_000.0
     epoch: int = 0
 
@@ -134,13 +134,13 @@ class World:
         """Another leader, who knows nothing but the database and the watch."""
         self.epoch = await self.store.take_over("test", 0)
         self.marker = Marker(self.mirror)
-        self.looks = LookLog()
+        self.samples = SampleLog()
         self.books = Fragile(self.store.usage)
-        self.facts = Facts(
+        self.facts = UsageInputs(
             marker=self.marker,
             live=lambda: [e for e in self.lives.entries.values() if e.state is not State.FINISHED],
             config=lambda: CONFIG,
-            looks=self.looks.of,
+            samples=self.samples.of,
             picture=lambda: Snapshot(self.now, Fleet(()), CONFIG),
         )
         self.accountant = self.accounting(self.books)
@@ -158,7 +158,7 @@ class World:
         self.lives.committed(changes)
         self.sums.committed(changes)
 
-    def _timed(self, change: Change, lag: float) -> Change:
+    def _timed(self, change: EntryChange, lag: float) -> EntryChange:
         at = self.now - lag
         after = replace(change.after, since=at)
         if change.before is None:
@@ -267,27 +267,27 @@ MEASURED = st.one_of(
 class Told:
     """Every look, by whom it was known, and until when everything was accounted for by whom: all that a split goes by."""
 
-    looks: list[tuple[int, GangUse]] = field(default_factory=list)
+    samples: list[tuple[int, GangUse]] = field(default_factory=list)
     entries: list[tuple[float, int]] = field(default_factory=list)
 
     def of(self, entry: Entry, moment: float) -> GangUse | None:
         """The look that counts for a moment: the next one that was known when it was accounted for, else the last, if near."""
         until, leader = next(one for one in self.entries if one[0] > moment)
         known = [
-            look
-            for epoch, look in self.looks
-            if epoch == leader and look.at <= until and look.uid == entry.uid
+            sample
+            for epoch, sample in self.samples
+            if epoch == leader and sample.at <= until and sample.uid == entry.uid
         ]
-        mine = [look for look in known if look.attempt == entry.attempt]
-        later = [look for look in mine if look.at > moment]
-        earlier = [look for look in mine if look.at <= moment]
+        mine = [sample for sample in known if sample.attempt == entry.attempt]
+        later = [sample for sample in mine if sample.at > moment]
+        earlier = [sample for sample in mine if sample.at <= moment]
         if later and moment > later[0].at - FRESH_SECONDS:
             return later[0]
         return earlier[-1] if earlier and moment < earlier[-1].at + FRESH_SECONDS else None
 
     def turns(self) -> set[float]:
         """When another look may begin to count."""
-        at = {look.at for _, look in self.looks}
+        at = {sample.at for _, sample in self.samples}
         near = {moment + by for moment in at for by in (-FRESH_SECONDS, FRESH_SECONDS)}
         return at | near | {until for until, _ in self.entries}
 
@@ -304,14 +304,14 @@ class Told:
         return found
 
     @staticmethod
-    def _add(found: defaultdict[str, float], look: GangUse | None, amount: float) -> None:
-        if look is None or look.utilization is None or look.state is UseState.UNKNOWN:
+    def _add(found: defaultdict[str, float], sample: GangUse | None, amount: float) -> None:
+        if sample is None or sample.utilization is None or sample.state is UseState.UNKNOWN:
             found["unknown"] += amount
-        elif look.state is UseState.STUCK:
+        elif sample.state is UseState.STUCK:
             found["stuck"] += amount
         else:
-            found["used"] += amount * look.utilization
-            found["idle"] += amount if look.state is UseState.IDLE else 0.0
+            found["used"] += amount * sample.utilization
+            found["idle"] += amount if sample.state is UseState.IDLE else 0.0
 
 
 def looked(world: World, told: Told, states: list[tuple[UseState, float | None] | None]) -> None:
@@ -324,8 +324,8 @@ def looked(world: World, told: Told, states: list[tuple[UseState, float | None] 
             uses[entry.uid] = GangUse(
                 entry.uid, entry.attempt, state, 0.0, world.now, used, 1.0, ""
             )
-    world.looks.note(uses, world.now)
-    told.looks += [(world.epoch, use) for use in uses.values()]
+    world.samples.note(uses, world.now)
+    told.samples += [(world.epoch, use) for use in uses.values()]
 
 
 @settings(
@@ -368,13 +368,13 @@ async def total(store: PostgresStore, now: float) -> Amounts:
     return row.amounts
 
 
-def until_it_runs(world: World) -> list[Change]:
+def until_it_runs(world: World) -> list[EntryChange]:
     """One workload is submitted and started; as if before there was a usage ledger."""
     first = submitted("old-0", at=world.now)
     return [first, handled(first.after, Admit(HERE), world.now)]
 
 
-def handled(entry: Entry, event: Event, at: float) -> Change:
+def handled(entry: Entry, event: Event, at: float) -> EntryChange:
     change = handle(entry, event, at)
     assert change is not None
     return change
@@ -409,11 +409,11 @@ async def test_a_gang_that_ended_was_busy_as_it_was_when_it_was_measured_last(
     world.now += 60.0
     entry = world.lives.entries["old-0"]
     use = GangUse(entry.uid, 1, UseState.ACTIVE, 0.0, world.now, 0.5, 1.0, "")
-    world.looks.note({entry.uid: use}, world.now)
+    world.samples.note({entry.uid: use}, world.now)
     await world.account("")
     world.now += 20.0
-    world.looks.note({}, world.now)
-    over = world.marker.marked([handled(entry, Gone(), world.now)], CONFIG)
+    world.samples.note({}, world.now)
+    over = world.marker.marked([handled(entry, ObjectDeleted(), world.now)], CONFIG)
     await store.commit(over, epoch=world.epoch, revision=None, cycle=1)
     world.now += 40.0
     await world.account("")
@@ -429,7 +429,7 @@ async def test_who_has_no_mark_is_accounted_for_beside_those_who_have_many(
     world = World(store, Lives("old"))
     await world.lead()
 
-    async def commit(change: Change) -> Entry:
+    async def commit(change: EntryChange) -> Entry:
         marked = world.marker.marked([change], CONFIG)
         await store.commit(marked, epoch=world.epoch, revision=None, cycle=1)
         return change.after
@@ -454,7 +454,7 @@ async def test_a_job_that_comes_back_waits_from_then_on(store: PostgresStore):
     first = submitted("old-0", at=created)
     first = replace(first, after=replace(first.after, gpus=1))
     world.now += 60.0
-    over = handled(first.after, Gone(), world.now)
+    over = handled(first.after, ObjectDeleted(), world.now)
     for change in (first, over):
         marked = world.marker.marked([change], CONFIG)
         await store.commit(marked, epoch=world.epoch, revision=None, cycle=1)

@@ -18,9 +18,9 @@ from queuectl.db.commands import same_request
 from queuectl.db.documents import check_version
 from queuectl.db.engine import storable
 from queuectl.domain.audit import AuditLine
-from queuectl.domain.broadcast import Findings
+from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Answer, Command, CommandFilter
-from queuectl.domain.decisions import KEPT_SECONDS, Decided, Decision
+from queuectl.domain.decisions import KEPT_SECONDS, Decision, StoredDecision
 from queuectl.domain.durations import DAY
 from queuectl.domain.errors import (
     Fenced,
@@ -30,8 +30,8 @@ from queuectl.domain.errors import (
     StoreUnavailable,
 )
 from queuectl.domain.identity import Session
-from queuectl.domain.ledger import Change, Document, Entry, Loaded, Spent, State
-from queuectl.domain.pastuse import Account, Used
+from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded, MigrationCost, State
+from queuectl.domain.pastuse import PastUseAccount, Used
 from queuectl.domain.queries import (
     IN_LINE,
     LONGEST_PAGE,
@@ -39,8 +39,8 @@ from queuectl.domain.queries import (
     ConfigDocument,
     DocumentKey,
     HistoryLine,
-    Line,
     Position,
+    QueuePosition,
     Tolerance,
     WorkloadFilter,
     WorkloadPage,
@@ -72,11 +72,11 @@ class MemoryDatabase:
     entries: dict[str, Entry] = field(default_factory=dict)
     documents: dict[DocumentKey, ConfigDocument] = field(default_factory=dict)
     history: list[HistoryLine] = field(default_factory=list)
-    decisions: list[Decided] = field(default_factory=list)
+    decisions: list[StoredDecision] = field(default_factory=list)
     refused: list[tuple[RefusedPlan, bytes]] = field(default_factory=list)
     commands: dict[int, Command] = field(default_factory=dict)
-    used: dict[Account, Used] = field(default_factory=dict)
-    findings: Findings = field(default_factory=Findings)
+    used: dict[PastUseAccount, Used] = field(default_factory=dict)
+    findings: LeaderFindings = field(default_factory=LeaderFindings)
     usage: MemoryUsageTables = field(default_factory=MemoryUsageTables)
     sessions: dict[str, Session] = field(default_factory=dict)
     audit: list[AuditLine] = field(default_factory=list)
@@ -135,7 +135,7 @@ class MemoryStore:
         database = await self._reach()
         live = (e for e in database.entries.values() if e.state is not State.FINISHED)
         documents = tuple(d.document for _, d in sorted(database.documents.items()))
-        told = (Spent.told_by(line.at, line.reason) for line in database.history)
+        told = (MigrationCost.from_reason(line.at, line.reason) for line in database.history)
         return Loaded(
             tuple(sorted(live, key=lambda e: e.uid)),
             documents,
@@ -146,7 +146,7 @@ class MemoryStore:
 
     async def commit(
         self,
-        changes: Sequence[Change],
+        changes: Sequence[EntryChange],
         *,
         epoch: int,
         revision: int | None,
@@ -179,7 +179,7 @@ class MemoryStore:
         if decision is not None:
             number = max((one.id for one in database.decisions), default=0) + 1
             upto = len(database.history)
-            database.decisions.append(Decided(number, epoch, cycle, end, upto, decision))
+            database.decisions.append(StoredDecision(number, epoch, cycle, end, upto, decision))
         async with database.changed:
             database.changed.notify_all()
         if fault is Fault.AFTER:
@@ -190,7 +190,7 @@ class MemoryStore:
             return False
         return tolerance.of(await self.config_changes(revision, tolerance.documents))
 
-    def _check(self, change: Change) -> None:
+    def _check(self, change: EntryChange) -> None:
         stored = self.database.entries.get(change.after.uid)
         if change.before is None and stored is not None and stored.state is State.FINISHED:
             return
@@ -198,7 +198,7 @@ class MemoryStore:
         if (stored.version if stored is not None else None) != expected:
             raise StaleSnapshot(f"{change.after.ref} changed meanwhile")
 
-    def _write(self, change: Change, cycle: int) -> None:
+    def _write(self, change: EntryChange, cycle: int) -> None:
         after, note = change.after, change.note
         self.database.entries[after.uid] = replace(after, reason=_stored(after.reason))
         if note is None:
@@ -257,13 +257,13 @@ class MemoryStore:
         used = (await self._reach()).used
         return tuple(used[account] for account in sorted(used))
 
-    async def keep_findings(self, found: Findings, *, epoch: int) -> None:
+    async def keep_findings(self, found: LeaderFindings, *, epoch: int) -> None:
         database = await self._reach()
         if database.epoch != epoch:
             raise Fenced(f"epoch {epoch} is over")
         database.findings = found
 
-    async def findings(self, known: float) -> Findings | None:
+    async def findings(self, known: float) -> LeaderFindings | None:
         found = (await self._reach()).findings
         return found if found.at != known else None
 
@@ -422,7 +422,7 @@ class MemoryStore:
         entries = (await self._reach()).entries
         return {uid: entries[uid].ref for uid in uids if uid in entries}
 
-    async def positions(self, uids: Iterable[str]) -> Mapping[str, Line]:
+    async def positions(self, uids: Iterable[str]) -> Mapping[str, QueuePosition]:
         entries = (await self._reach()).entries
         waiting = sorted(filter(in_line, entries.values()), key=turn)
         found = {}
@@ -431,7 +431,7 @@ class MemoryStore:
             if entry is None or not in_line(entry):
                 continue
             ahead = [e for e in waiting if turn(e) <= turn(entry)]
-            found[uid] = Line(
+            found[uid] = QueuePosition(
                 sum(e.cluster_queue == entry.cluster_queue for e in ahead),
                 sum((e.namespace, e.queue) == (entry.namespace, entry.queue) for e in ahead),
             )
@@ -449,7 +449,9 @@ class MemoryStore:
         entry = self.database.entries.get(uid)
         return entry.cluster_queue if entry is not None else ""
 
-    async def decisions(self, before: int | None = None, limit: int = 100) -> tuple[Decided, ...]:
+    async def decisions(
+        self, before: int | None = None, limit: int = 100
+    ) -> tuple[StoredDecision, ...]:
         known = reversed((await self._reach()).decisions)
         limit = max(1, min(limit, LONGEST_PAGE))
         return tuple(d for d in known if before is None or d.id < before)[:limit]
@@ -471,7 +473,7 @@ class MemoryStore:
         found = (await self._reach()).refused
         return next((content for plan, content in found if plan.id == number), None)
 
-    async def get_decision(self, number: int) -> Decided | None:
+    async def get_decision(self, number: int) -> StoredDecision | None:
         return next((d for d in (await self._reach()).decisions if d.id == number), None)
 
     async def newest_line(self) -> int:

@@ -1,4 +1,4 @@
-"""The usage ledger in memory: what :class:`queuectl.db.usage.UsageBooks` does, without the database."""
+"""The usage ledger in memory: what :class:`queuectl.db.usage.UsageLedger` does, without the database."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from uuid import UUID
 
 from queuectl.domain.accounting import (
     Amounts,
-    Books,
     Free,
     HourKey,
-    Losses,
     LossKey,
+    LostWorkSum,
     Mark,
     Meter,
     Subject,
+    UsageProgress,
     by_hour,
 )
 from queuectl.domain.errors import Fenced, StaleSnapshot
@@ -35,7 +35,7 @@ class MemoryUsageTables:
     meters: dict[str, Meter] = field(default_factory=dict)
     subjects: dict[UUID, Subject] = field(default_factory=dict)
     hours: dict[HourKey, Amounts] = field(default_factory=dict)
-    losses: dict[LossKey, Losses] = field(default_factory=dict)
+    losses: dict[LossKey, LostWorkSum] = field(default_factory=dict)
     fleet: dict[tuple[int, str], FleetRow] = field(default_factory=dict)
 
     def note(self, mark: Mark) -> None:
@@ -44,7 +44,7 @@ class MemoryUsageTables:
 
 
 class MemoryUsage:
-    """Same methods, errors and meanings as UsageBooks."""
+    """Same methods, errors and meanings as UsageLedger."""
 
     def __init__(
         self,
@@ -55,9 +55,9 @@ class MemoryUsage:
         self._reach = reach
         self._entries = entries
 
-    async def books(self) -> Books:
+    async def progress(self) -> UsageProgress:
         tables, _ = await self._reach()
-        return Books(tables.until, dict(tables.meters))
+        return UsageProgress(tables.until, dict(tables.meters))
 
     async def marks(self, limit: int) -> tuple[tuple[int, Mark], ...]:
         tables, _ = await self._reach()
@@ -93,8 +93,8 @@ class MemoryUsage:
         for key, row in fold.hours.items():
             tables.hours[key] = added(tables.hours.get(key, Amounts()), row)
         for key, lost in fold.losses.items():
-            known = tables.losses.get(key, Losses())
-            tables.losses[key] = Losses(
+            known = tables.losses.get(key, LostWorkSum())
+            tables.losses[key] = LostWorkSum(
                 known.gpu_seconds + lost.gpu_seconds, known.evictions + lost.evictions
             )
         for hour, seconds in by_hour(until if over is None else over, until):
@@ -164,8 +164,10 @@ class MemoryUsage:
                 continue
             labels = dict(who.labels) if grouping.by is By.WORKLOAD else {}
             key = (*_names(who, hour, flavor, "", grouping).values(), str(labels))
-            known = rows[key].losses.get(reason, Losses())
-            total = Losses(known.gpu_seconds + lost.gpu_seconds, known.evictions + lost.evictions)
+            known = rows[key].losses.get(reason, LostWorkSum())
+            total = LostWorkSum(
+                known.gpu_seconds + lost.gpu_seconds, known.evictions + lost.evictions
+            )
             rows[key] = replace(rows[key], losses={**rows[key].losses, reason: total})
         check_size(len(rows), grouping)
         fleet: dict[str, FleetRow] = {}

@@ -14,7 +14,7 @@ from typing import Any
 from queuectl.control.leader.decisions import Decider
 from queuectl.domain.consistency import violations
 from queuectl.domain.fleet import Node, NodeRules
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import (
@@ -43,7 +43,7 @@ from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_change, protected_until
 from queuectl.planner.verify import verify
-from queuectl.state.freeze import Freezer
+from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
@@ -93,11 +93,11 @@ class World:
         self._ledger = Ledger()
         self._usage = Usage(self._mirror, self._ledger)
         self._uses: dict[str, GangUse] = {}
-        self._freezer = Freezer(
+        self._snapshot_builder = SnapshotBuilder(
             self._mirror, self._ledger, self._usage, lambda: self._uses, self._idle_since
         )
         self._idleness = Idleness(
-            self._mirror, lambda: self._ledger, self._freezer.running, fresh_seconds=0.0
+            self._mirror, lambda: self._ledger, self._snapshot_builder.running, fresh_seconds=0.0
         )
         self._observer = Observer(self._mirror, self._ledger, self._usage, 300.0)
         self._decider = Decider(self._mirror, self._ledger, self._may_go)
@@ -263,7 +263,9 @@ class World:
         for warned in self.history.warned:
             if warned.uid == entry.uid and warned.at >= started:
                 yield from (warned.at + 1.0, warned.at + rule.grace / 2, warned.at + rule.grace)
-        gang = self._freezer.running(entry, self._mirror.jobs[entry.uid], self._config, self.now)
+        gang = self._snapshot_builder.running(
+            entry, self._mirror.jobs[entry.uid], self._config, self.now
+        )
         assert gang is not None
         yield protected_until(gang, queue, self.now) or 0.0
 
@@ -286,7 +288,7 @@ class World:
         for _ in range(RESTLESS):
             self._act()
             self._mirror.touched |= self._observer.alarms.due(self.now)
-            seen = self._observer.look(self._config, self.now)
+            seen = self._observer.observe(self._config, self.now)
             busy = {change.after.uid for change in seen.changes}
             idle = self._idleness.changes(self._config, self.now, busy)
             self._commit([*seen.changes, *idle])
@@ -316,9 +318,9 @@ class World:
         return made
 
     def snapshot(self) -> Snapshot:
-        return self._freezer.freeze(self._config, self.now, SolverLimits())
+        return self._snapshot_builder.freeze(self._config, self.now, SolverLimits())
 
-    def _commit(self, changes: Sequence[Change]) -> None:
+    def _commit(self, changes: Sequence[EntryChange]) -> None:
         self._ledger.apply(changes)
         self._usage.refresh_owned([c.after for c in changes])
         self._idleness.note(changes)
@@ -326,12 +328,12 @@ class World:
             self._note(change)
             assert violations(change.after) == []
             if change.after.state is State.FINISHED:
-                self._freezer.forget(change.after.uid)
+                self._snapshot_builder.forget(change.after.uid)
                 self._decider.forget(change.after.uid)
             elif change.before is not None and change.before.state is not change.after.state:
                 self._mirror.touched.add(change.after.uid)
 
-    def _note(self, change: Change) -> None:
+    def _note(self, change: EntryChange) -> None:
         before, after = change.before, change.after
         if change.note is not None and change.note.event == "Repaired":
             self.history.started.append(Started(self.now, after.uid))

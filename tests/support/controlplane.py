@@ -23,7 +23,7 @@ from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client
-from queuectl.localcluster.progress import Lines
+from queuectl.localcluster.progress import LineProgress
 from tests.support.standing import Standing
 
 SYSTEM_NAMESPACE = "queuectl-system"
@@ -104,7 +104,7 @@ async def in_force(kubeconfig: Path) -> None:
 @contextmanager
 def running(spec: ClusterSpec = SMALL) -> Iterator[ControlPlane]:
     """Start one; its programs are built first where they are missing."""
-    with LocalCluster.start(spec, progress=Lines()) as cluster:
+    with LocalCluster.start(spec, progress=LineProgress()) as cluster:
         asyncio.run(set_up(cluster.kubeconfig))
         account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, "queuectl")
         yield ControlPlane(cluster, account)

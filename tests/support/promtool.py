@@ -7,14 +7,14 @@ from functools import cache
 from pathlib import Path
 
 from queuectl.localcluster import build
-from queuectl.localcluster.progress import Silent
+from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.versions import PROMETHEUS
 from tests.support.metricnames import ROOT
 
 
 @cache
 def _program() -> Path:
-    return build.ensure(Silent(), units=[PROMETHEUS]).programs["promtool"]
+    return build.ensure(NoProgress(), units=[PROMETHEUS]).programs["promtool"]
 
 
 def promtool(*arguments: str | Path, text: str = "") -> tuple[int, str]:

@@ -21,13 +21,13 @@ from queuectl.demo.audit import Queue, checks
 from queuectl.demo.controller import KUEUE_KEYS, Controller, install
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.recorder import Recorder
-from queuectl.demo.rest import ApiRefused, Rest
+from queuectl.demo.rest import ApiConnection, ApiRefused
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client, get_plain, wait_until
 from queuectl.localcluster.errors import LocalClusterError
-from queuectl.localcluster.progress import Lines
+from queuectl.localcluster.progress import LineProgress
 from tests.support.controlplane import ENGINEER
 
 BLOCK = "topology.queuectl.dev/block"
@@ -49,7 +49,7 @@ class House:
 
     cluster: LocalCluster
     controller: Controller
-    rest: Rest
+    rest: ApiConnection
 
     @contextmanager
     def room(self, gpus: int, called: str | None = None, **queue: Any) -> Iterator[Room]:
@@ -92,7 +92,7 @@ class Room:
         return self.house.cluster.client
 
     @property
-    def rest(self) -> Rest:
+    def rest(self) -> ApiConnection:
         return self.house.rest
 
     def submit(self, document: Document) -> Document:
@@ -227,7 +227,10 @@ def house(
     nodes: NodeSpec, settings: Mapping[str, str] | None = None, **spec: Any
 ) -> Iterator[House]:
     """A control plane of these nodes with queuectl leading on it."""
-    with led(nodes, settings, **spec) as (cluster, controller), Rest(controller.api) as rest:
+    with (
+        led(nodes, settings, **spec) as (cluster, controller),
+        ApiConnection(controller.api) as rest,
+    ):
         yield House(cluster, controller, rest)
 
 
@@ -237,7 +240,7 @@ def led(
 ) -> Iterator[tuple[LocalCluster, Controller]]:
     """A control plane of these nodes, and queuectl leading on it with these settings."""
     shape = ClusterSpec(nodes=(nodes,), fsync=False, **spec)
-    with LocalCluster.start(shape, progress=Lines()) as cluster:
+    with LocalCluster.start(shape, progress=LineProgress()) as cluster:
         install(cluster, KUEUE_KEYS)
         cluster.client.apply(*ENGINEER)
         controller = Controller.start(cluster, QUICK | dict(settings or {}))

@@ -17,7 +17,7 @@ from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.exporter import PROFILE
 from queuectl.localcluster.exporter import Exporters as PlainExporters
 from queuectl.localcluster.gpus import Load
-from queuectl.localcluster.progress import Lines
+from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from tests.system.house import House, house
 
@@ -103,7 +103,9 @@ def measured_house() -> Iterator[Measured]:
     with Exporters() as exporters, PlainExporters() as forger:
         job = exporters_job(exporters.targets_url, honor_labels=False)
         pods = exporters_job(forger.targets_url, honor_labels=False) | {"job_name": PODS_JOB}
-        with Prometheus.start([job, pods], scrape_seconds=SCRAPE, progress=Lines()) as prometheus:
+        with Prometheus.start(
+            [job, pods], scrape_seconds=SCRAPE, progress=LineProgress()
+        ) as prometheus:
             source = {"QUEUECTL_PROMETHEUS_URL": prometheus.url}
             with house(NODES, QUICK | source, training_operator=False) as built:
                 for node in built.cluster.nodes.names():

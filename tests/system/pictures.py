@@ -31,7 +31,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.exporter import PROFILE, Exporters
 from queuectl.localcluster.layout import free_ports
-from queuectl.localcluster.progress import Lines
+from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from queuectl.objects.keys import MAX_EXECUTION, PREFIX
 from tests.system.house import BLOCK, RACK, House, house
@@ -109,7 +109,9 @@ def stage() -> Iterator[tuple[House, Prometheus, Exporters]]:
             exporters_job(exporters.targets_url, honor_labels=False),
             {"job_name": "queuectl", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]},
         ]
-        with Prometheus.start(scrapes, scrape_seconds=SCRAPE, progress=Lines()) as prometheus:
+        with Prometheus.start(
+            scrapes, scrape_seconds=SCRAPE, progress=LineProgress()
+        ) as prometheus:
             measured = {
                 "QUEUECTL_PROMETHEUS_URL": prometheus.url,
                 "QUEUECTL_METRICS_LISTEN": f"127.0.0.1:{port}",

@@ -22,7 +22,7 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.demo.controller import Controller
 from queuectl.demo.manifests import Document, Pods, job
-from queuectl.demo.rest import Rest
+from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster.client import get_plain
 from queuectl.objects.keys import ATTEMPT_LABEL, STATUS_ANNOTATION
 from tests.system.acts import ask, die, finish, outside_database
@@ -97,7 +97,7 @@ def apart(home: House) -> Iterator[tuple[House, EmbeddedServer]]:
         controller = Controller.start(home.cluster, QUICK | url, replica="-a")
         try:
             controller.wait_ready()
-            with Rest(controller.api) as rest:
+            with ApiConnection(controller.api) as rest:
                 yield House(home.cluster, controller, rest), server
         finally:
             controller.stop()
@@ -227,7 +227,7 @@ def test_of_two_controllers_one_acts_and_the_other_takes_over(
             assert (leads(home.controller), leads(standby)) == (1.0, 0.0)
             assert writes(standby) == 0
             home.controller.kill()
-            with Rest(standby.api) as rest:
+            with ApiConnection(standby.api) as rest:
                 house = House(home.cluster, standby, rest)
                 heir = Room(house, room.namespace, room.recorder, room.made)
                 heir.job("two", Pods(2, gpus=8), seconds=1)

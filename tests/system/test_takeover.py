@@ -19,11 +19,11 @@ from queuectl.cluster.takeover import read_admissions
 from queuectl.demo.controller import Controller, install
 from queuectl.demo.manifests import Pods
 from queuectl.demo.recorder import Recorder
-from queuectl.demo.rest import Rest
+from queuectl.demo.rest import ApiConnection
 from queuectl.domain.records import PriorAdmission
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec, RequestError
 from queuectl.localcluster.client import Client, wait_until
-from queuectl.localcluster.progress import Lines
+from queuectl.localcluster.progress import LineProgress
 from tests.support.kueue import workload
 from tests.system.acts import die, reason, remove, until_reason
 from tests.system.house import QUICK, House, Room
@@ -66,7 +66,7 @@ def taken() -> Iterator[Taken]:
     """The namespace of a Kueue that is gone, with queuectl in force and without any configuration."""
     nodes = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
     shape = ClusterSpec(nodes=(nodes,), fsync=False)
-    with LocalCluster.start(shape, progress=Lines()) as cluster:
+    with LocalCluster.start(shape, progress=LineProgress()) as cluster:
         leave(cluster.client)
         with shell(tools(cluster)) as started:
             page = Page("coming-from-kueue.md", started)
@@ -82,7 +82,10 @@ def taken() -> Iterator[Taken]:
             try:
                 controller.wait_ready()
                 started.type(f"export QUEUECTL_SERVER={controller.api}")
-                with Rest(controller.api) as rest, Recorder(cluster.kubeconfig) as recorder:
+                with (
+                    ApiConnection(controller.api) as rest,
+                    Recorder(cluster.kubeconfig) as recorder,
+                ):
                     room = Room(House(cluster, controller, rest), NAMESPACE, recorder)
                     room.made += map(cluster.client.path_of, gangs())
                     yield Taken(room, page)

@@ -12,7 +12,7 @@ import pytest
 
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo.controller import Controller
-from queuectl.demo.rest import Rest
+from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster.gpus import Load, parse_profile
 from queuectl.planner.preempt.cost import RESTART_COST
 from tests.system.house import QUICK, Room
@@ -31,7 +31,7 @@ def beside(room: Room) -> Iterator[Room]:
     controller = Controller.start(house.cluster, QUICK | url, replica="-beside")
     try:
         controller.wait_ready()
-        with Rest(controller.api) as rest:
+        with ApiConnection(controller.api) as rest:
             yield replace(room, house=replace(house, controller=controller, rest=rest))
     finally:
         controller.stop()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playwright
 
-from queuectl.demo.rest import Rest
+from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import LocalCluster, NodeSpec
 from tests.support.people import Document, account, binding, namespace, token_of
 from tests.support.tls import write_certificate
@@ -62,7 +62,7 @@ def guarded_house(nodes: NodeSpec, folder: Path) -> Iterator[House]:
         owner = person(cluster, "owner", "queuectl-platform-admin")
         trusted = ssl.create_default_context(cafile=str(files.chain))
         headers = {"Authorization": f"Bearer {owner.token}"}
-        with Rest(controller.api, headers=headers, verify=trusted) as rest:
+        with ApiConnection(controller.api, headers=headers, verify=trusted) as rest:
             yield House(cluster, controller, rest)
 
 

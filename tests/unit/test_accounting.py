@@ -16,8 +16,8 @@ from queuectl.domain.accounting import (
     Accounting,
     AccountingTerms,
     Amounts,
-    Held,
-    Loss,
+    FlavorGpus,
+    LostWork,
     Mark,
     Meter,
     Phase,
@@ -33,26 +33,26 @@ from queuectl.domain.utilization import GangUse, UseState
 T = 1_700_000_000 - 1_700_000_000 % HOUR  # a full hour
 WHO = Subject("u1", "Job", "team-a", "train", "research", "gpus", "", "ann", (("team", "nlp"),))
 TERMS = AccountingTerms({"gpus": "all"}, {"spot": 1.5})
-H100 = (Held("h100", "", 8),)
+H100 = (FlavorGpus("h100", "", 8),)
 
 
 def mark(
-    at: float, phase: Phase, *, held: tuple[Held, ...] | None = H100, attempt: int = 1
+    at: float, phase: Phase, *, held: tuple[FlavorGpus, ...] | None = H100, attempt: int = 1
 ) -> Mark:
     return Mark("u1", at, at, phase, attempt, 8, held if phase is Phase.HOLDS else (), WHO)
 
 
-def look(
+def sample(
     state: UseState, utilization: float | None, *, at: float = T + 100, attempt: int = 1
 ) -> GangUse:
     return GangUse("u1", attempt, state, T, at, utilization, 1.0, "")
 
 
 def folded(
-    since: float, until: float, meter: Meter | None, *marks: Mark, looks: Sequence[GangUse] = ()
+    since: float, until: float, meter: Meter | None, *marks: Mark, samples: Sequence[GangUse] = ()
 ) -> Fold:
     fold = Fold(since, until, TERMS)
-    fold.workload(meter, marks, looks)
+    fold.workload(meter, marks, samples)
     return fold
 
 
@@ -107,7 +107,7 @@ def test_waiting_then_holding_goes_by_flavor_and_hour_and_cohort() -> None:
 def test_what_was_measured_splits_what_was_allocated(
     state: UseState, utilization: float | None, amounts: dict[str, float]
 ) -> None:
-    found = total(folded(T, T + 100, RUNS, looks=[look(state, utilization)]))
+    found = total(folded(T, T + 100, RUNS, samples=[sample(state, utilization)]))
     assert found == Amounts(allocated=800.0, unpriced=800.0, **amounts)
 
 
@@ -115,24 +115,24 @@ def test_what_was_measured_splits_what_was_allocated(
     "told",
     [
         [],
-        [look(UseState.IDLE, 0.0, attempt=2)],
-        [look(UseState.IDLE, 0.0, at=T - FRESH_SECONDS)],
-        [look(UseState.IDLE, 0.0, at=T + 100 + FRESH_SECONDS)],
+        [sample(UseState.IDLE, 0.0, attempt=2)],
+        [sample(UseState.IDLE, 0.0, at=T - FRESH_SECONDS)],
+        [sample(UseState.IDLE, 0.0, at=T + 100 + FRESH_SECONDS)],
     ],
     ids=["nothing", "another attempt", "long ago", "much later"],
 )
 def test_what_says_nothing_of_the_span_leaves_it_unknown(told: list[GangUse]) -> None:
-    found = total(folded(T, T + 100, RUNS, looks=told))
+    found = total(folded(T, T + 100, RUNS, samples=told))
     assert (found.unknown, found.idle) == (800.0, 0.0)
 
 
 def test_each_look_tells_of_the_time_since_the_one_before_and_the_newest_of_what_follows() -> None:
-    looks = [
-        look(UseState.ACTIVE, 1.0, at=T + 10),
-        look(UseState.IDLE, 0.0, at=T + 40),
-        look(UseState.ACTIVE, 0.5, at=T + 70),
+    samples = [
+        sample(UseState.ACTIVE, 1.0, at=T + 10),
+        sample(UseState.IDLE, 0.0, at=T + 40),
+        sample(UseState.ACTIVE, 0.5, at=T + 70),
     ]
-    found = total(folded(T, T + 100, RUNS, looks=looks))
+    found = total(folded(T, T + 100, RUNS, samples=samples))
     assert found.idle == 8 * 30
     assert found.used == 8 * (10 + 0.5 * 60)
     assert found.unknown == 0.0
@@ -140,17 +140,17 @@ def test_each_look_tells_of_the_time_since_the_one_before_and_the_newest_of_what
 
 def test_of_a_time_without_looks_nothing_is_known_but_what_is_near_to_one() -> None:
     """As of the hours in which nobody led: it may have worked, so it was not idle."""
-    looks = [look(UseState.IDLE, 0.0, at=T), look(UseState.IDLE, 0.0, at=T + HOUR)]
-    found = total(folded(T, T + HOUR, RUNS, looks=looks))
+    samples = [sample(UseState.IDLE, 0.0, at=T), sample(UseState.IDLE, 0.0, at=T + HOUR)]
+    found = total(folded(T, T + HOUR, RUNS, samples=samples))
     assert found.idle == 8 * 2 * FRESH_SECONDS
     assert found.unknown == 8 * (HOUR - 2 * FRESH_SECONDS)
 
 
 def test_what_was_told_by_the_looks_of_its_time_is_taken_back_by_the_same() -> None:
     """It ended before the last entry, and that is known only after another look."""
-    early, late = look(UseState.IDLE, 0.0, at=T + 20), look(UseState.ACTIVE, 1.0, at=T + 70)
-    first = folded(T, T + 60, RUNS, looks=[early])
-    second = folded(T + 60, T + 100, RUNS, mark(T + 50, Phase.GONE), looks=[early, late])
+    early, late = sample(UseState.IDLE, 0.0, at=T + 20), sample(UseState.ACTIVE, 1.0, at=T + 70)
+    first = folded(T, T + 60, RUNS, samples=[early])
+    second = folded(T + 60, T + 100, RUNS, mark(T + 50, Phase.GONE), samples=[early, late])
     assert total(first, second) == Amounts(allocated=400.0, idle=400.0, unpriced=400.0)
 
 
@@ -165,27 +165,27 @@ LOOKED = st.lists(
 def test_pieces_make_up_the_span_and_each_is_told_by_a_look_of_its_attempt_that_is_near(
     times: list[tuple[float, int]], span: tuple[float, float], since: float
 ) -> None:
-    looks = [
-        look(UseState.ACTIVE, 0.5, at=T + at, attempt=attempt) for at, attempt in sorted(times)
+    samples = [
+        sample(UseState.ACTIVE, 0.5, at=T + at, attempt=attempt) for at, attempt in sorted(times)
     ]
     start, end = T + span[0], T + span[1]
-    found = pieces(start, end, looks, 1, T + since)
+    found = pieces(start, end, samples, 1, T + since)
     assert (found[0].start, found[-1].end) == (start, end)
     assert all(one.end == other.start for one, other in pairwise(found))
     for piece in found:
         low, high = sorted(piece[:2])
-        known = [x for x in looks if x.attempt == 1 and (low >= T + since or x.at <= T + since)]
-        if piece.look is None:
+        known = [x for x in samples if x.attempt == 1 and (low >= T + since or x.at <= T + since)]
+        if piece.sample is None:
             middle = (low + high) / 2
             assert all(abs(x.at - middle) > FRESH_SECONDS - 1e-3 for x in known) or low == high
         else:
-            assert piece.look in known
-            far = max(abs(piece.look.at - low), abs(piece.look.at - high))
+            assert piece.sample in known
+            far = max(abs(piece.sample.at - low), abs(piece.sample.at - high))
             assert far <= 2 * FRESH_SECONDS
 
 
 def test_cost_is_by_the_price_of_each_gpu_and_what_has_none_is_told() -> None:
-    mixed = replace(RUNS, held=(Held("h100", "", 2), Held("h100", "spot", 6)))
+    mixed = replace(RUNS, held=(FlavorGpus("h100", "", 2), FlavorGpus("h100", "spot", 6)))
     found = total(folded(T, T + HOUR, mixed))
     assert found.cost == 6 * 1.5
     assert found.unpriced == 2 * HOUR
@@ -201,8 +201,8 @@ def test_the_first_price_that_holds_is_the_price() -> None:
 
 
 def test_lost_work_stands_in_the_hour_of_the_eviction_by_flavor() -> None:
-    mixed = replace(RUNS, held=(Held("a100", "", 2), Held("h100", "spot", 6)))
-    evicted = replace(mark(T + 10, Phase.HOLDS, held=None), loss=Loss("Preempted", 800.0))
+    mixed = replace(RUNS, held=(FlavorGpus("a100", "", 2), FlavorGpus("h100", "spot", 6)))
+    evicted = replace(mark(T + 10, Phase.HOLDS, held=None), loss=LostWork("Preempted", 800.0))
     fold = folded(T, T + 100, mixed, evicted)
     found = {
         flavor: (lost.gpu_seconds, lost.evictions)
@@ -235,7 +235,7 @@ def test_it_does_not_matter_when_marks_are_folded(
     at, marks = float(T), []
     for span, phase, gpus in steps:
         at += span
-        marks.append(replace(mark(at, phase, held=(Held("h100", "", gpus),)), gpus=gpus))
+        marks.append(replace(mark(at, phase, held=(FlavorGpus("h100", "", gpus),)), gpus=gpus))
     end = T + 40_000.0
     times = sorted({float(T), *(T + cut for cut in cuts), end})
     drawn = random.Random(seed)

@@ -99,7 +99,7 @@ def test_an_idle_gang_that_opts_out_is_taken_where_its_queue_borrows(
     leader = Leader(
         job=job, config=configured(preemption_opt_out=policy), borrowing=lambda: borrowing
     )
-    leader.look(FIRST)
+    leader.sample(FIRST)
     notes = [change.note for change in leader.cycle(FIRST + 1)]
     assert [note is not None and says in note.reason.message for note in notes] == [True] * taken
     leader.idle(ENDS)

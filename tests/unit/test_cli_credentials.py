@@ -15,9 +15,9 @@ import pytest
 import yaml
 from cryptography.hazmat.primitives import serialization
 
-from queuectl.api.auth.layers import Authenticated
+from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.cli import credentials, kubeconfig, tokenrequest
-from queuectl.cli.credentials import Shown
+from queuectl.cli.credentials import TokenAuth
 from queuectl.cli.errors import CommandFailed, Exit
 from tests.api.serving import serving
 from tests.api.signed import ADMIN, NOBODY, people
@@ -32,7 +32,7 @@ EXEC_VERSION = "client.authentication.k8s.io/v1"
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[str]:
     """A server that asks who asks."""
-    with serving(MemoryStore(), authenticated=Authenticated(people())) as address:
+    with serving(MemoryStore(), authenticated=AuthenticationLayer(people())) as address:
         yield address
 
 
@@ -204,7 +204,7 @@ def test_a_token_that_is_taken_no_longer_is_looked_for_again() -> None:
 
     transport, seen = recording(status)
     with httpx2.Client(
-        transport=transport, auth=Shown(lambda: next(tokens)), base_url="https://q.example"
+        transport=transport, auth=TokenAuth(lambda: next(tokens)), base_url="https://q.example"
     ) as client:
         assert [client.get("/").status_code, client.get("/").status_code] == [401, 200]
     assert seen == [None, "Bearer old", "Bearer old", "Bearer new"]
@@ -356,7 +356,7 @@ def answered(
     address: str = "https://q.example",
 ) -> list[str | None]:
     transport, seen = recording(status)
-    with httpx2.Client(transport=transport, auth=Shown(find), base_url=address) as client:
+    with httpx2.Client(transport=transport, auth=TokenAuth(find), base_url=address) as client:
         client.post("/", json={})
     return seen
 
@@ -408,7 +408,7 @@ def test_a_server_with_an_authority_of_its_own_is_trusted_when_that_is_named(
 ) -> None:
     certificate = write_certificate(tmp_path, "queuectl")
     (tmp_path / "token").write_text(ADMIN)
-    known = Authenticated(people())
+    known = AuthenticationLayer(people())
     with serving(MemoryStore(), authenticated=known, certificate=certificate) as address:
         asked = ["get", "cq", "--server", address, "--token-file", str(tmp_path / "token")]
         refused = queuectl(*asked)

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import pytest
 
 from queuectl.cli.main import run
-from queuectl.domain.accounting import HOUR, AccountingTerms, Free, Held, Mark, Phase, Subject
+from queuectl.domain.accounting import HOUR, AccountingTerms, FlavorGpus, Free, Mark, Phase, Subject
 from queuectl.domain.folding import Fold
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.serving import serving
@@ -37,7 +37,7 @@ async def fill(store: MemoryStore) -> None:
     fold = Fold(NOW, NOW + HOUR, AccountingTerms({}, {"spot": 2.0}))
     look = GangUse("u0", 1, UseState.ACTIVE, NOW, NOW + HOUR, 0.5, 1.0, "")
     for number in (0, 1):
-        held = (Held("h100", ("spot", "")[number], 1000),)
+        held = (FlavorGpus("h100", ("spot", "")[number], 1000),)
         who = subject(number)
         marks = [Mark(who.uid, NOW, NOW, Phase.HOLDS, 1, 1000, held, who)]
         fold.workload(None, marks, all_along(look, NOW) if number == 0 else ())

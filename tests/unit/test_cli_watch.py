@@ -19,8 +19,8 @@ from queuectl.api import events as told
 from queuectl.cli import events, watch
 from queuectl.cli.client import Client, connect
 from queuectl.cli.errors import CommandFailed
-from queuectl.cli.render import Column, Rows, emit_table
-from queuectl.domain.pastuse import Account, Scope, Used
+from queuectl.cli.render import Column, GrowingTable, emit_table
+from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.reports.cluster_map import cluster_map_of
 from tests.api.serving import serving
@@ -63,7 +63,7 @@ class TellingStore(MemoryStore):
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[MemoryStore, str]]:
     store = TellingStore()
-    with serving(store, lookout=FixedLookout(FLOOR, held=HELD)) as address:
+    with serving(store, cluster_reader=FixedLookout(FLOOR, held=HELD)) as address:
         yield store, address
 
 
@@ -145,10 +145,12 @@ def test_past_use_is_what_each_queue_and_user_used_and_its_share_of_it(
     other = {**LOCAL_QUEUE, "metadata": {"name": "other", "namespace": "team-a"}}
     for document in (rules, CLUSTER_QUEUE, LOCAL_QUEUE, other):
         asyncio.run(store.put_config(document))
-    own = [Account.of_local_queue("team-a", name) for name in ("default", "other")]
+    own = [PastUseAccount.of_local_queue("team-a", name) for name in ("default", "other")]
     used = [Used(own[0], 9.0, {"nvidia.com/gpu": 6.0}), Used(own[1], 9.0, {"nvidia.com/gpu": 2.0})]
     asyncio.run(
-        store.start_use([*used, Used(Account(Scope.USER, "ann"), 9.0, {"nvidia.com/gpu": 0.5})])
+        store.start_use(
+            [*used, Used(PastUseAccount(AccountScope.USER, "ann"), 9.0, {"nvidia.com/gpu": 0.5})]
+        )
     )
     header, *rows = queuectl("get", "pastuse").out.splitlines()
     titles = ["SCOPE", "NAMESPACE", "NAME", "CLUSTERQUEUE", "USAGE", "SHARE", "RESOURCES"]
@@ -419,7 +421,7 @@ def test_a_pipe_gets_everything_and_no_colours(
 
 
 def test_rows_that_come_later_stay_aligned(capsys: pytest.CaptureFixture[str]) -> None:
-    rows = Rows([NAMES, KINDS], wide=False)
+    rows = GrowingTable([NAMES, KINDS], wide=False)
     rows.add([{"name": "long-name", "kind": "Job"}])
     rows.add([{"name": "b", "kind": "Job"}])
     assert capsys.readouterr().out.splitlines() == [

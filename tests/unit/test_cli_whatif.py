@@ -27,9 +27,9 @@ NOBODY_ELSE = "no gang that is there starts, waits or leaves otherwise than with
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[LookingOut, MemoryStore, str]]:
     store = MemoryStore()
-    lookout = LookingOut(None, store)
-    with serving(store, lookout=lookout) as address:
-        yield lookout, store, address
+    cluster_reader = LookingOut(None, store)
+    with serving(store, cluster_reader=cluster_reader) as address:
+        yield cluster_reader, store, address
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def store(running: tuple[LookingOut, MemoryStore, str]) -> MemoryStore:
 
 
 @pytest.fixture
-def lookout(running: tuple[LookingOut, MemoryStore, str], store: MemoryStore) -> LookingOut:
+def cluster_reader(running: tuple[LookingOut, MemoryStore, str], store: MemoryStore) -> LookingOut:
     """With a queue of 32 GPUs, in two namespaces."""
     for document in POOL:
         asyncio.run(store.put_config(document))
@@ -76,7 +76,7 @@ def row(result: Result, workload: str) -> list[str]:
     return [cell.strip() for cell in line.split("   ") if cell.strip()]
 
 
-@pytest.mark.usefixtures("lookout")
+@pytest.mark.usefixtures("cluster_reader")
 class TestWhatIf:
     def test_a_job_that_would_start_is_told_where_and_the_status_is_0(self, queuectl: Cli) -> None:
         result = queuectl("whatif", "-f", "-", files=(job("new", 2),))
@@ -107,9 +107,9 @@ class TestWhatIf:
         assert "Any one of these would let it start:" in result.out
 
     def test_who_gives_way_to_whom_is_told_with_its_price(
-        self, queuectl: Cli, lookout: LookingOut
+        self, queuectl: Cli, cluster_reader: LookingOut
     ) -> None:
-        lookout.snapshot = FULL
+        cluster_reader.snapshot = FULL
         result = queuectl("whatif", "-f", "-", files=(job("urgent", 2, "high"),))
         assert result.code == 0, result.err
         head, *_ = result.out.splitlines()
@@ -130,10 +130,10 @@ class TestWhatIf:
         assert row(result, "default/a") == ["default/a", "16", "runs", "repaired", "on n0, n3"]
 
     def test_more_nodes_and_more_quota_are_tried_out_together(
-        self, queuectl: Cli, lookout: LookingOut
+        self, queuectl: Cli, cluster_reader: LookingOut
     ) -> None:
         waits = (of("c", 2),)
-        lookout.snapshot = seen(runs("a", "n0", "n1"), runs("b", "n2", "n3"), waits=waits)
+        cluster_reader.snapshot = seen(runs("a", "n0", "n1"), runs("b", "n2", "n3"), waits=waits)
         result = queuectl("whatif", "--add", "n0=2", "-f", "-", files=(pool(64),))
         assert result.code == 0, result.err
         assert row(result, "default/c") == [
@@ -144,9 +144,9 @@ class TestWhatIf:
 
     @pytest.mark.parametrize("given", ["localqueue/default/research", "lq/research"])
     def test_without_its_queue_a_gang_would_wait(
-        self, queuectl: Cli, lookout: LookingOut, given: str
+        self, queuectl: Cli, cluster_reader: LookingOut, given: str
     ) -> None:
-        lookout.snapshot = seen(waits=(of("b", 2),))
+        cluster_reader.snapshot = seen(waits=(of("b", 2),))
         result = queuectl("whatif", "--delete", given)
         assert result.code == 0, result.err  # nothing was submitted
         assert row(result, "default/b")[2:4] == ["starts", "waits"]
@@ -207,9 +207,9 @@ class TestWhatIf:
         assert "v1 Pod is no kind of job that queuectl runs" in result.err
 
     def test_a_server_that_has_not_seen_the_cluster_says_so(
-        self, queuectl: Cli, lookout: LookingOut
+        self, queuectl: Cli, cluster_reader: LookingOut
     ) -> None:
-        lookout.snapshot = None
+        cluster_reader.snapshot = None
         assert queuectl("whatif", "--drain", "n0").code == 1
 
 
@@ -248,7 +248,7 @@ class TestDelete:
         assert (again.code, again.out) == (0, "clusterqueue/gone is not there\n")
 
     @pytest.mark.parametrize("dry_run", [["--dry-run"], []])
-    @pytest.mark.usefixtures("lookout")
+    @pytest.mark.usefixtures("cluster_reader")
     def test_one_that_somebody_has_changed_since_stays(
         self, queuectl: Cli, dry_run: list[str]
     ) -> None:
@@ -292,9 +292,9 @@ class TestDelete:
         assert len(store.database.documents) == 1
 
     def test_a_dry_run_tells_what_would_come_of_it_and_deletes_nothing(
-        self, queuectl: Cli, lookout: LookingOut, store: MemoryStore
+        self, queuectl: Cli, cluster_reader: LookingOut, store: MemoryStore
     ) -> None:
-        lookout.snapshot = seen(waits=(of("b", 2),))
+        cluster_reader.snapshot = seen(waits=(of("b", 2),))
         before = dict(store.database.documents)
         result = queuectl("delete", "--dry-run", "cq", "pool", "gone")
         assert result.code == 3
@@ -307,7 +307,7 @@ class TestDelete:
         assert store.database.documents == before
 
     def test_a_dry_run_where_nobody_knows_the_cluster_yet_fails(
-        self, queuectl: Cli, lookout: LookingOut
+        self, queuectl: Cli, cluster_reader: LookingOut
     ) -> None:
-        lookout.snapshot = None
+        cluster_reader.snapshot = None
         assert queuectl("delete", "--dry-run", "cq", "pool").code == 1

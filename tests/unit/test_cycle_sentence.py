@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from queuectl.control.leader.decisions import sentence
-from queuectl.domain.ledger import Change, Entry, Note, State
+from queuectl.domain.ledger import Entry, EntryChange, Note, State
 from queuectl.domain.plan import Admission, Plan
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Snapshot
@@ -14,7 +14,7 @@ from queuectl.planner import plan
 from tests.planner.build import gang, node, podset, world
 
 
-def _started(workload: Workload) -> Change:
+def _started(workload: Workload) -> EntryChange:
     reason = Reason(Code.ADMITTED)
     entry = Entry(
         workload.uid,
@@ -25,7 +25,7 @@ def _started(workload: Workload) -> Change:
         gpus=workload.gpus,
         reason=reason,
     )
-    return Change(None, entry, 0.0, Note("Admitted", State.PENDING, State.STARTING, reason))
+    return EntryChange(None, entry, 0.0, Note("Admitted", State.PENDING, State.STARTING, reason))
 
 
 def _said(snapshot: Snapshot, decided: Plan) -> str:

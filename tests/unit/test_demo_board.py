@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from queuectl.demo.audit import Finding
-from queuectl.demo.board import Board, Moment, moment, verdicts
+from queuectl.demo.progress_table import ProgressTable, TableState, moment, verdicts
 from queuectl.demo.scenario import Gang, programme
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import State
@@ -49,8 +49,8 @@ def pods(*nodes: str) -> list[PodRecord]:
 
 
 def look(
-    said: dict[str, Any] | None, placed: list[PodRecord], before: Moment | None = None
-) -> Moment:
+    said: dict[str, Any] | None, placed: list[PodRecord], before: TableState | None = None
+) -> TableState:
     workloads = {} if said is None else {GANG.ref: said}
     return moment(NOW, NOW - 1, [GANG], workloads, NODES, placed, before)
 
@@ -113,9 +113,9 @@ def test_a_reason_is_shown_where_the_state_does_not_say_it_all(state: State, cod
     assert row.code == shown
 
 
-def lines(*moments: Moment) -> list[str]:
+def lines(*moments: TableState) -> list[str]:
     out = io.StringIO()
-    with Board(Console(file=out, width=80)) as board:
+    with ProgressTable(Console(file=out, width=80)) as board:
         for one in moments:
             board.show(one)
     return [line for line in out.getvalue().splitlines() if GANG.ref in line]
@@ -143,7 +143,7 @@ def test_on_a_terminal_the_table_holds_every_gang():
     out = io.StringIO()
     gangs: list[Gang] = programme()
     now = moment(NOW, NOW - 1, gangs, {GANG.ref: workload(State.RUNNING)}, NODES, pods("a"), None)
-    with Board(Console(file=out, width=140, height=50, force_terminal=True)) as board:
+    with ProgressTable(Console(file=out, width=140, height=50, force_terminal=True)) as board:
         board.show(now)
     shown = out.getvalue()
     assert all(gang.name in shown for gang in gangs)

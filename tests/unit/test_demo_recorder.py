@@ -14,7 +14,7 @@ import pytest
 
 from queuectl.demo import recorder as module
 from queuectl.demo.recorder import Recorder
-from queuectl.demo.watch import Relisted, Seen, Server
+from queuectl.demo.watch import ListCompleted, Server, WatchedObject
 from queuectl.domain.records import JobRecord, PodRecord
 from queuectl.localcluster import kubeconfig
 from queuectl.localcluster.certificates import Authority
@@ -28,28 +28,28 @@ def pod(uid: str, version: int, **spec: Any) -> dict[str, Any]:
     return {"metadata": meta, "spec": spec}
 
 
-def seen(document: dict[str, Any], *, gone: bool = False) -> Seen:
+def seen(document: dict[str, Any], *, gone: bool = False) -> WatchedObject:
     meta = document["metadata"]
     raw = msgspec.Raw(json.dumps(document).encode())
-    return Seen(meta["uid"], int(meta["resourceVersion"]), gone, raw)
+    return WatchedObject(meta["uid"], int(meta["resourceVersion"]), gone, raw)
 
 
 class FakeServer:
     """Says what it is told to, collection by collection, then falls silent."""
 
-    script: ClassVar[dict[str, list[Seen | Relisted]]] = {}
-    now: ClassVar[dict[str, Relisted]] = {}
+    script: ClassVar[dict[str, list[WatchedObject | ListCompleted]]] = {}
+    now: ClassVar[dict[str, ListCompleted]] = {}
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     async def close(self) -> None: ...
 
-    async def list(self, path: str) -> Relisted:
-        return self.now.get(path, Relisted(0, {}, True))
+    async def list(self, path: str) -> ListCompleted:
+        return self.now.get(path, ListCompleted(0, {}, True))
 
-    async def follow(self, path: str) -> AsyncIterator[Seen | Relisted]:
-        for one in self.script.get(path, [Relisted(0, {}, True)]):
+    async def follow(self, path: str) -> AsyncIterator[WatchedObject | ListCompleted]:
+        for one in self.script.get(path, [ListCompleted(0, {}, True)]):
             yield one
         await asyncio.Event().wait()
 
@@ -62,7 +62,9 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     running: list[Recorder] = []
     monkeypatch.setattr(module, "Server", FakeServer)
 
-    def starter(pods: list[Seen | Relisted], **more: list[Seen | Relisted]) -> Recorder:
+    def starter(
+        pods: list[WatchedObject | ListCompleted], **more: list[WatchedObject | ListCompleted]
+    ) -> Recorder:
         monkeypatch.setattr(
             FakeServer, "script", {PODS: pods, JOBS: more["jobs"]} if more else {PODS: pods}
         )
@@ -83,18 +85,18 @@ def story(recorder: Recorder) -> list[tuple[int, str, bool]]:
 
 def test_listed_changed_and_deleted_objects_are_recorded_in_order(start: Start, monkeypatch):
     first, bound = pod("p", 3), pod("p", 5, nodeName="a")
-    monkeypatch.setattr(FakeServer, "now", {PODS: Relisted(9, {}, True)})
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {}, True)})
     recorder = start(
-        [seen(first), Relisted(4, {"p": 3}, True), seen(bound), seen(pod("p", 8), gone=True)]
+        [seen(first), ListCompleted(4, {"p": 3}, True), seen(bound), seen(pod("p", 8), gone=True)]
     )
     assert story(recorder) == [(3, "p", False), (5, "p", False), (8, "p", True)]
     assert recorder.recording().gaps == 0
 
 
 def test_a_deleted_pod_is_recorded_as_it_was_last(start: Start, monkeypatch):
-    monkeypatch.setattr(FakeServer, "now", {PODS: Relisted(9, {}, True)})
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {}, True)})
     recorder = start(
-        [Relisted(1, {}, True), seen(pod("p", 5, nodeName="a")), seen(pod("p", 8), gone=True)]
+        [ListCompleted(1, {}, True), seen(pod("p", 5, nodeName="a")), seen(pod("p", 8), gone=True)]
     )
     story(recorder)
     last = recorder.recording().events[-1].fact
@@ -103,20 +105,20 @@ def test_a_deleted_pod_is_recorded_as_it_was_last(start: Start, monkeypatch):
 
 
 def test_a_revision_that_changes_nothing_we_look_at_is_left_out(start: Start, monkeypatch):
-    monkeypatch.setattr(FakeServer, "now", {PODS: Relisted(7, {"p": 6}, True)})
-    recorder = start([Relisted(1, {}, True), seen(pod("p", 5)), seen(pod("p", 6))])
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(7, {"p": 6}, True)})
+    recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5)), seen(pod("p", 6))])
     assert story(recorder) == [(5, "p", False)]
 
 
 def test_after_an_expired_watch_what_is_not_listed_is_gone_and_the_gap_is_counted(
     start: Start, monkeypatch
 ):
-    monkeypatch.setattr(FakeServer, "now", {PODS: Relisted(20, {"q": 12}, True)})
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(20, {"q": 12}, True)})
     said = [
         seen(pod("p", 3)),
-        Relisted(4, {"p": 3}, True),
+        ListCompleted(4, {"p": 3}, True),
         seen(pod("q", 12)),
-        Relisted(15, {"q": 12}, False),
+        ListCompleted(15, {"q": 12}, False),
     ]
     recorder = start(said)
     assert story(recorder) == [(3, "p", False), (12, "q", False), (15, "p", True)]
@@ -126,19 +128,22 @@ def test_after_an_expired_watch_what_is_not_listed_is_gone_and_the_gap_is_counte
 def test_events_of_all_resources_stand_in_one_order(start: Start, monkeypatch):
     job = pod("j", 4)
     job["metadata"]["labels"] = {"queuectl.dev/queue-name": "queue"}
-    now = {PODS: Relisted(9, {"p": 5}, True), JOBS: Relisted(9, {"j": 4, "unqueued": 6}, True)}
+    now = {
+        PODS: ListCompleted(9, {"p": 5}, True),
+        JOBS: ListCompleted(9, {"j": 4, "unqueued": 6}, True),
+    }
     monkeypatch.setattr(FakeServer, "now", now)
-    jobs = [Relisted(1, {}, True), seen(job), seen(pod("unqueued", 6))]
-    recorder = start([Relisted(1, {}, True), seen(pod("p", 5))], jobs=jobs)
+    jobs = [ListCompleted(1, {}, True), seen(job), seen(pod("unqueued", 6))]
+    recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5))], jobs=jobs)
     assert story(recorder) == [(4, "j", False), (5, "p", False)]
     assert isinstance(recorder.recording().events[0].fact, JobRecord)
 
 
 def test_now_is_what_exists(start: Start, monkeypatch):
-    monkeypatch.setattr(FakeServer, "now", {PODS: Relisted(9, {"p": 5}, True)})
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {"p": 5}, True)})
     said = [
         seen(pod("gone", 3)),
-        Relisted(4, {"gone": 3}, True),
+        ListCompleted(4, {"gone": 3}, True),
         seen(pod("p", 5)),
         seen(pod("gone", 6), gone=True),
     ]
@@ -150,8 +155,8 @@ def test_now_is_what_exists(start: Start, monkeypatch):
 
 
 def test_it_does_not_settle_on_less_than_the_server_says(start: Start, monkeypatch):
-    monkeypatch.setattr(FakeServer, "now", {PODS: Relisted(9, {"p": 7}, True)})
-    recorder = start([Relisted(1, {}, True), seen(pod("p", 5))])
+    monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {"p": 7}, True)})
+    recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5))])
     with pytest.raises(TimeoutError, match="/api/v1/pods"):
         recorder.settle(0.2)
 
@@ -190,12 +195,14 @@ def watching(*events: tuple[str, dict[str, Any]]) -> httpx2.Response:
 EXPIRED = ("ERROR", {"code": 410, "metadata": {}})
 
 
-async def collect(made: Server, count: int) -> list[tuple[str, int, bool] | Relisted]:
-    found: list[tuple[str, int, bool] | Relisted] = []
+async def collect(made: Server, count: int) -> list[tuple[str, int, bool] | ListCompleted]:
+    found: list[tuple[str, int, bool] | ListCompleted] = []
     stream = made.follow(PODS)
     async with asyncio.timeout(10):
         async for one in stream:
-            found.append(one if isinstance(one, Relisted) else (one.uid, one.version, one.gone))
+            found.append(
+                one if isinstance(one, ListCompleted) else (one.uid, one.version, one.gone)
+            )
             if len(found) == count:
                 break
     await stream.aclose()  # type: ignore[attr-defined]  # an async generator behind the interface
@@ -220,7 +227,7 @@ async def test_a_list_of_several_pages_is_read_whole_before_the_watch(tmp_path: 
     assert found == [
         ("a", 1, False),
         ("b", 2, False),
-        Relisted(10, {"a": 1, "b": 2}, True),
+        ListCompleted(10, {"a": 1, "b": 2}, True),
         ("c", 11, False),
     ]
     assert asked[:3] == ["", "x", "10"]
@@ -239,7 +246,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was_bookmarks_included(tmp_pat
         return answers.pop(0)
 
     found = await collect(server(tmp_path, answer), 3)
-    assert found == [Relisted(10, {}, True), ("a", 11, False), ("a", 21, True)]
+    assert found == [ListCompleted(10, {}, True), ("a", 11, False), ("a", 21, True)]
     assert versions == [None, "10", "20"]
 
 
@@ -249,7 +256,11 @@ async def test_a_server_that_forgot_is_listed_again_and_that_is_told(
 ):
     answers = [listing(10), forgotten, listing(30, pod("a", 25))]
     found = await collect(server(tmp_path, lambda _: answers.pop(0)), 3)
-    assert found == [Relisted(10, {}, True), ("a", 25, False), Relisted(30, {"a": 25}, False)]
+    assert found == [
+        ListCompleted(10, {}, True),
+        ("a", 25, False),
+        ListCompleted(30, {"a": 25}, False),
+    ]
 
 
 async def test_an_interruption_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -261,7 +272,7 @@ async def test_an_interruption_loses_nothing(tmp_path: Path, monkeypatch: pytest
         watching(("ADDED", pod("a", 11))),
     ]
     found = await collect(server(tmp_path, lambda _: answers.pop(0)), 2)
-    assert found == [Relisted(10, {}, True), ("a", 11, False)]
+    assert found == [ListCompleted(10, {}, True), ("a", 11, False)]
 
 
 async def test_a_kind_that_is_not_installed_yet_is_empty_until_it_is(
@@ -271,4 +282,4 @@ async def test_a_kind_that_is_not_installed_yet_is_empty_until_it_is(
     missing = httpx2.Response(404)
     answers = [missing, missing, watching(("ADDED", pod("a", 11)))]
     found = await collect(server(tmp_path, lambda _: answers.pop(0)), 2)
-    assert found == [Relisted(0, {}, True), ("a", 11, False)]
+    assert found == [ListCompleted(0, {}, True), ("a", 11, False)]

@@ -93,7 +93,7 @@ def server() -> Iterator[str]:
     store = MemoryStore()
     for change in live_through(job("train")):
         store._write(change, 1)
-    with serving(store, lookout=FixedLookout(FLOOR)) as address:
+    with serving(store, cluster_reader=FixedLookout(FLOOR)) as address:
         yield address
 
 

@@ -14,7 +14,16 @@ from pathlib import Path
 import pytest
 
 from queuectl.cli.main import run
-from queuectl.domain.accounting import HOUR, AccountingTerms, Free, Held, Loss, Mark, Phase, Subject
+from queuectl.domain.accounting import (
+    HOUR,
+    AccountingTerms,
+    FlavorGpus,
+    Free,
+    LostWork,
+    Mark,
+    Phase,
+    Subject,
+)
 from queuectl.domain.folding import Fold
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.serving import serving
@@ -37,12 +46,12 @@ def gang(
     """It waits until it has so many hours left, and runs to the end of the day; it loses work an hour before."""
     who = Subject(team, "PyTorchJob", team, "train", "research", "gpus", labels=(("team", team),))
 
-    def mark(at: float, phase: Phase, lost: Loss | None = None) -> Mark:
-        return Mark(team, at, at, phase, 1, gpus, (Held("h100", "spot", gpus),), who, lost)
+    def mark(at: float, phase: Phase, lost: LostWork | None = None) -> Mark:
+        return Mark(team, at, at, phase, 1, gpus, (FlavorGpus("h100", "spot", gpus),), who, lost)
 
     marks = [mark(DAY, Phase.WAITS), mark(END - hours * HOUR, Phase.HOLDS)]
     if loss:
-        marks.append(mark(END - HOUR, Phase.HOLDS, Loss("Preempted", loss * HOUR)))
+        marks.append(mark(END - HOUR, Phase.HOLDS, LostWork("Preempted", loss * HOUR)))
     state, utilization = look
     fold.workload(
         None, marks, all_along(GangUse(team, 1, state, DAY, END, utilization, 1.0, ""), DAY)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.accounting import Accounting
-from queuectl.domain.estimates import Holds, Run, Waits, estimated_starts
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.estimates import HeldGpus, Run, Waits, estimated_starts
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -62,7 +62,7 @@ def test_a_gang_starts_when_enough_has_ended_for_it_and_all_before_it(
     free: float,
     starts: dict[str, float],
 ) -> None:
-    holds = [Holds(*gang) for gang in running]
+    holds = [HeldGpus(*gang) for gang in running]
     assert estimated_starts(line(*waits), holds, free, NOW, strict=True) == starts
 
 
@@ -71,11 +71,11 @@ def test_behind_one_of_which_nothing_is_known_it_depends_on_the_queue(
     strict: bool, starts: dict[str, float]
 ) -> None:
     waits = line((16, 60), (8, 60))
-    assert estimated_starts(waits, [Holds(8, 1100)], 0, NOW, strict=strict) == starts
+    assert estimated_starts(waits, [HeldGpus(8, 1100)], 0, NOW, strict=strict) == starts
 
 
 def test_where_gangs_pass_each_other_what_is_free_is_too_little_for_the_smallest() -> None:
-    waits, running = line((64, 60), (4, 60)), [Holds(61, 1100), Holds(1, 1200)]
+    waits, running = line((64, 60), (4, 60)), [HeldGpus(61, 1100), HeldGpus(1, 1200)]
     assert estimated_starts(waits, running, 32, NOW, strict=False) == {"a": 1100, "b": 1160}
     assert estimated_starts(waits, running, 32, NOW, strict=True) == {"a": 1100, "b": 1100}
 
@@ -84,12 +84,12 @@ gpus = st.integers(1, 16)
 ends = st.none() | st.integers(900, 3000)
 lengths = st.none() | st.integers(1, 500)
 lines = st.lists(st.tuples(gpus, lengths), max_size=8).map(lambda gangs: line(*gangs))
-holdings = st.lists(st.builds(Holds, gpus, ends), max_size=8)
+holdings = st.lists(st.builds(HeldGpus, gpus, ends), max_size=8)
 
 
 @given(lines, holdings, st.integers(0, 32), st.booleans())
 def test_further_back_is_never_earlier(
-    waits: list[Waits], running: list[Holds], free: int, strict: bool
+    waits: list[Waits], running: list[HeldGpus], free: int, strict: bool
 ) -> None:
     starts = estimated_starts(waits, running, free, NOW, strict=strict)
     told = [starts[gang.uid] for gang in waits if gang.uid in starts]
@@ -101,7 +101,7 @@ def test_further_back_is_never_earlier(
 
 @given(lines, holdings, st.integers(0, 32), st.data())
 def test_what_ends_later_lets_nobody_start_earlier(
-    waits: list[Waits], running: list[Holds], free: int, data: st.DataObject
+    waits: list[Waits], running: list[HeldGpus], free: int, data: st.DataObject
 ) -> None:
     before = estimated_starts(waits, running, free, NOW, strict=True)
     late = [
@@ -115,7 +115,7 @@ def test_what_ends_later_lets_nobody_start_earlier(
 
 @given(lines, holdings, st.integers(0, 32), st.data())
 def test_no_more_gpus_are_given_out_than_there_are(
-    waits: list[Waits], running: list[Holds], free: int, data: st.DataObject
+    waits: list[Waits], running: list[HeldGpus], free: int, data: st.DataObject
 ) -> None:
     """At the start of each, what holds GPUs by then and had them all along is no more than what is held and free now."""
     starts = estimated_starts(waits, running, free, NOW, strict=data.draw(st.booleans()))
@@ -183,7 +183,7 @@ class Leader:
         return entry
 
     def put(self, entry: Entry) -> None:
-        self.ledger.apply([Change(self.ledger.get(entry.uid), entry, NOW)])
+        self.ledger.apply([EntryChange(self.ledger.get(entry.uid), entry, NOW)])
 
     def look(self, now: float = NOW) -> dict[str, float]:
         """The estimates, as they are told from now on."""
@@ -198,7 +198,7 @@ class Leader:
         assert before is not None
         after = replace(before, state=state, attempt=before.attempt + 1, started_at=at)
         self.put(after)
-        return self.estimates.note([Change(before, after, at)], self.config)
+        return self.estimates.note([EntryChange(before, after, at)], self.config)
 
 
 def runs(*seconds: float, user: str = "ann", queue: str = "q") -> list[Run]:
@@ -251,7 +251,7 @@ def test_what_ends_from_now_on_is_learned_from() -> None:
         over = replace(before, state=State.FINISHED, past_seconds=300.0, finished_at=NOW)
         assert leader.look() == {}
         leader.put(over)
-        leader.estimates.note([Change(before, over, NOW)], leader.config)
+        leader.estimates.note([EntryChange(before, over, NOW)], leader.config)
     assert leader.look() == {"w": 1200.0}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queuectl.control.leader.decisions import Decider
-from queuectl.domain.ledger import Change, State
+from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.plan import Cost, Eviction, Plan, Preemption, PreemptionReason, Refusal
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Upserted
@@ -33,7 +33,7 @@ class Told:
 
     def by(
         self, *spared: Preemption, idle_since: float | None = 50.0, evicted: bool = False
-    ) -> list[Change]:
+    ) -> list[EntryChange]:
         """Changes that a plan with these dry evictions makes."""
         workload = Workload("u1", "Job", "a", "train", JOB.podsets)
         gang = Admitted(workload, PLACEMENT, idle_since=idle_since)
@@ -43,7 +43,7 @@ class Told:
         self.world.ledger.apply(changes)
         return changes
 
-    def codes(self, changes: list[Change]) -> list[Code]:
+    def codes(self, changes: list[EntryChange]) -> list[Code]:
         return [change.note.reason.code for change in changes if change.note is not None]
 
 

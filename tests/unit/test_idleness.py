@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import (
     ClusterQueue,
     IdleReclaim,
@@ -23,9 +23,9 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.lifecycle.idleness import Idleness, News
+from queuectl.lifecycle.idleness import Idleness, IdlenessResult
 from queuectl.planner.preempt.cost import RESTART_COST
-from queuectl.state.freeze import Freezer
+from queuectl.state.freeze import SnapshotBuilder
 from tests.unit.test_state import RESUMED, World, on
 from tests.unit.test_use_watch import RUNNING as RUNS
 
@@ -63,24 +63,26 @@ class Leader:
     def take_over(self) -> None:
         """Memory is gone; the ledger is not."""
         world = self.world
-        self.freezer = Freezer(
+        self.snapshot_builder = SnapshotBuilder(
             world.mirror, world.ledger, world.usage, lambda: self.uses, self._idle_since
         )
         self.idleness = Idleness(
-            world.mirror, lambda: world.ledger, self.freezer.running, FRESH, self.borrowing
+            world.mirror, lambda: world.ledger, self.snapshot_builder.running, FRESH, self.borrowing
         )
 
     def _idle_since(self, *gang: Any) -> float | None:
         return self.idleness.since(*gang)
 
-    def look(self, at: float, state: UseState = UseState.IDLE, attempt: int = 1) -> News:
+    def sample(
+        self, at: float, state: UseState = UseState.IDLE, attempt: int = 1
+    ) -> IdlenessResult:
         before = self.uses.get("u1")
         since = before.since if before is not None and before.state is state else at
         use = GangUse("u1", attempt, state, since, at, 0.0, 1.0, "does nothing", 0.0)
         self.uses = {"u1": use}
         return self.idleness.looked(self.uses, self.config, at)
 
-    def cycle(self, at: float, busy: Iterable[str] = ()) -> list[Change]:
+    def cycle(self, at: float, busy: Iterable[str] = ()) -> list[EntryChange]:
         changes = self.idleness.changes(self.config, at, frozenset(busy))
         self.world.ledger.apply(changes)
         self.idleness.note(changes)
@@ -97,7 +99,7 @@ class Leader:
         told = []
         for number in range(int(seconds / EVERY) + 1):
             at = start + number * EVERY
-            self.look(at, state, attempt)
+            self.sample(at, state, attempt)
             for change in self.cycle(at + 1.0):
                 assert change.note is not None
                 told.append((number * EVERY, change.note.reason.code))
@@ -105,7 +107,7 @@ class Leader:
 
     def gang(self, now: float) -> Admitted:
         self.world.usage.refresh(list(self.world.mirror.pods))
-        (gang,) = self.freezer.freeze(self.config, now, SolverLimits()).admitted
+        (gang,) = self.snapshot_builder.freeze(self.config, now, SolverLimits()).admitted
         return gang
 
 
@@ -143,7 +145,7 @@ class TestTakeable:
     def test_and_was_so_at_every_look_since_it_was_warned(self, state: UseState) -> None:
         leader = Leader()
         leader.idle(300)
-        leader.look(FIRST + 330, state)
+        leader.sample(FIRST + 330, state)
         assert leader.idle(300, start=FIRST + 360)[0] == (0.0, Code.IDLE_GPUS), "warned anew"
         assert leader.gang(FIRST + ENDS).idle_since is None
 
@@ -176,10 +178,10 @@ class TestTakeable:
         leader = Leader(config=configured(replace(RULE, cooldown=0.0)))
         leader.idle(ENDS)
         leader.world.ledger.apply(
-            [Change(RUNNING, replace(RUNNING, attempt=2, evictions=1), FIRST + ENDS)]
+            [EntryChange(RUNNING, replace(RUNNING, attempt=2, evictions=1), FIRST + ENDS)]
         )
         again = FIRST + ENDS + EVERY
-        leader.look(again, attempt=2)
+        leader.sample(again, attempt=2)
         assert leader.gang(again).idle_since is None
         assert leader.idle(360, start=again, attempt=2) == WARNED_TWICE
 
@@ -250,14 +252,14 @@ class TestTakeable:
         again = FIRST + ENDS + EVERY
         assert leader.idle(600, start=again) == WARNED_TWICE
         assert leader.gang(again + 600).idle_since is None
-        leader.look(again + 660)
+        leader.sample(again + 660)
         assert leader.gang(again + 660).idle_since is not None
 
     def test_looks_that_find_nothing_new_leave_the_same_gang_in_the_snapshot(self) -> None:
         leader = Leader()
         leader.idle(ENDS)
         gang = leader.gang(FIRST + ENDS)
-        leader.look(FIRST + ENDS + EVERY)
+        leader.sample(FIRST + ENDS + EVERY)
         assert leader.gang(FIRST + ENDS + EVERY) is gang
 
 
@@ -283,15 +285,17 @@ class TestWarnings:
     def test_a_look_that_began_before_the_last_warning_does_not_count(self) -> None:
         leader = Leader(config=configured(replace(RULE, mode=ReclaimMode.ALWAYS, grace=0.0)))
         told = []
-        for look, cycle in (
+        for sample, cycle in (
             (100.0, 110.0),
             (109.0, 115.0),
             (120.0, 130.0),
             (129.0, 135.0),
             (140.0, 145.0),
         ):
-            leader.look(look)
-            told += [(look, c.note.reason.code) for c in leader.cycle(cycle) if c.note is not None]
+            leader.sample(sample)
+            told += [
+                (sample, c.note.reason.code) for c in leader.cycle(cycle) if c.note is not None
+            ]
         assert told == [
             (100.0, Code.IDLE_GPUS),
             (120.0, Code.IDLE_GPUS),
@@ -300,13 +304,13 @@ class TestWarnings:
 
     def test_one_that_did_not_reach_the_database_was_not_given(self) -> None:
         leader = Leader()
-        leader.look(FIRST)
+        leader.sample(FIRST)
         assert leader.idleness.changes(leader.config, FIRST + 1, ()) != []  # and is not committed
         assert leader.idle(2 * GRACE, start=FIRST + EVERY) == WARNED_TWICE
 
     def test_one_is_put_off_where_the_gang_changes_anyway(self) -> None:
         leader = Leader()
-        leader.look(FIRST)
+        leader.sample(FIRST)
         assert leader.cycle(FIRST + 1, busy=["u1"]) == []
         assert leader.idle(0, start=FIRST + EVERY) == [(0.0, Code.IDLE_GPUS)]
 
@@ -325,7 +329,7 @@ class TestWarnings:
         leader = Leader(config=configured(replace(RULE, mode=mode)))
         texts = []
         for seconds in (0.0, 360.0):
-            leader.look(FIRST + seconds)
+            leader.sample(FIRST + seconds)
             (change,) = leader.cycle(FIRST + seconds + 1)
             assert change.note is not None
             assert (change.after.state, change.after.reason) == (State.RUNNING, RUNNING.reason)
@@ -340,10 +344,10 @@ class TestWarnings:
 class TestAlways:
     CONFIG = configured(replace(RULE, mode=ReclaimMode.ALWAYS))
 
-    def evicted(self, job: JobRecord = RESUMED, entry: Entry = RUNNING) -> Change:
+    def evicted(self, job: JobRecord = RESUMED, entry: Entry = RUNNING) -> EntryChange:
         leader = Leader(entry, job, self.CONFIG)
         leader.idle(600)
-        leader.look(FIRST + ENDS)
+        leader.sample(FIRST + ENDS)
         (change,) = leader.cycle(FIRST + ENDS + 1)
         return change
 
@@ -372,20 +376,20 @@ class TestAlways:
         rule = replace(RULE, mode=ReclaimMode.ALWAYS)
         leader = Leader(config=configured(rule, protection=protection))
         assert ((ENDS, Code.IDLE_RECLAIMED) in leader.idle(ENDS)) == evicted
-        assert not leader.look(FIRST + ENDS + EVERY).due
+        assert not leader.sample(FIRST + ENDS + EVERY).due
 
     @pytest.mark.parametrize("state", [s for s in UseState if s is not UseState.IDLE])
     def test_not_if_the_last_look_says_otherwise(self, state: UseState) -> None:
         leader = Leader(config=self.CONFIG)
         leader.idle(600)
-        leader.look(FIRST + ENDS)
-        leader.look(FIRST + ENDS, state)
+        leader.sample(FIRST + ENDS)
+        leader.sample(FIRST + ENDS, state)
         assert leader.cycle(FIRST + ENDS + 1) == []
 
     def test_not_by_a_look_that_is_old_by_the_time_of_the_cycle(self) -> None:
         leader = Leader(config=self.CONFIG)
         leader.idle(600)
-        assert leader.look(FIRST + ENDS).due
+        assert leader.sample(FIRST + ENDS).due
         assert leader.cycle(FIRST + ENDS + FRESH + 1) == []
 
 
@@ -396,30 +400,32 @@ class TestWaking:
         leader, woken = Leader(), []
         for number in range(60):
             at = FIRST + number * EVERY
-            news = leader.look(at)
+            news = leader.sample(at)
             leader.cycle(at + 1)
-            if news != News(due=False, plan_again=False):
+            if news != IdlenessResult(due=False, plan_again=False):
                 woken.append((number * EVERY, *news))
         assert woken == [(0.0, True, False), (360.0, True, False), (ENDS, False, True)]
 
     @pytest.mark.parametrize("state", [UseState.ACTIVE, UseState.UNKNOWN, UseState.WARMUP])
     def test_nor_does_a_gang_that_is_not_idle(self, state: UseState) -> None:
         leader = Leader()
-        assert {leader.look(FIRST + n * EVERY, state) for n in range(20)} == {News(False, False)}
+        assert {leader.sample(FIRST + n * EVERY, state) for n in range(20)} == {
+            IdlenessResult(False, False)
+        }
 
     @pytest.mark.parametrize("state", [UseState.ACTIVE, UseState.UNKNOWN])
     def test_a_gang_that_may_be_taken_no_more_asks_for_a_plan(self, state: UseState) -> None:
         leader = Leader()
         leader.idle(ENDS)
-        assert leader.look(FIRST + ENDS + EVERY, state) == News(False, True)
-        assert leader.look(FIRST + ENDS + 2 * EVERY, state) == News(False, False)
+        assert leader.sample(FIRST + ENDS + EVERY, state) == IdlenessResult(False, True)
+        assert leader.sample(FIRST + ENDS + 2 * EVERY, state) == IdlenessResult(False, False)
 
     def test_looks_that_come_back_after_a_gap_ask_for_a_plan(self) -> None:
         leader = Leader()
         leader.idle(ENDS)
         late = FIRST + ENDS + FRESH + EVERY
         assert leader.gang(late).idle_since is None  # so said every plan meanwhile
-        assert leader.look(late).plan_again
+        assert leader.sample(late).plan_again
 
 
 @dataclass
@@ -472,13 +478,13 @@ def test_whatever_happens_nobody_is_taken_without_a_grace_of_idleness_after_this
             witness.anew()
         elif what == "restart":
             after = replace(entry, attempt=entry.attempt + 1, version=entry.version + 1)
-            leader.world.ledger.apply([Change(entry, after, now)])
+            leader.world.ledger.apply([EntryChange(entry, after, now)])
             leader.world.see(replace(RESUMED, attempt=after.attempt, version=99 + int(now)))
             witness.anew()
         else:
             state = {"busy": UseState.ACTIVE, "unknown": UseState.UNKNOWN}.get(what, UseState.IDLE)
             at = now - (GRACE if what == "late look" else 0.0)
-            leader.look(at, state, entry.attempt)
+            leader.sample(at, state, entry.attempt)
             witness.last = (at, state, entry.attempt)
             if state is not UseState.IDLE:
                 witness.anew()

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from queuectl.localcluster import BuildError, build, cache, toolchain, versions
 from queuectl.localcluster.build import ensure
 from queuectl.localcluster.commands import app
-from queuectl.localcluster.progress import Silent
+from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.versions import UNITS, Patch, Unit
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def test_a_unit_is_built_once_and_found_afterwards(machine: Path) -> None:
         "Fetching thing-v1.2.3 -> building thing-v1.2.3",
         "Building thing-v1.2.3 (about 1 min on two cores) -> starting thing",
     ]
-    assert ensure(Silent()) == assets
+    assert ensure(NoProgress()) == assets
     assert builds(machine) == 1
 
 
@@ -113,7 +113,7 @@ def test_the_command_builds_the_cluster_and_what_measures_it(
 
 
 def test_a_build_leaves_nothing_but_its_result(machine: Path) -> None:
-    ensure(Silent())
+    ensure(NoProgress())
     assert not list((machine / "cache" / "localcluster").glob(".building-*"))
     assert not list((machine / "cache" / "logs").iterdir())
 
@@ -131,10 +131,10 @@ def test_a_build_leaves_nothing_but_its_result(machine: Path) -> None:
 def test_a_damaged_program_is_built_again(
     machine: Path, harm: Callable[[Path], object], thorough: bool
 ) -> None:
-    program = ensure(Silent()).programs["thing"]
+    program = ensure(NoProgress()).programs["thing"]
     harm(program)
     assert str(program) in str(cache.damage(UNIT, thorough=thorough))
-    ensure(Silent(), thorough=thorough)
+    ensure(NoProgress(), thorough=thorough)
     assert program.read_text().endswith("v1.2.3\n")
     assert builds(machine) == 2
 
@@ -152,13 +152,13 @@ def test_a_failed_build_names_its_step_and_keeps_its_log(
     with pytest.raises(
         BuildError, match=r"the build step of thing-v1.2.3 failed with exit code 3; its log: "
     ) as failure:
-        ensure(Silent())
+        ensure(NoProgress())
     log = Path(str(failure.value).rpartition("its log: ")[2])
     assert "undefined: frobnicate" in log.read_text()
     assert cache.damage(UNIT) == "not built yet"
     assert not list((machine / "cache" / "localcluster").glob(".building-*"))
     monkeypatch.delenv("FAKE_GO_FAILS")
-    ensure(Silent())
+    ensure(NoProgress())
     assert not log.exists()
 
 
@@ -179,14 +179,14 @@ def test_two_that_want_the_same_unit_build_it_once(machine: Path) -> None:
         cache.adopt(UNIT, built)
     waiting.join(20)
     assert builds(machine) == 0
-    assert ensure(Silent()).programs["thing"].read_text() == "built by the other"
+    assert ensure(NoProgress()).programs["thing"].read_text() == "built by the other"
 
 
 def test_main_packages_can_be_patched(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     patches = (Patch("PORT", "8080"), Patch("HOST", "here"))
     patched = Unit("thing", UNIT.module, UNIT.version, UNIT.programs, 1, patches=patches)
     monkeypatch.setattr(build, "UNITS", (patched,))
-    ensure(Silent())
+    ensure(NoProgress())
     assert (machine / "calls.main").read_text() == "package main // 8080\npackage main // here\n"
     assert (machine / "calls").read_text().rstrip().endswith("./thing")
 
@@ -197,7 +197,7 @@ def test_the_other_programs_of_a_patched_unit_are_built_as_they_are(
     programs = {"other": "cmd/other", "thing": "cmd/thing"}
     patched = Unit("two", UNIT.module, UNIT.version, programs, 1, patches=(Patch("PORT", "80"),))
     monkeypatch.setattr(build, "UNITS", (patched,))
-    ensure(Silent())
+    ensure(NoProgress())
     assert (machine / "calls").read_text().rstrip().endswith("example.org/thing/cmd/other ./thing")
 
 
@@ -208,7 +208,7 @@ def test_a_patch_that_no_longer_fits_fails_the_build(
     patched = replace(UNIT, patches=(Patch(text, "x"),))
     monkeypatch.setattr(build, "UNITS", (patched,))
     with pytest.raises(BuildError, match=rf"'{text}' stands {times} times in thing"):
-        ensure(Silent())
+        ensure(NoProgress())
 
 
 def test_a_changed_recipe_never_meets_an_old_program() -> None:
@@ -234,10 +234,10 @@ def test_provided_programs_of_the_right_version_skip_the_build(
         where, f"{provided}:{os.environ['PATH']}" if where == "PATH" else str(provided)
     )
     provide(provided / "thing", f"Thing {right}")
-    assert ensure(Silent()).programs["thing"] == provided / "thing"
+    assert ensure(NoProgress()).programs["thing"] == provided / "thing"
     assert builds(machine) == 0
     provide(provided / "thing", "Thing v1.1.0")
-    assert ensure(Silent()).programs["thing"] != provided / "thing"
+    assert ensure(NoProgress()).programs["thing"] != provided / "thing"
     assert builds(machine) == 1
 
 
@@ -257,8 +257,8 @@ def test_an_old_go_is_not_used(machine: Path, monkeypatch: pytest.MonkeyPatch) -
         assert target == machine / "cache" / "go" / "toolchain"
 
     monkeypatch.setattr(toolchain, "_install", install)
-    assert toolchain.find(Silent()) == installed
-    assert toolchain.find(Silent()) == installed, "it is there now"
+    assert toolchain.find(NoProgress()) == installed
+    assert toolchain.find(NoProgress()) == installed, "it is there now"
 
 
 def test_the_real_recipes_fetch_exact_versions() -> None:

@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.exporter import Exporters, load_of
 from queuectl.localcluster.exposition import Dialect, render
-from queuectl.localcluster.gpus import Bay, Load, parse_profile
+from queuectl.localcluster.gpus import Load, NodeDevices, parse_profile
 
 
 def load(name: str, gpus: int = 1, profile: str = "busy", **more: Any) -> Load:
@@ -22,7 +22,7 @@ def load(name: str, gpus: int = 1, profile: str = "busy", **more: Any) -> Load:
 
 def samples(*loads: Load, now: float = 100.0, **dialect: bool) -> dict[str, list[dict[str, Any]]]:
     """Metric to its series, each as labels and ``value``; read by the client library's own parser."""
-    bay = Bay("n0", gpus=4)
+    bay = NodeDevices("n0", gpus=4)
     for one in loads:
         bay.put(one)
     text = render(bay.seats, bay.spare, Dialect(**dialect), now)
@@ -36,7 +36,7 @@ ENGINE, UTIL = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"
 
 
 def test_a_line_has_the_real_exporters_labels_in_their_order() -> None:
-    bay = Bay("n0", gpus=1)
+    bay = NodeDevices("n0", gpus=1)
     bay.put(load("train"))
     (line,) = [
         line
@@ -126,7 +126,7 @@ def test_the_other_vendors_exporter_has_other_names_and_empty_labels() -> None:
 
 
 def test_a_gpu_is_given_back_and_given_again() -> None:
-    bay = Bay("n0", gpus=4)
+    bay = NodeDevices("n0", gpus=4)
     for name in ("a", "b"):
         bay.put(load(name, 2))
     bay.take("uid-a")

@@ -30,7 +30,7 @@ from queuectl.localcluster import (
 )
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.commands import app
-from queuectl.localcluster.progress import Lines
+from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.supervisor import Supervisor
 
 if TYPE_CHECKING:
@@ -288,7 +288,7 @@ def test_programs_outlive_the_thread_that_started_them_but_not_the_process(tmp_p
 
 def test_progress_says_the_step_what_comes_next_and_that_it_lives() -> None:
     stream = io.StringIO()
-    shown = Lines(stream, every=0)
+    shown = LineProgress(stream, every=0)
     shown.step("Building", "starting")
     shown.tick("package a")
     shown.done("Done.")

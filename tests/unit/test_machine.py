@@ -14,32 +14,32 @@ from queuectl.domain.consistency import violations
 from queuectl.domain.events import (
     Admit,
     Adopt,
-    Asked,
-    Described,
+    CommandReceived,
     Drained,
-    Echoed,
     Ended,
     Event,
     Evict,
-    Gated,
-    Gone,
+    GatesChanged,
     MoveRefused,
+    NoteAdded,
     NoticeOver,
+    ObjectChanged,
+    ObjectDeleted,
     PodsDone,
     PodsLost,
     PodsReady,
     PriorityOver,
+    QueueMoved,
     Refuse,
-    Relabelled,
-    Remarked,
     Repair,
     Reserve,
     RetryDue,
+    StartConfirmed,
     Submitted,
     WriteAccepted,
     WriteRefused,
 )
-from queuectl.domain.ledger import Change, Entry, Intent, Purpose, State
+from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import PodsReady as PodsReadyRules
@@ -73,15 +73,15 @@ EVICTED = Evict(Reason(Code.PREEMPTED, "for team-b/big"))
 MOVED_AWAY = Evict(Reason(Code.DEFRAGMENTED, "so that team-b/big fits"), lease=LEASE)
 IDLE_FOR_LONG = Evict(Reason(Code.IDLE_RECLAIMED, "warned twice", {"restSeconds": 3600}))
 IDLE_NO_REST = Evict(Reason(Code.IDLE_RECLAIMED, "warned twice", {"restSeconds": 0}))
-IDLES = Remarked(Reason(Code.IDLE_GPUS, "does nothing"))
+IDLES = NoteAdded(Reason(Code.IDLE_GPUS, "does nothing"))
 FAILED_START = Evict(Reason(Code.PODS_READY_TIMEOUT, "late"), excluded=("n2",))
 
 
-ASKS_ELSEWHERE = Described("other", "gpus", 3, 8, 1)
+ASKS_ELSEWHERE = ObjectChanged("other", "gpus", 3, 8, 1)
 
 
-def ask(action: Action, priority: int | None = None, **more: Any) -> Asked:
-    return Asked(Command(1, "u1", action, "alice", "r1", 200.0, priority, **more))
+def ask(action: Action, priority: int | None = None, **more: Any) -> CommandReceived:
+    return CommandReceived(Command(1, "u1", action, "alice", "r1", 200.0, priority, **more))
 
 
 HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE = (
@@ -127,9 +127,9 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("that it is idle changes nothing by itself", (*RUNS, IDLES), State.RUNNING),
     ("and is not said of one that leaves", (*RUNS, EVICTED, IDLES), State.EVICTING),
     ("a job resumed by others is taken down", (SUBMITTED, EVICTED), State.EVICTING),
-    ("a deleted job is finished", (SUBMITTED, Gone()), State.FINISHED),
+    ("a deleted job is finished", (SUBMITTED, ObjectDeleted()), State.FINISHED),
     ("success ends it", (SUBMITTED, Admit(PLACEMENT), Ended(Outcome.SUCCEEDED)), State.FINISHED),
-    ("an eviction does not outlive the job", (SUBMITTED, Admit(PLACEMENT), EVICTED, Gone()), State.FINISHED),
+    ("an eviction does not outlive the job", (SUBMITTED, Admit(PLACEMENT), EVICTED, ObjectDeleted()), State.FINISHED),
     ("a held gang does not queue", (SUBMITTED, HOLD), State.HELD),
     ("until it is released", (SUBMITTED, HOLD, RELEASE), State.PENDING),
     ("holding it gives up what is reserved for it", (SUBMITTED, Reserve(LEASE, WAITS), HOLD), State.HELD),
@@ -145,8 +145,8 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("and gives up what is held for it", (SUBMITTED, Reserve(LEASE, WAITS), MOVE), State.PENDING),
     ("nor is it started meanwhile", (SUBMITTED, MOVE, Admit(PLACEMENT)), State.PENDING),
     ("nor is anybody evicted for it", (SUBMITTED, MOVE, Reserve(LEASE, WAITS)), State.PENDING),
-    ("but once it is there", (SUBMITTED, MOVE, Relabelled(), Admit(PLACEMENT)), State.STARTING),
-    ("a held gang can be moved", (SUBMITTED, HOLD, MOVE, Relabelled()), State.HELD),
+    ("but once it is there", (SUBMITTED, MOVE, QueueMoved(), Admit(PLACEMENT)), State.STARTING),
+    ("a held gang can be moved", (SUBMITTED, HOLD, MOVE, QueueMoved()), State.HELD),
     ("a back-off ends by a hold and a release",
      (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained(), HOLD, RELEASE), State.PENDING),
     ("or when a person says so", (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained(), REQUEUE), State.PENDING),
@@ -160,16 +160,16 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("one that ran too long is evicted", (*RUNS, OVER_TIME), State.EVICTING),
     ("and deactivated", (*RUNS, OVER_TIME, Drained()), State.DEACTIVATED),
     ("a gated job is held", (GATED,), State.HELD),
-    ("while a gate is left", (GATED, Gated(("data",))), State.HELD),
-    ("and queues when none is", (GATED, Gated(("data",)), Gated(())), State.PENDING),
-    ("a gate that was removed and comes again does not count", (GATED, Gated(("data",)), Gated(("budget",))), State.PENDING),
+    ("while a gate is left", (GATED, GatesChanged(("data",))), State.HELD),
+    ("and queues when none is", (GATED, GatesChanged(("data",)), GatesChanged(())), State.PENDING),
+    ("a gate that was removed and comes again does not count", (GATED, GatesChanged(("data",)), GatesChanged(("budget",))), State.PENDING),
     ("a release does not open gates", (GATED, HOLD, RELEASE), State.HELD),
-    ("nor do gates end a hold", (GATED, HOLD, Gated(())), State.HELD),
-    ("both do", (GATED, HOLD, Gated(()), RELEASE), State.PENDING),
+    ("nor do gates end a hold", (GATED, HOLD, GatesChanged(())), State.HELD),
+    ("both do", (GATED, HOLD, GatesChanged(()), RELEASE), State.PENDING),
     ("a gated job that was resumed is gated again", (GATED, EVICTED, Drained()), State.HELD),
-    ("a held job may be deleted", (SUBMITTED, HOLD, Gone()), State.FINISHED),
-    ("what ended cannot be held", (SUBMITTED, Gone(), HOLD), State.FINISHED),
-    ("nothing follows the end", (SUBMITTED, Gone(), PodsReady()), State.FINISHED),
+    ("a held job may be deleted", (SUBMITTED, HOLD, ObjectDeleted()), State.FINISHED),
+    ("what ended cannot be held", (SUBMITTED, ObjectDeleted(), HOLD), State.FINISHED),
+    ("nothing follows the end", (SUBMITTED, ObjectDeleted(), PodsReady()), State.FINISHED),
 ]  # fmt: skip
 
 
@@ -212,7 +212,7 @@ def test_each_start_is_a_new_attempt_and_owes_the_cluster_a_write() -> None:
     second = run(PodsReady(), EVICTED, Drained(), Admit(MOVED), entry=first)
     assert (first.attempt, first.intent) == (1, Intent.START)
     assert (second.attempt, second.intent, second.placement) == (2, Intent.START, MOVED)
-    assert run(Echoed(), entry=second).intent is None
+    assert run(StartConfirmed(), entry=second).intent is None
 
 
 def test_an_attempt_found_on_the_object_is_adopted() -> None:
@@ -239,7 +239,7 @@ def test_a_gang_taken_for_idleness_rests_from_when_its_pods_are_gone_and_keeps_i
         pytest.param((Drained(), REQUEUE), 590.0, id="nor does a requeue"),
         pytest.param((Drained(), Admit(PLACEMENT)), None, id="a start does"),
         pytest.param((Drained(), Admit(PLACEMENT), EVICTED), None, id="each eviction counts alone"),
-        pytest.param((Drained(), Gone()), None, id="so does the end"),
+        pytest.param((Drained(), ObjectDeleted()), None, id="so does the end"),
     ],
 )
 def test_a_gang_that_was_evicted_for_others_does_not_borrow_for_a_while(
@@ -409,7 +409,7 @@ def test_a_gang_with_work_to_save_is_told_before_it_is_stopped(
 
 
 def test_a_priority_set_by_a_person_outlives_what_the_object_says_until_it_is_taken_back() -> None:
-    described = Described("research", "gpus", 10, 0, 0)
+    described = ObjectChanged("research", "gpus", 10, 0, 0)
     entry = run(SUBMITTED, ask(Action.PRIORITY, 70), replace(described, priority=20))
     assert entry.priority == 70
     entry = run(Admit(PLACEMENT), PodsReady(), ask(Action.PRIORITY, 5), entry=entry)
@@ -465,11 +465,11 @@ def test_one_preempted_by_hand_queues_behind_those_of_its_priority_and_counts_as
 def test_a_move_ends_when_the_object_names_the_queue_and_the_place_in_time_stays() -> None:
     moving = run(SUBMITTED, MOVE)
     assert (moving.queue, moving.queue_set, moving.intent) == ("research", "other", Intent.MOVE)
-    there = run(Relabelled(), Described("other", "cpus", 10, 0, 0), entry=moving)
+    there = run(QueueMoved(), ObjectChanged("other", "cpus", 10, 0, 0), entry=moving)
     assert (there.queue, there.cluster_queue) == ("other", "cpus")
     assert (there.queue_set, there.intent) == (None, None)
     assert there.in_line_since == moving.in_line_since
-    assert handle(there, Relabelled(), 300.0) is None
+    assert handle(there, QueueMoved(), 300.0) is None
     assert handle(there, ask(Action.MOVE, queue="other"), 300.0) is None, "it is there already"
 
 
@@ -478,7 +478,7 @@ def test_a_move_outlasts_a_take_down_of_a_job_that_others_resumed() -> None:
     assert (leaving.intent, leaving.queue_set) == (Intent.STOP, "other")
     back = run(Drained(), entry=leaving)
     assert (back.state, back.intent) == (State.PENDING, Intent.MOVE)
-    assert run(MOVE, Gone(), entry=run(SUBMITTED)).queue_set is None
+    assert run(MOVE, ObjectDeleted(), entry=run(SUBMITTED)).queue_set is None
 
 
 def test_the_history_says_who_asked_and_why() -> None:
@@ -486,7 +486,7 @@ def test_the_history_says_who_asked_and_why() -> None:
     for asked in (HOLD, REQUEUE, PREEMPT, DEACTIVATE, ask(Action.PRIORITY, 3), MOVE):
         command = replace(asked.command, why="the demo is at noon")
         entry = waits if asked is MOVE else run(*RUNS)
-        change = handle(entry, Asked(command), 300.0)
+        change = handle(entry, CommandReceived(command), 300.0)
         assert change is not None
         assert change.note is not None
         assert "by alice: the demo is at noon" in change.note.reason.message
@@ -509,7 +509,7 @@ def test_slots_of_pods_that_are_done_are_given_back_and_nothing_else_changes() -
         pytest.param((SUBMITTED,), Action.ACTIVATE, id="it is active"),
         pytest.param((SUBMITTED, HOLD), Action.ACTIVATE, id="it is only held"),
         pytest.param((SUBMITTED, DEACTIVATE), Action.HOLD, id="it is deactivated"),
-        pytest.param((SUBMITTED, Gone()), Action.PRIORITY, id="it has ended"),
+        pytest.param((SUBMITTED, ObjectDeleted()), Action.PRIORITY, id="it has ended"),
         pytest.param((SUBMITTED,), Action.PREEMPT, id="only what runs is preempted"),
         pytest.param((*RUNS, EVICTED), Action.PREEMPT, id="it leaves already"),
         pytest.param(RUNS, Action.MOVE, id="what runs is held first"),
@@ -544,7 +544,7 @@ def test_new_numbers_of_the_same_reason_are_no_new_line_in_the_history() -> None
 
 
 def test_a_description_that_says_nothing_new_is_not_a_change() -> None:
-    described = Described("research", "gpus", 10, 0, 0)
+    described = ObjectChanged("research", "gpus", 10, 0, 0)
     entry = run(SUBMITTED)
     assert handle(entry, described, 300.0) is None
     assert run(replace(described, priority=50), entry=entry).priority == 50
@@ -553,10 +553,10 @@ def test_a_description_that_says_nothing_new_is_not_a_change() -> None:
 EVENTS = st.sampled_from(
     [
         Admit(PLACEMENT), Adopt(MOVED, 9), Reserve(LEASE, WAITS), Refuse(QUOTA), Refuse(UNDECIDED), EVICTED, FAILED_START, Repair(MOVED),
-        Echoed(), PodsReady(), PodsLost(), PodsDone(MOVED), Drained(), RetryDue(), Ended(Outcome.FAILED), Gone(),
-        MOVED_AWAY, OVER_TIME, NoticeOver(), Gated(("data",)), Gated(()), HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE,
+        StartConfirmed(), PodsReady(), PodsLost(), PodsDone(MOVED), Drained(), RetryDue(), Ended(Outcome.FAILED), ObjectDeleted(),
+        MOVED_AWAY, OVER_TIME, NoticeOver(), GatesChanged(("data",)), GatesChanged(()), HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE,
         ask(Action.PRIORITY, 7), ask(Action.PRIORITY, 8, until=310.0), ask(Action.PRIORITY), PriorityOver(10),
-        PREEMPT, MOVE, Relabelled(), ASKS_ELSEWHERE, MoveRefused("no"), WriteRefused(Purpose.STOP, "no"), WriteAccepted(),
+        PREEMPT, MOVE, QueueMoved(), ASKS_ELSEWHERE, MoveRefused("no"), WriteRefused(Purpose.STOP, "no"), WriteAccepted(),
     ]
 )  # fmt: skip
 
@@ -573,7 +573,7 @@ def test_whatever_happens_entries_stay_consistent_and_versions_rise(
     entry = run(first)
     for now, event in enumerate(events, start=300):
         try:
-            change: Change | None = handle(entry, event, float(now), policy)
+            change: EntryChange | None = handle(entry, event, float(now), policy)
         except IllegalTransition:
             continue
         if change is None:

@@ -7,26 +7,26 @@ from typing import Any
 
 import pytest
 
-from queuectl.domain.accounting import Accounting, Held, Loss, Mark, Phase, Price
+from queuectl.domain.accounting import Accounting, FlavorGpus, LostWork, Mark, Phase, Price
 from queuectl.domain.commands import Action
 from queuectl.domain.events import (
     Admit,
     Adopt,
-    Described,
     Drained,
-    Echoed,
     Ended,
     Event,
     Evict,
+    ObjectChanged,
     PodsDone,
     PodsReady,
     Refuse,
     Repair,
+    StartConfirmed,
     Submitted,
 )
 from queuectl.domain.fleet import Node
 from queuectl.domain.gpus import GpuWeights
-from queuectl.domain.ledger import Change, Entry
+from queuectl.domain.ledger import Entry, EntryChange
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
@@ -93,7 +93,7 @@ class Life:
             assert change is not None
             self.entry = change.after
         assert self.entry is not None
-        (marked,) = self.marker.marked([Change(before, self.entry, at)], self.config)
+        (marked,) = self.marker.marked([EntryChange(before, self.entry, at)], self.config)
         self.marks = marked.marks
         return marked.marks
 
@@ -109,22 +109,22 @@ def test_a_job_waits_since_it_was_created_and_says_whose_it_is() -> None:
 def test_a_start_holds_each_podset_at_the_price_of_its_nodes() -> None:
     (mark,) = Life().happens(110.0, Admit(whole(("n1", 1), ("n2", 3))))
     assert (mark.at, mark.phase, mark.attempt) == (110.0, Phase.HOLDS, 1)
-    assert mark.held == (Held("h100", "rest", 24), Held("h100", "spot", 9))
+    assert mark.held == (FlavorGpus("h100", "rest", 24), FlavorGpus("h100", "spot", 9))
     assert mark.subject is None, "nothing about whose it is has changed"
 
 
 def test_a_start_with_fewer_pods_holds_no_more_than_those() -> None:
     (mark,) = Life().happens(110.0, Admit(whole(("n1", 2), pods=2)))
-    assert mark.held == (Held("h100", "spot", 17),)
+    assert mark.held == (FlavorGpus("h100", "spot", 17),)
 
 
 def test_pods_on_several_flavors_are_held_by_flavor() -> None:
     shares = (FlavorShare(1, H100), FlavorShare(3, {GPU: "a100"}))
     (mark,) = Life().happens(110.0, Admit(whole(("n2", 4), shares=shares)))
     assert mark.held == (
-        Held("a100", "rest", 24),
-        Held("h100", "rest", 8),
-        Held("h100", "spot", 1),
+        FlavorGpus("a100", "rest", 24),
+        FlavorGpus("h100", "rest", 8),
+        FlavorGpus("h100", "spot", 1),
     )
 
 
@@ -160,23 +160,23 @@ def test_quota_without_nodes_is_held_at_the_price_of_the_flavor() -> None:
     cloud = {GPU: "cloud"}
     placement = Placement((PodSetPlacement("worker", (), cloud, 3),))
     (mark,) = Life().happens(110.0, Admit(placement))
-    assert mark.held == (Held("cloud", "spot", 24),)
+    assert mark.held == (FlavorGpus("cloud", "spot", 24),)
 
 
 def test_pods_that_are_done_and_pods_that_moved_change_what_is_held() -> None:
     life = Life()
     life.happens(110.0, Admit(whole(("n1", 4))), PodsReady())
     (done,) = life.happens(120.0, PodsDone(whole(("n1", 1), pods=1)))
-    assert done.held == (Held("h100", "spot", 9),)
+    assert done.held == (FlavorGpus("h100", "spot", 9),)
     (moved,) = life.happens(130.0, Repair(whole(("n2", 1), pods=1)))
-    assert moved.held == (Held("h100", "rest", 8), Held("h100", "spot", 1))
+    assert moved.held == (FlavorGpus("h100", "rest", 8), FlavorGpus("h100", "spot", 1))
 
 
 @pytest.mark.parametrize(
     "events",
     [
         (Refuse(Reason(Code.WAITING_FOR_QUOTA, "later")),),
-        (Described("research", "gpus", 7, 33, 5),),
+        (ObjectChanged("research", "gpus", 7, 33, 5),),
     ],
     ids=["another reason", "another priority"],
 )
@@ -187,7 +187,7 @@ def test_what_changes_no_charge_leaves_no_mark(events: tuple[Event, ...]) -> Non
 def test_becoming_ready_leaves_no_mark() -> None:
     life = Life()
     life.happens(110.0, Admit(whole(("n1", 4))))
-    assert life.happens(115.0, Echoed()) == ()
+    assert life.happens(115.0, StartConfirmed()) == ()
     assert life.happens(120.0, PodsReady()) == ()
 
 
@@ -195,7 +195,7 @@ def test_another_queue_is_another_account() -> None:
     life = Life()
     smaller = (PodSet("worker", 2, PodShape(Resources({GPU: 8}))),)
     life.mirror.apply([Upserted(replace(job(), version=2, queue="other", podsets=smaller))])
-    (mark,) = life.happens(110.0, Described("other", "cpus", 0, 16, 2))
+    (mark,) = life.happens(110.0, ObjectChanged("other", "cpus", 0, 16, 2))
     assert (mark.phase, mark.gpus) == (Phase.WAITS, 16)
     assert mark.subject is not None
     assert (mark.subject.queue, mark.subject.cluster_queue) == ("other", "cpus")
@@ -222,14 +222,14 @@ def test_what_its_pods_saved_is_not_lost() -> None:
     rank = replace(rank, owner_kind="PyTorchJob")
     life.mirror.apply([Upserted(rank)])
     (mark,) = life.happens(210.0, Evict(Reason(Code.NODE_FAILURES)))
-    assert mark.loss == Loss("NodeFailures", 660.0)
+    assert mark.loss == LostWork("NodeFailures", 660.0)
 
 
 def test_an_eviction_holds_until_the_pods_are_gone() -> None:
     life = Life()
     life.happens(110.0, Admit(whole(("n1", 4))))
     (leaves,) = life.happens(210.0, Evict(Reason(Code.NODE_FAILURES)))
-    assert (leaves.phase, leaves.held) == (Phase.HOLDS, (Held("h100", "spot", 33),))
+    assert (leaves.phase, leaves.held) == (Phase.HOLDS, (FlavorGpus("h100", "spot", 33),))
     (gone,) = life.happens(220.0, Drained())
     assert (gone.at, gone.phase, gone.held) == (220.0, Phase.WAITS, ())
 
@@ -251,7 +251,7 @@ def test_what_an_eviction_loses(
     code: Code, details: dict[str, Any], more: dict[str, Any], lost: float
 ) -> None:
     mark = evicted(Reason(code, "", details), job(**more))
-    assert mark.loss == Loss(code.value, lost)
+    assert mark.loss == LostWork(code.value, lost)
 
 
 def test_the_end_is_a_mark_and_a_job_that_is_gone_needs_no_object() -> None:

@@ -23,7 +23,7 @@ from queuectl.domain.snapshot import SolverLimits
 from queuectl.objects.configuration.node_quota import NodeQuota, quota_from_nodes
 from queuectl.objects.documents import as_document
 from queuectl.objects.files.snapshots import read_snapshot
-from queuectl.state.freeze import Freezer
+from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
@@ -232,10 +232,10 @@ def test_a_file_of_nodes_and_queues_is_planned_with_the_quota_of_the_nodes() -> 
 def test_the_loop_plans_with_the_quota_of_the_nodes_it_sees() -> None:
     stated = config(queue("a", 0.5, h100=1))
     mirror, ledger = Mirror({"jobs": "Job"}), Ledger(())
-    freezer = Freezer(mirror, ledger, Usage(mirror, ledger))
+    snapshot_builder = SnapshotBuilder(mirror, ledger, Usage(mirror, ledger))
     mirror.apply([Upserted(NodeRecord(node, 1)) for node in fleet(h100=2).nodes])
-    first = freezer.freeze(stated, 1.0, SolverLimits()).config
+    first = snapshot_builder.freeze(stated, 1.0, SolverLimits()).config
     assert nominal(first) == {"a": 8}
-    assert freezer.freeze(stated, 2.0, SolverLimits()).config is first
+    assert snapshot_builder.freeze(stated, 2.0, SolverLimits()).config is first
     mirror.apply([Upserted(NodeRecord(replace(fleet(h100=1).nodes[0], ready=False), 2))])
-    assert nominal(freezer.freeze(stated, 3.0, SolverLimits()).config) == {"a": 4}
+    assert nominal(snapshot_builder.freeze(stated, 3.0, SolverLimits()).config) == {"a": 4}

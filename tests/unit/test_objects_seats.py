@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queuectl.domain.quantity import GPU
-from queuectl.objects.files.snapshots import Given
+from queuectl.objects.files.snapshots import SnapshotInput
 from tests.unit.test_objects_snapshots import (
     RACK,
     admission,
@@ -20,13 +20,13 @@ from tests.unit.test_objects_snapshots import (
 WARNING = "f.yaml: document 7 (Workload/w): podset main: "
 
 
-def held(given: Given, name: str = "w") -> dict[str, int]:
+def held(given: SnapshotInput, name: str = "w") -> dict[str, int]:
     """Pods of one gang on each node."""
     (gang,) = [a for a in given.snapshot.admitted if a.workload.name == name]
     return gang.placement.podsets[0].by_node
 
 
-def free(given: Given, rack: str) -> int:
+def free(given: SnapshotInput, rack: str) -> int:
     """GPUs that nobody uses in one rack."""
     nodes = {n.name: n for n in given.snapshot.fleet.nodes if n.labels.get(RACK) == rack}
     total = sum(n.allocatable[GPU] for n in nodes.values())

@@ -16,7 +16,7 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.workload import PodSetPlacement, Slice, TopologyMode, TopologyRequest
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import DocumentError
-from queuectl.objects.files.snapshots import Given, read_snapshot
+from queuectl.objects.files.snapshots import SnapshotInput, read_snapshot
 from queuectl.objects.times import parse_time
 
 PLANS = Path(__file__).parent.parent / "fixtures" / "plan"
@@ -25,7 +25,9 @@ HOST = "kubernetes.io/hostname"
 RACK = "topology.example.com/rack"
 
 
-def load(*bodies: dict[str, Any], cluster: str = CLUSTER, now: float | None = None) -> Given:
+def load(
+    *bodies: dict[str, Any], cluster: str = CLUSTER, now: float | None = None
+) -> SnapshotInput:
     text = "---\n".join([cluster, *(yaml.safe_dump(body) for body in bodies)])
     return read_snapshot(read_documents(text, "f.yaml"), now)
 
@@ -389,7 +391,7 @@ def test_a_request_too_large_to_count_waits_for_ever_and_stops_nobody_else() -> 
 # ---- what runs
 
 
-def placed(given_: Given) -> tuple[PodSetPlacement, ...]:
+def placed(given_: SnapshotInput) -> tuple[PodSetPlacement, ...]:
     (gang,) = given_.snapshot.admitted
     return gang.placement.podsets
 

@@ -9,7 +9,7 @@ import pytest
 
 from queuectl.control.leader.commands import GONE, NOTHING_NEW, TOO_LATE, carry_out
 from queuectl.domain.commands import DONE, Action, Command
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.rules import Rules
 from queuectl.state.ledger import Ledger
@@ -32,7 +32,7 @@ def barred(entry: Entry, command: Command) -> str | None:
 
 
 def carried(
-    entry: Entry, *commands: Command, observed: tuple[Change, ...] = ()
+    entry: Entry, *commands: Command, observed: tuple[EntryChange, ...] = ()
 ) -> tuple[list[State], dict[int, str]]:
     changes, answers = carry_out(commands, Ledger([entry]), observed, 9.0, Rules(), barred)
     return [change.after.state for change in changes], {a.id: a.outcome for a in answers}
@@ -72,5 +72,5 @@ def test_a_second_command_for_the_same_workload_waits_for_the_next_commit() -> N
 
 
 def test_a_command_waits_while_its_workload_changes_by_itself() -> None:
-    seen = Change(WAITS, replace(WAITS, version=4, gpus=8), 8.0)
+    seen = EntryChange(WAITS, replace(WAITS, version=4, gpus=8), 8.0)
     assert carried(WAITS, command(1, Action.HOLD), observed=(seen,)) == ([], {})

@@ -110,9 +110,9 @@ async def judged(telling: Telling) -> GangUse:
     with telling.serving() as url:
         source = PrometheusSource(url, scrape_seconds=SCRAPE, rules=False)
         try:
-            recent = await source.look(RECENT, NOW, known)
+            recent = await source.sample(RECENT, NOW, known)
             windows = tracker.windows([GANG], recent)
-            longer = {window: await source.look(window, NOW, known) for window in windows}
+            longer = {window: await source.sample(window, NOW, known) for window in windows}
             return tracker.judge([GANG], recent, longer)["gang"]
         except SourceUnavailable as error:
             return tracker.nothing([GANG], NOW, str(error))["gang"]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Node
-from queuectl.domain.ledger import Change, Entry, State
-from queuectl.domain.pastuse import Account, Scope, Used, past_use
+from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used, past_use
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, ResourceFlavor
 from queuectl.domain.records import JobRecord, NodeRecord, Upserted
@@ -23,7 +23,7 @@ from queuectl.state.pastuse import PastUseSums
 DAY = 86400.0
 RULE = UsageFairness(half_life=DAY, sampling=300.0)
 USER = "example.com/user"
-BUSY = Account.of_local_queue("a", "busy")
+BUSY = PastUseAccount.of_local_queue("a", "busy")
 FLAVORS = {GPU: "h100"}
 QUEUES = {
     (namespace, name): LocalQueue(namespace, name, "cq")
@@ -50,7 +50,7 @@ class World:
         self.mirror = Mirror({"jobs": "Job"})
         self.config = queues
         self.entries: dict[str, Entry] = {}
-        self.stored: dict[Account, Used] = {}
+        self.stored: dict[PastUseAccount, Used] = {}
         self.tally = PastUseSums(self.mirror)
         self.tally.configure(queues, (), at)
 
@@ -73,7 +73,7 @@ class World:
         self._change(replace(self.entries[uid], state=State.FINISHED, placement=None), at)
 
     def sample(self, at: float) -> None:
-        rows = self.tally.sample(at)
+        rows = self.tally.current(at)
         self.stored |= {row.account: row for row in rows}
         self.tally.written(rows)
 
@@ -91,7 +91,7 @@ class World:
         return self.tally.past_use(at).local_queues.get(("a", queue), 0.0)
 
     def _change(self, entry: Entry, at: float) -> None:
-        self.tally.note([Change(self.entries.get(entry.uid), entry, at)])
+        self.tally.note([EntryChange(self.entries.get(entry.uid), entry, at)])
         self.entries[entry.uid] = entry
         if entry.state is State.FINISHED:
             del self.entries[entry.uid]
@@ -202,9 +202,9 @@ def test_resources_are_weighed_and_the_weight_of_a_local_queue_divides() -> None
     }
     used = [
         Used(BUSY, 0.0, {GPU: 8.0, "cpu": 2000.0}),
-        Used(Account.of_local_queue("a", "idle"), 0.0, {}),
-        Used(Account.of_local_queue("a", "deleted"), 0.0, {GPU: 1.0}),
-        Used(Account(Scope.CLUSTER_QUEUE, "cq"), 0.0, {GPU: 8.0}),
+        Used(PastUseAccount.of_local_queue("a", "idle"), 0.0, {}),
+        Used(PastUseAccount.of_local_queue("a", "deleted"), 0.0, {GPU: 1.0}),
+        Used(PastUseAccount(AccountScope.CLUSTER_QUEUE, "cq"), 0.0, {GPU: 8.0}),
     ]
     past = past_use(used, replace_queues(rule, queues))
     assert past.local_queues == {("a", "busy"): (3 * 8 + 2) / 2, ("a", "idle"): inf}
@@ -223,7 +223,7 @@ def test_while_nobody_asks_for_it_nothing_is_counted() -> None:
     world = World(config(None))
     world.start("u1", 0.0)
     assert not world.tally.due(1e9)
-    assert world.tally.sample(DAY) == ()
+    assert world.tally.current(DAY) == ()
     assert world.tally.past_use(DAY).local_queues == {}
 
 
@@ -257,22 +257,22 @@ def test_a_sample_holds_what_changed_and_is_repeated_until_it_is_written() -> No
     world.start("u1", 0.0)
     world.start("u2", 0.0, queue="idle")
     world.end("u2", 10.0)
-    lost = world.tally.sample(300.0)
+    lost = world.tally.current(300.0)
     assert {row.account.name for row in lost} == {"a/busy", "a/idle", "cq"}
     world.sample(600.0)
     assert {row.account.name: row.at for row in world.stored.values()} == {
         "a/busy": 600.0, "a/idle": 10.0, "cq": 600.0,
     }  # fmt: skip
-    assert {row.account.name for row in world.tally.sample(900.0)} == {"a/busy", "cq"}
+    assert {row.account.name for row in world.tally.current(900.0)} == {"a/busy", "cq"}
 
 
 def test_what_changes_while_a_sample_is_written_is_in_the_next() -> None:
     world = World()
     world.start("u1", 0.0)
-    rows = world.tally.sample(10.0)
+    rows = world.tally.current(10.0)
     world.end("u1", 20.0)
     world.tally.written(rows)
-    assert {row.at for row in world.tally.sample(30.0)} == {20.0}
+    assert {row.at for row in world.tally.current(30.0)} == {20.0}
 
 
 def test_an_account_is_forgotten_once_nothing_is_left_of_it() -> None:
@@ -291,7 +291,7 @@ def test_what_others_stored_is_taken_over_where_nothing_is_known() -> None:
     world = World()
     world.start("u1", 0.0)
     before = world.used(DAY)
-    idle = Account.of_local_queue("a", "idle")
+    idle = PastUseAccount.of_local_queue("a", "idle")
     world.tally.learn([Used(BUSY, 0.0, {GPU: 99.0}), Used(idle, 0.0, {GPU: 6.0})])
     assert isclose(world.used(DAY), before)
     assert isclose(world.used(DAY, "idle"), 3.0)

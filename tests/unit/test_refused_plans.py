@@ -13,12 +13,19 @@ import pytest
 from queuectl.domain.errors import BadInput
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.files.refused_plans import Broken, pack, plan_bytes, redact, same_plan, unpack
+from queuectl.objects.files.refused_plans import (
+    BrokenRule,
+    pack,
+    plan_bytes,
+    redact,
+    same_plan,
+    unpack,
+)
 from queuectl.planner import plan
 from tests.planner.generate_cohorts import contest
 from tests.planner.mixed import mixed
 
-BROKEN = [Broken("Whole", "w1", "team-a/train has 3 of 4 pods")]
+BROKEN = [BrokenRule("Whole", "w1", "team-a/train has 3 of 4 pods")]
 
 
 @cache

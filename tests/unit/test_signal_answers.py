@@ -90,7 +90,7 @@ async def test_what_is_no_answer_of_a_prometheus_is_said_to_be_none(
     answering.status, answering.body = status, body
     source = PrometheusSource(answering.url, rules=False)
     with pytest.raises(SourceUnavailable, match=says):
-        await source.look(120.0, 1000.0, KNOWN)
+        await source.sample(120.0, 1000.0, KNOWN)
     await source.close()
 
 
@@ -103,9 +103,9 @@ async def test_an_answer_without_anything_in_it_says_nothing_of_a_pod(
 ) -> None:
     answering.body = body
     source = PrometheusSource(answering.url, rules=False)
-    look = await source.look(120.0, 1000.0, KNOWN)
+    sample = await source.sample(120.0, 1000.0, KNOWN)
     await source.close()
-    assert not [row for row in look.pods if (row.namespace, row.pod) in KNOWN]
+    assert not [row for row in sample.pods if (row.namespace, row.pod) in KNOWN]
 
 
 async def test_the_token_is_read_anew_each_time_and_missed_when_it_is_gone(
@@ -116,11 +116,11 @@ async def test_the_token_is_read_anew_each_time_and_missed_when_it_is_gone(
     source = PrometheusSource(answering.url, rules=False, token_file=token)
     for text in ("one\n", "two\n"):
         token.write_text(text)
-        await source.look(120.0, 1000.0, set())
+        await source.sample(120.0, 1000.0, set())
     assert set(answering.headers) == {"Bearer one", "Bearer two"}
     token.unlink()
     with pytest.raises(SourceUnavailable, match="token"):
-        await source.look(120.0, 1000.0, set())
+        await source.sample(120.0, 1000.0, set())
     await source.close()
 
 
@@ -146,9 +146,9 @@ async def test_of_an_exporters_text_only_what_can_be_read_counts(
 ) -> None:
     answering.body = body
     source = ExporterSource([answering.url])
-    look = await source.look(120.0, 1000.0, KNOWN)
+    sample = await source.sample(120.0, 1000.0, KNOWN)
     await source.close()
-    assert (look.gpus, len(look.pods)) == (gpus, pods)
+    assert (sample.gpus, len(sample.pods)) == (gpus, pods)
 
 
 async def test_a_host_stands_for_all_its_addresses_of_the_moment(
@@ -168,18 +168,18 @@ async def test_a_host_stands_for_all_its_addresses_of_the_moment(
         [f"dns+http://exporters.example:{answering.port}/metrics"], scrape_seconds=30.0
     )
     for step in range(4):
-        look = await source.look(120.0, 1000.0 + 30 * step, KNOWN)
-    (row,) = look.pods
-    assert (look.gpus, row.gpus, row.coverage) == (1, 1, 1.0)
+        sample = await source.sample(120.0, 1000.0 + 30 * step, KNOWN)
+    (row,) = sample.pods
+    assert (sample.gpus, row.gpus, row.coverage) == (1, 1, 1.0)
     addresses[:] = ["127.0.0.2"]  # the exporter was replaced: its GPU is still one GPU
     with Answering("127.0.0.2", answering.port).serving() as replacement:
         replacement.body = answering.body
-        look = await source.look(120.0, 1120.0, KNOWN)
-    (row,) = look.pods
-    assert (look.gpus, row.gpus) == (1, 1)
+        sample = await source.sample(120.0, 1120.0, KNOWN)
+    (row,) = sample.pods
+    assert (sample.gpus, row.gpus) == (1, 1)
     addresses.clear()
     with pytest.raises(SourceUnavailable, match=r"exporters\.example"):
-        await source.look(120.0, 1150.0, KNOWN)
+        await source.sample(120.0, 1150.0, KNOWN)
     await source.close()
 
 
@@ -188,10 +188,10 @@ async def test_one_exporter_that_fails_is_a_gap_all_of_them_are_no_answer(
 ) -> None:
     answering.body = f"{LINE}0.5\n"
     source = ExporterSource([answering.url, "http://127.0.0.1:1/metrics"])
-    assert len((await source.look(120.0, 1000.0, KNOWN)).pods) == 1
+    assert len((await source.sample(120.0, 1000.0, KNOWN)).pods) == 1
     answering.status = 503
     with pytest.raises(SourceUnavailable, match="none of 2 answers"):
-        await source.look(120.0, 1030.0, KNOWN)
+        await source.sample(120.0, 1030.0, KNOWN)
     await source.close()
 
 
@@ -202,7 +202,7 @@ async def test_a_scrape_without_end_is_given_up(
     answering.body = f"{LINE}0.0\n" + "# \n" * (1 << 19)
     source = ExporterSource([answering.url])
     with pytest.raises(SourceUnavailable, match="more than 1 MiB"):
-        await source.look(120.0, 1000.0, KNOWN)
+        await source.sample(120.0, 1000.0, KNOWN)
     await source.close()
 
 
@@ -217,8 +217,8 @@ async def test_a_second_exporter_never_makes_a_gpu_look_less_used(
         source = ExporterSource([answering.url, liar.url], scrape_seconds=30.0)
         for step in range(4):
             liar.status = 200 if step >= 4 - scrapes else 503
-            look = await source.look(120.0, 1000.0 + 30 * step, KNOWN)
+            sample = await source.sample(120.0, 1000.0 + 30 * step, KNOWN)
     await source.close()
-    (row,) = look.pods
+    (row,) = sample.pods
     assert row.gpus == 1
     assert [row.busy, row.mean] == pytest.approx([0.9, 0.9])

@@ -7,22 +7,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.telemetry.signal.rings import BUSY, FREE, TENSOR, USED, Holder, Ring, Sampled
+from queuectl.telemetry.signal.ring_buffer import (
+    BUSY,
+    FREE,
+    TENSOR,
+    USED,
+    Holder,
+    RingBuffer,
+    WindowSamples,
+)
 
 A = Holder("team", "a", "", ("n0", "GPU-0"), "")
 B = Holder("team", "b", "", ("n0", "GPU-1"), "")
 
 
-def seen(ring: Ring, since: float = -np.inf) -> Sampled:
+def seen(ring: RingBuffer, since: float = -np.inf) -> WindowSamples:
     inside = np.flatnonzero(ring.times > since)
-    return Sampled(ring.values[:, :, inside], ring.times[inside])
+    return WindowSamples(ring.values[:, :, inside], ring.times[inside])
 
 
 @given(st.lists(st.none() | st.floats(0, 1, width=32), min_size=1, max_size=30))
 def test_sums_are_over_the_samples_that_are_there_whatever_the_gaps(
     samples: list[float | None],
 ) -> None:
-    ring = Ring(slots=12)
+    ring = RingBuffer(slots=12)
     for at, value in enumerate(samples):
         ring.add(float(at), {} if value is None else {A: {BUSY: value}})
     there = [(at, v) for at, v in enumerate(samples) if v is not None and at >= len(samples) - 12]
@@ -43,7 +51,7 @@ def test_sums_are_over_the_samples_that_are_there_whatever_the_gaps(
 
 
 def test_a_window_has_only_its_own_samples() -> None:
-    ring = Ring(slots=10)
+    ring = RingBuffer(slots=10)
     for at in range(10):
         ring.add(float(at), {A: {BUSY: 1.0 if at < 5 else 0.0}})
     found = seen(ring, since=4.5).of(ring.rows[A], at=9.0)
@@ -53,7 +61,7 @@ def test_a_window_has_only_its_own_samples() -> None:
 
 
 def test_who_has_left_is_forgotten_once_nothing_of_it_is_kept() -> None:
-    ring = Ring(slots=3)
+    ring = RingBuffer(slots=3)
     ring.add(0.0, {A: {BUSY: 1.0}, B: {BUSY: 0.5}})
     for at in range(1, 4):
         assert A in ring.rows
@@ -67,7 +75,7 @@ def test_who_has_left_is_forgotten_once_nothing_of_it_is_kept() -> None:
 
 
 def test_what_is_not_exported_is_not_known() -> None:
-    ring = Ring(slots=3)
+    ring = RingBuffer(slots=3)
     ring.add(0.0, {A: {BUSY: 0.0, USED: 10.0}})
     found = seen(ring).of(ring.rows[A], at=0.0)
     assert found is not None

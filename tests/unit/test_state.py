@@ -24,7 +24,7 @@ from queuectl.domain.records import (
     Deleted,
     Delta,
     JobRecord,
-    Listed,
+    ListCompleted,
     NamespaceRecord,
     NodeRecord,
     Outcome,
@@ -44,10 +44,10 @@ from queuectl.domain.workload import (
     PodSetPlacement,
     PodShape,
 )
-from queuectl.lifecycle.observations import Observed, Observer
+from queuectl.lifecycle.observations import Observations, Observer
 from queuectl.lifecycle.owed_writes import planned_of
 from queuectl.lifecycle.timers import Timers, alarm_of
-from queuectl.state.freeze import Freezer
+from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
@@ -94,29 +94,31 @@ class World:
         self.mirror = Mirror({"jobs": "Job", "pytorchjobs": "PyTorchJob"})
         self.ledger = Ledger(entries)
         self.usage = Usage(self.mirror, self.ledger)
-        self.freezer = Freezer(self.mirror, self.ledger, self.usage)
+        self.snapshot_builder = SnapshotBuilder(self.mirror, self.ledger, self.usage)
         nodes = [NodeRecord(Node(n, {HOSTNAME: n}, SHAPE.requests), 1) for n in ("n1", "n2", "n3")]
         self.see(*nodes, NamespaceRecord("a", 1), *records)
 
     def see(self, *records: Any) -> None:
         self.mirror.apply([Upserted(record) for record in records])
 
-    def look(self, now: float = 20.0, config: QueueConfig = CONFIG) -> Observed:
+    def look(self, now: float = 20.0, config: QueueConfig = CONFIG) -> Observations:
         observer = Observer(self.mirror, self.ledger, self.usage, 30.0)
         self.mirror.touched |= {*self.mirror.jobs, *(e.uid for e in self.ledger)}
-        seen = observer.look(config, now)
+        seen = observer.observe(config, now)
         self.ledger.apply(seen.changes)
         self.usage.refresh_owned([c.after for c in seen.changes])
         return seen
 
     def freeze(self, now: float = 20.0, config: QueueConfig = CONFIG) -> Snapshot:
         self.usage.refresh(list(self.mirror.pods))
-        return Freezer(self.mirror, self.ledger, self.usage).freeze(config, now, SolverLimits())
+        return SnapshotBuilder(self.mirror, self.ledger, self.usage).freeze(
+            config, now, SolverLimits()
+        )
 
 
 def saved(world: World) -> float | None:
     """When the gang last saved its work, as plans have it."""
-    (gang,) = world.freezer.freeze(CONFIG, 20.0, SolverLimits()).admitted
+    (gang,) = world.snapshot_builder.freeze(CONFIG, 20.0, SolverLimits()).admitted
     return gang.checkpoint_at
 
 
@@ -163,7 +165,10 @@ class TestMirror:
 
     def test_a_relist_removes_what_it_does_not_name(self) -> None:
         world = World(records=[JOB, on("p1", "n1"), replace(JOB, uid="u2", kind="PyTorchJob")])
-        gone: list[Delta] = [Listed("jobs", frozenset(), 50), Listed("pods", frozenset(), 50)]
+        gone: list[Delta] = [
+            ListCompleted("jobs", frozenset(), 50),
+            ListCompleted("pods", frozenset(), 50),
+        ]
         world.mirror.apply(gone)
         assert set(world.mirror.jobs) == {"u2"}
         assert list(world.mirror.pods_of(JOB)) == []
@@ -401,7 +406,7 @@ def test_a_pin_that_kube_scheduler_refuses_is_given_up_after_a_while() -> None:
 
     def look(now: float) -> State:
         world.mirror.touched.add("u1")
-        world.ledger.apply(observer.look(CONFIG, now).changes)
+        world.ledger.apply(observer.observe(CONFIG, now).changes)
         entry = world.ledger.get("u1")
         assert entry is not None
         return entry.state
@@ -973,8 +978,8 @@ class TestFreeze:
     def test_equal_pictures_share_what_did_not_change(self) -> None:
         world = World(records=[JOB])
         world.look()
-        freezer = Freezer(world.mirror, world.ledger, world.usage)
-        first = freezer.freeze(CONFIG, 1.0, SolverLimits())
-        second = freezer.freeze(CONFIG, 2.0, SolverLimits())
+        snapshot_builder = SnapshotBuilder(world.mirror, world.ledger, world.usage)
+        first = snapshot_builder.freeze(CONFIG, 1.0, SolverLimits())
+        second = snapshot_builder.freeze(CONFIG, 2.0, SolverLimits())
         assert first.fleet is second.fleet
         assert first.pending[0].workload is second.pending[0].workload

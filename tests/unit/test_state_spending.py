@@ -5,34 +5,34 @@ from __future__ import annotations
 from dataclasses import replace
 
 from queuectl.domain.durations import DAY
-from queuectl.domain.ledger import Change, Entry, Note, Spent, State
+from queuectl.domain.ledger import Entry, EntryChange, MigrationCost, Note, State
 from queuectl.domain.reasons import Code, Reason
-from queuectl.state.spending import Spending
+from queuectl.state.migration_budget import MigrationBudget
 
 ENTRY = Entry("u1", "Job", "team", "train", State.RUNNING)
 
 
-def eviction(at: float, code: Code, queue: str = "gpus", lost: int = 100) -> Change:
+def eviction(at: float, code: Code, queue: str = "gpus", lost: int = 100) -> EntryChange:
     details = {"clusterQueue": queue, "lostGpuSeconds": lost}
     note = Note(str(code), State.RUNNING, State.EVICTING, Reason(code, "", details))
-    return Change(ENTRY, replace(ENTRY, state=State.EVICTING), at, note)
+    return EntryChange(ENTRY, replace(ENTRY, state=State.EVICTING), at, note)
 
 
 def test_moves_are_summed_per_queue_and_other_evictions_are_not() -> None:
-    spending = Spending([Spent(10.0, "gpus", 5)])
+    spending = MigrationBudget([MigrationCost(10.0, "gpus", 5)])
     spending.note(
         [
             eviction(20.0, Code.DEFRAGMENTED),
             eviction(20.0, Code.DEFRAGMENTED, "others", 7),
             eviction(20.0, Code.PREEMPTED),
-            Change(ENTRY, ENTRY, 20.0),
+            EntryChange(ENTRY, ENTRY, 20.0),
         ]
     )
     assert spending.by_queue(30.0) == {"gpus": 105, "others": 7}
 
 
 def test_what_is_a_day_old_counts_no_more() -> None:
-    spending = Spending([Spent(10.0, "gpus", 5), Spent(20.0, "gpus", 6)])
+    spending = MigrationBudget([MigrationCost(10.0, "gpus", 5), MigrationCost(20.0, "gpus", 6)])
     assert spending.by_queue(9.0 + DAY) == {"gpus": 11}
     assert spending.by_queue(10.0 + DAY) == {"gpus": 6}
     assert spending.by_queue(20.0 + DAY) == {}

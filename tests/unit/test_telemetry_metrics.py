@@ -17,24 +17,24 @@ from queuectl.domain.events import (
     Ended,
     Event,
     Evict,
+    NoteAdded,
     PodsReady,
-    Remarked,
     WriteAccepted,
     WriteRefused,
 )
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.ledger import Change, Entry, Purpose, State
+from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
 from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof
 from queuectl.domain.queues import LocalQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.snapshot import Pending, Snapshot
-from queuectl.domain.utilization import Trouble, UseState
+from queuectl.domain.utilization import SourceFault, UseState
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import pending_gangs
 from queuectl.reports.domains import Spread
-from queuectl.telemetry.metrics import Discard, Metrics, Stage, WriteResult
+from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage, WriteResult
 from queuectl.telemetry.reclaim import IdleResult
 from queuectl.telemetry.utilization import UseGauges
 from tests.api.support import LIVES, PLACED, job, live_through
@@ -134,7 +134,7 @@ def busy() -> Metrics:
     for stage in Stage:
         metrics.stage_took(stage, 0.1)
     metrics.planned(Plan(), 0.01)
-    for reason in Discard:
+    for reason in DiscardReason:
         metrics.discarded(reason)
     metrics.leading(3)
     looked_at(metrics, "pending")
@@ -148,13 +148,13 @@ def busy() -> Metrics:
     local = LocalQueue("team", "training", "team-a")
     metrics.used_lately({("team", "training"): 8.0}, {("team", "training"): local})
     metrics.utilization.looked(
-        {Trouble.STALE: 1}, [UseGauges("team-a", UseState.IDLE, 8, 0.0)], 0.2
+        {SourceFault.STALE: 1}, [UseGauges("team-a", UseState.IDLE, 8, 0.0)], 0.2
     )
     metrics.utilization.trust("scrape jobs dcgm-exporter")
     metrics.fleet.free({"h100": Free(capacity=64, free=16, fragmented=4.5, stranded=2)})
     metrics.fleet.unmanaged({"team-a": 3.0})
     metrics.fleet.started({"rack": Spread(used=3, least=2)})
-    metrics.estimates.told([("team-a", 600.0)])
+    metrics.estimates.observe([("team-a", 600.0)])
     metrics.estimates.started([("team-a", 30.0)])
     metrics.wrote("Job", WriteResult.OK, 0.02)
     metrics.watched("pods", 3, 1000.0)
@@ -226,7 +226,7 @@ class TestExposition:
 
     def test_two_controllers_in_one_process_do_not_share_numbers(self) -> None:
         one, other = Metrics(), Metrics()
-        one.discarded(Discard.CUT)
+        one.discarded(DiscardReason.CUT)
         assert value(one, "discarded_plans_total", reason="cut") == 1.0
         assert value(other, "discarded_plans_total", reason="cut") == 0.0
 
@@ -271,8 +271,8 @@ class TestFleet:
 class TestBirth:
     """What alerts wait for is there with 0 before it counts: from nothing to 1 is no increase for Prometheus."""
 
-    @pytest.mark.parametrize("reason", list(Discard))
-    def test_of_discarded_plans(self, reason: Discard) -> None:
+    @pytest.mark.parametrize("reason", list(DiscardReason))
+    def test_of_discarded_plans(self, reason: DiscardReason) -> None:
         assert value(Metrics(), "discarded_plans_total", reason=reason) == 0
 
     @pytest.mark.parametrize("result", [r for r in WriteResult if r is not WriteResult.OK])
@@ -352,8 +352,8 @@ class TestIdleReclaim:
     @pytest.mark.parametrize(
         ("event", "result"),
         [
-            (Remarked(Reason(Code.IDLE_GPUS)), "warned"),
-            (Remarked(Reason(Code.WOULD_RECLAIM)), "would_reclaim"),
+            (NoteAdded(Reason(Code.IDLE_GPUS)), "warned"),
+            (NoteAdded(Reason(Code.WOULD_RECLAIM)), "would_reclaim"),
             (Evict(Reason(Code.IDLE_RECLAIMED, "", {"restSeconds": 9})), "always"),
             (Evict(Reason(Code.PREEMPTED, "", {"why": "IdleReclaim"})), "on_demand"),
             (Evict(Reason(Code.PREEMPTED, "", {"why": "InClusterQueue"})), None),
@@ -461,7 +461,7 @@ class TestDecisions:
         metrics = Metrics()
         changes = live_through(job("a"), *LIVES[name])
         metrics.committed(changes)
-        told_again = Change(changes[-1].after, changes[-1].after, 99.0)
+        told_again = EntryChange(changes[-1].after, changes[-1].after, 99.0)
         metrics.committed([told_again])
         labels = {"cluster_queue": "team-a", "reason": reason}
         assert value(metrics, "refused_workloads_total", **labels) == 1

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from queuectl.api.app import create_metrics_app
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import PriorityClassRecord, Upserted
 from queuectl.domain.snapshot import SolverLimits
@@ -19,7 +19,7 @@ from tests.unit.test_state import CONFIG, ENTRY, JOB
 from tests.unit.test_telemetry_quota import documents, holdings
 
 
-def misnamed(number: int) -> list[Change]:
+def misnamed(number: int) -> list[EntryChange]:
     """The life of a job with a made-up queue, from its creation to its deletion."""
     made = Entry(
         f"uid-{number}", "Job", "team-a", "x", State.PENDING, f"nosuch-{number}", "",
@@ -27,7 +27,11 @@ def misnamed(number: int) -> list[Change]:
     )  # fmt: skip
     refused = replace(made, reason=Reason(Code.MISCONFIGURED, ""))
     ended = replace(refused, state=State.FINISHED, reason=Reason(Code.DELETED))
-    return [Change(None, made, 1.0), Change(made, refused, 2.0), Change(refused, ended, 3.0)]
+    return [
+        EntryChange(None, made, 1.0),
+        EntryChange(made, refused, 2.0),
+        EntryChange(refused, ended, 3.0),
+    ]
 
 
 async def scraped(metrics: Metrics) -> list[str]:

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from queuectl.domain.events import Event
 from queuectl.domain.fleet import Node
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import NodeRecord, Outcome
 from queuectl.objects.configuration.queue_config import build
@@ -214,7 +214,7 @@ LIFE = st.sampled_from(sorted(LIVES.values(), key=len))
 def test_following_changes_equals_counting_entries(
     lives: list[tuple[tuple[Event, ...], int]], random: Any
 ) -> None:
-    changes: list[list[Change]] = [
+    changes: list[list[EntryChange]] = [
         live_through(job(f"w{number}"), *life)[:steps] for number, (life, steps) in enumerate(lives)
     ]
     standing = [each[-1].after for each in changes]

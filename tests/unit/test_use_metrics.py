@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from queuectl.domain.utilization import Trouble, UseState
+from queuectl.domain.utilization import SourceFault, UseState
 from queuectl.telemetry.utilization import UseGauges, UseMetrics
 
 
@@ -19,10 +19,12 @@ class Shown:
 
 def test_an_alarm_goes_back_to_nothing_when_what_was_wrong_is_right_again() -> None:
     shown = Shown()
-    shown.metrics.looked({Trouble.STALE: 3}, [], 0.1)
+    shown.metrics.looked({SourceFault.STALE: 3}, [], 0.1)
     assert shown.value("alarms", reason="stale") == 3
     shown.metrics.looked({}, [], 0.1)
-    assert [shown.value("alarms", reason=trouble) for trouble in Trouble] == [0] * len(Trouble)
+    assert [shown.value("alarms", reason=trouble) for trouble in SourceFault] == [0] * len(
+        SourceFault
+    )
 
 
 def test_gangs_are_counted_by_queue_and_state_of_the_newest_look() -> None:
@@ -48,7 +50,7 @@ def test_what_is_unknown_is_not_busy_and_not_idle() -> None:
 def test_looks_are_timed_by_whether_there_was_an_answer() -> None:
     shown = Shown()
     shown.metrics.looked({}, [], 0.1)
-    shown.metrics.looked({Trouble.UNREACHABLE: 1}, [], 30.0)
+    shown.metrics.looked({SourceFault.UNREACHABLE: 1}, [], 30.0)
     for result in ("success", "unreachable"):
         assert shown.value("look_duration_seconds_count", result=result) == 1
 

@@ -24,8 +24,8 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, QueueConfig
 from queuectl.domain.records import PodPhase
 from queuectl.domain.snapshot import SolverLimits
-from queuectl.domain.utilization import GangUse, Look, PodKey, PodUse, UseState
-from queuectl.state.freeze import Freezer
+from queuectl.domain.utilization import GangUse, PodKey, PodUse, Sample, UseState
+from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.gpu_holders import accelerators, held_gangs
 from queuectl.telemetry.signal.exporters import ExporterSource
 from queuectl.telemetry.signal.names import AMD, NVIDIA, Gauge
@@ -127,19 +127,19 @@ class TestSnapshot:
     ) -> None:
         made = World(RUNNING, records=[replace(RESUMED, utilization=annotated)])
         uses = {} if measured is None else {"u1": measured}
-        freezer = Freezer(made.mirror, made.ledger, made.usage, lambda: uses)
-        (gang,) = freezer.freeze(CONFIG, NOW, SolverLimits()).admitted
+        snapshot_builder = SnapshotBuilder(made.mirror, made.ledger, made.usage, lambda: uses)
+        (gang,) = snapshot_builder.freeze(CONFIG, NOW, SolverLimits()).admitted
         assert gang.utilization == utilization
 
     def test_a_new_look_shows_in_the_next_snapshot_and_an_equal_one_changes_nothing(self) -> None:
         made, uses = world(), {"u1": use(UseState.ACTIVE, 0.5)}
-        freezer = Freezer(made.mirror, made.ledger, made.usage, lambda: uses)
-        (first,) = freezer.freeze(CONFIG, NOW, SolverLimits()).admitted
+        snapshot_builder = SnapshotBuilder(made.mirror, made.ledger, made.usage, lambda: uses)
+        (first,) = snapshot_builder.freeze(CONFIG, NOW, SolverLimits()).admitted
         uses["u1"] = use(UseState.ACTIVE, 0.501)
-        (same,) = freezer.freeze(CONFIG, NOW, SolverLimits()).admitted
+        (same,) = snapshot_builder.freeze(CONFIG, NOW, SolverLimits()).admitted
         assert same is first
         uses["u1"] = use(UseState.IDLE, 0.0)
-        (idle,) = freezer.freeze(CONFIG, NOW, SolverLimits()).admitted
+        (idle,) = snapshot_builder.freeze(CONFIG, NOW, SolverLimits()).admitted
         assert (idle.utilization, idle.placement) == (0.0, first.placement)
 
 
@@ -154,7 +154,7 @@ class FakeSource:
         self.hangs = False
         self.untrusted: tuple[str, ...] = ()
 
-    async def look(self, window: float, at: float, known: Collection[PodKey]) -> Look:
+    async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
         if self.hangs:
             await asyncio.Event().wait()
         if self.busy is None:
@@ -164,7 +164,7 @@ class FakeSource:
             PodUse(namespace, name, 8, self.busy, self.busy, 1.0, 5.0, memory_held=0.0)
             for namespace, name in known
         )
-        return Look(at, window, window, 16, pods, self.untrusted)
+        return Sample(at, window, window, 16, pods, self.untrusted)
 
     async def close(self) -> None:
         """Nothing to give back."""
@@ -185,9 +185,9 @@ class Watched:
             patience=0.05,
         )
 
-    async def look(self) -> GangUse:
+    async def sample(self) -> GangUse:
         gangs = held_gangs(self.made.mirror, self.made.ledger, CONFIG)
-        return (await self.watch.look(gangs))["u1"]
+        return (await self.watch.sample(gangs))["u1"]
 
     def alarm(self, reason: str) -> float | None:
         name = "queuectl_utilization_alarms"
@@ -197,19 +197,19 @@ class Watched:
 class TestWatch:
     async def test_longer_windows_are_asked_for_only_where_somebody_does_nothing(self) -> None:
         watched = Watched()
-        assert (await watched.look()).state is UseState.ACTIVE
+        assert (await watched.sample()).state is UseState.ACTIVE
         assert watched.source.windows == [120.0]  # four scrapes
         watched.source.busy = 0.0
-        assert (await watched.look()).state is UseState.IDLE
+        assert (await watched.sample()).state is UseState.IDLE
         assert watched.source.windows == [120.0, 120.0, 300.0]
 
     async def test_a_source_that_is_away_makes_everybody_unknown_and_is_an_alarm(self) -> None:
         watched = Watched()
         watched.source.busy = 0.0
-        assert (await watched.look()).state is UseState.IDLE
+        assert (await watched.sample()).state is UseState.IDLE
         assert watched.alarm("unreachable") == 0
         watched.source.busy = None
-        gone = await watched.look()
+        gone = await watched.sample()
         assert (gone.state, gone.weight) == (UseState.UNKNOWN, None)
         assert "connection refused" in gone.text
         assert watched.alarm("unreachable") == 2  # pods
@@ -217,17 +217,17 @@ class TestWatch:
     async def test_a_source_that_hangs_is_given_up(self) -> None:
         watched = Watched()
         watched.source.hangs = True
-        assert (await watched.look()).state is UseState.UNKNOWN
+        assert (await watched.sample()).state is UseState.UNKNOWN
         assert watched.alarm("unreachable") == 2
 
     async def test_it_looks_again_and_again_until_told_to_stop(self) -> None:
         watched = Watched()
-        looks: list[Mapping[str, GangUse]] = []
+        samples: list[Mapping[str, GangUse]] = []
         enough = asyncio.Event()
 
         def put(uses: Mapping[str, GangUse]) -> None:
-            looks.append(uses)
-            if len(looks) == 3:
+            samples.append(uses)
+            if len(samples) == 3:
                 enough.set()
 
         task = asyncio.create_task(
@@ -240,7 +240,7 @@ class TestWatch:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert {uses["u1"].state for uses in looks} == {UseState.ACTIVE}
+        assert {uses["u1"].state for uses in samples} == {UseState.ACTIVE}
         assert watched.alarm("unreachable") is None  # it shows nothing any more
         assert watched.registry.get_sample_value(*trust) is None
 
@@ -249,7 +249,7 @@ class TestWatch:
         with structlog.testing.capture_logs() as logs:
             for jobs in ((), ("x",), ("x",), ("x", "y"), (), ("x",)):
                 watched.source.untrusted = jobs
-                await watched.look()
+                await watched.sample()
         said = [line["jobs"] for line in logs if line["event"] == "utilization_untrusted_jobs"]
         assert said == [("x",), ("x", "y"), ("x",)]
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.queues import IdleReclaim
-from queuectl.domain.utilization import GangUse, Look, PodUse, Trouble, UseState
+from queuectl.domain.utilization import GangUse, PodUse, Sample, SourceFault, UseState
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.utilization import COVERED, UseTracker, troubles
 
@@ -39,8 +39,8 @@ def row(of: HeldPod, busy: float = 0.9, **changes: object) -> PodUse:
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def look(rows: Sequence[PodUse], window: float = 120.0, at: float = LATER) -> Look:
-    return Look(at, window, window, gpus=64, pods=tuple(rows))
+def sample(rows: Sequence[PodUse], window: float = 120.0, at: float = LATER) -> Sample:
+    return Sample(at, window, window, gpus=64, pods=tuple(rows))
 
 
 def judged(
@@ -53,9 +53,9 @@ def judged(
 ) -> GangUse:
     """As a look judges it; all longer windows show the same unless told otherwise."""
     tracker = tracker or UseTracker(SCRAPE)
-    now = look(recent, at=at)
+    now = sample(recent, at=at)
     windows = tracker.windows([one], now)
-    over = {w: look(recent if longer is None else longer, w, at) for w in windows}
+    over = {w: sample(recent if longer is None else longer, w, at) for w in windows}
     return tracker.judge([one], now, over)["job"]
 
 
@@ -184,7 +184,7 @@ def test_a_burst_in_the_window_is_not_idle_yet() -> None:
 def test_who_holds_memory_has_loaded_something_and_gets_longer() -> None:
     held = replace(QUIET, memory_held=0.8)
     one = gang()
-    assert UseTracker(SCRAPE).windows([one], look([held])) == [1800.0, 7200.0]
+    assert UseTracker(SCRAPE).windows([one], sample([held])) == [1800.0, 7200.0]
     assert judged(one, [held]).state is U.IDLE  # quiet for two hours, too
     early = READY + RULE.warmup + RULE.window + 1
     assert judged(one, [QUIET], at=early).state is U.IDLE
@@ -219,14 +219,14 @@ def test_thresholds_are_the_queues_own() -> None:
     lenient = replace(RULE, idle_below=0.1, active_above=0.2, window=300.0)
     assert judged(gang(rule=lenient), [row(pod(), 0.09)]).state is U.IDLE
     assert judged(gang(), [row(pod(), 0.09)]).state is U.LOW
-    assert UseTracker(SCRAPE).windows([gang(rule=lenient)], look([QUIET])) == [300.0]
+    assert UseTracker(SCRAPE).windows([gang(rule=lenient)], sample([QUIET])) == [300.0]
 
 
 def test_a_rank_that_has_just_woken_up_wakes_its_gang_although_the_window_was_quiet() -> None:
     """The window is looked at because of another gang, and nine tenths of it are quiet."""
     woken, idle = gang(pod(0), pod(1)), replace(gang(pod(2)), uid="idle")
-    recent = look([row(pod(0), 0.0), row(pod(1), 0.9), row(pod(2), 0.0)])
-    quiet = look([row(pod(n), 0.0) for n in range(3)], RULE.window)
+    recent = sample([row(pod(0), 0.0), row(pod(1), 0.9), row(pod(2), 0.0)])
+    quiet = sample([row(pod(n), 0.0) for n in range(3)], RULE.window)
     tracker = UseTracker(SCRAPE)
     assert tracker.windows([woken, idle], recent) == [RULE.window]
     uses = tracker.judge([woken, idle], recent, {RULE.window: quiet})
@@ -234,7 +234,7 @@ def test_a_rank_that_has_just_woken_up_wakes_its_gang_although_the_window_was_qu
 
 
 def test_longer_windows_are_looked_at_only_where_somebody_may_be_idle() -> None:
-    assert UseTracker(SCRAPE).windows([gang()], look([row(pod())])) == []
+    assert UseTracker(SCRAPE).windows([gang()], sample([row(pod())])) == []
 
 
 PODS = st.integers(1, 4)
@@ -272,11 +272,11 @@ def seen_well(of: HeldPod, rows: Sequence[PodUse], limit: float) -> bool:
     st.floats(0, 4000),
 )
 def test_never_idle_unless_every_pod_was_seen_quiet_lately_and_over_the_window(
-    pods: int, looks: list[tuple[list[PodUse], list[PodUse]]], age: float
+    pods: int, samples: list[tuple[list[PodUse], list[PodUse]]], age: float
 ) -> None:
     one = gang(*(pod(n) for n in range(pods)))
     tracker = UseTracker(SCRAPE)
-    for step, (recent, longer) in enumerate(looks):
+    for step, (recent, longer) in enumerate(samples):
         at = READY + age + 60 * step
         use = judged(one, recent, longer, at=at, tracker=tracker)
         assert (use.utilization is None) == (use.state in (U.UNKNOWN, U.WARMUP))
@@ -293,9 +293,9 @@ def test_never_idle_unless_every_pod_was_seen_quiet_lately_and_over_the_window(
 # ---- what is wrong with the set-up
 
 
-def found(rows: Sequence[PodUse], *, gpus: int = 64) -> Mapping[Trouble, int]:
+def found(rows: Sequence[PodUse], *, gpus: int = 64) -> Mapping[SourceFault, int]:
     one = gang(pod(0), pod(1))
-    return troubles([one], replace(look(rows), gpus=gpus), SCRAPE)
+    return troubles([one], replace(sample(rows), gpus=gpus), SCRAPE)
 
 
 GOOD = [row(pod(0)), row(pod(1))]
@@ -305,26 +305,26 @@ GOOD = [row(pod(0)), row(pod(1))]
     ("rows", "gpus", "wrong"),
     [
         (GOOD, 64, {}),
-        ([], 0, {Trouble.NO_MATCH: 2}),
-        ([], 64, {Trouble.WRONG_LABELS: 2}),
-        ([replace(QUIET, pod="dcgm-exporter-x")], 64, {Trouble.WRONG_LABELS: 2}),
-        (GOOD[:1], 64, {Trouble.PARTIAL: 1}),
-        ([GOOD[0], replace(GOOD[1], gpus=7)], 64, {Trouble.PARTIAL: 1}),
-        ([GOOD[0], replace(GOOD[1], age=300.0)], 64, {Trouble.STALE: 1}),
-        ([replace(r, profiled=False) for r in GOOD], 64, {Trouble.DCP_MISSING: 2}),
+        ([], 0, {SourceFault.NO_MATCH: 2}),
+        ([], 64, {SourceFault.WRONG_LABELS: 2}),
+        ([replace(QUIET, pod="dcgm-exporter-x")], 64, {SourceFault.WRONG_LABELS: 2}),
+        (GOOD[:1], 64, {SourceFault.PARTIAL: 1}),
+        ([GOOD[0], replace(GOOD[1], gpus=7)], 64, {SourceFault.PARTIAL: 1}),
+        ([GOOD[0], replace(GOOD[1], age=300.0)], 64, {SourceFault.STALE: 1}),
+        ([replace(r, profiled=False) for r in GOOD], 64, {SourceFault.DCP_MISSING: 2}),
     ],
 )
 def test_a_wrong_set_up_has_a_reason_of_its_own(
-    rows: list[PodUse], gpus: int, wrong: Mapping[Trouble, int]
+    rows: list[PodUse], gpus: int, wrong: Mapping[SourceFault, int]
 ) -> None:
     assert found(rows, gpus=gpus) == wrong
 
 
 def test_gpus_of_untrusted_jobs_alone_are_a_reason_of_their_own() -> None:
-    seen = replace(look([]), gpus=0, untrusted=("kubernetes-pods",))
-    assert troubles([gang(pod(0))], seen, SCRAPE) == {Trouble.UNTRUSTED: 1}
+    seen = replace(sample([]), gpus=0, untrusted=("kubernetes-pods",))
+    assert troubles([gang(pod(0))], seen, SCRAPE) == {SourceFault.UNTRUSTED: 1}
 
 
 def test_pods_that_have_only_just_started_are_nobodys_fault() -> None:
     young = gang(pod(started_at=LATER - 60))
-    assert troubles([young], replace(look([]), gpus=0), SCRAPE) == {}
+    assert troubles([young], replace(sample([]), gpus=0), SCRAPE) == {}

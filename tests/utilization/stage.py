@@ -15,16 +15,16 @@ from functools import partial
 from pathlib import Path
 
 from queuectl.domain.queues import IdleReclaim
-from queuectl.domain.utilization import GangUse, Look, Trouble, UseState
+from queuectl.domain.utilization import GangUse, Sample, SourceFault, UseState
 from queuectl.localcluster.exporter import Exporters
 from queuectl.localcluster.exposition import Dialect
 from queuectl.localcluster.gpus import Load, parse_profile
-from queuectl.localcluster.progress import Lines
+from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.utilization import UseTracker, troubles
 from queuectl.telemetry.signal.exporters import ExporterSource
-from queuectl.telemetry.signal.names import AMD, NVIDIA, Names
+from queuectl.telemetry.signal.names import AMD, NVIDIA, ExporterNames
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.queries import Recorded
 from queuectl.telemetry.signal.trust import Trust
@@ -247,16 +247,16 @@ class Watcher:
     source: Source
     tracker: UseTracker = field(default_factory=lambda: UseTracker(SCRAPE))
     said: list[tuple[float, dict[str, GangUse]]] = field(default_factory=list)
-    wrong: Mapping[Trouble, int] = field(default_factory=dict)
-    recent: Look | None = None
+    wrong: Mapping[SourceFault, int] = field(default_factory=dict)
+    recent: Sample | None = None
 
-    async def look(self, gangs: list[HeldGang], at: float | None = None) -> dict[str, GangUse]:
+    async def sample(self, gangs: list[HeldGang], at: float | None = None) -> dict[str, GangUse]:
         """As of a time; now, if not given."""
         at = time.time() if at is None else at
         known = {pod.key for gang in gangs for pod in gang.pods}
-        recent = await self.source.look(RECENT, at, known)
+        recent = await self.source.sample(RECENT, at, known)
         windows = self.tracker.windows(gangs, recent)
-        longer = {window: await self.source.look(window, at, known) for window in windows}
+        longer = {window: await self.source.sample(window, at, known) for window in windows}
         uses = self.tracker.judge(gangs, recent, longer)
         self.said.append((at, uses))
         self.wrong = troubles(gangs, recent, SCRAPE)
@@ -264,7 +264,7 @@ class Watcher:
         return uses
 
 
-def prometheus(url: str, names: Names = NVIDIA, *, rules: bool = False) -> PrometheusSource:
+def prometheus(url: str, names: ExporterNames = NVIDIA, *, rules: bool = False) -> PrometheusSource:
     recorded = Recorded(SCRAPE, every=SCRAPE, over=RULES_OVER, trust=TRUST)
     return PrometheusSource(
         url, names=names, trust=TRUST, scrape_seconds=SCRAPE, rules=rules, recorded=recorded
@@ -336,7 +336,7 @@ async def played(folder: Path) -> AsyncIterator[Stage]:
         rules = [quick_rules(folder)]
         with (
             Prometheus.start(
-                jobs[True], scrape_seconds=SCRAPE, rules=rules, progress=Lines()
+                jobs[True], scrape_seconds=SCRAPE, rules=rules, progress=LineProgress()
             ) as honored,
             Prometheus.start(jobs[False], scrape_seconds=SCRAPE, rules=rules) as renamed,
         ):
@@ -469,7 +469,7 @@ async def watch(watcher: Watcher, world: World, amd: World) -> float:
         planned = world.began + step * every
         await asyncio.sleep(max(0.0, planned - time.time()))
         late = max(late, time.time() - planned) if scrapes else 0.0
-        await watcher.look(gangs_for(watcher, world, amd), None if scrapes else planned)
+        await watcher.sample(gangs_for(watcher, world, amd), None if scrapes else planned)
     return late
 
 

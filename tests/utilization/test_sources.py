@@ -14,7 +14,7 @@ import pytest
 import pytest_asyncio
 
 from queuectl.domain.errors import SourceUnavailable
-from queuectl.domain.utilization import Trouble, UseState
+from queuectl.domain.utilization import SourceFault, UseState
 from queuectl.localcluster.prometheus import check_rules
 from queuectl.state.utilization import UseTracker, troubles
 from queuectl.telemetry.signal.names import AMD, HONORED, NVIDIA, RENAMED, Gauge
@@ -114,10 +114,10 @@ async def test_missing_profiling_metrics_and_missing_gpus_are_told(
     stage: Stage, source: str
 ) -> None:
     wrong = stage.watchers[source].wrong
-    assert wrong[Trouble.DCP_MISSING] == 3
-    assert wrong[Trouble.PARTIAL] >= 3
-    assert Trouble.NO_MATCH not in wrong
-    assert Trouble.WRONG_LABELS not in wrong
+    assert wrong[SourceFault.DCP_MISSING] == 3
+    assert wrong[SourceFault.PARTIAL] >= 3
+    assert SourceFault.NO_MATCH not in wrong
+    assert SourceFault.WRONG_LABELS not in wrong
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -147,14 +147,14 @@ async def test_jobs_that_export_gpus_and_are_not_trusted_are_named(
     ("trust", "wrong"),
     [
         (Trust(("dcgm-exporter",), ("gpu-operator",)), None),
-        (Trust(("dcgm-exporter",), ("tenant",)), Trouble.UNTRUSTED),
-        (Trust(("kubernetes-*",), ("gpu-operator",)), Trouble.UNTRUSTED),
-        (Trust(("dcgm",)), Trouble.UNTRUSTED),
+        (Trust(("dcgm-exporter",), ("tenant",)), SourceFault.UNTRUSTED),
+        (Trust(("kubernetes-*",), ("gpu-operator",)), SourceFault.UNTRUSTED),
+        (Trust(("dcgm",)), SourceFault.UNTRUSTED),
     ],
     ids=str,
 )
 async def test_a_job_is_trusted_by_its_whole_name_and_by_the_namespace_of_its_exporters(
-    stage: Stage, trust: Trust, wrong: Trouble | None, rules: bool
+    stage: Stage, trust: Trust, wrong: SourceFault | None, rules: bool
 ) -> None:
     recorded = Recorded(SCRAPE, every=SCRAPE, over=RULES_OVER, trust=trust)
     url = stage.servers["renamed"].url
@@ -163,27 +163,27 @@ async def test_a_job_is_trusted_by_its_whole_name_and_by_the_namespace_of_its_ex
     )
     gangs = list(stage.world.gangs.values())
     known = {pod.key for gang in gangs for pod in gang.pods}
-    look = await source.look(RECENT, time.time(), known)
+    sample = await source.sample(RECENT, time.time(), known)
     await source.close()
-    named = {row.pod for row in look.pods}
+    named = {row.pod for row in sample.pods}
     assert ("busy-0" in named) is (wrong is None)
     assert not named & {"forged-alone-0", "mine"}
     if wrong is not None:
-        assert set(troubles(gangs, look, SCRAPE)) == {wrong}
+        assert set(troubles(gangs, sample, SCRAPE)) == {wrong}
 
 
 # ---- a Prometheus that is not set up as it should be
 
 
-async def judged(stage: Stage, source: PrometheusSource, at: float) -> dict[Trouble, int]:
+async def judged(stage: Stage, source: PrometheusSource, at: float) -> dict[SourceFault, int]:
     """Nobody is idle by what it says; what is wrong with it."""
     gangs = list(stage.world.gangs.values())
     known = {pod.key for gang in gangs for pod in gang.pods}
     try:
-        recent = await source.look(RECENT, at, known)
+        recent = await source.sample(RECENT, at, known)
         tracker = UseTracker(SCRAPE)
         windows = tracker.windows(gangs, recent)
-        longer = {window: await source.look(window, at, known) for window in windows}
+        longer = {window: await source.sample(window, at, known) for window in windows}
         uses = tracker.judge(gangs, recent, longer)
         assert {use.state for use in uses.values()} == {UseState.UNKNOWN}
         return troubles(gangs, recent, SCRAPE)
@@ -200,7 +200,7 @@ async def test_labels_that_name_the_exporters_pods_are_an_alarm_not_idleness(
         scrape_seconds=SCRAPE,
         labels=labels,  # type: ignore[arg-type]
     )
-    assert set(await judged(stage, source, time.time())) == {Trouble.WRONG_LABELS}
+    assert set(await judged(stage, source, time.time())) == {SourceFault.WRONG_LABELS}
 
 
 @pytest.mark.parametrize("rules", [False, True], ids=["raw", "recorded"])
@@ -218,10 +218,10 @@ async def test_a_scrape_that_nobody_answered_does_not_unmake_the_gpus(
     try:
         await until(lambda: server.query(metric) == [])
         gangs = list(world.gangs.values())
-        look = await source.look(
+        sample = await source.sample(
             4 * RECENT, time.time(), {pod.key for g in gangs for pod in g.pods}
         )
-        assert set(troubles(gangs, look, SCRAPE)) == {Trouble.WRONG_LABELS}
+        assert set(troubles(gangs, sample, SCRAPE)) == {SourceFault.WRONG_LABELS}
     finally:
         for node in alive:
             world.mend(node)
@@ -234,7 +234,7 @@ async def test_metrics_that_nobody_exports_are_an_alarm_not_idleness(stage: Stag
     source = PrometheusSource(
         stage.servers["honored"].url, names=names, scrape_seconds=SCRAPE, rules=False
     )
-    assert set(await judged(stage, source, time.time())) == {Trouble.NO_MATCH}
+    assert set(await judged(stage, source, time.time())) == {SourceFault.NO_MATCH}
 
 
 async def test_data_that_comes_late_is_stale_not_idle(stage: Stage) -> None:
@@ -245,16 +245,16 @@ async def test_data_that_comes_late_is_stale_not_idle(stage: Stage) -> None:
         wrong = await judged(stage, source, began + RECENT - 1.0)
         if time.time() - began < SCRAPE:
             break
-    assert wrong[Trouble.STALE] > 10
+    assert wrong[SourceFault.STALE] > 10
 
 
 async def test_a_longer_scrape_interval_than_was_said_is_partial_not_idle(stage: Stage) -> None:
     source = PrometheusSource(stage.servers["honored"].url, scrape_seconds=SCRAPE / 2)
     gangs = list(stage.world.gangs.values())
     known = {pod.key for gang in gangs for pod in gang.pods}
-    recent = await source.look(RECENT * 4, time.time(), known)
+    recent = await source.sample(RECENT * 4, time.time(), known)
     await source.close()
-    assert troubles(gangs, recent, SCRAPE / 2)[Trouble.PARTIAL] > 10
+    assert troubles(gangs, recent, SCRAPE / 2)[SourceFault.PARTIAL] > 10
 
 
 async def test_a_query_the_server_refuses_says_so(stage: Stage) -> None:
@@ -271,15 +271,15 @@ async def test_a_server_that_is_away_or_hangs_is_unavailable_and_its_restart_mak
     source = PrometheusSource(server.url, scrape_seconds=SCRAPE, timeout=0.5, rules=False)
     server.pause()
     with pytest.raises(SourceUnavailable):
-        await source.look(RECENT, time.time(), {(TEAM, "idle-0")})
+        await source.sample(RECENT, time.time(), {(TEAM, "idle-0")})
     server.resume()
     server.kill()
     with pytest.raises(SourceUnavailable):
-        await source.look(RECENT, time.time(), {(TEAM, "idle-0")})
+        await source.sample(RECENT, time.time(), {(TEAM, "idle-0")})
     server.run()
     patient = PrometheusSource(server.url, scrape_seconds=SCRAPE, rules=False)
     watcher = Watcher("restarted", patient)
-    uses = await watcher.look(list(stage.world.gangs.values()))
+    uses = await watcher.sample(list(stage.world.gangs.values()))
     await source.close()
     await patient.close()
     at = watcher.said[-1][0]
@@ -292,9 +292,9 @@ async def test_rules_for_one_vendors_metrics_do_not_answer_for_anothers(stage: S
     url = stage.servers["honored"].url
     source = PrometheusSource(url, names=AMD, trust=TRUST, scrape_seconds=SCRAPE)
     known = {pod.key for gang in stage.amd.gangs.values() for pod in gang.pods}
-    look = await source.look(RECENT, time.time(), known)
+    sample = await source.sample(RECENT, time.time(), known)
     await source.close()
-    assert {(row.namespace, row.pod) for row in look.pods} == known
+    assert {(row.namespace, row.pod) for row in sample.pods} == known
 
 
 async def test_the_recording_rules_are_what_promtool_takes(stage: Stage, tmp_path: Path) -> None:

@@ -42,10 +42,10 @@ class Standby:
         store: Any = Standing(lambda: self._sample.store)
         store.audit = Standing(lambda: self._sample.store.audit)
         diagnoser: Any = Standing(lambda: self._sample.diagnoser)
-        scene: Any = Standing(lambda: self._sample.scene)
+        cluster_reader: Any = Standing(lambda: self._sample.cluster_reader)
         guard: Any = Standing(lambda: self._guard)
         self._app = create_app(store, FixedHealth(), Metrics().registry, diagnoser)
-        add_dashboard(self._app, store, guard, scene, diagnoser, clock=lambda: NOW)
+        add_dashboard(self._app, store, guard, cluster_reader, diagnoser, clock=lambda: NOW)
 
     def over(self, sample: Sample, guard: Guard | None = None) -> FastAPI:
         """Until the next test; without a guard everybody may do everything."""

@@ -6,9 +6,9 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from queuectl.domain.accounting import HOUR, Amounts, Losses, Subject
+from queuectl.domain.accounting import HOUR, Amounts, LostWorkSum, Subject
 from queuectl.domain.audit import AuditLine
-from queuectl.domain.decisions import Decided, Decision
+from queuectl.domain.decisions import Decision, StoredDecision
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.plan import Proof
 from queuectl.domain.reasons import Code
@@ -44,7 +44,9 @@ def keep_records(
     _account(database, now, gpus, rng)
 
 
-def _decisions(database: MemoryDatabase, nodes: int, rng: random.Random) -> Iterator[Decided]:
+def _decisions(
+    database: MemoryDatabase, nodes: int, rng: random.Random
+) -> Iterator[StoredDecision]:
     """Of the last steps of the history, some steps a cycle."""
     history = database.history
     waiting = sum(entry.state is State.PENDING for entry in database.entries.values())
@@ -55,7 +57,7 @@ def _decisions(database: MemoryDatabase, nodes: int, rng: random.Random) -> Iter
         evicted = sum(line.to_state is State.EVICTING for line in lines)
         if not started and not evicted:
             continue
-        yield Decided(
+        yield StoredDecision(
             id=number,
             epoch=1,
             cycle=number,
@@ -123,7 +125,7 @@ def _account(database: MemoryDatabase, now: float, gpus: int, rng: random.Random
                 else _held(entry.gpus, share, unknown=unknown, idle=rng.random() < 0.07)
             )
         if not waits and begin < last and rng.random() < 0.3:
-            tables.losses[begin, subject.id, "h100", Code.PREEMPTED] = Losses(9000.0, 1)
+            tables.losses[begin, subject.id, "h100", Code.PREEMPTED] = LostWorkSum(9000.0, 1)
     for hour in range(last - HOURS * HOUR, last, HOUR):
         shares = (1.0, 0.14, 0.04, 0.01)  # all, free, of no use to the next pod, of no use to any
         tables.fleet[hour, "h100"] = FleetRow("h100", HOUR, *(HOUR * gpus * x for x in shares))

@@ -77,7 +77,7 @@ class Sample:
 
     database: MemoryDatabase
     store: MemoryStore
-    scene: Scene
+    cluster_reader: Scene
     diagnoser: FixedDiagnoser
 
 

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from queuectl.api.app import create_app
 from queuectl.api.server import Address, WebServer
 from queuectl.domain.commands import Answer
-from queuectl.domain.ledger import Change
+from queuectl.domain.ledger import EntryChange
 from queuectl.telemetry.metrics import Metrics
 from queuectl.web.app import add_dashboard
 from tests.api.support import FixedHealth, job, live_through
@@ -30,7 +30,7 @@ def dashboard(sample: Sample) -> FastAPI:
         app,
         sample.store,
         app.state.guard,
-        sample.scene,
+        sample.cluster_reader,
         sample.diagnoser,
         clock=lambda: NOW + time.time() - started,
     )
@@ -46,7 +46,7 @@ async def submit(sample: Sample, number: int) -> None:
     )
 
 
-async def answer(sample: Sample, outcome: str, *changes: Change) -> None:
+async def answer(sample: Sample, outcome: str, *changes: EntryChange) -> None:
     """What the leader does with the newest command."""
     (number, _) = max(sample.database.commands.items())
     await sample.store.commit(

@@ -7,7 +7,7 @@ from playwright.async_api import Browser, Page, expect
 
 from queuectl.api.auth.authentication import Open
 from queuectl.domain.commands import DONE, Action
-from queuectl.domain.events import Asked
+from queuectl.domain.events import CommandReceived
 from queuectl.domain.plan import Cost
 from queuectl.domain.preview import Preview
 from queuectl.domain.rules import Rules
@@ -80,7 +80,7 @@ async def test_what_was_asked_is_followed_until_it_is_done(
     told = page.get_by_role("status").filter(has_text="Hold")
     await expect(told).to_contain_text("asked")
     entry = sample.database.entries["wait-00001"]
-    change = handle(entry, Asked(*sample.database.commands.values()), NOW, Rules())
+    change = handle(entry, CommandReceived(*sample.database.commands.values()), NOW, Rules())
     assert change is not None
     await answer(sample, DONE, change)
     await expect(told).to_contain_text("done")
@@ -119,7 +119,7 @@ async def test_who_is_signed_out_elsewhere_is_led_to_sign_in_and_back(
 ):
     access = people()
     app = signed_app(sample.store, access, secure=False, doors=Open(OPEN, SIGN_IN))
-    add_dashboard(app, sample.store, app.state.guard, sample.scene, signs_in=True)
+    add_dashboard(app, sample.store, app.state.guard, sample.cluster_reader, signs_in=True)
     async with served(app) as address:
         page = await open_page(browser, address)
         await page.goto("/ui/workloads?namespace=team-vision")

@@ -18,13 +18,13 @@ from queuectl.api.access import Guard
 from queuectl.api.auth import layers
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH
 from queuectl.api.body import Bodies
+from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.kinds import BY_KIND, CONFIG_KINDS
 from queuectl.api.routes import config
-from queuectl.api.stated import Stated
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.web.app import add_dashboard
-from queuectl.web.configured import text_of
+from queuectl.web.configuration import text_of
 from queuectl.web.starts import STARTS
 from tests.api.conftest import talking_to
 from tests.api.signed import ADMIN, HOST, asking, people, signed_app
@@ -37,7 +37,7 @@ PAGE = "/ui/config/clusterqueues/vision"
 CHECK = "/ui/config/check"
 
 
-def desk(sample: Sample, *rights: Right) -> FastAPI:
+def command_service(sample: Sample, *rights: Right) -> FastAPI:
     """The pages behind the layers of the API, beside its paths for ClusterQueues: all of it takes ten times longer to make.
 
     ``rights``: of who asks; none = he may do everything.
@@ -47,23 +47,27 @@ def desk(sample: Sample, *rights: Right) -> FastAPI:
     layers.install(app, sample.store, None)
     guard = Guard(FixedRights(*rights) if rights else None)
     bodies = app.state.bodies = Bodies()
-    app.state.stated = Stated(sample.store)
+    app.state.stated = CurrentConfiguration(sample.store)
     config.add_routes(app.router, guard, bodies, KIND, sample.store, sample.diagnoser)
-    add_dashboard(app, sample.store, guard, sample.scene, sample.diagnoser, clock=lambda: NOW)
+    add_dashboard(
+        app, sample.store, guard, sample.cluster_reader, sample.diagnoser, clock=lambda: NOW
+    )
     return app
 
 
 @pytest.fixture
 async def pages(sample: Sample) -> AsyncIterator[httpx2.AsyncClient]:
     """Asks for pages as somebody who may do everything."""
-    async with talking_to(desk(sample)) as client:
+    async with talking_to(command_service(sample)) as client:
         yield client
 
 
 @pytest.fixture
 async def stranger(sample: Sample) -> AsyncIterator[httpx2.AsyncClient]:
     """Asks for pages as somebody who may see the workloads of a team."""
-    async with talking_to(desk(sample, Right("list", "workloads", "team-vision"))) as client:
+    async with talking_to(
+        command_service(sample, Right("list", "workloads", "team-vision"))
+    ) as client:
         yield client
 
 
@@ -176,7 +180,7 @@ async def test_a_second_object_of_a_kind_of_which_there_is_one_is_not_offered(
 async def test_a_check_tells_what_would_change_and_changes_nothing(
     pages: httpx2.AsyncClient, sample: Sample
 ):
-    sample.diagnoser.running = sample.scene.snapshot
+    sample.diagnoser.running = sample.cluster_reader.snapshot
     before, lines = copy.deepcopy(sample.database.documents), len(sample.database.audit)
     editor = await opened(pages)
     fields = editor.replaced("name: h100", "name: h200") | {"do": "check"}
@@ -510,7 +514,7 @@ async def test_only_what_one_may_do_is_offered_and_the_rest_refused(
 ):
     sent = text_of(sample.database.documents[QUEUE].document).replace("LowerPriority", "Never")
     version = str(sample.database.documents[QUEUE].version)
-    async with talking_to(desk(sample, *rights)) as somebody:
+    async with talking_to(command_service(sample, *rights)) as somebody:
         text = (await somebody.get(PAGE)).text
         fields = {"of": "clusterqueues/vision", "version": version, "text": sent}
         check = await somebody.post(f"{CHECK}?of=clusterqueues/vision", data=fields)
@@ -542,7 +546,7 @@ async def test_the_pages_are_closed_to_others(stranger: httpx2.AsyncClient, path
 async def test_a_team_sees_the_queues_of_its_namespace_alone(sample: Sample):
     resources = (("list", "localqueues"), ("list", "workloads"), ("update", "localqueues"))
     rights = [Right(*each, "team-vision") for each in resources]
-    async with talking_to(desk(sample, *rights)) as team:
+    async with talking_to(command_service(sample, *rights)) as team:
         text = (await team.get("/ui/config")).text
         assert 'href="/ui/config"' in (await team.get("/ui/")).text
         assert (await team.get("/ui/config/new?kind=localqueues")).status_code == 200
@@ -574,7 +578,7 @@ async def test_a_session_writes_for_our_own_page_alone(
     sample: Sample, headers: dict[str, str], status: int
 ):
     app = signed_app(sample.store, people())
-    add_dashboard(app, sample.store, app.state.guard, sample.scene, clock=lambda: NOW)
+    add_dashboard(app, sample.store, app.state.guard, sample.cluster_reader, clock=lambda: NOW)
     version = sample.database.documents[QUEUE].version
     async with asking(app) as browser:
         assert (await browser.post(SESSION_PATH, json={"token": ADMIN})).status_code == 201

@@ -44,12 +44,12 @@ async def test_a_signed_in_admin_checks_meets_a_conflict_and_applies_on_a_phone(
     browser: Browser, sample: Sample
 ):
     axe = scanner()
-    sample.diagnoser.running = sample.scene.snapshot
+    sample.diagnoser.running = sample.cluster_reader.snapshot
     access = people()
     how = {"secure": False, "doors": Open(OPEN, SIGN_IN)}
     app = signed_app(sample.store, access, sample.diagnoser, **how)
     guard = app.state.guard
-    add_dashboard(app, sample.store, guard, sample.scene, sample.diagnoser, signs_in=True)
+    add_dashboard(app, sample.store, guard, sample.cluster_reader, sample.diagnoser, signs_in=True)
     async with served(app) as address:
         page = await open_page(browser, address, dark=True, width=PHONE)
         await page.goto(PAGE)

@@ -58,7 +58,7 @@ def routes(among: list[BaseRoute], prefix: str = "") -> Iterator[tuple[str, str,
 SAMPLE = make()
 ACCESS = MemoryAccess()
 APP = signed_app(SAMPLE.store, ACCESS, doors=Open(OPEN, SIGN_IN), per_second=1e6, burst=10**6)
-add_dashboard(APP, SAMPLE.store, APP.state.guard, SAMPLE.scene, signs_in=True)
+add_dashboard(APP, SAMPLE.store, APP.state.guard, SAMPLE.cluster_reader, signs_in=True)
 ALL = sorted((method, path) for method, path, _ in routes(APP.routes))
 WRITING = [
     (method, path)

@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 
 from queuectl.api.routes import pastuse
-from queuectl.domain.pastuse import Account, Used
+from queuectl.domain.pastuse import PastUseAccount, Used
 from queuectl.domain.queues import LocalQueue, QueueConfig
 from queuectl.domain.reports import MOST_ROWS
 from queuectl.domain.rules import Rules, UsageFairness
@@ -46,7 +46,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         return called
 
-    for owner in (SAMPLE.store, SAMPLE.store.usage, SAMPLE.scene):
+    for owner in (SAMPLE.store, SAMPLE.store.usage, SAMPLE.cluster_reader):
         for name, function in inspect.getmembers(type(owner), inspect.iscoroutinefunction):
             if not name.startswith("_") and function is not None:
                 monkeypatch.setattr(owner, name, recorded(owner, name))
@@ -158,7 +158,9 @@ def test_the_work_of_past_use_grows_with_the_number_of_queues() -> None:
         local = {("team-b", name): LocalQueue("team-b", name, "main") for name in names}
         queues = {"main": read(CLUSTER_QUEUE).value}
         config = QueueConfig(cluster_queues=queues, local_queues=local, rules=rules)
-        used = [Used(Account.of_local_queue("team-b", name), 1.0, {"x": 1.0}) for name in names]
+        used = [
+            Used(PastUseAccount.of_local_queue("team-b", name), 1.0, {"x": 1.0}) for name in names
+        ]
         view = pastuse._view(used, config, None)
         assert [item.share for item in view.items] == [1 / number] * number
 

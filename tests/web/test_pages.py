@@ -231,7 +231,7 @@ async def test_signing_in_leads_to_our_own_pages_only(
 async def test_without_a_view_of_the_cluster_the_ledger_is_still_told(
     sample: Sample, pages: httpx2.AsyncClient
 ):
-    sample.scene.snapshot = None
+    sample.cluster_reader.snapshot = None
     overview, nodes = await pages.get("/ui/"), await pages.get("/ui/nodes")
     assert "Gangs waiting" in overview.text
     assert "has not seen the cluster yet" in overview.text

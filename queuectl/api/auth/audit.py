@@ -21,7 +21,7 @@ from queuectl.api import problems
 from queuectl.api.access import caller_of
 from queuectl.api.auth.origin import CHANGES
 from queuectl.api.auth.requests import request_id_of
-from queuectl.api.ports import AuditBook
+from queuectl.api.ports import AuditStore
 from queuectl.domain.audit import AuditLine, Outcome
 from queuectl.domain.errors import StoreUnavailable
 
@@ -53,7 +53,7 @@ class Audit:
     def __init__(
         self,
         app: ASGIApp,
-        book: AuditBook,
+        book: AuditStore,
         harmless: tuple[str, ...] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -121,7 +121,7 @@ class Audit:
             _log.warning("audit_not_completed", line=number, error=str(error), **told)
 
 
-async def forget_old(book: AuditBook, days: float, clock: Callable[[], float] = time.time) -> None:
+async def forget_old(book: AuditStore, days: float, clock: Callable[[], float] = time.time) -> None:
     """Delete lines older than that; go on until cancelled. Every process may do it."""
     while True:
         deleted = 0

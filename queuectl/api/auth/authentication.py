@@ -20,7 +20,7 @@ from structlog.contextvars import bound_contextvars
 from queuectl.api import problems
 from queuectl.api.access import ANYBODY, know, vouch
 from queuectl.api.auth import origin
-from queuectl.api.auth.sessions import SessionDesk, expiry
+from queuectl.api.auth.sessions import SessionService, expiry
 from queuectl.api.kinds import PREFIX
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
@@ -60,9 +60,9 @@ class Open:
 class Authentication:
     """Finds out who asks, or answers that nobody knows."""
 
-    def __init__(self, app: ASGIApp, desk: SessionDesk, doors: Open) -> None:
+    def __init__(self, app: ASGIApp, session_service: SessionService, doors: Open) -> None:
         self._app = app
-        self._desk = desk
+        self._session_service = session_service
         self._doors = doors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,13 +94,15 @@ class Authentication:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme:
             caller = (
-                await self._desk.who(request, token.strip()) if scheme.lower() == "bearer" else None
+                await self._session_service.who(request, token.strip())
+                if scheme.lower() == "bearer"
+                else None
             )
             if caller is None:
                 detail = "the Authorization header holds no token that the cluster takes"
                 raise Problem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE)
             return caller
-        session = await self._desk.find(request)
+        session = await self._session_service.find(request)
         if session is None:
             detail = "send Authorization: Bearer with a token of the cluster, or sign in"
             raise Problem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE)
@@ -132,7 +134,7 @@ class Authentication:
 def _own_page(request: Request) -> None:
     """Raise Problem unless our own page asks."""
     headers = request.headers
-    if not origin.told(headers) or origin.foreign(headers):
+    if not origin.declared(headers) or origin.foreign(headers):
         detail = "a session changes nothing on behalf of another site"
         raise Problem(ProblemType.FOREIGN_ORIGIN, detail)
     if headers.get(PROOF) != "1":

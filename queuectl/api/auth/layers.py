@@ -15,10 +15,10 @@ from fastapi import FastAPI
 from queuectl.api.access import Access
 from queuectl.api.auth.audit import Audit
 from queuectl.api.auth.authentication import SESSION_PATH, Authentication, Open
-from queuectl.api.auth.limits import RateLimit, Strangers
+from queuectl.api.auth.limits import RateLimit, UnknownCallerLimit
 from queuectl.api.auth.loopback import ThisMachine
 from queuectl.api.auth.requests import Requests
-from queuectl.api.auth.sessions import SessionDesk
+from queuectl.api.auth.sessions import SessionService
 from queuectl.api.kinds import PREFIX
 from queuectl.api.ports import ApiStore
 from queuectl.domain.rate_limit import Buckets
@@ -30,7 +30,7 @@ CHECK: Final = "/ui/config/check"
 
 
 @dataclass(frozen=True, slots=True)
-class Authenticated:
+class AuthenticationLayer:
     """How callers are told apart.
 
     Attributes:
@@ -51,23 +51,25 @@ class Authenticated:
 
 
 def install(
-    app: FastAPI, store: ApiStore, authenticated: Authenticated | None
-) -> SessionDesk | None:
+    app: FastAPI, store: ApiStore, authenticated: AuthenticationLayer | None
+) -> SessionService | None:
     """Put the layers before an application; the desk where sessions are opened, if there are any."""
     app.add_middleware(Audit, book=store.audit, harmless=(*WIDE, SESSION_PATH, CHECK))
-    desk = None
+    session_service = None
     if authenticated is None:
         app.add_middleware(ThisMachine)
     else:
         buckets = Buckets(authenticated.per_second, authenticated.burst)
         failures = Buckets(authenticated.failures_per_second, authenticated.failure_burst)
-        desk = SessionDesk(
+        session_service = SessionService(
             authenticated.access,
             store.sessions,
-            Strangers(failures),
+            UnknownCallerLimit(failures),
             secure=authenticated.secure,
         )
         app.add_middleware(RateLimit, buckets=buckets)
-        app.add_middleware(Authentication, desk=desk, doors=authenticated.doors)
+        app.add_middleware(
+            Authentication, session_service=session_service, doors=authenticated.doors
+        )
     app.add_middleware(Requests)
-    return desk
+    return session_service

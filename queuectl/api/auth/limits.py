@@ -31,7 +31,7 @@ def address_of(request: Request) -> str:
     return str(ipaddress.ip_network((address, 64), strict=False))
 
 
-class Strangers:
+class UnknownCallerLimit:
     """Limits by address how often credentials are looked up that turn out to be of no caller.
 
     An attempt counts before it is looked up, so that a flood costs neither a TokenReview nor a query. It is returned when the

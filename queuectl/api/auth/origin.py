@@ -23,7 +23,7 @@ def foreign(headers: Headers) -> bool:
     return origin is not None and _host(origin) != headers.get("host", "").lower()
 
 
-def told(headers: Headers) -> bool:
+def declared(headers: Headers) -> bool:
     """Whether it says anything; every browser does, of a request that may change something."""
     return "origin" in headers or "sec-fetch-site" in headers
 

@@ -19,21 +19,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from queuectl.api.access import Identities
-from queuectl.api.auth.limits import Strangers
+from queuectl.api.auth.limits import UnknownCallerLimit
 from queuectl.api.ports import Sessions
 from queuectl.domain.identity import Caller, Session
 
 LONGEST: Final = 8 * 3600.0
 
 
-class SessionDesk:
+class SessionService:
     """Opens, finds and closes sessions. Methods may raise StoreUnavailable."""
 
     def __init__(
         self,
         identities: Identities,
         sessions: Sessions,
-        strangers: Strangers,
+        unknown_callers: UnknownCallerLimit,
         *,
         secure: bool,
         clock: Callable[[], float] = time.time,
@@ -41,7 +41,7 @@ class SessionDesk:
         """``secure``: browsers reach us by TLS, so the cookie goes nowhere without it."""
         self._identities = identities
         self._sessions = sessions
-        self._strangers = strangers
+        self._unknown_callers = unknown_callers
         self._secure = secure
         self._clock = clock
         # The prefix binds it to this very host: no other one, nor a page without TLS, can put a cookie in its place.
@@ -49,7 +49,7 @@ class SessionDesk:
 
     async def who(self, request: Request, token: str) -> Caller | None:
         """Whose token this is. May raise ClusterUnavailable, and too-many-requests."""
-        return await self._strangers.look_up(request, lambda: self._identities.who(token))
+        return await self._unknown_callers.look_up(request, lambda: self._identities.who(token))
 
     async def open(self, request: Request, token: str) -> tuple[str, Session] | None:
         """A new session and what its cookie holds; None: nobody's token. Raises as :meth:`who`."""
@@ -81,7 +81,7 @@ class SessionDesk:
         name = request.cookies.get(self._cookie)
         if not name:
             return None
-        return await self._strangers.look_up(
+        return await self._unknown_callers.look_up(
             request, lambda: self._sessions.find(_key(name), self._clock())
         )
 

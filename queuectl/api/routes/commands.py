@@ -14,6 +14,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 from starlette.responses import JSONResponse
 
 from queuectl.api.access import Guard
+from queuectl.api.command_service import CommandService, Finder
 from queuectl.api.command_views import (
     BODIES,
     REQUIRED,
@@ -23,7 +24,6 @@ from queuectl.api.command_views import (
     PreviewView,
     command_view,
 )
-from queuectl.api.desk import Desk, Finder
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.params import NAME, After, Before, Limit, OfNamespace
@@ -101,9 +101,9 @@ def add_routes(
     tag: str,
 ) -> None:
     """Offer every action on the workload that ``finder`` finds, and what became of those asked for."""
-    desk = Desk(guard, store, diagnoser)
+    command_service = CommandService(guard, store, diagnoser)
     for action in Action:
-        _add(routes, desk, action, path, desk.allowed(action, finder), tag)
+        _add(routes, command_service, action, path, command_service.allowed(action, finder), tag)
     _list(routes, store, path, finder, tag)
 
 
@@ -178,7 +178,12 @@ def _list(routes: APIRouter, store: ApiStore, path: str, finder: Finder, tag: st
 
 
 def _add(
-    routes: APIRouter, desk: Desk, action: Action, path: str, finder: Finder, tag: str
+    routes: APIRouter,
+    command_service: CommandService,
+    action: Action,
+    path: str,
+    finder: Finder,
+    tag: str,
 ) -> None:
     Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
 
@@ -188,7 +193,7 @@ def _add(
         entry: Found,
         request_id: RequestId = None,
     ) -> CommandView:
-        return await desk.keep(request, response, entry, action, request_id)
+        return await command_service.keep(request, response, entry, action, request_id)
 
     async def evict(
         request: Request,
@@ -198,9 +203,9 @@ def _add(
         dry_run: Preview = False,
     ) -> Any:
         if dry_run:
-            view = await desk.preview(request, entry, action)
+            view = await command_service.preview(request, entry, action)
             return JSONResponse(view.model_dump(mode="json", by_alias=True))
-        return await desk.keep(request, response, entry, action, request_id)
+        return await command_service.keep(request, response, entry, action, request_id)
 
     endpoint: Any = evict if action in EVICTING else ask
     answers = responses(*_PROBLEMS)

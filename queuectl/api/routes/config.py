@@ -51,7 +51,7 @@ def add_routes(
         if_none_match: IfNoneMatch = None,
     ) -> Response:
         if dry_run:
-            return await offer.rehearse(request, key, if_match, if_none_match)
+            return await offer.dry_run(request, key, if_match, if_none_match)
         return await offer.write(request, key, if_match, if_none_match)
 
     async def patch_one(

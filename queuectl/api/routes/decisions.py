@@ -32,7 +32,7 @@ Number = Annotated[int, Path(**_ID, description="Its `id`.")]
 
 def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
     """Offer the paths."""
-    teller = WorkloadPresenter(guard, store, None)
+    presenter = WorkloadPresenter(guard, store, None)
 
     @routes.get(
         PATH,
@@ -65,7 +65,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         decided = await store.get_decision(number)
         if decided is None:
             raise Problem(P.NOT_FOUND, f"there is no decision {number}: they are kept for a week")
-        steps, next_after = await teller.decided(request, decided, after)
+        steps, next_after = await presenter.decided(request, decided, after)
         return DecisionDetailView(
             **dict(decision_view(decided)),
             steps=[event_view(line) for line in steps],

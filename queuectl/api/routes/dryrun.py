@@ -12,11 +12,11 @@ from starlette.responses import Response
 
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
+from queuectl.api.dry_run import DryRun, applied, dry_run_documents, excess_views, seen_excesses
 from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, PREFIX
 from queuectl.api.openapi import LIST_BODY, responses
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.api.rehearsal import Rehearsal, applied, excess_views, rehearse, seen_excesses
 from queuectl.api.schemas import DryRunView
 from queuectl.domain.diagnosis import Excess
 from queuectl.domain.identity import Right
@@ -38,9 +38,9 @@ def add_routes(
         await guard.writes_some(request, store.namespaces)
         items, rights = await bodies.documents(request, _needed)
         await guard.require_all(request, rights)
-        rehearsal = await rehearse(request, items, store, diagnoser, bodies)
-        over = await seen_excesses(guard, request, rehearsal.excesses)
-        answer = await bodies.work(request, partial(_encoded, rehearsal, over))
+        checked = await dry_run_documents(request, items, store, diagnoser, bodies)
+        over = await seen_excesses(guard, request, checked.excesses)
+        answer = await bodies.work(request, partial(_encoded, checked, over))
         return Response(answer, media_type="application/json")
 
     routes.add_api_route(
@@ -64,9 +64,9 @@ def _needed(body: dict[str, Any]) -> tuple[list[dict[str, Any]], list[Right]]:
     return items, sorted({_right(item) for item in items}, key=str)
 
 
-def _encoded(rehearsal: Rehearsal, over: Sequence[Excess] | None) -> bytes:
+def _encoded(checked: DryRun, over: Sequence[Excess] | None) -> bytes:
     """The answer, object by object: a thread that encodes megabytes at once lets no other run meanwhile."""
-    objects = b",".join(orjson.dumps(applied(one)) for one in rehearsal.objects)
+    objects = b",".join(orjson.dumps(applied(one)) for one in checked.objects)
     return b'{"objects":[%b],"overQuota":%b}' % (objects, orjson.dumps(excess_views(over)))
 
 

@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from queuectl.api import events
 from queuectl.api.access import Guard, still_known
 from queuectl.api.events import EventView
-from queuectl.api.feed import RETRY_SECONDS, Feed, Told, told_of
+from queuectl.api.feed import RETRY_SECONDS, Feed, FeedLine, feed_line
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import UID, OfClusterQueue, OfNamespace
@@ -83,18 +83,18 @@ class EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, told: AsyncIterator[str]) -> None:
+    def __init__(self, chunks: AsyncIterator[str]) -> None:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
-        super().__init__(told, headers=headers)
-        self._told = told
+        super().__init__(chunks, headers=headers)
+        self._chunks = chunks
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async with aclosing(self._told):  # type: ignore[type-var]  # an async generator
+        async with aclosing(self._chunks):  # type: ignore[type-var]  # an async generator
             await super().__call__(scope, receive, send)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class StreamFilter:
     """Which lines a stream is about; each field that is set must match."""
 
     namespace: str | None
@@ -124,7 +124,7 @@ class EventScope:
         self._known_until = asyncio.get_running_loop().time() + KNOWN_SECONDS
 
     async def known(self) -> bool:
-        """Whether the caller's credentials were good less than KNOWN_SECONDS ago. Raises as :meth:`told`."""
+        """Whether the caller's credentials were good less than KNOWN_SECONDS ago. Raises as :meth:`chunks`."""
         now = asyncio.get_running_loop().time()
         if now >= self._known_until:
             if not await still_known(self._request):
@@ -132,18 +132,18 @@ class EventScope:
             self._known_until = now + KNOWN_SECONDS
         return True
 
-    async def told(self, lines: Sequence[Told]) -> list[str]:
+    async def chunks(self, lines: Sequence[FeedLine]) -> list[str]:
         """What he is told of these lines, those left out that he may not see.
 
         Raises:
             ClusterUnavailable, StoreUnavailable: his rights cannot be known.
         """
-        await self._look({told.line.namespace for told in lines})
-        mine = [told for told in lines if self._known[told.line.namespace]]
-        veil = await self._veil(frozenset[str]().union(*(told.named for told in mine)))
-        return [events.step(told.id, _data(told, veil)) for told in mine]
+        await self._look({chunks.line.namespace for chunks in lines})
+        mine = [chunks for chunks in lines if self._known[chunks.line.namespace]]
+        redactor = await self._redactor(frozenset[str]().union(*(chunks.named for chunks in mine)))
+        return [events.step(chunks.id, _data(chunks, redactor)) for chunks in mine]
 
-    async def _veil(self, named: frozenset[str]) -> Redactor:
+    async def _redactor(self, named: frozenset[str]) -> Redactor:
         if self._all:
             return Redactor()
         if named - self._known.keys():  # what looks like a name may be an image
@@ -167,9 +167,9 @@ class EventScope:
             self._known |= {name: visible is None or name in visible for name in new}
 
 
-def _data(sent: Told, redactor: Redactor) -> str:
+def _data(sent: FeedLine, redactor: Redactor) -> str:
     line = redactor.line(sent.line)
-    return sent.data if line is sent.line else told_of(line).data
+    return sent.data if line is sent.line else feed_line(line).data
 
 
 @dataclass(frozen=True)
@@ -177,12 +177,12 @@ class Stream:
     """One client's. ``until``: id of the line after which it ends; None = it goes on."""
 
     feed: Feed
-    wanted: Wanted
+    wanted: StreamFilter
     sight: EventScope
     after: int
     until: int | None
 
-    async def told(self) -> AsyncIterator[str]:
+    async def chunks(self) -> AsyncIterator[str]:
         """What is sent, piece by piece."""
         clock = asyncio.get_running_loop().time
         position, said, live = self.after, clock(), False
@@ -216,9 +216,9 @@ class Stream:
     def _ended(self, position: int) -> bool:
         return self.until is not None and position >= self.until
 
-    async def _shown(self, lines: Sequence[Told]) -> str:
-        matching = [told for told in lines if self.wanted.matches(told.line)]
-        return "".join(await self.sight.told(matching))
+    async def _shown(self, lines: Sequence[FeedLine]) -> str:
+        matching = [chunks for chunks in lines if self.wanted.matches(chunks.line)]
+        return "".join(await self.sight.chunks(matching))
 
 
 def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> None:
@@ -263,8 +263,8 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> 
         position = newest if start is None else start
         until = None if follow else newest
         sight = EventScope(guard, request, store)
-        stream = Stream(feed, Wanted(namespace, cluster_queue, uid), sight, position, until)
-        return EventStream(stream.told())
+        stream = Stream(feed, StreamFilter(namespace, cluster_queue, uid), sight, position, until)
+        return EventStream(stream.chunks())
 
 
 async def _once(text: str) -> AsyncIterator[str]:

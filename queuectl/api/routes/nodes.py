@@ -27,10 +27,10 @@ from queuectl.api.cursors import cursor_after, name_before
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, IfNoneMatch, Limit, Name
-from queuectl.api.ports import Lookout
+from queuectl.api.ports import ClusterReader
 from queuectl.api.preconditions import etag, unchanged
 from queuectl.api.problems import Problem, ProblemType, not_known_yet
-from queuectl.domain.cluster_map import ClusterMap, Layout, NodeOccupancy
+from queuectl.domain.cluster_map import ClusterMap, NodeOccupancy, TopologyLayout
 
 P = ProblemType
 PATH: Final = f"{PREFIX}/nodes"
@@ -57,14 +57,14 @@ Search = Annotated[
 OfTopology = Annotated[str | None, Query(alias="topology", max_length=253, description="One only.")]
 
 
-def add_routes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
-    """Offer the paths. ``lookout``: None where nobody watches the cluster."""
-    _nodes(routes, guard, lookout)
-    _domains(routes, guard, lookout)
-    _cluster_map(routes, guard, lookout)
+def add_routes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None) -> None:
+    """Offer the paths. ``cluster_reader``: None where nobody watches the cluster."""
+    _nodes(routes, guard, cluster_reader)
+    _domains(routes, guard, cluster_reader)
+    _cluster_map(routes, guard, cluster_reader)
 
 
-class OnceForEach:
+class PerMapCache:
     """What is made of one cluster map, kept until there is another one: made once for all requests that ask the same of it."""
 
     def __init__(self) -> None:
@@ -81,13 +81,13 @@ class OnceForEach:
         return found
 
 
-async def known(lookout: Lookout | None) -> ClusterMap:
+async def known(cluster_reader: ClusterReader | None) -> ClusterMap:
     """What stands where.
 
     Raises:
         Problem: not-known-yet.
     """
-    cluster_map = await lookout.cluster_map() if lookout is not None else None
+    cluster_map = await cluster_reader.cluster_map() if cluster_reader is not None else None
     if cluster_map is None:
         raise not_known_yet()
     return cluster_map
@@ -102,7 +102,7 @@ async def visible_in(guard: Guard, request: Request, cluster_map: ClusterMap) ->
     return await guard.visible(request, "list", "workloads", namespaces)
 
 
-def _nodes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
+def _nodes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None) -> None:
     @routes.get(
         PATH,
         tags=_TAGS,
@@ -120,7 +120,7 @@ def _nodes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         cursor: Cursor = None,
     ) -> NodePageView:
         after = name_before(cursor)
-        cluster_map = await known(lookout)
+        cluster_map = await known(cluster_reader)
         visible = await visible_in(guard, request, cluster_map)
         labels = [tuple(each.split("=", 1)) for each in domain or ()]
         found: list[NodeOccupancy] = []
@@ -150,7 +150,7 @@ def _nodes(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         dependencies=[guard.needs("get", "nodes")],
     )
     async def get_node(request: Request, name: Name) -> NodeView:
-        cluster_map = await known(lookout)
+        cluster_map = await known(cluster_reader)
         occupancy = next(
             (occupancy for occupancy in cluster_map.occupancies if occupancy.node.name == name),
             None,
@@ -174,10 +174,10 @@ def _matches(
     return any(sees(gang, visible) and text in gang.workload.ref.lower() for gang in gangs)
 
 
-def _domains(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
-    kept = OnceForEach()
+def _domains(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None) -> None:
+    kept = PerMapCache()
 
-    def body(layouts: Sequence[Layout]) -> bytes:
+    def body(layouts: Sequence[TopologyLayout]) -> bytes:
         return domains_view(layouts).model_dump_json(by_alias=True).encode()
 
     @routes.get(
@@ -190,7 +190,7 @@ def _domains(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         dependencies=[guard.needs("list", "nodes")],
     )
     async def list_domains(topology: OfTopology = None) -> Response:
-        cluster_map = await known(lookout)
+        cluster_map = await known(cluster_reader)
         wanted = [layout for layout in cluster_map.layouts if topology in (None, layout.name)]
         if topology is not None and not wanted:
             raise Problem(P.NOT_FOUND, f"there is no Topology {topology}")
@@ -198,8 +198,8 @@ def _domains(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
         return Response(content, media_type="application/json")
 
 
-def _cluster_map(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> None:
-    kept = OnceForEach()
+def _cluster_map(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None) -> None:
+    kept = PerMapCache()
 
     def body(cluster_map: ClusterMap, visible: Visible) -> tuple[bytes, str]:
         """The answer and its tag."""
@@ -216,7 +216,7 @@ def _cluster_map(routes: APIRouter, guard: Guard, lookout: Lookout | None) -> No
         dependencies=[guard.needs("list", "nodes")],
     )
     async def get_floor(request: Request, if_none_match: IfNoneMatch = None) -> Response:
-        cluster_map = await known(lookout)
+        cluster_map = await known(cluster_reader)
         visible = await visible_in(guard, request, cluster_map)
         seen = None if visible is None else frozenset(visible)
         content, tag = kept.made(cluster_map, seen, partial(body, cluster_map, visible))

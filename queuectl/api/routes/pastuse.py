@@ -9,12 +9,12 @@ from math import isfinite
 from fastapi import APIRouter, Request
 
 from queuectl.api.access import Guard
+from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.ports import ApiStore
 from queuectl.api.schemas import PastUseItem, PastUseView, maybe
-from queuectl.api.stated import Stated
-from queuectl.domain.pastuse import Scope, Used, past_use
+from queuectl.domain.pastuse import AccountScope, Used, past_use
 from queuectl.domain.quantity import CPU
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import PastUse
@@ -22,7 +22,9 @@ from queuectl.domain.snapshot import PastUse
 PATH = f"{PREFIX}/pastuse"
 
 
-def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, stated: Stated) -> None:
+def add_routes(
+    routes: APIRouter, guard: Guard, store: ApiStore, stated: CurrentConfiguration
+) -> None:
     """Offer the path."""
 
     @routes.get(
@@ -72,13 +74,13 @@ def _sum(uses: Iterable[float]) -> float:
 
 def _item(used: Used, weighed: _Weighed, config: QueueConfig) -> PastUseItem:
     scope, name, namespace, queue = used.account.scope, used.account.name, None, None
-    if scope is Scope.LOCAL_QUEUE:
+    if scope is AccountScope.LOCAL_QUEUE:
         namespace, _, name = name.partition("/")
         found = config.local_queues.get((namespace, name))
         queue = found.cluster_queue if found is not None else None
         usage = weighed.use.local_queues.get((namespace, name))
         total = weighed.within.get(queue, 0.0) if queue is not None else 0.0
-    elif scope is Scope.CLUSTER_QUEUE:
+    elif scope is AccountScope.CLUSTER_QUEUE:
         usage, total = weighed.use.cluster_queues[name], weighed.clusterwide
     else:
         usage, total = weighed.use.users[name], weighed.users

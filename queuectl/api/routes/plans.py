@@ -12,7 +12,7 @@ from queuectl.api.body import Bodies
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.plans import PlanBody, PlanView, plan_view
-from queuectl.api.ports import Lookout
+from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import RETRY_SECONDS, Problem, ProblemType, not_known_yet
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.queries import DocumentKey
@@ -22,8 +22,10 @@ P = ProblemType
 PATH: Final = f"{PREFIX}/plans"
 
 
-def add_routes(routes: APIRouter, guard: Guard, bodies: Bodies, lookout: Lookout | None) -> None:
-    """Offer the path. ``lookout``: None where nobody watches the cluster."""
+def add_routes(
+    routes: APIRouter, guard: Guard, bodies: Bodies, cluster_reader: ClusterReader | None
+) -> None:
+    """Offer the path. ``cluster_reader``: None where nobody watches the cluster."""
 
     @routes.post(
         PATH,
@@ -45,7 +47,9 @@ def add_routes(routes: APIRouter, guard: Guard, bodies: Bodies, lookout: Lookout
     async def create_plan(request: Request) -> PlanView:
         body = await bodies.model(request, PlanBody)
         try:
-            trial = await lookout.try_out(_asked(body)) if lookout is not None else None
+            trial = (
+                await cluster_reader.try_out(_asked(body)) if cluster_reader is not None else None
+            )
         except TookTooLong as error:
             retry = {"Retry-After": str(RETRY_SECONDS)}
             raise Problem(P.TOOK_TOO_LONG, str(error), retry) from error

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from queuectl.api.access import ANYBODY, caller_of
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH
-from queuectl.api.auth.sessions import SessionDesk
+from queuectl.api.auth.sessions import SessionService
 from queuectl.api.body import missing, read_small
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.problems import Problem, ProblemType
@@ -32,8 +32,8 @@ class CallerView(View):
     )
 
 
-def add_routes(routes: APIRouter, desk: SessionDesk | None) -> None:
-    """Offer the path. ``desk``: None where nobody is asked who he is. To be known is all it needs, so no guard."""
+def add_routes(routes: APIRouter, session_service: SessionService | None) -> None:
+    """Offer the path. ``session_service``: None where nobody is asked who he is. To be known is all it needs, so no guard."""
 
     @routes.get(
         SESSION_PATH,
@@ -68,9 +68,9 @@ def add_routes(routes: APIRouter, desk: SessionDesk | None) -> None:
         body = await read_small(request, SignInBody)
         if body is None:
             raise missing()
-        if desk is None:
+        if session_service is None:
             raise Problem(P.NOT_IN_THIS_STATE, "nobody is asked who he is here: QUEUECTL_AUTH=none")
-        opened = await desk.open(request, body.token.strip())
+        opened = await session_service.open(request, body.token.strip())
         if opened is None:
             raise Problem(P.UNAUTHENTICATED, "the cluster does not take this token, or no longer")
         name, session = opened
@@ -82,7 +82,7 @@ def add_routes(routes: APIRouter, desk: SessionDesk | None) -> None:
             expires_at=moment(session.until),
         )
         response = JSONResponse(view.model_dump(mode="json", by_alias=True), 201)
-        desk.give(response, name, session)
+        session_service.give(response, name, session)
         return response
 
     @routes.delete(
@@ -95,6 +95,6 @@ def add_routes(routes: APIRouter, desk: SessionDesk | None) -> None:
     )
     async def close_session(request: Request) -> Response:
         response = Response(status_code=204)
-        if desk is not None:
-            await desk.close(request, response)
+        if session_service is not None:
+            await session_service.close(request, response)
         return response

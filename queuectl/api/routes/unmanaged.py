@@ -14,7 +14,7 @@ from queuectl.api.cursors import cursor_after, name_before
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import Cursor, Limit, OfNamespace
-from queuectl.api.ports import ApiStore, Lookout
+from queuectl.api.ports import ApiStore, ClusterReader
 from queuectl.api.problems import ProblemType, not_known_yet
 from queuectl.api.schemas import View, maybe
 from queuectl.domain.identity import Right
@@ -49,11 +49,13 @@ class UnmanagedView(View):
     )
 
 
-def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, lookout: Lookout | None) -> None:
-    """Offer the path. ``lookout``: None where no process watches the cluster."""
+def add_routes(
+    routes: APIRouter, guard: Guard, store: ApiStore, cluster_reader: ClusterReader | None
+) -> None:
+    """Offer the path. ``cluster_reader``: None where no process watches the cluster."""
 
     async def look() -> tuple[UnmanagedPod, ...] | None:
-        return await lookout.unmanaged() if lookout is not None else None
+        return await cluster_reader.unmanaged() if cluster_reader is not None else None
 
     async def there() -> Iterable[str]:
         """Pods outside the queues are also in namespaces that have no queue."""

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request
 
 from queuectl.api.access import Guard
+from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.ports import ApiStore
@@ -27,7 +28,6 @@ from queuectl.api.reports import (
     waits_report,
     waste_report,
 )
-from queuectl.api.stated import Stated
 from queuectl.domain.errors import BadInput
 from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.objects.durations import read_duration
@@ -52,7 +52,9 @@ Since = Annotated[str, Query(max_length=40, description=_WHEN)]
 Until = Annotated[str | None, Query(max_length=40, description=f"{_WHEN} None = now.")]
 
 
-def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, stated: Stated) -> None:
+def add_routes(
+    routes: APIRouter, guard: Guard, store: ApiStore, stated: CurrentConfiguration
+) -> None:
     """Offer the paths."""
 
     async def made(request: Request, by: str, since: str, until: str | None) -> Report:

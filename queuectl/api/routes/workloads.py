@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Query, Request
 
 from queuectl.api.access import Guard
-from queuectl.api.desk import Finder
+from queuectl.api.command_service import Finder
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import (
@@ -44,8 +44,8 @@ def add_routes(
     routes: APIRouter, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None = None
 ) -> None:
     """Offer the paths of workloads, each by uid and by namespace and name."""
-    teller = WorkloadPresenter(guard, store, diagnoser)
-    _list(routes, guard, store, teller)
+    presenter = WorkloadPresenter(guard, store, diagnoser)
+    _list(routes, guard, store, presenter)
 
     async def by_uid(request: Request, uid: Uid) -> Entry:
         entry = await store.get_workload(uid)
@@ -64,8 +64,8 @@ def add_routes(
         (f"{PREFIX}/workloads/{{uid}}", by_uid, ""),
         (f"{PREFIX}/namespaces/{{namespace}}/workloads/{{name}}", by_name, "Named"),
     ):
-        _one(routes, store, teller, path, finder, tag)
-        _explain(routes, teller, path, finder, tag)
+        _one(routes, store, presenter, path, finder, tag)
+        _explain(routes, presenter, path, finder, tag)
         commands.add_routes(routes, guard, store, diagnoser, path, finder, tag)
     commands.add_command_routes(routes, guard, store)
 
@@ -74,7 +74,7 @@ def _reading(namespace: str, name: str) -> Right:
     return Right("get", "workloads", namespace, name)
 
 
-def _list(routes: APIRouter, guard: Guard, store: ApiStore, teller: WorkloadPresenter) -> None:
+def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadPresenter) -> None:
     @routes.get(
         f"{PREFIX}/workloads",
         tags=_TAGS,
@@ -103,14 +103,14 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, teller: WorkloadPres
             page = await store.list_workloads(wanted, cursor, limit)
         except BadInput as error:
             raise wrong_parameter("cursor", str(error)) from error
-        items = await teller.workloads(request, page.entries)
+        items = await presenter.workloads(request, page.entries)
         return WorkloadPageView(items=items, next_cursor=page.cursor)
 
 
 def _one(
     routes: APIRouter,
     store: ApiStore,
-    teller: WorkloadPresenter,
+    presenter: WorkloadPresenter,
     path: str,
     finder: Finder,
     tag: str,
@@ -126,7 +126,7 @@ def _one(
         responses=_ONE,
     )
     async def get_workload(request: Request, entry: Found) -> WorkloadView:
-        (view,) = await teller.workloads(request, (entry,))
+        (view,) = await presenter.workloads(request, (entry,))
         return view
 
     @routes.get(
@@ -142,13 +142,13 @@ def _one(
         lines = await store.history(entry.uid, after, limit)
         return HistoryPage(
             uid=entry.uid,
-            items=[history_view(line) for line in await teller.steps(request, lines)],
+            items=[history_view(line) for line in await presenter.steps(request, lines)],
             next_after=lines[-1].id if len(lines) == limit else None,
         )
 
 
 def _explain(
-    routes: APIRouter, teller: WorkloadPresenter, path: str, finder: Finder, tag: str
+    routes: APIRouter, presenter: WorkloadPresenter, path: str, finder: Finder, tag: str
 ) -> None:
     """Why it is where it is; what waits is looked into on demand."""
     Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
@@ -161,7 +161,7 @@ def _explain(
         responses=_ONE,
     )
     async def explain(request: Request, entry: Found) -> ExplainView:
-        return await teller.explained(request, entry)
+        return await presenter.explained(request, entry)
 
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:

@@ -32,21 +32,21 @@ TURN: Final = 500  # workloads accounted for before others get a turn
 
 
 @dataclass(frozen=True)
-class Facts:
+class UsageInputs:
     """What the loop knows; each is asked when it is needed.
 
     Attributes:
         marker: of the loop's commits.
         live: every workload that is not Finished, as committed.
         config: in use.
-        looks: what was measured of a gang lately, by uid, oldest first.
+        samples: what was measured of a gang lately, by uid, oldest first.
         picture: of the cluster as it is now.
     """
 
     marker: Marker
     live: Callable[[], Iterable[Entry]]
     config: Callable[[], QueueConfig]
-    looks: Callable[[str], Sequence[GangUse]]
+    samples: Callable[[str], Sequence[GangUse]]
     picture: Callable[[], Snapshot]
 
 
@@ -56,7 +56,7 @@ class Accountant:
     def __init__(
         self,
         store: UsageStore,
-        facts: Facts,
+        facts: UsageInputs,
         clock: Clock,
         epoch: int,
         cache: PlannerCache,
@@ -103,8 +103,8 @@ class Accountant:
 
     async def _account(self) -> None:
         if self._meters is None:
-            books = await self._store.books()
-            self._until, self._meters = books.until, dict(books.meters)
+            progress = await self._store.progress()
+            self._until, self._meters = progress.until, dict(progress.meters)
             self._accounts = Accounts()
             self._checked = False
         now = self._clock()
@@ -175,8 +175,8 @@ class Accountant:
         for number, uid in enumerate(everybody):
             mine, meter = of.get(uid, ()), meters.get(uid)
             holds = mine or (meter is not None and meter.phase is Phase.HOLDS)
-            looks = self._facts.looks(uid) if holds else ()
-            fold.workload(meter, mine, looks, known=uid in known)
+            samples = self._facts.samples(uid) if holds else ()
+            fold.workload(meter, mine, samples, known=uid in known)
             if number % TURN == TURN - 1:
                 await asyncio.sleep(0)
         return fold

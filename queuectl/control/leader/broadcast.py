@@ -14,7 +14,7 @@ import structlog
 
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Store
-from queuectl.domain.broadcast import Findings
+from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.errors import StoreUnavailable
 
 log = structlog.get_logger()
@@ -22,7 +22,7 @@ log = structlog.get_logger()
 EVERY_SECONDS: Final = 2.0
 
 
-async def share(books: LeaderState, store: Store, clock: Clock, epoch: int) -> None:
+async def share(leader_state: LeaderState, store: Store, clock: Clock, epoch: int) -> None:
     """Keep what one leadership finds out, until cancelled.
 
     Raises:
@@ -30,10 +30,10 @@ async def share(books: LeaderState, store: Store, clock: Clock, epoch: int) -> N
     """
     uses = starts = None
     while True:
-        if books.gang_uses is not uses or books.estimates.starts is not starts:
-            uses, starts = books.gang_uses, books.estimates.starts
+        if leader_state.gang_uses is not uses or leader_state.estimates.starts is not starts:
+            uses, starts = leader_state.gang_uses, leader_state.estimates.starts
             try:
-                await store.keep_findings(Findings(clock(), uses, starts), epoch=epoch)
+                await store.keep_findings(LeaderFindings(clock(), uses, starts), epoch=epoch)
             except StoreUnavailable as error:
                 uses = None  # tried again
                 log.info("findings_not_kept", why=str(error))
@@ -48,7 +48,7 @@ class Broadcast:
         self._store = store
         self._clock = clock
         self._fresh = fresh_seconds
-        self._last = Findings()
+        self._last = LeaderFindings()
 
     async def follow(self, standing_by: Callable[[], bool]) -> None:
         """Read what is new until cancelled, while ``standing_by``."""
@@ -65,7 +65,7 @@ class Broadcast:
             log.info("findings_not_read", why=str(error))
 
     @property
-    def now(self) -> Findings:
+    def now(self) -> LeaderFindings:
         """The last that were read; empty once they are too old."""
         fresh = self._clock() - self._last.at <= self._fresh
-        return self._last if fresh else Findings()
+        return self._last if fresh else LeaderFindings()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from queuectl.domain.commands import DONE, Action, Answer, Command, objection, reserved_to_admins
-from queuectl.domain.events import Asked
-from queuectl.domain.ledger import Change, Entry
+from queuectl.domain.events import CommandReceived
+from queuectl.domain.ledger import Entry, EntryChange
 from queuectl.domain.rules import Rules
 from queuectl.lifecycle.machine import handle
 from queuectl.state.ledger import Ledger
@@ -19,11 +19,11 @@ GONE = "there is no such workload any more"
 def carry_out(
     commands: Iterable[Command],
     ledger: Ledger,
-    observed: Iterable[Change],
+    observed: Iterable[EntryChange],
     now: float,
     rules: Rules,
     barred: Callable[[Entry, Command], str | None],
-) -> tuple[list[Change], list[Answer]]:
+) -> tuple[list[EntryChange], list[Answer]]:
     """Changes to commit beside what was observed, and the answers that go with them.
 
     A workload changes once in a commit and each change has a line of its own in the history, so a command for one that
@@ -38,7 +38,7 @@ def carry_out(
         barred: why the queues do not allow a command, None when they do.
     """
     busy = {change.after.uid for change in observed}
-    changes: list[Change] = []
+    changes: list[EntryChange] = []
     answers: list[Answer] = []
     for command in commands:
         if command.uid in busy:
@@ -52,7 +52,7 @@ def carry_out(
         why = (
             reserved or objection(entry, command.action) or _in_the_way(entry, command, now, barred)
         )
-        change = handle(entry, Asked(command), now, rules) if why is None else None
+        change = handle(entry, CommandReceived(command), now, rules) if why is None else None
         if change is not None:
             changes.append(change)
         answers.append(Answer(command.id, DONE if change is not None else why or NOTHING_NEW))

@@ -9,8 +9,8 @@ from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from queuectl.domain.events import Admit, Event, Evict, Refuse, Remarked, Repair, Reserve
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.events import Admit, Event, Evict, NoteAdded, Refuse, Repair, Reserve
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Admission, Move, Plan, Preemption, PreemptionReason, Refusal
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
@@ -54,7 +54,7 @@ class Decider:
         plan: Plan,
         now: float,
         diverted: Container[tuple[str, str]] = frozenset(),
-    ) -> list[Change]:
+    ) -> list[EntryChange]:
         """Changes of all decisions that still hold, at most one per workload.
 
         ``diverted``: LocalQueues (namespace, name) whose gangs may not start any more; nothing is decided for them.
@@ -219,13 +219,13 @@ class Decider:
                 told.add(spared.preemptor)
                 yield spared.victim, self._spared_by(spared)
 
-    def _spared_by(self, spared: Preemption) -> Remarked:
+    def _spared_by(self, spared: Preemption) -> NoteAdded:
         cost = spared.cost
         text = (
             f"it does not use its GPUs and would have been stopped for {self._name(spared.preemptor)}: "
             f"{cost.lost_work} GPU-seconds of work lost, {cost.gpus} GPUs freed (idleReclaim: DryRun)"
         )
-        return Remarked(Reason(Code.WOULD_RECLAIM, text, _cost_of(spared)))
+        return NoteAdded(Reason(Code.WOULD_RECLAIM, text, _cost_of(spared)))
 
     def _name(self, uid: str) -> str:
         entry = self._ledger.get(uid)
@@ -285,7 +285,7 @@ def _refusal(refusal: Refusal) -> Event:
     return Reserve(refusal.lease, reason) if refusal.lease is not None else Refuse(reason)
 
 
-def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[Change]) -> str:
+def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> str:
     """What the cycle did, for people: counts of what was decided and the reasons of what was not.
 
     Of a gang that starts with fewer pods than it asks for, the GPUs it starts with are counted.

@@ -21,17 +21,17 @@ LOOK_SECONDS = 1.0
 
 async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], QueueConfig]) -> None:
     """Look again and again until cancelled. What could not be written is found again at the next look."""
-    told: set[str] = set()
+    warned: set[str] = set()
     while True:
         for name, value in list(mislabelled(mirror.namespaces.values(), config())):
             try:
                 patch = {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: value}}}
                 await cluster.patch_namespace(name, patch)
-                told.discard(name)
+                warned.discard(name)
             except ObjectGone:
                 continue
             except ClusterError as error:
-                if name not in told:
+                if name not in warned:
                     log.warning("namespace_not_labelled", namespace=name, why=str(error))
-                told.add(name)
+                warned.add(name)
         await asyncio.sleep(LOOK_SECONDS)

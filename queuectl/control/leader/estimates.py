@@ -22,9 +22,9 @@ class Estimator:
     """Of one leadership."""
 
     def __init__(
-        self, books: LeaderState, store: UsageStore, metrics: EstimateMetrics, clock: Clock
+        self, leader_state: LeaderState, store: UsageStore, metrics: EstimateMetrics, clock: Clock
     ) -> None:
-        self._books = books
+        self._leader_state = leader_state
         self._store = store
         self._metrics = metrics
         self._clock = clock
@@ -32,7 +32,7 @@ class Estimator:
     async def run(self) -> None:
         """Estimate until cancelled."""
         try:
-            self._books.estimates.learn(await self._store.past_runs(PAST_RUNS))
+            self._leader_state.estimates.learn(await self._store.past_runs(PAST_RUNS))
         except StoreUnavailable as error:  # then from what ends from now on
             log.info("past_runs_not_read", why=str(error))
         while True:
@@ -41,8 +41,8 @@ class Estimator:
 
     async def estimate(self) -> None:
         """Once, for everybody in line."""
-        books, estimates = self._books, self._books.estimates
-        picture = estimates.picture(books.ledger, books.holdings, self._clock())
+        leader_state, estimates = self._leader_state, self._leader_state.estimates
+        picture = estimates.picture(leader_state.ledger, leader_state.holdings, self._clock())
         starts = await asyncio.to_thread(estimates.make, picture)
-        new = estimates.tell(starts, books.ledger)
-        self._metrics.told((queue, start - picture.now) for queue, start in new)
+        new = estimates.tell(starts, leader_state.ledger)
+        self._metrics.observe((queue, start - picture.now) for queue, start in new)

@@ -16,7 +16,7 @@ import structlog
 
 from queuectl.control.ports import Cluster
 from queuectl.domain.errors import ClusterError, WriteConflict, WriteRefused
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.redaction import veiled_for
@@ -101,7 +101,7 @@ class EventRecorder:
         self._last: dict[str, tuple[State, Code]] = {}
         self._remarks: dict[tuple[str, Code], Reason] = {}
 
-    def tell(self, changes: Iterable[Change]) -> None:
+    def tell(self, changes: Iterable[EntryChange]) -> None:
         """Take note of committed changes worth a word."""
         now = asyncio.get_running_loop().time()
         for change in changes:

@@ -18,7 +18,7 @@ from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.domain.errors import ClusterError, StoreUnavailable
 from queuectl.domain.invariants import VIOLATED, Checked, Invariant, Violation
 from queuectl.domain.ledger import Entry
-from queuectl.state.checks import Ceilings, of_gang, of_row, over_nodes, violation
+from queuectl.state.checks import HighWaterMarks, of_gang, of_row, over_nodes, violation
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics
 
@@ -39,22 +39,22 @@ class InvariantChecker:
     def __init__(
         self,
         *,
-        books: LeaderState,
+        leader_state: LeaderState,
         mirror: Mirror,
         store: Store,
         cluster: Cluster,
         metrics: Metrics,
         clock: Clock,
     ) -> None:
-        self._books = books
+        self._leader_state = leader_state
         self._mirror = mirror
         self._store = store
         self._cluster = cluster
         self._metrics = metrics
         self._clock = clock
-        self._ceilings = Ceilings()
+        self._ceilings = HighWaterMarks()
         self._suspected: set[tuple[Invariant, str]] = set()
-        self._told: set[tuple[Invariant, str]] = set()
+        self._reported: set[tuple[Invariant, str]] = set()
         self._turn: list[str] = []  # uids of the present round that are still to be looked at
         self._worked = 0.0  # seconds of CPU that the last look took
         self._asked = asyncio.Lock()
@@ -75,13 +75,13 @@ class InvariantChecker:
                 found = [one for one in await self._all() if one.key in keys]
                 await self._report(found)
             mirror = self._mirror
-            counts = len(self._books.ledger), len(mirror.pods), len(mirror.nodes)
+            counts = len(self._leader_state.ledger), len(mirror.pods), len(mirror.nodes)
             return Checked(self._clock(), *counts, tuple(found))
 
     async def _look(self) -> list[Violation]:
         """What this look finds and the last one found, too."""
         began = time.thread_time()
-        ledger = self._books.ledger
+        ledger = self._leader_state.ledger
         self._turn = self._turn or [entry.uid for entry in ledger]
         turn, self._turn = self._turn[:GANGS], self._turn[GANGS:]
         uids = dict.fromkeys([*turn, *(uid for _, uid in self._suspected)])
@@ -96,7 +96,7 @@ class InvariantChecker:
         return confirmed
 
     def _of_gangs(self, entries: Iterable[Entry]) -> list[Violation]:
-        names = self._books.names
+        names = self._leader_state.names
         return [one for entry in entries for one in of_gang(entry, self._mirror, names)]
 
     async def _of_rows(self, entries: Iterable[Entry]) -> list[Violation]:
@@ -114,24 +114,26 @@ class InvariantChecker:
         return found
 
     def _settled(self, entry: Entry) -> bool:
-        books = self._books
-        return books.ledger.get(entry.uid) is entry and entry.uid not in books.unwritten
+        leader_state = self._leader_state
+        return (
+            leader_state.ledger.get(entry.uid) is entry and entry.uid not in leader_state.unwritten
+        )
 
     async def _all(self) -> list[Violation]:
         found: list[Violation] = []
-        everyone = list(self._books.ledger)
+        everyone = list(self._leader_state.ledger)
         for first in range(0, len(everyone), AT_ONCE):
             entries = everyone[first : first + AT_ONCE]
             found += self._of_gangs(entry for entry in entries if self._settled(entry))
             await asyncio.sleep(0)
-        found += over_nodes(self._books.ledger, self._mirror)
-        before = [entry for entry in self._books.ledger if self._settled(entry)]
+        found += over_nodes(self._leader_state.ledger, self._mirror)
+        before = [entry for entry in self._leader_state.ledger if self._settled(entry)]
         stored = {entry.uid: entry for entry in (await self._store.load()).entries}
         for entry in before:
             if self._settled(entry):
                 found += of_row(entry, stored.get(entry.uid))
         for entry in stored.values():
-            if self._books.ledger.get(entry.uid) is None:
+            if self._leader_state.ledger.get(entry.uid) is None:
                 text = "the database holds it, the leader does not"
                 found.append(violation(Invariant.DATABASE, entry, text))
         return found
@@ -146,13 +148,13 @@ class InvariantChecker:
                 "invariant_violated", rule=str(one.invariant), workload=where, why=one.message
             )
             job = self._mirror.jobs.get(one.uid)
-            if job is None or one.key in self._told or not events:
+            if job is None or one.key in self._reported or not events:
                 continue
             events -= 1
             try:
                 text = f"{one.invariant}: {one.message}"
                 await self._cluster.create_event(job, "Warning", VIOLATED, text)
-                self._told.add(one.key)
+                self._reported.add(one.key)
             except ClusterError as error:
                 log.info("not_told", workload=where, why=str(error))
-        self._told &= {one.key for one in found} | self._suspected
+        self._reported &= {one.key for one in found} | self._suspected

@@ -13,12 +13,12 @@ from typing import Final
 
 import structlog
 
-from queuectl.control.leader.accounting import Facts
+from queuectl.control.leader.accounting import UsageInputs
 from queuectl.control.leader.decisions import Decider
 from queuectl.control.ports import Clock
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import BadInput
-from queuectl.domain.ledger import Change, Entry, Loaded, State
+from queuectl.domain.ledger import Entry, EntryChange, Loaded, State
 from queuectl.domain.overrides import in_force, next_boundary
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
@@ -26,21 +26,21 @@ from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.lifecycle.idleness import Idleness, News
+from queuectl.lifecycle.idleness import Idleness, IdlenessResult
 from queuectl.lifecycle.observations import Observer
 from queuectl.lifecycle.owed_writes import Write, owed
 from queuectl.lifecycle.refusals import Refusals
 from queuectl.objects.configuration.admissibility import closed
 from queuectl.objects.configuration.catalog import Catalog, concerned
 from queuectl.state.estimates import Estimates
-from queuectl.state.freeze import Freezer
+from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.holdings import Holdings
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
+from queuectl.state.migration_budget import MigrationBudget
 from queuectl.state.mirror import Mirror
 from queuectl.state.pastuse import PastUseSums
-from queuectl.state.samples import LookLog
-from queuectl.state.spending import Spending
+from queuectl.state.samples import SampleLog
 from queuectl.state.usage import Usage
 
 log = structlog.get_logger()
@@ -79,14 +79,14 @@ class LeaderState:
         self._catalog = Catalog()
         self._readable = True  # the configuration in use is the one in the database
         self.gang_uses: Mapping[str, GangUse] = {}
-        self._looks = LookLog()
+        self._samples = SampleLog()
         self.unwritten: Collection[str] = frozenset()
         self.tally = PastUseSums(mirror)
         self.holdings = Holdings(mirror)
         self.estimates = Estimates(mirror)
         self.refusals = Refusals()
         self._marker = Marker(mirror)
-        self._spending = Spending()
+        self._spending = MigrationBudget()
         self._idleness = Idleness(
             mirror, lambda: self.ledger, self._running, look_fresh_seconds, self.holdings.borrowing
         )
@@ -97,7 +97,7 @@ class LeaderState:
         self.unwritten = frozenset()
         self._catalog.replace(loaded.documents)
         self._build(loaded.revision)
-        self._spending = Spending(loaded.spent)
+        self._spending = MigrationBudget(loaded.spent)
         self._marker.forget()
         self.tally.learn(loaded.used)
         self.tally.configure(self.config, loaded.entries, self._clock())
@@ -109,7 +109,7 @@ class LeaderState:
         mirror = self._mirror
         self.ledger = Ledger(entries)
         self._usage = Usage(mirror, self.ledger)
-        self._freezer = Freezer(
+        self._snapshot_builder = SnapshotBuilder(
             mirror,
             self.ledger,
             self._usage,
@@ -126,7 +126,7 @@ class LeaderState:
     def _running(
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
     ) -> Admitted | None:
-        return self._freezer.running(entry, job, config, now)
+        return self._snapshot_builder.running(entry, job, config, now)
 
     def _idles(self, uid: str) -> bool:
         """Whether it may be taken for its idleness still."""
@@ -186,17 +186,17 @@ class LeaderState:
     def _look_at_all(self) -> None:
         self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
 
-    def marked(self, changes: Sequence[Change]) -> list[Change]:
+    def marked(self, changes: Sequence[EntryChange]) -> list[EntryChange]:
         """The changes with what the usage ledger is to know of them."""
         return self._marker.marked(changes, self.config)
 
-    def take_in(self, changes: Sequence[Change]) -> None:
+    def take_in(self, changes: Sequence[EntryChange]) -> None:
         """What plans are made from."""
         self.ledger.apply(changes)
         self._usage.refresh_owned(change.after for change in changes)
         for change in changes:
             if change.after.state is State.FINISHED:
-                self._freezer.forget(change.after.uid)
+                self._snapshot_builder.forget(change.after.uid)
                 self.decider.forget(change.after.uid)
             elif change.before is not None and _times(change.before) != _times(change.after):
                 self._mirror.touched.add(change.after.uid)  # the new state may already be over
@@ -206,27 +206,27 @@ class LeaderState:
         self._marker.forget()
         self.decider = Decider(self._mirror, self.ledger, self._idles)
 
-    def follow(self, changes: Sequence[Change]) -> None:
+    def follow(self, changes: Sequence[EntryChange]) -> None:
         """What only committed changes count in."""
         self._spending.note(changes)
         self._idleness.note(changes)
         self.tally.note(changes)
         self.holdings.note(changes)
 
-    def looked(self, uses: Mapping[str, GangUse]) -> News:
+    def looked(self, uses: Mapping[str, GangUse]) -> IdlenessResult:
         """Take in what gangs do with their GPUs, by uid, as seen just now."""
         self.gang_uses = uses
-        self._looks.note(uses, self._clock())
+        self._samples.note(uses, self._clock())
         return self._idleness.looked(uses, self.config, self._clock())
 
-    def of_idle_gangs(self, observed: Iterable[Change]) -> list[Change]:
+    def of_idle_gangs(self, observed: Iterable[EntryChange]) -> list[EntryChange]:
         """Warnings and evictions of gangs that do not use their GPUs, to be committed beside what was observed."""
         busy = {change.after.uid for change in observed}
         return self._idleness.changes(self.config, self._clock(), busy)
 
     def snapshot(self, *, seek_room: bool) -> Snapshot:
         """Everything the next plan may look at. ``seek_room``: gangs to move may be looked for."""
-        frozen = self._freezer.freeze(self.config, self._clock(), self._limits)
+        frozen = self._snapshot_builder.freeze(self.config, self._clock(), self._limits)
         return replace(
             frozen,
             moved_work=self._spending.by_queue(frozen.now),
@@ -295,14 +295,14 @@ class LeaderState:
         name = (job.priority_class or "") if job is not None else ""
         return name if name in self.config.priority_classes else ""
 
-    def facts(self) -> Facts:
+    def facts(self) -> UsageInputs:
         """What usage is accounted by."""
-        return Facts(
+        return UsageInputs(
             marker=self._marker,
             live=lambda: [e for e in self.ledger if e.uid not in self.unwritten],
             config=lambda: self.config,
-            looks=self._looks.of,
-            picture=lambda: self._freezer.freeze(self.config, self._clock(), self._limits),
+            samples=self._samples.of,
+            picture=lambda: self._snapshot_builder.freeze(self.config, self._clock(), self._limits),
         )
 
 

@@ -19,12 +19,12 @@ from queuectl.control.ports import Store
 from queuectl.domain.commands import Answer
 from queuectl.domain.decisions import Decision
 from queuectl.domain.errors import StoreUnavailable
-from queuectl.domain.ledger import Change, Intent, State
+from queuectl.domain.ledger import EntryChange, Intent, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.queries import Tolerance
 from queuectl.domain.refused import KEPT_BYTES, RefusedPlan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.files.refused_plans import Broken, pack
+from queuectl.objects.files.refused_plans import BrokenRule, pack
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.metrics import Metrics, Stage
 
@@ -46,22 +46,22 @@ class LedgerWriter:
         self,
         *,
         store: Store,
-        books: LeaderState,
+        leader_state: LeaderState,
         mirror: Mirror,
         metrics: Metrics,
         actuator: Actuator,
-        teller: EventRecorder,
+        presenter: EventRecorder,
         wakeup: Wakeup,
         epoch: int,
     ) -> None:
         self.epoch = epoch
         self.cycle = 0
         self._store = store
-        self._books = books
+        self._leader_state = leader_state
         self._mirror = mirror
         self._metrics = metrics
         self._actuator = actuator
-        self._teller = teller
+        self._presenter = presenter
         self._wakeup = wakeup
         self._ahead: asyncio.Task[None] | None = None  # observations on their way to the database
 
@@ -79,13 +79,13 @@ class LedgerWriter:
             except StoreUnavailable as error:
                 log.warning("database_away", why=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-        self._books.load(loaded)
-        self._metrics.loaded(loaded.entries, self._books.holdings)
-        self._actuator.poke([entry.uid for entry in self._books.ledger])
+        self._leader_state.load(loaded)
+        self._metrics.loaded(loaded.entries, self._leader_state.holdings)
+        self._actuator.poke([entry.uid for entry in self._leader_state.ledger])
 
     async def commit(
         self,
-        changes: list[Change],
+        changes: list[EntryChange],
         revision: int | None,
         answers: Sequence[Answer] = (),
         record: Decision | None = None,
@@ -103,18 +103,18 @@ class LedgerWriter:
         """
         if not changes and not answers:
             return
-        changes = self._books.marked(changes)
+        changes = self._leader_state.marked(changes)
         await self._write(changes, revision, answers, record, tolerance)
-        self._books.take_in(changes)
+        self._leader_state.take_in(changes)
         self._follow(changes)
 
-    def write_ahead(self, observed: list[Change]) -> None:
+    def write_ahead(self, observed: list[EntryChange]) -> None:
         """Take in what was seen at once, so that it can be planned on while it is being written."""
         if not observed:
             return
-        changes = self._books.marked(observed)
-        self._books.take_in(changes)
-        self._books.unwritten = frozenset(change.after.uid for change in changes)
+        changes = self._leader_state.marked(observed)
+        self._leader_state.take_in(changes)
+        self._leader_state.unwritten = frozenset(change.after.uid for change in changes)
         self._ahead = asyncio.create_task(self._write_observed(changes), name="observed")
 
     async def written(self) -> None:
@@ -123,7 +123,9 @@ class LedgerWriter:
         if ahead is not None:
             await ahead
 
-    async def keep_refused(self, snapshot: Snapshot, plan: Plan, broken: Sequence[Broken]) -> None:
+    async def keep_refused(
+        self, snapshot: Snapshot, plan: Plan, broken: Sequence[BrokenRule]
+    ) -> None:
         """Keep a plan that the verifier refused, with its snapshot. Nothing depends on it.
 
         Raises:
@@ -145,14 +147,14 @@ class LedgerWriter:
         if self._ahead is not None:
             self._ahead.cancel()
 
-    async def _write_observed(self, changes: list[Change]) -> None:
+    async def _write_observed(self, changes: list[EntryChange]) -> None:
         await self._write(changes, None)
-        self._books.unwritten = frozenset()
+        self._leader_state.unwritten = frozenset()
         self._follow(changes)
 
     async def _write(
         self,
-        changes: list[Change],
+        changes: list[EntryChange],
         revision: int | None,
         answers: Sequence[Answer] = (),
         record: Decision | None = None,
@@ -169,18 +171,20 @@ class LedgerWriter:
                 tolerance=tolerance,
             )
 
-    def _follow(self, changes: list[Change]) -> None:
+    def _follow(self, changes: list[EntryChange]) -> None:
         """What committed changes bring about: writes to the cluster, words to people, sums."""
-        self._books.follow(changes)
-        self._metrics.estimates.started(self._books.estimates.note(changes, self._books.config))
+        self._leader_state.follow(changes)
+        self._metrics.estimates.started(
+            self._leader_state.estimates.note(changes, self._leader_state.config)
+        )
         for change in changes:
             if change.after.state is State.FINISHED:
                 self._actuator.forget(change.after.uid)
             before = change.before
             if before is not None and before.intent in _OF_A_STATE and not change.after.intent:
                 self._metrics.stage_took(Stage.ACTUATE, change.at - before.since)
-        self._metrics.committed(changes, self._books.priority_class)
-        self._teller.tell(changes)
+        self._metrics.committed(changes, self._leader_state.priority_class)
+        self._presenter.tell(changes)
         self._actuator.poke(change.after.uid for change in changes)
         if self._mirror.touched:
             self._wakeup.ring()

@@ -35,14 +35,14 @@ from queuectl.domain.accounting import Free
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
 from queuectl.domain.invariants import Checked
-from queuectl.domain.ledger import Change, State
+from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.unmanaged import summed
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 from queuectl.state.mirror import Mirror
 from queuectl.telemetry.logs import cycle_context
-from queuectl.telemetry.metrics import Discard, Metrics, Stage
+from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
 
 log = structlog.get_logger()
 
@@ -54,7 +54,7 @@ class Loop:
     """One leadership. Made anew for each; holds nothing that the database and the watch do not.
 
     Attributes:
-        books: the ledger in memory.
+        leader_state: the ledger in memory.
         loaded: the books hold what the database does.
     """
 
@@ -78,7 +78,7 @@ class Loop:
         self._clock = clock
         self._cache = cache
         self.loaded = False
-        self.books = LeaderState(
+        self.leader_state = LeaderState(
             mirror,
             settings.solver.limits,
             settings.unschedulable_seconds,
@@ -95,7 +95,7 @@ class Loop:
         # What is read must not replace what was read after it: a change would be lost that is never announced again.
         self._reading = asyncio.Lock()
         self._auditor = InvariantChecker(
-            books=self.books,
+            leader_state=self.leader_state,
             mirror=mirror,
             store=store,
             cluster=cluster,
@@ -104,11 +104,11 @@ class Loop:
         )
         self._actuator = Actuator(
             cluster,
-            self.books.owed,
+            self.leader_state.owed,
             metrics,
             settings.in_flight,
             self._placed,
-            refusals=self.books.refusals,
+            refusals=self.leader_state.refusals,
             refused=self._refused,
             clock=clock,
         )
@@ -118,7 +118,7 @@ class Loop:
 
         Usually nothing follows at once: a cycle begins only when somebody is to be warned, or others than before may be taken.
         """
-        news = self.books.looked(uses)
+        news = self.leader_state.looked(uses)
         if news.plan_again:
             self._wakeup.plan()
         elif news.due:
@@ -126,7 +126,7 @@ class Loop:
 
     def _placed(self, uid: str) -> None:
         """A pod of this workload was let go to its node just now."""
-        entry = self.books.ledger.get(uid)
+        entry = self.leader_state.ledger.get(uid)
         if entry is not None and entry.started_at is not None:
             self._metrics.gates.removed(entry.cluster_queue, self._clock() - entry.started_at)
 
@@ -142,7 +142,7 @@ class Loop:
     def seen(self, touched: Iterable[str]) -> None:
         """The mirror has just changed in these jobs: wake up, and let the actuator answer at once."""
         if self.loaded:
-            entries = filter(None, map(self.books.ledger.get, touched))
+            entries = filter(None, map(self.leader_state.ledger.get, touched))
             self._actuator.poke([entry.uid for entry in entries if entry.state in _LIVE])
         self._wakeup.ring()
 
@@ -157,7 +157,7 @@ class Loop:
             Fenced: another leader has taken over.
         """
         settings = self._settings
-        teller = EventRecorder(
+        presenter = EventRecorder(
             self._cluster,
             self._mirror.jobs.get,
             lambda: self._actuator.idle,
@@ -167,33 +167,33 @@ class Loop:
         )
         self._pen = LedgerWriter(
             store=self._store,
-            books=self.books,
+            leader_state=self.leader_state,
             mirror=self._mirror,
             metrics=self._metrics,
             actuator=self._actuator,
-            teller=teller,
+            presenter=presenter,
             wakeup=self._wakeup,
             epoch=epoch,
         )
         self._planning = Planning(
-            books=self.books,
-            pen=self._pen,
+            leader_state=self.leader_state,
+            writer=self._pen,
             wakeup=self._wakeup,
             metrics=self._metrics,
             clock=self._clock,
-            consultation=self._diagnoser,
+            diagnoser=self._diagnoser,
             cache=self._cache,
             stop=self._stop,
             defragment_seconds=settings.defragment_seconds,
         )
         self._mirror.trust_running()
         await self._reload()
-        self.books.refusals.inherit(self.books.ledger, self._mirror.jobs)
+        self.leader_state.refusals.inherit(self.leader_state.ledger, self._mirror.jobs)
         self.loaded = True
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._actuator.run(), name="actuate")
-                group.create_task(teller.run(), name="tell")
+                group.create_task(presenter.run(), name="tell")
                 group.create_task(self._tick(), name="tick")
                 self._keep_house(group, epoch)
                 group.create_task(self._cycles(), name="cycles")
@@ -202,26 +202,28 @@ class Loop:
 
     def _show_gpus(self, free: Mapping[str, Free]) -> None:
         self._metrics.fleet.free(free)
-        held = summed(self.books.unmanaged())
+        held = summed(self.leader_state.unmanaged())
         self._metrics.fleet.unmanaged({one.namespace: one.gpus for one in held})
 
     def _keep_house(self, group: asyncio.TaskGroup, epoch: int) -> None:
         """Start what no admission waits for."""
         store, clock = self._store, self._clock
-        rules = prune(store, lambda: self.books.config.rules, clock, epoch)
+        rules = prune(store, lambda: self.leader_state.config.rules, clock, epoch)
         group.create_task(rules, name="prune")
         accountant = Accountant(
-            store.usage, self.books.facts(), clock, epoch, self._cache, self._show_gpus
+            store.usage, self.leader_state.facts(), clock, epoch, self._cache, self._show_gpus
         )
         group.create_task(accountant.run(self._settings.account_seconds), name="account")
-        labels = keep_labels(self._cluster, self._mirror, lambda: self.books.config)
+        labels = keep_labels(self._cluster, self._mirror, lambda: self.leader_state.config)
         group.create_task(labels, name="defaults")
-        estimator = Estimator(self.books, store.usage, self._metrics.estimates, clock)
+        estimator = Estimator(self.leader_state, store.usage, self._metrics.estimates, clock)
         group.create_task(estimator.run(), name="estimate")
         group.create_task(self._auditor.run(), name="audit")
         patience = self._settings.force_delete_seconds
         if patience is not None:
-            force = ForceDeletion(self._cluster, self._mirror, lambda: self.books.ledger, patience)
+            force = ForceDeletion(
+                self._cluster, self._mirror, lambda: self.leader_state.ledger, patience
+            )
             group.create_task(force.run(), name="force-delete")
 
     async def _cycles(self) -> None:
@@ -242,25 +244,25 @@ class Loop:
                     await self._cycle()
             except StaleSnapshot as error:
                 log.info("plan_stale", why=str(error))
-                self._metrics.discarded(Discard.STALE)
+                self._metrics.discarded(DiscardReason.STALE)
                 await self._reload()
             except StoreUnavailable as error:
                 log.warning("database_away", why=str(error))
-                self._metrics.discarded(Discard.UNAVAILABLE)
+                self._metrics.discarded(DiscardReason.UNAVAILABLE)
                 await self._reload()
             except Fenced:
-                self._metrics.discarded(Discard.FENCED)
+                self._metrics.discarded(DiscardReason.FENCED)
                 raise
 
     async def _cycle(self) -> None:
         """One round: write what was observed, then plan if anything a plan depends on has changed."""
-        wakeup, observer = self._wakeup, self.books.observer
+        wakeup, observer = self._wakeup, self.leader_state.observer
         with self._metrics.stage(Stage.OBSERVE):
-            seen = observer.look(self.books.config, self._clock())
+            seen = observer.observe(self.leader_state.config, self._clock())
         wakeup.plan_due |= seen.plan_again
-        while observer.told:
-            log.warning("job_left_alone", why=observer.told.pop())
-        idle = self.books.of_idle_gangs(seen.changes)
+        while observer.log_messages:
+            log.warning("job_left_alone", why=observer.log_messages.pop())
+        idle = self.leader_state.of_idle_gangs(seen.changes)
         wakeup.plan_due |= any(change.after.state is State.EVICTING for change in idle)
         if self._inbox:
             await self._carry_out([*seen.changes, *idle])
@@ -288,8 +290,8 @@ class Loop:
     async def _outdated(self, error: StaleConfiguration) -> str:
         """Drop a plan that met a newer configuration. Rows are as the books say: only the configuration is read again."""
         log.info("plan_stale", why=str(error))
-        self._metrics.discarded(Discard.STALE)
-        self.books.drop_plan()
+        self._metrics.discarded(DiscardReason.STALE)
+        self.leader_state.drop_plan()
         await self.configuration_changed()
         return "plan discarded: the configuration is newer"
 
@@ -302,16 +304,16 @@ class Loop:
         share = self._settings.planning_share
         self._plan_at = asyncio.get_running_loop().time() + worked * (1.0 - share) / share
 
-    async def _carry_out(self, observed: list[Change]) -> None:
+    async def _carry_out(self, observed: list[EntryChange]) -> None:
         """Write what was seen together with what people asked for."""
         commands = await self._store.commands()
         changes, answers = carry_out(
             commands,
-            self.books.ledger,
+            self.leader_state.ledger,
             observed,
             self._clock(),
-            self.books.config.rules,
-            self.books.barred,
+            self.leader_state.config.rules,
+            self.leader_state.barred,
         )
         await self._pen.commit([*observed, *changes], None, answers)
         self._wakeup.plan_due |= bool(changes)
@@ -330,11 +332,11 @@ class Loop:
     async def configuration_changed(self) -> None:
         """The API wrote configuration: read what it wrote and plan again."""
         async with self._reading:
-            since = self.books.config.revision
-            changes = await self._store.config_changes(since, self.books.documents)
+            since = self.leader_state.config.revision
+            changes = await self._store.config_changes(since, self.leader_state.documents)
             used = await self._store.past_use()
-            self.books.tally.learn(used)
-            self.books.configure(changes)
+            self.leader_state.tally.learn(used)
+            self.leader_state.configure(changes)
         self._show_use(self._clock())
         self._wakeup.plan()
 
@@ -350,34 +352,36 @@ class Loop:
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock()
-            due = self.books.observer.alarms.due(now) | self._mirror.unschedulable
-            ledger = self.books.ledger
+            due = self.leader_state.observer.alarms.due(now) | self._mirror.unschedulable
+            ledger = self.leader_state.ledger
             self._mirror.unschedulable.intersection_update(ledger.uids(*State))
             if any(e.lease and e.lease.expires_at <= now for e in ledger.entries(State.RESERVED)):
                 self._wakeup.plan()
-            if self._planning.exposes(now) or self.books.quota_turns(now):
+            if self._planning.exposes(now) or self.leader_state.quota_turns(now):
                 self._wakeup.plan()
             if due or self._wakeup.plan_due:
                 self._mirror.touched |= due
                 self._wakeup.ring()
-            if self.books.tally.due(now):
+            if self.leader_state.tally.due(now):
                 await self._sample(now)
 
     async def _sample(self, now: float) -> None:
         """Store past use, and plan again: who used less lately may be another by now."""
-        used = self.books.tally.sample(now)
+        used = self.leader_state.tally.current(now)
         try:
-            await self._store.keep_use(used, self.books.tally.forget(now), epoch=self._pen.epoch)
+            await self._store.keep_use(
+                used, self.leader_state.tally.forget(now), epoch=self._pen.epoch
+            )
         except StoreUnavailable as error:
             log.info("past_use_not_stored", why=str(error))
         else:
-            self.books.tally.written(used)
+            self.leader_state.tally.written(used)
         self._show_use(now)
         self._wakeup.plan()
 
     def _show_use(self, now: float) -> None:
-        past = self.books.tally.past_use(now)
-        self._metrics.used_lately(past.local_queues, self.books.config.local_queues)
+        past = self.leader_state.tally.past_use(now)
+        self._metrics.used_lately(past.local_queues, self.leader_state.config.local_queues)
 
     async def wind_down(self, patience: float) -> None:
         """End a running plan at once and give writes under way ``patience`` seconds to be answered."""

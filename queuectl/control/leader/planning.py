@@ -20,7 +20,7 @@ from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock
 from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.domain.errors import StaleConfiguration
-from queuectl.domain.ledger import Change
+from queuectl.domain.ledger import EntryChange
 from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.queries import ConfigChanges, DocumentKey, Tolerance
 from queuectl.domain.queues import QueueConfig
@@ -28,19 +28,19 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.lifecycle.machine import MAX_BUDGET
 from queuectl.objects.configuration.catalog import diverted
-from queuectl.objects.files.refused_plans import Broken
+from queuectl.objects.files.refused_plans import BrokenRule
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.preempt.protections import next_turn
 from queuectl.planner.verify import Violation, verify
 from queuectl.reports.domains import spreads
-from queuectl.telemetry.metrics import Discard, Metrics, Stage
+from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
 
 log = structlog.get_logger()
 
 
-class Diversions:
+class ConfigurationTolerance:
     """Judges what became of the configuration while a plan was made.
 
     Attributes:
@@ -65,23 +65,23 @@ class Planning:
     def __init__(
         self,
         *,
-        books: LeaderState,
-        pen: LedgerWriter,
+        leader_state: LeaderState,
+        writer: LedgerWriter,
         wakeup: Wakeup,
         metrics: Metrics,
         clock: Clock,
-        consultation: Diagnoser,
+        diagnoser: Diagnoser,
         cache: PlannerCache,
         stop: StopSignal,
         defragment_seconds: float,
     ) -> None:
         """``defragment_seconds``: between two searches for gangs to move; 0: each plan may search."""
-        self._books = books
-        self._pen = pen
+        self._leader_state = leader_state
+        self._pen = writer
         self._wakeup = wakeup
         self._metrics = metrics
         self._clock = clock
-        self._consultation = consultation
+        self._diagnoser = diagnoser
         self._cache = cache
         self._stop = stop
         self._defragment_seconds = defragment_seconds
@@ -91,22 +91,22 @@ class Planning:
 
     async def plan(self) -> str:
         """Plan and commit once; the sentence says what came of it. Raises what :meth:`LedgerWriter.commit` does."""
-        if not self._books.anything_to_plan():
+        if not self._leader_state.anything_to_plan():
             return "nothing waits"
-        documents = self._books.documents
+        documents = self._leader_state.documents
         with self._metrics.stage(Stage.FREEZE):
-            snapshot = self._books.snapshot(seek_room=self._clock() >= self._seek_at)
+            snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
         began = time.perf_counter()
         decision, violations, lines = await asyncio.to_thread(self._decide, snapshot)
         await self._pen.written()
         took = time.perf_counter() - began
         self._metrics.planned(decision, took)
-        self._metrics.kinds.planned(lines, self._books.entry)
+        self._metrics.kinds.planned(lines, self._leader_state.entry)
         for alarm in dict.fromkeys(decision.alarms):
             log.error("solver_broke", alarm=alarm, times=decision.alarms.count(alarm))
         if decision.cut or violations:
             return await self._discard(snapshot, decision, violations)
-        self._consultation.planned(snapshot, decision)
+        self._diagnoser.planned(snapshot, decision)
         if any(map(self._worth_more, decision.pending)):
             self._wakeup.plan_by(RETRY_SECONDS)
         if decision.stats.get("rooms_sought"):
@@ -118,7 +118,7 @@ class Planning:
 
     async def _commit(
         self, snapshot: Snapshot, decision: Plan, took: float, documents: Collection[DocumentKey]
-    ) -> list[Change]:
+    ) -> list[EntryChange]:
         """Write what still holds of a plan.
 
         LocalQueues are edited by those who use them, at any rate: what was decided for gangs of one that is stopped or leads
@@ -128,10 +128,10 @@ class Planning:
         """
         dropped: frozenset[tuple[str, str]] = frozenset()
         while True:
-            changes = self._books.decider.changes(snapshot, decision, self._clock(), dropped)
+            changes = self._leader_state.decider.changes(snapshot, decision, self._clock(), dropped)
             record = record_of(snapshot, decision, changes, took)
             concerned = self._queues_served(decision, changes)
-            news = Diversions(snapshot.config, concerned - dropped)
+            news = ConfigurationTolerance(snapshot.config, concerned - dropped)
             try:
                 await self._pen.commit(
                     changes,
@@ -143,17 +143,17 @@ class Planning:
                 if news.queues is None:
                     raise
                 dropped = news.queues
-                self._books.drop_plan()
+                self._leader_state.drop_plan()
             else:
                 return changes
 
     def _queues_served(
-        self, decision: Plan, changes: Iterable[Change]
+        self, decision: Plan, changes: Iterable[EntryChange]
     ) -> frozenset[tuple[str, str]]:
         """LocalQueues of the gangs that the changes are about, and of those that others are taken down for."""
         waiting = [c.before for c in changes if c.before is not None and c.before.state.waiting]
         served = {p.preemptor for p in decision.preempted} | {m.beneficiary for m in decision.moved}
-        waiting += filter(None, map(self._books.entry, served))
+        waiting += filter(None, map(self._leader_state.entry, served))
         return frozenset((entry.namespace, entry.queue) for entry in waiting)
 
     def exposes(self, now: float) -> bool:
@@ -173,7 +173,7 @@ class Planning:
     async def _discard(
         self, snapshot: Snapshot, decision: Plan, violations: Sequence[Violation]
     ) -> str:
-        self._metrics.discarded(Discard.CUT if decision.cut else Discard.VERIFIER)
+        self._metrics.discarded(DiscardReason.CUT if decision.cut else DiscardReason.VERIFIER)
         for violation in violations:
             log.error("plan_refused_by_verifier", violation=str(violation))
         if violations:
@@ -185,7 +185,7 @@ class Planning:
         self, snapshot: Snapshot, decision: Plan, violations: Sequence[Violation]
     ) -> None:
         """Save it, unless one that breaks the same rules in the same places is saved: plans are made every second."""
-        broken = [Broken(v.rule.value, v.subject, v.message) for v in violations]
+        broken = [BrokenRule(v.rule.value, v.subject, v.message) for v in violations]
         where = frozenset((one.rule, one.subject) for one in broken)
         if where not in self._kept:
             self._kept.add(where)
@@ -193,7 +193,7 @@ class Planning:
 
     def _worth_more(self, refusal: Refusal) -> bool:
         """Whether a larger budget may still decide it."""
-        entry = self._books.ledger.get(refusal.uid)
+        entry = self._leader_state.ledger.get(refusal.uid)
         undecided = refusal.reasons[0].code is Code.UNDECIDED
         return undecided and entry is not None and entry.budget < MAX_BUDGET
 
@@ -204,10 +204,10 @@ class Planning:
         if rest:
             self._wakeup.plan_in(rest)
 
-    def _count(self, snapshot: Snapshot, decision: Plan, changes: list[Change]) -> None:
+    def _count(self, snapshot: Snapshot, decision: Plan, changes: list[EntryChange]) -> None:
         """What of a plan was committed."""
         committed = {change.after.uid for change in changes}
         preempted = [p for p in decision.preempted if p.victim in committed]
-        self._metrics.preempted(preempted, self._books.cluster_queue)
+        self._metrics.preempted(preempted, self._leader_state.cluster_queue)
         started = [a for a in decision.admitted if a.uid in committed]
         self._metrics.fleet.started(spreads(snapshot, started, self._cache))

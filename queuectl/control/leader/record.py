@@ -6,14 +6,14 @@ from collections import Counter
 from collections.abc import Iterable
 
 from queuectl.domain.decisions import Decision
-from queuectl.domain.ledger import Change, State
+from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
 
 
 def record_of(
-    snapshot: Snapshot, plan: Plan, changes: Iterable[Change], seconds: float
+    snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange], seconds: float
 ) -> Decision | None:
     """What one cycle decided; None when nothing of it is worth a line of history.
 

@@ -24,8 +24,8 @@ from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.settings import Settings
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.errors import BadInput
-from queuectl.domain.events import Asked
-from queuectl.domain.ledger import Change, State
+from queuectl.domain.events import CommandReceived
+from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import Delta
 from queuectl.domain.words import counted
@@ -121,31 +121,31 @@ async def _listed(mirror: Mirror, store: Store, cluster: Cluster) -> asyncio.Tas
 async def _written(
     mirror: Mirror, store: Store, settings: Settings, clock: Clock, epoch: int
 ) -> Recovered:
-    books = LeaderState(
+    leader_state = LeaderState(
         mirror,
         settings.solver.limits,
         settings.unschedulable_seconds,
         clock,
         look_fresh_seconds=settings.utilization.fresh_seconds,
     )
-    books.load(await store.load())
+    leader_state.load(await store.load())
     left_alone: list[str] = []
     for _ in range(_ROUNDS):
-        seen = books.observer.look(books.config, clock())
-        left_alone += books.observer.told
-        books.observer.told.clear()
+        seen = leader_state.observer.observe(leader_state.config, clock())
+        left_alone += leader_state.observer.log_messages
+        leader_state.observer.log_messages.clear()
         changes = [_kept(change, mirror, clock()) for change in seen.changes]
         if not changes:
             break
-        marked = books.marked(changes)
+        marked = leader_state.marked(changes)
         await store.commit(marked, epoch=epoch, revision=None, cycle=0)
-        books.take_in(marked)
+        leader_state.take_in(marked)
         mirror.touched |= {change.after.uid for change in marked}
-    states = Counter(entry.state for entry in books.ledger)
+    states = Counter(entry.state for entry in leader_state.ledger)
     return Recovered({state: states[state] for state in State if states[state]}, tuple(left_alone))
 
 
-def _kept(change: Change, mirror: Mirror, now: float) -> Change:
+def _kept(change: EntryChange, mirror: Mirror, now: float) -> EntryChange:
     """Held or deactivated still, where the object says so and the gang is new to the ledger."""
     job = mirror.jobs.get(change.after.uid)
     found = _KEPT.match(job.status) if job is not None and change.before is None else None
@@ -160,4 +160,4 @@ def _kept(change: Change, mirror: Mirror, now: float) -> Change:
     # The cluster does not say whether a person who held it was an admin, so only an admin ends that.
     person = found["code"] in (Code.HELD, Code.DEACTIVATED)
     command = Command(0, change.after.uid, action, BY, "", now, admin=person)
-    return joined(change, handle(change.after, Asked(command), now)) or change
+    return joined(change, handle(change.after, CommandReceived(command), now)) or change

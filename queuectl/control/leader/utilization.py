@@ -11,7 +11,7 @@ import structlog
 from queuectl.control.ports import Clock, UseSource
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.utilization import GangUse, Look, PodKey, Trouble, UseState
+from queuectl.domain.utilization import GangUse, PodKey, Sample, SourceFault, UseState
 from queuectl.state.gpu_holders import HeldGang, held_gangs
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -76,16 +76,16 @@ class UseWatch:
         self._metrics.trust(self._source.trusts)
         try:
             while True:
-                put(await self.look(held_gangs(self._mirror, ledger(), config(), borrowing())))
+                put(await self.sample(held_gangs(self._mirror, ledger(), config(), borrowing())))
                 await asyncio.sleep(self._every)
         finally:
             self._metrics.forget()
 
-    async def look(self, gangs: Sequence[HeldGang]) -> dict[str, GangUse]:
+    async def sample(self, gangs: Sequence[HeldGang]) -> dict[str, GangUse]:
         """What each of them does now, by uid."""
         began, at = time.perf_counter(), self._clock()
         known = {pod.key for gang in gangs for pod in gang.pods}
-        wrong: Mapping[Trouble, int]
+        wrong: Mapping[SourceFault, int]
         try:
             async with asyncio.timeout(self._patience):
                 recent, longer = await self._ask(gangs, at, known)
@@ -93,7 +93,7 @@ class UseWatch:
             why = str(error) or f"no answer within {self._patience:.0f} s"
             log.warning("utilization_unknown", why=why)
             uses = self._tracker.nothing(gangs, at, why)
-            wrong = {Trouble.UNREACHABLE: max(1, len(known))}
+            wrong = {SourceFault.UNREACHABLE: max(1, len(known))}
         else:
             uses = await asyncio.to_thread(self._tracker.judge, gangs, recent, longer)
             wrong = troubles(gangs, recent, self._scrape)
@@ -109,11 +109,11 @@ class UseWatch:
 
     async def _ask(
         self, gangs: Sequence[HeldGang], at: float, known: Collection[PodKey]
-    ) -> tuple[Look, dict[float, Look]]:
+    ) -> tuple[Sample, dict[float, Sample]]:
         """What they did lately; over longer windows only where somebody may be idle or stuck."""
-        recent = await self._source.look(self._window, at, known)
+        recent = await self._source.sample(self._window, at, known)
         windows = self._tracker.windows(gangs, recent)
-        return recent, {window: await self._source.look(window, at, known) for window in windows}
+        return recent, {window: await self._source.sample(window, at, known) for window in windows}
 
     def _tell_untrusted(self, jobs: tuple[str, ...]) -> None:
         """Say it once: a set-up that is not finished, or a tenant who names the pods of others."""

@@ -16,10 +16,10 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.objects.configuration.queue_config import build
-from queuectl.state.freeze import Freezer
+from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
+from queuectl.state.migration_budget import MigrationBudget
 from queuectl.state.mirror import Mirror
-from queuectl.state.spending import Spending
 from queuectl.state.usage import Usage
 
 
@@ -37,7 +37,7 @@ class Standby:
         self._clock = clock
         self.ledger = Ledger()
         self._usage = Usage(mirror, self.ledger)
-        self._freezer = Freezer(mirror, self.ledger, self._usage)
+        self._snapshot_builder = SnapshotBuilder(mirror, self.ledger, self._usage)
         self._loaded: Loaded | None = None
         self._stated = self._config = QueueConfig()
         self._turns_at: float | None = None  # when an override begins or ends next
@@ -60,8 +60,8 @@ class Standby:
             self._turns_at = next_boundary(self._stated, now)
         self._adopt(loaded)
         return replace(
-            self._freezer.freeze(self._config, now, self._limits),
-            moved_work=Spending(loaded.spent).by_queue(now),
+            self._snapshot_builder.freeze(self._config, now, self._limits),
+            moved_work=MigrationBudget(loaded.spent).by_queue(now),
             past_use=past_use(loaded.used, self._config),
         )
 
@@ -72,7 +72,7 @@ class Standby:
     def _adopt(self, loaded: Loaded) -> None:
         gone = {entry.uid for entry in self.ledger} - {entry.uid for entry in loaded.entries}
         for uid in gone:
-            self._freezer.forget(uid)
+            self._snapshot_builder.forget(uid)
         self.ledger.replace(loaded.entries)
         self._usage.refresh_all()
         self._loaded = loaded

@@ -141,12 +141,12 @@ class Viewer:
         if self._seen is not None and self._seen[0] > since:
             return self._seen[1]
         began = _now()
-        books = self._leading()
-        if books is not None:
+        leader_state = self._leading()
+        if leader_state is not None:
             self._standby = None
-            uses = _present(books.gang_uses, books.ledger)
+            uses = _present(leader_state.gang_uses, leader_state.ledger)
             seen: ClusterView | None = ClusterView(
-                books.snapshot(seek_room=True), uses, functools.cache(books.unmanaged)
+                leader_state.snapshot(seek_room=True), uses, functools.cache(leader_state.unmanaged)
             )
         else:
             seen = await self._copied()

@@ -15,8 +15,8 @@ from queuectl.domain.errors import TookTooLong
 from queuectl.domain.ledger import Document
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.what_if import Trial
-from queuectl.objects.files.what_if import Around, Changed, WhatIf, changed
+from queuectl.domain.what_if import WhatIfResult
+from queuectl.objects.files.what_if import ChangedSnapshot, ReadingContext, WhatIf, changed
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
@@ -31,7 +31,7 @@ LOOKED_INTO: Final = 3  # submitted gangs that wait and are told why
 _log = structlog.get_logger()
 
 
-class Configured(Protocol):
+class ConfigurationSource(Protocol):
     """Where the configuration is."""
 
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
@@ -44,7 +44,7 @@ class WhatIfPlanner:
     def __init__(
         self,
         look: Callable[[], Awaitable[ClusterView | None]],
-        store: Configured,
+        store: ConfigurationSource,
         mirror: Mirror,
         throttle: PlannerThrottle,
         cache: PlannerCache,
@@ -56,7 +56,7 @@ class WhatIfPlanner:
         self._throttle = throttle
         self._cache = cache
 
-    async def try_out(self, asked: WhatIf) -> Trial | None:
+    async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
         """What would be after a change; None while this process does not know yet what there is.
 
         Raises:
@@ -67,12 +67,12 @@ class WhatIfPlanner:
         async with self._throttle.turn():
             return await self._answer(asked)
 
-    async def _answer(self, asked: WhatIf) -> Trial | None:
+    async def _answer(self, asked: WhatIf) -> WhatIfResult | None:
         seen = await self._look()
         if seen is None:
             return None
         _, documents = await self._store.configuration()
-        around = Around(
+        around = ReadingContext(
             priority_values(self._mirror.priority_classes.values()), dict(self._mirror.ranges)
         )
         work = partial(_worked_out, seen.snapshot, documents, asked, around, self._cache)
@@ -86,10 +86,10 @@ def _worked_out(
     snapshot: Snapshot,
     documents: Iterable[Mapping[str, Any]],
     asked: WhatIf,
-    around: Around,
+    around: ReadingContext,
     cache: PlannerCache,
     stop: StopSignal,
-) -> Trial | None:
+) -> WhatIfResult | None:
     """The trial; None when it was cut."""
     done = changed(snapshot, documents, asked, around)
     without = _checked(snapshot, cache, stop)
@@ -98,7 +98,7 @@ def _worked_out(
         return None
     excesses = over_quota(done.snapshot, done.snapshot.config)
     old = set(over_quota(snapshot, snapshot.config))
-    return Trial(
+    return WhatIfResult(
         before=snapshot,
         without=without,
         after=done.snapshot,
@@ -124,7 +124,7 @@ def _checked(snapshot: Snapshot, cache: PlannerCache, stop: StopSignal) -> Plan 
 
 
 def _diagnoses(
-    done: Changed, after: Plan, cache: PlannerCache, stop: StopSignal
+    done: ChangedSnapshot, after: Plan, cache: PlannerCache, stop: StopSignal
 ) -> dict[str, Diagnosis]:
     """Of the first submitted gangs that wait for something else than victims on their way out."""
     new = set(done.submitted)

@@ -18,7 +18,7 @@ from queuectl.objects.configuration.admissibility import standing
 from queuectl.objects.files.assignments import Assigned
 from queuectl.objects.files.charging import charge
 from queuectl.objects.files.gangs import Gang, merged, owned
-from queuectl.objects.files.placements import Seats
+from queuectl.objects.files.placements import FreeCapacity
 from queuectl.objects.files.slots import GivenPod, Owners, Slots
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.times import format_time
@@ -154,7 +154,7 @@ class Assembly:
 
         An admission that names no domain uses none either, as in Kueue: its pods count where they are given.
         """
-        seats: Seats | None = None
+        seats: FreeCapacity | None = None
         for gang in running:
             held = slots.held[gang.uid]
             for podset in gang.podsets if gang.assigned and not gang.leaving else ():
@@ -168,7 +168,7 @@ class Assembly:
                     or not self._on_nodes(assigned.flavors)
                 ):
                     continue
-                seats = seats or Seats(self._fleet, self._used(running, slots))
+                seats = seats or FreeCapacity(self._fleet, self._used(running, slots))
                 known = (self._queues.flavors.get(name) for name in assigned.flavors.values())
                 flavors = {flavor.name: flavor for flavor in known if flavor is not None}
                 found = seats.seat(podset, missing, assigned, flavors.values())

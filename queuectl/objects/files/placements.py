@@ -17,7 +17,7 @@ from queuectl.objects.files.assignments import Assigned
 
 
 @dataclass
-class Seats:
+class FreeCapacity:
     """What is free of each ready node, less what was seated so far."""
 
     fleet: Fleet

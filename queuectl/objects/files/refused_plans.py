@@ -41,7 +41,7 @@ _OF_PLACES: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenRule:
     """A rule that the plan broke: its name, by whom or where (uid, node or queue), and a sentence."""
 
     rule: str
@@ -65,7 +65,7 @@ class Refused:
     format: str
     version: str
     redacted: bool
-    broken: tuple[Broken, ...]
+    broken: tuple[BrokenRule, ...]
     snapshot: Snapshot
     plan: bytes
 
@@ -94,7 +94,7 @@ def plan_bytes(plan: Plan) -> bytes:
     return _encode(plan)
 
 
-def pack(snapshot: Snapshot, plan: Plan, broken: Iterable[Broken]) -> bytes:
+def pack(snapshot: Snapshot, plan: Plan, broken: Iterable[BrokenRule]) -> bytes:
     """A file with all names."""
     refused = Refused(FORMAT, version("queuectl"), False, tuple(broken), snapshot, plan_bytes(plan))
     return gzip.compress(_encode(refused), mtime=0)
@@ -143,7 +143,9 @@ def redact(content: bytes) -> bytes:
     redacted = replace(
         refused,
         redacted=True,
-        broken=tuple(Broken(one.rule, subjects.get(one.subject, ""), "") for one in refused.broken),
+        broken=tuple(
+            BrokenRule(one.rule, subjects.get(one.subject, ""), "") for one in refused.broken
+        ),
         snapshot=_renamed(refused.snapshot, names),
         plan=plan_bytes(_renamed(_read_plan(refused.plan), names)),
     )

@@ -56,7 +56,7 @@ from queuectl.objects.times import time_or_none
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SnapshotInput:
     """A Snapshot, and what was not taken into it.
 
     Attributes:
@@ -80,7 +80,7 @@ class _Input(Parts):
     slotless: list[str] = field(default_factory=list)  # Nodes that state no number of pods
 
 
-def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Given:
+def read_snapshot(documents: Iterable[Document], now: float | None = None) -> SnapshotInput:
     """Everything a plan may look at, from files.
 
     Args:
@@ -113,7 +113,7 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Gi
     given.warnings.extend(_unplaced(snapshot))
     evicted = tuple(drained(snapshot))
     snapshot = leaving(snapshot, {eviction.uid for eviction in evicted})
-    return Given(snapshot, tuple(given.ignored), tuple(given.warnings), evicted)
+    return SnapshotInput(snapshot, tuple(given.ignored), tuple(given.warnings), evicted)
 
 
 def drained(snapshot: Snapshot) -> Iterator[Eviction]:

@@ -58,7 +58,7 @@ class WhatIf:
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
+class ReadingContext:
     """What a snapshot does not hold and the reading of jobs needs.
 
     Attributes:
@@ -71,7 +71,7 @@ class Around:
 
 
 @dataclass(frozen=True, slots=True)
-class Changed:
+class ChangedSnapshot:
     """The snapshot afterwards.
 
     Attributes:
@@ -89,8 +89,8 @@ def changed(
     snapshot: Snapshot,
     documents: Iterable[Mapping[str, Any]],
     asked: WhatIf,
-    around: Around,
-) -> Changed:
+    around: ReadingContext,
+) -> ChangedSnapshot:
     """The snapshot after what is asked.
 
     Args:
@@ -112,7 +112,7 @@ def changed(
     after = replace(after, pending=(*after.pending, *new))
     evicted = tuple(drained(after))
     after = leaving(after, {eviction.uid for eviction in evicted})
-    return Changed(after, tuple(p.workload.uid for p in new), evicted, tuple(warnings))
+    return ChangedSnapshot(after, tuple(p.workload.uid for p in new), evicted, tuple(warnings))
 
 
 def _fleet(fleet: Fleet, asked: WhatIf) -> Fleet:
@@ -201,7 +201,7 @@ def _bereft(gang: Admitted, nodes: frozenset[str]) -> Admitted:
 
 
 def _submitted(
-    snapshot: Snapshot, asked: WhatIf, around: Around, warnings: list[str]
+    snapshot: Snapshot, asked: WhatIf, around: ReadingContext, warnings: list[str]
 ) -> tuple[Pending, ...]:
     """The jobs as they would stand in line, behind all that have the same priority."""
     gangs = []

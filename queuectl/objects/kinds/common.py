@@ -24,7 +24,7 @@ NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SpecFields:
     """What a kind read from its spec; fields as in JobRecord."""
 
     podsets: tuple[PodSet, ...] = ()
@@ -42,7 +42,7 @@ def read_job(
     suspended: bool,
     outcome: Outcome | None,
     own_priority_class: str | None,
-    ask: Callable[[], Asked],
+    ask: Callable[[], SpecFields],
     kueue: bool,
     strict: bool,
 ) -> JobRecord:
@@ -64,7 +64,7 @@ def read_job(
         MalformedError: only when ``strict``.
     """
     error: RequestError | None = None
-    asked = Asked()
+    asked = SpecFields()
     try:
         asked = ask()
         _check_labels(meta, kueue)

@@ -13,7 +13,7 @@ from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import (
     NO_COUNTS,
-    Asked,
+    SpecFields,
     attempt_frame,
     holds,
     notice,
@@ -139,7 +139,7 @@ def _outcome(conditions: list[Condition]) -> Outcome | None:
 
 def _ask(
     spec: JobSpec, status: JobStatus, annotations: Mapping[str, str] | None, kueue: bool
-) -> Asked:
+) -> SpecFields:
     running = 1 if spec.parallelism is None else spec.parallelism
     check_count(running, "spec.parallelism")
     parallelism = _asked_parallelism(annotations, running)
@@ -167,8 +167,8 @@ def _ask(
     left = min(_left(completions, count, status), running)
     expected = ((PODSET, left),) if left < count else ()
     if podset.min_count is None and parallelism == running:
-        return Asked((podset,), expected)
-    return Asked((podset,), expected, Parallelism(parallelism, parallelism > running, follow))
+        return SpecFields((podset,), expected)
+    return SpecFields((podset,), expected, Parallelism(parallelism, parallelism > running, follow))
 
 
 def _least(annotations: Mapping[str, str] | None, count: int, kueue: bool) -> int | None:

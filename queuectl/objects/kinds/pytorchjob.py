@@ -19,7 +19,7 @@ from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kinds.common import (
     NO_COUNTS,
-    Asked,
+    SpecFields,
     attempt_frame,
     holds,
     notice,
@@ -177,7 +177,7 @@ def _templates(record: JobRecord, attempt: int) -> dict[str, Any]:
     }
 
 
-def _ask(spec: PyTorchSpec, policy: RunPolicy, kueue: bool) -> Asked:
+def _ask(spec: PyTorchSpec, policy: RunPolicy, kueue: bool) -> SpecFields:
     replicas = spec.pytorch_replica_specs or {}
     path = "spec.pytorchReplicaSpecs"
     for name in replicas:
@@ -207,7 +207,7 @@ def _ask(spec: PyTorchSpec, policy: RunPolicy, kueue: bool) -> Asked:
     if "Master" in replicas:
         podsets = [_with_init(p) if p.name == _TYPES["Worker"] else p for p in podsets]
     # The operator keeps a replica that succeeded, unless the job is elastic: then a restart may bring it back.
-    return Asked(tuple(podsets), followed=spec.elastic_policy is not None)
+    return SpecFields(tuple(podsets), followed=spec.elastic_policy is not None)
 
 
 def _with_init(worker: PodSet) -> PodSet:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from queuectl.domain.pastuse import Account, Scope, Used
+from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.quantity import CPU, QuantityError, exact_quantity
 from queuectl.objects.documents import Document
 from queuectl.objects.kubernetes.wire import Meta, Quantity, Wire
@@ -47,7 +47,7 @@ def read_used(documents: Iterable[Document]) -> tuple[Used, ...]:
     Raises:
         DocumentError: an amount is none.
     """
-    used: dict[Account, Used] = {}
+    used: dict[PastUseAccount, Used] = {}
     for document in documents:
         if document.kind != "LocalQueue":
             continue
@@ -56,9 +56,9 @@ def read_used(documents: Iterable[Document]) -> tuple[Used, ...]:
         if not amounts:
             continue
         namespace, name = queue.metadata.namespace or "default", queue.metadata.name
-        own = Account.of_local_queue(namespace, name)
+        own = PastUseAccount.of_local_queue(namespace, name)
         used[own] = Used(own, at, amounts)
-        whole = Account(Scope.CLUSTER_QUEUE, queue.spec.cluster_queue)
+        whole = PastUseAccount(AccountScope.CLUSTER_QUEUE, queue.spec.cluster_queue)
         known = used.get(whole) or Used(whole, at)
         used[whole] = Used(whole, max(at, known.at), _plus(known.amounts, amounts))
     return tuple(used.values())

@@ -19,9 +19,16 @@ import numpy as np
 import structlog
 
 from queuectl.domain.errors import SourceUnavailable
-from queuectl.domain.utilization import Look, PodKey, PodUse
-from queuectl.telemetry.signal.names import HONORED, NVIDIA, SLICE, UID, Gauge, Names
-from queuectl.telemetry.signal.rings import TENSOR, Holder, Measured, Ring, Sampled, highest
+from queuectl.domain.utilization import PodKey, PodUse, Sample
+from queuectl.telemetry.signal.names import HONORED, NVIDIA, SLICE, UID, ExporterNames, Gauge
+from queuectl.telemetry.signal.ring_buffer import (
+    TENSOR,
+    GpuWindow,
+    Holder,
+    RingBuffer,
+    WindowSamples,
+    highest,
+)
 
 log = structlog.get_logger()
 
@@ -42,7 +49,7 @@ class ExporterSource:
         self,
         urls: Sequence[str],
         *,
-        names: Names = NVIDIA,
+        names: ExporterNames = NVIDIA,
         scrape_seconds: float = 30.0,
         keep_seconds: float = 7200.0,
         trust_slices: bool = False,
@@ -66,7 +73,7 @@ class ExporterSource:
         self._slots = max(2, round(keep_seconds / scrape_seconds) + 1)
         self._kept = keep_seconds
         self._trust_slices = trust_slices
-        self._rings: dict[str, Ring] = {}
+        self._rings: dict[str, RingBuffer] = {}
         self._scraped_at: float | None = None
         self._devices: dict[str, int] = {}
         self._http = httpx2.AsyncClient(
@@ -84,12 +91,12 @@ class ExporterSource:
         """Give back the connections."""
         await self._http.aclose()
 
-    async def look(
+    async def sample(
         self,
         window: float,
         at: float,
         known: Collection[PodKey],  # noqa: ARG002 - only a Prometheus has two ways to name pods
-    ) -> Look:
+    ) -> Sample:
         """What is known over the ``window`` seconds before ``at`` (unix seconds); scrapes once for each ``at``.
 
         Raises:
@@ -98,7 +105,7 @@ class ExporterSource:
         if at != self._scraped_at:
             await self._scrape_all(at)
             self._scraped_at = at
-        return await asyncio.to_thread(self._look, window, at)
+        return await asyncio.to_thread(self._sample, window, at)
 
     async def _scrape_all(self, at: float) -> None:
         slots = asyncio.Semaphore(_AT_ONCE)
@@ -141,7 +148,7 @@ class ExporterSource:
             self._devices[url] = len(devices)
             ring = self._rings.get(url)
             if ring is None:
-                ring = self._rings[url] = Ring(self._slots)
+                ring = self._rings[url] = RingBuffer(self._slots)
             ring.add(at, scraped)
 
     def _parse(
@@ -175,14 +182,14 @@ class ExporterSource:
             told.get(SLICE, ""),
         )
 
-    def _look(self, window: float, at: float) -> Look:
-        pods: dict[tuple[str, str, str], dict[tuple[str, ...], Measured]] = {}
+    def _sample(self, window: float, at: float) -> Sample:
+        pods: dict[tuple[str, str, str], dict[tuple[str, ...], GpuWindow]] = {}
         holding: dict[tuple[str, ...], set[PodKey]] = {}
         for ring in self._rings.values():
             inside = np.flatnonzero((ring.times > at - window) & (ring.times <= at))
             if not len(inside) or not ring.rows:
                 continue
-            seen = Sampled(ring.values[:, :, inside], ring.times[inside])
+            seen = WindowSamples(ring.values[:, :, inside], ring.times[inside])
             for holder, row in ring.rows.items():
                 if seen.newest[row, :TENSOR].max() == self._scraped_at:
                     holding.setdefault(holder.device, set()).add((holder.namespace, holder.pod))
@@ -195,11 +202,11 @@ class ExporterSource:
                     )  # of a second exporter, or of one that has moved
                     gpus[holder.device] = measured if other is None else measured.beside(other)
         uses = tuple(self._uses(pods, holding, window))
-        return Look(at, window, window, sum(self._devices.values()), uses)
+        return Sample(at, window, window, sum(self._devices.values()), uses)
 
     def _uses(
         self,
-        pods: Mapping[tuple[str, str, str], Mapping[tuple[str, ...], Measured]],
+        pods: Mapping[tuple[str, str, str], Mapping[tuple[str, ...], GpuWindow]],
         holding: Mapping[tuple[str, ...], Collection[PodKey]],
         window: float,
     ) -> Iterator[PodUse]:

@@ -16,7 +16,7 @@ class Gauge:
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class ExporterNames:
     """The metrics of one vendor's exporter.
 
     Attributes:
@@ -36,7 +36,7 @@ class Names:
     device: tuple[str, ...]
 
 
-NVIDIA: Final = Names(
+NVIDIA: Final = ExporterNames(
     busy=Gauge("DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
     coarse=Gauge("DCGM_FI_DEV_GPU_UTIL", 100.0),
     tensor=Gauge("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"),
@@ -45,7 +45,7 @@ NVIDIA: Final = Names(
     memory_free="DCGM_FI_DEV_FB_FREE",
     device=("Hostname", "UUID", "gpu", "GPU_I_ID"),
 )
-AMD: Final = Names(
+AMD: Final = ExporterNames(
     busy=Gauge("gpu_gfx_activity", 100.0),
     coarse=None,
     tensor=None,
@@ -54,7 +54,7 @@ AMD: Final = Names(
     memory_free="gpu_free_vram",
     device=("hostname", "serial_number", "gpu_id", "gpu_partition_id"),
 )
-VENDORS: Final[Mapping[str, Names]] = {"nvidia": NVIDIA, "amd": AMD}
+VENDORS: Final[Mapping[str, ExporterNames]] = {"nvidia": NVIDIA, "amd": AMD}
 
 UID: Final = "pod_uid"
 SLICE: Final = "vgpu"

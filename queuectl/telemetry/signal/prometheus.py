@@ -13,8 +13,8 @@ import httpx2
 import msgspec
 
 from queuectl.domain.errors import SourceUnavailable
-from queuectl.domain.utilization import Look, PodKey, PodUse
-from queuectl.telemetry.signal.names import HONORED, NVIDIA, RENAMED, UID, Names, PodLabels
+from queuectl.domain.utilization import PodKey, PodUse, Sample
+from queuectl.telemetry.signal.names import HONORED, NVIDIA, RENAMED, UID, ExporterNames, PodLabels
 from queuectl.telemetry.signal.queries import Dialect, Query, Raw, Recorded, Value
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
 
@@ -52,7 +52,7 @@ class PrometheusSource:
         self,
         url: str,
         *,
-        names: Names = NVIDIA,
+        names: ExporterNames = NVIDIA,
         trust: Trust = NVIDIA_TRUST,
         scrape_seconds: float = 30.0,
         labels: PodLabels | None = None,
@@ -101,7 +101,7 @@ class PrometheusSource:
         """Give back the connections."""
         await self._http.aclose()
 
-    async def look(self, window: float, at: float, known: Collection[PodKey]) -> Look:
+    async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
         """What is known over the ``window`` seconds before ``at`` (unix seconds).
 
         Args:
@@ -124,7 +124,7 @@ class PrometheusSource:
                 self._labels, rows, coarse = other, others, coarse_others
         gpus = [_number(sample) for sample in await self._ask(dialect.gpus(window), at)]
         strangers = await self._ask(self._raw.untrusted(), at)
-        return Look(
+        return Sample(
             at=at,
             window=window,
             reach=window + dialect.smear,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from queuectl.telemetry.signal.names import SLICE, UID, Gauge, Names, PodLabels
+from queuectl.telemetry.signal.names import SLICE, UID, ExporterNames, Gauge, PodLabels
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
 
 BUSY_QUANTILE: Final = 0.9
@@ -50,7 +50,7 @@ class Raw:
 
     smear: Final = 0.0
 
-    def __init__(self, names: Names, trust: Trust = NVIDIA_TRUST) -> None:
+    def __init__(self, names: ExporterNames, trust: Trust = NVIDIA_TRUST) -> None:
         self._names = names
         self._trust = trust
 

@@ -14,7 +14,7 @@ from queuectl.api.kinds import PREFIX as API
 from queuectl.api.problems import Problem
 from queuectl.domain.audit import AuditFilter
 from queuectl.domain.identity import Right
-from queuectl.web.configured import HOME, address_of, key_of
+from queuectl.web.configuration import HOME, address_of, key_of
 from queuectl.web.site import PREFIX, Site, text, whole
 
 PAGE: Final = 100

@@ -18,7 +18,7 @@ from queuectl.domain.identity import Right
 from queuectl.domain.queries import ConfigDocument, DocumentKey
 from queuectl.objects.configuration.links import references
 from queuectl.web.changes import changes_of
-from queuectl.web.configured import (
+from queuectl.web.configuration import (
     BY_PLURAL,
     HOME,
     address_of,
@@ -40,7 +40,7 @@ _DONE: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ObjectRow:
     """An object in the list."""
 
     name: str
@@ -49,7 +49,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Shelf:
+class KindListing:
     """The objects of a kind.
 
     Attributes:
@@ -59,7 +59,7 @@ class Shelf:
     """
 
     kind: ConfigKind
-    rows: tuple[Row, ...]
+    rows: tuple[ObjectRow, ...]
     found: int
     may_add: bool
 
@@ -133,7 +133,7 @@ async def editor(
     *,
     stored: ConfigDocument | None = None,
     status: int = 200,
-    **told: Any,
+    **context: Any,
 ) -> Response:
     """The page of an object: its text, to be changed by who may.
 
@@ -143,7 +143,7 @@ async def editor(
         draft: what is in the editor.
         stored: the object as it is, when that is what is shown.
         status: of the answer.
-        told: what became of the draft; see config_object.html.
+        context: what became of the draft; see config_object.html.
     """
     key = draft.key
     may_write, may_delete = (
@@ -171,7 +171,7 @@ async def editor(
         "check": CHECK,
         "value_text": value_text,
         "address_of": address_of,
-        **told,
+        **context,
     }
     sight = await site.sight(request)
     return site.page(request, "config_object.html", sight, status=status, still=True, **page)
@@ -205,14 +205,14 @@ async def _list(site: Site, request: Request) -> Response:
     )
 
 
-async def _shelf(site: Site, request: Request, kind: ConfigKind, q: str) -> Shelf | None:
+async def _shelf(site: Site, request: Request, kind: ConfigKind, q: str) -> KindListing | None:
     """The objects of a kind that fit; None where who asks may see none of this kind."""
     stored = await _seen(site, request, kind)
     if stored is None:
         return None
     found = [one for one in stored if q in _searched(one)]
     may_add = await _may_add(site, request, kind) and not (kind.single and stored)
-    return Shelf(kind, tuple(map(_row, found[:SHOWN])), len(found), may_add)
+    return KindListing(kind, tuple(map(_row, found[:SHOWN])), len(found), may_add)
 
 
 async def _seen(
@@ -242,10 +242,10 @@ def _searched(stored: ConfigDocument) -> str:
     return f"{name} {orjson.dumps(dict(stored.document)).decode()}".lower()
 
 
-def _row(stored: ConfigDocument) -> Row:
+def _row(stored: ConfigDocument) -> ObjectRow:
     key = stored.key
     name = f"{key.namespace}/{key.name}" if key.namespace else key.name
-    return Row(name, address_of(key), line_of(stored.document))
+    return ObjectRow(name, address_of(key), line_of(stored.document))
 
 
 def _kind(plural: str) -> ConfigKind:

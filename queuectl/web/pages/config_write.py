@@ -18,14 +18,14 @@ from starlette.routing import Route
 from queuectl.api.auth.audit import done, stands_for
 from queuectl.api.auth.layers import CHECK
 from queuectl.api.documents import Documents
+from queuectl.api.dry_run import changes_of, dry_run_removal, excess_views, seen_excesses
 from queuectl.api.preconditions import etag
 from queuectl.api.problems import Problem, ProblemType, wrong_document
-from queuectl.api.rehearsal import changes_of, excess_views, rehearse_removal, seen_excesses
 from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_LINE, ConfigDocument, DocumentKey
 from queuectl.web.access_scope import AccessScope
-from queuectl.web.configured import (
+from queuectl.web.configuration import (
     HOME,
     address_of,
     key_of,
@@ -48,7 +48,7 @@ _EDITED: Final = "The text was changed after it was checked, so nothing is appli
 
 
 @dataclass(frozen=True, slots=True)
-class Meanwhile:
+class ConcurrentEdit:
     """What became of an object after its text was taken into the editor.
 
     Attributes:
@@ -149,12 +149,12 @@ async def _check(
     documents = _documents(site, key)
     meanwhile = None
     try:
-        checked = await documents.rehearsed(request, key, given, *draft.conditions)
+        checked = await documents.dry_run_of(request, key, given, *draft.conditions)
     except Problem as problem:
         if problem.kind is not ProblemType.PRECONDITION_FAILED:
             raise
         done(request, problem.detail)
-        checked = await documents.rehearsed(request, key, given, None, None)
+        checked = await documents.dry_run_of(request, key, given, None, None)
         present = await site.store.get_config(key)
         meanwhile = await _meanwhile(site, request, draft, present, checked)
         draft = _over(draft, key, present)
@@ -184,20 +184,20 @@ async def _meanwhile(
     draft: Draft,
     present: ConfigDocument | None,
     checked: Mapping[str, Any],
-) -> Meanwhile:
+) -> ConcurrentEdit:
     if present is None or draft.version is None:
-        return Meanwhile(gone=present is None, appeared=present is not None, changes=[])
+        return ConcurrentEdit(gone=present is None, appeared=present is not None, changes=[])
     try:
         base = await site.bodies.yaml(request, draft.base)
     except (
         Problem
     ):  # no editor sent that; what the draft would do to the object is told all the same
-        return Meanwhile(gone=False, appeared=False, changes=[])
+        return ConcurrentEdit(gone=False, appeared=False, changes=[])
     changes = changes_of(base, present.document)
     typed = {change["field"] for change in changes_of(base, checked["object"])}
     undone = {change["field"] for change in checked["changes"]}
     words = {name: _BOTH if name in typed else _UNDONE for name in undone}
-    return Meanwhile(gone=False, appeared=False, changes=changes, marks=words)
+    return ConcurrentEdit(gone=False, appeared=False, changes=changes, marks=words)
 
 
 async def _apply(site: Site, request: Request, key: DocumentKey, draft: Draft) -> Response:
@@ -236,7 +236,7 @@ async def _before_deletion(
     """The page that says what would follow. ``changed``: the object is no longer as it was when that was asked first."""
     await site.guard.require(request, right_to("delete", key))
     stored = await stored_as(site, key)
-    removal = await rehearse_removal(key, site.store, site.diagnoser)
+    removal = await dry_run_removal(key, site.store, site.diagnoser)
     over = await seen_excesses(site.guard, request, removal.excesses)
     sight = await site.sight(request)
     holds, waits = await _users(site, sight, key)

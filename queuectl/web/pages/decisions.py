@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.domain.decisions import Decided
+from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.identity import Right
 from queuectl.web.ports import PageStore
 from queuectl.web.site import PREFIX, Site, whole
@@ -39,7 +39,7 @@ def routes(site: Site) -> list[Route]:
         await site.guard.require(request, Right("get", "decisions"))
         decided = await _asked_for(site, request)
         after = whole(request, "after")
-        steps, next_after = await site.teller.decided(request, decided, after)
+        steps, next_after = await site.presenter.decided(request, decided, after)
         return site.page(
             request,
             "decision.html",
@@ -70,7 +70,7 @@ def routes(site: Site) -> list[Route]:
     ]
 
 
-async def _deciding(store: PageStore, line: int) -> Decided | None:
+async def _deciding(store: PageStore, line: int) -> StoredDecision | None:
     """The record that has this line of history, or None. Records and lines rise together, so halving finds it."""
     newest = await store.decisions(limit=1)
     low, high = (
@@ -89,7 +89,7 @@ async def _deciding(store: PageStore, line: int) -> Decided | None:
     return None
 
 
-async def _asked_for(site: Site, request: Request) -> Decided:
+async def _asked_for(site: Site, request: Request) -> StoredDecision:
     """The one of the path. Raises Problem when there is none."""
     text = request.path_params["number"]
     number = int(text) if text.isdecimal() and len(text) < 19 else 0

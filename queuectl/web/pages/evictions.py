@@ -38,7 +38,7 @@ class Eviction:
         return f"{self.line.namespace}/{self.line.name}"
 
 
-async def evictions_told(
+async def eviction_rows(
     site: Site,
     request: Request,
     sight: AccessScope,
@@ -50,10 +50,10 @@ async def evictions_told(
     lines = await site.store.evictions(sight.namespaces, before=before, limit=limit)
     favoured = {uid for line in lines if (uid := _favoured(line)) is not None}
     names = await site.store.workload_names(favoured) if favoured else {}
-    told = await site.teller.steps(request, lines)
+    redacted_lines = await site.presenter.steps(request, lines)
     return [
-        _told(veiled, uid, names.get(uid or ""), sight)
-        for veiled, uid in zip(told, map(_favoured, lines), strict=True)
+        _eviction(redacted, uid, names.get(uid or ""), sight)
+        for redacted, uid in zip(redacted_lines, map(_favoured, lines), strict=True)
     ]
 
 
@@ -63,7 +63,7 @@ def _favoured(line: HistoryLine) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _told(line: HistoryLine, uid: str | None, name: str | None, sight: AccessScope) -> Eviction:
+def _eviction(line: HistoryLine, uid: str | None, name: str | None, sight: AccessScope) -> Eviction:
     details = line.reason.details
     visible = name is not None and sight.sees(name.partition("/")[0])
     price, gpus = details.get("lostGpuSeconds"), details.get("gpus")
@@ -82,7 +82,7 @@ def routes(site: Site) -> list[Route]:
     async def log(request: Request) -> Response:
         sight = await site.sight(request)
         before = whole(request, "before") or None
-        found = await evictions_told(site, request, sight, before=before, limit=PAGE + 1)
+        found = await eviction_rows(site, request, sight, before=before, limit=PAGE + 1)
         return site.page(
             request,
             "evictions.html",

@@ -12,7 +12,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.domain.cluster_map import ClusterMap, Layout, Level, NodeOccupancy, Resident
+from queuectl.domain.cluster_map import (
+    ClusterMap,
+    GangOnMap,
+    NodeOccupancy,
+    TopologyLayout,
+    TopologyLevel,
+)
 from queuectl.domain.identity import Right
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.web.access_scope import AccessScope
@@ -48,15 +54,17 @@ class Plan:
         self.cluster_map = cluster_map
         layouts = {layout.name: layout for layout in cluster_map.layouts}
         deepest = max(
-            cluster_map.layouts, key=lambda layout: len(layout.levels), default=Layout("", ())
+            cluster_map.layouts,
+            key=lambda layout: len(layout.levels),
+            default=TopologyLayout("", ()),
         )
         self.layout = layouts.get(topology or "", deepest)
         self.levels = tuple(level.label for level in self.layout.levels)
 
     @property
-    def finest(self) -> Level:
+    def finest(self) -> TopologyLevel:
         """Its smallest domains; none where the topology has single nodes only."""
-        return self.layout.levels[-1] if self.layout.levels else Level("", (), ())
+        return self.layout.levels[-1] if self.layout.levels else TopologyLevel("", (), ())
 
     def path(self, place: int) -> tuple[str, ...]:
         """Where a node stands, from the coarsest level; empty = the topology does not know it."""
@@ -95,7 +103,7 @@ def columns(plan: Plan, sight: AccessScope) -> dict[str, Any]:
     }
 
 
-def _gang(gang: Resident, sight: AccessScope) -> list[Any]:
+def _gang(gang: GangOnMap, sight: AccessScope) -> list[Any]:
     """Name, uid, ClusterQueue, utilization."""
     if not sight.sees(gang.workload.namespace):
         return [ANOTHER_TEAM, "", "", None]

@@ -15,7 +15,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_LINE
 from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.utilization import UseState
-from queuectl.web.pages.evictions import evictions_told
+from queuectl.web.pages.evictions import eviction_rows
 from queuectl.web.pages.queues import quotas_now, rows
 from queuectl.web.site import Site
 
@@ -117,7 +117,7 @@ def routes(site: Site) -> list[Route]:
             oldest=min((t.oldest for t in mine if t.state in IN_LINE), default=None),
             queues=rows(await quotas_now(site), mine, sight),
             longest=longest,
-            evictions=await evictions_told(site, request, sight, limit=_LATEST),
+            evictions=await eviction_rows(site, request, sight, limit=_LATEST),
         )
 
     return [Route("/", overview)]

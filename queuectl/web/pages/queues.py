@@ -17,7 +17,7 @@ from queuectl.domain.queries import IN_LINE, WorkloadFilter
 from queuectl.domain.queue_counts import QueueCounts
 from queuectl.domain.queues import ClusterQueue
 from queuectl.web.access_scope import AccessScope
-from queuectl.web.quotas import Bar, Quotas, quotas_of
+from queuectl.web.quotas import QuotaBar, Quotas, quotas_of
 from queuectl.web.site import Site, whole
 
 PAGE: Final = 100  # waiting gangs shown at once
@@ -31,7 +31,7 @@ class QueueRow:
     """A ClusterQueue in a listing. ``bars``: of GPUs alone where it has any."""
 
     queue: ClusterQueue
-    bars: tuple[Bar, ...]
+    bars: tuple[QuotaBar, ...]
     running: int
     waiting: int
     waiting_gpus: int
@@ -172,7 +172,7 @@ async def _waiting(site: Site, request: Request, name: str, sight: AccessScope) 
     skip = min(whole(request, "skip"), _LAST)
     found = await site.store.waiting(name, sight.namespaces, skip=skip, limit=PAGE + 1)
     return {
-        "waiting": await site.teller.workloads(request, found[:PAGE]),
+        "waiting": await site.presenter.workloads(request, found[:PAGE]),
         "skip": skip,
         "next_skip": skip + PAGE if len(found) > PAGE else None,
     }
@@ -187,6 +187,6 @@ async def _running(site: Site, request: Request, name: str, sight: AccessScope) 
     except BadInput as error:
         raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
     return {
-        "running": await site.teller.workloads(request, page.entries),
+        "running": await site.presenter.workloads(request, page.entries),
         "next_cursor": page.cursor,
     }

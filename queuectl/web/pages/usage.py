@@ -84,7 +84,7 @@ def routes(site: Site) -> list[Route]:
             ways=_ways(accounting),
             accounting=accounting,
             report=report,
-            **await _told(site, sight, report),
+            **await _context(site, sight, report),
         )
 
     return [Route("/usage", usage)]
@@ -122,7 +122,7 @@ def _ways(accounting: Accounting) -> dict[str, str]:
     return {str(by): name for by, name in _BY.items()} | labels
 
 
-async def _told(site: Site, sight: AccessScope, report: Report) -> dict[str, Any]:
+async def _context(site: Site, sight: AccessScope, report: Report) -> dict[str, Any]:
     total = total_of(report)
     rows = sorted(report.rows, key=lambda row: -row.amounts.allocated)
     shown, others = rows[:SHOWN], rows[SHOWN:]

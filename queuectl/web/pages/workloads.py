@@ -19,8 +19,8 @@ from queuectl.domain.queries import IN_LINE, HistoryLine, WorkloadFilter, Worklo
 from queuectl.objects.kinds import KINDS
 from queuectl.web.access_scope import AccessScope
 from queuectl.web.actions import offers
-from queuectl.web.asked import asked_of
-from queuectl.web.placing import seated
+from queuectl.web.ranks import seated
+from queuectl.web.recent_commands import asked_of
 from queuectl.web.site import PREFIX, Site, text, whole
 
 PAGE: Final = 100
@@ -41,7 +41,7 @@ def routes(site: Site) -> list[Route]:
     async def why(request: Request) -> Response:
         """The part of the page that may take seconds of solving."""
         entry, sight = await _seen(site, request)
-        explained = await site.teller.explained(request, entry)
+        explained = await site.presenter.explained(request, entry)
         return site.page(request, "_why.html", sight, entry=entry, explained=explained)
 
     async def asked(request: Request) -> Response:
@@ -91,7 +91,7 @@ async def _list(site: Site, request: Request) -> Response:
         asked=asked,
         found=found,
         states=list(State),
-        workloads=await site.teller.workloads(request, page.entries),
+        workloads=await site.presenter.workloads(request, page.entries),
         next_cursor=page.cursor,
         first="cursor" not in request.query_params,
     )
@@ -132,7 +132,7 @@ async def _seen(site: Site, request: Request) -> tuple[Entry, AccessScope]:
 
 async def _one(site: Site, request: Request) -> Response:
     entry, sight = await _seen(site, request)
-    history = await site.teller.steps(request, await _life(site, entry))
+    history = await site.presenter.steps(request, await _life(site, entry))
     placement = entry.lease.placement if entry.lease is not None else entry.placement
     config = await site.config()
     return site.page(
@@ -140,7 +140,7 @@ async def _one(site: Site, request: Request) -> Response:
         "workload.html",
         sight,
         entry=entry,
-        explained=await site.teller.explained(request, entry, solve=False),
+        explained=await site.presenter.explained(request, entry, solve=False),
         waits=entry.state in IN_LINE,
         seats=seated(placement, await site.picture()) if placement is not None else (),
         planned=entry.lease is not None,

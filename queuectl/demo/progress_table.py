@@ -37,7 +37,7 @@ _RACKS_SHOWN: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class GangRow:
     """One gang at one moment.
 
     Attributes:
@@ -62,11 +62,11 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class TableState:
     """The whole table at one moment; ``racks``: GPUs in use by rack."""
 
     at: float
-    rows: tuple[Row, ...]
+    rows: tuple[GangRow, ...]
     racks: Mapping[str, int]
 
     @property
@@ -90,8 +90,8 @@ def moment(
     workloads: Mapping[str, Mapping[str, Any]],
     nodes: Mapping[str, Node],
     pods: Iterable[PodRecord],
-    before: Moment | None,
-) -> Moment:
+    before: TableState | None,
+) -> TableState:
     """Put together what was read.
 
     Args:
@@ -117,7 +117,7 @@ def moment(
         _row(gang, now, workloads.get(gang.ref), used.get(gang.ref, Counter()), last.get(gang.ref))
         for gang in gangs
     )
-    return Moment(now - began, rows, racks)
+    return TableState(now - began, rows, racks)
 
 
 def _row(
@@ -125,10 +125,10 @@ def _row(
     now: float,
     workload: Mapping[str, Any] | None,
     used: Counter[str],
-    last: Row | None,
-) -> Row:
+    last: GangRow | None,
+) -> GangRow:
     if workload is None:
-        return Row(gang, 0, None)
+        return GangRow(gang, 0, None)
     state = State(workload["state"])
     where, pods = _where(used), used.total()
     if last is not None and not state.waiting and pods < last.pods:
@@ -139,7 +139,9 @@ def _row(
     code, why = ("", "") if plain else (reason["code"], reason["message"])
     if use.get("state") == UseState.IDLE:
         code, why = use["state"], use["message"]
-    return Row(gang, workload["priority"], state, where, pods, _waited(workload, now), code, why)
+    return GangRow(
+        gang, workload["priority"], state, where, pods, _waited(workload, now), code, why
+    )
 
 
 def _where(racks: Mapping[str, int]) -> str:
@@ -156,7 +158,7 @@ def _waited(workload: Mapping[str, Any], now: float) -> float:
     return max(0.0, end - queued)
 
 
-class Board:
+class ProgressTable:
     """Shows one moment after the other: a table that lives on a terminal, lines of what changed elsewhere."""
 
     def __init__(self, console: Console) -> None:
@@ -174,14 +176,14 @@ class Board:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, now: Moment) -> None:
+    def show(self, now: TableState) -> None:
         """Show it."""
         if self._live is not None:
             self._live.update(_table(now), refresh=True)
         else:
             self._lines(now)
 
-    def _lines(self, now: Moment) -> None:
+    def _lines(self, now: TableState) -> None:
         for row in now.rows:
             told = row.state, row.code == UseState.IDLE
             if row.state is not None and self._shown.get(row.gang.ref) != told:
@@ -192,13 +194,13 @@ class Board:
             self._spoke = now.at
             self._say(now, now.sentence)
 
-    def _say(self, now: Moment, text: str) -> None:
+    def _say(self, now: TableState, text: str) -> None:
         self._console.print(
             f"[{now.at:5.1f} s] {text}", highlight=False, markup=False, soft_wrap=True
         )
 
 
-def _table(now: Moment) -> RenderableType:
+def _table(now: TableState) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for title in ("GANG", "TEAM", "KIND"):
         table.add_column(title, no_wrap=True)

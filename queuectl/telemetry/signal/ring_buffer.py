@@ -28,7 +28,7 @@ class Holder:
     slice: str
 
 
-class Ring:
+class RingBuffer:
     """The last scrapes of one exporter: for each holder, metrics x scrapes, NaN where there was none."""
 
     def __init__(self, slots: int) -> None:
@@ -73,7 +73,7 @@ class Series:
 
 
 @dataclass(slots=True)
-class Measured:
+class GpuWindow:
     """One GPU of one pod in a window."""
 
     busy: Series | None
@@ -88,10 +88,10 @@ class Measured:
         """Of the metric that has more."""
         return max(one.samples for one in (self.busy, self.coarse) if one is not None)
 
-    def beside(self, other: Measured) -> Measured:
+    def beside(self, other: GpuWindow) -> GpuWindow:
         """What two exporters say of one GPU: the fuller record counts, and never with less use than the other shows."""
         fuller, poorer = (self, other) if self.samples >= other.samples else (other, self)
-        return Measured(
+        return GpuWindow(
             _not_below(fuller.busy, poorer.busy),
             _not_below(fuller.coarse, poorer.coarse),
             highest((fuller.tensor, poorer.tensor)),
@@ -114,7 +114,7 @@ def _not_below(one: Series | None, other: Series | None) -> Series | None:
     return replace(one, high=max(one.high, other.high), mean=max(one.mean, other.mean))
 
 
-class Sampled:
+class WindowSamples:
     """What is told of all holders of one exporter in a window, at once: arrays are holders x metrics."""
 
     def __init__(self, values: Floats, times: npt.NDArray[np.float64]) -> None:
@@ -128,7 +128,7 @@ class Sampled:
         latest = np.where(there, times, -np.inf).argmax(axis=-1)
         self._last = np.take_along_axis(values, latest[..., None], axis=-1)[..., 0]
 
-    def of(self, row: int, at: float) -> Measured | None:
+    def of(self, row: int, at: float) -> GpuWindow | None:
         """Of one holder; None where nothing was measured."""
         busy, coarse = self._series(row, BUSY, at), self._series(row, COARSE, at)
         if busy is None and coarse is None:
@@ -139,7 +139,7 @@ class Sampled:
             for metric in (TENSOR, MEMORY_BUSY)
         )
         held = used / (used + free) if used + free > 0 else None  # not where one is NaN
-        return Measured(busy, coarse, tensor, memory_busy, held)
+        return GpuWindow(busy, coarse, tensor, memory_busy, held)
 
     def _series(self, row: int, metric: int, at: float) -> Series | None:
         samples = int(self._samples[row, metric])

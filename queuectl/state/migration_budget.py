@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from queuectl.domain.durations import DAY
-from queuectl.domain.ledger import Change, Spent
+from queuectl.domain.ledger import EntryChange, MigrationCost
 
 
-class Spending:
+class MigrationBudget:
     """Grows with every commit; what is older than a day is forgotten."""
 
-    def __init__(self, known: Iterable[Spent] = ()) -> None:
+    def __init__(self, known: Iterable[MigrationCost] = ()) -> None:
         self._known = list(known)
 
-    def note(self, changes: Iterable[Change]) -> None:
+    def note(self, changes: Iterable[EntryChange]) -> None:
         """Count the moves among some committed changes."""
         for change in changes:
             if change.note is not None:
-                spent = Spent.told_by(change.at, change.note.reason)
+                spent = MigrationCost.from_reason(change.at, change.note.reason)
                 if spent is not None:
                     self._known.append(spent)
 

@@ -17,11 +17,11 @@ from rich.console import Console
 from queuectl.cluster.apply import deploy_folder
 from queuectl.demo import audit, controller, explore, scenario
 from queuectl.demo.audit import Finding
-from queuectl.demo.board import Board, Moment, moment, verdicts
 from queuectl.demo.controller import Controller
 from queuectl.demo.manifests import namespaces
+from queuectl.demo.progress_table import ProgressTable, TableState, moment, verdicts
 from queuectl.demo.recorder import Recorder
-from queuectl.demo.rest import Rest
+from queuectl.demo.rest import ApiConnection
 from queuectl.demo.scenario import Act, Fate, Gang
 from queuectl.demo.steps import Steps
 from queuectl.demo.verdict import measured, reclaimed, scraped, verdict
@@ -173,16 +173,19 @@ def _create_queues(cluster: LocalCluster, served: Controller) -> None:
         account = f"/api/v1/namespaces/{team}/serviceaccounts/default"
         what = f"the service account of {team}"
         wait_until(partial(cluster.client.exists, account), what, _NAMESPACE_SECONDS)
-    with Rest(served.api) as rest:
+    with ApiConnection(served.api) as rest:
         rest.apply(map(scenario.hurried, scenario.configuration()))
 
 
 def _play(console: Console, stage: Stage) -> list[Finding]:
     gangs = scenario.programme()
     console.print(scenario.WHAT_TO_WATCH, highlight=False, soft_wrap=not console.is_terminal)
-    with Recorder(stage.cluster.kubeconfig) as recorder, Rest(stage.controller.api) as rest:
-        show = Show(stage.cluster, rest, recorder, gangs)
-        with Board(console) as board:
+    with (
+        Recorder(stage.cluster.kubeconfig) as recorder,
+        ApiConnection(stage.controller.api) as rest,
+    ):
+        show = DemoRun(stage.cluster, rest, recorder, gangs)
+        with ProgressTable(console) as board:
             late = show.play(board)
         console.print()
         recorder.settle()
@@ -206,11 +209,11 @@ def _play(console: Console, stage: Stage) -> list[Finding]:
 
 
 @dataclass(slots=True)
-class Show:
+class DemoRun:
     """The programme being played: submits each act when its time has come, and looks until all is over."""
 
     cluster: LocalCluster
-    rest: Rest
+    rest: ApiConnection
     recorder: Recorder
     gangs: Sequence[Gang]
     began: float = field(default_factory=time.time)
@@ -218,13 +221,13 @@ class Show:
     uses: dict[str, set[UseState]] = field(default_factory=dict)
     """What the GPUs of each gang were ever said to do, by ``namespace/name``."""
 
-    def play(self, board: Board) -> list[Finding]:
+    def play(self, board: ProgressTable) -> list[Finding]:
         """Play to the end.
 
         Returns:
             A finding that failed when it did not come to an end in time; nothing otherwise.
         """
-        seen: Moment | None = None
+        seen: TableState | None = None
         self._submit(Act.PROLOGUE)
         while True:
             workloads = self.rest.workloads()
@@ -272,7 +275,7 @@ class Show:
         self.cluster.client.create(collection, gang.document)
 
 
-def _preempted(rest: Rest, gang: Gang) -> list[str]:
+def _preempted(rest: ApiConnection, gang: Gang) -> list[str]:
     """Why it was preempted, each time."""
     lines = rest.history(gang.namespace, gang.name)
     told = (line["reason"] for line in lines)

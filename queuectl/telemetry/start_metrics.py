@@ -13,13 +13,13 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.objects.keys import GATE
 from queuectl.planner.order.pending_gangs import ClassKey, PendingGangs
 from queuectl.telemetry.gauges import gauge
-from queuectl.telemetry.lives import START_BUCKETS
-from queuectl.telemetry.standing import pending_status
+from queuectl.telemetry.lifecycle_metrics import START_BUCKETS
+from queuectl.telemetry.workload_gauges import pending_status
 
 _QUEUES: Final = (State.PENDING, State.RESERVED)
 
 
-class Gates:
+class GateMetrics:
     """Pods that are let go to their nodes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import FAILED_START, Code
 
 _GIVEN_UP: Final = (Code.DEACTIVATED, Code.REQUEUING_LIMIT, Code.MAX_EXECUTION_TIME)
@@ -20,7 +20,7 @@ WAIT_BUCKETS: Final = (
 
 
 @dataclass(frozen=True)
-class Scope:
+class MetricScope:
     """By what workloads are told apart: the prefix of the names, the labels, and an entry's values for them."""
 
     prefix: str
@@ -28,16 +28,16 @@ class Scope:
     of: Callable[[Entry], tuple[str, ...]]
 
 
-BY_CLUSTER_QUEUE: Final = Scope("", ("cluster_queue",), lambda entry: (entry.cluster_queue,))
-BY_LOCAL_QUEUE: Final = Scope(
+BY_CLUSTER_QUEUE: Final = MetricScope("", ("cluster_queue",), lambda entry: (entry.cluster_queue,))
+BY_LOCAL_QUEUE: Final = MetricScope(
     "local_queue_", ("name", "namespace"), lambda entry: (entry.queue, entry.namespace)
 )
 
 
-class Lives:
+class LifecycleMetrics:
     """The collectors of one scope."""
 
-    def __init__(self, registry: CollectorRegistry, scope: Scope) -> None:
+    def __init__(self, registry: CollectorRegistry, scope: MetricScope) -> None:
         self._registry = registry
         self._scope = scope
         self._known: set[tuple[str, ...]] = set()
@@ -122,7 +122,7 @@ class Lives:
         """Series of what is counted next may be gone."""
         self._known.clear()
 
-    def count(self, change: Change, priority: str) -> None:
+    def count(self, change: EntryChange, priority: str) -> None:
         """Count one committed change. ``priority``: the workload's priority class, ``""`` for none."""
         before, after = change.before, change.after
         where, code = self._scope.of(after), after.reason.code
@@ -139,7 +139,7 @@ class Lives:
             if code is not told:
                 self._refused.labels(*where, code).inc()
 
-    def _moved(self, change: Change, where: tuple[str, ...], priority: str) -> None:
+    def _moved(self, change: EntryChange, where: tuple[str, ...], priority: str) -> None:
         before, after, at = change.before, change.after, change.at
         was = before.state if before is not None else None
         by = (*where, priority)
@@ -189,7 +189,7 @@ class Lives:
         if first and after.evictions == 0:
             self._reserved_wait.labels(*by).observe(at - after.queued_at)
 
-    def _leaves(self, change: Change, where: tuple[str, ...], priority: str) -> None:
+    def _leaves(self, change: EntryChange, where: tuple[str, ...], priority: str) -> None:
         after = change.after
         reason = after.reason.code
         self._evicted.labels(*where, reason, priority).inc()

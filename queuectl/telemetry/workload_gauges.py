@@ -13,10 +13,10 @@ from typing import Final, TypeAlias
 from prometheus_client import Metric
 from prometheus_client.registry import Collector
 
-from queuectl.domain.ledger import Change, Entry, State
+from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import Code
 from queuectl.telemetry.gauges import Series, gauge
-from queuectl.telemetry.names import Names
+from queuectl.telemetry.names import KnownNames
 
 Where: TypeAlias = tuple[str, str, str, State, Code]
 """ClusterQueue, namespace, LocalQueue, state, reason (of what waits; ``Queued`` of all others)."""
@@ -40,10 +40,10 @@ def pending_status(code: Code) -> str:
     return "active" if code in _IN_LINE else "inadmissible"
 
 
-class Standing(Collector):
+class WorkloadGauges(Collector):
     """Head counts of the ledger. A head that empties stays with 0, so that its gauge says 0 and not nothing."""
 
-    def __init__(self, cohorts: Callable[[str], Iterable[str]], names: Names) -> None:
+    def __init__(self, cohorts: Callable[[str], Iterable[str]], names: KnownNames) -> None:
         """``cohorts`` gives the Cohorts that a ClusterQueue is in; ``names``: which may be shown."""
         self._cohorts = cohorts
         self._names = names
@@ -60,7 +60,7 @@ class Standing(Collector):
             _count(where, owed, refused, entry, 1)
         self._where, self._owed, self._refused = where, owed, refused
 
-    def apply(self, changes: Iterable[Change]) -> None:
+    def apply(self, changes: Iterable[EntryChange]) -> None:
         """Follow what was committed."""
         for change in changes:
             if change.before is not None:

@@ -10,7 +10,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.objects.configuration.catalog import Catalog
 
 
-class Stated:
+class CurrentConfiguration:
     """Of one process. Documents that were written are read in a thread."""
 
     def __init__(self, store: ApiStore) -> None:

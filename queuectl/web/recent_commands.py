@@ -23,7 +23,7 @@ _GROWTH: Final = 1.6
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class CommandLine:
     """A line of it.
 
     Attributes:
@@ -38,7 +38,7 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecentCommands:
     """What is shown, the newest first.
 
     Attributes:
@@ -46,7 +46,7 @@ class Asked:
         look: number of the next look at it; None = everything is answered, or has been looked at long enough.
     """
 
-    wishes: tuple[Wish, ...]
+    lines: tuple[CommandLine, ...]
     newest: int
     look: int | None
 
@@ -58,10 +58,10 @@ class Asked:
     @property
     def answered(self) -> bool:
         """Whether nothing waits any more."""
-        return all(wish.state != "asked" for wish in self.wishes)
+        return all(line.state != "asked" for line in self.lines)
 
 
-async def asked_of(store: PageStore, uid: str, newest: int = 0, looks: int = 0) -> Asked:
+async def asked_of(store: PageStore, uid: str, newest: int = 0, looks: int = 0) -> RecentCommands:
     """What was asked of a workload.
 
     Args:
@@ -70,11 +70,11 @@ async def asked_of(store: PageStore, uid: str, newest: int = 0, looks: int = 0) 
         newest: id of the newest command that the page knows.
         looks: how often the page has looked since it knows that one.
     """
-    wishes = tuple(_wish(command) for command in await _latest(store, uid))
-    known = wishes[0].command.id if wishes else 0
+    lines = tuple(_wish(command) for command in await _latest(store, uid))
+    known = lines[0].command.id if lines else 0
     look = looks + 1 if known == newest else 1
-    asked = Asked(wishes, known, look)
-    return asked if look <= _LOOKS and not asked.answered else Asked(wishes, known, None)
+    asked = RecentCommands(lines, known, look)
+    return asked if look <= _LOOKS and not asked.answered else RecentCommands(lines, known, None)
 
 
 async def _latest(store: PageStore, uid: str) -> tuple[Command, ...]:
@@ -88,14 +88,14 @@ async def _latest(store: PageStore, uid: str) -> tuple[Command, ...]:
     return found[::-1]
 
 
-def _wish(command: Command) -> Wish:
+def _wish(command: Command) -> CommandLine:
     match command.outcome:
         case None:
-            return Wish(_label(command), command, "asked", "")
+            return CommandLine(_label(command), command, "asked", "")
         case outcome if outcome == DONE:
-            return Wish(_label(command), command, "done", "")
+            return CommandLine(_label(command), command, "done", "")
         case outcome:
-            return Wish(_label(command), command, "refused", outcome)
+            return CommandLine(_label(command), command, "refused", outcome)
 
 
 def _label(command: Command) -> str:

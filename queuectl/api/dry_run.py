@@ -26,7 +26,7 @@ Body = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsed:
+class DryRunObject:
     """One document: what would become of it. ``changes`` as the API answers them."""
 
     result: str
@@ -36,10 +36,10 @@ class Rehearsed:
 
 
 @dataclass(frozen=True, slots=True)
-class Rehearsal:
+class DryRun:
     """``excesses`` None: nobody here knows what runs."""
 
-    objects: tuple[Rehearsed, ...]
+    objects: tuple[DryRunObject, ...]
     excesses: Sequence[Excess] | None
 
 
@@ -56,13 +56,13 @@ class Removal:
     excesses: Sequence[Excess] | None
 
 
-async def rehearse(
+async def dry_run_documents(
     request: Request,
     documents: Sequence[Body],
     store: ApiStore,
     diagnoser: Diagnoser | None,
     bodies: Bodies,
-) -> Rehearsal:
+) -> DryRun:
     """Apply documents, all together, to a copy of the stored configuration.
 
     Raises:
@@ -72,13 +72,13 @@ async def rehearse(
     revision, stored = await store.configuration()
     objects, config = await bodies.work(request, partial(_tried, documents, stored, revision))
     if config is None or diagnoser is None:
-        return Rehearsal(objects, None)
-    return Rehearsal(objects, await diagnoser.over_quota(config))
+        return DryRun(objects, None)
+    return DryRun(objects, await diagnoser.over_quota(config))
 
 
 def _tried(
     documents: Sequence[Body], stored: Iterable[Mapping[str, Any]], revision: int
-) -> tuple[tuple[Rehearsed, ...], QueueConfig | None]:
+) -> tuple[tuple[DryRunObject, ...], QueueConfig | None]:
     """What becomes of each, and the configuration with all of them; None where it does not fit together."""
     checked = [validate(document) for document in documents]
     before = {DocumentKey.of(document): document for document in stored}
@@ -94,14 +94,14 @@ def _tried(
     for sentence in dangling(config) if config is not None else ():
         missing[sentence.partition(": ")[0]].append(sentence)
     objects = tuple(
-        _rehearsed(document, before.get(key), (*warnings, *trouble, *missing[str(key)]))
+        _object(document, before.get(key), (*warnings, *trouble, *missing[str(key)]))
         for document, warnings in checked
         for key in [DocumentKey.of(document)]
     )
     return objects, config
 
 
-async def rehearse_removal(
+async def dry_run_removal(
     key: DocumentKey, store: ApiStore, diagnoser: Diagnoser | None
 ) -> Removal:
     """Delete an object from a copy of the stored configuration."""
@@ -129,15 +129,15 @@ def _built(
         return None, (f"not checked together with the other objects: {error}",)
 
 
-def _rehearsed(
+def _object(
     document: Body, before: Mapping[str, Any] | None, warnings: tuple[str, ...]
-) -> Rehearsed:
+) -> DryRunObject:
     unchanged = before is not None and dict(before) == document
     result = "created" if before is None else "unchanged" if unchanged else "configured"
-    return Rehearsed(result, warnings, changes_of(before, document), document)
+    return DryRunObject(result, warnings, changes_of(before, document), document)
 
 
-def applied(one: Rehearsed) -> Body:
+def applied(one: DryRunObject) -> Body:
     """The answer for one document."""
     return {
         "result": one.result,

@@ -31,7 +31,7 @@ from queuectl.api.command_views import (
 from queuectl.api.kinds import PREFIX
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType, wrong_parameter
-from queuectl.api.redaction import veil_of
+from queuectl.api.redaction import redactor_of
 from queuectl.domain.commands import Action, Command, objection, reserved_to_admins
 from queuectl.domain.errors import Conflict
 from queuectl.domain.identity import Right
@@ -42,7 +42,7 @@ P = ProblemType
 Finder = Callable[..., Awaitable[Entry]]  # of the workload that a request names
 
 
-class Desk:
+class CommandService:
     """Takes what is asked of workloads."""
 
     def __init__(self, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None) -> None:
@@ -122,8 +122,8 @@ class Desk:
         if starts is None:
             return preview_view(entry, action, told, None)
         names = await self._store.workload_names(starts) if starts else {}
-        veil = await veil_of(self._guard, request, self._store, names.values())
-        shown = {uid: veil.name(names.get(uid, uid)) for uid in starts}
+        redactor = await redactor_of(self._guard, request, self._store, names.values())
+        shown = {uid: redactor.name(names.get(uid, uid)) for uid in starts}
         views = [starter_view(uid, name) for uid, name in shown.items()]
         return preview_view(entry, action, told, views)
 
