@@ -5,6 +5,7 @@ Groups of rows, each optional but the first three:
 - *podset groups*: every podset group of a group class is in one domain of its required level;
 - *flow*: in each domain, the pods on its nodes are those asked there and those asked above it, level by level to the root;
 - *capacity*: what pods take of a node class is free there, or freed by gangs that leave;
+- *blocked*: what pods a node class holds while one of the gangs that may leave stays (implied in integers);
 - *slices*: pods of a domain of a slice's level make whole slices;
 - *patterns*: in node classes that do not pack by sums, exact rows (:mod:`queuectl.planner.model.patterns`);
 - *exits*: gangs that may leave what they hold. A podset group with an owner is placed if its owner leaves, one without in any case;
@@ -17,7 +18,6 @@ An exit is an integer variable; today it is 0 or 1. What leaves, and what must b
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -25,34 +25,13 @@ from numpy.typing import NDArray
 
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.model.classes import Classes, GroupClass
+from queuectl.planner.model.exits import STAYS, Exits, Terms, add_blocked, add_terms
 from queuectl.planner.model.patterns import Exact, add_exact
 from queuectl.planner.problem.request import ANYWHERE
-from queuectl.planner.problem.topology import Ints, Mask
+from queuectl.planner.problem.topology import Mask
 from queuectl.planner.solver.solver import LARGEST, Model
 
 Row: TypeAlias = dict[int, int]  # node class or domain -> variable
-Terms: TypeAlias = dict[int, int]  # variable -> coefficient
-
-STAYS = -1  # the owner of a podset group that is placed in any case
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Exits:
-    """Gangs that may leave what they hold.
-
-    Attributes:
-        gangs: their numbers.
-        gang: per row, whose it is. Shape (M,).
-        node: per row, where. Shape (M,).
-        use: per row, what it holds there. Shape (R, M).
-        owners: per podset group of the model, the gang that must be placed there if it leaves; STAYS where that depends on none.
-    """
-
-    gangs: Sequence[int]
-    gang: Ints
-    node: Ints
-    use: Ints
-    owners: Sequence[int]
 
 
 class Layer(NamedTuple):
@@ -132,6 +111,10 @@ class ModelBuilder:
     def pod_classes_in(self, node_class: int) -> list[int]:
         """Numbers of the pod classes that may have pods there."""
         return [number for number, row in enumerate(self.pods) if node_class in row]
+
+    def _pods_in(self, node_class: int) -> dict[int, int]:
+        """Pod class to the variable that counts its pods there."""
+        return {number: self.pods[number][node_class] for number in self.pod_classes_in(node_class)}
 
     def most(self, variables: Sequence[int]) -> int:
         """What these variables add up to at most."""
@@ -228,9 +211,9 @@ class ModelBuilder:
                 constant, terms = self._placed(group)
                 before, known = asked.get(0, (0, {}))
                 asked[0] = before + count * constant, known
-                _add(known, terms, count)
+                add_terms(known, terms, count)
             for domain, variable in row.items():
-                _add(asked.setdefault(domain, (0, {}))[1], {variable: 1}, count)
+                add_terms(asked.setdefault(domain, (0, {}))[1], {variable: 1}, count)
         return asked
 
     def _add_slices(self, number: int) -> None:
@@ -246,14 +229,22 @@ class ModelBuilder:
     # Capacity of the node classes.
 
     def _add_capacity(self, exact: Collection[int], *, tight: bool) -> None:
-        classes, freed = self.classes, self._freed()
+        classes, exits = self.classes, self._leaving
+        freed = exits.freed(classes, self.exits) if exits is not None else {}
+        if not classes.pods:
+            return
         most = np.minimum(classes.fits, np.array(classes.asked, dtype=np.int64)[:, None])
         limits = classes.limits(tight=tight)
         binding: Mask = limits.coeffs @ most > limits.most
         for node_class in freed:
             binding[limits.columns < 0, node_class] = False
+        enough = {
+            node_class
+            for node_class, back in freed.items()
+            if add_blocked(self.model, classes, node_class, back, self._pods_in(node_class))
+        }
         for node_class in np.flatnonzero(binding.any(axis=0)).tolist():
-            if node_class in exact:
+            if node_class in exact or node_class in enough:
                 continue
             rows = np.flatnonzero(binding[:, node_class])
             numbers = self.pod_classes_in(node_class)
@@ -265,25 +256,9 @@ class ModelBuilder:
             for at, row, limit in zip(rows.tolist(), coeffs.tolist(), there.tolist(), strict=True):
                 terms = {v: c for v, c in zip(variables, row, strict=True) if c}
                 back = freed.get(node_class, {}).get(int(limits.columns[at]), {})
-                _add(terms, back, -1)
+                add_terms(terms, back, -1)
                 low = -sum(c for c in back.values())
                 self.model.row(list(terms), list(terms.values()), low, limit)
-
-    def _freed(self) -> dict[int, dict[int, Terms]]:
-        """Node class to resource to what exits free there."""
-        freed: dict[int, dict[int, Terms]] = {}
-        exits = self._leaving
-        if exits is None:
-            return freed
-        rows = zip(exits.gang.tolist(), exits.node.tolist(), exits.use.T.tolist(), strict=True)
-        for gang, node, use in rows:
-            node_class = self.classes.class_of(node)
-            if node_class is not None:
-                of_class = freed.setdefault(node_class, {})
-                for column, amount in enumerate(use):
-                    if amount:
-                        _add(of_class.setdefault(column, {}), {self.exits[gang]: 1}, amount)
-        return freed
 
     def _add_exact(self, node_class: int) -> None:
         numbers = self.pod_classes_in(node_class)
@@ -300,7 +275,7 @@ class ModelBuilder:
         coeffs: Terms = {}
         for weight, layer in zip(first, layers, strict=False):
             for variable, coeff in zip(layer.variables, layer.coeffs, strict=True):
-                _add(coeffs, {variable: coeff}, weight)
+                add_terms(coeffs, {variable: coeff}, weight)
         self.model.minimize(list(coeffs), list(coeffs.values()))
 
     # Between placements and values.
@@ -329,11 +304,6 @@ class ModelBuilder:
         if not self.classes.podset_groups[podset_group].on_one_node:
             return node_counts
         return ((node_counts[0][0][:1], np.ones(1, dtype=np.int64)),)
-
-
-def _add(terms: Terms, more: Mapping[int, int], times: int) -> None:
-    for variable, coeff in more.items():
-        terms[variable] = terms.get(variable, 0) + coeff * times
 
 
 def _telling(shares: NDArray[np.float64]) -> Mask:

@@ -2,8 +2,8 @@
 
 - A *pod class* is a shape in one topology.
 - A *group class* is a number of equal podset groups: the same pod classes and counts, topology and required level.
-- A *node class* holds nodes with the same domains in every topology involved and the same eligibility for every shape. A node
-  that a gang may leave is a class of its own.
+- A *node class* holds nodes with the same domains in every topology involved and the same eligibility for every shape. Marks of the
+  caller divide them further, for example by the gangs that may leave them.
 
 Rows of a node class are one per resource, requests within what is free (a relaxation of packing), and for devices the bounds of
 :mod:`queuectl.planner.model.bounds`; where the sizes form a divisor chain they are sufficient.
@@ -11,7 +11,7 @@ Rows of a node class are one per resource, requests within what is free (a relax
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -82,7 +82,7 @@ class Classes:
         free: (R, N).
         nodes: the nodes that may be used; None for all that can hold any of the pods.
         emptied: (R, N) free once all gangs have left that may leave; None: none may.
-        held: nodes that a gang may leave.
+        marks: nodes with different numbers are of different classes; None: all have the same. Shape (N,).
         only: podset group to the one domain of its required level that it may use.
         members: per node class, node indexes.
         fits: pods of each class that fit each node class, (pod classes, node classes).
@@ -93,7 +93,7 @@ class Classes:
     free: Ints
     nodes: Ints | None = None
     emptied: Ints | None = None
-    held: Ints | None = None
+    marks: Ints | None = None
     only: Mapping[int, int] = field(default_factory=dict)
     trees: list[Tree] = field(default_factory=list, init=False)
     pods: list[PodClass] = field(default_factory=list, init=False)
@@ -149,10 +149,10 @@ class Classes:
             self._per_node = {key: np.zeros(room.shape[1], np.int64) for key in shapes}
             for key, row in per_useful.items():
                 self._per_node[key][useful] = row
-        columns = [t.domain[-1][useful] for t in self.trees if t.depth]
+        columns = [t.domain[level][useful] for level, t in self._levels()]
         columns += [shape.eligible[useful].astype(np.int64) for shape in shapes.values()]
-        if self.held is not None:
-            columns.append(np.where(np.isin(useful, self.held), useful + 1, 0))
+        if self.marks is not None:
+            columns.append(self.marks[useful])
         label = _labels(columns, len(useful))
         by_class = np.argsort(label, kind="stable")
         self._starts = np.flatnonzero(np.diff(label[by_class], prepend=-1))
@@ -168,6 +168,15 @@ class Classes:
                 row = per_useful[shape.key][by_class]
                 self.fits[number] = np.add.reduceat(row, self._starts)
         self._there = np.maximum(self.free[:, ordered], 0)
+
+    def _levels(self) -> Iterator[tuple[int, Tree]]:
+        """Per topology, the level whose domains classes keep apart: with marks the finest that is asked for, else the finest."""
+        for number, tree in enumerate(self.trees):
+            asked = [group.level for group in self.groups if group.tree == number]
+            asked += [level for shape, of in self.pods if of == number for level, _ in shape.slices]
+            level = tree.depth - 1 if self.marks is None else max(asked)
+            if level >= 0:
+                yield level, tree
 
     def add(self, shape: Shape, most: Ints) -> int:
         """One more pod class, of which no podset group asks for any; ``most``: pods per node class. Its number is returned."""

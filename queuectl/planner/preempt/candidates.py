@@ -119,6 +119,13 @@ class Rows:
     def select(self, mask: Mask) -> Rows:
         return Rows(self.gang[mask], self.node[mask], self.use[:, mask])
 
+    def sums(self, nodes: int) -> Ints:
+        """What they hold of each of ``nodes`` nodes, (R, N)."""
+        sums = np.zeros((len(self.use), nodes), dtype=np.int64)
+        for into, amounts in zip(sums, self.use, strict=True):
+            np.add.at(into, self.node, amounts)
+        return sums
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RunningGangs:
@@ -188,10 +195,7 @@ class CandidateTable:
     def freed(self, nodes: int, chosen: Mask | None = None) -> Ints:
         """(R, N) freed on each of ``nodes`` nodes when the chosen gangs (all of them by default) leave."""
         rows = self.rows if chosen is None else self.rows.select(chosen[self.rows.gang])
-        sums = np.zeros((len(rows.use), nodes), dtype=np.int64)
-        for into, amounts in zip(sums, rows.use, strict=True):
-            np.add.at(into, rows.node, amounts)
-        return sums
+        return rows.sums(nodes)
 
     def lowest(self, rank: int) -> CandidateTable:
         """The gangs up to a rank; they keep their numbers."""

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from queuectl.domain.plan import Cost
 from queuectl.domain.queues import DEFAULT_VICTIM_ORDER, VictimKey
 from queuectl.domain.snapshot import Admitted
+from queuectl.planner.model.builder import stages
 from queuectl.planner.problem.topology import Ints, Mask
 
 # GPU-seconds every eviction loses beside its work: images, containers and rendezvous, about a minute of one GPU. It
@@ -106,15 +107,13 @@ def layers(order: Sequence[VictimKey], costs: Collection[Cost]) -> tuple[float, 
 
 def goals(lost: Ints, rank: Ints, order: Sequence[VictimKey]) -> Iterator[Goal]:
     """The goals of some layers, first to last, over candidates with this lost work and these ranks. Shape (C,) each."""
-    keys = list(order)
-    while keys:
-        together: list[tuple[VictimKey, int]] = []
-        reach = 1
-        while keys and (not together or reach * (_bound(lost, rank, keys[0]) + 1) < _RANGE):
-            key = keys.pop(0)
-            together.append((key, _bound(lost, rank, key)))
-            reach *= together[-1][1] + 1
-        yield _weighted(lost, together)
+    zero = np.zeros(len(lost), dtype=np.int64)
+    value = {VictimKey.LOST_WORK: lost, VictimKey.COUNT: zero + 1}
+    keys = iter(order)
+    for weights in stages([_bound(lost, rank, key) for key in order], _RANGE):
+        of = dict(zip(keys, weights, strict=False))
+        weight = sum((of[key] * each for key, each in value.items() if key in of), zero)
+        yield Goal(weight, of.get(VictimKey.MAX_PRIORITY, 0))
 
 
 def _bound(lost: Ints, rank: Ints, key: VictimKey) -> int:
@@ -122,15 +121,3 @@ def _bound(lost: Ints, rank: Ints, key: VictimKey) -> int:
     if key is VictimKey.LOST_WORK:
         return int(lost.sum())
     return int(rank.max(initial=0)) if key is VictimKey.MAX_PRIORITY else len(rank)
-
-
-def _weighted(lost: Ints, layers: Sequence[tuple[VictimKey, int]]) -> Goal:
-    weight = np.zeros(len(lost), dtype=np.int64)
-    rank_weight, scale = 0, 1
-    for key, bound in reversed(layers):
-        if key is VictimKey.MAX_PRIORITY:
-            rank_weight = scale
-        else:
-            weight += scale * (lost if key is VictimKey.LOST_WORK else 1)
-        scale *= bound + 1
-    return Goal(weight, rank_weight)

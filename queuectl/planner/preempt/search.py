@@ -12,22 +12,25 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
+from queuectl.planner.placement.joint import arrange
 from queuectl.planner.placement.several import find, first, on_fleet, on_nodes
 from queuectl.planner.preempt.bounds import Deficit, Floats, Part, Places, deficit_of, parts_of
 from queuectl.planner.preempt.candidates import CandidateTable, Rows
 from queuectl.planner.preempt.cost import Goal
-from queuectl.planner.preempt.legality import EvictionConstraints
-from queuectl.planner.preempt.model import Key, Room, VictimModel
+from queuectl.planner.preempt.legality import EvictionConstraints, apply
+from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.shortage import Deficits
-from queuectl.planner.problem.problem import caps
+from queuectl.planner.problem.problem import Shape, caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Outcome, Solver, Status
+
+Key: TypeAlias = tuple[int, Shape]  # number of a part, and one of its shapes
 
 WHOLE: Final = -1
 _FIRST_CHECK: Final = 8  # candidates taken greedily before the gang is placed for the first time
@@ -82,8 +85,7 @@ class Search:
         """Minimise the goals one after the other."""
         earlier: list[tuple[Goal, int]] = []
         for goal in goals:
-            scopes = self.scopes(goal)
-            for number, (floor, scope) in enumerate(scopes):
+            for number, (floor, scope) in enumerate(self.scopes(goal)):
                 if not number and not earlier:
                     self._greedy(scope, goal, {})  # often reaches the bound
                 if self._beaten(floor, goal):
@@ -93,8 +95,6 @@ class Search:
                     continue
                 if not earlier:
                     self._greedy(scope, goal, places)
-                if not number and self.found.victims is None and self._no_quota(goal):
-                    return self.found
                 self._solve(scope, goal, earlier, places)
             if self.found.victims is None:
                 break
@@ -110,15 +110,6 @@ class Search:
             return sorted((f, d) for d, f in enumerate(dearest.tolist()) if np.isfinite(f))
         least = max((least, *(float(row.min(initial=np.inf)) for row in floors)))
         return [(least, WHOLE)] if np.isfinite(least) else []
-
-    def _no_quota(self, goal: Goal) -> bool:
-        """Whether it is proved that no legal victims free the quota, whatever room they make."""
-        terms = self.terms
-        if terms.order is None or not terms.deficits or not self.parts:
-            return False
-        quota = replace(self.request, podset_groups=())
-        found = Search(quota, self.free, self.table, terms, self.solver).run([goal])
-        return found.victims is None and found.proved
 
     def _places(self, scope: int, goal: Goal) -> dict[Key, Places]:
         """The bound by place, for each shape whose domain is known."""
@@ -246,8 +237,6 @@ class Search:
 
     def _place(self, victims: frozenset[int], scope: int) -> NodeCounts | None:
         """Where the gang is found to fit then."""
-        if not self.terms.admit(victims):
-            return None
         return self._stage(scope).place(self.table.mask(victims))
 
     def _stage(self, scope: int) -> Stage:
@@ -283,62 +272,64 @@ class Search:
         earlier: Sequence[tuple[Goal, int]],
         places: Mapping[Key, Places],
     ) -> None:
-        """Cells first; nodes when the victims that cells suggest turn out not to make room."""
+        """By node classes; by single nodes where the victims that the classes suggest are not found to make room."""
         deficits, best = dict(self.deficits), self._best(goal)
         if best is not None:
             deficits.update((k, deficits[k].narrowed(p, best)) for k, p in places.items())
         for by_node in (False, True):
-            building, room = self._model(scope, goal, earlier, deficits, by_node=by_node)
-            outcome = solve_legally(building, self.terms, self.solver, self.request.pending.budget)
+            building = self._model(scope, deficits, by_node=by_node)
+            building.aim(goal, None if best is None else best - (not earlier), earlier)
+            outcome, node_counts = self._ask(building, scope, by_node=by_node)
             if outcome.status is Status.REFUTED:
                 return
-            if outcome.status is not Status.FOUND:
-                break
-            victims = building.victims(outcome.values)
-            node_counts = self._place(victims, scope)
-            if node_counts is None and room.exact:
-                node_counts = room.node_counts(outcome.values, self.request)
             if node_counts is not None:
                 self.found.proved &= outcome.optimal
+                victims = building.victims(outcome.values)
                 kept = victims if outcome.optimal else self._pruned(victims, scope, goal)
                 self._offer(kept, scope, goal, node_counts if kept == victims else None)
                 return
+            if outcome.status is not Status.FOUND:
+                break
         self.found.proved = False
 
-    def _model(
-        self,
-        scope: int,
-        goal: Goal,
-        earlier: Sequence[tuple[Goal, int]],
-        deficits: Mapping[Key, Deficit],
-        *,
-        by_node: bool,
-    ) -> tuple[VictimModel, Room]:
-        best = self._best(goal)
+    def _model(self, scope: int, deficits: Mapping[Key, Deficit], *, by_node: bool) -> VictimModel:
         useful = self.useful(deficits, scope)
-        here = set(self.table.rows.gang[useful[self.table.rows.node]].tolist())
-        building = VictimModel(self.table, sorted({*here, *_others(here, self.terms)}))
-        room = Room(building, self._parts, deficits, self.free, useful, by_node=by_node)
+        freeing = useful
+        if (
+            len(deficits) == 1
+        ):  # pods of several shapes can need an eviction that gains none of them a pod alone
+            freeing = useful & (next(iter(deficits.values())).delta > 0)
+        rows = self.table.rows.select(freeing[self.table.rows.node])
+        here = set(rows.gang.tolist())
+        gangs = sorted({*here, *_others(here, self.terms)})
+        nodes = np.flatnonzero(useful)
+        building = VictimModel(self.request, self.free, self.table, gangs, nodes, rows, by_node)
         self.terms.constrain(building)
-        building.aim(goal, None if best is None else best - (not earlier), earlier)
         if self.found.victims is not None:
             building.model.hint = [int(g in self.found.victims) for g in building.gangs]
-        return building, room
+        return building
 
-
-def solve_legally(
-    building: VictimModel, terms: EvictionConstraints, solver: Solver, budget: int
-) -> Outcome:
-    """Solve a model, and again without the answers that the terms refuse."""
-    for _ in range(MOST_CUTS):
-        outcome = solver.solve(building.model, budget)
-        if outcome.status is not Status.FOUND:
-            return outcome
-        victims = building.victims(outcome.values)
-        if terms.frees(victims) and terms.together(victims):
-            return outcome
-        terms.refuse(victims, building)
-    return Outcome(Status.UNKNOWN)
+    def _ask(
+        self, building: VictimModel, scope: int, *, by_node: bool
+    ) -> tuple[Outcome, NodeCounts | None]:
+        """Solve a model, and again without each answer that is illegal or, of single nodes, proved to make no room."""
+        for _ in range(MOST_CUTS):
+            outcome = self.solver.solve(building.model, self.request.pending.budget)
+            if outcome.status is not Status.FOUND:
+                return outcome, None
+            victims = building.victims(outcome.values)
+            if not self.terms.admit(victims):
+                self.terms.refuse(victims, building)
+                continue
+            status, node_counts = Status.UNKNOWN, self._place(victims, scope)
+            if node_counts is None and by_node:
+                mask = self.table.mask(victims)
+                status, node_counts = self._stage(scope).decide(mask, self.solver)
+            if status is not Status.REFUTED:
+                return outcome, node_counts
+            others = (gang for gang in building.gangs if gang not in victims)
+            apply((dict.fromkeys(others, -1), -1), building)
+        return Outcome(Status.UNKNOWN), None
 
 
 def quota_floor(deficits: Deficits, weight: Ints) -> float:
@@ -399,6 +390,14 @@ class Stage:
         free = self._after(victims)
         found = find(self.request, free, lambda shape: caps(free, shape))
         return None if found is None else on_fleet(self.nodes, found)
+
+    def decide(self, victims: Mask, solver: Solver) -> tuple[Status, NodeCounts | None]:
+        """Whether the gang fits then, by the model, and where by nodes of the fleet."""
+        made = arrange(
+            (), [self.request], self._after(victims), solver, self.request.pending.budget
+        )
+        found = made.status is Status.FOUND
+        return made.status, on_fleet(self.nodes, made.new[0]) if found else None
 
     def _after(self, victims: Mask) -> Ints:
         return self.free + self.table.freed(len(self.nodes), victims)

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from queuectl.planner.model.builder import STAYS, Exits, ModelBuilder
+from queuectl.planner.model.builder import ModelBuilder
 from queuectl.planner.model.classes import Classes
+from queuectl.planner.model.exits import STAYS, Exits
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.relocate.candidates import MoveCandidates
@@ -50,11 +51,13 @@ class MoveModel:
         owners += [
             n for n, request in zip(among, requests[1:], strict=True) for _ in request.podset_groups
         ]
+        marks = np.zeros(free.shape[1], dtype=np.int64)
+        marks[rows.node] = rows.node + 1  # a node that a gang may leave is a class of its own
         classes = Classes(
             [podset_group for request in requests for podset_group in request.podset_groups],
             free,
             emptied=free + candidates.table.freed(free.shape[1], chosen),
-            held=np.unique(rows.node),
+            marks=marks,
             only={}
             if scope == ANYWHERE
             else dict.fromkeys(range(len(blocked.podset_groups)), scope),
