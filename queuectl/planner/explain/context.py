@@ -7,9 +7,10 @@ leaving one out never makes less room.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import chain
 from typing import Any, Final, TypeVar
 
 from queuectl.domain.diagnosis import Limit
@@ -21,7 +22,6 @@ from queuectl.planner.capacity.node_counts import Reservation
 from queuectl.planner.capacity.reservations import reservation_of
 from queuectl.planner.capacity.state import Instant, State, open_state
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.explain.replay import is_refused
 from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.problem.partial import admissible, shrinks, with_counts
 from queuectl.planner.problem.problem import Problem
@@ -52,19 +52,19 @@ class Holdings:
     ``reservations`` are owed a part of what is free now.
     """
 
-    nodes: list[Ints]
-    quota: list[Counter[QuotaRow]]
-    reservations: tuple[Reservation, ...]
+    nodes: Sequence[Ints]
+    quota: Sequence[Counter[QuotaRow]]
+    reservations: tuple[Reservation, ...] = ()
 
     def less(self, *parts: Holdings) -> Holdings:
         """What is left of it without these parts."""
         nodes = [used - sum(p.nodes[at] for p in parts) for at, used in enumerate(self.nodes)]
-        quota = [Counter(rows) for rows in self.quota]
+        quota = list(map(Counter, self.quota))
         for part in parts:
             for rows, less in zip(quota, part.quota, strict=True):
                 rows.subtract(less)
-        known = [reservation for part in parts for reservation in part.reservations]
-        others = tuple(r for r in self.reservations if r not in known)
+        known = {id(reservation) for part in parts for reservation in part.reservations}
+        others = tuple(r for r in self.reservations if id(r) not in known)
         return Holdings(nodes, [+rows for rows in quota], others)
 
 
@@ -153,30 +153,23 @@ class Context:
             problem = replace(problem, snapshot=replace(self.snapshot, config=config))
         instants = []
         for at in range(len(self.cycle.state.instants)):
-            quota = Counter[QuotaRow]()
-            for part in parts:
-                quota.update(part.quota[at])
+            quota = sum((part.quota[at] for part in parts), Counter[QuotaRow]())
             free = problem.index.allocatable - sum(part.nodes[at] for part in parts)
             instants.append(Instant(free, use_of(problem.pools, quota)))
         state = State(problem, instants)
         state.gone.update(gang.workload.uid for gang in _evicted(self.cycle))
+        if Limit.ORDER in holders:
+            state.admissions.extend(self.cycle.state.admissions)
         out = {gang.workload.uid for gang in gone}
-
-        def owe(limit: Limit) -> None:
-            for known in self.held[limit].reservations if limit in holders else ():
-                there = known.victims if Limit.RUNNING in holders else ()
-                still = [gang for gang in there if gang.workload.uid not in out]
-                state.owe(reservation_of(problem, known.request, known.node_counts, still))
-
-        owe(Limit.LEASE)
-        for admission in self.cycle.state.admissions if Limit.ORDER in holders else ():
-            state.admit(admission)
-        owe(Limit.ORDER)
+        for known in chain.from_iterable(part.reservations for part in parts):
+            there = known.victims if Limit.RUNNING in holders else ()
+            still = [gang for gang in there if gang.workload.uid not in out]
+            state.owe(reservation_of(problem, known.request, known.node_counts, still))
         return state
 
 
-def context_of(cycle: AdmissionCycle, pending: Pending) -> Context:
-    """The turn of the gang that the cycle has come to."""
+def context_of(cycle: AdmissionCycle, pending: Pending, *, refused: bool = False) -> Context:
+    """The turn of the gang that the cycle has come to; ``refused``: it is known that it does not fit."""
     least = least_of(pending)
     queue = cycle.problem.snapshot.queue_of(pending.workload)
     return Context(
@@ -187,7 +180,7 @@ def context_of(cycle: AdmissionCycle, pending: Pending) -> Context:
         _holdings(cycle, pending.workload.uid),
         None if _varies(cycle) else tuple(_wanting(cycle)),
         _head(cycle, least, queue),
-        is_refused(cycle, pending.workload.uid),
+        refused,
     )
 
 
@@ -201,38 +194,48 @@ def least_of(pending: Pending) -> Pending:
 
 def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, Holdings]:
     """By kind of holder, what is held at the turn of this gang; its own reservation, if any, is released."""
-    reserved, own, started = (_empty(cycle) for _ in range(3))
-    running = open_state(cycle.problem)
-    for gang in _evicted(cycle):
-        running.evict(gang)
-    for name, request, node_counts in cycle.leases.held():
-        part = own if name == uid else reserved
-        part.hold(request, node_counts)
-        if name in cycle.state.reservations:
-            part.reservations[name] = cycle.state.reservations[name]
-    for admission in cycle.state.admissions:
-        started.admit(admission)
-    parts = [_held_in(state) for state in (running, reserved, own, started)]
-    order = _held_in(cycle.state).less(*parts)
-    return {Limit.RUNNING: parts[0], Limit.LEASE: parts[1], Limit.ORDER: order}
+    running = cycle.problem.once(_running)
+    if evicted := _evicted(cycle):
+        state = open_state(cycle.problem)
+        for gang in evicted:
+            state.evict(gang)
+        running = _held_in(state)
+    own, leased = _leased(cycle, lambda u: u == uid), _leased(cycle, lambda u: u != uid)
+    order = _held_in(cycle.state).less(running, leased, own)
+    return {Limit.RUNNING: running, Limit.LEASE: leased, Limit.ORDER: order}
 
 
-def _empty(cycle: AdmissionCycle) -> State:
+def _running(problem: Problem) -> Holdings:
+    """What runs when the cycle begins."""
+    return _held_in(open_state(problem))
+
+
+def _leased(cycle: AdmissionCycle, counts: Callable[[str], bool]) -> Holdings:
+    """What the leases of the gangs that count, by uid, hold."""
     problem, free = cycle.problem, cycle.problem.index.allocatable.copy()
-    return State(problem, [Instant(free, QuotaUse(problem.pools)) for _ in cycle.state.instants])
+    state = State(problem, [Instant(free, QuotaUse(problem.pools)) for _ in cycle.state.instants])
+    for uid, request, node_counts in cycle.leases.held():
+        if counts(uid):
+            state.hold(request, node_counts)
+            if uid in cycle.state.reservations:
+                state.reservations[uid] = cycle.state.reservations[uid]
+    return _held_in(state)
 
 
 def _held_in(state: State) -> Holdings:
     """All that is held in a state."""
     nodes = [state.problem.index.allocatable - instant.free for instant in state.instants]
-    quota = [_rows(instant.quota) for instant in state.instants]
+    quota = [
+        Counter(
+            {
+                (name, *row): amount
+                for name, pool in instant.quota.pools.items()
+                for row, amount in instant.quota.used.get(pool, {}).items()
+            }
+        )
+        for instant in state.instants
+    ]
     return Holdings(nodes, quota, tuple(state.reservations.values()))
-
-
-def _rows(use: QuotaUse) -> Counter[QuotaRow]:
-    """What each ClusterQueue itself uses."""
-    used = ((name, use.used.get(pool, {})) for name, pool in use.pools.items())
-    return Counter({(name, *row): amount for name, rows in used for row, amount in rows.items()})
 
 
 def _evicted(cycle: AdmissionCycle) -> list[Admitted]:

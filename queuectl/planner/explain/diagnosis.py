@@ -19,7 +19,7 @@ from queuectl.planner.explain import (
 from queuectl.planner.explain.constraints import conflict_of, sentence
 from queuectl.planner.explain.context import Context, context_of
 from queuectl.planner.explain.relaxation import ask, past_heads
-from queuectl.planner.explain.replay import know, of_plan
+from queuectl.planner.explain.remedy import Known, know, of_plan
 from queuectl.planner.order.queue_order import barred
 from queuectl.planner.plan_cycle import begin, turns
 from queuectl.planner.problem.partial import smallest
@@ -82,8 +82,8 @@ def diagnose_those(
 ) -> Iterator[Diagnosis]:
     """The same for several gangs in one cycle, in the order of their turns."""
     prepared = begin(survey(snapshot, cache), stop)
-    if plan is not None and not plan.cut:
-        know(prepared.cycle, of_plan(plan))
+    known = of_plan(plan) if plan is not None and not plan.cut else Known({})
+    know(prepared.cycle, known)
     left = len(uids)
     for pending in turns(prepared):
         if pending.workload.uid not in uids:
@@ -92,7 +92,8 @@ def diagnose_those(
         if barred(snapshot, pending) is not None or any(prepared.cycle.limits.over_quotas(least)):
             yield Diagnosis(pending.workload.uid)  # the reason of its refusal is complete
         else:
-            yield _diagnosis_of(context_of(prepared.cycle, pending))
+            refused = pending.workload.uid in known.refused
+            yield _diagnosis_of(context_of(prepared.cycle, pending, refused=refused))
         left -= 1
         if not left:
             return

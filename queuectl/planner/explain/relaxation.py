@@ -135,9 +135,14 @@ def _answer(ctx: Context, relaxed: Relaxation) -> Verdict:
 def _decide(ctx: Context, relaxed: Relaxation, state: State, request: GangRequest) -> Decision:
     """Whether it finds a place; relaxations that differ only in quota and queues share the answer."""
 
+    def alone(_: object, request: GangRequest, free: Ints) -> Decision | None:
+        """The gang without those that can move: a small model, and mostly enough for a proof that it does not fit."""
+        decision = place(request, free, ctx.solver)
+        return decision if decision.status is Status.REFUTED else None
+
     def search() -> Decision:
         if relaxed.moving:
-            return decide(state, request, ctx.solver)
+            return decide(state, request, ctx.solver, opening=alone)
         return place(request, state.free(), ctx.solver)
 
     if relaxed.gone:
