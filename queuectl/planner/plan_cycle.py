@@ -16,9 +16,8 @@ from queuectl.planner.cycle.defragment import defragment
 from queuectl.planner.cycle.dry_run import dry_run
 from queuectl.planner.cycle.heads import HeadScheduler
 from queuectl.planner.cycle.look_ahead import look_ahead
-from queuectl.planner.cycle.make_plan import make_plan
+from queuectl.planner.cycle.make_plan import make_plan, uneven
 from queuectl.planner.cycle.repair_precedence import Repairs
-from queuectl.planner.cycle.unevenness import uneven
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.order.queue_order import StrictFifoHeads
 from queuectl.planner.placement.feasible import narrow

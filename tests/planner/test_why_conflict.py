@@ -8,8 +8,9 @@ from queuectl.domain.diagnosis import Limit
 from queuectl.domain.plan import Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.explain import diagnose
-from queuectl.planner.explain.constraints import conflict_of, only
+from queuectl.planner.explain.constraints import only
 from queuectl.planner.explain.context import HOLDERS, context_of
+from queuectl.planner.explain.diagnosis import conflict_of
 from queuectl.planner.explain.relaxation import as_it_is, ask
 from queuectl.planner.plan_cycle import begin, turns
 from queuectl.planner.problem.problem import survey
@@ -52,9 +53,8 @@ def test_a_conflict_behind_other_gangs_cannot_be_reduced_either(snapshot: Snapsh
     prepared = begin(survey(snapshot))
     for pending in turns(prepared):
         turn = context_of(prepared.cycle, pending)
-        conflict = conflict_of(turn)
-        members = conflict.members
-        assert conflict.proved
+        members, proved = conflict_of(turn)
+        assert proved
         assert bool(members) != ask(turn, as_it_is(turn)).fits
         if not members or members[0].limit is Limit.FLEET:
             continue

@@ -1,9 +1,4 @@
-"""The blocking constraints of a gang: a minimal set, found by deletion, and each in words with its numbers.
-
-A constraint is dropped for good if the gang still does not fit without it. Together those that are left keep the gang out, and
-without any one of them it fits. The order of deletion selects one of several such sets: what passes by itself is dropped first,
-so that a gang that can never start learns why it never can.
-"""
+"""Groups of constraints that can block a gang: the relaxation in which some of them count, and each in words with its numbers."""
 
 from __future__ import annotations
 
@@ -25,9 +20,7 @@ from queuectl.planner.explain.relaxation import (
     Relaxation,
     any_flavor,
     as_it_is,
-    ask,
     requests,
-    shortage,
     state_under,
 )
 from queuectl.planner.problem.flavors import options_of
@@ -36,18 +29,6 @@ from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSet
 from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.words import amount, asked_by, requests_of, room_of, scarcest, some
-from queuectl.planner.solver.solver import Status
-
-_ORDER: Final = (
-    Limit.HEALTH,
-    Limit.LEASE,
-    Limit.ORDER,
-    Limit.RUNNING,
-    Limit.FLAVOR,
-    Limit.RULES,
-    Limit.SHAPE,
-    Limit.TOPOLOGY,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,61 +37,6 @@ class Constraint:
 
     limit: Limit
     row: FlavorResource | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Conflict:
-    """``proved``: each constraint was shown to be needed, and all of them together to be enough."""
-
-    members: tuple[Constraint, ...]
-    proved: bool = True
-
-
-def conflict_of(ctx: Context) -> Conflict:
-    """The blocking constraints; none when none of these blocks the gang, or nothing could be proved."""
-    constraints = tuple(_constraints(ctx))
-    if not ctx.refused:
-        verdict = ask(ctx, only(ctx, constraints))
-        if verdict.status is not Status.REFUTED:
-            return Conflict((), verdict.fits)
-    if ask(ctx, only(ctx, ())).status is Status.REFUTED:
-        return Conflict((Constraint(Limit.FLEET),))
-    proved = True
-    left = constraints
-    for constraint in constraints:
-        without = tuple(c for c in left if c != constraint)
-        status = ask(ctx, only(ctx, without)).status
-        if status is Status.REFUTED:
-            left = without
-        proved &= status in (Status.REFUTED, Status.FOUND)
-    return Conflict(left[::-1], proved)
-
-
-def _constraints(ctx: Context) -> Iterator[Constraint]:
-    """Every constraint that could block the gang, in order of deletion, less those that obviously do not."""
-    idle = set(_idle(ctx))
-    yield from (Constraint(limit) for limit in _ORDER if limit not in idle)
-    short: set[FlavorResource] = set()  # under some choice of flavors
-    for limits in (set(_ORDER), set(_ORDER) - {Limit.FLAVOR}):
-        relaxed = only(ctx, tuple(map(Constraint, limits)))
-        state = state_under(ctx, relaxed)
-        for request in requests(ctx, replace(relaxed, strict=False), state.problem):
-            short.update(shortage(state, request))
-    yield from (Constraint(Limit.QUOTA, row) for row in sorted(short))
-
-
-def _idle(ctx: Context) -> Iterator[Limit]:
-    nodes = ctx.snapshot.fleet.nodes
-    well = ctx.problem.index.ready.all() and not ctx.pending.excluded
-    if well and not any(node.unschedulable or node.taints for node in nodes):
-        yield Limit.HEALTH
-    leased = ctx.held[Limit.LEASE]
-    if not leased.nodes[-1].any() and not leased.quota[-1]:
-        yield Limit.LEASE
-    if all(p.topology is None and p.group is None for p in ctx.pending.workload.podsets):
-        yield Limit.TOPOLOGY
-    if ctx.queue is None:
-        yield Limit.FLAVOR
 
 
 def only(ctx: Context, constraints: tuple[Constraint, ...]) -> Relaxation:

@@ -1,11 +1,17 @@
-"""The diagnosis of a pending gang: its blocking constraints, and the suggested fixes in order of what they cost people."""
+"""The diagnosis of a pending gang: its blocking constraints, and the suggested fixes in order of what they cost people.
+
+The blocking constraints are a minimal set, found by deletion. A constraint is dropped for good if the gang still does not fit
+without it. Together those that are left keep the gang out, and without any one of them it fits. The order of deletion selects one
+of several such sets: what passes by itself is dropped first, so that a gang that can never start learns why it never can.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
-from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
+from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Way
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
@@ -16,15 +22,16 @@ from queuectl.planner.explain import (
     change_request,
     others_leave,
 )
-from queuectl.planner.explain.constraints import conflict_of, sentence
+from queuectl.planner.explain.constraints import Constraint, only, sentence
 from queuectl.planner.explain.context import Context, context_of
-from queuectl.planner.explain.relaxation import ask, past_heads
+from queuectl.planner.explain.relaxation import ask, past_heads, requests, shortage, state_under
 from queuectl.planner.explain.remedy import Known, know, of_plan
 from queuectl.planner.order.queue_order import barred
 from queuectl.planner.plan_cycle import begin, turns
 from queuectl.planner.problem.partial import smallest
 from queuectl.planner.problem.problem import survey
-from queuectl.planner.solver.solver import StopSignal
+from queuectl.planner.quota.tree import FlavorResource
+from queuectl.planner.solver.solver import Status, StopSignal
 
 _Finder = Callable[[Context], Iterator[Way]]
 
@@ -49,6 +56,18 @@ _FOR_USER: Final[tuple[_Finder, ...]] = (
     change_queue.fewer_for_user,
     change_queue.higher_cap,
     change_queue.own_end,
+)
+
+
+_ORDER: Final = (
+    Limit.HEALTH,
+    Limit.LEASE,
+    Limit.ORDER,
+    Limit.RUNNING,
+    Limit.FLAVOR,
+    Limit.RULES,
+    Limit.SHAPE,
+    Limit.TOPOLOGY,
 )
 
 
@@ -106,9 +125,9 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
     if over := change_queue.over_caps(ctx):
         conflict = (change_queue.user_sentence(ctx, over),)
     else:
-        found = conflict_of(ctx)
-        conflict = tuple(sentence(ctx, constraint) for constraint in found.members)
-        proof = Proof.OPTIMAL if found.proved else Proof.FEASIBLE
+        constraints, proved = conflict_of(ctx)
+        conflict = tuple(sentence(ctx, constraint) for constraint in constraints)
+        proof = Proof.OPTIMAL if proved else Proof.FEASIBLE
         finders = _FINDERS if conflict else ()
         if conflict and ctx.head is not None and ask(ctx, past_heads(ctx)).fits:
             finders = (change_request.higher_priority,)  # only StrictFIFO blocks it
@@ -118,3 +137,52 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
             break
         ways.extend(finder(ctx))
     return Diagnosis(ctx.uid, conflict, tuple(ways), proof, ctx.solver.ended())
+
+
+def conflict_of(ctx: Context) -> tuple[tuple[Constraint, ...], bool]:
+    """The blocking constraints, and whether each was proved to be needed and all together to be enough.
+
+    There are none when no constraint blocks the gang, or nothing could be proved.
+    """
+    left = tuple(_constraints(ctx))
+    if not ctx.refused:
+        verdict = ask(ctx, only(ctx, left))
+        if verdict.status is not Status.REFUTED:
+            return (), verdict.fits
+    if ask(ctx, only(ctx, ())).status is Status.REFUTED:
+        return (Constraint(Limit.FLEET),), True
+    proved = True
+    for constraint in left:
+        without = tuple(c for c in left if c != constraint)
+        status = ask(ctx, only(ctx, without)).status
+        if status is Status.REFUTED:
+            left = without
+        proved &= status in (Status.REFUTED, Status.FOUND)
+    return left[::-1], proved
+
+
+def _constraints(ctx: Context) -> Iterator[Constraint]:
+    """Every constraint that could block the gang, in order of deletion, less those that obviously do not."""
+    idle = set(_idle(ctx))
+    yield from (Constraint(limit) for limit in _ORDER if limit not in idle)
+    short: set[FlavorResource] = set()  # under some choice of flavors
+    for limits in (set(_ORDER), set(_ORDER) - {Limit.FLAVOR}):
+        relaxed = only(ctx, tuple(map(Constraint, limits)))
+        state = state_under(ctx, relaxed)
+        for request in requests(ctx, replace(relaxed, strict=False), state.problem):
+            short.update(shortage(state, request))
+    yield from (Constraint(Limit.QUOTA, row) for row in sorted(short))
+
+
+def _idle(ctx: Context) -> Iterator[Limit]:
+    nodes = ctx.snapshot.fleet.nodes
+    well = ctx.problem.index.ready.all() and not ctx.pending.excluded
+    if well and not any(node.unschedulable or node.taints for node in nodes):
+        yield Limit.HEALTH
+    leased = ctx.held[Limit.LEASE]
+    if not leased.nodes[-1].any() and not leased.quota[-1]:
+        yield Limit.LEASE
+    if all(p.topology is None and p.group is None for p in ctx.pending.workload.podsets):
+        yield Limit.TOPOLOGY
+    if ctx.queue is None:
+        yield Limit.FLAVOR
