@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from queuectl.planner.placement.counting import Load
+from queuectl.planner.model.bounds import Load
 from queuectl.planner.problem.topology import Ints
 
 

@@ -8,7 +8,7 @@ from itertools import product
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from queuectl.planner.solver.lexicographic import (
+from queuectl.planner.search.count_search import (
     Column,
     Greatest,
     PodCounts,

@@ -13,7 +13,8 @@ from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, PodSet
 from queuectl.planner import plan
-from queuectl.planner.problem.partial import Largest, admissible
+from queuectl.planner.problem.parts import admissible
+from queuectl.planner.search.count_search import Largest
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import LEVELS, gang, holding, node, podset, queue, world
 from tests.planner.documents import (

@@ -33,7 +33,7 @@ from queuectl.planner.capacity.node_counts import (
 from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.queue_order import QueueOrder, barred, place
-from queuectl.planner.problem.partial import as_placed
+from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.problem.topology import Ints, Mask

@@ -1,4 +1,4 @@
-"""PodSet groups as consolidation sees them: what shares a node stays together, what shares a domain goes on sharing one.
+"""PodSet groups as consolidation sees them: what shares a node stays together, and what shares a domain keeps sharing one.
 
 The pods that a podset group has on one node become one pod, a *bundle*. Whatever is done with bundles, the podset group never needs more
 nodes than before; and as it is required to share the domain that it shares now, never more domains of that level either.
@@ -22,7 +22,7 @@ from queuectl.planner.problem.topology import Ints
 
 Content: TypeAlias = tuple[int, ...]  # pods of each podset of the podset group in one bundle
 
-_OWN_KEYS: Final = 1 << 40  # shape keys of scattered podset groups, apart from those of the arena
+_OWN_KEYS: Final = 1 << 40  # shape keys of scattered podset groups, apart from those of the problem
 _ANY_NODE: Final = NodeRules(tolerations=(Toleration(operator="Exists"),))
 
 
@@ -53,7 +53,7 @@ class Bundles:
         return np.concatenate([nodes for nodes, _ in self.node_counts])
 
     def unbundled(self, node_counts: NodeCounts) -> NodeCounts:
-        """Where the podset group's own pods stand when its bundles stand on ``node_counts``."""
+        """Where the podset group's own pods are when its bundles are on ``node_counts``."""
         found = []
         for podset in range(len(self.contents[0])):
             per_node: dict[int, int] = {}
@@ -70,7 +70,7 @@ def keeps_shape(podset_group: PodSetGroup, node_counts: NodeCounts) -> bool:
     """Whether slices stay whole and even spreads even wherever the bundles of a podset group go.
 
     They do within one node, and where the podset group stays in one domain of a level: slices of that level or a coarser one, and
-    an even spread over domains of it. Other slices and spreads say more of where pods sit than bundles know.
+    an even spread over domains of it. Bundles do not keep other slices and spreads.
     """
     used = domain_counts(podset_group, node_counts)
     if used[-1] == 1:
@@ -94,11 +94,10 @@ def bundle(problem: Problem, number: int, placed: PlacedPodSetGroup) -> Bundles:
     level = max((at for at, count in enumerate(used[:-1]) if count == 1), default=ANYWHERE)
     if used[-1] == 1:
         level = ANYWHERE  # a single bundle needs no more than a node
-    scattered = used[-2:-1] > (1,)
     pods, where = [], []
     for at, (content, nodes) in enumerate(sorted(nodes_with.items(), reverse=True)):
         shape = _shape(problem, podset_group, content)
-        if scattered:
+        if used[-2:-1] > (1,):
             shape = replace(shape, key=_OWN_KEYS + (number << 16) + at)
         pods.append(Pods(at, len(nodes), shape))
         where.append((np.array(nodes, dtype=np.int64), np.ones(len(nodes), dtype=np.int64)))

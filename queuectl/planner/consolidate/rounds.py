@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import give_back
-from queuectl.planner.consolidate.bundles import Bundles
+from queuectl.planner.consolidate.bundles import Bundles, bundle
+from queuectl.planner.model.counts import Counts
 from queuectl.planner.placement.measure import PlacedPodSetGroup, Wholes, device_columns, devices
 from queuectl.planner.problem.problem import Problem, caps
-from queuectl.planner.problem.request import PodSetGroup
+from queuectl.planner.problem.request import ANYWHERE
 from queuectl.planner.problem.topology import Ints, Tree
 
 _WIDTH: Final = 5  # podset groups placed again at once
@@ -20,31 +22,44 @@ _MORE: Final = 2  # racks beside those in use, of either sort: with whole nodes,
 
 
 class Round(NamedTuple):
-    """PodSet groups to be placed again, and the nodes they may use."""
+    """Numbers of the podset groups to be placed again, and the nodes they may use."""
 
-    podset_groups: list[int]
+    chosen: list[int]
     nodes: Ints
 
 
-def rounds(
-    problem: Problem,
-    podset_groups: Sequence[Bundles],
-    placed: Sequence[PlacedPodSetGroup],
-    left: Ints,
-) -> Iterator[Round]:
-    """Rounds worth solving, of each sort in turn; each sees where the podset groups stand when it is asked for.
+@dataclass(eq=False)
+class Placements:
+    """The podset groups of all gangs that may move, as placed so far.
 
-    Args:
-        problem: of the snapshot.
-        podset_groups: of all gangs that may move; changed by the caller from round to round.
-        placed: the same as asked.
-        left: (R, N) free beside them.
+    Attributes:
+        free: (R, N) beside them.
+        placed: each as asked, and where it is.
+        bundles: the same in bundles.
     """
-    sources = [
-        _gather(problem, podset_groups, placed, left),
-        _stack(problem, podset_groups),
-        _clear(problem, podset_groups),
-    ]
+
+    problem: Problem
+    free: Ints
+    placed: list[PlacedPodSetGroup]
+    bundles: list[Bundles] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.bundles = [bundle(self.problem, n, each) for n, each in enumerate(self.placed)]
+
+    @property
+    def trees(self) -> list[Tree]:
+        """Their topologies."""
+        return list({id(group.tree): group.tree for group, _ in self.placed}.values())
+
+    def inside(self, tree: Tree, racks: Iterable[int]) -> list[int]:
+        """Podset groups with pods in some racks."""
+        mask = np.isin(tree.domain[-1], list(racks))
+        return [number for number, each in enumerate(self.bundles) if mask[each.nodes].any()]
+
+
+def rounds(work: Placements) -> Iterator[Round]:
+    """Rounds worth solving, of each sort in turn; the caller changes ``work`` from round to round."""
+    sources = [_gather(work), _stack(work), _clear(work)]
     while sources:
         for source in list(sources):
             each = next(source, None)
@@ -54,129 +69,75 @@ def rounds(
                 yield each
 
 
-def _gather(
-    problem: Problem,
-    podset_groups: Sequence[Bundles],
-    placed: Sequence[PlacedPodSetGroup],
-    left: Ints,
-) -> Iterator[Round]:
-    """A scattered podset group with those that stand in its racks and in the roomiest others."""
-    free = left.copy()
-    for bundled in podset_groups:
-        give_back(free, bundled.podset_group.pods, bundled.node_counts)
-    for number, (podset_group, _) in enumerate(placed):
-        if not podset_groups[number].scattered:
+def _gather(work: Placements) -> Iterator[Round]:
+    """A scattered podset group with those that are in its racks and in the roomiest others."""
+    free = work.free.copy()
+    for each in work.bundles:
+        give_back(free, each.podset_group.pods, each.node_counts)
+    for number, (group, _) in enumerate(work.placed):
+        if not work.bundles[number].scattered:
             continue
-        per_pods = [_per_domain(podset_group.tree, caps(free, p.shape)) for p in podset_group.pods]
-        if podset_groups[number].used[:-1] == _least_widths(podset_group, per_pods):
+        tree, used = group.tree, work.bundles[number].used
+        counts = [Counts(tree, caps(free, p.shape)) for p in group.pods]
+        bounds = [c.fewest(ANYWHERE, p.count) for c, p in zip(counts, group.pods, strict=True)]
+        if used[:-1] == tuple(map(max, zip(*bounds, strict=True)))[1:-1]:
             continue
-        room = np.min(
-            [rows[-1] / p.count for rows, p in zip(per_pods, podset_group.pods, strict=True)],
-            axis=0,
-        )
-        domain = podset_group.tree.domain[-1]
-        racks = {*domain[podset_groups[number].nodes].tolist(), *_first(-room, _TARGETS)}
-        chosen = list(
-            dict.fromkeys([number, *_standing_in(podset_groups, podset_group.tree, racks)])
-        )[:_WIDTH]
-        yield Round(chosen, _nodes(problem, podset_groups, chosen, (podset_group.tree, racks)))
+        room = [c.levels[-2] / p.count for c, p in zip(counts, group.pods, strict=True)]
+        racks = {
+            *tree.domain[-1][work.bundles[number].nodes].tolist(),
+            *_first(-np.min(room, axis=0), _TARGETS),
+        }
+        yield _round(work, [number, *work.inside(tree, racks)], (tree, racks))
 
 
-def _per_domain(tree: Tree, per_node: Ints) -> list[Ints]:
-    return [tree.sums(level, per_node) for level in range(tree.depth)]
-
-
-def _least_widths(podset_group: PodSetGroup, per_pods: Sequence[Sequence[Ints]]) -> tuple[int, ...]:
-    """A lower bound of the domains a podset group needs at each level above the node."""
-    return tuple(
-        max(
-            -(-p.count // max(1, int(rows[level].max(initial=0))))
-            for rows, p in zip(per_pods, podset_group.pods, strict=True)
-        )
-        for level in range(podset_group.tree.depth)
-    )
-
-
-def _first(keys: Ints, count: int) -> list[int]:
-    return [int(at) for at in np.argsort(keys, kind="stable")[:count]]
-
-
-def _standing_in(podset_groups: Sequence[Bundles], tree: Tree, racks: set[int]) -> Iterator[int]:
-    for number, podset_group in enumerate(podset_groups):
-        if racks.intersection(tree.domain[-1][podset_group.nodes].tolist()):
-            yield number
-
-
-def _stack(problem: Problem, podset_groups: Sequence[Bundles]) -> Iterator[Round]:
-    """PodSet groups that break into whole nodes and leave a part of them unused, neighbours first."""
-    wholes = Wholes(problem).nodes
-    partial = [
-        number
-        for number, podset_group in enumerate(podset_groups)
-        if any(
-            _leaves_some(problem, podset_group, at, wholes)
-            for at in range(len(podset_group.node_counts))
-        )
-    ]
-    partial.sort(
-        key=lambda n: int(podset_groups[n].podset_group.tree.position[podset_groups[n].nodes[0]])
-    )
+def _stack(work: Placements) -> Iterator[Round]:
+    """Podset groups that break into whole nodes and leave a part of them unused, neighbors first."""
+    wholes = Wholes(work.problem).nodes
+    partial = [n for n, each in enumerate(work.bundles) if _leaves_some(work.problem, each, wholes)]
+    partial.sort(key=lambda n: int(work.placed[n][0].tree.position[work.bundles[n].nodes[0]]))
     for low in range(0, len(partial), _WIDTH):
-        chosen = partial[low : low + _WIDTH]
-        yield Round(chosen, _nodes(problem, podset_groups, chosen))
+        yield _round(work, partial[low : low + _WIDTH])
 
 
-def _clear(problem: Problem, podset_groups: Sequence[Bundles]) -> Iterator[Round]:
-    """Those that stand in a whole free rack, with others that stand in racks broken into before."""
-    wholes = Wholes(problem)
-    trees = {
-        id(podset_group.podset_group.tree): podset_group.podset_group.tree
-        for podset_group in podset_groups
-        if podset_group.podset_group.tree.depth
-    }
-    for tree in trees.values():
+def _leaves_some(problem: Problem, bundled: Bundles, wholes: np.ndarray) -> bool:
+    """Whether some bundles are on whole nodes without all their devices."""
+    columns, there = device_columns(problem), devices(problem)
+    return any(
+        bool((there[:, nodes[wholes[nodes]]] > pods.shape.vector[columns][:, None]).any())
+        for pods, (nodes, _) in zip(bundled.podset_group.pods, bundled.node_counts, strict=True)
+    )
+
+
+def _clear(work: Placements) -> Iterator[Round]:
+    """Those that are in a whole free rack, with others that are in racks broken into before."""
+    wholes = Wholes(work.problem)
+    for tree in work.trees:
         racks = wholes.racks(tree)
         for rack in np.flatnonzero(racks).tolist():
-            inside = list(_standing_in(podset_groups, tree, {rack}))
-            if not inside:
-                continue
-            beside = _standing_in(podset_groups, tree, set(np.flatnonzero(~racks).tolist()))
-            chosen = list(dict.fromkeys([*inside, *beside]))[:_WIDTH]
-            yield Round(chosen, _nodes(problem, podset_groups, chosen))
+            inside = work.inside(tree, [rack])
+            if inside:
+                yield _round(work, [*inside, *work.inside(tree, np.flatnonzero(~racks))])
 
 
-def _leaves_some(problem: Problem, podset_group: Bundles, at: int, wholes: np.ndarray) -> bool:
-    """Whether bundles of one sort stand on whole nodes without taking all their devices."""
-    nodes, _ = podset_group.node_counts[at]
-    asked = podset_group.podset_group.pods[at].shape.vector[device_columns(problem)]
-    there = devices(problem)[:, nodes[wholes[nodes]]]
-    return bool((there > asked[:, None]).any())
-
-
-def _nodes(
-    problem: Problem,
-    podset_groups: Sequence[Bundles],
-    chosen: Sequence[int],
-    also: tuple[Tree, set[int]] | None = None,
-) -> Ints:
-    """The nodes of the racks in use, of ``also`` (racks of a tree), and of a few more with room."""
-    inside = np.zeros(problem.size, dtype=np.bool_)
-    trees: dict[int, Tree] = {
-        id(podset_groups[n].podset_group.tree): podset_groups[n].podset_group.tree for n in chosen
-    }
-    for tree in trees.values():
+def _round(
+    work: Placements, numbers: Sequence[int], also: tuple[Tree, set[int]] | None = None
+) -> Round:
+    """The first of these podset groups, and the nodes of the racks in use, of ``also`` (racks of a tree), and of a few more with room."""
+    chosen = list(dict.fromkeys(numbers))[:_WIDTH]
+    inside = np.zeros(work.problem.size, dtype=np.bool_)
+    for tree in work.trees:
+        mine = [work.bundles[n].nodes for n in chosen if work.placed[n][0].tree is tree]
+        if not mine:
+            continue
         if not tree.depth:
             inside[tree.order] = True
             continue
         domain = tree.domain[-1]
-        mine = np.concatenate(
-            [podset_groups[n].nodes for n in chosen if podset_groups[n].podset_group.tree is tree]
-        )
-        racks = {*domain[mine].tolist(), *_with_room(problem, tree)}
+        racks = {*domain[np.concatenate(mine)].tolist(), *_with_room(work.problem, tree)}
         if also is not None and also[0] is tree:
             racks |= also[1]
         inside |= np.isin(domain, sorted(racks))
-    return np.flatnonzero(inside)
+    return Round(chosen, np.flatnonzero(inside))
 
 
 def _with_room(problem: Problem, tree: Tree) -> list[int]:
@@ -185,5 +146,9 @@ def _with_room(problem: Problem, tree: Tree) -> list[int]:
     whole = tree.sums(tree.depth - 1, wholes.nodes.astype(np.int64))
     spare = np.maximum(problem.now[device_columns(problem)], 0).sum(axis=0)
     parts = tree.sums(tree.depth - 1, np.where(wholes.nodes, 0, spare))
-    roomy = _first(np.where(wholes.racks(tree), 0, -whole), _MORE)
-    return [*roomy, *_first(-parts, _MORE)]
+    return [*_first(np.where(wholes.racks(tree), 0, -whole), _MORE), *_first(-parts, _MORE)]
+
+
+def _first(keys: Ints, count: int) -> list[int]:
+    found: list[int] = keys.argsort(kind="stable")[:count].tolist()
+    return found

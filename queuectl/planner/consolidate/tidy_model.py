@@ -18,13 +18,14 @@ from queuectl.domain.quantity import NOTHING
 from queuectl.planner.consolidate.bundles import Bundles
 from queuectl.planner.model.builder import Layer, ModelBuilder
 from queuectl.planner.model.classes import Classes, GroupClass
+from queuectl.planner.model.readback import values_of
 from queuectl.planner.placement.measure import Wholes, device_columns, devices
 from queuectl.planner.problem.problem import Problem, Shape
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 from queuectl.planner.solver.solver import Model
 
 _WHOLE_KEYS: Final = 1 << 50  # shape keys of whole nodes, apart from all others
-_SORTS: Final = 4  # sorts of whole nodes told apart, the most frequent first
+_SORTS: Final = 4  # sorts of whole nodes, the most frequent first
 
 
 class Use(NamedTuple):
@@ -49,7 +50,7 @@ class TidyModel:
     wholes: Wholes
     built: ModelBuilder = field(init=False)
     layers: list[Layer] = field(default_factory=list)
-    _sorts: list[int] = field(default_factory=list)  # pod classes that stand for whole nodes
+    _sorts: list[int] = field(default_factory=list)  # pod classes of whole nodes
     _racks: list[tuple[int, list[int], int]] = field(default_factory=list)  # kept, nodes, size
     _uses: list[Use] = field(default_factory=list)
     _vain: list[int] = field(
@@ -165,7 +166,7 @@ class TidyModel:
         self._layer([whole for whole, _, _ in self._racks], -1, len(self._racks))
 
     def _hint(self) -> list[int]:
-        values = self.built.values_of([u.node_counts for u in self.podset_groups])
+        values = values_of(self.built, [u.node_counts for u in self.podset_groups])
         used = np.zeros(self.wholes.problem.size, dtype=np.bool_)
         for podset_group in self.podset_groups:
             used[podset_group.nodes] = True

@@ -28,7 +28,7 @@ from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.queue_order import NEVER, Head, StrictFifoHeads, barred
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
-from queuectl.planner.problem.partial import smallest
+from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import QuotaRow
 from queuectl.planner.reasons import refusals

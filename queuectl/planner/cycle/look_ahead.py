@@ -16,11 +16,11 @@ from typing import Final
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, fits
 from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.model.bounds import Load
 from queuectl.planner.order.queue_order import barred
-from queuectl.planner.placement.counting import Load, refuted_by_sums
-from queuectl.planner.placement.feasible import Decision, decide, moved
+from queuectl.planner.placement.feasible import Decision, decide, moved, refuted_by_sums
 from queuectl.planner.placement.joint import arrange
-from queuectl.planner.problem.partial import shrinks
+from queuectl.planner.problem.parts import shrinks
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.search.flavor_choice import FlavorChooser

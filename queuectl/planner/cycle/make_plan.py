@@ -24,7 +24,7 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.model.counts import Counts
 from queuectl.planner.order.queue_order import place
 from queuectl.planner.placement.several import levels_to_try
-from queuectl.planner.problem.partial import as_placed
+from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup, request_of
 from queuectl.planner.problem.topology import Ints

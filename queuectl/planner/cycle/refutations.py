@@ -24,7 +24,7 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.pending_gangs import ClassKey
 from queuectl.planner.preempt.candidates import may_evict
 from queuectl.planner.preempt.protections import next_change
-from queuectl.planner.problem.partial import shrinks
+from queuectl.planner.problem.parts import shrinks
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import Pool
 from queuectl.planner.search.gang_classes import GangClass

@@ -23,7 +23,7 @@ from queuectl.planner.capacity.reservations import reservation_of
 from queuectl.planner.capacity.state import Instant, State, open_state
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.queue_order import NEVER
-from queuectl.planner.problem.partial import admissible, shrinks, with_counts
+from queuectl.planner.problem.parts import admissible, shrinks, with_counts
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import QuotaRow, QuotaUse, use_of

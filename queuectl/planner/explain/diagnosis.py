@@ -28,7 +28,7 @@ from queuectl.planner.explain.relaxation import ask, past_heads, requests, short
 from queuectl.planner.explain.remedy import Known, know, of_plan
 from queuectl.planner.order.queue_order import barred
 from queuectl.planner.plan_cycle import begin, turns
-from queuectl.planner.problem.partial import smallest
+from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.solver.solver import Status, StopSignal

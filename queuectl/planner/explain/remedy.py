@@ -39,7 +39,7 @@ from queuectl.planner.placement.feasible import Decision, place
 from queuectl.planner.plan_cycle import Prepared, begin, turns
 from queuectl.planner.preempt.candidates import may_evict
 from queuectl.planner.preempt.shortage import borrows
-from queuectl.planner.problem.partial import shrinks
+from queuectl.planner.problem.parts import shrinks
 from queuectl.planner.problem.problem import Problem, enlarged, survey
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.quota.tree import FlavorResource

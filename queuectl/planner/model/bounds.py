@@ -1,4 +1,4 @@
-"""Weights under which sums over nodes bound what can be packed: tighter than the plain sum, and always valid.
+"""Sums over all nodes that refuse: weights under which they bound what can be packed, tighter than the plain sum, and always valid.
 
 Take devices of one resource: pod sizes g, free devices f on a node. For any weights w(g) the pods on a node weigh at most
 W(f), the best knapsack of size f; so sum(w(g) * pods) <= sum(W(f)) over any set of nodes. W itself is superadditive:
@@ -15,13 +15,17 @@ On larger nodes, two families:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from typing import Final
 
 import numpy as np
 
-from queuectl.planner.problem.topology import Ints
+from queuectl.planner.problem.problem import Shape
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.topology import Ints, Mask
 
 LARGEST: Final = 64  # a node with more of a resource than this is not counted in devices
 # Each as its values at 1, 2, ... 8.
@@ -74,3 +78,75 @@ def overfull(pods: Mapping[int, int], nodes: Ints) -> bool:
     weights, most = bounds(sizes, len(nodes) - 1)
     counts = np.array([pods.get(size, 0) for size in sizes], dtype=np.int64)
     return bool((weights @ counts > most @ nodes).any())
+
+
+@dataclass(eq=False)
+class Load:
+    """What gangs ask together of the nodes that any of them can use. It refutes them if it exceeds what there is.
+
+    Attributes:
+        free: (R, N) without any of them.
+        sizes: per resource, pods by how much they ask of it.
+    """
+
+    free: Ints
+    sizes: defaultdict[int, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    _usable: Mask | None = None
+    _there: dict[int, tuple[int, Ints]] = field(
+        default_factory=dict
+    )  # resource -> sum, nodes by amount
+
+    @classmethod
+    def of(cls, requests: Iterable[GangRequest], free: Ints) -> Load:
+        """The load of these gangs on a free matrix (R, N)."""
+        load = cls(free)
+        load.add(*requests)
+        return load
+
+    def add(self, *requests: GangRequest) -> None:
+        """Add gangs."""
+        counts: dict[Shape, int] = {}  # gangs come in many, shapes in few
+        for request in requests:
+            for podset_group in request.podset_groups:
+                for pods in podset_group.asked:
+                    counts[pods.shape] = counts.get(pods.shape, 0) + pods.count
+        for shape, count in counts.items():
+            self.put(shape.vector, count, shape.eligible)
+
+    def put(self, vector: Ints, count: int, eligible: Mask) -> None:
+        """Add ``count`` pods that ask for a vector (R,) and can use the nodes of a mask (N,)."""
+        if self._usable is None:
+            self._usable = eligible
+        elif eligible is not self._usable and bool((eligible & ~self._usable).any()):
+            self._usable = self._usable | eligible
+            self._there = {}
+        for column, amount in enumerate(vector.tolist()):
+            if amount:
+                counts = self.sizes[column]
+                counts[amount] = counts.get(amount, 0) + count
+
+    def copy(self) -> Load:
+        """A copy, to be added to."""
+        load = Load(self.free, _usable=self._usable, _there=self._there)
+        load.sizes.update((column, dict(counts)) for column, counts in self.sizes.items())
+        return load
+
+    def exceeds(self) -> bool:
+        """Whether the load is more than there is, wherever each pod is placed."""
+        return any(self._lacks(column, sizes) for column, sizes in self.sizes.items())
+
+    def _lacks(self, column: int, sizes: Mapping[int, int]) -> bool:
+        total, nodes = self._room(column)
+        if sum(size * count for size, count in sizes.items()) > total:
+            return True
+        return bool(len(nodes)) and overfull(sizes, nodes)
+
+    def _room(self, column: int) -> tuple[int, Ints]:
+        """What is free of a resource in all, and how many nodes have 0, 1, 2, ... of it; no numbers where they would be too many."""
+        known = self._there.get(column)
+        if known is None:
+            there = np.maximum(self.free[column, self._usable], 0)
+            few = int(there.max(initial=0)) <= LARGEST
+            nodes = np.bincount(there) if few else np.zeros(0, dtype=np.int64)
+            known = self._there[column] = int(there.sum()), nodes
+        return known

@@ -9,7 +9,7 @@ Groups of rows, each optional but the first three:
 - *slices*: pods of a domain of a slice's level make whole slices;
 - *patterns*: in node classes that do not pack by sums, exact rows (:mod:`queuectl.planner.model.patterns`);
 - *exits*: gangs that may leave what they hold. A podset group with an owner is placed if its owner leaves, one without in any case;
-- *quota* (:mod:`queuectl.planner.model.quota_rows`);
+- *quota*: those of the final check (:mod:`queuectl.planner.placement.final_check`);
 - *objective*: layers, first to last, as weighted sums.
 
 An exit is an integer variable; today it is 0 or 1. What leaves, and what must be placed again, is a multiple of it.
@@ -23,7 +23,6 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.model.classes import Classes, GroupClass
 from queuectl.planner.model.exits import STAYS, Exits, Terms, add_blocked, add_terms
 from queuectl.planner.model.patterns import Exact, add_exact
@@ -71,6 +70,7 @@ class ModelBuilder:
         podset_groups: per group class, domain to the variable that counts its podset groups there.
         exits: gang to the variable that says whether it leaves.
         patterns: of the node classes that have exact rows.
+        derived: variables that follow from others: (variable, others, coefficients, size), the sum of the others divided by the size.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class ModelBuilder:
         self.pods: list[Row] = [{} for _ in classes.pods]
         self.podset_groups: list[Row] = [{} for _ in classes.groups]
         self.patterns: dict[int, Exact] = {}
-        self._derived: list[tuple[int, list[int], list[int], int]] = []
+        self.derived: list[tuple[int, list[int], list[int], int]] = []
         self._add_pods()
         for group, row in zip(classes.groups, self.podset_groups, strict=True):
             if group.level != ANYWHERE:
@@ -195,7 +195,7 @@ class ModelBuilder:
             if onward:
                 most = min(self.most(below), self.classes.asked[number])
                 passed[domain] = self.model.var(0, most)
-                self._derived.append((passed[domain], variables, coeffs, 1))
+                self.derived.append((passed[domain], variables, coeffs, 1))
                 variables, coeffs = [*variables, passed[domain]], [*coeffs, -1]
             self.model.equal(variables, coeffs, constant)
         return passed
@@ -223,7 +223,7 @@ class ModelBuilder:
             for domain in sorted(inside):
                 variables = inside[domain]
                 whole = self.model.var(0, self.most(variables) // size)
-                self._derived.append((whole, variables, [1] * len(variables), size))
+                self.derived.append((whole, variables, [1] * len(variables), size))
                 self.model.equal([*variables, whole], [*[1] * len(variables), -size], 0)
 
     # Capacity of the node classes.
@@ -277,33 +277,6 @@ class ModelBuilder:
             for variable, coeff in zip(layer.variables, layer.coeffs, strict=True):
                 add_terms(coeffs, {variable: coeff}, weight)
         self.model.minimize(list(coeffs), list(coeffs.values()))
-
-    # Between placements and values.
-
-    def values_of(self, node_counts: Sequence[NodeCounts]) -> list[int]:
-        """The values all variables take under a placement of the podset groups, where no gang leaves."""
-        classes, values = self.classes, [0] * len(self.model.bounds)
-        for group, row in zip(classes.groups, self.podset_groups, strict=True):
-            for podset_group in group.podset_groups:
-                of_podset_group = self._as_asked(podset_group, node_counts[podset_group])
-                for (number, _), (nodes, counts) in zip(group.pods, of_podset_group, strict=True):
-                    for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
-                        node_class = classes.class_of(node)
-                        assert node_class is not None
-                        values[self.pods[number][node_class]] += count
-                if group.level != ANYWHERE:
-                    domain = classes.trees[group.tree].domain[group.level]
-                    values[row[int(domain[of_podset_group[0][0][0]])]] += 1
-        for variable, others, coeffs, size in self._derived:
-            values[variable] = (
-                sum(k * values[v] for v, k in zip(others, coeffs, strict=True)) // size
-            )
-        return values
-
-    def _as_asked(self, podset_group: int, node_counts: NodeCounts) -> NodeCounts:
-        if not self.classes.podset_groups[podset_group].on_one_node:
-            return node_counts
-        return ((node_counts[0][0][:1], np.ones(1, dtype=np.int64)),)
 
 
 def _telling(shares: NDArray[np.float64]) -> Mask:

@@ -21,7 +21,7 @@ import numpy as np
 from queuectl.planner.model.bounds import LARGEST, bounds
 from queuectl.planner.model.counts import Counts
 from queuectl.planner.problem.problem import Shape, caps
-from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup
+from queuectl.planner.problem.request import ANYWHERE, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Tree
 
 PodClass: TypeAlias = tuple[Shape, int]  # shape, tree number
@@ -64,15 +64,6 @@ class Limits(NamedTuple):
     columns: Ints
 
 
-def asked_pods(podset_group: PodSetGroup) -> tuple[Pods, ...]:
-    """What a model places for a podset group: its pods, or all of them as one where they share a node."""
-    return (
-        (podset_group.bundle,)
-        if podset_group.on_one_node and podset_group.bundle is not None
-        else podset_group.pods
-    )
-
-
 @dataclass(eq=False)
 class Classes:
     """PodSet groups to be placed together on a free matrix, in classes.
@@ -112,7 +103,7 @@ class Classes:
         for number, podset_group in enumerate(self.podset_groups):
             tree = self._tree(podset_group.tree)
             pods = []
-            for p in asked_pods(podset_group):
+            for p in podset_group.asked:
                 key = (p.shape.key, tree)
                 if key not in numbers:
                     numbers[key] = len(self.pods)

@@ -1,12 +1,12 @@
 """How many pods of one shape each node and each domain of a tree holds, and which domains to choose.
 
-Where slices of s pods must each sit in one domain of a level, a domain of it holds a multiple of s. Each finer size divides
+Where slices of s pods must each be in one domain of a level, a domain of it holds a multiple of s. Each finer size divides
 the coarser, so every multiple up to the floor can be had, and floors add up level by level: the counts are exact.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
 
@@ -21,31 +21,36 @@ _EXACT_WORK: Final = 6000  # items times domains for the exact choice of several
 
 @dataclass(eq=False)
 class Counts:
-    """Pods of one shape that fit each node and each domain of a tree, in whole slices if there are any."""
+    """Pods of one shape that fit each node and each domain of a tree, in whole slices if there are any.
+
+    Attributes:
+        per_node: pods that fit each node, in the order of the fleet. Shape (N,).
+        grains: per level and, last, per node: pods come to its domains in multiples of this.
+        levels: per level, pods that fit each domain; last, each node in topology order.
+    """
 
     tree: Tree
-    per_node: Ints  # in fleet order
+    per_node: Ints
     slices: Slices = ()
+    grains: tuple[int, ...] = field(init=False)
+    levels: tuple[Ints, ...] = field(init=False)
 
-    @cached_property
-    def grains(self) -> tuple[int, ...]:
-        """Per level and, last, per node: pods come to its domains in multiples of this."""
-        return tuple(
-            max((size for of, size in self.slices if of >= level), default=1)
-            for level in range(self.tree.depth + 1)
-        )
-
-    @cached_property
-    def levels(self) -> tuple[Ints, ...]:
-        """Per level and, last, per node in topology order."""
+    def __post_init__(self) -> None:
+        depth = self.tree.depth
+        self.grains = (1,) * (depth + 1)
+        if self.slices:
+            self.grains = tuple(
+                max((size for of, size in self.slices if of >= level), default=1)
+                for level in range(depth + 1)
+            )
         below = self.per_node[self.tree.order]
         rows = [below]
-        for level in range(self.tree.depth - 1, -1, -1):
+        for level in range(depth - 1, -1, -1):
             starts = self.tree.children[level]
             sums = np.add.reduceat(below, starts) if len(starts) else below[:0]
             below = sums - sums % self.grains[level] if self.slices else sums
             rows.append(below)
-        return tuple(reversed(rows))
+        self.levels = tuple(reversed(rows))
 
     @cached_property
     def largest(self) -> tuple[int, ...]:
@@ -61,24 +66,12 @@ class Counts:
         """Pods each domain of a level holds; the whole tree as one for ANYWHERE."""
         return np.array([self.total]) if level == ANYWHERE else self.levels[level]
 
-    def range_of(self, level: int, low: int, high: int) -> tuple[int, int]:
-        """The positions of the nodes in the domains ``low..high`` of a level."""
-        starts = self.tree.starts[level]
-        last = int(starts[high]) if high < len(starts) else len(self.tree.order)
-        return (int(starts[low]) if low < len(starts) else last), last
-
-    def inside(self, level: int, domain: int, below: int) -> tuple[int, int]:
-        """Range of the domains (or node positions) of level ``below`` inside a domain."""
+    def inside(self, level: int, domain: int) -> tuple[int, int]:
+        """Range of the domains (or node positions) one level below inside a domain."""
         if level == ANYWHERE:
-            return 0, len(self.levels[below])
-        if below == level + 1:
-            span = self.tree.spans[level]
-            return span[domain], span[domain + 1]
-        first, last = self.range_of(level, domain, domain + 1)
-        if below == self.tree.depth:
-            return first, last
-        starts = self.tree.starts[below]
-        return int(starts.searchsorted(first)), int(starts.searchsorted(last))
+            return 0, len(self.levels[0])
+        span = self.tree.spans[level]
+        return span[domain], span[domain + 1]
 
     # Lower bounds of the numbers of domains.
 
@@ -88,15 +81,12 @@ class Counts:
 
     def least(self, level: int, low: int, high: int, count: int) -> Ints:
         """Lower bounds of the numbers of domains below each domain ``low..high`` of a level: (levels below, domains)."""
-        rows = []
-        starts = self.tree.starts[level][low:high]
+        rows, firsts = [], np.arange(low, high + 1)
         for below in range(level + 1, self.tree.depth + 1):
-            firsts = starts
-            if below < self.tree.depth:
-                firsts = self.tree.starts[below].searchsorted(starts)
-            first, last = int(firsts[0]), self.inside(level, high - 1, below)[1]
-            owner = firsts.searchsorted(np.arange(first, last), side="right") - 1
-            rows.append(needed(self.levels[below][first:last], owner, high - low, count))
+            firsts = np.array(self.tree.spans[below - 1])[firsts]
+            sizes = self.levels[below][firsts[0] : firsts[-1]]
+            owner = np.repeat(np.arange(high - low), np.diff(firsts))
+            rows.append(needed(sizes, owner, high - low, count))
         return np.array(rows, dtype=np.int64).reshape(-1, high - low)
 
 
@@ -110,7 +100,7 @@ def fewest_then_tightest(sizes: Ints, count: int) -> Ints:
     k = int(sums.searchsorted(count)) + 1
     if int(sums[k - 1]) == count:
         return np.sort(by_size[:k])
-    least = least_share(sizes, count)
+    least = count - int(sums[k - 2]) if k > 1 else count  # of each of them
     usable = by_size[sizes[by_size] >= least]
     if k * len(usable) <= _EXACT_WORK:
         return np.sort(_tightest(sizes, usable, k, count))
@@ -138,13 +128,6 @@ def _tightest(sizes: Ints, usable: Ints, k: int, count: int) -> Ints:
             total -= values[i - 1]
             need -= 1
     return np.array(chosen, dtype=np.int64)
-
-
-def least_share(sizes: Ints, count: int) -> int:
-    """The least that each of the fewest domains which hold ``count`` together must hold."""
-    sums = np.sort(sizes)[::-1].cumsum()
-    k = int(sums.searchsorted(count)) + 1
-    return count - int(sums[k - 2]) if k > 1 else count
 
 
 def most_even(sizes: Ints, count: int) -> tuple[Ints, Ints] | None:

@@ -1,4 +1,4 @@
-"""From a solution of the model to placements: pods on nodes, then pods to podset groups."""
+"""Between placements and values of the model's variables: a hint, and from a solution pods on nodes, then pods to podset groups."""
 
 from __future__ import annotations
 
@@ -27,6 +27,27 @@ class Placed:
     node_counts: tuple[NodeCounts, ...] = ()
     domains: tuple[int, ...] = ()
     alarm: str = ""
+
+
+def values_of(built: ModelBuilder, node_counts: Sequence[NodeCounts]) -> list[int]:
+    """The values that all variables take under a placement of the podset groups, where no gang leaves."""
+    classes, values = built.classes, [0] * len(built.model.bounds)
+    for group, row in zip(classes.groups, built.podset_groups, strict=True):
+        for podset_group in group.podset_groups:
+            placed = node_counts[podset_group]
+            if classes.podset_groups[podset_group].on_one_node:
+                placed = ((placed[0][0][:1], np.ones(1, dtype=np.int64)),)
+            for (number, _), (nodes, counts) in zip(group.pods, placed, strict=True):
+                for node, count in zip(nodes.tolist(), counts.tolist(), strict=True):
+                    node_class = classes.class_of(node)
+                    assert node_class is not None
+                    values[built.pods[number][node_class]] += count
+            if group.level != ANYWHERE:
+                domain = classes.trees[group.tree].domain[group.level]
+                values[row[int(domain[placed[0][0][0]])]] += 1
+    for variable, others, coeffs, size in built.derived:
+        values[variable] = sum(k * values[v] for v, k in zip(others, coeffs, strict=True)) // size
+    return values
 
 
 def pack_all(

@@ -19,7 +19,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.queue_order import Place, place
-from queuectl.planner.problem.partial import admissible
+from queuectl.planner.problem.parts import admissible
 
 H = TypeVar("H", bound=Hashable)
 

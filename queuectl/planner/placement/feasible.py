@@ -1,35 +1,31 @@
-"""Whether a demand fits, by what is cheapest and still a proof: floor sums, a witness, CP-SAT.
+"""Whether a gang fits, by what is cheapest and still a proof: sums, a greedy placement, CP-SAT.
 
-A witness decides "yes". "No" needs a proof: the floor sums of one podset group of equal pods, floor sums that exclude every domain,
-or an infeasible model. A limit that ends the search is neither.
+A greedy placement decides "yes". "No" needs a proof: no greedy placement of one podset group of equal pods; for one of its podset groups
+no domain has room even alone; all pods together exceed all nodes together; or an infeasible model. A limit that ends the search is
+neither.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
-import numpy as np
-
-from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, give_back, take
+from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, take
 from queuectl.planner.capacity.state import State
-from queuectl.planner.model.classes import asked_pods
+from queuectl.planner.model.bounds import Load
+from queuectl.planner.model.counts import Counts
 from queuectl.planner.placement import several
-from queuectl.planner.placement.counting import Load, held, refuted_by_sums
 from queuectl.planner.placement.joint import Arrangement, arrange
 from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest
-from queuectl.planner.problem.topology import Ints
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
+from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Solver, Status
-
-_MORE: Final = (0, 2)  # domains beside those that hold it by sums
-_FEW: Final = 4  # one in so many at most: those alone make a model that is worth its time
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether a demand fits.
+    """Whether a gang fits.
 
     Attributes:
         status: FOUND, REFUTED (proved), UNKNOWN or DEFECT.
@@ -45,11 +41,11 @@ class Decision:
 
 
 Opening: TypeAlias = Callable[[Sequence[TentativeAdmission], GangRequest, Ints], Decision | None]
-"""A search tried before all others, on the admitted gangs that may move and on what is free without them; None: it does not tell."""
+"""A search before the model, on the admitted gangs that can move and on what is free without them; None: it decides nothing."""
 
 
 def place(request: GangRequest, free: Ints, solver: Solver) -> Decision:
-    """Whether a demand alone fits a free matrix (R, N), and where."""
+    """Whether a gang alone fits a free matrix (R, N), and where."""
     found = several.find(request, free, lambda shape: caps(free, shape))
     if found is not None:
         return Decision(Status.FOUND, found)
@@ -59,112 +55,44 @@ def place(request: GangRequest, free: Ints, solver: Solver) -> Decision:
 
 
 def decide(
-    state: State,
-    request: GangRequest,
-    solver: Solver,
-    *,
-    opening: Opening | None = None,
+    state: State, request: GangRequest, solver: Solver, *, opening: Opening | None = None
 ) -> Decision:
-    """Whether a demand fits together with all that is admitted so far, moving admitted gangs if that is what it takes.
+    """Whether a gang fits together with all that is admitted so far, moving admitted gangs if that is what it takes.
 
     Args:
         state: with them.
         request: of the gang.
         solver: of the plan.
-        opening: the first search, where counting and a witness do not tell.
+        opening: the first search, where sums and a greedy placement decide nothing.
     """
     found = several.find(request, state.free(), state.caps)
     if found is not None:
         return Decision(Status.FOUND, found)
-    movable = _movable(state)
+    movable = [k for k in state.admissions if not k.fixed and k.request.podset_groups]
     if several.exact(request) and not movable:
         return Decision(Status.REFUTED)
     free = state.free_without_admissions()
-    if _refuted_by_counting(movable, request, free):
+    if refuted_by_sums(request, free):
+        return Decision(Status.REFUTED)
+    if Load.of([*(k.request for k in movable), request], free).exceeds():
         return Decision(Status.REFUTED)
     opened = opening(movable, request, free) if opening is not None else None
-    return opened or _search(state, movable, request, free, solver)
+    return opened or _ask_solver(movable, request, free, solver)
 
 
-def _movable(state: State) -> list[TentativeAdmission]:
-    """Kept gangs that may be placed elsewhere."""
-    return [k for k in state.admissions if not k.fixed and k.request.podset_groups]
+def refuted_by_sums(request: GangRequest, free: Ints) -> bool:
+    """Whether sums over a free matrix (R, N) leave no domain for one of the podset groups."""
+    return any(not _some_domain_holds(podset_group, free) for podset_group in request.podset_groups)
 
 
-def _search(
-    state: State,
-    movable: Sequence[TentativeAdmission],
-    request: GangRequest,
-    free: Ints,
-    solver: Solver,
-) -> Decision:
-    """By models: only those in the way move, which mostly finds; only those are there, which mostly refutes; all move."""
-    in_the_way = list(_in_the_way(movable, request, free))
-    few = in_the_way[-1] if in_the_way else []
-    telling = len(few) * _FEW < len(movable)
-    for near in in_the_way:
-        if solver.ended():
-            break
-        beside = _free_without(state, near)
-        if Load.of([*(k.request for k in near), request], beside).exceeds():
-            continue
-        decision = _ask_solver(near, request, beside, solver)
-        if decision.status is Status.FOUND:
-            return decision
-    if telling and _refuted_beside(few, request, free, solver):
-        return Decision(Status.REFUTED)
-    return _ask_solver(movable, request, free, solver)
-
-
-def _refuted_beside(
-    few: Sequence[TentativeAdmission], request: GangRequest, free: Ints, solver: Solver
-) -> bool:
-    """Whether it does not fit even beside these alone, all others left out: a small model that is mostly enough."""
-    return _ask_solver(few, request, free, solver).status is Status.REFUTED
-
-
-def _refuted_by_counting(
-    movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints
-) -> bool:
-    """Whether sums alone refute it beside these, wherever they stand; ``free`` is what none of them takes."""
-    if refuted_by_sums(request, free):
-        return True
-    return Load.of([*(k.request for k in movable), request], free).exceeds()
-
-
-def _in_the_way(
-    movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints
-) -> Iterator[list[TentativeAdmission]]:
-    """Kept gangs on the domains right above nodes that are the roomiest for the demand's first podset group: on one, on more.
-
-    All of them are left out: that is another question.
-    """
-    podset_group = request.podset_groups[0]
-    tree, pods = podset_group.tree, asked_pods(podset_group)
-    if not tree.depth:
-        return
-    fine = tree.depth - 1
-    room = np.min([held(podset_group, p, fine, free) / p.count for p in pods], axis=0)
-    if ANYWHERE < podset_group.required < fine:
-        above = tree.domain[podset_group.required][tree.order[tree.starts[fine]]]
-        best = np.argmax(np.bincount(above, weights=room))
-        room = np.where(above == best, room, 0)
-    roomiest = np.argsort(-room, kind="stable")
-    enough = int(np.searchsorted(np.cumsum(room[roomiest]), 1)) + 1
-    before = 0
-    for more in _MORE:
-        inside = np.isin(tree.domain[fine], roomiest[: enough + more])
-        near = [k for k in movable if any(inside[nodes].any() for nodes, _ in k.node_counts)]
-        if before < len(near) < len(movable):
-            yield near
-            before = len(near)
-
-
-def _free_without(state: State, near: Sequence[TentativeAdmission]) -> Ints:
-    free = state.free().copy()
-    for admission in near:
-        give_back(free, admission.request.pods, admission.node_counts)
-    return free
+def _some_domain_holds(podset_group: PodSetGroup, free: Ints) -> bool:
+    level = ANYWHERE if podset_group.on_one_node else podset_group.required
+    holds: Mask | None = None
+    for pods in podset_group.asked:
+        counts = Counts(podset_group.tree, caps(free, pods.shape), pods.slices)
+        enough = counts.holding(level) >= pods.count
+        holds = enough if holds is None else holds & enough
+    return holds is None or bool(holds.any())
 
 
 def _ask_solver(

@@ -1,4 +1,4 @@
-"""Gangs placed together by the model: whether all fit, and where each goes.
+"""Gangs placed together by the model: whether all fit, and where each is placed.
 
 A solution of the aggregated model is packed node by node; a node class that does not pack gets exact rows
 (:mod:`queuectl.planner.model.patterns`) and the model is solved again. So the answer is never wrong: FOUND means placed on real
@@ -66,7 +66,7 @@ def arrange(
 ) -> Arrangement:
     """Place all of them on what is free without any of them.
 
-    The model chooses the domains. Kept gangs that can stay where they are do.
+    The model chooses the domains. Admitted gangs that can stay where they are do.
 
     Args:
         movable: gangs admitted so far that may be placed elsewhere.

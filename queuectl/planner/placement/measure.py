@@ -1,14 +1,14 @@
-"""How tidy a set of placements is: the numbers that the tidying solve lowers, and that nothing may worsen.
+"""How compact a set of placements is: the numbers that consolidation lowers, and that no result may raise.
 
-One tuple, less is better, from the first entry that tells two sets apart:
+One tuple, less is better, from the first entry in which two sets differ:
 
 - domains used, summed over the gangs' podset groups, level by level from the top; then nodes used likewise;
-- podset groups that have a preferred level and do not sit in one domain of it;
+- podset groups that have a preferred level and are not in one domain of it;
 - whole free nodes broken into. A node is *whole and free* when it is ready, no gang holds a slot on it and none of its
-  devices is used; strangers that take no device (log shippers, exporters) do not count;
+  devices is used; unmanaged pods that take no device (log shippers, exporters) do not count;
 - whole free racks broken into: domains of the finest level above the node whose ready nodes are all whole and free.
 
-The last two are the measure of fragmentation: what is left whole is what large gangs to come will need.
+The last two are the measure of fragmentation: later large gangs need what is left whole.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
 from queuectl.planner.problem.problem import COMMON, Problem
-from queuectl.planner.problem.request import ANYWHERE, PodSetGroup
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 PlacedPodSetGroup: TypeAlias = tuple[
@@ -31,12 +31,12 @@ PlacedPodSetGroup: TypeAlias = tuple[
 
 
 def placed_podset_groups(admissions: Iterable[TentativeAdmission]) -> list[PlacedPodSetGroup]:
-    """Every podset group of some gangs, with its share of their spots."""
+    """Every podset group of some gangs, with its node counts."""
     return [each for gang in admissions for each in gang.per_podset_group()]
 
 
 def nodes_of(node_counts: NodeCounts) -> Ints:
-    """The distinct nodes of some spots, ascending."""
+    """The distinct nodes of some node counts, ascending."""
     return np.unique(np.concatenate([nodes for nodes, _ in node_counts]))
 
 
@@ -51,6 +51,25 @@ def domain_counts(podset_group: PodSetGroup, node_counts: NodeCounts) -> tuple[i
 def prefers_in_vain(podset_group: PodSetGroup, used: Sequence[int]) -> bool:
     """Whether a podset group of these domain_counts misses the level it prefers."""
     return podset_group.preferred != ANYWHERE and used[podset_group.preferred] > 1
+
+
+def width(request: GangRequest, node_counts: NodeCounts) -> tuple[int, ...]:
+    """How many domains a gang of one topology uses; of two placements the lesser is narrower.
+
+    Returns:
+        PodSet groups that miss the level they prefer; the domains that each podset group uses, summed, level by level from the top and nodes
+        last; those that the gang uses, each counted once, likewise.
+    """
+    rows, vain, at = [], 0, 0
+    for podset_group in request.podset_groups:
+        rows.append(domain_counts(podset_group, node_counts[at : at + len(podset_group.pods)]))
+        vain += prefers_in_vain(podset_group, rows[-1])
+        at += len(podset_group.pods)
+    return (
+        vain,
+        *map(sum, zip(*rows, strict=True)),
+        *domain_counts(request.podset_groups[0], node_counts),
+    )
 
 
 def device_columns(problem: Problem) -> list[int]:

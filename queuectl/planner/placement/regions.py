@@ -30,7 +30,7 @@ def regions(
 
     Args:
         tree: of all of them.
-        level: of the domain that all must share; ANYWHERE stands for all nodes, as None.
+        level: of the domain that all must share; ANYWHERE = all nodes, as None.
         pods: podsets.
         fits: per podset, pods that fit each node by themselves.
         free: (R, n).

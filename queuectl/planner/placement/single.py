@@ -50,7 +50,7 @@ class Capacity(Counts):
         return min(ways, key=lambda way: way[0], default=None)
 
     def _evenly_in(self, level: int, domain: int, count: int) -> Filled | None:
-        low, high = self.inside(level, domain, level + 1)
+        low, high = self.inside(level, domain)
         grain = self.grains[level + 1]
         found = most_even(self.levels[level + 1][low:high] // grain, count // grain)
         if found is None:
@@ -101,7 +101,7 @@ class Capacity(Counts):
 
     def _below(self, level: int, domain: int, count: int) -> Filled:
         """Spread ``count`` pods over the children of one domain that is known to hold them."""
-        low, high = self.inside(level, domain, level + 1)
+        low, high = self.inside(level, domain)
         single = self._best_of(level + 1, low, high, count)
         if single is not None:
             return single

@@ -18,7 +18,7 @@ import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.placement.joint import arrange
-from queuectl.planner.placement.several import find, first, on_fleet, on_nodes
+from queuectl.planner.placement.several import find, first, on_fleet
 from queuectl.planner.preempt.bounds import Deficit, Floats, Part, Places, deficit_of, parts_of
 from queuectl.planner.preempt.candidates import CandidateTable, Rows
 from queuectl.planner.preempt.cost import Goal
@@ -26,7 +26,7 @@ from queuectl.planner.preempt.legality import EvictionConstraints, apply
 from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.shortage import Deficits
 from queuectl.planner.problem.problem import Shape, caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, on_nodes
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Outcome, Solver, Status
 

@@ -37,7 +37,9 @@ class FleetIndex:
         self.allocatable.flags.writeable = False
         self.ready: Mask = np.array([n.ready for n in fleet.nodes], dtype=np.bool_)
         self.fewest: dict[object, tuple[int, ...]] = {}  # see queuectl.reports.domains
-        self.never: dict[tuple[object, ...], bool] = {}  # demand signature -> fits not even empty
+        self.never: dict[
+            tuple[object, ...], bool
+        ] = {}  # signature of a request -> whether it does not fit even the empty fleet
         self._fitting: dict[tuple[object, ...], tuple[object, ...]] = {}
         self._taints = _classes([node.effective_taints for node in fleet.nodes])
         self._labels: dict[str, Ints] = {}

@@ -1,8 +1,8 @@
-"""Between a podset and its shares: pods of one podset that use different flavors of a resource group.
+"""A gang with fewer pods (partial admission), and a gang in parts (splits over flavors).
 
-To the planner each share is a podset of its own, a *part*, and the gang is one that asks for all its parts. So whatever
-places, charges or repairs podsets does it for shares too. What the podset asks of all its pods together its parts ask
-together: they form a group, as podsets that share a domain do. At the end the parts are joined again.
+Pods of one podset that use different flavors of a resource group are its shares. To the planner each share is a podset of its own, a
+*part*, and the gang asks for all its parts. So what places, charges or repairs podsets does it for shares too. What the podset asks of
+all its pods together its parts ask together: they form a group, as podsets that share a domain do. At the end the parts are joined.
 """
 
 from __future__ import annotations
@@ -11,8 +11,58 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.snapshot import Admitted
+from queuectl.domain.reasons import Reason
+from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, Workload
+
+
+def shrinks(workload: Workload) -> bool:
+    """Whether the gang may start with fewer pods than it asks for."""
+    return any(len(admissible(podset)) > 1 for podset in workload.podsets)
+
+
+def admissible(podset: PodSet) -> range:
+    """The counts a podset may start with, smallest first."""
+    if podset.min_count is None or podset.min_count >= podset.count:
+        return range(podset.count, podset.count + 1)
+    slices = podset.topology.slices if podset.topology is not None else ()
+    step = slices[0].size if slices else 1
+    least = -(-max(1, podset.min_count) // step) * step
+    return range(least, podset.count + 1, step)
+
+
+def with_counts(pending: Pending, counts: Sequence[int]) -> Pending:
+    """The gang as it would be with so many pods per podset, and no fewer."""
+    podsets = tuple(
+        podset if podset.min_count is None else replace(podset, count=count, min_count=count)
+        for podset, count in zip(pending.workload.podsets, counts, strict=True)
+    )
+    return replace(pending, workload=replace(pending.workload, podsets=podsets))
+
+
+def smallest(workload: Workload) -> Workload:
+    """The gang with the fewest pods it may start with."""
+    if not shrinks(workload):
+        return workload
+    podsets = (replace(p, count=admissible(p)[0]) for p in workload.podsets)
+    return replace(workload, podsets=tuple(podsets))
+
+
+def as_placed(pending: Pending, placement: Placement) -> Pending:
+    """The gang with the counts it was placed with before, where these are still admissible."""
+    counts = []
+    for podset in pending.workload.podsets:
+        placed = placement.of(podset.name)
+        given = podset.count if placed is None or placed.pods is None else placed.pods
+        counts.append(given if given in admissible(podset) else podset.count)
+    return with_counts(pending, counts)
+
+
+def at_least(why: Reason, choices: Sequence[range]) -> Reason:
+    """The reason of the smallest part, as that of the gang."""
+    counts = [choice[0] for choice in choices]
+    least = f"{' + '.join(map(str, counts))} {'pod' if counts == [1] else 'pods'}"
+    return replace(why, message=f"even with {least}: {why.message}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +71,7 @@ class Cut:
 
     Attributes:
         whole: the gang as its user knows it.
-        podsets: of each part, the number of its podset; parts stand in the podsets' order.
+        podsets: of each part, the number of its podset; parts are in the podsets' order.
     """
 
     whole: Workload
@@ -31,7 +81,7 @@ class Cut:
 def part_of(
     podset: PodSet, number: int, pods: int, flavors: Mapping[str, str], config: QueueConfig
 ) -> PodSet:
-    """So many pods of a podset as a podset of their own; ``number`` tells its parts apart.
+    """So many pods of a podset as a podset of their own; ``number`` distinguishes its parts.
 
     No object of Kubernetes has a ``#`` in its name, so neither name nor group is ever another's.
     """

@@ -1,7 +1,7 @@
 """Numpy view of one snapshot: fleet, topology, eligibility and what is free.
 
 Layout: matrices are (R, N), R resources (``problem.resources``, sorted by name) by N nodes (``fleet.nodes`` order), int64
-in the podset groups of :mod:`queuectl.domain.quantity`; nothing is rounded. Static parts are cached per Fleet identity, and the
+in the units of :mod:`queuectl.domain.quantity`; nothing is rounded. Static parts are cached per Fleet identity, and the
 use of gangs that stay where they were is carried over from the snapshot before.
 """
 
@@ -32,13 +32,13 @@ _ShapeKey: TypeAlias = tuple[Resources, NodeRules, frozenset[str], bytes, bool, 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Shape:
-    """One kind of pod: what it takes and where it may go. Interned per arena, so compared by identity.
+    """One kind of pod: what it takes and where it may be placed. Interned per problem, so compared by identity.
 
     Attributes:
-        key: stable number within the arena (order of first use).
+        key: stable number within the problem (order of first use).
         requests: amounts, as people read them.
         rules: node rules, those of the flavors merged in.
-        vector: the same as a column over the arena's resources, shape (R,).
+        vector: the same as a column over the problem's resources, shape (R,).
         columns: indexes of the resources it takes, the scarcest kind (devices) first.
         eligible: nodes it may use, ready and not excluded, shape (N,).
         slices: what it keeps together in, above the node: (level, size) coarse to fine. In each domain of ``level`` the
@@ -60,7 +60,7 @@ class Problem:
     """One snapshot as numbers.
 
     Attributes:
-        now: allocatable - all admitted (leaving ones included) - strangers, (R, N), read-only. May be negative on a node
+        now: allocatable - all admitted (leaving ones included) - unmanaged pods, (R, N), read-only. May be negative on a node
             that shrank: then nothing fits there.
         later: the same without what is leaving.
         cache: what it was made with, and what follows from parts of it.
@@ -93,7 +93,7 @@ class Problem:
         return pools_of(self.snapshot.config, self.cache)
 
     def once(self, make: Callable[[Problem, *Args], T], *args: *Args) -> T:
-        """What ``make`` works out of this arena and hashable arguments; it is asked once."""
+        """What ``make`` computes from this problem and hashable arguments, once."""
         key = (make, *args)
         if key not in self._derived:
             self._derived[key] = make(self, *args)
@@ -169,7 +169,7 @@ def _columns(vector: Ints, resources: tuple[str, ...]) -> tuple[int, ...]:
 
 
 def survey(snapshot: Snapshot, cache: PlannerCache | None = None) -> Problem:
-    """Make the arena of a snapshot; ``cache``: of earlier calls."""
+    """Make the problem of a snapshot; ``cache``: of earlier calls."""
     cache = cache or PlannerCache()
     index = index_of(snapshot.fleet, cache)
     usage = usage_of(snapshot, cache)
@@ -203,7 +203,7 @@ def caps(free: Ints, shape: Shape, nodes: Ints | None = None, eligible: Mask | N
     """Pods of a shape that fit each node of a free matrix, 0 where it is not eligible.
 
     Args:
-        free: (R, N), or any columns of it when ``eligible`` says what they stand for.
+        free: (R, N), or any columns of it when ``eligible`` is given for them.
         shape: the pods.
         nodes: count only these columns, given as node indexes.
         eligible: of the columns of ``free``, where they are not the nodes of the fleet in order.

@@ -1,4 +1,4 @@
-"""What one gang asks of the arena once its flavors are chosen: shapes as vectors, podset groups that share a domain.
+"""What one gang asks for once its flavors are chosen: shapes as vectors, podset groups that share a domain.
 
 A gang is a list of *podset groups*: the podsets of one ``group``, or a single podset. PodSet groups are independent of each other
 except for the capacity they compete for; every pod of a podset group lies in one domain of its required level.
@@ -7,7 +7,7 @@ except for the capacity they compete for; every pod of a podset group lies in on
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from queuectl.domain.workload import PodSet, TopologyMode, TopologyRequest, Work
 from queuectl.planner.problem.flavors import Flavors, Members, members_of
 from queuectl.planner.problem.parts import Cut
 from queuectl.planner.problem.problem import Problem, Shape, Slices
-from queuectl.planner.problem.topology import Mask, Tree
+from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 ANYWHERE = -1
 
@@ -29,8 +29,8 @@ class Pods:
     """``count`` pods of one shape, of podset number ``podset`` of the gang.
 
     Attributes:
-        size: pods of the podset that each of them stands for. More than 1 where slices must sit on one node: such a slice
-            is one large pod, and nothing else needs to know.
+        size: pods of the podset that each of them represents. More than 1 where slices must be on one node: such a slice
+            is one large pod.
         balanced: to be spread evenly one level below the domain that holds them, if there is a way.
     """
 
@@ -47,7 +47,7 @@ class Pods:
 
     @property
     def total(self) -> int:
-        """Pods of the podset they stand for."""
+        """Pods of the podset that they represent."""
         return self.count * self.size
 
 
@@ -58,7 +58,7 @@ class PodSetGroup:
     Attributes:
         required: level index of the domain all pods must share; ``tree.depth`` = one node; ``ANYWHERE`` = none.
         preferred: level index to try first, then coarser, then anywhere; ``ANYWHERE`` when nothing is preferred.
-        bundle: all its pods as one, set where the podset group may have to sit on a single node.
+        bundle: all its pods as one, set where the podset group can be required to be on a single node.
     """
 
     tree: Tree
@@ -71,6 +71,11 @@ class PodSetGroup:
     def on_one_node(self) -> bool:
         """Whether all its pods must share one node."""
         return self.bundle is not None and self.required == self.tree.depth
+
+    @property
+    def asked(self) -> tuple[Pods, ...]:
+        """What is placed for it: its pods, or all of them as one where they share a node."""
+        return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
 
     @property
     def sliced(self) -> bool:
@@ -103,7 +108,7 @@ class GangRequest:
         return tuple(p for podset_group in self.podset_groups for p in podset_group.pods)
 
     def signature(self) -> tuple[object, ...]:
-        """Equal for demands that ask the same of the same fleet."""
+        """Equal for requests that ask for the same of the same fleet."""
         return tuple(
             (
                 (*podset_group.tree.levels, podset_group.tree.node_level),
@@ -160,6 +165,25 @@ def request_of(
         flavors,
         queue.name if queue is not None else None,
     )
+
+
+def on_nodes(request: GangRequest, nodes: Ints) -> GangRequest:
+    """A gang of one topology as if there were no other nodes than these, in topology order: number i is node i of the result."""
+    tree = request.podset_groups[0].tree.within(nodes)
+
+    def there(pods: Pods) -> Pods:
+        return replace(pods, shape=replace(pods.shape, eligible=pods.shape.eligible[nodes]))
+
+    podset_groups = (
+        replace(
+            podset_group,
+            tree=tree,
+            pods=tuple(map(there, podset_group.pods)),
+            bundle=there(podset_group.bundle) if podset_group.bundle is not None else None,
+        )
+        for podset_group in request.podset_groups
+    )
+    return replace(request, podset_groups=tuple(podset_groups))
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Tree:
 
     Attributes:
         levels: labels above the node, coarse to fine.
-        node_level: label that stands for single nodes (``kubernetes.io/hostname``), None if the topology has none.
+        node_level: label of single nodes (``kubernetes.io/hostname``), None if the topology has none.
         domain: per level, the domain index of each node, -1 where the node is invisible. Shape (N,).
         names: per level, the label values of the path to each domain.
         order: visible node indexes sorted by path, then by name: neighbours in it are neighbours in the topology.
@@ -68,7 +68,7 @@ class Tree:
         return tuple([*row.tolist(), end] for row, end in zip(self.children, ends, strict=False))
 
     def level_of(self, label: str) -> int | None:
-        """Index of a level label; ``depth`` stands for the node itself; None when the topology has no such level."""
+        """Index of a level label; ``depth`` = the node itself; None when the topology has no such level."""
         if label == self.node_level:
             return self.depth
         return self.levels.index(label) if label in self.levels else None

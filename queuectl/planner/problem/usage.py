@@ -58,7 +58,7 @@ class Usage:
     broken: tuple[Admitted, ...] = ()
 
     def slots(self, gang: Admitted) -> Slots:
-        """Node indexes and amounts of a gang's slots on nodes of the fleet; a node may stand more than once."""
+        """Node indexes and amounts of a gang's slots on nodes of the fleet; a node can occur more than once."""
         return self.entries[id(gang)].slots
 
     def charges(self, gang: Admitted) -> tuple[tuple[QuotaRow, int], ...]:
@@ -76,7 +76,7 @@ def usage_of(snapshot: Snapshot, cache: PlannerCache) -> Usage:
 
 
 def beside_strangers(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints:
-    """What pods of no gang leave of a matrix (R, N): the same one where there are none."""
+    """What unmanaged pods leave of a matrix (R, N): the same one where there are none."""
     if not snapshot.strangers:
         return free
     left = free.copy()
@@ -194,7 +194,7 @@ def charges_of(gang: Admitted, snapshot: Snapshot) -> Iterator[tuple[QuotaRow, i
 
 
 def takes_nodes(snapshot: Snapshot, placed: PodSetPlacement) -> bool:
-    """Whether the pods sit on nodes: not when their flavors are quota only, nor when no node is known."""
+    """Whether the pods are on nodes: not when their flavors are quota only, nor when no node is known."""
     if not snapshot.fleet.nodes:
         return False
     known = (snapshot.config.flavors.get(name) for name in placed.flavors.values())

@@ -10,7 +10,6 @@ import numpy as np
 
 from queuectl.domain.quantity import PODS, Resources, format_quantity
 from queuectl.domain.words import counted
-from queuectl.planner.model.classes import asked_pods
 from queuectl.planner.placement.single import Capacity
 from queuectl.planner.problem.problem import COMMON, caps
 from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup
@@ -162,7 +161,7 @@ class Room:
 
 def room_of(podset_group: PodSetGroup, free: Ints) -> Room:
     """The room a podset group has on a free matrix (R, N)."""
-    asked = asked_pods(podset_group)
+    asked = podset_group.asked
     per_node = [caps(free, p.shape) for p in asked]
     eligible = asked[0].shape.eligible
     nodes, left = int(np.count_nonzero(eligible)), 0

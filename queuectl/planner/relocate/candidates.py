@@ -1,7 +1,7 @@
-"""Who may be moved so that another gang fits, what that loses, and what each would ask of its new place.
+"""Which gangs can be moved so that another gang fits, what that loses, and what each asks of its new place.
 
 A mover runs whole on nodes, may be restarted, and nothing protects it. It keeps its flavors and the pods it runs with now,
-so its quota is the same before and after; a gang whose quota is overdrawn stays, because a lease could not be given to it.
+so its quota is the same before and after; a gang whose quota is overdrawn stays, because it could not get a lease.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from queuectl.planner.placement.feasible import place
 from queuectl.planner.preempt.candidates import CandidateTable, rows_of
 from queuectl.planner.preempt.cost import costs
 from queuectl.planner.preempt.protections import protected_until
-from queuectl.planner.problem.partial import as_placed
+from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import QuotaRow
@@ -99,7 +99,7 @@ def move_candidates(
     """Collect the candidates.
 
     Args:
-        state: at the point of the walk where room is wanted.
+        state: at the point of the cycle where room is needed.
         allowed: whether policy lets a gang be moved at all.
         budgets: ClusterQueue to the GPU-seconds its moves may still cost; one that is absent has no limit.
     """
@@ -138,7 +138,7 @@ def _whole(gang: Admitted) -> bool:
 
 @dataclass(slots=True)
 class _Gate:
-    """Whom nothing protects; what depends on queues alone is looked up once, for there may be many thousand gangs."""
+    """Which gangs no rule protects; what depends on queues alone is looked up once, as there can be many thousand gangs."""
 
     state: State
     _queues: dict[tuple[str, str | None], ClusterQueue | None] = field(default_factory=dict)
@@ -154,7 +154,7 @@ class _Gate:
                 self._closed.add(key)
         queue = self._queues[key]
         if key in self._closed:
-            return False  # it would not be let start again
+            return False  # it could not start again
         if queue is None:
             return workload.preemptible and gang.evictable
         if protected_until(gang, queue, snapshot.now) is not None:

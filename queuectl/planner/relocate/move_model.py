@@ -71,13 +71,13 @@ class MoveModel:
             self.model.at_most([self.leaves[g] for g in mine], lost, limit.left)
 
     def aim(self, weight: Ints, low: int, high: int | None) -> None:
-        """Minimise the weight of those who leave, known to lie between two bounds."""
+        """Minimize the weight of the gangs that leave, known to be between two bounds."""
         coeffs = [int(weight[g]) for g in self.leaves]
         self.model.minimize(list(self.leaves.values()), coeffs)
         self.hold(weight, low, sum(coeffs) if high is None else high)
 
     def hold(self, weight: Ints, low: int, high: int) -> None:
-        """Keep the weight of those who leave between two bounds."""
+        """Keep the weight of the gangs that leave between two bounds."""
         coeffs = [int(weight[g]) for g in self.leaves]
         self.model.row(list(self.leaves.values()), coeffs, low, high)
 
@@ -91,5 +91,5 @@ class MoveModel:
         self.model.row([*others, *stay], coeffs, 1 - len(stay), len(others))
 
     def moved(self, values: Sequence[int]) -> frozenset[int]:
-        """Those who leave in a solution."""
+        """The gangs that leave in a solution."""
         return frozenset(g for g, v in self.leaves.items() if values[v])

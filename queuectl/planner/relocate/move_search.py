@@ -7,7 +7,7 @@ from below; the gangs that leave must then find a place beside it. In the order 
 1. Less is free in all than the gang asks: no move helps.
 2. The least leaving set, by the search that finds victims (:mod:`queuectl.planner.preempt.search`). None: no move helps. If
    all of it finds a place, it is the optimum.
-3. Domain by domain in the order of a lower bound, a model of who leaves and where they could go
+3. Domain by domain in the order of a lower bound, a model of which gangs leave and where they could be placed
    (:mod:`queuectl.planner.relocate.move_model`), its suggestion settled exactly and cut off where it does not hold. Where only
    the gangs that help a domain most are allowed to leave, for the model's size, the answer is at best ``feasible``.
 """
@@ -47,7 +47,7 @@ _ROUNDS: Final = 24  # suggestions of one model that may turn out to find no pla
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """One gang that is moved: what it asks, where it goes, what that loses."""
+    """One gang that is moved: what it asks for, its new place, what that loses."""
 
     gang: Admitted
     request: GangRequest
@@ -78,7 +78,7 @@ def find_room(
     """The cheapest moves after which ``request`` fits; None = proved that no moves help.
 
     Args:
-        state: capacity and quota at this point of the walk.
+        state: capacity and quota at this point of the cycle.
         request: the blocked gang under one choice of flavors; its own budget raises the solver's limits.
         candidates: gangs that may be moved.
         solver: limits and counters.
@@ -152,7 +152,7 @@ class MoveSearch:
 
     @property
     def _tired(self) -> bool:
-        """Whether the models together took as long as one solve may; a cycle waits no longer."""
+        """Whether the models together took as long as one solve may."""
         limits = self.solver.limits
         most = limits.deterministic_time * limits.growth ** min(self.budget, limits.max_budget)
         return self.solver.deterministic_time - self._spent > most
@@ -194,7 +194,7 @@ class MoveSearch:
         return self.free + table.freed(self.free.shape[1], table.mask(moved))
 
     def _needed_only(self) -> None:
-        """Take out of the best set, dearest first, the gangs that it turns out not to need."""
+        """Take out of the best set the gangs that it does not need, the most expensive first."""
         assert self.best is not None
         for gang in sorted(self.best, key=lambda g: (-int(self.candidates.table.lost[g]), g)):
             fewer = self.best - {gang}
@@ -277,7 +277,7 @@ class MoveSearch:
 def _one_after_another(
     requests: Sequence[GangRequest], free: Ints
 ) -> tuple[NodeCounts, ...] | None:
-    """A witness that all fit (R, N) together: the first one first, the others by size; None proves nothing."""
+    """A greedy placement of all on (R, N): the first one first, the others by size; None proves nothing."""
     left = free.copy()
     found: dict[int, NodeCounts] = {}
     for at in sorted(range(len(requests)), key=lambda i: (i > 0, -_size(requests[i]), i)):
@@ -290,6 +290,6 @@ def _one_after_another(
 
 
 def _size(request: GangRequest) -> int:
-    """What its largest pod takes of a device: what is hard to place goes first."""
+    """What its largest pod takes of a device: what is hard to place is placed first."""
     sizes = (int(p.shape.vector[p.shape.columns[0]]) for p in request.pods if p.shape.columns)
     return max(sizes, default=0)

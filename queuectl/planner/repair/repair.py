@@ -1,30 +1,24 @@
 """Gangs that lost nodes: exactly the lost pods are placed again, beside the healthy ones that stay.
 
 Where no level is required they stay near the healthy ones if they can. If there is no room now, but there will be once
-those leaving have left, or once victims have left whom the queue's policy allows, the gang waits: its healthy pods stay, and
+those leaving have left, or once victims have left that the queue's policy allows, the gang waits: its healthy pods stay, and
 the room is held for it as by a lease. Nothing of this is stored. A broken gang is looked at in every cycle before any gang
 that starts, and takes the first of: room that is free now; room that leaving gangs make; room that new victims make. So the
 room its victims free is its own until it moves there, and a restart of the controller changes nothing.
 
 A gang that provably cannot be repaired is evicted whole; an open question is left for the next cycle.
-
-A lost pod goes into the domain that the healthy pods of its podset group hold at the required level. Where slices were asked, the
-pods that a slice lost go into the domain its healthy pods are in, so that every domain again holds whole slices; slices
-that lost every pod go wherever the coarser layers let them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
-
-import numpy as np
 
 from queuectl.domain.plan import Admission, Eviction, Preemption, Proof, Refusal
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
-from queuectl.domain.workload import Placement, PodSet, Slice, TopologyRequest
+from queuectl.domain.snapshot import Admitted, CapacityLease
+from queuectl.domain.workload import Placement
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
@@ -33,203 +27,11 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.placement import several
 from queuectl.planner.placement.feasible import Decision, decide, place
 from queuectl.planner.preempt.find import Victims, find_victims
-from queuectl.planner.problem.flavors import Flavors
-from queuectl.planner.problem.parts import Cut, cut_running
 from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, request_of
-from queuectl.planner.problem.topology import Ints, Mask, Tree
+from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.reasons import refusals
+from queuectl.planner.repair.lost_pods import Broken
 from queuectl.planner.solver.solver import Solver, Status
-
-
-@dataclass(eq=False)
-class Broken:
-    """A gang that lost slots.
-
-    Attributes:
-        gang: in parts where podsets of it are split: each lost pod keeps the flavor of its share.
-        cut: how the gang was cut into these parts, None where it was not.
-        staying: podset to node to healthy pods.
-        lost: the same of the lost ones.
-    """
-
-    problem: Problem
-    gang: Admitted
-    staying: dict[str, dict[str, int]] = field(default_factory=dict)
-    lost: dict[str, dict[str, int]] = field(default_factory=dict)
-    cut: Cut | None = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.gang, self.cut = cut_running(self.gang, self.problem.snapshot.config)
-        for name, node, count in self.gang.lost:
-            row = self.lost.setdefault(name, {})
-            row[node] = row.get(node, 0) + count
-        for placed in self.gang.placement.podsets:
-            row = self.staying.setdefault(placed.podset, {})
-            for node, count in placed.nodes:
-                row[node] = row.get(node, 0) + count
-            for node, count in self.lost.get(placed.podset, {}).items():
-                row[node] = row.get(node, 0) - count
-            self.staying[placed.podset] = {n: c for n, c in row.items() if c > 0}
-
-    @property
-    def known(self) -> bool:
-        """Whether every node of a healthy pod is known; if not, the mirror has not said yet of all nodes what is lost."""
-        return all(
-            node in self.problem.index.position for row in self.staying.values() for node in row
-        )
-
-    @property
-    def healthy_nodes(self) -> Mask:
-        """Nodes that hold healthy pods of the gang."""
-        mask = np.zeros(self.problem.size, dtype=np.bool_)
-        for row in self.staying.values():
-            mask[[self.problem.index.position[name] for name in row]] = True
-        return mask
-
-    def request(self, budget: int = 0) -> GangRequest:
-        """The lost pods alone, charged nothing (their quota still is), never on a node they were lost on."""
-        podsets = self.gang.workload.podsets
-        whole = self._asked([(i, p, None) for i, p in enumerate(podsets)], budget)
-        trees = {
-            pods.podset: podset_group.tree
-            for podset_group in whole.podset_groups
-            for pods in podset_group.pods
-        }
-        bounds = {
-            pods.podset: self.bounds(podset_group, podset_group.required)
-            for podset_group in whole.podset_groups
-            for pods in podset_group.pods
-        }
-        pieces: list[tuple[int, PodSet, Mask | None]] = []
-        for number, podset in enumerate(podsets):
-            if not self.lost.get(podset.name) or number not in trees:
-                continue
-            parts = _Split(self, podset, trees[number]).pieces()
-            pieces += [(number, part, _both(mask, bounds[number])) for part, mask in parts]
-        return self._asked(pieces, budget)
-
-    def _asked(self, pieces: list[tuple[int, PodSet, Mask | None]], budget: int) -> GangRequest:
-        """A demand for pieces of podsets; its pods name the podsets of the gang itself."""
-        workload = self.gang.workload
-        excluded = frozenset(node for _, node, _ in self.gang.lost)
-        split = replace(workload, podsets=tuple(podset for _, podset, _ in pieces))
-        placed = [self.gang.placement.of(podset.name) for podset in workload.podsets]
-        flavors: Flavors = tuple(dict(p.flavors) if p is not None else {} for p in placed)
-        found = request_of(
-            self.problem,
-            Pending(split, budget=budget, excluded=excluded),
-            None,
-            tuple(flavors[number] for number, _, _ in pieces),
-            within={i: mask for i, (_, _, mask) in enumerate(pieces) if mask is not None},
-        )
-        podset_groups = tuple(
-            replace(
-                podset_group,
-                pods=tuple(replace(p, podset=pieces[p.podset][0]) for p in podset_group.pods),
-            )
-            for podset_group in found.podset_groups
-        )
-        pending = Pending(workload, budget=budget, excluded=excluded)
-        return replace(
-            found, pending=pending, podset_groups=podset_groups, flavors=flavors, cut=self.cut
-        )
-
-    def bounds(self, podset_group: PodSetGroup, level: int) -> Mask | None:
-        """Nodes of the domains that the podset group's healthy pods hold at a level; None when there are no bounds."""
-        nodes = np.array(sorted(self._healthy(podset_group)), dtype=np.int64)
-        if level == ANYWHERE or not len(nodes):
-            return None
-        if level == podset_group.tree.depth:
-            mask = np.zeros(self.problem.size, dtype=np.bool_)
-            mask[nodes] = True
-            return mask
-        domain: Ints = podset_group.tree.domain[level]
-        inside: Mask = np.isin(domain, np.unique(domain[nodes]))
-        return inside
-
-    def _healthy(self, podset_group: PodSetGroup) -> Iterator[int]:
-        """Node indexes of the healthy pods of the podset group's podsets, those of its group that lost nothing included."""
-        podsets = self.gang.workload.podsets
-        mine = {podsets[p.podset].name for p in podset_group.pods}
-        groups = {podsets[p.podset].group for p in podset_group.pods} - {None}
-        for podset in podsets:
-            if podset.name in mine or podset.group in groups:
-                for name in self.staying.get(podset.name, {}):
-                    yield self.problem.index.position[name]
-
-
-def _both(one: Mask | None, other: Mask | None) -> Mask | None:
-    if one is None or other is None:
-        return other if one is None else one
-    both: Mask = one & other
-    return both
-
-
-class _Split:
-    """The lost pods of one podset, slice by slice: ranks are handed out in the order of its nodes."""
-
-    def __init__(self, broken: Broken, podset: PodSet, tree: Tree) -> None:
-        self.podset = podset
-        self.tree = tree
-        self.at = list(_ranks(broken, podset.name))
-        self.found: list[tuple[PodSet, Mask | None]] = []
-
-    def pieces(self) -> list[tuple[PodSet, Mask | None]]:
-        """Pods to place, and the nodes they are confined to."""
-        request = self.podset.topology
-        layers = [
-            (level, layer)
-            for layer in (request.slices if request is not None else ())
-            if (level := self.tree.level_of(layer.level)) is not None
-        ]
-        finer: tuple[Slice, ...] = ()
-        for level, layer in reversed(layers):
-            for domain, count in sorted(self._returning(level, layer.size).items()):
-                self._add(count, finer, self._domain(level) == domain)
-            finer = (layer, *finer)
-        self._add(self.at.count(None), finer, None)
-        return self.found
-
-    def _returning(self, level: int, size: int) -> dict[int, int]:
-        """Domain to the pods lost by slices that still have pods in it; from here on they count as there."""
-        returning: dict[int, int] = {}
-        for start in range(0, len(self.at), size):
-            ranks = range(start, min(start + size, len(self.at)))
-            lost = [rank for rank in ranks if self.at[rank] is None]
-            there = next((node for rank in ranks if (node := self.at[rank]) is not None), None)
-            if lost and there is not None:
-                domain = int(self._domain(level)[there])
-                returning[domain] = returning.get(domain, 0) + len(lost)
-                for rank in lost:
-                    self.at[rank] = there
-        return returning
-
-    def _domain(self, level: int) -> Ints:
-        if level < self.tree.depth:
-            return self.tree.domain[level]
-        return np.arange(len(self.tree.position), dtype=np.int64)
-
-    def _add(self, count: int, slices: tuple[Slice, ...], inside: Mask | None) -> None:
-        if not count:
-            return
-        request = self.podset.topology
-        if request is not None:
-            request = TopologyRequest(request.mode, request.level, slices)
-        self.found.append((replace(self.podset, count=count, topology=request), inside))
-
-
-def _ranks(broken: Broken, podset: str) -> Iterator[int | None]:
-    """The node index of each rank, None where it was lost; of a node that lost only some, the last."""
-    placed = broken.gang.placement.of(podset)
-    lost = dict(broken.lost.get(podset, {}))
-    for node, count in placed.nodes if placed is not None else ():
-        gone = min(lost.get(node, 0), count)
-        lost[node] = lost.get(node, 0) - gone
-        if count > gone:
-            yield from [broken.problem.index.position[node]] * (count - gone)
-        yield from [None] * gone
-
 
 _BUDGETS: Final = (0, 2)  # a running gang has no count of open answers to raise the limit by
 
@@ -295,7 +97,7 @@ class Awaiting:
         return [g for g in state.problem.snapshot.admitted if g.workload.uid in leaving]
 
     def refusal(self, problem: Problem) -> Refusal:
-        """It stands among those that wait, with the whole placement it will have."""
+        """It is among the gangs that wait, with the whole placement that it will have."""
         snapshot = problem.snapshot
         until = lease_end(snapshot)
         lease = CapacityLease(self.placement, self.awaited, snapshot.now, until)

@@ -71,9 +71,9 @@ Outcome: TypeAlias = Fit | FitsAfterEviction | Unknown | Refuted
 
 @dataclass(eq=False, slots=True)
 class FlavorChooser:
-    """Searches for gangs of one walk. Nothing is kept here: the walk acts on the outcome.
+    """Searches for the gangs of one cycle, which acts on the outcome.
 
-    ``dry``: it is asked who would leave if queues did not only do a dry run of taking idle gangs.
+    ``dry``: which idle gangs would be evicted under another policy than a dry run.
     """
 
     problem: Problem
@@ -160,7 +160,7 @@ class FlavorChooser:
 
 @dataclass(eq=False, slots=True)
 class _Search:
-    """The walk through the choices of one gang."""
+    """The search through the choices of one gang."""
 
     by: FlavorChooser
     queue: ClusterQueue | None
@@ -205,7 +205,7 @@ class _Search:
         return cleared
 
     def _candidates(self, request: GangRequest, why: Reason) -> EvictionScope | None:
-        """Who is asked to leave for it; None = there is nobody whom it may evict."""
+        """The candidates for its victims; None = no gang may be evicted for it."""
         if not self.by.dry and self._may_preempt(request, why):
             return EvictionScope.LEGAL
         workload, dry = request.pending.workload, self.by.dry

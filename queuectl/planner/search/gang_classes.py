@@ -1,4 +1,4 @@
-"""Gangs alike in everything but name, priority and age: what is known of one is known of all."""
+"""Gangs that are equal except for name, priority and age: what is proved of one holds for all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuectl.domain.workload import Workload
 from queuectl.planner.order.pending_gangs import ClassKey, class_key
 from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.problem.flavors import Choice, Options, options_of
-from queuectl.planner.problem.partial import admissible
+from queuectl.planner.problem.parts import admissible
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.reasons import refusals
@@ -58,7 +58,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class GangClasses:
-    """The classes met so far in one walk.
+    """The classes of the gangs of one cycle so far.
 
     Attributes:
         keys: of the gangs of the snapshot, by id.
@@ -132,19 +132,19 @@ class GangClasses:
         return GangClass(options, requests, taken)
 
     def set_aside(self) -> dict[ClassKey, tuple[Reason, ...]]:
-        """Take out what was proved on the capacity there is, for a look at more."""
+        """Take out what was proved on the present capacity, to search with more of it."""
         proved = {k: known.refusal for k, known in self._known.items() if known.refusal is not None}
         for kind in proved:
             self._known[kind].refusal = None
         return proved
 
     def put_back(self, proved: Mapping[ClassKey, tuple[Reason, ...]]) -> None:
-        """The capacity is again what it was when these were set aside."""
+        """Put back what was set aside, on the same capacity."""
         for kind, refusal in proved.items():
             self._known[kind].refusal = refusal
 
     def forget_refusals(self) -> None:
-        """Drop what was proved on less capacity than there is now; what is too large for ever stays so."""
+        """Drop what was proved on less capacity than there is now; what never fits stays refused."""
         self.reopened += 1
         for known in self._known.values():
             if known.refusal is not None and known.refusal[0].code not in NEVER:

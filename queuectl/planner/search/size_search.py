@@ -1,6 +1,6 @@
-"""How much of a gang is asked for: the whole, else the largest part of it that may start (partial admission).
+"""The number of pods that a gang gets: all, else the largest number that may start (partial admission).
 
-What is learnt of one gang is kept for the equal ones that follow it.
+What is proved of one gang is kept for the equal ones that follow.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from queuectl.domain.snapshot import Pending
 from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.queue_order import StrictFifoHeads
 from queuectl.planner.problem.flavors import Choice
-from queuectl.planner.problem.partial import Largest, admissible, at_least, shrinks, with_counts
+from queuectl.planner.problem.parts import admissible, at_least, shrinks, with_counts
+from queuectl.planner.search.count_search import Largest, PodCounts
 from queuectl.planner.search.flavor_choice import (
     Fit,
     FitsAfterEviction,
@@ -23,16 +24,15 @@ from queuectl.planner.search.flavor_choice import (
 )
 from queuectl.planner.search.gang_classes import Candidate, GangClass, GangClasses
 from queuectl.planner.search.split import split
-from queuectl.planner.solver.lexicographic import PodCounts
 from queuectl.planner.solver.solver import Solver
 
 
 @dataclass(eq=False, slots=True)
 class SizeSearch:
-    """Searches for gangs of one walk, which acts on the outcome.
+    """Searches for the gangs of one cycle, which acts on the outcome.
 
     Attributes:
-        chooser: may be another for a walk that is repeated or looks ahead.
+        chooser: can be another where a cycle is repeated or looks ahead.
         doubt: called with each gang whose part is not proved to be the largest.
     """
 

@@ -1,10 +1,10 @@
 """Splitting podsets over flavors, where the ClusterQueue says that it may be done (``splitFlavors``).
 
-Tried when a gang fits now under no choice of whole flavors, before anybody is evicted and before it starts with fewer pods.
+Tried when a gang fits now under no choice of whole flavors, before an eviction and before it starts with fewer pods.
 A *portion* is the pods of one podset under one flavor of each resource group. Of all ways to split, the one with the most
 pods in the first podset's most preferred portion wins, then in its next, and so on through the podsets. Fewer pods fit
-wherever more do, in quota and on nodes, whether admitted gangs move or not; so :mod:`queuectl.planner.solver.lexicographic` finds it with few
-questions, each answered by the same counting, witness and model as for whole flavors.
+wherever more do, in quota and on nodes, whether admitted gangs move or not; so :mod:`queuectl.planner.search.count_search` finds it with few
+questions, each answered by the same sums, greedy placement and model as for whole flavors.
 
 What is never split: podsets of a group, for they share their flavors; a slice, so a share ends where a slice ends. Shares of
 a podset all take nodes or none does; where it requires a domain, they name the same topology.
@@ -29,6 +29,12 @@ from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.flavors import Choice, Flavors, Options
 from queuectl.planner.problem.parts import Cut, part_of, topologies
 from queuectl.planner.problem.request import GangRequest, request_of
+from queuectl.planner.search.count_search import (
+    MOST_ASKED,
+    Column,
+    Greatest,
+    PodCounts,
+)
 from queuectl.planner.search.flavor_choice import (
     Fit,
     FitsAfterEviction,
@@ -36,12 +42,6 @@ from queuectl.planner.search.flavor_choice import (
     Outcome,
     Refuted,
     Unknown,
-)
-from queuectl.planner.solver.lexicographic import (
-    MOST_ASKED,
-    Column,
-    Greatest,
-    PodCounts,
 )
 from queuectl.planner.solver.solver import Solver, Status
 
@@ -71,10 +71,10 @@ def split(
     usable: Callable[[Choice], bool],
     whole: Outcome,
 ) -> Outcome:
-    """What becomes of a gang whose podsets may be split, once no choice of whole flavors lets it start.
+    """The outcome for a gang whose podsets may be split, when no choice of whole flavors lets it start.
 
     Args:
-        by: the chooser of the walk.
+        by: the chooser of the cycle.
         pending: the gang.
         queue: its ClusterQueue, which lets podsets be split.
         options: all flavors it could take.
@@ -236,7 +236,7 @@ class _Search:
     def explained(self, whole: Sequence[Reason]) -> tuple[Reason, ...]:
         """Why it cannot be split either, beside why it does not fit whole.
 
-        What is too large for each flavor may still fit several of them one day: then it waits, and that comes first.
+        What is too large for each flavor can still fit several of them later: then it waits, and that reason comes first.
         """
         most = list(self.most)
         quota, _ = self._greatest(lambda c: self.by.state.quota_fits(self._demand(c)))
@@ -248,7 +248,7 @@ class _Search:
         return (why, *whole) if ever is not None or not exact else tuple(whole)
 
     def _fits_ever(self, counts: PodCounts) -> bool:
-        """Whether so much of each portion fits the empty fleet and the quota if nobody else used it."""
+        """Whether so much of each portion fits the empty fleet and the unused quota."""
         request = self._demand(counts, lasting=True)
         limits = self.by.state.quota_most(self.queue.name)
         if any(need > limits.get(row, 0) for row, need in request.charges.items()):

@@ -1,4 +1,4 @@
-"""The one door to CP-SAT: models built row by row on the proto, limits, statuses, and stopping.
+"""The one interface to CP-SAT: models built row by row on the proto, limits, statuses, and stopping.
 
 One worker, a fixed seed and deterministic time make the same bytes of the same model (invariant I8); the wall clock is a
 safety net only, and a plan it cut is discarded. A defect (MODEL_INVALID, an exception of the native call) is an answer
@@ -32,7 +32,7 @@ _POLL_SECONDS: Final = 0.002
 
 
 class Status(Enum):
-    """What a solve says of its model."""
+    """The result of a solve."""
 
     FOUND = "found"
     REFUTED = "refuted"  # proved: no solution
@@ -92,7 +92,7 @@ _OWN: Final = threading.local()
 
 
 def _blank_model() -> cp_model.CpModel:
-    """An empty model; constructing one costs more than many a solve."""
+    """An empty model; to construct one takes longer than most solves."""
     if not hasattr(_OWN, "model"):
         _OWN.model, _OWN.blank = cp_model.CpModel(), cp_model.CpModel()
     model: cp_model.CpModel = _OWN.model
@@ -208,7 +208,7 @@ class Solver:
     alarms: list[str] = field(default_factory=list)
 
     def ended(self) -> bool:
-        """Whether it was told to stop, or the wall clock ended a solve: its answers count no more, and no model is worth making."""
+        """Whether it was stopped, or the wall clock ended a solve: its answers do not count, and no further model is built."""
         self.cut |= self.stop.stopped
         return self.cut
 

@@ -1,19 +1,18 @@
-"""The greatest counts that fit, earlier ones first, where every group of counts has a given sum.
+"""The greatest counts of pods that fit: for splits over flavors, and for partial admission.
 
-The planner asks it how to split podsets: the groups are podsets, the counts of a group are pods by flavor, most preferred
-first. Whether counts fit is for the caller to say. Fewer always fit where more do; three things follow from that. An answer
-settles all smaller, or all larger, counts. What a count can be at most alone bounds it beside others. And of two counts with
-sum s, if (a, s - a) does not fit and a' is the most that fits beside s - a, then no first count above a' will do: what is
-skipped is proved, and few questions reach the answer.
+Whether counts fit is for the caller to say. Fewer always fit where more do, so an answer settles all smaller, or all larger, counts.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-MOST_ASKED: Final = 256  # questions; doubled for each earlier answer that was left open
+MOST_ASKED: Final = 256  # questions; for splits doubled for each earlier answer that was left open
+
+PodCounts: TypeAlias = tuple[int, ...]
 
 
 class Column(NamedTuple):
@@ -25,7 +24,11 @@ class Column(NamedTuple):
 
 @dataclass(slots=True)
 class Greatest:
-    """One search.
+    """The search for the greatest counts, earlier ones first, where the counts of each group have a given sum.
+
+    The groups are podsets, the counts of a group are its pods by flavor, most preferred first. What a count can be at most alone
+    bounds it beside others. And of two counts with sum s, if (a, s - a) does not fit and a' is the most that fits beside s - a, then
+    no first count above a' fits: what is skipped is proved.
 
     Attributes:
         totals: what the counts of each group add up to.
@@ -48,7 +51,7 @@ class Greatest:
 
     @property
     def exact(self) -> bool:
-        """Whether no question was left out for want of more."""
+        """Whether no question was left out."""
         return self._answers.exact
 
     def find(self) -> PodCounts | None:
@@ -129,16 +132,13 @@ def _with(counts: PodCounts, at: int, count: int) -> PodCounts:
     return (*counts[:at], count, *counts[at + 1 :])
 
 
-PodCounts: TypeAlias = tuple[int, ...]
-
-
 @dataclass(slots=True)
 class Answers:
-    """What is known of one search.
+    """The answers of one search.
 
     Attributes:
         fits: whether these counts fit.
-        most: answers kept; what would need another is taken for a no.
+        most: answers kept; a question beyond them counts as a no.
         known: the answers so far.
         exact: whether every question was answered.
     """
@@ -149,7 +149,7 @@ class Answers:
     exact: bool = True
 
     def ask(self, counts: PodCounts) -> bool:
-        """Whether these counts fit, by what is known if that is enough."""
+        """Whether these counts fit, by earlier answers if these are enough."""
         for known, fitted in self.known.items():
             pairs = list(zip(counts, known, strict=True))
             if fitted and all(c <= k for c, k in pairs):
@@ -161,3 +161,86 @@ class Answers:
             return False
         self.known[counts] = self.fits(counts)
         return self.known[counts]
+
+
+@dataclass(slots=True)
+class Largest:
+    """The search for the largest total that fits, where podsets can start with fewer pods.
+
+    Among equal totals, the one that takes from each podset in proportion to what it may lose (Kueue's rule) if it fits, else earlier
+    podsets keep more.
+
+    Attributes:
+        choices: admissible counts per podset.
+        fits: whether the gang fits with these counts.
+        whole: what is known of all pods together.
+    """
+
+    choices: Sequence[range]
+    fits: Callable[[PodCounts], bool]
+    whole: bool
+    _best: PodCounts | None = None
+    _answers: Answers = field(init=False)
+
+    def __post_init__(self) -> None:
+        everything = tuple(choice[-1] for choice in self.choices)
+        self._answers = Answers(self.fits, MOST_ASKED, {everything: self.whole})
+
+    @property
+    def exact(self) -> bool:
+        """Whether no question was left out."""
+        return self._answers.exact
+
+    def find(self) -> PodCounts | None:
+        """The counts with the largest total; None when not even the smallest fit."""
+        least = tuple(choice[0] for choice in self.choices)
+        if not self._answers.ask(least):
+            return None
+        self._best = least
+        self._grow(())
+        return next(filter(self._answers.ask, self._proportional(sum(self._best))), self._best)
+
+    def _proportional(self, total: int) -> Iterator[PodCounts]:
+        """The admissible counts of this total that take from each podset in proportion to what it may lose."""
+        most = [choice[-1] - choice[0] for choice in self.choices]
+        lost = sum(choice[-1] for choice in self.choices) - total
+        if sum(m > 0 for m in most) < 2 or not lost:
+            return
+        for cut in range(lost, lost + len(most)):  # each podset's part is rounded down
+            counts = tuple(
+                choice[-1] - m * cut // sum(most)
+                for choice, m in zip(self.choices, most, strict=True)
+            )
+            admissible = all(n in choice for n, choice in zip(counts, self.choices, strict=True))
+            if admissible and sum(counts) == total:
+                yield counts
+
+    def _grow(self, before: PodCounts) -> None:
+        """Try every count of the next podset, largest first, unless nothing that follows could be better."""
+        assert self._best is not None
+        at = len(before)
+        choice = self.choices[at]
+        after = sum(c[-1] for c in self.choices[at + 1 :])
+        if at + 1 == len(self.choices):
+            self._last(before, choice)
+            return
+        for count in reversed(choice):
+            if not self.exact or sum(before) + count + after <= sum(self._best):
+                return
+            self._grow((*before, count))
+
+    def _last(self, before: PodCounts, choice: range) -> None:
+        """The largest count of the last podset beside the others', if it makes the total larger."""
+        assert self._best is not None
+        enough = sum(self._best) - sum(before)
+        better = choice[bisect_right(choice, enough) :]
+        if not better or not self._answers.ask((*before, better[0])):
+            return
+        low, high = 0, len(better)  # better[low] fits, better[high:] do not
+        while low + 1 < high:
+            middle = (low + high) // 2
+            if self._answers.ask((*before, better[middle])):
+                low = middle
+            else:
+                high = middle
+        self._best = (*before, better[low])
