@@ -25,7 +25,7 @@ from queuectl.domain.utilization import GangUse, UseState
 from tests.api.conftest import AnyStore, commit
 from tests.api.signed import asking, people, signed_app
 from tests.api.support import job, live_through
-from tests.support.looks import all_along
+from tests.support.samples import all_along
 
 # The hour before the last full one: two hours ago at least, and within every default.
 HOUR_AT = float(int(time.time() // HOUR) * HOUR - 2 * HOUR)

@@ -24,7 +24,7 @@ from queuectl.domain.events import Admit, StartConfirmed
 from queuectl.domain.ledger import EntryChange
 from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.workload import Placement, PodSetPlacement
-from tests.db.lives import step, submitted
+from tests.db.histories import step, submitted
 from tests.support.postgres import server_directory
 from tests.support.stores import PostgresStore
 

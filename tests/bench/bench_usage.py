@@ -37,7 +37,7 @@ from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from queuectl.state.samples import SampleLog
 from tests.bench.bench_store import EIGHT_NODES
-from tests.db.lives import step, submitted
+from tests.db.histories import step, submitted
 from tests.support.postgres import server_directory
 from tests.support.stores import PostgresStore
 

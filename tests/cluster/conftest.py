@@ -10,7 +10,7 @@ from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from tests.cluster.kubernetes_world import KubernetesWorld, world_on
 from tests.support.controlplane import ControlPlane, control_plane
-from tests.support.standing import standing
+from tests.support.shared import standing
 
 __all__ = ["control_plane", "standing"]
 

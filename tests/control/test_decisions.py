@@ -6,7 +6,7 @@ from queuectl.control.leader.record import record_of
 from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.plan import Plan
 from tests.control.rig import gang, rig
-from tests.db.lives import submitted
+from tests.db.histories import submitted
 from tests.planner.build import world as snapshot_of
 
 

@@ -49,7 +49,7 @@ from queuectl.domain.records import Outcome
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.domain.utilization import GangUse, UseState
-from tests.db.lives import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
+from tests.db.histories import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
 from tests.doubles.store import MemoryStore
 from tests.support.stores import PostgresStore
 

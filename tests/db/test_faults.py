@@ -19,7 +19,7 @@ from queuectl.db.migrate import upgrade
 from queuectl.domain.errors import StaleSnapshot, StoreError, StoreUnavailable
 from queuectl.domain.events import Admit
 from tests.db.conformance import QUEUE, commit, loaded
-from tests.db.lives import HERE, step, submitted
+from tests.db.histories import HERE, step, submitted
 from tests.support.postgres import lock_waiters, server_directory
 from tests.support.relay import LATE, LOST, SILENT, Fault, Request, postgres_relay
 from tests.support.stores import PostgresStore

@@ -21,7 +21,7 @@ from queuectl.domain.events import Admit
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import Position, WorkloadFilter
 from queuectl.domain.rules import Retention
-from tests.db.lives import HERE, step, submitted
+from tests.db.histories import HERE, step, submitted
 from tests.support.postgres import TestPostgres
 from tests.support.stores import PostgresStore
 

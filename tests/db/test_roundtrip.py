@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from queuectl.domain.consistency import violations
 from queuectl.domain.ledger import State
-from tests.db.lives import Lives
+from tests.db.histories import Lives
 from tests.support.examples import examples
 from tests.support.stores import PostgresStore
 

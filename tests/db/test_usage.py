@@ -41,7 +41,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from queuectl.state.samples import SampleLog
-from tests.db.lives import HERE, Lives, ask, submitted
+from tests.db.histories import HERE, Lives, ask, submitted
 from tests.support.examples import examples
 from tests.support.postgres import TestPostgres
 from tests.support.relay import LATE, postgres_relay

@@ -3,7 +3,7 @@
 A conftest gets the fixture by importing it::
 
     from tests.support.controlplane import control_plane  # noqa: F401
-    from tests.support.standing import standing  # noqa: F401
+    from tests.support.shared import standing  # noqa: F401
 
 Other sizes: ``with running(ClusterSpec(nodes=...)) as plane``.
 """
@@ -24,7 +24,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.progress import LineProgress
-from tests.support.standing import Standing
+from tests.support.shared import Standing
 
 SYSTEM_NAMESPACE = "queuectl-system"
 SMALL = ClusterSpec(nodes=(NodeSpec(racks_per_block=2, hosts_per_rack=2),), fsync=False)

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from queuectl.localcluster import NodeSpec
-from tests.support.standing import Standing, standing
+from tests.support.shared import Standing, standing
 from tests.system.house import House, house
 from tests.system.measured import Measured, measured_house
 

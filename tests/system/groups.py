@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.standing import STANDING
+from tests.support.shared import STANDING
 from tests.support.units import Units
 
 GROUPS: Final = (

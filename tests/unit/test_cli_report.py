@@ -18,7 +18,7 @@ from queuectl.domain.folding import Fold
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.serving import serving
 from tests.doubles.store import MemoryStore
-from tests.support.looks import all_along
+from tests.support.samples import all_along
 
 Call = Callable[..., tuple[int, str, str]]
 NOW = float(int(time.time() // HOUR) * HOUR - HOUR)

@@ -28,7 +28,7 @@ from queuectl.domain.folding import Fold
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.serving import serving
 from tests.doubles.store import MemoryStore
-from tests.support.looks import all_along
+from tests.support.samples import all_along
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text()
 END = float(int(time.time() // HOUR) * HOUR)

@@ -36,7 +36,7 @@ from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlace
 from queuectl.lifecycle.machine import handle
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
-from tests.db.lives import ask
+from tests.db.histories import ask
 
 SPOT = Price("spot", 1.0, None, (("capacity", "spot"),))
 PRICES = Accounting("user", ("team",), (SPOT, Price("rest", 3.0)))

@@ -38,7 +38,7 @@ UNTRIED = {
 BLOCKS = {
     " you: a labelled Job": "a drawing",
     "make demo": "test_demo; `make test` is what runs this",
-    "GANG ": "a moment of the demo: tests/unit/test_demo_board draws such tables",
+    "GANG ": "a moment of the demo: tests/unit/test_demo_progress draws such tables",
     "✓ every gang": "test_demo",
     "$ queuectl report": "test_demo",
     "queuectl plan -f": "tests/unit/test_docs_examples",
