@@ -6,19 +6,20 @@ real placement on the nodes of the domain and the new ones. Where pods are all a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from queuectl.domain.changes import AddNodes, HealNodes, is_cordoned
+from queuectl.domain.changes import AddNodes, HealNodes
 from queuectl.domain.diagnosis import Remedy, Way
 from queuectl.domain.fleet import Node
 from queuectl.domain.quantity import Resources
 from queuectl.domain.words import counted
 from queuectl.planner.capacity.state import State
-from queuectl.planner.explain.constraints import ailment
+from queuectl.planner.explain.constraints import ailment, unhealthy
 from queuectl.planner.explain.context import Context
 from queuectl.planner.explain.relaxation import (
     any_quota,
@@ -30,7 +31,7 @@ from queuectl.planner.explain.relaxation import (
     shortage,
     state_under,
 )
-from queuectl.planner.explain.remedy import finish, largest, offer
+from queuectl.planner.explain.remedy import finish, offer
 from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Mask
@@ -51,7 +52,7 @@ def repaired_nodes(ctx: Context) -> Iterator[Way]:
     everywhere = ask(ctx, replace(any_quota(ctx), well=True))
     if not everywhere.fits or everywhere.request is None:
         return
-    index, out = ctx.problem.index, _out(ctx)
+    index, out = ctx.problem.index, unhealthy(ctx)
     for candidates in _choices(everywhere.request, out, state_under(ctx, past_heads(ctx)).free()):
         nodes = _needed(ctx, candidates)
         if not nodes:
@@ -65,13 +66,6 @@ def repaired_nodes(ctx: Context) -> Iterator[Way]:
         return
 
 
-def _out(ctx: Context) -> Mask:
-    """Nodes that are not ready, cordoned, tainted, or refused to the gang. Shape (N,)."""
-    index, excluded = ctx.problem.index, ctx.pending.excluded
-    cordoned = [is_cordoned(n) or bool(n.taints) or n.name in excluded for n in index.nodes]
-    return ~index.ready | np.array(cordoned, dtype=np.bool_)
-
-
 def _mask(ctx: Context, nodes: Sequence[int]) -> Mask:
     mask = np.zeros(ctx.problem.size, dtype=np.bool_)
     mask[nodes] = True
@@ -82,12 +76,8 @@ def _choices(request: GangRequest, out: Mask, free: Ints) -> Iterator[list[int]]
     """Candidate nodes, the most useful last: of the domains that need fewest first, then of the whole fleet."""
     if not request.podset_groups:
         return
-    podset_group = max(request.podset_groups, key=lambda u: (u.required, u.pods[0].count))
-    pods = (
-        podset_group.bundle
-        if podset_group.on_one_node and podset_group.bundle is not None
-        else podset_group.pods[0]
-    )
+    podset_group = _podset_group(request)
+    pods = podset_group.asked[0]
     room = caps(free, pods.shape)
     gain = np.where(out, room, 0)
     useful = np.flatnonzero(np.where(out, sum(caps(free, p.shape) for p in request.pods), 0))
@@ -97,14 +87,14 @@ def _choices(request: GangRequest, out: Mask, free: Ints) -> Iterator[list[int]]
 
     if podset_group.required != ANYWHERE and not podset_group.on_one_node:
         domain = podset_group.tree.domain[podset_group.required]
-        fewest: list[tuple[int, int]] = []
-        for d in np.unique(domain[useful][domain[useful] >= 0]).tolist():
-            inside = domain == d
-            lacks = pods.count - int(room[inside & ~out].sum())
-            total = np.cumsum(np.sort(gain[inside])[::-1])
-            if lacks <= (total[-1] if len(total) else 0):  # the largest gains first
-                fewest.append((int(np.searchsorted(total, lacks)) + 1 if lacks > 0 else 0, d))
-        for _, d in sorted(fewest)[:_DOMAINS]:
+
+        def fewest(d: int) -> int:
+            lacks = pods.count - int(room[(domain == d) & ~out].sum())
+            gains = np.cumsum(np.sort(gain[domain == d])[::-1])  # the largest gains first
+            return int(np.searchsorted(gains, lacks)) + 1 if lacks > 0 else 0
+
+        inside = np.unique(domain[useful][domain[useful] >= 0]).tolist()
+        for d in sorted(inside, key=fewest)[:_DOMAINS]:
             yield by_gain(useful[domain[useful] == d])
     yield by_gain(useful)
 
@@ -117,7 +107,8 @@ def _needed(ctx: Context, candidates: list[int]) -> list[int]:
 
     if not candidates or not enough(candidates):
         return []
-    left = candidates[largest(lambda dropped: enough(candidates[dropped:]), 0, len(candidates)) :]
+    some_less = range(1, len(candidates))
+    left = candidates[bisect_left(some_less, True, key=lambda n: not enough(candidates[n:])) :]
     for node in left[:_SPARED]:
         without = [n for n in left if n != node]
         if without and enough(without):
@@ -232,14 +223,12 @@ def _gains(ctx: Context, podset_group: PodSetGroup, like: Node) -> tuple[int, ..
     """Of each of the podset group's pods, how many fit one empty node of the kind; None when such a node could not be used."""
     new = AddNodes(like.name, 1, {}).nodes(like)[0]
     room = ctx.problem.index.vector(like.allocatable)
-    shapes = [pods.shape for pods in podset_group.pods]
-    if (
-        room is None
-        or any(shape.rules.refusal(new) is not None or not shape.columns for shape in shapes)
-        or any(not new.labels.get(level) for level in podset_group.tree.levels)
-    ):
+    if room is None or any(not new.labels.get(level) for level in podset_group.tree.levels):
         return None
-    gains = tuple(min(int(room[c] // shape.vector[c]) for c in shape.columns) for shape in shapes)
+    shapes = [pods.shape for pods in podset_group.pods]
+    if any(shape.rules.refusal(new) is not None or not shape.columns for shape in shapes):
+        return None
+    gains = tuple(int(caps(room[:, None], s, eligible=np.ones(1, np.bool_))[0]) for s in shapes)
     return gains if any(gains) else None
 
 
@@ -272,7 +261,8 @@ def _enough(ctx: Context, state: State, request: GangRequest, site: _Site, most:
         low, count, step = count, count + step, step * 2
         if count > most:
             return None
-    return largest(lambda n: not _fits(ctx, state, request, site, n), low, count) + 1
+    between = range(low + 1, count)
+    return low + 1 + bisect_left(between, True, key=lambda n: _fits(ctx, state, request, site, n))
 
 
 def _fits(ctx: Context, state: State, request: GangRequest, site: _Site, count: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
@@ -17,11 +18,11 @@ from queuectl.domain.changes import (
 from queuectl.domain.diagnosis import Limit, Remedy, Way
 from queuectl.domain.fleet import NodeRules, Toleration
 from queuectl.domain.words import counted
-from queuectl.domain.workload import PodSet, TopologyMode, Workload
+from queuectl.domain.workload import PodSet, TopologyMode
 from queuectl.planner.explain.constraints import taints
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import Relaxation, ask, past_heads
-from queuectl.planner.explain.remedy import largest, offer
+from queuectl.planner.explain.remedy import offer
 from queuectl.planner.order.queue_order import place
 from queuectl.planner.reasons.words import level_name
 
@@ -58,7 +59,8 @@ def largest_part(ctx: Context, enough: Callable[[FewerPods], bool]) -> Way | Non
     def part(slices: int) -> FewerPods:
         return FewerPods(ctx.uid, podset.name, slices * step)
 
-    change = part(largest(lambda slices: enough(part(slices)), 0, podset.count // step))
+    fewer = range(1, podset.count // step)
+    change = part(bisect_left(fewer, True, key=lambda slices: not enough(part(slices))))
     count = change.count
     if not count:
         return None
@@ -142,7 +144,7 @@ def higher_priority(ctx: Context) -> Iterator[Way]:
     """The least priority, of those one above a gang before it, with which it would start."""
     relaxed = replace(past_heads(ctx), holders=HOLDERS - {Limit.ORDER})
     own = ctx.pending.workload
-    before = [p.workload for p in ctx.snapshot.pending if _before(p.workload, own)]
+    before = [p.workload for p in ctx.snapshot.pending if place(p.workload) < place(own)]
     for priority in sorted({w.priority for w in before})[:_PRIORITIES_TRIED]:
         change = RaisePriority(ctx.uid, priority + 1)
         ahead = next(w for w in before if w.priority == priority)
@@ -152,7 +154,3 @@ def higher_priority(ctx: Context) -> Iterator[Way]:
         for found in offer(ctx, relaxed, fix):
             yield replace(found, least=True)
             return
-
-
-def _before(other: Workload, own: Workload) -> bool:
-    return other.uid != own.uid and place(other) < place(own)

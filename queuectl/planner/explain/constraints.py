@@ -218,14 +218,18 @@ def _lease(ctx: Context) -> _Said:
 
 
 def _health(ctx: Context) -> _Said:
-    well = only(ctx, tuple(Constraint(limit) for limit in Limit if limit is not Limit.HEALTH))
-    out = _usable(ctx, well) & ~_usable(ctx, as_it_is(ctx))
-    names = [ctx.problem.index.nodes[i].name for i in np.flatnonzero(out).tolist()]
+    names = [ctx.problem.index.nodes[i].name for i in np.flatnonzero(unhealthy(ctx)).tolist()]
     nodes = {name: ailment(ctx, name) or "not well" for name in names}
     said = some([f"{name} ({why})" for name, why in nodes.items()])
     verb = "is" if len(nodes) == 1 else "are"
     text = f"node health: {counted(len(nodes), 'node')} it could use {verb} out: {said}"
     return text, {"nodes": nodes}
+
+
+def unhealthy(ctx: Context) -> Mask:
+    """Nodes that it could use if they were healthy, uncordoned and not refused to it. Shape (N,)."""
+    well = only(ctx, tuple(Constraint(limit) for limit in Limit if limit is not Limit.HEALTH))
+    return _usable(ctx, well) & ~_usable(ctx, as_it_is(ctx))
 
 
 def ailment(ctx: Context, name: str) -> str:

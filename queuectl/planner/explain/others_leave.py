@@ -27,14 +27,13 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, state_under
 from queuectl.planner.explain.remedy import finish, offer
-from queuectl.planner.preempt.candidates import CandidateTable, rows_of
+from queuectl.planner.preempt.candidates import CandidateTable, charges_of, rows_of
 from queuectl.planner.preempt.cost import ages_of, layers
 from queuectl.planner.preempt.find import Blocked
 from queuectl.planner.preempt.rules import why_not
 from queuectl.planner.preempt.search import Found
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.quota.tree import QuotaRow
 from queuectl.planner.reasons.words import some
 from queuectl.planner.relocate.candidates import move_candidates
 from queuectl.planner.relocate.move_search import find_room
@@ -155,24 +154,14 @@ def _ending(ctx: Context, chosen: tuple[Admitted, ...], *, least: bool) -> Itera
 def _exits(
     ctx: Context, state: State, request: GangRequest, queue: ClusterQueue
 ) -> tuple[CandidateTable, Found]:
-    """The search for them under one choice of flavors; equal gangs share it."""
-
-    def search() -> tuple[CandidateTable, Found]:
-        gone = {gang.workload.uid for gang in ctx.snapshot.admitted}
-        gone -= {gang.workload.uid for gang in ctx.staying}
-        table = ctx.problem.once(table_without, frozenset(gone))
-        solver = _Patient(ctx.solver.limits, ctx.solver.stop)
-        found = Blocked(state, request, queue, solver, table).solve()
-        ctx.solver.cut |= solver.cut
-        return table, found
-
-    key = (
-        request.podset_groups,
-        request.pending.budget,
-        queue.name,
-        *sorted(request.charges.items()),
-    )
-    return ctx.once(key, search)
+    """The search for them under one choice of flavors."""
+    staying = {gang.workload.uid for gang in ctx.staying}
+    gone = frozenset(g.workload.uid for g in ctx.snapshot.admitted if g.workload.uid not in staying)
+    table = ctx.problem.once(table_without, gone)
+    solver = _Patient(ctx.solver.limits, ctx.solver.stop)
+    found = Blocked(state, request, queue, solver, table).solve()
+    ctx.solver.cut |= solver.cut
+    return table, found
 
 
 def table_without(problem: Problem, gone: frozenset[str]) -> CandidateTable:
@@ -182,17 +171,12 @@ def table_without(problem: Problem, gone: frozenset[str]) -> CandidateTable:
     priorities = np.array([g.workload.priority for g in gangs], dtype=np.int64)
     _, rank = np.unique(priorities, return_inverse=True)
     everyone = np.ones(len(gangs), dtype=np.bool_)
-    charged: dict[QuotaRow, list[int]] = {}
-    for i, gang in enumerate(gangs):
-        for row, amount in problem.usage.charges(gang):
-            charged.setdefault(row, [0] * len(gangs))[i] += amount
-    quota = {row: np.array(amounts, dtype=np.int64) for row, amounts in charged.items()}
     return CandidateTable(
         tuple(gangs),
         rank.astype(np.int64) + 1,
         ages_of(gangs).lost_work(problem.snapshot.now, everyone),
         rows_of(problem, gangs),
-        quota,
+        charges_of(problem, gangs),
     )
 
 

@@ -8,7 +8,7 @@ needs no search. A refusal holds for the very snapshot of its plan. All other ga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -167,17 +167,6 @@ def _in_words(quota: Sequence[AddQuota]) -> str:
         for q in quota
     ]
     return f"quota for {' and '.join(parts)} in ClusterQueue {quota[0].queue}"
-
-
-def largest(enough: Callable[[int], bool], low: int, high: int) -> int:
-    """The largest number below ``high`` that is enough, by halving; ``low`` is taken to be."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        if enough(middle):
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 # The cycle again.

@@ -255,10 +255,6 @@ def _enroll(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
     )
     gangs = [gang for gang, _ in found]
     known = problem.snapshot.config.cluster_queues
-    charged: dict[QuotaRow, list[tuple[int, int]]] = {}
-    for i, gang in enumerate(gangs):
-        for row, amount in problem.usage.charges(gang):
-            charged.setdefault(row, []).append((i, amount))
     return RunningGangs(
         numbered,
         tuple(gangs),
@@ -267,7 +263,7 @@ def _enroll(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
         np.array([g.workload.queued_at for g in gangs], dtype=np.float64),
         ages_of(gangs),
         rows_of(problem, gangs),
-        {row: _scattered(entries, len(gangs)) for row, entries in charged.items()},
+        charges_of(problem, gangs),
         _yielding(problem, found, queues, dry=False),
         _yielding(problem, found, queues, dry=True),
         np.array([opts_out(g.workload, known[queues[at]]) for g, at in found], dtype=np.bool_),
@@ -305,11 +301,17 @@ def _candidates(problem: Problem, queues: dict[str, int]) -> Iterator[tuple[Admi
             yield gang, queues[queue.name]
 
 
-def _scattered(entries: list[tuple[int, int]], size: int) -> Ints:
-    amounts = np.zeros(size, dtype=np.int64)
-    at, values = np.array(entries, dtype=np.int64).T
-    np.add.at(amounts, at, values)
-    return amounts
+def charges_of(problem: Problem, gangs: list[Admitted]) -> dict[QuotaRow, Ints]:
+    """Quota row to what each of some gangs is charged, shape (C,)."""
+    charged: dict[QuotaRow, list[tuple[int, int]]] = {}
+    for at, gang in enumerate(gangs):
+        for row, amount in problem.usage.charges(gang):
+            charged.setdefault(row, []).append((at, amount))
+    quota = {row: np.zeros(len(gangs), dtype=np.int64) for row in charged}
+    for row, entries in charged.items():
+        at_gang, amounts = np.array(entries, dtype=np.int64).T
+        np.add.at(quota[row], at_gang, amounts)
+    return quota
 
 
 def rows_of(problem: Problem, gangs: list[Admitted]) -> Rows:
