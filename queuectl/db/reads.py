@@ -32,7 +32,6 @@ from queuectl.db.tables import documents, history, leases, outbox, placements, w
 from queuectl.domain.durations import DAY
 from queuectl.domain.ledger import Entry, Intent, MigrationCost, State
 from queuectl.domain.queries import (
-    ASIDE,
     IN_LINE,
     LONGEST_PAGE,
     HistoryLine,
@@ -41,7 +40,7 @@ from queuectl.domain.queries import (
     WorkloadFilter,
     WorkloadPage,
 )
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
 
 _CLOCKS_APART: Final = 3600.0  # seconds by which the server's clock may be off
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)
@@ -201,7 +200,7 @@ def lines(uids: Iterable[str]) -> Select[Any]:
             w.cluster_queue != "",
             w.cluster_queue == queues,
             w.state.in_([state.value for state in IN_LINE]),
-            w.reason_code.not_in(sorted(code.value for code in ASIDE)),
+            w.reason_code.not_in(sorted(code.value for code in NOT_IN_LINE)),
         )
         .subquery()
     )

@@ -11,7 +11,7 @@ from typing import Final
 
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import Document, Entry, State
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import NOT_IN_LINE, Reason
 from queuectl.domain.workload import Placement
 
 LONGEST_PAGE: Final = 500
@@ -95,25 +95,15 @@ class WorkloadPage:
 
 
 IN_LINE: Final = (State.PENDING, State.RESERVED)
-# They wait for something else than their turn: a person, or more than the cluster or the quota has when empty.
-ASIDE: Final = frozenset(
-    {
-        Code.MISCONFIGURED,
-        Code.UNSUPPORTED,
-        Code.LIMIT_RANGE_VIOLATED,
-        Code.NO_MATCHING_FLAVOR,
-        Code.EXCEEDS_MAX_QUOTA,
-        Code.SHAPE_NEVER_FITS,
-        Code.QUEUE_STOPPED,
-        Code.LOCAL_QUEUE_STOPPED,
-        Code.UNSATISFIED_CHECKS,
-    }
-)
 
 
 def in_line(entry: Entry) -> bool:
     """Whether it waits for its turn."""
-    return entry.state in IN_LINE and bool(entry.cluster_queue) and entry.reason.code not in ASIDE
+    return (
+        entry.state in IN_LINE
+        and bool(entry.cluster_queue)
+        and entry.reason.code not in NOT_IN_LINE
+    )
 
 
 def turn(entry: Entry) -> tuple[int, float, str]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 
 class Code(StrEnum):
-    """Reason codes (design §12). The comment says what the person reading it should understand."""
+    """Reason codes: part of the API. The comment says what the reader should understand."""
 
     # pending
     WAITING_FOR_QUOTA = "WaitingForQuota"  # fits the queue's quota once others finish
@@ -81,6 +81,83 @@ class Reason:
     message: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
 
+
+# What follows from a code. A new code goes into each of these sets that applies; tests/unit/test_reasons.py asks for it.
+
+# Neither the empty cluster nor the whole quota holds it: it could not use what others take.
+NEVER_FITS: Final = frozenset(
+    {Code.SHAPE_NEVER_FITS, Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR}
+)
+
+# Other nodes, or the same nodes with fewer gangs on them, would let it start: migrating others can help.
+WAITS_FOR_NODES: Final = frozenset({Code.TOPOLOGY_PLACEMENT_FAILED})
+
+# It would start if fewer gangs held quota or nodes: evicting others can help.
+WAITS_FOR_ROOM: Final = WAITS_FOR_NODES | {Code.WAITING_FOR_QUOTA}
+
+# The planner considered it, or would: more quota or nodes can change the answer.
+PLANNED: Final = (
+    NEVER_FITS
+    | WAITS_FOR_ROOM
+    | {
+        Code.WAITING_FOR_PREEMPTED,
+        Code.WAITING_TO_RECLAIM,
+        Code.WAITING_IN_ORDER,
+        Code.PENDING_EVALUATION,
+        Code.UNDECIDED,
+    }
+)
+
+# Of the reasons under several flavors, the one that is shown first: what ends soonest.
+SHOWN_FIRST: Final = (
+    Code.TOPOLOGY_PLACEMENT_FAILED,
+    Code.WAITING_FOR_QUOTA,
+    Code.SHAPE_NEVER_FITS,
+    Code.EXCEEDS_MAX_QUOTA,
+)
+
+# It does not wait for its turn, but for a person, or for more than the cluster or the quota has when empty.
+NOT_IN_LINE: Final = NEVER_FITS | {
+    Code.MISCONFIGURED,
+    Code.UNSUPPORTED,
+    Code.LIMIT_RANGE_VIOLATED,
+    Code.QUEUE_STOPPED,
+    Code.LOCAL_QUEUE_STOPPED,
+    Code.UNSATISFIED_CHECKS,
+}
+
+# No user must act on it, and it often ends at once: it becomes an Event only if it lasts.
+TRANSIENT: Final = WAITS_FOR_ROOM | {
+    Code.QUEUED,
+    Code.RESOURCE_QUOTA_EXCEEDED,
+    Code.MAX_PER_USER,
+    Code.WAITING_FOR_PREEMPTED,
+    Code.WAITING_TO_RECLAIM,
+    Code.WAITING_IN_ORDER,
+    Code.PENDING_EVALUATION,
+    Code.UNDECIDED,
+}
+
+# Events of type Warning.
+WARNINGS: Final = NOT_IN_LINE | {
+    Code.PREEMPTED,
+    Code.DEFRAGMENTED,
+    Code.IDLE_RECLAIMED,
+    Code.PODS_READY_TIMEOUT,
+    Code.PIN_UNSCHEDULABLE,
+    Code.START_REFUSED,
+    Code.PODS_LARGER_THAN_ASKED,
+    Code.NODE_FAILURES,
+    Code.RESUMED_OUTSIDE,
+    Code.SUSPENDED_OUTSIDE,
+    Code.CHANGED_OUTSIDE,
+    Code.BACKOFF,
+    Code.MAX_EXECUTION_TIME,
+    Code.REQUEUING_LIMIT,
+}
+
+# About a gang that runs on: an Event, and nothing about its state.
+REMARKS: Final = frozenset({Code.IDLE_GPUS, Code.WOULD_RECLAIM, Code.WRITE_REFUSED})
 
 # An eviction for one of these means that the start itself failed: retry later, not at once.
 FAILED_START: Final = frozenset(

@@ -17,7 +17,7 @@ import structlog
 from queuectl.control.ports import Cluster
 from queuectl.domain.errors import ClusterError, WriteConflict, WriteRefused
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import REMARKS, TRANSIENT, WARNINGS, Code, Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.redaction import veiled_for
 from queuectl.lifecycle.owed_writes import status_text
@@ -27,51 +27,6 @@ log = structlog.get_logger()
 
 AGAIN = 1.0  # seconds after a conflict
 BACKLOG = 5000  # jobs waiting to be told; the oldest word is dropped beyond it
-WARNINGS = frozenset(
-    {
-        Code.MISCONFIGURED,
-        Code.UNSUPPORTED,
-        Code.LIMIT_RANGE_VIOLATED,
-        Code.SHAPE_NEVER_FITS,
-        Code.EXCEEDS_MAX_QUOTA,
-        Code.NO_MATCHING_FLAVOR,
-        Code.PREEMPTED,
-        Code.DEFRAGMENTED,
-        Code.IDLE_RECLAIMED,
-        Code.PODS_READY_TIMEOUT,
-        Code.PIN_UNSCHEDULABLE,
-        Code.START_REFUSED,
-        Code.PODS_LARGER_THAN_ASKED,
-        Code.NODE_FAILURES,
-        Code.RESUMED_OUTSIDE,
-        Code.SUSPENDED_OUTSIDE,
-        Code.CHANGED_OUTSIDE,
-        Code.BACKOFF,
-        Code.MAX_EXECUTION_TIME,
-        Code.REQUEUING_LIMIT,
-        Code.QUEUE_STOPPED,
-        Code.LOCAL_QUEUE_STOPPED,
-        Code.UNSATISFIED_CHECKS,
-    }
-)
-# Nothing a user must act on; told only if it lasts.
-PASSING = frozenset(
-    {
-        Code.QUEUED,
-        Code.WAITING_FOR_QUOTA,
-        Code.TOPOLOGY_PLACEMENT_FAILED,
-        Code.RESOURCE_QUOTA_EXCEEDED,
-        Code.MAX_PER_USER,
-        Code.WAITING_FOR_PREEMPTED,
-        Code.WAITING_TO_RECLAIM,
-        Code.WAITING_IN_ORDER,
-        Code.PENDING_EVALUATION,
-        Code.UNDECIDED,
-    }
-)
-
-# Said of a gang that runs on as it did: an Event, and nothing about its state.
-REMARKS = frozenset({Code.IDLE_GPUS, Code.WOULD_RECLAIM, Code.WRITE_REFUSED})
 
 
 class EventRecorder:
@@ -113,7 +68,7 @@ class EventRecorder:
                 self._words.pop(entry.uid, None)
                 self._last.pop(entry.uid, None)
                 continue
-            due = now + self._after if entry.reason.code in PASSING else now
+            due = now + self._after if entry.reason.code in TRANSIENT else now
             _, older = self._words.pop(entry.uid, (0.0, None))
             if older is not None and older.state is State.EVICTING:
                 self._remember(entry.uid, older.reason)  # why it had to go is told in any case

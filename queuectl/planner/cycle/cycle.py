@@ -17,7 +17,7 @@ from queuectl.domain.queues import (
     QueueingStrategy,
     ReclaimWithinCohort,
 )
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import TentativeAdmission
@@ -25,7 +25,7 @@ from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.limits import Limits
-from queuectl.planner.order.queue_order import NEVER, Head, StrictFifoHeads, barred
+from queuectl.planner.order.queue_order import Head, StrictFifoHeads, barred
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
 from queuectl.planner.problem.parts import smallest
@@ -116,7 +116,7 @@ class AdmissionCycle:
         if self.leases.holds(uid) and self._leased(gang, head):
             return
         refusal = gang.known.refusal
-        if refusal is not None and (refusal[0].code in NEVER or head is None):
+        if refusal is not None and (refusal[0].code in NEVER_FITS or head is None):
             self._refute(gang)
         elif head is not None:
             text = f"StrictFIFO: behind {head.ref}, which waits"
@@ -179,7 +179,7 @@ class AdmissionCycle:
         queue = gang.queue
         if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO:
             return False
-        if refuted.why[0].code in NEVER:
+        if refuted.why[0].code in NEVER_FITS:
             return False  # it holds back no gang
         head = Head(gang.pending.workload.ref, gang.known.flavors, leased=False)
         behind = [
@@ -278,7 +278,7 @@ class AdmissionCycle:
     def _refute(self, gang: Candidate) -> None:
         reasons = gang.known.refusal
         assert reasons is not None
-        if reasons[0].code in NEVER:
+        if reasons[0].code in NEVER_FITS:
             self._refuse(gang.pending, reasons)
             return
         self._wait(gang, *reasons)

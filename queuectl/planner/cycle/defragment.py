@@ -14,14 +14,14 @@ from typing import Final
 
 from queuectl.domain.plan import Move, Proof
 from queuectl.domain.queues import Defragment, QueueingStrategy
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import NEVER_FITS, WAITS_FOR_NODES, Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending
 from queuectl.domain.words import counted
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.order.queue_order import NEVER, Place, barred, place
+from queuectl.planner.order.queue_order import Place, barred, place
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.relocate.candidates import MoveCandidates, move_candidates
 from queuectl.planner.relocate.move_search import Room, find_room
@@ -115,7 +115,7 @@ class Policy:
             refusal = self.cycle.refused.get(other.workload.uid)
             if queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO:
                 continue
-            if other is pending or refusal is None or refusal.reasons[0].code in NEVER:
+            if other is pending or refusal is None or refusal.reasons[0].code in NEVER_FITS:
                 continue
             if barred(snapshot, other) is None:
                 at = place(other.workload)
@@ -140,7 +140,7 @@ class Policy:
             refusal = self.cycle.refused.get(uid)
             if refusal is None or refusal.lease is not None or refusal.proof is not Proof.OPTIMAL:
                 continue
-            if refusal.reasons[0].code is not Code.TOPOLOGY_PLACEMENT_FAILED:
+            if refusal.reasons[0].code not in WAITS_FOR_NODES:
                 continue
             if self.cycle.limits.short(pending.workload) is not None:
                 continue  # since it was refused, its namespace or its user has started others

@@ -15,7 +15,7 @@ from typing import Final
 
 from queuectl.domain.plan import Preemption
 from queuectl.domain.queues import ClusterQueue, ReclaimMode
-from queuectl.domain.reasons import Code
+from queuectl.domain.reasons import WAITS_FOR_ROOM
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity import reservations
 from queuectl.planner.cycle.cycle import AdmissionCycle
@@ -26,7 +26,6 @@ from queuectl.planner.search.gang_classes import GangClass
 from queuectl.planner.solver.solver import Solver
 
 _MOST: Final = 16  # gangs asked for in one plan: a long queue costs no more than a short one
-_WAITS_FOR_ROOM: Final = frozenset((Code.WAITING_FOR_QUOTA, Code.TOPOLOGY_PLACEMENT_FAILED))
 
 
 def dry_run(
@@ -78,7 +77,7 @@ def _blocked(
     for pending in in_order:
         workload = pending.workload
         refusal = cycle.refused.get(workload.uid)
-        if refusal is None or refusal.reasons[0].code not in _WAITS_FOR_ROOM:
+        if refusal is None or refusal.reasons[0].code not in WAITS_FOR_ROOM:
             continue
         queue = cycle.problem.snapshot.queue_of(workload)
         if queue is not None and anybody_yields(cycle.problem, workload, queue, dry=True):

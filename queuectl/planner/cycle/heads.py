@@ -19,13 +19,13 @@ from itertools import chain
 
 from queuectl.domain.plan import Refusal
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy
-from queuectl.domain.reasons import Code
+from queuectl.domain.reasons import NEVER_FITS, Code
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.ranking import ByBorrowing, ByShare, Ranking
 from queuectl.planner.cycle.refutations import Refutations
 from queuectl.planner.order.pending_gangs import EqualGangs, PendingGangs
-from queuectl.planner.order.queue_order import NEVER, QueueOrder, Rank
+from queuectl.planner.order.queue_order import QueueOrder, Rank
 
 
 @dataclass(eq=False, slots=True)
@@ -211,5 +211,5 @@ class HeadScheduler:
         return len(heads.parked) < len(parked)
 
 
-_FOR_ALL = NEVER | {Code.WAITING_IN_ORDER}
+_FOR_ALL = NEVER_FITS | {Code.WAITING_IN_ORDER}
 """Refusals of a gang of a StrictFIFO ClusterQueue that also hold for the equal gangs behind it."""

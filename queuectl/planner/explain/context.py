@@ -15,14 +15,13 @@ from typing import Any, Final, TypeVar
 
 from queuectl.domain.diagnosis import Limit
 from queuectl.domain.queues import ClusterQueue, QueueConfig
-from queuectl.domain.reasons import Code
+from queuectl.domain.reasons import PLANNED
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.node_counts import Reservation
 from queuectl.planner.capacity.reservations import reservation_of
 from queuectl.planner.capacity.state import Instant, State, open_state
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.problem.parts import admissible, shrinks, with_counts
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.topology import Ints
@@ -32,17 +31,6 @@ from queuectl.planner.solver.solver import Solver
 T = TypeVar("T")
 
 HOLDERS: Final = frozenset({Limit.RUNNING, Limit.LEASE, Limit.ORDER})
-
-# Gangs that are refused for another reason than these want nothing of what is added or freed.
-_WANTING: Final = NEVER | {
-    Code.WAITING_FOR_QUOTA,
-    Code.TOPOLOGY_PLACEMENT_FAILED,
-    Code.WAITING_FOR_PREEMPTED,
-    Code.WAITING_TO_RECLAIM,
-    Code.WAITING_IN_ORDER,
-    Code.PENDING_EVALUATION,
-    Code.UNDECIDED,
-}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -265,7 +253,7 @@ def _workloads(snapshot: Snapshot) -> Iterator[Workload]:
 
 def _wanting(cycle: AdmissionCycle) -> Iterator[Pending]:
     """Gangs that had their turn, wait, and would take of what is added or freed."""
-    refused = {uid for uid, r in cycle.refused.items() if r.reasons[0].code in _WANTING}
+    refused = {uid for uid, r in cycle.refused.items() if r.reasons[0].code in PLANNED}
     if refused:
         yield from (p for p in cycle.problem.snapshot.pending if p.workload.uid in refused)
 

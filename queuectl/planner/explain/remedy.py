@@ -26,7 +26,7 @@ from queuectl.domain.changes import (
 from queuectl.domain.diagnosis import Way
 from queuectl.domain.plan import Plan, Preemption, Proof, Refusal
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement
 from queuectl.planner.capacity.node_counts import NodeCounts, fits
@@ -34,7 +34,6 @@ from queuectl.planner.capacity.placements import node_counts_of, placement_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.context import Context, context_of, least_of
 from queuectl.planner.explain.relaxation import Relaxation, as_it_is, ask, quota_alone
-from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.placement.feasible import Decision, place
 from queuectl.planner.plan_cycle import Prepared, begin, turns
 from queuectl.planner.preempt.candidates import may_evict
@@ -152,7 +151,7 @@ def _waits_on(ctx: Context, problem: Problem, pending: Pending, *, adds_quota: b
     if queue is not None and queue.split_flavors:
         return False
     strict = queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO
-    if strict and (adds_quota or refusal.reasons[0].code in NEVER):
+    if strict and (adds_quota or refusal.reasons[0].code in NEVER_FITS):
         return False  # it may begin to hold back those behind it, or come to do so in more flavors
     requests = problem.once(GangClasses).of(least_of(pending), queue).requests
     return bool(requests) and all(
@@ -209,7 +208,7 @@ def of_cycle(cycle: AdmissionCycle) -> Known:
         )
         for admission in cycle.state.admissions
     }
-    pending = (uid for uid, r in cycle.refused.items() if r.reasons[0].code not in NEVER)
+    pending = (uid for uid, r in cycle.refused.items() if r.reasons[0].code not in NEVER_FITS)
     return Known(placed, pending=frozenset(pending))
 
 

@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, QueueingStrategy
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.objects.configuration.admissibility import standing
 from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.problem import Problem
-
-# A gang that could not start on the empty cluster, or in its queue ever, could not have used what others take.
-NEVER: Final = frozenset({Code.SHAPE_NEVER_FITS, Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR})
-
 
 Place: TypeAlias = tuple[int, float, str]
 Rank: TypeAlias = tuple[

@@ -18,10 +18,9 @@ from queuectl.domain.queues import (
     Fungibility,
     WhenCan,
 )
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import NEVER_FITS, SHOWN_FIRST, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity.state import State
-from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.placement.feasible import Decision, decide, place
 from queuectl.planner.preempt.candidates import EvictionScope, anybody_yields
 from queuectl.planner.preempt.find import Victims, find_victims
@@ -182,10 +181,10 @@ class _Search:
                 return found
             self.passed.append(found)
             return None
-        if found.code not in NEVER:
+        if found.code not in NEVER_FITS:
             found = self.by.never(request, self.queue) or found
         self.why.append(found)
-        candidates = None if found.code in NEVER else self._candidates(request, found)
+        candidates = None if found.code in NEVER_FITS else self._candidates(request, found)
         if candidates is None:
             return None
         if self.rule.when_can_preempt is WhenCan.TRY_NEXT_FLAVOR:
@@ -237,7 +236,7 @@ class _Search:
                         break  # nothing better can come
         options: list[Fit | FitsAfterEviction] = [*self.passed, *self.cleared]
         if not options:
-            return Refuted(tuple(sorted(self.why, key=lambda e: _RANK.get(e.code, 0))))
+            return Refuted(tuple(sorted(self.why, key=_shown)))
         if borrowing_first:
             return min(options, key=lambda option: (_mode(option), option.heights))
         return min(options, key=lambda option: (option.heights, _mode(option)))
@@ -260,9 +259,8 @@ def _heights(option: Fit | FitsAfterEviction) -> Heights:
 
 
 # What could still change comes before what never will; in order of preference otherwise.
-_RANK = {
-    Code.TOPOLOGY_PLACEMENT_FAILED: 0,
-    Code.WAITING_FOR_QUOTA: 1,
-    Code.SHAPE_NEVER_FITS: 2,
-    Code.EXCEEDS_MAX_QUOTA: 3,
-}
+
+
+def _shown(reason: Reason) -> int:
+    """Where it comes among the reasons of other flavors."""
+    return SHOWN_FIRST.index(reason.code) if reason.code in SHOWN_FIRST else 0

@@ -6,11 +6,10 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy
-from queuectl.domain.reasons import Reason
+from queuectl.domain.reasons import NEVER_FITS, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.order.pending_gangs import ClassKey, class_key
-from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.problem.flavors import Choice, Options, options_of
 from queuectl.planner.problem.parts import admissible
 from queuectl.planner.problem.problem import Problem
@@ -147,7 +146,7 @@ class GangClasses:
         """Drop what was proved on less capacity than there is now; what never fits stays refused."""
         self.reopened += 1
         for known in self._known.values():
-            if known.refusal is not None and known.refusal[0].code not in NEVER:
+            if known.refusal is not None and known.refusal[0].code not in NEVER_FITS:
                 known.refusal = None
 
 

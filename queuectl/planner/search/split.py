@@ -20,10 +20,9 @@ from math import prod
 from typing import Final
 
 from queuectl.domain.queues import ClusterQueue, WhenCan
-from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import PodSet, TopologyMode
-from queuectl.planner.order.queue_order import NEVER
 from queuectl.planner.placement.feasible import decide, place
 from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.flavors import Choice, Flavors, Options
@@ -242,7 +241,7 @@ class _Search:
         quota, _ = self._greatest(lambda c: self.by.state.quota_fits(self._demand(c)))
         code = Code.WAITING_FOR_QUOTA if quota is None else Code.TOPOLOGY_PLACEMENT_FAILED
         why = self._reason(code, most)
-        if not whole or whole[0].code not in NEVER:
+        if not whole or whole[0].code not in NEVER_FITS:
             return (*whole, why)
         ever, exact = self._greatest(self._fits_ever)
         return (why, *whole) if ever is not None or not exact else tuple(whole)

@@ -1,0 +1,47 @@
+"""Each code of a gang that waits is in the sets that say what follows from it."""
+
+from __future__ import annotations
+
+import inspect
+
+from queuectl.domain import reasons
+from queuectl.domain.reasons import (
+    NEVER_FITS,
+    NOT_IN_LINE,
+    PLANNED,
+    REMARKS,
+    SHOWN_FIRST,
+    TRANSIENT,
+    WAITS_FOR_ROOM,
+    WARNINGS,
+    Code,
+)
+
+BY_HAND = {
+    Code.BACKOFF,
+    Code.HELD,
+    Code.QUEUE_SET,
+    Code.ADMISSION_GATED,
+}  # it ends by a time, or by a user
+
+
+def of_pending_gangs() -> set[Code]:
+    """The codes in the section of that name of the enum."""
+    source = inspect.getsource(reasons.Code)
+    section = source.split("# pending\n")[1].split("# starting and running\n")[0]
+    return {code for code in Code if f"\n    {code.name} = " in f"\n{section}"}
+
+
+def test_a_pending_gang_is_in_line_or_waits_for_something_else() -> None:
+    assert of_pending_gangs() == (TRANSIENT - {Code.QUEUED}) | NOT_IN_LINE | BY_HAND
+    assert not TRANSIENT & NOT_IN_LINE
+
+
+def test_no_transient_reason_is_a_warning() -> None:
+    assert not TRANSIENT & WARNINGS
+    assert not REMARKS & (TRANSIENT | WARNINGS)
+
+
+def test_what_the_planner_decides_is_shown_in_an_order() -> None:
+    assert set(SHOWN_FIRST) <= NEVER_FITS | WAITS_FOR_ROOM
+    assert PLANNED <= TRANSIENT | NEVER_FITS
