@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
+from typing import Any
+from unittest import mock
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -11,15 +15,53 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.explain.context import context_of
 from queuectl.planner.explain.others_leave import table_without
 from queuectl.planner.explain.relaxation import as_it_is, requests
+from queuectl.planner.placement import feasible as deciding
+from queuectl.planner.placement.feasible import decide
 from queuectl.planner.placement.several import find
 from queuectl.planner.plan_cycle import begin, turns
 from queuectl.planner.preempt.legality import EvictionConstraints
 from queuectl.planner.preempt.search import WHOLE, Search, stage_of
 from queuectl.planner.problem.problem import caps, survey
-from queuectl.planner.solver.solver import Solver
+from queuectl.planner.solver.solver import Solver, Status
+from tests.planner.build import gang, node, podset, world
 from tests.planner.generate import contested, crowded
 
 _SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def _tight(seed: int) -> Snapshot:
+    """Racks of two nodes, and a dozen gangs of uneven pods that want more than there is: some fit only if others move."""
+    rng = random.Random(seed)
+    racks = [f"r{i}" for i in range(rng.choice((3, 5)))]
+    nodes = [node(f"{rack}-{i}", rack, gpu=8) for rack in racks for i in range(2)]
+    gangs = []
+    for i in range(12):
+        level: dict[str, Any] = {"required": "rack"} if rng.random() < 0.8 else {}
+        sets = [
+            podset(f"p{j}", rng.choice((1, 1, 2)), group="g", gpu=rng.choice((2, 3, 5)), **level)
+            for j in range(rng.choice((1, 2, 2)))
+        ]
+        gangs.append(gang(f"w{i}", *sets, queued_at=float(i)))
+    return world(nodes, gangs)
+
+
+@pytest.mark.parametrize("few", [0, 4])
+@_SLOW
+@given(st.integers(0, 2**32).map(_tight) | contested())
+def test_a_small_model_that_leaves_most_gangs_out_finds_no_other_answer(
+    few: int, snapshot: Snapshot
+) -> None:
+    """However few are left in it (0 = it is always asked)."""
+    prepared = begin(survey(snapshot))
+    for pending in turns(prepared):
+        turn = context_of(prepared.cycle, pending)
+        for request in requests(turn, as_it_is(turn)):
+            state, solver = prepared.cycle.state, Solver(snapshot.limits)
+            answers = []
+            for share in (10**9, few):
+                with mock.patch.object(deciding, "_FEW", share):
+                    answers.append(decide(state, request, solver).status)
+            assert answers in ([Status.FOUND] * 2, [Status.REFUTED] * 2)
 
 
 @_SLOW

@@ -7,20 +7,25 @@ neither.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, take
+import numpy as np
+
+from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, give_back, take
 from queuectl.planner.capacity.state import State
 from queuectl.planner.model.bounds import Load
 from queuectl.planner.model.counts import Counts
 from queuectl.planner.placement import several
 from queuectl.planner.placement.joint import Arrangement, arrange
 from queuectl.planner.problem.problem import caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Solver, Status
+
+_MORE: Final = (0, 2)  # domains beside those that hold it by sums
+_FEW: Final = 4  # one in so many at most: those alone make a model that is worth its time
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +82,67 @@ def decide(
     if Load.of([*(k.request for k in movable), request], free).exceeds():
         return Decision(Status.REFUTED)
     opened = opening(movable, request, free) if opening is not None else None
-    return opened or _ask_solver(movable, request, free, solver)
+    return opened or _search(state, movable, request, free, solver)
+
+
+def _search(
+    state: State,
+    movable: Sequence[TentativeAdmission],
+    request: GangRequest,
+    free: Ints,
+    solver: Solver,
+) -> Decision:
+    """By models: only the gangs in the way move, which mostly finds; only these are there, which mostly refutes; all move."""
+    in_the_way = list(_in_the_way(movable, request, free))
+    few = in_the_way[-1] if in_the_way else []
+    telling = len(few) * _FEW < len(movable)
+    for near in in_the_way:
+        if solver.ended():
+            break
+        beside = _free_without(state, near)
+        if Load.of([*(k.request for k in near), request], beside).exceeds():
+            continue
+        decision = _ask_solver(near, request, beside, solver)
+        if decision.status is Status.FOUND:
+            return decision
+    if telling and _ask_solver(few, request, free, solver).status is Status.REFUTED:
+        return Decision(Status.REFUTED)
+    return _ask_solver(movable, request, free, solver)
+
+
+def _in_the_way(
+    movable: Sequence[TentativeAdmission], request: GangRequest, free: Ints
+) -> Iterator[list[TentativeAdmission]]:
+    """Admitted gangs on the domains right above nodes that are the roomiest for the request's first podset group: on one, on more.
+
+    All admitted gangs are not among the answers.
+    """
+    podset_group = request.podset_groups[0]
+    tree, pods = podset_group.tree, podset_group.asked
+    if not tree.depth:
+        return
+    fine = tree.depth - 1
+    room = np.min([_holding(podset_group, p, fine, free) / p.count for p in pods], axis=0)
+    if ANYWHERE < podset_group.required < fine:
+        above = tree.domain[podset_group.required][tree.order[tree.starts[fine]]]
+        best = np.argmax(np.bincount(above, weights=room))
+        room = np.where(above == best, room, 0)
+    roomiest = np.argsort(-room, kind="stable")
+    enough = int(np.searchsorted(np.cumsum(room[roomiest]), 1)) + 1
+    before = 0
+    for more in _MORE:
+        inside = np.isin(tree.domain[fine], roomiest[: enough + more])
+        near = [k for k in movable if any(inside[nodes].any() for nodes, _ in k.node_counts)]
+        if before < len(near) < len(movable):
+            yield near
+            before = len(near)
+
+
+def _free_without(state: State, near: Sequence[TentativeAdmission]) -> Ints:
+    free = state.free().copy()
+    for admission in near:
+        give_back(free, admission.request.pods, admission.node_counts)
+    return free
 
 
 def refuted_by_sums(request: GangRequest, free: Ints) -> bool:
@@ -89,10 +154,14 @@ def _some_domain_holds(podset_group: PodSetGroup, free: Ints) -> bool:
     level = ANYWHERE if podset_group.on_one_node else podset_group.required
     holds: Mask | None = None
     for pods in podset_group.asked:
-        counts = Counts(podset_group.tree, caps(free, pods.shape), pods.slices)
-        enough = counts.holding(level) >= pods.count
+        enough = _holding(podset_group, pods, level, free) >= pods.count
         holds = enough if holds is None else holds & enough
     return holds is None or bool(holds.any())
+
+
+def _holding(podset_group: PodSetGroup, pods: Pods, level: int, free: Ints) -> Ints:
+    """Pods that fit each domain of a level by themselves, in whole slices."""
+    return Counts(podset_group.tree, caps(free, pods.shape), pods.slices).holding(level)
 
 
 def _ask_solver(
