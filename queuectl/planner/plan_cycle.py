@@ -21,7 +21,7 @@ from queuectl.planner.cycle.repair_precedence import Repairs
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.order.queue_order import StrictFifoHeads
 from queuectl.planner.placement.feasible import narrow
-from queuectl.planner.placement.final_check import Confirmed, confirm
+from queuectl.planner.placement.joint import Confirmed, confirm
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.reasons import refusals
 from queuectl.planner.repair.repair import Repaired

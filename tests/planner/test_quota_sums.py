@@ -18,7 +18,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.state import State, open_state
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
-from queuectl.planner.placement.final_check import confirm
+from queuectl.planner.placement.joint import confirm
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
 from queuectl.planner.solver.solver import Solver, Status

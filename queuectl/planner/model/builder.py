@@ -9,7 +9,7 @@ Groups of rows, each optional but the first three:
 - *slices*: pods of a domain of a slice's level make whole slices;
 - *patterns*: in node classes that do not pack by sums, exact rows (:mod:`queuectl.planner.model.patterns`);
 - *exits*: gangs that may leave what they hold. A podset group with an owner is placed if its owner leaves, one without in any case;
-- *quota*: those of the final check (:mod:`queuectl.planner.placement.final_check`);
+- *quota*: those of the final check (:mod:`queuectl.planner.placement.joint`);
 - *objective*: layers, first to last, as weighted sums.
 
 An exit is an integer variable; today it is 0 or 1. What leaves, and what must be placed again, is a multiple of it.
