@@ -338,6 +338,19 @@ def test_a_node_that_is_over_does_not_force_evictions_elsewhere() -> None:
     assert evicted(only_answer(snapshot)) == {"y"}
 
 
+def test_what_a_node_is_over_by_is_not_room_for_pods_of_several_shapes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without x, 4 GPUs are free on a0: enough for each of the pods, not for both."""
+    nothing_greedy(monkeypatch)
+    blocked = gang("high", podset("w", gpu=4), podset("l", gpu=1), priority=9)
+    running = [low("x", {"a0": 1}), low("y", {"b0": 1}, started_at=0.0)]
+    answer = only_answer(world(PAIR, [blocked], running, strangers={"a0": resources(gpu=4)}))
+    assert evicted(answer) == {"y"}
+    assert answer is not None
+    assert answer.proof is Proof.OPTIMAL
+
+
 class Exhausted(Solver):
     """A solver whose limit always ends first."""
 

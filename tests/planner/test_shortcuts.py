@@ -20,7 +20,8 @@ from queuectl.planner.placement.feasible import decide
 from queuectl.planner.placement.several import find
 from queuectl.planner.plan_cycle import begin, turns
 from queuectl.planner.preempt.legality import EvictionConstraints
-from queuectl.planner.preempt.search import WHOLE, Search, stage_of
+from queuectl.planner.preempt.model import stage_of
+from queuectl.planner.preempt.search import WHOLE, Search
 from queuectl.planner.problem.problem import caps, survey
 from queuectl.planner.solver.solver import Solver, Status
 from tests.planner.build import gang, node, podset, world

@@ -19,7 +19,7 @@ from queuectl.domain.reasons import WAITS_FOR_ROOM
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity import reservations
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.preempt.candidates import anybody_yields, least_priorities
+from queuectl.planner.preempt.candidates import any_yields, yielding
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.search.flavor_choice import FitsAfterEviction, FlavorChooser
 from queuectl.planner.search.gang_classes import GangClass
@@ -66,7 +66,7 @@ def _somewhere(cycle: AdmissionCycle) -> bool:
     queues = cycle.problem.snapshot.config.cluster_queues
     return any(
         queues[name].idle_reclaim.mode is ReclaimMode.DRY_RUN
-        for name in least_priorities(cycle.problem, dry=True)
+        for name in yielding(cycle.problem, dry=True)
     )
 
 
@@ -80,7 +80,7 @@ def _blocked(
         if refusal is None or refusal.reasons[0].code not in WAITS_FOR_ROOM:
             continue
         queue = cycle.problem.snapshot.queue_of(workload)
-        if queue is not None and anybody_yields(cycle.problem, workload, queue, dry=True):
+        if queue is not None and any_yields(cycle.problem, workload, queue, dry=True):
             yield pending, queue
 
 

@@ -11,8 +11,6 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Final
 
-import numpy as np
-
 from queuectl.domain.changes import Leave, Relocate, Withdraw
 from queuectl.domain.diagnosis import Limit, Remedy, Way
 from queuectl.domain.plan import Proof
@@ -27,8 +25,8 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, state_under
 from queuectl.planner.explain.remedy import finish, offer
-from queuectl.planner.preempt.candidates import CandidateTable, charges_of, rows_of
-from queuectl.planner.preempt.cost import ages_of, layers
+from queuectl.planner.preempt.candidates import CandidateTable, table_of
+from queuectl.planner.preempt.cost import layers
 from queuectl.planner.preempt.find import Blocked
 from queuectl.planner.preempt.rules import why_not
 from queuectl.planner.preempt.search import Found
@@ -166,18 +164,8 @@ def _exits(
 
 def table_without(problem: Problem, gone: frozenset[str]) -> CandidateTable:
     """All that runs but for these uids, as if any policy allowed to evict it."""
-    staying = (gang for gang in problem.snapshot.admitted if gang.workload.uid not in gone)
-    gangs = sorted(staying, key=lambda g: (g.workload.priority, g.workload.uid))
-    priorities = np.array([g.workload.priority for g in gangs], dtype=np.int64)
-    _, rank = np.unique(priorities, return_inverse=True)
-    everyone = np.ones(len(gangs), dtype=np.bool_)
-    return CandidateTable(
-        tuple(gangs),
-        rank.astype(np.int64) + 1,
-        ages_of(gangs).lost_work(problem.snapshot.now, everyone),
-        rows_of(problem, gangs),
-        charges_of(problem, gangs),
-    )
+    running = problem.snapshot.admitted
+    return table_of(problem, (gang for gang in running if gang.workload.uid not in gone))
 
 
 class _Patient(Solver):

@@ -1,1 +1,1 @@
-"""Whom to evict so that one blocked gang provably fits, at the least cost: policy, candidates, bounds, models, search."""
+"""Which gangs to evict so that one pending gang provably fits, at the least cost: policy, candidates, bounds, models, search."""

@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 
 from queuectl.planner.placement.single import Capacity
 from queuectl.planner.preempt.candidates import CandidateTable
+from queuectl.planner.preempt.shortage import Deficits
 from queuectl.planner.problem.problem import Shape, caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
+from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 Floats = NDArray[np.float64]
@@ -35,24 +36,18 @@ _PAIRS: Final = 60_000  # of a place and a gang that blocks it; more are not wor
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Part:
-    """Pods that must share one domain of ``level`` (``ANYWHERE`` = none): count per shape, and the podset groups they are of."""
+    """Pods that must share one domain of ``level`` (``ANYWHERE`` = none): count per shape."""
 
     tree: Tree
     level: int
     counts: tuple[tuple[Shape, int], ...]
-    podset_groups: tuple[int, ...]
 
     @property
     def domains(self) -> tuple[Ints, int]:
         """Domain of each node at the part's level (-1 = none), and how many domains there are."""
-        tree, level = self.tree, self.level
-        size = len(tree.position)
-        visible = tree.position < size
-        if level == ANYWHERE:
-            return np.where(visible, 0, -1), 1
-        if level < tree.depth:
-            return tree.domain[level], len(tree.names[level])
-        return np.where(visible, np.arange(size, dtype=np.int64), -1), size
+        if self.level == ANYWHERE:
+            return np.where(self.tree.position < len(self.tree.position), 0, -1), 1
+        return self.tree.domain[self.level], len(self.tree.names[self.level])
 
     def holding(self, shape: Shape, fits: Ints) -> Ints:
         """Pods of a shape that each domain holds, in whole slices if it has any, given how many fit each node."""
@@ -60,42 +55,17 @@ class Part:
             return sums(*self.domains, fits)
         return Capacity(self.tree, fits, shape.slices).holding(self.level)
 
-    def may_hold(self, free: Ints) -> bool:
-        """Whether some domain holds each shape by itself, of ``free`` (R, N): without that, it cannot hold them together."""
-        holds = [self.holding(shape, caps(free, shape)) >= count for shape, count in self.counts]
-        return bool(np.logical_and.reduce(holds).any())
-
 
 def parts_of(request: GangRequest) -> tuple[Part, ...]:
-    """PodSet groups as parts; those free to go anywhere in the same tree become one."""
-    parts: list[Part] = []
-    anywhere: dict[Tree, list[int]] = {}
-    for number, podset_group in enumerate(request.podset_groups):
-        level, counts = _counts(podset_group)
-        if level == ANYWHERE:
-            anywhere.setdefault(podset_group.tree, []).append(number)
-        else:
-            parts.append(Part(podset_group.tree, level, _merged(counts), (number,)))
-    for tree, podset_groups in anywhere.items():
-        together = [
-            pair for number in podset_groups for pair in _counts(request.podset_groups[number])[1]
-        ]
-        parts.append(Part(tree, ANYWHERE, _merged(together), tuple(podset_groups)))
-    return tuple(parts)
-
-
-def _counts(podset_group: PodSetGroup) -> tuple[int, list[tuple[Shape, int]]]:
-    """A podset group on one node is one large pod that may go anywhere."""
-    if podset_group.on_one_node and podset_group.bundle is not None:
-        return ANYWHERE, [(podset_group.bundle.shape, 1)]
-    return podset_group.required, [(p.shape, p.count) for p in podset_group.pods]
-
-
-def _merged(counts: list[tuple[Shape, int]]) -> tuple[tuple[Shape, int], ...]:
-    merged: dict[Shape, int] = {}
-    for shape, count in counts:
-        merged[shape] = merged.get(shape, 0) + count
-    return tuple(merged.items())
+    """PodSet groups as parts; those that can be anywhere in the same tree become one."""
+    parts: dict[object, tuple[Tree, int, dict[Shape, int]]] = {}
+    for number, group in enumerate(request.podset_groups):
+        level = ANYWHERE if group.on_one_node else group.required
+        key = group.tree if level == ANYWHERE else number
+        counts = parts.setdefault(key, (group.tree, level, {}))[2]
+        for pods in group.asked:
+            counts[pods.shape] = counts.get(pods.shape, 0) + pods.count
+    return tuple(Part(tree, level, tuple(counts.items())) for tree, level, counts in parts.values())
 
 
 def sums(domain: Ints, domains: int, per_node: Ints) -> Ints:
@@ -133,10 +103,6 @@ class Deficit:
     node: Ints
     without: Ints
     offers: tuple[Ints, Ints, Floats]
-
-    def most(self, node: int) -> int:
-        """Pods that fit a node with all candidates gone."""
-        return int(self.cap[node] + self.delta[node])
 
     def floors(self, weight: Ints) -> Floats:
         """Least cost of each domain's need by gang; infinite where it cannot be met. A little is taken off for rounding."""
@@ -319,3 +285,18 @@ def _whole(share: Floats, gang: Ints, weight: Ints, place: Ints, places: int) ->
     cost = np.zeros(places, dtype=np.int64)
     np.add.at(cost, place, whole)
     return cost
+
+
+def quota_floor(deficits: Deficits, weight: Ints) -> float:
+    """Least cost of freeing each missing quota by itself; the dearest of them is a bound everywhere."""
+    return max((_knapsack(amount, frees, weight) for amount, frees in deficits), default=0.0)
+
+
+def _knapsack(amount: int, frees: Ints, weight: Ints) -> float:
+    able = np.flatnonzero(frees > 0)
+    density = weight[able] / frees[able]
+    order = np.argsort(density, kind="stable")
+    gain = frees[able][order].astype(np.float64)
+    filled = np.cumsum(gain) - gain
+    taken = np.clip(amount - filled, 0.0, gain)
+    return float((taken * density[order]).sum()) * (1.0 - 1e-9) - 1e-3

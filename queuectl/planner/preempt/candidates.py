@@ -12,9 +12,10 @@ policies of either queue say. In a dry run the queues count that only report whi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from math import inf
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -39,59 +40,44 @@ class EvictionScope(Enum):
     DRY_RUN = auto()  # the same, with those of queues that only report what they would reclaim
 
 
-NO_PRIORITY: Final = 2**62
-"""Higher than any: of a gang that yields to no other."""
-
 _TAKEN: Final = frozenset((ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS))
 _REPORTED: Final = _TAKEN | {ReclaimMode.DRY_RUN}
 
 
-def yields_to(gang: Admitted, queue: ClusterQueue, *, dry: bool = False) -> int:
-    """The least priority of a gang that this one yields to for being idle; ``NO_PRIORITY`` if to none.
+def yielding(problem: Problem, *, dry: bool = False) -> Mapping[str, Mapping[str, int]]:
+    """The idle gangs that yield their GPUs: ClusterQueue to uid to the least priority that the gang yields to.
 
     Args:
-        gang: it runs; what shields it from every eviction is not looked at.
-        queue: the ClusterQueue it is charged to.
-        dry: count queues that do a dry run, too.
+        problem: of the cycle.
+        dry: count ClusterQueues that do a dry run, too.
     """
-    rule = queue.idle_reclaim
-    if gang.idle_since is None or rule.mode not in (_REPORTED if dry else _TAKEN):
-        return NO_PRIORITY
-    return gang.workload.priority + (0 if rule.to_equal else 1)
+    return problem.once(_yielding, dry)
 
 
-def least_priorities(problem: Problem, *, dry: bool = False) -> Mapping[str, int]:
-    """ClusterQueue to the least priority that some idle gang of it yields to; without queues where no gang yields."""
-    return problem.once(_least, dry)
-
-
-def _least(problem: Problem, dry: bool) -> Mapping[str, int]:
+def _yielding(problem: Problem, dry: bool) -> Mapping[str, Mapping[str, int]]:
     snapshot = problem.snapshot
-    least: dict[str, int] = {}
-    modes = _REPORTED if dry else _TAKEN
-    if not any(q.idle_reclaim.mode in modes for q in snapshot.config.cluster_queues.values()):
-        return least
+    found: dict[str, dict[str, int]] = {}
     for gang in problem.usage.idle:
         queue = snapshot.queue_of(gang.workload)
-        if queue is not None and protected_until(gang, queue, snapshot.now) is None:
-            priority = yields_to(gang, queue, dry=dry)
-            if priority < least.get(queue.name, NO_PRIORITY):
-                least[queue.name] = priority
-    return least
+        if queue is None or queue.idle_reclaim.mode not in (_REPORTED if dry else _TAKEN):
+            continue
+        if protected_until(gang, queue, snapshot.now) is None:
+            least = gang.workload.priority + (0 if queue.idle_reclaim.to_equal else 1)
+            found.setdefault(queue.name, {})[gang.workload.uid] = least
+    return found
 
 
 def in_reach(
     problem: Problem, workload: Workload, queue: ClusterQueue | None, *, dry: bool = False
 ) -> Iterator[str]:
     """ClusterQueues, of the cohort tree of a gang that waits or its own, with an idle gang that yields to it."""
-    least = least_priorities(problem, dry=dry)
-    if not least or queue is None:
-        return
-    queues = problem.pools[queue.name].root.queues
-    yield from (n for n in queues if least.get(n, NO_PRIORITY) <= workload.priority)
+    known = yielding(problem, dry=dry)
+    for name in problem.pools[queue.name].root.queues if known and queue is not None else ():
+        if min(known.get(name, {}).values(), default=inf) <= workload.priority:
+            yield name
 
 
-def anybody_yields(
+def any_yields(
     problem: Problem, workload: Workload, queue: ClusterQueue | None, *, dry: bool = False
 ) -> bool:
     """Whether some idle gang yields to one that waits."""
@@ -100,7 +86,7 @@ def anybody_yields(
 
 def may_evict(problem: Problem, workload: Workload, queue: ClusterQueue | None) -> bool:
     """Whether a gang that waits may evict any gang at all: by its queue's policies, or an idle one."""
-    return queue is not None and (queue.preempts or anybody_yields(problem, workload, queue))
+    return queue is not None and (queue.preempts or any_yields(problem, workload, queue))
 
 
 Charges: TypeAlias = Mapping[
@@ -110,7 +96,7 @@ Charges: TypeAlias = Mapping[
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rows:
-    """What gangs hold of nodes: gang index (K,), node index (K,), amounts (R, K); each pair stands once."""
+    """What gangs hold of nodes: gang index (K,), node index (K,), amounts (R, K); each pair once."""
 
     gang: Ints
     node: Ints
@@ -128,28 +114,66 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class RunningGangs:
-    """Staying gangs of some ClusterQueues that some gang may evict now, by priority, then uid.
+class GangArrays:
+    """Some gangs that run, by priority, then uid.
+
+    Attributes:
+        quota: what each is charged, per quota row.
+    """
+
+    gangs: tuple[Admitted, ...]
+    priority: Ints
+    ages: Ages
+    rows: Rows
+    quota: dict[QuotaRow, Ints]
+
+    def table(self, chosen: Mask, now: float) -> CandidateTable:
+        """Those of them that one gang may evict, in the same order."""
+        number = np.cumsum(chosen) - 1
+        rows = self.rows.select(chosen[self.rows.gang])
+        rank = np.unique(self.priority[chosen], return_inverse=True)[1].astype(np.int64) + 1
+        charged = ((row, amounts[chosen]) for row, amounts in self.quota.items())
+        return CandidateTable(
+            tuple(self.gangs[i] for i in np.flatnonzero(chosen)),
+            rank,
+            self.ages.lost_work(now, chosen)[chosen],
+            Rows(number[rows.gang], rows.node, rows.use),
+            {row: amounts for row, amounts in charged if amounts.any()},
+        )
+
+
+def arrays_of(problem: Problem, gangs: Iterable[Admitted]) -> GangArrays:
+    """Collect what some gangs hold and are charged."""
+    ordered = sorted(gangs, key=lambda gang: (gang.workload.priority, gang.workload.uid))
+    charged: dict[QuotaRow, Ints] = {}
+    for i, gang in enumerate(ordered):
+        for row, amount in problem.usage.charges(gang):
+            charged.setdefault(row, np.zeros(len(ordered), dtype=np.int64))[i] += amount
+    priority = np.array([gang.workload.priority for gang in ordered], dtype=np.int64)
+    return GangArrays(
+        tuple(ordered), priority, ages_of(ordered), rows_of(problem, ordered), charged
+    )
+
+
+def table_of(problem: Problem, gangs: Iterable[Admitted]) -> CandidateTable:
+    """All of some gangs as candidates, whatever protects them."""
+    arrays = arrays_of(problem, gangs)
+    return arrays.table(np.ones(len(arrays.gangs), dtype=np.bool_), problem.snapshot.now)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RunningGangs(GangArrays):
+    """Staying gangs of some ClusterQueues that some gang may evict now.
 
     Attributes:
         queues: name to position of the ClusterQueues it is of.
         owner: the position of the one each is charged to.
-        quota: what each is charged, per quota row.
-        yields: the least priority that each yields to for being idle.
-        yields_dry: the same where queues that do a dry run count, too.
         reclaim_only: those that opt out of preemption, which counts unless another ClusterQueue reclaims borrowed quota.
     """
 
     queues: dict[str, int]
-    gangs: tuple[Admitted, ...]
     owner: Ints
-    priority: Ints
     queued_at: np.ndarray[tuple[int], np.dtype[np.float64]]
-    ages: Ages
-    rows: Rows
-    quota: dict[QuotaRow, Ints]
-    yields: Ints
-    yields_dry: Ints
     reclaim_only: Mask
 
 
@@ -215,31 +239,10 @@ class CandidateTable:
 
 
 def staying(state: State, running: RunningGangs) -> Mask:
-    """Those of a list of running gangs whom this plan has not evicted or repaired."""
+    """The running gangs that this plan has not evicted or repaired. Shape (C,)."""
     if not state.gone:
         return np.ones(len(running.gangs), dtype=np.bool_)
     return np.array([g.workload.uid not in state.gone for g in running.gangs], dtype=np.bool_)
-
-
-def table_of(running: RunningGangs, legal: Mask, now: float) -> CandidateTable:
-    """Those of a list of running gangs whom one gang may evict; they keep their order."""
-    if not legal.any():
-        none = np.zeros(0, dtype=np.int64)
-        rows = Rows(none, none, np.zeros((len(running.rows.use), 0), dtype=np.int64))
-        return CandidateTable((), none, none, rows, dict.fromkeys(running.quota, none))
-    chosen = np.flatnonzero(legal)
-    number = np.cumsum(legal) - 1
-    rows = running.rows.select(legal[running.rows.gang])
-    _, rank = np.unique(running.priority[chosen], return_inverse=True)
-    present = set(running.owner[chosen].tolist())
-    owners = {name for name, at in running.queues.items() if at in present}
-    return CandidateTable(
-        tuple(running.gangs[i] for i in chosen),
-        rank.astype(np.int64) + 1,
-        running.ages.lost_work(now, legal)[chosen],
-        Rows(number[rows.gang], rows.node, rows.use),
-        {row: amounts[chosen] for row, amounts in running.quota.items() if row[0] in owners},
-    )
 
 
 def running_gangs(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
@@ -249,41 +252,25 @@ def running_gangs(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
 
 def _enroll(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
     numbered = {name: at for at, name in enumerate(queues)}
-    found = sorted(
-        _candidates(problem, numbered),
-        key=lambda pair: (pair[0].workload.priority, pair[0].workload.uid),
-    )
-    gangs = [gang for gang, _ in found]
+    owners = {gang.workload.uid: at for gang, at in _candidates(problem, numbered)}
+    admitted = (gang for gang in problem.snapshot.admitted if gang.workload.uid in owners)
+    arrays = arrays_of(problem, admitted)
     known = problem.snapshot.config.cluster_queues
+    owner = [owners[gang.workload.uid] for gang in arrays.gangs]
+    opting = (
+        opts_out(g.workload, known[queues[at]]) for g, at in zip(arrays.gangs, owner, strict=True)
+    )
     return RunningGangs(
+        arrays.gangs,
+        arrays.priority,
+        arrays.ages,
+        arrays.rows,
+        arrays.quota,
         numbered,
-        tuple(gangs),
-        np.array([owner for _, owner in found], dtype=np.int64),
-        np.array([g.workload.priority for g in gangs], dtype=np.int64),
-        np.array([g.workload.queued_at for g in gangs], dtype=np.float64),
-        ages_of(gangs),
-        rows_of(problem, gangs),
-        charges_of(problem, gangs),
-        _yielding(problem, found, queues, dry=False),
-        _yielding(problem, found, queues, dry=True),
-        np.array([opts_out(g.workload, known[queues[at]]) for g, at in found], dtype=np.bool_),
+        np.array(owner, dtype=np.int64),
+        np.array([gang.workload.queued_at for gang in arrays.gangs], dtype=np.float64),
+        np.array(list(opting), dtype=np.bool_),
     )
-
-
-def _yielding(
-    problem: Problem, found: list[tuple[Admitted, int]], queues: tuple[str, ...], *, dry: bool
-) -> Ints:
-    """The least priority that each gang yields to for being idle."""
-    if not least_priorities(problem, dry=dry):
-        return np.full(len(found), NO_PRIORITY, dtype=np.int64)
-    known = problem.snapshot.config.cluster_queues
-    least = [
-        NO_PRIORITY
-        if opts_out(gang.workload, known[queues[owner]])
-        else yields_to(gang, known[queues[owner]], dry=dry)
-        for gang, owner in found
-    ]
-    return np.array(least, dtype=np.int64)
 
 
 def _candidates(problem: Problem, queues: dict[str, int]) -> Iterator[tuple[Admitted, int]]:
@@ -301,20 +288,7 @@ def _candidates(problem: Problem, queues: dict[str, int]) -> Iterator[tuple[Admi
             yield gang, queues[queue.name]
 
 
-def charges_of(problem: Problem, gangs: list[Admitted]) -> dict[QuotaRow, Ints]:
-    """Quota row to what each of some gangs is charged, shape (C,)."""
-    charged: dict[QuotaRow, list[tuple[int, int]]] = {}
-    for at, gang in enumerate(gangs):
-        for row, amount in problem.usage.charges(gang):
-            charged.setdefault(row, []).append((at, amount))
-    quota = {row: np.zeros(len(gangs), dtype=np.int64) for row in charged}
-    for row, entries in charged.items():
-        at_gang, amounts = np.array(entries, dtype=np.int64).T
-        np.add.at(quota[row], at_gang, amounts)
-    return quota
-
-
-def rows_of(problem: Problem, gangs: list[Admitted]) -> Rows:
+def rows_of(problem: Problem, gangs: Sequence[Admitted]) -> Rows:
     """What some gangs hold of which node."""
     slots = [problem.use_of(g) for g in gangs]
     resources = len(problem.resources)

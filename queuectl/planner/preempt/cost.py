@@ -43,7 +43,7 @@ class Ages:
 
         Args:
             now: unix seconds; checkpoints declared later than that are clamped to it.
-            among: the gangs that may be evicted; the median of their declared checkpoints stands in for undeclared ones.
+            among: the gangs that may be evicted; the median of their declared checkpoints counts for undeclared ones.
         """
         saved = np.minimum(self.checkpoint, now)
         declared = np.sort(saved[among & ~np.isnan(saved)])

@@ -14,29 +14,24 @@ The search, in the order of what proves most for least:
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
 from queuectl.domain.plan import Preemption, PreemptionReason, Proof
-from queuectl.domain.queues import (
-    ClusterQueue,
-    VictimKey,
-)
+from queuectl.domain.queues import ClusterQueue, VictimKey
 from queuectl.domain.rules import FairStrategy
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.capacity.state import State
+from queuectl.planner.placement.feasible import refuted_by_sums
 from queuectl.planner.placement.several import find
-from queuectl.planner.preempt.bounds import parts_of
-from queuectl.planner.preempt.candidates import (
-    CandidateTable,
-    EvictionScope,
-    table_of,
-)
+from queuectl.planner.preempt.candidates import CandidateTable, EvictionScope
 from queuectl.planner.preempt.cost import Goal, complete, goals, layers
-from queuectl.planner.preempt.fair import Fair
-from queuectl.planner.preempt.legality import EvictionConstraints, Order, OtherQueues, Reclaim
+from queuectl.planner.preempt.legality import EvictionConstraints, Order, OtherQueues
+from queuectl.planner.preempt.orders import Fair, Reclaim
 from queuectl.planner.preempt.preemptor import Preemptor
 from queuectl.planner.preempt.rules import (
     BY_PLACE,
@@ -85,27 +80,25 @@ def find_victims(
     """The least legal victims after whose exit ``request`` fits; None = proved that no legal set helps.
 
     Args:
-        state: capacity and quota at this point of the walk, the gang's own lease not included.
+        state: capacity and quota at this point of the cycle, the gang's own lease not included.
         request: the gang under one choice of flavors.
         queue: the ClusterQueue it is charged to: its policy, layers and quota.
         solver: limits and counters; the gang's own budget raises them.
-        candidates: who of the legal ones is asked.
+        candidates: which of the legal ones are considered.
     """
     proved = True
     for together in candidate_sets(state, request, queue, candidates):
         answers: list[Victims] = []
         for candidate_set in together:
-            found = Blocked(
-                state, request, queue, solver, candidate_set.table, candidate_set
-            ).solve()
+            table = candidate_set.table
+            found = Blocked(state, request, queue, solver, table, candidate_set).solve()
             if found.victims is not None:
                 answers.append(_answer(state, request, candidate_set, found))
             else:
                 proved &= found.proved
         if answers:
-            best = min(
-                answers, key=lambda a: layers(queue.victim_order, [v.cost for v in a.victims])
-            )
+            order = queue.victim_order
+            best = min(answers, key=lambda a: layers(order, [v.cost for v in a.victims]))
             sure = proved and all(a.proof is Proof.OPTIMAL for a in answers)
             return best if sure else replace(best, proof=Proof.FEASIBLE)
         if not proved and patient(request, solver):
@@ -151,7 +144,7 @@ class Blocked:
 
     def __post_init__(self) -> None:
         self.free = self.state.later.free
-        self.parts = parts_of(self.request)
+        self.keys = complete(self.queue.victim_order)
 
     def solve(self) -> Found:
         """The least victims; without any and ``proved``, none exist."""
@@ -170,41 +163,30 @@ class Blocked:
     def _ranks(self, least: int) -> Iterable[int]:
         """Priorities to which candidates are limited, one after the other; 0 = no gang leaves."""
         highest = int(self.table.rank.max(initial=0))
-        if self._keys()[0] is VictimKey.MAX_PRIORITY:
+        if self.keys[0] is VictimKey.MAX_PRIORITY:
             return range(least, highest + 1)
         return (0, highest) if least == 0 < highest else (highest,)
 
-    def _keys(self) -> tuple[VictimKey, ...]:
-        return complete(self.queue.victim_order)
-
     def _goals(self, table: CandidateTable) -> list[Goal]:
-        keys = self._keys()
-        return list(
-            goals(table.lost, table.rank, keys[1:] if keys[0] is VictimKey.MAX_PRIORITY else keys)
-        )
+        keys = self.keys[1:] if self.keys[0] is VictimKey.MAX_PRIORITY else self.keys
+        return list(goals(table.lost, table.rank, keys))
 
     def _least_rank(self) -> int | None:
         """The lowest priority up to which the floor sums allow the gang; None = not even with all candidates gone."""
-        low, high = 0, int(self.table.rank.max(initial=0))
-        if not self._conceivable(high):
+        highest = int(self.table.rank.max(initial=0))
+        if not self._conceivable(highest):
             return None
-        while low < high:
-            middle = (low + high) // 2
-            if self._conceivable(middle):
-                high = middle
-            else:
-                low = middle + 1
-        return low
+        return bisect_left(range(highest), True, key=self._conceivable)
 
     def _conceivable(self, rank: int) -> bool:
         table = self.table.lowest(rank)
         if any(frees.sum() < amount for amount, frees in self._terms(table).deficits):
             return False
         free = self.free + table.freed(self.free.shape[1]) if table.size else self.free
-        return all(part.may_hold(free) for part in self.parts)
+        return not refuted_by_sums(self.request, free)
 
     def _terms(self, table: CandidateTable) -> EvictionConstraints:
-        """What must come free of quota, and who may leave together."""
+        """The quota that must become free, and which candidates may leave together."""
         if self.candidate_set is not None:
             return self.candidate_set.terms(table)
         if self.request.queue is None:
@@ -214,7 +196,7 @@ class Blocked:
 
     def _search(self, table: CandidateTable) -> Found:
         terms = self._terms(table)
-        search = Search(self.request, self.free, table, terms, self.solver, self.parts)
+        search = Search(self.request, self.free, table, terms, self.solver)
         found = search.run(self._goals(table))
         found.proved &= terms.certain
         return found
@@ -223,7 +205,7 @@ class Blocked:
 # Sets of candidates.
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False)
 class CandidateSet:
     """Candidates that may be evicted on the same terms.
 
@@ -241,7 +223,6 @@ class CandidateSet:
     kinds: Ints
     borrows: bool = True
     strategies: tuple[FairStrategy, ...] = ()
-    _orders: list[Order] = field(default_factory=list)
 
     def reason(self, gang: int) -> PreemptionReason:
         return self.rules[int(self.kinds[gang])].reason
@@ -251,19 +232,14 @@ class CandidateSet:
         shortfall = self.by.shortfall
         deficits = shortfall.deficits(table.quota, table.size, borrows=self.borrows)
         own = all(self.rules[kind] is WITHIN for kind in set(self.kinds[: table.size].tolist()))
-        order = None if own else self._order()
-        if order is not None and not order.others.owner:
-            order = None
-        return EvictionConstraints(table, deficits, shortfall, order)
+        return EvictionConstraints(table, deficits, shortfall, None if own else self._order)
 
-    def _order(self) -> Order:
+    @cached_property
+    def _order(self) -> Order | None:
         """What binds all candidates of the set; it holds for those up to some priority as well."""
-        if not self._orders:
-            others = OtherQueues(self.by.shortfall, self.table, self.by.returning)
-            self._orders.append(self._order_of(others))
-        return self._orders[0]
-
-    def _order_of(self, others: OtherQueues) -> Order:
+        others = OtherQueues(self.by.shortfall, self.table, self.by.returning)
+        if not others.owner:
+            return None
         unordered = self._leaving(Together.FREELY) & others.owner.keys()
         if self.strategies:
             return Fair(others, self.strategies, unordered)
@@ -283,7 +259,7 @@ def candidate_sets(
     queue: ClusterQueue,
     candidates: EvictionScope = EvictionScope.LEGAL,
 ) -> list[list[CandidateSet]]:
-    """Whom ``request`` may evict, as alternatives: first those that are looked at together, then those for want of them.
+    """The gangs that ``request`` may evict, as alternatives: sets that are compared, then those that count only if none before does.
 
     Sets of candidates that could not free the quota it lacks are left out.
 
@@ -291,7 +267,7 @@ def candidate_sets(
         state: capacity and quota at this point of the cycle.
         request: of a gang that waits, or of a repair.
         queue: the ClusterQueue whose policies count.
-        candidates: which of them are asked.
+        candidates: which of them are considered.
     """
     by = Preemptor(state, request, queue, dry=candidates is EvictionScope.DRY_RUN)
     found = [list(_with_idle(by))] if by.idle.any() else []
@@ -348,5 +324,5 @@ def _scheme(
     deficits = by.shortfall.deficits(by.running.quota, len(legal), borrows=borrows)
     if any(frees[legal].sum() < amount for amount, frees in deficits):
         return []
-    table = table_of(by.running, legal, by.state.problem.snapshot.now)
+    table = by.running.table(legal, by.state.problem.snapshot.now)
     return [CandidateSet(by, table, rules, kinds[legal], borrows, strategies)]

@@ -9,16 +9,23 @@ a class of one node is exact. Missing quota, and the rules about which candidate
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.model.builder import ModelBuilder
 from queuectl.planner.model.classes import Classes
 from queuectl.planner.model.exits import STAYS, Exits
+from queuectl.planner.placement.feasible import refuted_by_sums
+from queuectl.planner.placement.joint import arrange
+from queuectl.planner.placement.several import exact, find, first, on_fleet
 from queuectl.planner.preempt.candidates import CandidateTable, Rows
 from queuectl.planner.preempt.cost import Goal
-from queuectl.planner.problem.request import GangRequest
-from queuectl.planner.problem.topology import Ints
+from queuectl.planner.problem.problem import caps
+from queuectl.planner.problem.request import GangRequest, on_nodes
+from queuectl.planner.problem.topology import Ints, Mask
+from queuectl.planner.solver.solver import Solver, Status
 
 
 class VictimModel:
@@ -119,3 +126,61 @@ def _alike(request: GangRequest, free: Ints, nodes: Ints, rows: Rows) -> Ints:
     for node, amounts in zip(nodes.tolist(), free[columns][:, nodes].T.tolist(), strict=True):
         marks[node] = numbers.setdefault((tuple(amounts), tuple(tenants[node])), len(numbers))
     return marks
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Stage:
+    """The n nodes that the gang could use, cut out of the fleet, in topology order: trying victims touches no others.
+
+    Attributes:
+        nodes: their indexes in the fleet. Shape (n,).
+        request: the gang, as if there were no other nodes.
+        free: (R, n) before any candidate leaves.
+        table: the candidates, with what they hold of these nodes.
+    """
+
+    nodes: Ints
+    request: GangRequest
+    free: Ints
+    table: CandidateTable
+
+    def fits(self, victims: Mask) -> bool:
+        """Whether a placement is found once these candidates (C,) have left; no proves nothing."""
+        free, request = self._after(victims), self.request
+        if refuted_by_sums(request, free):
+            return False
+        if exact(request) and not any(pods.slices for pods in request.pods):
+            return True  # of equal pods the sums are exact
+        return first(request, free) is not None
+
+    def place(self, victims: Mask) -> NodeCounts | None:
+        """Where the gang runs then, drawn together, by nodes of the fleet; None when nothing is found."""
+        free = self._after(victims)
+        found = find(self.request, free, lambda shape: caps(free, shape))
+        return None if found is None else on_fleet(self.nodes, found)
+
+    def decide(self, victims: Mask, solver: Solver) -> tuple[Status, NodeCounts | None]:
+        """Whether the gang fits then, by the model, and where by nodes of the fleet."""
+        made = arrange(
+            (), [self.request], self._after(victims), solver, self.request.pending.budget
+        )
+        found = made.status is Status.FOUND
+        return made.status, on_fleet(self.nodes, made.new[0]) if found else None
+
+    def _after(self, victims: Mask) -> Ints:
+        return self.free + self.table.freed(len(self.nodes), victims)
+
+
+def stage_of(request: GangRequest, free: Ints, table: CandidateTable, useful: Mask) -> Stage:
+    """Cut out the useful nodes (N,); all of the fleet where the gang's podset groups see it by different topologies."""
+    trees = {podset_group.tree for podset_group in request.podset_groups}
+    if len(trees) != 1:
+        return Stage(np.arange(free.shape[1]), request, free, table)
+    nodes = trees.pop().order
+    nodes = nodes[useful[nodes]]
+    number = np.full(free.shape[1], -1, dtype=np.int64)
+    number[nodes] = np.arange(len(nodes))
+    rows = table.rows.select(number[table.rows.node] >= 0)
+    here = Rows(rows.gang, number[rows.node], rows.use)
+    cut = on_nodes(request, nodes)
+    return Stage(nodes, cut, free[:, nodes], replace(table, rows=here))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -17,7 +18,13 @@ from queuectl.domain.queues import (
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.state import State
-from queuectl.planner.preempt.candidates import RunningGangs, anybody_yields, running_gangs, staying
+from queuectl.planner.preempt.candidates import (
+    RunningGangs,
+    any_yields,
+    running_gangs,
+    staying,
+    yielding,
+)
 from queuectl.planner.preempt.returning import Place, Returning
 from queuectl.planner.preempt.shortage import Meeting, QuotaShortfall, shortfall_of
 from queuectl.planner.problem.request import GangRequest
@@ -61,7 +68,7 @@ class Preemptor:
     def _asks_idle(self) -> bool:
         waits = self.request.queue is not None
         problem = self.state.problem
-        return waits and anybody_yields(problem, self.workload, self.queue, dry=self.dry)
+        return waits and any_yields(problem, self.workload, self.queue, dry=self.dry)
 
     @cached_property
     def running(self) -> RunningGangs:
@@ -130,12 +137,8 @@ class Preemptor:
 
     def within_nominal(self, meeting: Meeting) -> Pool | None:
         """Of another queue and the cohorts above it the first that uses no more than its own of what is contended for."""
-        shortfall = self.shortfall
         pools = meeting.below[:1] if self.fair else meeting.below
-        return next(
-            (p for p in pools if not any(shortfall.beyond(p, row) > 0 for row in shortfall.rows)),
-            None,
-        )
+        return next((pool for pool in pools if not self.shortfall.over(pool)), None)
 
     @cached_property
     def returning(self) -> Returning:
@@ -156,9 +159,9 @@ class Preemptor:
         pool = meeting.below[0]
         queue = self.state.problem.snapshot.config.cluster_queues[pool.name]
         borrows = np.zeros(len(self.running.gangs), dtype=np.bool_)
-        alone = self.fair and not self.fits_nominal
+        alone = self.fair and not self.shortfall.within_nominal
         for row in self.shortfall.rows:
-            beyond = self.shortfall.beyond(pool, row)
+            beyond = self.shortfall.use.beyond(pool, row)
             if beyond > 0:
                 place = None if alone else self.returning.settled_above((pool.name, *row), beyond)
                 above = _above(self.running, place, queue.within_cluster_queue)
@@ -166,41 +169,18 @@ class Preemptor:
         return ~borrows & self.returning.dangerous(queue, self.running.priority)
 
     @cached_property
-    def fits_nominal(self) -> bool:
-        """Whether its queue stays within its nominal quota with it."""
-        own = self.shortfall.path[0]
-        return all(
-            self.shortfall.beyond(own, r) + self.shortfall.needs[r] <= 0
-            for r in self.shortfall.rows
-        )
-
-    @cached_property
-    def advantages(self) -> list[bool]:
-        """Per pool of its path, whether one below it has all the quota that is asked, use as it is."""
-        shortfall = self.shortfall
-        needs = {row: n for row, n in shortfall.needs.items() if n or row in shortfall.rows}
-        found, advantage = [], False
-        for pool in shortfall.path:
-            found.append(advantage)
-            advantage |= all(shortfall.beyond(pool, row) + need <= 0 for row, need in needs.items())
-            for row, need in needs.items():
-                kept = pool.local.get(row, 0) - shortfall.used(pool, row)
-                needs[row] = max(0, need - max(0, kept))
-        return found
-
-    @cached_property
     def by_place(self) -> Mask:
         """Gangs that use from outside quota that is the preemptor's by its place in the tree."""
         if self.fair:
-            return self.others if self.fits_nominal else np.zeros_like(self.others)
-        return self.by_queue(lambda meeting: self.advantages[meeting.level])
+            return self.others if self.shortfall.within_nominal else np.zeros_like(self.others)
+        return self.by_queue(lambda meeting: meeting.level > self.shortfall.nearest_quota)
 
     @cached_property
     def may_go_without_borrowing(self) -> bool:
         """Kueue's rule: a queue that may not preempt to borrow must have nominal quota unused of all it contends for."""
         own = self.shortfall.path[0]
         return self.queue.preempts_to_borrow or all(
-            self.shortfall.beyond(own, row) < 0 for row in self.shortfall.rows
+            self.shortfall.use.beyond(own, row) < 0 for row in self.shortfall.rows
         )
 
     @cached_property
@@ -209,8 +189,10 @@ class Preemptor:
         running, queue = self.running, self.queue
         if not self._asks_idle:
             return np.zeros(len(running.gangs), dtype=np.bool_)
-        yields = running.yields_dry if self.dry else running.yields
-        idle: Mask = yields <= self.workload.priority
+        known = yielding(self.state.problem, dry=self.dry).values()
+        least = {uid: priority for of_queue in known for uid, priority in of_queue.items()}
+        priorities = [least.get(gang.workload.uid, inf) for gang in running.gangs]
+        idle: Mask = np.array(priorities) <= self.workload.priority
         evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
         if evicts or queue.strategy is QueueingStrategy.STRICT_FIFO:
             equal = self.own & (running.priority == self.workload.priority)

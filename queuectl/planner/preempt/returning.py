@@ -1,4 +1,4 @@
-"""What a victim that comes back finds in its own ClusterQueue: gangs that it may evict do not keep it out.
+"""What a victim that returns finds in its own ClusterQueue: gangs that it may evict do not keep it out.
 
 A victim waits again, and starts at once if it may evict enough of its own queue. Those it evicts then wait, and take from
 others what the queue reclaims. If one of these is the gang that the first victim left for, all begins again, and no end is
@@ -18,13 +18,11 @@ yield to v are charged at most
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
 from typing import Final, TypeAlias
-
-import numpy as np
 
 from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted
@@ -57,7 +55,7 @@ class _Line:
 
 @dataclass(eq=False, slots=True)
 class Returning:
-    """Who yields to whom in the ClusterQueues of one snapshot, at one point of the walk, should victims of one gang come back.
+    """Which gangs yield to which in the ClusterQueues of one snapshot, at one point of the cycle, if victims of one gang return.
 
     Attributes:
         uphill: whether any other queue of the preemptor's tree reclaims whatever the priority.
@@ -70,7 +68,7 @@ class Returning:
     _changes: dict[str, list[tuple[Place, int, _Charges]]] | None = None
 
     def threatens(self, gang: Admitted) -> bool:
-        """Whether a gang that comes back, or who then has to leave, may evict the one it left for."""
+        """Whether a gang that returns, or one that then has to leave, may evict the gang that it left for."""
         queue = self.state.problem.snapshot.queue_of(gang.workload)
         if queue is None or queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
             return False
@@ -78,9 +76,8 @@ class Returning:
 
     def dangerous(self, queue: ClusterQueue, priority: Ints) -> Mask:
         """The same for gangs of one ClusterQueue, by their priorities (C,)."""
-        if queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
-            return np.zeros(len(priority), dtype=np.bool_)
-        return (priority > self.preemptor.priority) | self.uphill
+        reclaims = queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
+        return reclaims & ((priority > self.preemptor.priority) | self.uphill)
 
     def bound(self, gang: Admitted) -> Place | None:
         """All below this place count as yielding to a gang in its ClusterQueue; None = no gang does."""
@@ -97,7 +94,7 @@ class Returning:
         return place_of(workload)
 
     def gives_way(self, workload: Workload) -> bool:
-        """Whether a gang may be evicted for others of its ClusterQueue; only such gangs stand in lines."""
+        """Whether a gang may be evicted for others of its ClusterQueue; only such gangs count as yielding."""
         queue = self.state.problem.snapshot.queue_of(workload)
         return queue is not None and not opts_out(workload, queue)
 
@@ -120,7 +117,7 @@ class Returning:
     def yields(
         self, gang: Admitted, queue: str, gone: Iterable[tuple[Admitted, _Charges]]
     ) -> dict[QuotaRow, int]:
-        """What those who yield to a gang are charged.
+        """What the gangs that yield to a gang are charged.
 
         Args:
             gang: it runs.
@@ -148,7 +145,7 @@ class Returning:
         return {row: amount for row, amount in found.items() if amount}
 
     def _since(self, queue: str) -> list[tuple[Place, int, _Charges]]:
-        """Who of a ClusterQueue was started or evicted by this plan."""
+        """The gangs of a ClusterQueue that this plan starts or evicts."""
         if self._changes is None:
             self._changes = {}
             for workload, sign, rows in self._changed():
@@ -168,7 +165,7 @@ class Returning:
 
 
 def place_of(workload: Workload) -> Place:
-    """Where a gang stands in the line of its ClusterQueue."""
+    """The place of a gang in the order in which its ClusterQueue evicts."""
     return workload.priority, -workload.queued_at
 
 
@@ -215,36 +212,37 @@ class Settled:
     must_stay_out: frozenset[int]
     _over: list[FlavorResource] = field(init=False)
     _spare: dict[int, dict[FlavorResource, int]] = field(default_factory=dict)
-    _places: dict[int, Place | None] = field(default_factory=dict)
+    _places: dict[int, Place] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shortfall = self.shortfall
-        self._over = [row for row in sorted(shortfall.rows) if shortfall.beyond(self.pool, row) > 0]
+        self._over = [
+            row for row in sorted(shortfall.rows) if shortfall.use.beyond(self.pool, row) > 0
+        ]
 
     def stay_out(self, victims: Collection[int]) -> bool:
         """Whether each of some victims would have to borrow if it came back."""
         left = {v for v in victims if v in self.must_stay_out}
         for row in self._over:
-            if not left:
-                return True
-            sums = _Sums(self._charged(victims, row), self._place)
-            left -= {v for v in left if sums.beside(v, self._bound(v)) <= self._spared(v, row)}
+            charged = self._charged(victims, row)
+            total = sum(charged.values())
+            for v in tuple(left):
+                bound = self._bound(v) or _LOWEST
+                yields = sum(n for w, n in charged.items() if self._place(w) < bound)
+                if total - charged.get(v, 0) - yields <= self._spared(v, row):
+                    left.discard(v)
         return not left
 
     def constrain(self, building: VictimModel, gangs: Collection[int]) -> None:
         """Rows of a model for candidates that are charged of one row only that the queue is over of; cuts do the rest."""
         for row in self._over:
             charged = self._charged(gangs, row)
-            sums = _Sums(charged, self._place)
+            others = set().union(*(self._charged(gangs, r) for r in self._over if r != row))
             bound: dict[Place, list[int]] = {}
-            for v in gangs:
-                others = any(self._amount(v, r) for r in self._over if r != row)
-                if v in self.must_stay_out and charged[v] and not others:
-                    place = self._bound(v)
-                    if sums.beside(v, place) > self._spared(v, row):
-                        bound.setdefault(place or _LOWEST, []).append(v)
-            if bound:
-                self._add(building, row, charged, bound)
+            for v in charged:
+                if v in self.must_stay_out and v not in others:
+                    bound.setdefault(self._bound(v) or _LOWEST, []).append(v)
+            self._add(building, row, charged, bound)
 
     def _add(
         self,
@@ -255,15 +253,14 @@ class Settled:
     ) -> None:
         """``bound``: candidates by the place below which all yield to them. What does not yield is summed up from the highest on."""
         model = building.model
-        waiting = sorted((n, w) for w, n in charged.items() if n)
-        waiting.sort(key=lambda entry: self._place(entry[1]) or _HIGHEST)
+        waiting = sorted(charged, key=lambda gang: (self._place(gang), charged[gang], gang))
         beside: list[tuple[int, int]] = []  # variables and coefficients of a sum
         total = 0
         for place in sorted(bound, reverse=True):
-            while waiting and (self._place(waiting[-1][1]) or _HIGHEST) >= place:
-                amount, gang = waiting.pop()
-                beside.append((building.of[gang], amount))
-                total += amount
+            while waiting and self._place(waiting[-1]) >= place:
+                gang = waiting.pop()
+                beside.append((building.of[gang], charged[gang]))
+                total += charged[gang]
             leaving = model.var(0, total)
             model.at_most([v for v, _ in beside] + [leaving], [n for _, n in beside] + [-1], 0)
             beside = [(leaving, 1)]
@@ -271,24 +268,26 @@ class Settled:
             for v in bound[place]:
                 alike.setdefault(self._spared(v, row) + charged[v], []).append(v)
             for most, gangs in alike.items():
-                any_leaves = building.any_of(gangs)
-                model.at_most([leaving, any_leaves], [1, total - most], total)
+                if total > most:
+                    any_leaves = building.any_of(gangs)
+                    model.at_most([leaving, any_leaves], [1, total - most], total)
 
     def _amount(self, gang: int, row: FlavorResource) -> int:
         amounts = self.table.quota.get((self.pool.name, *row))
         return int(amounts[gang]) if amounts is not None else 0
 
     def _charged(self, gangs: Iterable[int], row: FlavorResource) -> dict[int, int]:
-        return {gang: self._amount(gang, row) for gang in gangs}
+        """What those gangs are charged of a row that are charged something."""
+        return {gang: amount for gang in gangs if (amount := self._amount(gang, row))}
 
     def _spared(self, gang: int, row: FlavorResource) -> int:
         """What other victims may be charged beside one; -1 for one that asks nothing of the row."""
         if gang not in self._spare:
-            who, name = self.table.gangs[gang], self.pool.name
-            below = self.returning.yields(who, name, ())
+            victim, name = self.table.gangs[gang], self.pool.name
+            below = self.returning.yields(victim, name, ())
             shortfall = self.shortfall
             self._spare[gang] = {
-                at: shortfall.beyond(self.pool, at) - below.get((name, *at), 0) - 1
+                at: shortfall.use.beyond(self.pool, at) - below.get((name, *at), 0) - 1
                 for at in self._over
                 if self._amount(gang, at)
             }
@@ -297,26 +296,10 @@ class Settled:
     def _bound(self, gang: int) -> Place | None:
         return self.returning.bound(self.table.gangs[gang])
 
-    def _place(self, gang: int) -> Place | None:
-        """Where a gang stands among those that yield to others of its queue; None for one that yields to no gang."""
+    def _place(self, gang: int) -> Place:
+        """The place of a gang among those that yield to others of its ClusterQueue; the highest for one that yields to none."""
         if gang not in self._places:
-            who = self.table.gangs[gang]
-            gives_way = who.evictable and self.returning.gives_way(who.workload)
-            self._places[gang] = place_of(who.workload) if gives_way else None
+            victim = self.table.gangs[gang]
+            gives_way = victim.evictable and self.returning.gives_way(victim.workload)
+            self._places[gang] = place_of(victim.workload) if gives_way else _HIGHEST
         return self._places[gang]
-
-
-class _Sums:
-    """What some victims are charged of a row, and how much of it is of those below a place."""
-
-    def __init__(self, charged: dict[int, int], place: Callable[[int], Place | None]) -> None:
-        yielding = sorted((at, n) for v, n in charged.items() if (at := place(v)) is not None)
-        self._places = [at for at, _ in yielding]
-        self._below = list(accumulate((n for _, n in yielding), initial=0))
-        self._charged = charged
-        self._total = sum(charged.values())
-
-    def beside(self, victim: int, bound: Place | None) -> int:
-        """What the others are charged that do not yield to one, for which ``bound`` says who does."""
-        below = 0 if bound is None else self._below[bisect_left(self._places, bound)]
-        return self._total - self._charged[victim] - below

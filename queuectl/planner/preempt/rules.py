@@ -11,7 +11,7 @@ only while they use more than their own, and only gangs that use what the preemp
 - *while it borrows*, by ``borrowWithinCohort``: gangs of lower priority, up to the threshold;
 - *without borrowing*: any other gang the policy names, if the preemptor's queue is then within its nominal quota. A queue that
   uses all of that already may not ask for it, unless it may preempt to borrow;
-- *by shares*, where fair sharing is on, instead of the last three (:mod:`queuectl.planner.preempt.fair`).
+- *by shares*, where fair sharing is on, instead of the last three (:mod:`queuectl.planner.preempt.orders`).
 
 *Idle* gangs yield to higher priorities whatever these policies say (:mod:`queuectl.planner.preempt.candidates`). They are asked first: if
 they alone make room, no gang that works is evicted. If not, they are candidates beside the others, and no rule about the use of
@@ -131,7 +131,11 @@ def _at_its_nominal(by: Preemptor, gang: Admitted) -> str:
 
 def _lacks_room_alone(by: Preemptor) -> bool:
     """Whether it has the quota, would not borrow, and its queue lets it evict for room."""
-    asks = by.queue.evicts_within_nominal and bool(by.request.podset_groups) and by.fits_nominal
+    asks = (
+        by.queue.evicts_within_nominal
+        and bool(by.request.podset_groups)
+        and by.shortfall.within_nominal
+    )
     return asks and not any(True for _ in by.shortfall.shortages())
 
 

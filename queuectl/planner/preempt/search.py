@@ -10,23 +10,29 @@ the optimum. If not, the cells are split into nodes, where the rows are exact.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from bisect import bisect_left
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from queuectl.planner.capacity.node_counts import NodeCounts
-from queuectl.planner.placement.joint import arrange
-from queuectl.planner.placement.several import find, first, on_fleet
-from queuectl.planner.preempt.bounds import Deficit, Floats, Part, Places, deficit_of, parts_of
-from queuectl.planner.preempt.candidates import CandidateTable, Rows
+from queuectl.planner.preempt.bounds import (
+    Deficit,
+    Floats,
+    Part,
+    Places,
+    deficit_of,
+    parts_of,
+    quota_floor,
+)
+from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.cost import Goal
 from queuectl.planner.preempt.legality import EvictionConstraints, apply
-from queuectl.planner.preempt.model import VictimModel
-from queuectl.planner.preempt.shortage import Deficits
-from queuectl.planner.problem.problem import Shape, caps
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, on_nodes
+from queuectl.planner.preempt.model import Stage, VictimModel, stage_of
+from queuectl.planner.problem.problem import Shape
+from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Outcome, Solver, Status
 
@@ -58,7 +64,7 @@ class Search:
 
     Attributes:
         free: (R, N) before any candidate leaves.
-        parts: of the request; none where quota alone is asked for.
+        parts: of the request; none where it asks for quota alone.
         deficits: per part and shape, what its pods lack.
         by_domain: whether a scope is one domain.
     """
@@ -68,12 +74,12 @@ class Search:
     table: CandidateTable
     terms: EvictionConstraints
     solver: Solver
-    parts: tuple[Part, ...] | None = None
+    parts: tuple[Part, ...] = field(init=False)
     found: Found = field(default_factory=Found)
     _stages: dict[int, Stage] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.parts = parts_of(self.request) if self.parts is None else self.parts
+        self.parts = parts_of(self.request)
         self.deficits = {
             (number, shape): deficit_of(part, shape, self.free, self.table)
             for number, part in enumerate(self.parts)
@@ -118,7 +124,7 @@ class Search:
         found = {
             (number, shape): deficit.places(max(scope, 0), goal.weight, known)
             for (number, shape), deficit in self.deficits.items()
-            if self.by_domain or self._parts[number].level == ANYWHERE
+            if self.by_domain or self.parts[number].level == ANYWHERE
         }
         return {key: places for key, places in found.items() if places is not None}
 
@@ -133,11 +139,6 @@ class Search:
 
     def _value(self, goal: Goal, victims: frozenset[int]) -> int:
         return goal.value(self.table.mask(victims), self.table.rank)
-
-    @property
-    def _parts(self) -> tuple[Part, ...]:
-        assert self.parts is not None
-        return self.parts
 
     # Upper bounds.
 
@@ -164,7 +165,7 @@ class Search:
         """The shortest prefix, of those that may leave together, after which the gang is found to fit."""
         taken: list[int] = []
         low, high = 0, _FIRST_CHECK
-        for gang in self._allowed(order, ()):
+        for gang in self.terms.joining(order):
             if len(taken) == high:
                 if self._fits(taken, scope):
                     break
@@ -173,13 +174,8 @@ class Search:
         high = len(taken)
         if not self._fits(taken, scope):
             return None
-        while low < high:
-            middle = (low + high) // 2
-            if self._fits(taken[:middle], scope):
-                high = middle
-            else:
-                low = middle + 1
-        return taken[:high]
+        sizes = range(low, high)
+        return taken[: low + bisect_left(sizes, True, key=lambda n: self._fits(taken[:n], scope))]
 
     def _for_quota(self, victims: list[int], weight: Ints) -> frozenset[int]:
         """With those that free most of missing quota for what they cost, until none is missing."""
@@ -187,7 +183,7 @@ class Search:
             useful = np.flatnonzero(frees > 0)
             order = useful[np.argsort(weight[useful] / frees[useful], kind="stable")].tolist()
             there, freed = set(victims), int(frees[victims].sum())
-            for gang in self._allowed((g for g in order if g not in there), victims):
+            for gang in self.terms.joining((g for g in order if g not in there), victims):
                 if freed >= amount and self.terms.frees(victims):
                     break
                 victims = [*victims, gang]
@@ -201,18 +197,6 @@ class Search:
             there = deficit.shares(self.table.size, scope if self.by_domain else None)
             share = np.maximum(share, there)
         return share
-
-    def _allowed(self, order: Iterable[int], before: Iterable[int]) -> Iterator[int]:
-        """Of gangs that would leave one after the other, those that may leave together with the ones before."""
-        leaving = self.terms.leaving()
-        if leaving is not None:
-            for gang in before:
-                leaving.add(gang)
-        for gang in order:
-            if leaving is None or leaving.allows(gang):
-                yield gang
-                if leaving is not None:
-                    leaving.add(gang)
 
     def _pruned(self, victims: frozenset[int], scope: int, goal: Goal) -> frozenset[int]:
         """Without those that turn out not to be needed, dearest first: many at once, then ever fewer, at last one by one."""
@@ -332,21 +316,6 @@ class Search:
         return Outcome(Status.UNKNOWN), None
 
 
-def quota_floor(deficits: Deficits, weight: Ints) -> float:
-    """Least cost of freeing each missing quota by itself; the dearest of them is a bound everywhere."""
-    return max((_knapsack(amount, frees, weight) for amount, frees in deficits), default=0.0)
-
-
-def _knapsack(amount: int, frees: Ints, weight: Ints) -> float:
-    able = np.flatnonzero(frees > 0)
-    density = weight[able] / frees[able]
-    order = np.argsort(density, kind="stable")
-    gain = frees[able][order].astype(np.float64)
-    filled = np.cumsum(gain) - gain
-    taken = np.clip(amount - filled, 0.0, gain)
-    return float((taken * density[order]).sum()) * (1.0 - 1e-9) - 1e-3
-
-
 def _others(inside: Container[int], terms: EvictionConstraints) -> list[int]:
     """Gangs that hold nothing useful in the scope but free missing quota, or help others to be let go."""
     size = terms.table.size
@@ -356,63 +325,3 @@ def _others(inside: Container[int], terms: EvictionConstraints) -> list[int]:
     for _, amounts in terms.deficits:
         frees |= amounts > 0
     return [gang for gang in np.flatnonzero(frees).tolist() if gang not in inside]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Stage:
-    """The n nodes that the gang could use, cut out of the fleet, in topology order: trying victims touches no others.
-
-    Attributes:
-        nodes: their indexes in the fleet. Shape (n,).
-        request: the gang, as if there were no other nodes.
-        free: (R, n) before any candidate leaves.
-        table: the candidates, with what they hold of these nodes.
-        parts: of this request.
-    """
-
-    nodes: Ints
-    request: GangRequest
-    free: Ints
-    table: CandidateTable
-    parts: tuple[Part, ...]
-
-    def fits(self, victims: Mask) -> bool:
-        """Whether a placement is found once these candidates (C,) have left; no proves nothing."""
-        free, parts = self._after(victims), self.parts
-        if not all(part.may_hold(free) for part in parts):
-            return False
-        if len(parts) == 1 and len(parts[0].counts) == 1 and not parts[0].counts[0][0].slices:
-            return True  # pods all alike: counting says everything
-        return first(self.request, free) is not None
-
-    def place(self, victims: Mask) -> NodeCounts | None:
-        """Where the gang runs then, drawn together, by nodes of the fleet; None when nothing is found."""
-        free = self._after(victims)
-        found = find(self.request, free, lambda shape: caps(free, shape))
-        return None if found is None else on_fleet(self.nodes, found)
-
-    def decide(self, victims: Mask, solver: Solver) -> tuple[Status, NodeCounts | None]:
-        """Whether the gang fits then, by the model, and where by nodes of the fleet."""
-        made = arrange(
-            (), [self.request], self._after(victims), solver, self.request.pending.budget
-        )
-        found = made.status is Status.FOUND
-        return made.status, on_fleet(self.nodes, made.new[0]) if found else None
-
-    def _after(self, victims: Mask) -> Ints:
-        return self.free + self.table.freed(len(self.nodes), victims)
-
-
-def stage_of(request: GangRequest, free: Ints, table: CandidateTable, useful: Mask) -> Stage:
-    """Cut out the useful nodes (N,); all of the fleet where the gang's podset groups see it by different topologies."""
-    trees = {podset_group.tree for podset_group in request.podset_groups}
-    if len(trees) != 1:
-        return Stage(np.arange(free.shape[1]), request, free, table, parts_of(request))
-    nodes = trees.pop().order
-    nodes = nodes[useful[nodes]]
-    number = np.full(free.shape[1], -1, dtype=np.int64)
-    number[nodes] = np.arange(len(nodes))
-    rows = table.rows.select(number[table.rows.node] >= 0)
-    here = Rows(rows.gang, number[rows.node], rows.use)
-    cut = on_nodes(request, nodes)
-    return Stage(nodes, cut, free[:, nodes], replace(table, rows=here), parts_of(cut))

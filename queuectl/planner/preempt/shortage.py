@@ -1,19 +1,15 @@
-"""What a blocked gang lacks of quota, on its own side of the cohort tree, and how exits make up for it.
+"""What quota a pending gang lacks, in the pools of its ClusterQueue, and how evictions make up for it.
 
-Let u(X) be what a pool uses and over(X) the part of it that is passed up, beyond what its lending limit keeps to itself.
-Along the pools from the gang's ClusterQueue to the root, with all of the gang's charge counted in,
-
-    asked(0) = charge + u(0),   asked(i+1) = asked(i) - kept(i) + sum of over(X), X the other members of pool i+1
-
-must stay within what pool i may use at most. That is what :meth:`QuotaUse.fits` says, written so that the use of others
-stands in it as a sum. A gang that leaves the gang's own queue lowers every line by what it used; one that leaves another queue lowers
-over() of all pools from there up to where the two sides meet, but no further than to 0.
+The gang asks each pool from its ClusterQueue to the root for more than the pool may use, or not (:meth:`QuotaUse.rooms`). A gang
+evicted from its own ClusterQueue makes up for what it used, in each pool. One of another ClusterQueue lowers what the pools up to
+the common one pass up, and that not below 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 import numpy as np
@@ -57,7 +53,7 @@ class Meeting:
         return self.below[-1]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(eq=False)
 class QuotaShortfall:
     """One gang under one choice of flavors, against what others use.
 
@@ -75,22 +71,34 @@ class QuotaShortfall:
     rows: frozenset[FlavorResource]
     borrows: bool = True
     _meetings: dict[str, Meeting | None] = field(default_factory=dict)
-    _known: dict[str, bool] = field(default_factory=dict)
 
     @property
     def queue(self) -> str:
         return self.path[0].name
 
-    def used(self, pool: Pool, row: FlavorResource) -> int:
-        return self.use.used_of(pool, row)
+    def over(self, pool: Pool) -> bool:
+        """Whether a pool uses more than its own quota of something that the gang contends for."""
+        return any(self.use.beyond(pool, row) > 0 for row in self.rows)
 
-    def over(self, pool: Pool, row: FlavorResource) -> int:
-        """What a pool passes up now."""
-        return pool.passed_up(row, self.used(pool, row))
+    @cached_property
+    def within_nominal(self) -> bool:
+        """Whether the gang's ClusterQueue stays within its nominal quota with it, of all that it contends for."""
+        own = self.path[0]
+        return all(self.use.beyond(own, row) + self.needs[row] <= 0 for row in self.rows)
 
-    def beyond(self, pool: Pool, row: FlavorResource) -> int:
-        """What a pool uses beyond its own quota and what its members lend; 0 or less = nothing."""
-        return self.used(pool, row) - pool.subtree.get(row, 0)
+    @cached_property
+    def nearest_quota(self) -> int:
+        """Index in the path of the lowest pool that has the quota for all that is asked; beyond the path if none has."""
+        needs = {row: need for row, need in self.needs.items() if need or row in self.rows}
+        climbs = zip(*(self.use.climb(self.queue, row) for row in needs), strict=True)
+        for level, steps in enumerate(climbs):
+            pairs = zip(steps, needs.items(), strict=True)
+            if all(
+                used + max(0, need - kept) <= pool.subtree.get(row, 0)
+                for (pool, used, kept), (row, need) in pairs
+            ):
+                return level
+        return len(self.path)
 
     def meeting(self, queue: str) -> Meeting | None:
         """Where another queue meets the gang's side; None for its own and for those that share nothing with it."""
@@ -106,39 +114,24 @@ class QuotaShortfall:
             return None
         return Meeting(self.path.index(chain[len(below)]), below)
 
-    @property
+    @cached_property
     def kept(self) -> bool:
         """Whether lending limits of others keep part of what the gang is short of, so that :meth:`deficits` promise too much."""
-        if "kept" not in self._known:
-            self._known["kept"] = any(
-                _keeps(other, short.row)
-                for short in self.shortages()
-                for pool in self.path[1 : short.level + 1]
-                for other in pool.members
-                if other not in self.path
-            )
-        return self._known["kept"]
+        return any(
+            _keeps(other, short.row)
+            for short in self.shortages()
+            for pool in self.path[1 : short.level + 1]
+            for other in pool.members
+            if other not in self.path
+        )
 
     def shortages(self) -> Iterator[Shortage]:
         """Where on its path the gang asks for more than there may be."""
         for row, need in self.needs.items():
-            if not need:
-                continue
-            asked = need + self.used(self.path[0], row)
-            for level, pool in enumerate(self.path):
-                most = self._most(pool, row)
-                if most is not None and asked > most:
-                    yield Shortage(row, asked - most, level)
-                if pool.parent is not None:
-                    others = self.used(pool.parent, row) - self.over(pool, row)
-                    asked += others - pool.local.get(row, 0)
-
-    def _most(self, pool: Pool, row: FlavorResource) -> int | None:
-        """What may be used of a pool; None where only those above it limit it."""
-        if pool.parent is None or (pool is self.path[0] and not self.borrows):
-            return pool.subtree.get(row, 0)
-        limit = pool.borrowing.get(row)
-        return None if limit is None else pool.subtree.get(row, 0) + limit
+            if need:
+                for level, room in self.use.rooms(self.queue, row, borrows=self.borrows):
+                    if need > room:
+                        yield Shortage(row, need - room, level)
 
     def deficits(
         self, quota: Mapping[QuotaRow, Ints], size: int, *, borrows: bool = True
@@ -167,7 +160,7 @@ class QuotaShortfall:
                 found[key] = (short.amount, frees)
         deficits = list(found.values())
         for asked, need in self.needs.items() if not borrows else ():
-            amount = need + self.beyond(self.path[0], asked)
+            amount = need + self.use.beyond(self.path[0], asked)
             if need and amount > 0:
                 frees = quota.get((self.queue, *asked), np.zeros(size, dtype=np.int64))
                 deficits.append((amount, frees))
@@ -182,7 +175,7 @@ class QuotaShortfall:
             return 0
         if all(pool.local.get(short.row, 0) == 0 for pool in meeting.below):
             return None
-        return min(self.over(pool, short.row) for pool in meeting.below)
+        return min(self.use.lends(pool, short.row) for pool in meeting.below)
 
     def met_without(self, victims: Iterable[int], charges: Charges) -> bool:
         """Whether the gang has its quota once these have left: exact."""

@@ -1,11 +1,11 @@
 """What a ClusterQueue may still use, through its cohorts: the one place that answers it.
 
 Kueue's rules. Every ClusterQueue and Cohort has a *subtree quota* per flavor and resource: its own nominal quota and what
-its members lend. What a lending limit withholds is its *local* quota: nobody else ever sees it. Use beyond the local quota
+its members lend. What a lending limit withholds is its *local* quota, which no other pool can use. Use beyond the local quota
 is passed up and counts against the parent, so a cohort's use is what its members take from the common pool. A borrowing
 limit bounds what a member takes from there beyond what it put in.
 
-Amounts are those of :mod:`queuectl.domain.quantity`; a flavor and resource that nobody gave a quota has none.
+Amounts are those of :mod:`queuectl.domain.quantity`; a flavor and resource without a quota has none.
 """
 
 from __future__ import annotations
@@ -74,6 +74,13 @@ class Pool:
         limit = self.borrowing.get(row)
         return most if limit is None else min(most, subtree + limit)
 
+    def limit(self, row: FlavorResource) -> int | None:
+        """What it may use; None where only the pools above limit it."""
+        limit = self.borrowing.get(row)
+        if self.parent is None:
+            return self.subtree.get(row, 0)
+        return None if limit is None else self.subtree.get(row, 0) + limit
+
     def passed_up(self, row: FlavorResource, used: int) -> int:
         """The part of its use that counts against the parent."""
         return max(0, used - self.local.get(row, 0))
@@ -94,7 +101,7 @@ def pools_of(config: QueueConfig, cache: PlannerCache) -> Pools:
 
 
 def build_pools(config: QueueConfig) -> Pools:
-    """The pools of a configuration, for who looks at it once."""
+    """The pools of a configuration, not kept."""
     named = {queue.cohort for queue in config.cluster_queues.values()}
     named |= {cohort.parent for cohort in config.cohorts.values()} | config.cohorts.keys()
     cohorts = {name: Pool(name) for name in sorted(n for n in named if n is not None)}
@@ -218,7 +225,7 @@ class QuotaUse:
         """Count what one gang is owed: in every pool, what ``rows`` take there beyond what ``back`` gives back first.
 
         Judged twice, beside what the others are owed and beside what is used ``now`` alone; the more of the two counts,
-        for of those others nobody knows who takes his share first.
+        because it is not known which of the others takes its share first.
         """
         change = [*((row, -amount) for row, amount in back), *rows]
         beside, alone = self.shifts(change), now.shifts(change)
@@ -241,9 +248,32 @@ class QuotaUse:
             row: flavor and resource.
             borrows: whether it may use more than its nominal quota for this.
         """
-        pool = self.pools[queue]
-        left = self._left(pool, row)
-        return left if borrows else min(left, pool.subtree.get(row, 0) - self.used_of(pool, row))
+        return min(room for _, room in self.rooms(queue, row, borrows=borrows))
+
+    def rooms(
+        self, queue: str, row: FlavorResource, *, borrows: bool = True
+    ) -> Iterator[tuple[int, int]]:
+        """What each pool that limits a ClusterQueue leaves to it: the index of the pool in the path, and the amount.
+
+        The least of them is what the ClusterQueue may still use. Below 0, the pool is asked for more than it may use.
+        """
+        for level, (pool, used, kept) in enumerate(self.climb(queue, row)):
+            limit = pool.limit(row) if borrows or level else pool.subtree.get(row, 0)
+            if limit is not None:
+                yield level, limit - used + kept
+
+    def climb(self, queue: str, row: FlavorResource) -> Iterator[tuple[Pool, int, int]]:
+        """The pools from a ClusterQueue to the root, with what each uses.
+
+        The third number is how much of what the ClusterQueue uses more does not count there, because lending limits of
+        the pools below keep so much quota unused.
+        """
+        pool, kept = self.pools.get(queue), 0
+        while pool is not None:
+            used = self.used_of(pool, row)
+            yield pool, used, kept
+            kept += max(0, pool.local.get(row, 0) - used)
+            pool = pool.parent
 
     def fits(
         self, queue: str, charges: Mapping[FlavorResource, int], *, borrows: bool = True
@@ -264,27 +294,23 @@ class QuotaUse:
 
         The queue's own pool = nothing is borrowed; the higher the pool, the more of others' quota is used.
         """
-        pool = self.pools[queue]
-        while pool.parent is not None and self.used_of(pool, row) + need > pool.subtree.get(row, 0):
-            need -= max(0, pool.local.get(row, 0) - self.used_of(pool, row))
-            pool = pool.parent
-        return pool
+        for pool, used, kept in self.climb(queue, row):
+            if used + need - kept <= pool.subtree.get(row, 0):
+                return pool
+        return self.pools[queue].root
 
     def used_of(self, pool: Pool, row: FlavorResource) -> int:
         """What a pool uses: what its members pass up, or what a ClusterQueue itself uses."""
         used = self.used.get(pool)
         return used.get(row, 0) if used is not None else 0
 
-    def _left(self, pool: Pool, row: FlavorResource) -> int:
-        subtree, used = pool.subtree.get(row, 0), self.used_of(pool, row)
-        if pool.parent is None:
-            return subtree - used
-        local = pool.local.get(row, 0)
-        common = self._left(pool.parent, row)
-        limit = pool.borrowing.get(row)
-        if limit is not None:
-            common = min(common, subtree - local - max(0, used - local) + limit)
-        return max(0, local - used) + common
+    def beyond(self, pool: Pool, row: FlavorResource) -> int:
+        """What a pool uses beyond its own quota and what its members lend; 0 or less = nothing."""
+        return self.used_of(pool, row) - pool.subtree.get(row, 0)
+
+    def lends(self, pool: Pool, row: FlavorResource) -> int:
+        """What a pool passes up: the most that exits below it can lower the use of its parent."""
+        return pool.passed_up(row, self.used_of(pool, row))
 
 
 def use_of(pools: Pools, rows: Mapping[QuotaRow, int]) -> QuotaUse:

@@ -6,7 +6,7 @@ so its quota is the same before and after; a gang whose quota is overdrawn stays
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,8 +17,7 @@ from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.queue_order import barred
 from queuectl.planner.placement.feasible import place
-from queuectl.planner.preempt.candidates import CandidateTable, rows_of
-from queuectl.planner.preempt.cost import costs
+from queuectl.planner.preempt.candidates import CandidateTable, table_of
 from queuectl.planner.preempt.protections import protected_until
 from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.request import GangRequest, request_of
@@ -113,18 +112,11 @@ def move_candidates(
         and _whole(gang)
         and gate.lets_go(gang)
     ]
-    gangs.sort(key=lambda gang: (gang.workload.priority, gang.workload.uid))
-    priced = costs(gangs, state.problem.snapshot.now)
-    cost = tuple(priced[gang.workload.uid] for gang in gangs)
-    table = CandidateTable(
-        tuple(gangs),
-        np.ones(len(gangs), dtype=np.int64),
-        np.array([c.lost_work for c in cost], dtype=np.int64),
-        rows_of(state.problem, gangs),
-        {},
-    )
-    pods = np.array([sum(p.count for p in g.placement.podsets) for g in gangs], dtype=np.int64)
-    return MoveCandidates(state, table, pods, tuple(_limits(state, gangs, budgets)), cost)
+    table = table_of(state.problem, gangs)
+    cost = tuple(table.cost(at) for at in range(table.size))
+    pods = [sum(placed.count for placed in gang.placement.podsets) for gang in table.gangs]
+    limits = tuple(_limits(state, table.gangs, budgets))
+    return MoveCandidates(state, table, np.array(pods, dtype=np.int64), limits, cost)
 
 
 def _whole(gang: Admitted) -> bool:
@@ -171,7 +163,7 @@ class _Gate:
         return known
 
 
-def _limits(state: State, gangs: list[Admitted], budgets: Mapping[str, int]) -> Iterable[Limit]:
+def _limits(state: State, gangs: Sequence[Admitted], budgets: Mapping[str, int]) -> Iterable[Limit]:
     members: dict[str, list[int]] = {}
     for number, gang in enumerate(gangs):
         queue = state.problem.snapshot.queue_of(gang.workload)

@@ -22,7 +22,7 @@ from queuectl.domain.reasons import NEVER_FITS, SHOWN_FIRST, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement.feasible import Decision, decide, place
-from queuectl.planner.preempt.candidates import EvictionScope, anybody_yields
+from queuectl.planner.preempt.candidates import EvictionScope, any_yields
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.preempt.shortage import Heights, borrows, entitled
 from queuectl.planner.problem.problem import Problem
@@ -208,7 +208,7 @@ class _Search:
         if not self.by.dry and self._may_preempt(request, why):
             return EvictionScope.LEGAL
         workload, dry = request.pending.workload, self.by.dry
-        if not anybody_yields(self.by.problem, workload, self.queue, dry=dry):
+        if not any_yields(self.by.problem, workload, self.queue, dry=dry):
             return None
         return EvictionScope.DRY_RUN if dry else EvictionScope.IDLE
 
