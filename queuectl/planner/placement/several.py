@@ -53,7 +53,8 @@ def find(request: GangRequest, free: Ints, caps_of: CapsOf) -> NodeCounts | None
         return None
     order = request.podset_groups[0].tree.order
     nodes = order[np.logical_or.reduce([f > 0 for f in fits])[order]]
-    found = _narrowest(on_nodes(request, nodes), free[:, nodes])
+    known = {p.shape.key: f[nodes] for f, p in zip(fits, request.pods, strict=True)}
+    found = _narrowest(on_nodes(request, nodes), free[:, nodes], known)
     return None if found is None else on_fleet(nodes, found)
 
 
@@ -78,7 +79,7 @@ def find_near(
     near: Mask,
 ) -> NodeCounts | None:
     """The same on as few nodes outside ``near`` as greedy filling finds, and in the domains of those first."""
-    order = next(_orders(request.podset_groups, free))
+    order = _orders(request.podset_groups, free)[0]
     return _Scratch(free, caps_of, near.copy()).pack(request.podset_groups, order, within)
 
 
@@ -109,16 +110,21 @@ def _each_alone(
     request: GangRequest, scratch: _Scratch, within: Sequence[Mask | None] | None = None
 ) -> NodeCounts | None:
     """Each podset group where it alone is best, the hardest first or last."""
-    ways = (
-        scratch.copy().pack(request.podset_groups, order, within)
-        for order in _orders(request.podset_groups, scratch.free)
-    )
-    return next((found for found in ways if found is not None), None)
+    for order in _orders(request.podset_groups, scratch.free):
+        found = scratch.copy().pack(request.podset_groups, order, within)
+        if found is not None:
+            return found
+    return None
 
 
-def _narrowest(request: GangRequest, free: Ints) -> NodeCounts | None:
-    """The narrowest of three placements: each podset group where it alone is best, in either order, and all close together."""
-    known: dict[int, Ints] = {}
+def _narrowest(request: GangRequest, free: Ints, known: dict[int, Ints]) -> NodeCounts | None:
+    """The narrowest of three placements: each podset group where it alone is best, in either order, and all close together.
+
+    Args:
+        request: the gang under one choice of flavors.
+        free: (R, N).
+        known: key of a shape to the pods of it that fit each node.
+    """
 
     def caps_of(shape: Shape) -> Ints:
         if shape.key not in known:
@@ -126,24 +132,23 @@ def _narrowest(request: GangRequest, free: Ints) -> NodeCounts | None:
         return known[shape.key]
 
     groups, scratch = request.podset_groups, _Scratch(free, caps_of)
-    found = _each_alone(request, scratch)
+    orders = _orders(groups, free)
+    ways = (scratch.copy().pack(groups, order) for order in orders)
+    found = next((each for each in ways if each is not None), None)
     if found is None or len(groups) == 1 or any(p.balanced for p in request.pods):
         return found
-    *_, last = _orders(groups, free)
-    others = (scratch.together(groups, ANYWHERE, None), scratch.copy().pack(groups, last))
+    others = (scratch.together(groups, ANYWHERE, None), scratch.copy().pack(groups, orders[-1]))
     return min((found, *filter(None, others)), key=partial(width, request))
 
 
-def _orders(podset_groups: Sequence[PodSetGroup], free: Ints) -> Iterator[Sequence[int]]:
+def _orders(podset_groups: Sequence[PodSetGroup], free: Ints) -> list[Sequence[int]]:
     """The hardest podset group first, then last: of a finer required level, then with the largest pods as a share of what is free."""
     if len(podset_groups) == 1:
-        yield (0,)
-        return
+        return [(0,)]
     sizes = _sizes(free, [podset_group.pods for podset_group in podset_groups])
     numbers = range(len(podset_groups))
     hardest = sorted(numbers, key=lambda i: (-podset_groups[i].required, -sizes[i]))
-    yield hardest
-    yield hardest[::-1]
+    return [hardest, hardest[::-1]]
 
 
 @dataclass(eq=False, slots=True)
@@ -191,13 +196,11 @@ class _Scratch:
         """All podset groups in the first domain of a level, or part of one, that holds them: the narrower of two placements there."""
         pods = [p for podset_group in podset_groups for p in podset_group.pods]
         fits = [_inside(self.caps_of(p.shape), within) for p in pods]
+        orders = _orders(podset_groups, self.free)
+        key = partial(domain_counts, podset_groups[0])
         for mask in regions(podset_groups[0].tree, level, pods, fits, self.free):
             inside = [both(within, mask)] * len(podset_groups)
-            ways = (
-                self.copy(close=True).pack(podset_groups, order, inside)
-                for order in _orders(podset_groups, self.free)
-            )
-            key = partial(domain_counts, podset_groups[0])
+            ways = (self.copy(close=True).pack(podset_groups, order, inside) for order in orders)
             narrowest = min(filter(None, ways), key=key, default=None)
             if narrowest is not None:
                 return narrowest
