@@ -145,14 +145,16 @@ class GangArrays:
 def arrays_of(problem: Problem, gangs: Iterable[Admitted]) -> GangArrays:
     """Collect what some gangs hold and are charged."""
     ordered = sorted(gangs, key=lambda gang: (gang.workload.priority, gang.workload.uid))
-    charged: dict[QuotaRow, Ints] = {}
+    charged: dict[QuotaRow, list[tuple[int, int]]] = {}
     for i, gang in enumerate(ordered):
         for row, amount in problem.usage.charges(gang):
-            charged.setdefault(row, np.zeros(len(ordered), dtype=np.int64))[i] += amount
+            charged.setdefault(row, []).append((i, amount))
+    quota = {row: np.zeros(len(ordered), dtype=np.int64) for row in charged}
+    for row, entries in charged.items():
+        at, amounts = np.array(entries, dtype=np.int64).T
+        np.add.at(quota[row], at, amounts)
     priority = np.array([gang.workload.priority for gang in ordered], dtype=np.int64)
-    return GangArrays(
-        tuple(ordered), priority, ages_of(ordered), rows_of(problem, ordered), charged
-    )
+    return GangArrays(tuple(ordered), priority, ages_of(ordered), rows_of(problem, ordered), quota)
 
 
 def table_of(problem: Problem, gangs: Iterable[Admitted]) -> CandidateTable:
