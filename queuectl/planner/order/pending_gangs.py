@@ -44,7 +44,12 @@ class ClassKey:
 
 
 def class_key(pending: Pending, queue: str | None) -> ClassKey:
-    """The key of a gang in a ClusterQueue; ``queue``: its name, None without one."""
+    """The key of a gang in a ClusterQueue. Gangs with equal keys share each refusal, so all that a refusal depends on is part of it.
+
+    Args:
+        pending: the gang.
+        queue: the name of its ClusterQueue, None without one.
+    """
     podsets = pending.workload.podsets
     asks = tuple((p.count, p.shape, p.topology, p.group, admissible(p)) for p in podsets)
     return ClassKey(queue, (asks, pending.excluded, pending.borrows_at))

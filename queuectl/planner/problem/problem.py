@@ -40,7 +40,7 @@ class Shape:
         rules: node rules, those of the flavors merged in.
         vector: the same as a column over the problem's resources, shape (R,).
         columns: indexes of the resources it takes, the scarcest kind (devices) first.
-        eligible: nodes it may use, ready and not excluded, shape (N,).
+        eligible: nodes it may use, ready and not excluded, shape (N,). Another set of nodes is another shape, with another key.
         slices: what it keeps together in, above the node: (level, size) coarse to fine. In each domain of ``level`` the
             number of pods is a multiple of ``size``; each finer size divides the coarser one. Pods alike but for their
             slices are two shapes.

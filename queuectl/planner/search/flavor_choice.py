@@ -258,9 +258,6 @@ def _heights(option: Fit | FitsAfterEviction) -> Heights:
     return option.heights
 
 
-# What could still change comes before what never will; in order of preference otherwise.
-
-
 def _shown(reason: Reason) -> int:
-    """Where it comes among the reasons of other flavors."""
-    return SHOWN_FIRST.index(reason.code) if reason.code in SHOWN_FIRST else 0
+    """Where it comes among the reasons of other flavors: what can still change first."""
+    return SHOWN_FIRST.index(reason.code)
