@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -91,10 +91,11 @@ class Search:
         """Minimise the goals one after the other."""
         earlier: list[tuple[Goal, int]] = []
         for goal in goals:
+            alone = 0 if earlier or self.by_domain else self._by_one_shape(goal)
             for number, (floor, scope) in enumerate(self.scopes(goal)):
                 if not number and not earlier:
                     self._greedy(scope, goal, {})  # often reaches the bound
-                if self._beaten(floor, goal):
+                if self._beaten(max(floor, alone), goal):
                     break
                 places = self._places(scope, goal)
                 if any(self._beaten(part.floor, goal) for part in places.values()):
@@ -116,6 +117,21 @@ class Search:
             return sorted((f, d) for d, f in enumerate(dearest.tolist()) if np.isfinite(f))
         least = max((least, *(float(row.min(initial=np.inf)) for row in floors)))
         return [(least, WHOLE)] if np.isfinite(least) else []
+
+    def _by_one_shape(self, goal: Goal) -> int:
+        """The least that room for the pods of one shape costs, a lower bound; often the others fit after the same victims."""
+        if len({shape for _, shape in self.deficits}) < 2:
+            return 0
+        floors = {key: float(d.floors(goal.weight).min()) for key, d in self.deficits.items()}
+        _, shape = max(floors, key=lambda key: floors[key])
+        groups = (group.only(shape) for group in self.request.podset_groups)
+        request = replace(self.request, podset_groups=tuple(g for g in groups if g is not None))
+        found = Search(request, self.free, self.table, self.terms, self.solver).run([goal])
+        if found.victims is None or not found.proved:
+            return 0
+        if self._enough(found.victims, WHOLE):
+            self._offer(found.victims, WHOLE, goal)
+        return self._value(goal, found.victims)
 
     def _places(self, scope: int, goal: Goal) -> dict[Key, Places]:
         """The bound by place, for each shape whose domain is known."""

@@ -77,6 +77,13 @@ class PodSetGroup:
         """What is placed for it: its pods, or all of them as one where they share a node."""
         return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
 
+    def only(self, shape: Shape) -> PodSetGroup | None:
+        """With no other pods than those of one shape, where they are asked for one by one; None without any."""
+        if self.on_one_node:
+            return self if self.asked[0].shape is shape else None
+        pods = tuple(p for p in self.pods if p.shape is shape)
+        return replace(self, pods=pods, bundle=None) if pods else None
+
     @property
     def sliced(self) -> bool:
         """Whether pods must keep together in multiples below the podset group's own domain, on more than a node."""
