@@ -202,6 +202,13 @@ def test_who_would_queue_behind_another_in_strict_order_is_not_moved() -> None:
     assert Rule.MOVE in rules(behind, planned(ahead))
 
 
+def test_no_suggested_fix_moves_a_gang_behind_another_in_strict_order() -> None:
+    for queued_at, mover in ((1.0, "team/small0"), (-1.0, "team/small1")):
+        ways = diagnose(beside_a_strict_queue(queued_at), "whole").ways
+        (fix,) = (w for w in ways if w.remedy is Remedy.MOVE_OTHERS)
+        assert [moved["workload"] for moved in fix.details["gangs"]] == [mover]
+
+
 def test_nobody_moves_when_less_is_free_in_all_than_is_asked() -> None:
     snapshot = half_full()
     filled = gang("filler", podset(gpu=1))

@@ -8,7 +8,7 @@ administrator (``Snapshot.make_room``) asks no queue's leave.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -94,17 +94,27 @@ class Policy:
         return self._known[key]
 
     def _movers(self, lines: Mapping[str, Place]) -> MoveCandidates:
-        snapshot = self.cycle.problem.snapshot
+        allowed = self._allowed(lines, frozenset({Defragment.EXECUTE}))
+        return move_candidates(self.cycle.state, allowed, {} if self.asked else self._budgets())
 
+    def may_move(
+        self, pending: Pending, modes: Collection[Defragment]
+    ) -> Callable[[Admitted], bool]:
+        """Whether a running gang may be moved for a gang, in ClusterQueues with one of these modes."""
+        return self._allowed(self._lines(pending), modes)
+
+    def _allowed(
+        self, lines: Mapping[str, Place], modes: Collection[Defragment]
+    ) -> Callable[[Admitted], bool]:
         def allowed(gang: Admitted) -> bool:
-            queue = snapshot.queue_of(gang.workload)
+            queue = self.cycle.problem.snapshot.queue_of(gang.workload)
             if queue is None:
                 return self.asked
             line = lines.get(queue.name)
             first = line is None or place(gang.workload) < line
-            return first and (self.asked or queue.defragment is Defragment.EXECUTE)
+            return first and (self.asked or queue.defragment in modes)
 
-        return move_candidates(self.cycle.state, allowed, {} if self.asked else self._budgets())
+        return allowed
 
     def _lines(self, pending: Pending) -> dict[str, Place]:
         """StrictFIFO ClusterQueue to the first place where somebody else waits: behind it nobody could start again."""

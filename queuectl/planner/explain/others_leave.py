@@ -22,6 +22,7 @@ from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.state import State
+from queuectl.planner.cycle.defragment import Policy
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, state_under
 from queuectl.planner.explain.remedy import finish, offer
@@ -73,16 +74,11 @@ def others_move(ctx: Context) -> Iterator[Way]:
     While others leave anyway, no fix is suggested: those that move could be among those that then need not.
     """
     queues = ctx.snapshot.config.cluster_queues.values()
-    willing = {q.name for q in queues if q.defragment is not Defragment.OFF}
-    if not willing or ctx.leaving:
+    if ctx.leaving or all(queue.defragment is Defragment.OFF for queue in queues):
         return
-
-    def may_move(gang: Admitted) -> bool:
-        queue = ctx.queue_of(gang)
-        return queue is not None and queue.name in willing
-
+    modes = (Defragment.PLAN, Defragment.EXECUTE)
     state = state_under(ctx, past_heads(ctx))
-    movers = move_candidates(state, may_move, {})
+    movers = move_candidates(state, Policy(ctx.cycle).may_move(ctx.pending, modes), {})
     for request in requests(ctx, past_heads(ctx)):
         room = find_room(state, request, movers, ctx.solver)
         if room is not None and room.moved:

@@ -25,7 +25,7 @@ from queuectl.planner.preempt.candidates import (
     staying,
     yielding,
 )
-from queuectl.planner.preempt.returning import Place, Returning
+from queuectl.planner.preempt.returning import Place, Returning, evicts_below
 from queuectl.planner.preempt.shortage import Meeting, QuotaShortfall, shortfall_of
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Mask
@@ -216,11 +216,8 @@ class Preemptor:
 
 def _above(running: RunningGangs, place: Place | None, policy: WithinClusterQueue) -> Mask:
     """Gangs to which one at this place of their ClusterQueue yields. Shape (C,)."""
-    if place is None or policy is WithinClusterQueue.NEVER:
+    reach = evicts_below(policy, running.priority, running.queued_at)
+    if place is None or reach is None:
         return np.zeros(len(running.gangs), dtype=np.bool_)
-    priority, queued_at = place[0], -place[1]
-    higher: Mask = running.priority > priority
-    if policy is WithinClusterQueue.LOWER_PRIORITY:
-        return higher
-    older: Mask = (running.priority == priority) & (running.queued_at < queued_at)
-    return higher | older
+    above: Mask = (reach[0] > place[0]) | ((reach[0] == place[0]) & (reach[1] > place[1]))
+    return above

@@ -22,7 +22,10 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from math import inf
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted
@@ -38,6 +41,8 @@ from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaRow
 
 # Priority, and the time queued, negated: the lowest yields first.
 Place: TypeAlias = tuple[int, float]
+P = TypeVar("P")
+Q = TypeVar("Q", float, NDArray[np.float64])
 _Charges: TypeAlias = Iterable[tuple[QuotaRow, int]]
 
 
@@ -87,11 +92,9 @@ class Returning:
 
     def _bound(self, workload: Workload) -> Place | None:
         queue = self.state.problem.snapshot.queue_of(workload)
-        if queue is None or queue.within_cluster_queue is WithinClusterQueue.NEVER:
+        if queue is None:
             return None
-        if queue.within_cluster_queue is WithinClusterQueue.LOWER_PRIORITY:
-            return workload.priority, -inf
-        return place_of(workload)
+        return evicts_below(queue.within_cluster_queue, workload.priority, workload.queued_at)
 
     def gives_way(self, workload: Workload) -> bool:
         """Whether a gang may be evicted for others of its ClusterQueue; only such gangs count as yielding."""
@@ -162,6 +165,25 @@ class Returning:
             gang = state.leaving[uid]
             if gang.evictable:
                 yield gang.workload, -1, list(state.problem.usage.charges(gang))
+
+
+def evicts_below(
+    policy: WithinClusterQueue, priority: P, queued_at: Q
+) -> tuple[P, Q | float] | None:
+    """``withinClusterQueue``: the place below which a gang may evict the gangs of its ClusterQueue; None = it may evict none.
+
+    Args:
+        policy: of the ClusterQueue.
+        priority: of the gang, or of each of several gangs.
+        queued_at: of the same, unix seconds.
+    """
+    match policy:
+        case WithinClusterQueue.NEVER:
+            return None
+        case WithinClusterQueue.LOWER_PRIORITY:
+            return priority, -inf
+        case WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY:
+            return priority, -queued_at
 
 
 def place_of(workload: Workload) -> Place:

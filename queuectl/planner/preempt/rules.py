@@ -44,6 +44,7 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.preempt.candidates import staying
 from queuectl.planner.preempt.preemptor import Preemptor
 from queuectl.planner.preempt.protections import why_protected
+from queuectl.planner.preempt.returning import evicts_below
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Mask
 
@@ -90,9 +91,12 @@ def _all(by: Preemptor, holds: bool) -> Mask:
 
 
 def _after(by: Preemptor) -> Mask:
-    policy = by.queue.within_cluster_queue
-    newer = policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
-    return by.lower | by.newer_equal if newer else by.lower
+    workload, running = by.workload, by.running
+    place = evicts_below(by.queue.within_cluster_queue, workload.priority, workload.queued_at)
+    if place is None:
+        return _all(by, False)
+    after: Mask = (running.priority == place[0]) & (-running.queued_at < place[1])
+    return by.lower | after
 
 
 def _not_after(by: Preemptor, gang: Admitted) -> str:
