@@ -168,8 +168,7 @@ def confirm(state: State, solver: Solver) -> Confirmed:
         if classes is not None and list(outcome.values) != hint:
             answer = place_jointly(classes, solver)
             parts = per_request(requests, answer.node_counts)
-            gangs = tuple(tuple(spot for part in each for spot in part) for each in parts)
-            return Confirmed(answer.status, gangs, answer.alarm)
+            return Confirmed(answer.status, tuple(map(_joined, parts)), answer.alarm)
     return Confirmed(Status.FOUND, tuple(admission.node_counts for admission in state.admissions))
 
 

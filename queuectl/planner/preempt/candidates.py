@@ -71,10 +71,15 @@ def in_reach(
     problem: Problem, workload: Workload, queue: ClusterQueue | None, *, dry: bool = False
 ) -> Iterator[str]:
     """ClusterQueues, of the cohort tree of a gang that waits or its own, with an idle gang that yields to it."""
-    known = yielding(problem, dry=dry)
-    for name in problem.pools[queue.name].root.queues if known and queue is not None else ():
-        if min(known.get(name, {}).values(), default=inf) <= workload.priority:
+    least = problem.once(_least, dry)
+    for name in problem.pools[queue.name].root.queues if least and queue is not None else ():
+        if least.get(name, inf) <= workload.priority:
             yield name
+
+
+def _least(problem: Problem, dry: bool) -> Mapping[str, int]:
+    """ClusterQueue to the least priority that some idle gang of it yields to."""
+    return {name: min(gangs.values()) for name, gangs in yielding(problem, dry=dry).items()}
 
 
 def any_yields(
@@ -89,6 +94,7 @@ def may_evict(problem: Problem, workload: Workload, queue: ClusterQueue | None) 
     return queue is not None and (queue.preempts or any_yields(problem, workload, queue))
 
 
+Priorities: TypeAlias = np.ndarray[tuple[int], np.dtype[np.float64]]
 Charges: TypeAlias = Mapping[
     int, tuple[tuple[QuotaRow, int], ...]
 ]  # gang of a table to what it is charged
@@ -250,6 +256,27 @@ def staying(state: State, running: RunningGangs) -> Mask:
 def running_gangs(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:
     """The running gangs of some ClusterQueues, built once per problem."""
     return problem.once(_enroll, queues)
+
+
+def least_priorities(problem: Problem, queues: tuple[str, ...], dry: bool) -> Priorities:
+    """The least priority that each of the running gangs of some ClusterQueues yields to for being idle.
+
+    Args:
+        problem: of the cycle.
+        queues: as of :func:`running_gangs`.
+        dry: count ClusterQueues that do a dry run, too.
+
+    Returns:
+        Shape (C,); infinite for a gang that yields to no other.
+    """
+    return problem.once(_least_priorities, queues, dry)
+
+
+def _least_priorities(problem: Problem, queues: tuple[str, ...], dry: bool) -> Priorities:
+    by_queue = yielding(problem, dry=dry).values()
+    least = {uid: priority for gangs in by_queue for uid, priority in gangs.items()}
+    gangs = running_gangs(problem, queues).gangs
+    return np.array([least.get(gang.workload.uid, inf) for gang in gangs], dtype=np.float64)
 
 
 def _enroll(problem: Problem, queues: tuple[str, ...]) -> RunningGangs:

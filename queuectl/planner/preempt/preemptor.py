@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import inf
 
 import numpy as np
 
@@ -21,9 +20,9 @@ from queuectl.planner.capacity.state import State
 from queuectl.planner.preempt.candidates import (
     RunningGangs,
     any_yields,
+    least_priorities,
     running_gangs,
     staying,
-    yielding,
 )
 from queuectl.planner.preempt.returning import Place, Returning, evicts_below
 from queuectl.planner.preempt.shortage import Meeting, QuotaShortfall, shortfall_of
@@ -189,10 +188,8 @@ class Preemptor:
         running, queue = self.running, self.queue
         if not self._asks_idle:
             return np.zeros(len(running.gangs), dtype=np.bool_)
-        known = yielding(self.state.problem, dry=self.dry).values()
-        least = {uid: priority for of_queue in known for uid, priority in of_queue.items()}
-        priorities = [least.get(gang.workload.uid, inf) for gang in running.gangs]
-        idle: Mask = np.array(priorities) <= self.workload.priority
+        least = least_priorities(self.state.problem, tuple(running.queues), self.dry)
+        idle: Mask = least <= self.workload.priority
         evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
         if evicts or queue.strategy is QueueingStrategy.STRICT_FIFO:
             equal = self.own & (running.priority == self.workload.priority)

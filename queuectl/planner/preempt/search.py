@@ -100,7 +100,7 @@ class Search:
                 places = self._places(scope, goal)
                 if any(self._beaten(part.floor, goal) for part in places.values()):
                     continue
-                if not earlier:
+                if not earlier and (number or places):
                     self._greedy(scope, goal, places)
                 self._solve(scope, goal, earlier, places)
             if self.found.victims is None:
