@@ -81,14 +81,14 @@ class UseTracker:
         wanted: set[float] = set()
         for gang in gangs:
             rows = [looked.row(pod) for pod in gang.pods]
-            told = [row for row in rows if row is not None]
-            if len(told) < len(rows) or not _warm(gang, recent.at, gang.rule.window):
+            measured = [row for row in rows if row is not None]
+            if len(measured) < len(rows) or not _warm(gang, recent.at, gang.rule.window):
                 continue
-            if max(row.busy for row in told) <= gang.rule.active_above:
+            if max(row.busy for row in measured) <= gang.rule.active_above:
                 wanted.add(gang.rule.window)
-                if _memory(told) > gang.rule.memory_above:
+                if _memory(measured) > gang.rule.memory_above:
                     wanted.add(gang.rule.memory_window)
-            elif _spins(told):
+            elif _spins(measured):
                 wanted.add(gang.rule.window)
         return sorted(wanted)
 
@@ -255,14 +255,14 @@ def troubles(
         return {SourceFault.UNTRUSTED if sample.untrusted else SourceFault.NO_MATCH: len(pods)}
     looked = SampleByPod(sample, scrape_seconds)
     rows = [(pod, looked.row(pod)) for pod in pods]
-    told = [(pod, row) for pod, row in rows if row is not None]
-    if not told:
+    measured = [(pod, row) for pod, row in rows if row is not None]
+    if not measured:
         return {SourceFault.WRONG_LABELS: len(pods)}
     counts = {
-        SourceFault.DCP_MISSING: sum(not row.profiled for _, row in told),
-        SourceFault.STALE: sum(row.age > _STALE_SCRAPES * scrape_seconds for _, row in told),
+        SourceFault.DCP_MISSING: sum(not row.profiled for _, row in measured),
+        SourceFault.STALE: sum(row.age > _STALE_SCRAPES * scrape_seconds for _, row in measured),
         SourceFault.PARTIAL: len(rows)
-        - len(told)
-        + sum(row.gpus != pod.gpus or row.coverage < COVERED for pod, row in told),
+        - len(measured)
+        + sum(row.gpus != pod.gpus or row.coverage < COVERED for pod, row in measured),
     }
     return {trouble: count for trouble, count in counts.items() if count}

@@ -113,11 +113,11 @@ def stream(
 @asynccontextmanager
 async def open_stream(opened: Stream) -> AsyncIterator[Callable[[], Awaitable[list[Heard]]]]:
     """Gives what comes next of a stream, its opening aside."""
-    told = opened.chunks()
+    received = opened.chunks()
 
     async def more() -> list[Heard]:
         async with asyncio.timeout(PATIENCE):
-            return blocks(await anext(told))
+            return blocks(await anext(received))
 
     (first,) = await more()
     assert first.id == opened.after
@@ -125,7 +125,7 @@ async def open_stream(opened: Stream) -> AsyncIterator[Callable[[], Awaitable[li
     try:
         yield more
     finally:
-        await told.aclose()  # type: ignore[attr-defined]
+        await received.aclose()  # type: ignore[attr-defined]
 
 
 async def take(more: Callable[[], Awaitable[list[Heard]]], count: int) -> list[Heard]:
@@ -160,13 +160,13 @@ async def test_what_is_committed_is_told_to_who_listens(store: AnyStore, writer:
 
 async def test_a_step_says_all_that_history_says_of_it(store: AnyStore, writer: Writer) -> None:
     await writer.live("running", *LIVES["running"])
-    told = await answered(store)
+    received = await answered(store)
     lines = await store.history("uid-job-running")
-    assert [heard.id for heard in told] == [line.id for line in lines]
-    started = told[1].data
+    assert [heard.id for heard in received] == [line.id for line in lines]
+    started = received[1].data
     assert started is not None
     assert (started["id"], started["uid"], started["kind"]) == (
-        told[1].id,
+        received[1].id,
         "uid-job-running",
         "Job",
     )
@@ -188,16 +188,16 @@ async def test_all_streams_live_from_one_reader(store: AnyStore, writer: Writer)
     feed = Feed(store)
     streams = [stream(feed) for _ in range(50)]
     async with open_stream(streams[0]) as first:
-        told = [opened.chunks() for opened in streams[1:]]
-        for each in told:
+        received = [opened.chunks() for opened in streams[1:]]
+        for each in received:
             await anext(each)
-        waiting = [asyncio.ensure_future(anext(each)) for each in told]
+        waiting = [asyncio.ensure_future(anext(each)) for each in received]
         await asyncio.sleep(0)
         await writer.submit("a")
         await take(first, 1)
         for text in await asyncio.gather(*waiting):
             assert [heard.name for heard in blocks(text)] == ["a"]
-        for each in told:
+        for each in received:
             await each.aclose()  # type: ignore[attr-defined]
     assert reads == 1
 
@@ -271,8 +271,8 @@ async def test_filters_choose(
 ) -> None:
     await writer.submit("a")
     await writer.submit("b", namespace="team-b")
-    told = await answered(store, "after=0&follow=false" + query)
-    assert [heard.name for heard in told] == expected
+    received = await answered(store, "after=0&follow=false" + query)
+    assert [heard.name for heard in received] == expected
 
 
 async def test_what_one_may_not_see_is_not_told(store: AnyStore, writer: Writer) -> None:
@@ -314,16 +314,16 @@ async def test_an_id_that_is_not_given_yet_means_another_database(
     store: AnyStore, writer: Writer
 ) -> None:
     await writer.submit("a")
-    (told,) = await answered(store, "after=1000")
-    assert told.event == "reset"
-    assert told.id == await store.newest_line()
+    (received,) = await answered(store, "after=1000")
+    assert received.event == "reset"
+    assert received.id == await store.newest_line()
 
 
 async def test_streams_end_when_the_server_stops(store: AnyStore) -> None:
     feed = Feed(store)
-    told = stream(feed).chunks()
-    await anext(told)
-    waiting = asyncio.ensure_future(anext(told))
+    received = stream(feed).chunks()
+    await anext(received)
+    waiting = asyncio.ensure_future(anext(received))
     await asyncio.sleep(0)
     feed.close()
     async with asyncio.timeout(PATIENCE):

@@ -98,7 +98,7 @@ async def _fill(store: MemoryStore, diagnoser: FixedDiagnoser, access: MemoryAcc
 
 
 @pytest.mark.parametrize(
-    ("sentence", "told"),
+    ("sentence", "shown"),
     [
         ("nothing is named", None),
         ("behind team-a/secret", f"behind {ANOTHER_TEAM}"),
@@ -110,9 +110,9 @@ async def _fill(store: MemoryStore, diagnoser: FixedDiagnoser, access: MemoryAcc
         ("LocalQueue team-a is stopped", None),
     ],
 )
-def test_names_are_covered_wherever_they_stand(sentence: str, told: str | None) -> None:
+def test_names_are_covered_wherever_they_stand(sentence: str, shown: str | None) -> None:
     redactor = veil_over({"team-a", "team-b"}, {"team-b"}, own={"team-a/mine"})
-    assert redactor.text(sentence) == (sentence if told is None else told)
+    assert redactor.text(sentence) == (sentence if shown is None else shown)
 
 
 async def test_what_only_looks_like_a_name_is_told(app: FastAPI) -> None:
@@ -121,7 +121,7 @@ async def test_what_only_looks_like_a_name_is_told(app: FastAPI) -> None:
     waits = Refuse(Reason(Code.PODS_READY_TIMEOUT, text, {"cause": text}))
     await commit(STORE, live_through(job("image", namespace="team-b"), waits))
     for path in (f"{MINE}/image", "/api/v1/events?after=0&follow=false"):
-        assert text in await told(app, TENANT, path)
+        assert text in await shown(app, TENANT, path)
 
 
 MINE = "/api/v1/namespaces/team-b/workloads"
@@ -141,7 +141,7 @@ READS = [
 ]
 
 
-async def told(app: FastAPI, token: str, path: str) -> str:
+async def shown(app: FastAPI, token: str, path: str) -> str:
     async with asking(app, token) as client:
         answer = await client.get(path)
     assert answer.status_code == 200, answer.text
@@ -150,21 +150,21 @@ async def told(app: FastAPI, token: str, path: str) -> str:
 
 @pytest.mark.parametrize("path", READS)
 async def test_a_tenant_is_told_no_name_of_another_team(app: FastAPI, path: str) -> None:
-    text = await told(app, TENANT, path)
+    text = await shown(app, TENANT, path)
     assert "secret" not in text
     assert ANOTHER_TEAM in text
 
 
 @pytest.mark.parametrize("path", READS)
 async def test_who_sees_all_workloads_is_told_their_names(app: FastAPI, path: str) -> None:
-    text = await told(app, ADMIN, path)
+    text = await shown(app, ADMIN, path)
     assert SECRET in text
     assert ANOTHER_TEAM not in text
 
 
 async def test_what_names_nobody_else_is_told_as_it_is(app: FastAPI) -> None:
     """A tenant's program goes by numbers, and his own gangs have names."""
-    body = json.loads(await told(app, TENANT, f"{MINE}/waits/explain"))
+    body = json.loads(await shown(app, TENANT, f"{MINE}/waits/explain"))
     assert body["message"] == f"StrictFIFO: behind {ANOTHER_TEAM}, which waits"
     masked = {
         "behind": ANOTHER_TEAM,
@@ -181,9 +181,9 @@ async def test_what_names_nobody_else_is_told_as_it_is(app: FastAPI) -> None:
 async def test_victims_of_other_teams_have_neither_name_nor_uid(app: FastAPI) -> None:
     """Nor has one that nobody knows any more: it may have been anybody's."""
     path = f"{MINE}/reserved/explain"
-    theirs = json.loads(await told(app, TENANT, path))["reservation"]
+    theirs = json.loads(await shown(app, TENANT, path))["reservation"]
     assert (theirs["victims"], theirs["victimNames"]) == ([None, None], [ANOTHER_TEAM] * 2)
-    all_of_it = json.loads(await told(app, ADMIN, path))["reservation"]
+    all_of_it = json.loads(await shown(app, ADMIN, path))["reservation"]
     assert all_of_it["victims"] == ["uid-secret", "uid-gone"]
     assert all_of_it["victimNames"] == [SECRET, "uid-gone"]
 

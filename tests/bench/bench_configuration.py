@@ -107,13 +107,13 @@ async def follow(url: str) -> None:
     )
     stop = asyncio.Event()
     running = asyncio.create_task(supervisor.run(stop))
-    while supervisor._leading is None:  # noqa: ASYNC110 - it tells nobody
+    while supervisor._leading is None:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.01)
     await asyncio.sleep(1.0)
     began = time.process_time()
     print("leading", flush=True)
     revision = int(await asyncio.to_thread(sys.stdin.readline))
-    while supervisor._leading.leader_state.config.revision < revision:  # noqa: ASYNC110
+    while supervisor._leading.leader_state.config.revision < revision:  # noqa: ASYNC110 - it has no event
         await asyncio.sleep(0.01)
     said = {"cpu": time.process_time() - began, "reads": supervisor.reads}
     print(json.dumps(said), flush=True)

@@ -1,4 +1,4 @@
-"""The cluster_map plan: every GPU of every node is somebody's or free, and domains are the sums of their nodes."""
+"""The cluster map: each GPU of a node is free or held by a gang, and a domain is the sum of its nodes."""
 
 from __future__ import annotations
 

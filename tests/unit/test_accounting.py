@@ -112,7 +112,7 @@ def test_what_was_measured_splits_what_was_allocated(
 
 
 @pytest.mark.parametrize(
-    "told",
+    "samples",
     [
         [],
         [sample(UseState.IDLE, 0.0, attempt=2)],
@@ -121,8 +121,8 @@ def test_what_was_measured_splits_what_was_allocated(
     ],
     ids=["nothing", "another attempt", "long ago", "much later"],
 )
-def test_what_says_nothing_of_the_span_leaves_it_unknown(told: list[GangUse]) -> None:
-    found = total(folded(T, T + 100, RUNS, samples=told))
+def test_what_says_nothing_of_the_span_leaves_it_unknown(samples: list[GangUse]) -> None:
+    found = total(folded(T, T + 100, RUNS, samples=samples))
     assert (found.unknown, found.idle) == (800.0, 0.0)
 
 

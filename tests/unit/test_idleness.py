@@ -96,14 +96,14 @@ class Leader:
         attempt: int = 1,
     ) -> list[tuple[float, Code]]:
         """Look for so long; what was said or done at which second, by its code."""
-        told = []
+        notes = []
         for number in range(int(seconds / EVERY) + 1):
             at = start + number * EVERY
             self.sample(at, state, attempt)
             for change in self.cycle(at + 1.0):
                 assert change.note is not None
-                told.append((number * EVERY, change.note.reason.code))
-        return told
+                notes.append((number * EVERY, change.note.reason.code))
+        return notes
 
     def gang(self, now: float) -> Admitted:
         self.world.usage.refresh(list(self.world.mirror.pods))
@@ -265,7 +265,7 @@ class TestTakeable:
 
 class TestWarnings:
     @pytest.mark.parametrize(
-        ("mode", "told"),
+        ("mode", "notes"),
         [
             (ReclaimMode.OFF, []),
             (ReclaimMode.DRY_RUN, WARNED_TWICE),
@@ -274,9 +274,9 @@ class TestWarnings:
         ],
     )
     def test_two_and_then_what_the_mode_says(
-        self, mode: ReclaimMode, told: list[tuple[float, Code]]
+        self, mode: ReclaimMode, notes: list[tuple[float, Code]]
     ) -> None:
-        assert Leader(config=configured(replace(RULE, mode=mode))).idle(3 * GRACE) == told
+        assert Leader(config=configured(replace(RULE, mode=mode))).idle(3 * GRACE) == notes
 
     def test_even_without_a_grace_each_has_a_look_of_its_own(self) -> None:
         leader = Leader(config=configured(replace(RULE, mode=ReclaimMode.ALWAYS, grace=0.0)))
@@ -284,7 +284,7 @@ class TestWarnings:
 
     def test_a_look_that_began_before_the_last_warning_does_not_count(self) -> None:
         leader = Leader(config=configured(replace(RULE, mode=ReclaimMode.ALWAYS, grace=0.0)))
-        told = []
+        notes = []
         for sample, cycle in (
             (100.0, 110.0),
             (109.0, 115.0),
@@ -293,10 +293,10 @@ class TestWarnings:
             (140.0, 145.0),
         ):
             leader.sample(sample)
-            told += [
+            notes += [
                 (sample, c.note.reason.code) for c in leader.cycle(cycle) if c.note is not None
             ]
-        assert told == [
+        assert notes == [
             (100.0, Code.IDLE_GPUS),
             (120.0, Code.IDLE_GPUS),
             (140.0, Code.IDLE_RECLAIMED),

@@ -58,7 +58,7 @@ OfTopology = Annotated[str | None, Query(alias="topology", max_length=253, descr
 
 
 def add_routes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None) -> None:
-    """Offer the paths. ``cluster_reader``: None where nobody watches the cluster."""
+    """Offer the paths. ``cluster_reader``: None in a process that does not watch the cluster."""
     _nodes(routes, guard, cluster_reader)
     _domains(routes, guard, cluster_reader)
     _cluster_map(routes, guard, cluster_reader)

@@ -25,7 +25,7 @@ PATH: Final = f"{PREFIX}/plans"
 def add_routes(
     routes: APIRouter, guard: Guard, bodies: Bodies, cluster_reader: ClusterReader | None
 ) -> None:
-    """Offer the path. ``cluster_reader``: None where nobody watches the cluster."""
+    """Offer the path. ``cluster_reader``: None in a process that does not watch the cluster."""
 
     @routes.post(
         PATH,

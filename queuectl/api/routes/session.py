@@ -33,7 +33,7 @@ class CallerView(View):
 
 
 def add_routes(routes: APIRouter, session_service: SessionService | None) -> None:
-    """Offer the path. ``session_service``: None where nobody is asked who he is. To be known is all it needs, so no guard."""
+    """Offer the path. ``session_service``: None if the API does not authenticate. Each authenticated caller may use it, so there is no guard."""
 
     @routes.get(
         SESSION_PATH,

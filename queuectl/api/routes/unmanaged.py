@@ -52,7 +52,7 @@ class UnmanagedView(View):
 def add_routes(
     routes: APIRouter, guard: Guard, store: ApiStore, cluster_reader: ClusterReader | None
 ) -> None:
-    """Offer the path. ``cluster_reader``: None where no process watches the cluster."""
+    """Offer the path. ``cluster_reader``: None in a process that does not watch the cluster."""
 
     async def look() -> tuple[UnmanagedPod, ...] | None:
         return await cluster_reader.unmanaged() if cluster_reader is not None else None

@@ -1,10 +1,10 @@
 """The two rules about which candidates may be evicted together: what their ClusterQueues borrow, and fair shares.
 
 By the first (:class:`Reclaim`), each ClusterQueue of a victim uses more than its own until its last victim leaves. By the second
-(:class:`Fair`), there is an order in which each exit passes a strategy at its turn. Shares are compared at the two members of the lowest common pool, one with the preemptor below it (its demand counted in),
-one with the victim. By ``LessThanOrEqualToFinalShare`` the preemptor's is at most what the victim's is after the exit; by
-``LessThanInitialShare`` it is less than what that is before. And the victim's queue, and every pool up to the common one,
-must borrow something until then. A preemptor whose queue stays within its nominal quota needs no comparison.
+(:class:`Fair`), there is an order in which each exit passes a strategy at its turn. Shares are compared at the two members of the
+lowest common pool, one with the preemptor below it (its demand counted in), one with the victim. By ``LessThanOrEqualToFinalShare``
+the preemptor's share is at most what the victim's is after the exit; by ``LessThanInitialShare`` it is less than what that is before.
+And the victim's queue, and every pool up to the common one, must borrow something until then. A preemptor whose queue stays within its nominal quota needs no comparison.
 
 Exits on the preemptor's side make its share smaller, so they go first, the nearest before the farther. On the victims' side
 exits make the share smaller; by the first strategy only the share after all of them counts, by the second the one before
