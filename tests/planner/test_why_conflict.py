@@ -73,7 +73,7 @@ def test_what_everybody_holds_adds_up_to_what_the_walk_has_left(snapshot: Snapsh
         books = turn.state(HOLDERS, snapshot.config)
         assert (books.free() == prepared.cycle.state.free()).all()
         if turn.queue is not None:
-            assert books.quota_left(turn.queue.name) == prepared.cycle.state.quota_left(
+            assert books.quota.left(turn.queue.name) == prepared.cycle.state.quota.left(
                 turn.queue.name
             )
 

@@ -179,7 +179,7 @@ def standing_leases(problem: Problem, state: State, in_order: Iterable[Pending])
         if (
             standing is not None
             and fits(state.later.free, standing.request.pods, standing.node_counts)
-            and state.quota_allows(standing.request, state.later.quota)
+            and state.quota.allows(standing.request, state.later.quota)
         ):
             uid = pending.workload.uid
             # A gang that migrates leaves its own place, too, before it can start.
@@ -193,15 +193,16 @@ def _claimable(state: State, request: GangRequest, node_counts: NodeCounts) -> b
     uid = request.pending.workload.uid
     if not (
         fits(state.now.free, request.pods, node_counts)
-        and state.quota_allows(request, state.now.quota)
+        and state.quota.allows(request, state.now.quota)
     ):
         return False
-    if not state.reservations.keys() - {uid}:
+    others = [known for name, known in state.reservations.items() if name != uid]
+    if not others:
         return True
     nodes, need, _ = _on_nodes(state.problem, request, node_counts, ())
     own = state.reservations.get(uid)
     free = state.open_now(nodes) + (own.owed if own is not None else 0)
-    return _covers(free, need) and state.quota_allows(request, state.quota_open_to(uid))
+    return _covers(free, need) and state.quota.allows(request, state.quota.open_beside(others))
 
 
 def _others(
@@ -228,9 +229,9 @@ def _enough(
     nodes, need, held = _on_nodes(state.problem, request, node_counts, victims)
     if not _covers(state.open_now(nodes) + held, need):
         return False
-    views: tuple[QuotaUse, ...] = (state.quota_open, state.now.quota)
-    with state.quota_without(victims, *views):
-        return all(state.quota_allows(request, use) for use in views)
+    views: tuple[QuotaUse, ...] = (state.quota.open, state.now.quota)
+    with state.quota.without(victims, *views):
+        return all(state.quota.allows(request, use) for use in views)
 
 
 def _on_nodes(

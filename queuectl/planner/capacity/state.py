@@ -10,8 +10,7 @@ reservation may use the rest, which is *open*.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -25,10 +24,11 @@ from queuectl.planner.capacity.node_counts import (
     give_back,
     use_of_counts,
 )
+from queuectl.planner.capacity.quota_state import QuotaState
 from queuectl.planner.problem.problem import Problem, Shape, caps
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import FlavorResource, QuotaRow, QuotaUse, use_of
+from queuectl.planner.quota.tree import QuotaUse, use_of
 
 
 @dataclass(eq=False, slots=True)
@@ -48,10 +48,9 @@ class State:
         admissions: gangs that this plan starts.
         gone: uids that this plan evicts or repairs.
         leaving: gangs that leave, by uid; those that this plan evicts are among them.
-        released: ClusterQueues of which quota was given back.
         reservations: by uid of the gang that waits; only those that are owed a part of what is free now.
         owed: what they are owed of each node, (R, N); None = nothing.
-        quota_open: the use of quota now, and what reservations are owed of it.
+        quota: the use of quota at each instant.
     """
 
     problem: Problem
@@ -59,19 +58,17 @@ class State:
     admissions: list[TentativeAdmission] = field(default_factory=list)
     gone: set[str] = field(default_factory=set)
     leaving: dict[str, Admitted] = field(init=False)
-    released: list[str] = field(default_factory=list)
     reservations: dict[str, Reservation] = field(default_factory=dict)
     owed: Ints | None = None
-    quota_open: QuotaUse = field(init=False)
+    quota: QuotaState = field(init=False)
     _moved: Ints | None = None  # use of the admitted gangs that can move, once asked for
     _free: Ints | None = None
     _caps: dict[int, tuple[int, Ints]] = field(default_factory=dict)
     _log: list[Ints] = field(default_factory=list)
-    _nominal: dict[str, dict[FlavorResource, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.leaving = {gang.workload.uid: gang for gang in self.problem.usage.leaving}
-        self.quota_open = self.now.quota
+        self.quota = QuotaState(self.problem, [instant.quota for instant in self.instants])
 
     @property
     def now(self) -> Instant:
@@ -133,68 +130,7 @@ class State:
         self._caps[shape.key] = (version, fits)
         return fits
 
-    # What quota allows.
-
-    def nominal(self, queue: str) -> Mapping[FlavorResource, int]:
-        """(flavor, resource) to the nominal quota of a ClusterQueue."""
-        if queue not in self._nominal:
-            self._nominal[queue] = {
-                (quotas.flavor, resource): quotas.nominal.get(resource, 0)
-                for group in self.problem.snapshot.config.cluster_queues[queue].groups
-                for quotas in group.flavors
-                for resource in group.covered
-            }
-        return self._nominal[queue]
-
-    def may_borrow(self, request: GangRequest) -> bool:
-        """Whether the gang may use more than its ClusterQueue's nominal quota in this plan."""
-        return request.pending.may_borrow(self.problem.snapshot.now)
-
-    def quota_left(self, queue: str, *, borrows: bool = True) -> Mapping[FlavorResource, int]:
-        """(flavor, resource) to the quota left for a gang without a reservation that may borrow, or may not."""
-        return {
-            row: min(use.left(queue, row, borrows=borrows) for use in self.quota_views)
-            for row in self.nominal(queue)
-        }
-
-    @property
-    def quota_views(self) -> tuple[QuotaUse, ...]:
-        """The uses of quota beside which a gang without a reservation must find its own."""
-        return self.quota_open, *(instant.quota for instant in self.instants[1:])
-
-    def quota_most(self, queue: str) -> Mapping[FlavorResource, int]:
-        """(flavor, resource) to what a ClusterQueue could use if nothing were used."""
-        pool = self.problem.pools[queue]
-        return {row: pool.most(row) for row in self.nominal(queue)}
-
-    def quota_allows(self, request: GangRequest, used: QuotaUse) -> bool:
-        """Whether a request's charges fit its quota, borrowed quota if it may borrow, beside ``used``."""
-        borrows = self.may_borrow(request)
-        return request.queue is None or used.fits(request.queue, request.charges, borrows=borrows)
-
-    def quota_fits(self, request: GangRequest) -> bool:
-        """Whether a request without a reservation fits its quota at every instant."""
-        return all(self.quota_allows(request, use) for use in self.quota_views)
-
-    def quota_short(self, request: GangRequest) -> dict[FlavorResource, int]:
-        """Of what a request without a reservation has too little quota, and how much is left of it."""
-        left: dict[FlavorResource, int] = {}
-        if request.queue is None:
-            return left
-        borrows = self.may_borrow(request)
-        for use in self.quota_views:
-            for row, amount in use.short(request.queue, request.charges, borrows=borrows):
-                left[row] = min(amount, left.get(row, amount))
-        return {row: left[row] for row in request.charges if row in left}
-
-    @contextmanager
-    def quota_without(self, gangs: Sequence[Admitted], *uses: QuotaUse) -> Iterator[None]:
-        """For the time of a ``with`` block, these gangs are charged nothing in some uses of quota."""
-        charges = [charge for gang in gangs for charge in self.problem.usage.charges(gang)]
-        with ExitStack() as stack:
-            for use in {id(use): use for use in uses}.values():
-                stack.enter_context(use.hypothetically(charges, -1))
-            yield
+    # What may leave.
 
     def evictable(self) -> Iterator[Admitted]:
         """Gangs that neither leave nor are evicted or repaired by this plan; policy is not judged."""
@@ -208,13 +144,13 @@ class State:
         """Start a gang: it uses capacity and quota at every instant."""
         self.admissions.append(admission)
         self._place(admission, -1)
-        self._charge(admission.request, 1, self.instants)
+        self.quota.charge(admission.request, 1, self.quota.instants)
 
     def withdraw(self, admission: TentativeAdmission) -> None:
         """The opposite: it does not start after all."""
         self.admissions.remove(admission)
         self._place(admission, 1)
-        self._charge(admission.request, -1, self.instants)
+        self.quota.charge(admission.request, -1, self.quota.instants)
 
     def move(self, admission: TentativeAdmission, node_counts: NodeCounts) -> None:
         """Place an admitted gang elsewhere; its quota stays as it is."""
@@ -237,7 +173,7 @@ class State:
         self.gone.add(gang.workload.uid)
         self.leaving[gang.workload.uid] = gang
         self._stay(gang, 1)
-        self.released.extend({row[0] for row, _ in self.problem.usage.charges(gang)})
+        self.quota.released.extend({row[0] for row, _ in self.problem.usage.charges(gang)})
 
     def undo_evict(self, gang: Admitted) -> None:
         """The opposite: a gang that was to be evicted stays."""
@@ -248,14 +184,11 @@ class State:
     def forget(self, gang: Admitted) -> None:
         """Use nothing for a running gang, at any instant: as if it had ended."""
         nodes, amounts = self.problem.use_of(gang)
-        charges = self.problem.usage.charges(gang)
         if not gang.leaving and gang.workload.uid not in self.gone:
             self._stay(gang, 1)
         self._part_from_now()
         add_at(self.now.free, nodes, amounts)
-        for use in {id(use): use for use in (self.now.quota, self.quota_open)}.values():
-            for row, amount in charges:
-                use.add(row, -amount)
+        self.quota.forget(gang)
         self._touch(nodes)
 
     # What is reserved.
@@ -264,16 +197,14 @@ class State:
         """Use capacity and quota later, or, with ``sign`` -1, give it back."""
         for nodes, amounts in use_of_counts(request.pods, node_counts):
             self._change(self.instants[-1:], nodes, -sign * amounts)
-        self._charge(request, sign, self.instants[-1:])
+        self.quota.charge(request, sign, self.quota.instants[-1:])
 
     def owe(self, reservation: Reservation) -> None:
         """Keep what a reservation is owed of what is free now from all others."""
         self.reservations[reservation.uid] = reservation
         if self.owed is None:
             self.owed = np.zeros_like(self.now.free)
-        if self.quota_open is self.now.quota:
-            self.quota_open = self.now.quota.copy()
-        self.quota_open.owe(self.now.quota, *self._owed_quota(reservation))
+        self.quota.owe(reservation)
         self.owed[:, reservation.nodes] += reservation.owed
         self._touch(reservation.nodes)
 
@@ -283,58 +214,16 @@ class State:
         if reservation is None or self.owed is None:
             return
         self.owed[:, reservation.nodes] -= reservation.owed
-        self.quota_open = self.quota_open_to(uid)
+        self.quota.open = self.quota.open_beside(self.reservations.values())
         self._touch(reservation.nodes)
 
-    def quota_open_to(self, uid: str) -> QuotaUse:
-        """The use of quota now, and what is owed of it to other reservations than this gang's."""
-        others = [known for name, known in self.reservations.items() if name != uid]
-        use = self.now.quota.copy() if others else self.now.quota
-        for reservation in others:
-            use.owe(self.now.quota, *self._owed_quota(reservation))
-        return use
-
-    def _owed_quota(
-        self, reservation: Reservation
-    ) -> tuple[list[tuple[QuotaRow, int]], list[tuple[QuotaRow, int]]]:
-        """What it will be charged, and what its victims still are."""
-        usage = self.problem.usage
-        still = [charge for gang in reservation.victims for charge in usage.charges(gang)]
-        return list(reservation.request.rows()), still
-
-    def withhold(self, request: GangRequest) -> list[tuple[QuotaRow, int]]:
-        """Keep a ClusterQueue's own unused quota from borrowers for a gang that waits for it; what is kept."""
-        if request.queue is None:
-            return []
-        kept: list[tuple[QuotaRow, int]] = []
-        nominal, use = self.nominal(request.queue), self.later.quota
-        for row, need in request.charges.items():
-            unused = nominal.get(row, 0) - use.of(request.queue, row)
-            amount = min(need, unused, use.left(request.queue, row))
-            kept.append(((request.queue, *row), max(0, amount)))
-            use.add(*kept[-1])
-        return kept
-
     # Changes of the matrices.
-
-    def _charge(self, request: GangRequest, sign: int, instants: Sequence[Instant]) -> None:
-        """Add a request's quota at some instants, or take it off; what is used now is not open either."""
-        if sign < 0 and request.queue is not None:
-            self.released.append(request.queue)
-        uses = [instant.quota for instant in instants]
-        if instants[0] is self.now and self.quota_open is not self.now.quota:
-            uses.append(self.quota_open)
-        for row, amount in request.rows():
-            for use in uses:
-                use.add(row, sign * amount)
 
     def _stay(self, gang: Admitted, sign: int) -> None:
         """Free what a gang uses at all instants but the first, or, with ``sign`` -1, use it again."""
         nodes, amounts = self.problem.use_of(gang)
         self._change(self.instants[1:], nodes, sign * amounts)
-        for row, amount in self.problem.usage.charges(gang):
-            for instant in self.instants[1:]:
-                instant.quota.add(row, -sign * amount)
+        self.quota.stay(gang, sign)
 
     def _place(self, admission: TentativeAdmission, sign: int) -> None:
         matrices = {id(instant.free): instant.free for instant in self.instants}

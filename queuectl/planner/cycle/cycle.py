@@ -286,7 +286,7 @@ class AdmissionCycle:
             # The first flavor for which its own quota would be enough.
             wanted = next((r for _, r in gang.known.requests if entitled(self.state, r)), None)
             if wanted is not None:
-                self.withheld[gang.uid] = self.state.withhold(wanted)
+                self.withheld[gang.uid] = self.state.quota.withhold(wanted)
 
     def _keeps_its_quota(self, queue: ClusterQueue) -> bool:
         """Whether others may not borrow what a waiting head of it could use: not if it can reclaim from every gang."""

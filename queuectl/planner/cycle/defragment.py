@@ -39,7 +39,7 @@ class Defragmented:
 
 
 def defragment(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> Defragmented:
-    """Make room for the first blocked gang that moving helps; its refusal and the ledger are brought up to date.
+    """Make room for the first blocked gang that moving helps; its refusal and the state are updated.
 
     Args:
         cycle: just over; nothing was confirmed yet.

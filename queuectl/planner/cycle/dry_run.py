@@ -1,6 +1,6 @@
 """Which gangs would be evicted for not using their GPUs, and for which, were it not only a dry run in their ClusterQueues.
 
-Asked last, when the plan is made and nothing depends on the ledger any more: for gangs that neither start nor wait for victims,
+Asked last, when the plan is made and nothing depends on the state any more: for gangs that neither start nor wait for victims,
 in the order of priority, time queued and uid, beside all that the plan starts and leases. What one of them would get is held
 for it before the next is asked, so no GPU is promised twice. The solver's work is not counted with the plan's, and where the
 wall clock cuts it, no gang is named from there on: a dry run changes nothing else of a plan.
@@ -31,7 +31,7 @@ _MOST: Final = 16  # gangs asked for in one plan: a long queue costs no more tha
 def dry_run(
     cycle: AdmissionCycle, in_order: Sequence[Pending], solver: Solver
 ) -> Iterator[Preemption]:
-    """The evictions that do not happen; the ledger is spent afterwards.
+    """The evictions that do not happen; the state cannot be used afterwards.
 
     Args:
         cycle: it is over.

@@ -188,7 +188,7 @@ class HeadScheduler:
 
     def _follow_changes(self) -> None:
         """Rank heads again where quota was returned, and consider parked gangs again where refutations were dropped."""
-        released = self._cycle.state.released
+        released = self._cycle.state.quota.released
         if self._released < len(released):
             if self._refuted is not None:
                 self._refuted.stir(released[self._released :])

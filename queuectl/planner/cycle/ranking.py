@@ -69,7 +69,7 @@ class _Heads:
 
     def __init__(self, cycle: AdmissionCycle) -> None:
         self._classes = cycle.classes
-        self._ledger = cycle.state
+        self._state = cycle.state
         self.order = cycle.heads.order
         self.use = cycle.state.later.quota
 
@@ -85,8 +85,8 @@ class _Heads:
         best: GangRequest | None = None
         lowest: Heights = ()
         for request in requests:
-            if self._ledger.quota_fits(request):
-                heights = borrows(self._ledger, request)
+            if self._state.quota.fits(request):
+                heights = borrows(self._state, request)
                 if best is None or heights < lowest:
                     best, lowest = request, heights
                 if stops:
@@ -100,9 +100,9 @@ class _Heads:
     def _alone(self, request: GangRequest) -> int:
         """Of a head that does not fit now: whether it would borrow even if its queue used nothing."""
         assert request.queue is not None
-        nominal = self._ledger.nominal(request.queue)
+        nominal = self._state.quota.nominal(request.queue)
         within = all(need <= nominal.get(row, 0) for row, need in request.charges.items())
-        return 0 if within else max(borrows(self._ledger, request), default=0)
+        return 0 if within else max(borrows(self._state, request), default=0)
 
     def sharing(self, queues: Iterable[str], ranked: Iterable[R]) -> list[R]:
         """Those of ``ranked`` that share quota with one of these ClusterQueues."""

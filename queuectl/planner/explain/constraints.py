@@ -110,8 +110,8 @@ def _quota(ctx: Context, row: FlavorResource) -> _Said:
     state, queue = state_under(ctx, as_it_is(ctx)), ctx.queue
     need = max((request.charges.get(row, 0) for request in _requests(ctx)), default=0)
     borrows = ctx.pending.may_borrow(ctx.snapshot.now)
-    left = max(0, state.quota_left(queue.name, borrows=borrows).get(row, 0))
-    most = state.quota_most(queue.name).get(row, 0)
+    left = max(0, state.quota.left(queue.name, borrows=borrows).get(row, 0))
+    most = state.quota.most(queue.name).get(row, 0)
     cohort = f" and its cohort {queue.cohort}" if queue.cohort is not None else ""
     text = (
         f"quota: it needs {amount(resource, need)} of flavor {flavor}; ClusterQueue {queue.name}{cohort} "

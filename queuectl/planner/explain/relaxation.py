@@ -183,7 +183,7 @@ def requests(
 
 def shortage(state: State, request: GangRequest) -> dict[FlavorResource, int]:
     """Quota rows of which less is left than the request is charged, and how much less."""
-    return {row: request.charges[row] - left for row, left in state.quota_short(request).items()}
+    return {row: request.charges[row] - left for row, left in state.quota.short(request).items()}
 
 
 # Without flavors.

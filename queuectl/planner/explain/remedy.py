@@ -235,7 +235,7 @@ class _Knowing(FlavorChooser):
         node_counts = self._node_counts(request)
         state = self.state
         holds = node_counts is not None and fits(state.free(), request.pods, node_counts)
-        if node_counts is None or not holds or not state.quota_fits(request):
+        if node_counts is None or not holds or not state.quota.fits(request):
             return super().fit(request)
         return Fit(request, Decision(Status.FOUND, node_counts), borrows(state, request))
 

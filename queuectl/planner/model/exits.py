@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from queuectl.planner.model.classes import Classes
+from queuectl.planner.problem.problem import most_pods_of_node
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.solver.solver import Model
 
@@ -94,21 +95,19 @@ class _Node:
     ) -> None:
         members = classes.members[node_class]
         vector, free = classes.pods[pod_class][0].vector, classes.free[:, members[0]]
+        columns = vector.nonzero()[0]
         self.size = len(members)
         self.leaving = {variable for terms in freed.values() for variable in terms}
-        self._resources = [
-            (int(vector[c]), int(free[c]), freed.get(c, {})) for c in vector.nonzero()[0].tolist()
-        ]
+        self._asked: list[int] = vector[columns].tolist()
+        self._resources = [(int(free[c]), freed.get(c, {})) for c in columns.tolist()]
 
     def holds(self, gone: Collection[int]) -> int:
         """Pods that fit once these gangs have left."""
-        return max(
-            0,
-            min(
-                (free + sum(terms.get(gang, 0) for gang in gone) // self.size) // asked
-                for asked, free, terms in self._resources
-            ),
-        )
+        free = [
+            there + sum(terms.get(gang, 0) for gang in gone) // self.size
+            for there, terms in self._resources
+        ]
+        return most_pods_of_node(free, self._asked)
 
     def without_one(self) -> Iterator[tuple[int, int]]:
         """Per gang, the pods that fit once all others have left."""

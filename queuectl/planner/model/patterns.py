@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from queuectl.planner.problem.problem import most_pods, most_pods_of_node
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.solver.solver import Model
 
@@ -56,7 +57,7 @@ def _fill_in_order(
         vector = vectors[k]
         asked = vector.nonzero()[0]
         there = left[asked]
-        fits = (np.maximum(there, 0) // vector[asked, None]).min(axis=0)
+        fits = np.broadcast_to(most_pods(left, vector, asked.tolist()), free.shape[1])
         tightest = _looseness(there, vector[asked]).argsort(kind="stable")
         room = fits[tightest].cumsum()
         if room[-1] < counts[k]:
@@ -112,7 +113,7 @@ def add_exact(model: Model, free: Ints, vectors: Sequence[Ints], totals: Sequenc
     for kind in range(kinds.shape[1]):
         nodes = np.flatnonzero(inverse == kind)
         there = tuple(int(v) for v in kinds[:, kind])
-        fits = tuple(min(m, _fits(there, v)) for m, v in zip(most, small, strict=True))
+        fits = tuple(min(m, most_pods_of_node(there, v)) for m, v in zip(most, small, strict=True))
         patterns = maximal_patterns(there, small, fits, MOST_PATTERNS)
         number += len(patterns or ())
         if patterns is None or number > MOST_PATTERNS:
@@ -137,10 +138,6 @@ def _effective(free: Ints, vectors: Ints) -> Ints:
                 )
                 np.minimum(effective[other], useful, out=effective[other])
     return effective
-
-
-def _fits(free: Sequence[int], vector: Sequence[int]) -> int:
-    return min(f // a for f, a in zip(free, vector, strict=True) if a)
 
 
 def _by_pattern(
@@ -175,7 +172,7 @@ def _per_node(
         there = [int(v) for v in rows[:, node]]
         variables = []
         for shape, vector in enumerate(vectors):
-            most = min(_fits(there, vector), model.bounds[totals[shape]][1])
+            most = min(most_pods_of_node(there, vector), model.bounds[totals[shape]][1])
             variables.append(model.var(0, most))
             supply[shape].append(variables[-1])
         for resource, amount in enumerate(there):
@@ -223,7 +220,7 @@ def _patterns(
     if at == len(vectors):
         yield chosen
         return
-    fits = min([most[at], *(f // a for f, a in zip(free, vectors[at], strict=True) if a)])
+    fits = min(most[at], most_pods_of_node(free, vectors[at]))
     last = at == len(vectors) - 1
     for count in range(fits, fits - 1 if last else -1, -1):
         left = [f - count * a for f, a in zip(free, vectors[at], strict=True)]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from queuectl.planner.placement.single import Capacity
 from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.shortage import Deficits
-from queuectl.planner.problem.problem import Shape, caps
+from queuectl.planner.problem.problem import Shape, caps, most_pods
 from queuectl.planner.problem.request import ANYWHERE, GangRequest
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
@@ -213,7 +213,7 @@ def deficit_of(part: Part, shape: Shape, free: Ints, table: CandidateTable) -> D
     rows = table.rows.select(delta[table.rows.node] > 0)
     rows = rows.select((rows.use[columns] > 0).sum(axis=0) > 0)
     ask, use = shape.vector[columns][:, None], rows.use[columns]
-    rest = ((after[columns][:, rows.node] - use) // ask).min(axis=0, initial=np.iinfo(np.int64).max)
+    rest = most_pods(after[:, rows.node] - rows.use, shape.vector, columns)
     without = np.clip(rest - cap[rows.node], 0, delta[rows.node])
     key = domain[rows.node] * max(table.size, 1) + rows.gang
     pairs, at = np.unique(key, return_inverse=True)

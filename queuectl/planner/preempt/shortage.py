@@ -195,7 +195,7 @@ def shortfall_of(state: State, request: GangRequest, queue: str) -> QuotaShortfa
     pool = use.pools.get(queue)
     path = pool.path if pool is not None else ()
     needs = dict(request.charges) if request.queue is not None else {}
-    borrows = state.may_borrow(request)
+    borrows = state.quota.may_borrow(request)
     rows = {row for row, _ in use.short(queue, needs, borrows=borrows)} if path else set()
     for pods in request.pods:
         rows |= {(flavor, resource) for resource, flavor in request.flavors[pods.podset].items()}
@@ -241,7 +241,7 @@ def entitled(state: State, request: GangRequest) -> bool:
     reclaims = policy.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
     if policy.preempts_to_borrow or (config.rules.fair_sharing and reclaims):
         return True
-    nominal = state.nominal(queue)
+    nominal = state.quota.nominal(queue)
     return all(
         need <= max(nominal.get(row, 0), use.left(queue, row))
         or use.reach(queue, row, need).parent is not None

@@ -7,9 +7,9 @@ use of gangs that stay where they were is carried over from the snapshot before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias, TypeVar, TypeVarTuple
+from typing import Any, Final, TypeAlias, TypeVar, TypeVarTuple
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from queuectl.planner.problem.usage import Slots, Usage, beside_strangers, usage
 from queuectl.planner.quota.tree import Pools, pools_of
 
 COMMON = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
+UNBOUNDED: Final = int(np.iinfo(np.int32).max)  # pods that ask for nothing, on a node
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
@@ -210,12 +211,29 @@ def caps(free: Ints, shape: Shape, nodes: Ints | None = None, eligible: Mask | N
     """
     if eligible is None:
         eligible = shape.eligible if nodes is None else shape.eligible[nodes]
+    return np.where(eligible, most_pods(free, shape.vector, shape.columns, nodes), 0)
+
+
+def most_pods(
+    free: Ints, vector: Ints, columns: Iterable[int], nodes: Ints | None = None
+) -> Ints | int:
+    """Pods that fit each node of a free matrix (R, N), one by one resource; at most ``UNBOUNDED``.
+
+    Args:
+        free: may be negative.
+        vector: what each pod asks for. Shape (R,).
+        columns: the resources of which it asks for anything.
+        nodes: count only these columns of ``free``.
+    """
     most: Ints | None = None
-    for column in shape.columns:
+    for column in columns:
         row = free[column] if nodes is None else free[column, nodes]
-        amount = shape.vector[column]
+        amount = vector[column]
         fits = row if amount == 1 else row // amount
         most = fits if most is None else np.minimum(most, fits)
-    if most is None:
-        most = np.full(len(eligible), np.iinfo(np.int32).max, dtype=np.int64)  # asks for nothing
-    return np.where(eligible, np.maximum(most, 0), 0)
+    return UNBOUNDED if most is None else np.maximum(most, 0)
+
+
+def most_pods_of_node(free: Sequence[int], vector: Sequence[int]) -> int:
+    """The same of one node, in integers of Python: a model asks this so often that arrays of one element are too slow."""
+    return max(0, min((f // a for f, a in zip(free, vector, strict=True) if a), default=UNBOUNDED))

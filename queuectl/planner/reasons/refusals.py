@@ -187,8 +187,8 @@ def _shorts(state: State, request: GangRequest) -> Iterator[_Short]:
     if request.queue is None:
         return
     pool = state.later.quota.pools[request.queue]
-    borrows = state.may_borrow(request)
-    for row, left in state.quota_short(request).items():
+    borrows = state.quota.may_borrow(request)
+    for row, left in state.quota.short(request).items():
         need, nominal = request.charges[row], pool.subtree.get(row, 0)
         used = max(
             use.of(request.queue, row) for use in (state.now.quota, state.later.quota)

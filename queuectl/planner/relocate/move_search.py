@@ -83,7 +83,7 @@ def find_room(
         candidates: gangs that may be moved.
         solver: limits and counters.
     """
-    if not state.quota_allows(request, state.later.quota) or not request.podset_groups:
+    if not state.quota.allows(request, state.later.quota) or not request.podset_groups:
         return None
     if not candidates.size or _more_than_free(state, request):
         return None

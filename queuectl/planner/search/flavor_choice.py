@@ -153,7 +153,7 @@ class FlavorChooser:
         """How far up its podsets borrow once these have left."""
         gone = {v.victim for v in victims}
         gangs = [g for g in self.problem.snapshot.admitted if g.workload.uid in gone]
-        with self.state.quota_without(gangs, self.state.now.quota, self.state.later.quota):
+        with self.state.quota.without(gangs, self.state.now.quota, self.state.later.quota):
             return borrows(self.state, request)
 
 

@@ -199,7 +199,7 @@ class _Search:
             self._unknown = Unknown()
             return False
         request = self._demand(counts)
-        if not state.quota_fits(request):
+        if not state.quota.fits(request):
             return False
         heights = borrows(state, request)
         if not borrowing and any(heights):
@@ -238,7 +238,7 @@ class _Search:
         What is too large for each flavor can still fit several of them later: then it waits, and that reason comes first.
         """
         most = list(self.most)
-        quota, _ = self._greatest(lambda c: self.by.state.quota_fits(self._demand(c)))
+        quota, _ = self._greatest(lambda c: self.by.state.quota.fits(self._demand(c)))
         code = Code.WAITING_FOR_QUOTA if quota is None else Code.TOPOLOGY_PLACEMENT_FAILED
         why = self._reason(code, most)
         if not whole or whole[0].code not in NEVER_FITS:
@@ -249,7 +249,7 @@ class _Search:
     def _fits_ever(self, counts: PodCounts) -> bool:
         """Whether so much of each portion fits the empty fleet and the unused quota."""
         request = self._demand(counts, lasting=True)
-        limits = self.by.state.quota_most(self.queue.name)
+        limits = self.by.state.quota.most(self.queue.name)
         if any(need > limits.get(row, 0) for row, need in request.charges.items()):
             return False
         aside = Solver(self.by.solver.limits, self.by.solver.stop)
