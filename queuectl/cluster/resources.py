@@ -2,7 +2,7 @@
 
 All Jobs are watched and unlabelled ones dropped after decoding. Two labels count (ours and Kueue's) and label selectors
 cannot be OR-ed; two watches per kind would make "what is not listed is gone" a statement about half a resource, while
-decoding a stranger's job costs some 30 µs.
+decoding an unlabelled job costs some 30 µs.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Capacity is counted from three disjoint parts, never from job status:
 
 - ``admitted``: committed slots of live attempts, whether or not their pods exist yet, and what an evicted gang still
   holds (``leaving``);
-- ``strangers``: every non-terminal pod that fills no such slot;
+- ``other_pods``: every non-terminal pod that fills no such slot;
 - leases of pending gangs: capacity freed for them, to be kept from others.
 """
 
@@ -170,7 +170,7 @@ class Snapshot:
     config: QueueConfig
     pending: tuple[Pending, ...] = ()
     admitted: tuple[Admitted, ...] = ()
-    strangers: Mapping[str, Resources] = field(default_factory=dict)
+    other_pods: Mapping[str, Resources] = field(default_factory=dict)
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # name -> labels
     limits: SolverLimits = SolverLimits()
     moved_work: Mapping[str, int] = field(default_factory=dict)

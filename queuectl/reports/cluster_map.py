@@ -100,7 +100,7 @@ def _spots(
                 free_gpus=round(weights.counted(free), _WHOLE),
                 fragmented=round(lost, _WHOLE),
                 tenants=tuple(sorted(tenants, key=lambda t: (-t.gpus, -t.pods, t.gang))),
-                others=snapshot.strangers.get(node.name, NOTHING),
+                others=snapshot.other_pods.get(node.name, NOTHING),
             )
         )
     return tuple(node_counts)

@@ -25,7 +25,7 @@ from queuectl.domain.workload import PodShape
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, index_of
 from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.problem.usage import beside_strangers, usage_of
+from queuectl.planner.problem.usage import beside_other_pods, usage_of
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -118,7 +118,7 @@ def shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:
 
 def left_on_nodes(snapshot: Snapshot, index: FleetIndex, cache: PlannerCache) -> Ints:
     """(R, N): what nobody holds on each node; never below 0."""
-    left: Ints = np.maximum(beside_strangers(usage_of(snapshot, cache).free, snapshot, index), 0)
+    left: Ints = np.maximum(beside_other_pods(usage_of(snapshot, cache).free, snapshot, index), 0)
     return left
 
 

@@ -70,7 +70,7 @@ class SnapshotBuilder:
             config=config,
             pending=tuple(self._pending(config, now)),
             admitted=tuple(self._admitted(config, now)),
-            strangers=self._usage.strangers,
+            other_pods=self._usage.other_pods,
             namespaces=self._namespaces,
             limits=limits,
             allowances=allowances(self._mirror, self._ledger),

@@ -1,8 +1,8 @@
 """Which pod counts where.
 
-A node's use is the committed slots of live attempts plus every non-terminal pod that fills no such slot: strangers, pods
+A node's use is the committed slots of live attempts plus every non-terminal pod that fills no such slot: pods of other owners, pods
 of older attempts, pods of evicted gangs. A slot is filled by one pod: of the pods of a gang on a node, those beyond its
-slots there count as strangers. A pinned pod counts on its node before it is bound; a gated pod without a pin counts nowhere.
+slots there count as other pods. A pinned pod counts on its node before it is bound; a gated pod without a pin counts nowhere.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ class Usage:
         self._counted: dict[str, tuple[str, Resources]] = {}
         self._seats: dict[tuple[str, str, str], _SlotClaims] = {}  # by owner, podset and node
         self._seated: dict[str, _SlotClaims] = {}  # by uid of the pod
-        self._strangers: dict[str, dict[str, int]] = {}
+        self._other_pods: dict[str, dict[str, int]] = {}
         self._names: dict[str, str] = {}
         self._fleet: object = None
 
     @property
-    def strangers(self) -> dict[str, Resources]:
-        """Node name -> use by strangers."""
-        return {node: Resources(use) for node, use in self._strangers.items() if any(use.values())}
+    def other_pods(self) -> dict[str, Resources]:
+        """Node name -> use by pods that fill no slot."""
+        return {node: Resources(use) for node, use in self._other_pods.items() if any(use.values())}
 
     def unmanaged(self, weights: GpuWeights) -> tuple[UnmanagedPod, ...]:
         """Pods of no job in a queue that hold GPUs, by namespace and name."""
@@ -158,7 +158,7 @@ class Usage:
         return changed
 
     def _charge(self, uid: str, new: tuple[str, Resources] | None) -> bool:
-        """Count a pod as a stranger where ``new`` says. Returns whether that is different from before."""
+        """Count a pod that fills no slot where ``new`` says. Returns whether that is different from before."""
         old = self._counted.pop(uid, None)
         if new is not None:
             self._counted[uid] = new
@@ -166,7 +166,7 @@ class Usage:
             return False
         for entry, sign in ((old, -1), (new, 1)):
             if entry is not None:
-                use = self._strangers.setdefault(entry[0], {})
+                use = self._other_pods.setdefault(entry[0], {})
                 for name, amount in entry[1].items():
                     use[name] = use.get(name, 0) + sign * amount
         return True

@@ -70,9 +70,11 @@ class ClusterConformance:
         assert all(node.node.ready for node in world.view.nodes.values())
 
     async def test_a_job_without_a_queue_is_not_ours(self, world: World) -> None:
-        stranger = await world.submit(batch_job("stranger", queue=None, namespace=world.namespace))
+        unlabelled = await world.submit(
+            batch_job("unlabelled", queue=None, namespace=world.namespace)
+        )
         await submitted(world, batch_job("ours", namespace=world.namespace))
-        assert stranger not in world.view.jobs
+        assert unlabelled not in world.view.jobs
 
     async def test_a_job_that_loses_its_queue_is_gone_for_us(self, world: World) -> None:
         document = batch_job("left", namespace=world.namespace)
@@ -83,9 +85,9 @@ class ClusterConformance:
         await world.cluster.patch_job("Job", job.namespace, job.name, patch)
         await world.until(lambda: job.uid not in world.view.jobs, "the job to be forgotten")
 
-    async def test_a_pod_of_a_stranger_is_seen(self, world: World) -> None:
-        uid = await world.submit(batch_job("stranger", queue=None, namespace=world.namespace))
-        await world.until(lambda: world.view.pods_of(uid), "the stranger's pod")
+    async def test_a_pod_of_an_unlabelled_job_is_seen(self, world: World) -> None:
+        uid = await world.submit(batch_job("unlabelled", queue=None, namespace=world.namespace))
+        await world.until(lambda: world.view.pods_of(uid), "the pod")
         assert world.view.pods_of(uid)[0].attempt == 0
 
     @BOTH_KINDS

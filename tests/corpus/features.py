@@ -97,7 +97,7 @@ def _of_scene(snapshot: Snapshot) -> Iterator[tuple[str, bool]]:
     yield "quota only", nodes == 0
     yield "500 nodes and more", nodes >= 500
     yield "5,000 nodes and more", nodes >= 5000
-    yield "unmanaged pods", bool(snapshot.strangers)
+    yield "unmanaged pods", bool(snapshot.other_pods)
     yield "ResourceQuota", bool(snapshot.allowances)
     yield "make room", snapshot.make_room is not None
     yield SHORT_SEARCH, snapshot.limits.deterministic_time < SolverLimits().deterministic_time / 10

@@ -187,7 +187,7 @@ def world(
     admitted: Sequence[Admitted] = (),
     *queues: ClusterQueue,
     flavors: Sequence[ResourceFlavor] | None = None,
-    strangers: Mapping[str, Resources] | None = None,
+    other_pods: Mapping[str, Resources] | None = None,
 ) -> Snapshot:
     """A snapshot; one ClusterQueue ``main`` with plenty of quota unless others are given."""
     entries = [p if isinstance(p, Pending) else Pending(p) for p in pending]
@@ -197,7 +197,7 @@ def world(
         config(*(queues or (queue(),)), flavors=flavors),
         tuple(entries),
         tuple(admitted),
-        strangers or {},
+        other_pods or {},
         {"team": {}},
     )
 

@@ -176,14 +176,14 @@ def snapshots(draw: st.DrawFn, gangs: int = 1, tenants: int = 6) -> Snapshot:
         for i in range(draw(st.integers(0, tenants)))
         if (a := draw(running(room, f"r{i}", flavor_of))) is not None
     ]
-    strangers = {}
+    other_pods = {}
     if draw(st.integers(0, 3)) == 0:
-        strangers = {
+        other_pods = {
             draw(st.sampled_from(fleet)).name: resources(gpu=draw(st.integers(1, 3)), pods=1)
         }
     pending = [draw(waiting(f"w{i}", fleet)) for i in range(gangs)]
     main = draw(queues([f.name for f in known]))
-    return world(fleet, pending, admitted, main, flavors=known, strangers=strangers)
+    return world(fleet, pending, admitted, main, flavors=known, other_pods=other_pods)
 
 
 @st.composite
@@ -262,9 +262,9 @@ def crowded(seed: int, *, mixed: bool = False) -> Snapshot:
         for i in range(rng.randint(6, 9))
         if (a := _squeezed_in(rng, room, f"r{i}", oldest)) is not None
     ]
-    strangers = {}
+    other_pods = {}
     if rng.random() < 0.3:
-        strangers = {
+        other_pods = {
             rng.choice(fleet).name: resources(gpu=rng.randint(1, 5), cpu=rng.randint(0, 9))
         }
     gpus = sum(a.workload.gpus for a in admitted)
@@ -291,7 +291,7 @@ def crowded(seed: int, *, mixed: bool = False) -> Snapshot:
         [gang("w0", *wanted, priority=rng.randint(2, 5))],
         admitted,
         queue(order=order, **limits),
-        strangers=strangers,
+        other_pods=other_pods,
     )
 
 

@@ -452,7 +452,7 @@ def take_what_a_lease_is_owed(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant
         others += [(waiting[a.uid].workload, a.placement) for a in plan.admitted if not a.repaired]
         for name, need in needs.items():
             used = [placement.use(gang).get(name) for gang, placement in others]
-            used.append(snapshot.strangers.get(name))
+            used.append(snapshot.other_pods.get(name))
             free = snapshot.fleet.by_name[name].allocatable[GPU]
             free -= sum(use[GPU] for use in used if use is not None)
             if 0 < need[GPU] <= free:

@@ -84,7 +84,7 @@ class Oracle:
 
     def _free(self, gangs: Sequence[tuple[Workload, Placement]]) -> dict[str, Amounts]:
         free = {n.name: dict(n.allocatable) for n in self.snapshot.fleet.nodes}
-        for name, used in self.snapshot.strangers.items():
+        for name, used in self.snapshot.other_pods.items():
             for resource, amount in used.items() if name in free else ():
                 free[name][resource] = free[name].get(resource, 0) - amount
         for workload, placement in gangs:

@@ -40,7 +40,7 @@ def fits_without(snapshot: Snapshot, dropped: Iterable[Limit]) -> bool:
     uid = pending.workload.uid
     podsets = pending.workload.podsets
     if Limit.RUNNING in limits:
-        snapshot = replace(snapshot, admitted=(), strangers={})
+        snapshot = replace(snapshot, admitted=(), other_pods={})
     if Limit.HEALTH in limits:
         every = tuple(n.name for n in snapshot.fleet.nodes)
         snapshot = HealNodes(uid, every).apply(snapshot)
@@ -80,11 +80,11 @@ def _in_pieces(snapshot: Snapshot) -> Snapshot:
     fleet = Fleet(
         tuple(sorted((_one(nodes, used) for nodes in merged.values()), key=lambda n: n.name))
     )
-    strangers: dict[str, Resources] = {}
-    for name, amount in snapshot.strangers.items():
-        strangers[into[name]] = strangers.get(into[name], NOTHING) + amount
+    other_pods: dict[str, Resources] = {}
+    for name, amount in snapshot.other_pods.items():
+        other_pods[into[name]] = other_pods.get(into[name], NOTHING) + amount
     admitted = tuple(_moved(a, into) for a in snapshot.admitted)
-    return replace(snapshot, fleet=fleet, strangers=strangers, admitted=admitted)
+    return replace(snapshot, fleet=fleet, other_pods=other_pods, admitted=admitted)
 
 
 def _alike(snapshot: Snapshot, node: Node) -> tuple[object, ...]:
@@ -95,7 +95,7 @@ def _alike(snapshot: Snapshot, node: Node) -> tuple[object, ...]:
 
 
 def _used(snapshot: Snapshot) -> Mapping[str, Resources]:
-    used = dict(snapshot.strangers)
+    used = dict(snapshot.other_pods)
     for gang in snapshot.admitted:
         for name, amount in gang.placement.use(gang.workload).items():
             used[name] = used.get(name, NOTHING) + amount

@@ -143,7 +143,7 @@ def test_two_views_of_free_capacity() -> None:
     nodes = [node("n0", gpu=8), node("n1", gpu=8)]
     stays = holding(gang("s", podset(gpu=2)), {"n0": 1})
     goes = holding(gang("g", podset(count=2, gpu=3)), {"n0": 1, "n1": 1}, leaving=True)
-    problem = survey(world(nodes, (), [stays, goes], strangers={"n1": resources(gpu=1)}))
+    problem = survey(world(nodes, (), [stays, goes], other_pods={"n1": resources(gpu=1)}))
     column = problem.resources.index(GPU)
     assert problem.now[column].tolist() == [3, 4]
     assert problem.later[column].tolist() == [6, 7]

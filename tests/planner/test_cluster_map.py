@@ -69,7 +69,7 @@ def test_each_gang_is_told_once_with_all_it_holds() -> None:
 
 
 def test_pods_of_no_gang_hold_what_they_hold() -> None:
-    cluster_map = cluster_map_of(seen(strangers={"a2": resources(gpu=3)}), {})
+    cluster_map = cluster_map_of(seen(other_pods={"a2": resources(gpu=3)}), {})
     assert occupancies(cluster_map)["a2"].free_gpus == 5
     assert occupancies(cluster_map)["a2"].others == resources(gpu=3)
 

@@ -43,8 +43,8 @@ def test_nodes_that_take_no_pods_do_not_count(ready: bool, cordoned: bool) -> No
     assert free_gpus(world(nodes))[FLAVOR].capacity == 8
 
 
-def test_strangers_hold_gpus_too() -> None:
-    found = free_gpus(world([node("a", gpu=8)], strangers={"a": resources(gpu=3)}))
+def test_other_pods_hold_gpus_too() -> None:
+    found = free_gpus(world([node("a", gpu=8)], other_pods={"a": resources(gpu=3)}))
     assert found[FLAVOR] == Free(8, 5, 0.0, 0)
 
 

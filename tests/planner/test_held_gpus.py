@@ -42,8 +42,8 @@ def test_a_gang_that_runs_in_part_is_moved_at_the_cost_of_what_it_holds() -> Non
     nodes = [node(f"{rack}-{i}", rack, gpu=8) for rack in ("r1", "r2") for i in range(2)]
     moving = replace(queue(), defragment=Defragment.EXECUTE, defragment_budget=10**9)
     blocked = gang("w0", podset("w", 2, gpu=8, required="rack"))
-    strangers = {"r2-0": nodes[2].allocatable}
-    snapshot = world(nodes, [blocked], [_in_part(3, "r1-0")], moving, strangers=strangers)
+    other_pods = {"r2-0": nodes[2].allocatable}
+    snapshot = world(nodes, [blocked], [_in_part(3, "r1-0")], moving, other_pods=other_pods)
     decided = plan(snapshot)
     assert [m.cost.gpus for m in decided.moved] == [8]
     assert not verify(snapshot, decided)

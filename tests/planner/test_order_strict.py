@@ -83,9 +83,9 @@ def test_it_lends_what_it_does_not_need(strategy: QueueingStrategy, starts: int)
         replace(queue("theirs", gpu=0), cohort="all"),
     ]
     others = [gang(f"t{i}", podset(gpu=1), queue="theirs", queued_at=1.0 + i) for i in range(5)]
-    stranger = {"n0": podset(gpu=1).shape.requests}
+    other = {"n0": podset(gpu=1).shape.requests}
     head = gang("m0", podset(gpu=2), queue="mine", priority=1)
-    snapshot = world(nodes, [head, *others], (), *queues, strangers=stranger)
+    snapshot = world(nodes, [head, *others], (), *queues, other_pods=other)
     assert len(started(snapshot)) == starts
 
 

@@ -69,7 +69,7 @@ def podset(count: int, cpu: int = 1, gpu: int = 0, name: str = "main", **asked: 
     return body | ({"topologyRequest": request} if request else {})
 
 
-def stranger(name: str, on: str, cpu: int, phase: str = "Running") -> Doc:
+def other_pod(name: str, on: str, cpu: int, phase: str = "Running") -> Doc:
     container = {"name": "c", "resources": {"requests": {"cpu": str(cpu)}}}
     return {
         "apiVersion": "v1",
@@ -172,7 +172,7 @@ CASES: list[Case] = [
         nodes({"b0-r0": (2, 2)}),
         [podset(3, required=RACK)],
         (1, 1, 2),
-        pods=[stranger("runs", "b0-r0-0", 1), stranger("ended", "b0-r0-1", 2, "Succeeded")],
+        pods=[other_pod("runs", "b0-r0-0", 1), other_pod("ended", "b0-r0-1", 2, "Succeeded")],
     ),
     Case(
         "nodes that are not ready offer nothing",

@@ -205,7 +205,7 @@ def test_an_expired_or_impossible_lease_is_planned_anew() -> None:
 def test_a_lease_whose_capacity_was_taken_from_outside_is_planned_anew() -> None:
     nodes = [node("a0", gpu=8), node("a1", gpu=8)]
     entry = leased(whole("g", priority=HIGH), "a1")
-    made = planned(world(nodes, [entry], strangers={"a1": resources(gpu=1)}))
+    made = planned(world(nodes, [entry], other_pods={"a1": resources(gpu=1)}))
     assert started(made) == {"g": (("a0", 1),)}
 
 
@@ -296,7 +296,7 @@ def test_a_lease_that_something_outside_keeps_from_its_room_is_owed_nothing() ->
     entry = leased(part("g", 4, priority=HIGH), "a0", victims=("gone",))
     small = part("small", 2)
     taken = {"a0": resources(gpu=2)}
-    snapshot = world([node("a0", gpu=8)], [entry, small], [goes("slow", 4)], strangers=taken)
+    snapshot = world([node("a0", gpu=8)], [entry, small], [goes("slow", 4)], other_pods=taken)
     assert set(started(planned(snapshot))) == {"small"}
 
 

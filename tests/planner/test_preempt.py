@@ -334,7 +334,7 @@ def test_an_idle_gang_goes_before_a_busy_one() -> None:
 def test_a_node_that_is_over_does_not_force_evictions_elsewhere() -> None:
     """The excess on a0 is nobody's business while the gang goes to b0."""
     running = [low("x", {"a0": 1}), low("y", {"b0": 1})]
-    snapshot = world(PAIR, [HIGH], running, strangers={"a0": resources(gpu=4)})
+    snapshot = world(PAIR, [HIGH], running, other_pods={"a0": resources(gpu=4)})
     assert evicted(only_answer(snapshot)) == {"y"}
 
 
@@ -345,7 +345,7 @@ def test_what_a_node_is_over_by_is_not_room_for_pods_of_several_shapes(
     nothing_greedy(monkeypatch)
     blocked = gang("high", podset("w", gpu=4), podset("l", gpu=1), priority=9)
     running = [low("x", {"a0": 1}), low("y", {"b0": 1}, started_at=0.0)]
-    answer = only_answer(world(PAIR, [blocked], running, strangers={"a0": resources(gpu=4)}))
+    answer = only_answer(world(PAIR, [blocked], running, other_pods={"a0": resources(gpu=4)}))
     assert evicted(answer) == {"y"}
     assert answer is not None
     assert answer.proof is Proof.OPTIMAL

@@ -71,11 +71,11 @@ def test_a_slice_on_one_node_moves_to_one_node() -> None:
     )
     half = {name: resources(gpu=4) for name in ("a2", "a3")}
     nodes = racks("a1", a=4)
-    assert planned(world(nodes, [], [gang_there], strangers=half)).evicted
-    made = planned(world(racks("a1", a=5), [], [gang_there], strangers=half))
+    assert planned(world(nodes, [], [gang_there], other_pods=half)).evicted
+    made = planned(world(racks("a1", a=5), [], [gang_there], other_pods=half))
     assert made.admitted[0].placement.podsets[0].nodes == (("a0", 2), ("a4", 2))
     low = holding(gang("low", podset(gpu=4)), {"a3": 1})
-    made = planned(world(nodes, [], [gang_there, low], strangers={"a2": resources(gpu=4)}))
+    made = planned(world(nodes, [], [gang_there, low], other_pods={"a2": resources(gpu=4)}))
     assert [p.victim for p in made.preempted] == ["low"]
 
 
@@ -99,7 +99,7 @@ def test_nested_slices_return_to_the_finest_domain_that_still_has_pods() -> None
     fleet = [replace(n, ready=n.name not in lost) for n in nodes]
     full = {"ps2": resources(gpu=8)}
     made = planned(
-        world(fleet, [], [broken(*sorted(lost), pods=pods, where=where)], strangers=full)
+        world(fleet, [], [broken(*sorted(lost), pods=pods, where=where)], other_pods=full)
     )
     (admission,) = made.admitted
     names = {name for name, _ in admission.placement.podsets[0].nodes}
@@ -141,7 +141,7 @@ def accident(rng: random.Random) -> Snapshot:
         for n in nodes
         if n.name not in lost or rng.random() < 0.7
     ]
-    return world(fleet, [], [there], strangers=taken)
+    return world(fleet, [], [there], other_pods=taken)
 
 
 def ways(snapshot: Snapshot) -> Iterator[Way]:

@@ -125,7 +125,7 @@ def test_the_measure(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "tenants", "strangers", "wholes"),
+    ("nodes", "tenants", "other_pods", "wholes"),
     [
         (rack("a", 1), [], {}, 1),
         (rack("a", 1), [], {"a0": resources(cpu=1)}, 1),
@@ -133,12 +133,12 @@ def test_the_measure(
         (rack("a", 1, cpu=4), [holding(gang("t", podset(cpu=1)), {"a0": 1})], {}, 0),
         ([node("a0", "a", gpu=8, ready=False)], [], {}, 0),
     ],
-    ids=["idle", "a log shipper", "a stranger's GPU", "a gang's cpu pod", "not ready"],
+    ids=["idle", "a log shipper", "another pod's GPU", "a gang's cpu pod", "not ready"],
 )
 def test_when_a_node_is_whole_and_free(
-    nodes: list[Node], tenants: list[Admitted], strangers: dict[str, Resources], wholes: int
+    nodes: list[Node], tenants: list[Admitted], other_pods: dict[str, Resources], wholes: int
 ) -> None:
-    problem = survey(world(nodes, (), tenants, strangers=strangers))
+    problem = survey(world(nodes, (), tenants, other_pods=other_pods))
     assert int(Wholes(problem).nodes.sum()) == wholes
 
 

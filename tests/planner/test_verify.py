@@ -188,7 +188,7 @@ ONE = gang("one", podset(gpu=8))
     [
         world(NODES, [ONE], [BUSY]),
         world(NODES, [ONE], [replace(BUSY, leaving=True)]),
-        world(NODES, [ONE], strangers={"a0": resources(gpu=1)}),
+        world(NODES, [ONE], other_pods={"a0": resources(gpu=1)}),
         world([node("a0", gpu=8, pods=0)], [ONE]),
     ],
     ids=["admitted", "leaving", "stranger", "pods"],
@@ -198,7 +198,7 @@ def test_what_is_taken_now_cannot_be_given(snapshot: Snapshot) -> None:
 
 
 def test_an_excess_from_outside_elsewhere_is_not_the_plans_doing() -> None:
-    snapshot = world(NODES, [ONE], [BUSY], strangers={"a0": resources(gpu=8)})
+    snapshot = world(NODES, [ONE], [BUSY], other_pods={"a0": resources(gpu=8)})
     assert not rules(snapshot, start(ONE, {"a1": 1}))
 
 
@@ -249,7 +249,7 @@ def test_quota_counts_leaving_gangs_now_and_leases_after() -> None:
             6,
             (),
             False,
-        ),  # a stranger's pods or a smaller node are in its way: it must wait for everybody
+        ),  # pods of others or a smaller node are in its way: it must wait for everybody
     ],
 )
 def test_what_the_victims_of_a_lease_have_left_is_its_own(

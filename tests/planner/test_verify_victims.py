@@ -83,7 +83,7 @@ def test_nobody_is_evicted_without_a_lease_that_names_him() -> None:
 
 def test_evicting_too_little_is_an_excess_after() -> None:
     snapshot, plan = evicting(victim(priority=4))
-    crowded = replace(snapshot, strangers={"a0": resources(gpu=1)})
+    crowded = replace(snapshot, other_pods={"a0": resources(gpu=1)})
     assert rules(crowded, plan) == {Rule.CAPACITY}
 
 

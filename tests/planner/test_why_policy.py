@@ -203,9 +203,9 @@ def test_a_gang_that_runs_in_part_frees_only_what_it_holds() -> None:
     running = replace(
         running, placement=replace(running.placement, podsets=(replace(part, pods=3),))
     )
-    strangers = {"n3": RACKS[3].allocatable}
+    other_pods = {"n3": RACKS[3].allocatable}
     closed = queue(within=WithinClusterQueue.NEVER)
-    snapshot = world(RACKS, [_blocked(1)], [running], closed, strangers=strangers)
+    snapshot = world(RACKS, [_blocked(1)], [running], closed, other_pods=other_pods)
     (way,) = _ways(snapshot)
     assert way.details["gpus"] == 24
     (end,) = [w for w in diagnose(snapshot, "w0").ways if w.remedy is Remedy.END_OTHERS]

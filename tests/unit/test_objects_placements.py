@@ -33,7 +33,7 @@ def free(given: SnapshotInput, rack: str) -> int:
     for gang in given.snapshot.admitted:
         used = gang.placement.use(gang.workload)
         total -= sum(amount[GPU] for name, amount in used.items() if name in nodes)
-    return total - sum(a[GPU] for name, a in given.snapshot.strangers.items() if name in nodes)
+    return total - sum(a[GPU] for name, a in given.snapshot.other_pods.items() if name in nodes)
 
 
 IN_R2: list[dict[str, Any]] = [
@@ -69,7 +69,7 @@ def test_an_admission_that_names_no_domain_uses_no_node() -> None:
 
 
 def test_nobody_sits_where_others_do() -> None:
-    """Stated hosts and strangers come first, wherever they stand in the file."""
+    """Stated hosts and other pods come first, wherever they stand in the file."""
     in_r1 = {"levels": [RACK], "domains": [{"values": ["r1"], "count": 2}]}
     for taken, left in (("r1-a", "r1-b"), ("r1-b", "r1-a")):
         given = load(workload(status=admission(**in_r1)), pod("stranger", taken))

@@ -1,4 +1,4 @@
-"""Files of ordinary objects to a Snapshot: what waits, what runs, what is a stranger, what counts once."""
+"""Files of ordinary objects to a Snapshot: what waits, what runs, what is another pod, what counts once."""
 
 from __future__ import annotations
 
@@ -480,7 +480,7 @@ def test_when_a_gang_was_preempted(
     assert gang.evictions == tuple(parse_time(at) for at in times)
 
 
-def test_pods_that_fill_slots_count_once_and_one_more_is_a_stranger() -> None:
+def test_pods_that_fill_slots_count_once_and_one_more_is_another_pod() -> None:
     owner = {
         "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": "job-1"}]
     }
@@ -492,7 +492,7 @@ def test_pods_that_fill_slots_count_once_and_one_more_is_a_stranger() -> None:
         pod("d", "r2-b", owner="job-1", gpus=2),
     )
     assert placed(given_) == (PodSetPlacement("main", (("r1-a", 2),), FLAVOR),)
-    assert given_.snapshot.strangers == {"r1-a": one_gpu_less(1), "r2-b": one_gpu_less(2)}
+    assert given_.snapshot.other_pods == {"r1-a": one_gpu_less(1), "r2-b": one_gpu_less(2)}
 
 
 @pytest.mark.parametrize(
@@ -509,7 +509,7 @@ def test_a_pod_of_another_namespace_fills_no_slot_whatever_it_says(claim: dict[s
         job(uid="job-1", suspend=False), forged, pod("a", "r1-b", owner="job-1"), pod("b", "r1-b", owner="job-1"),
     )  # fmt: skip
     assert placed(given_)[0].nodes == (("r1-b", 2),)
-    assert given_.snapshot.strangers == {"r1-a": one_gpu_less(8)}
+    assert given_.snapshot.other_pods == {"r1-a": one_gpu_less(8)}
 
 
 def test_a_job_and_its_workload_are_one_gang_under_the_jobs_name() -> None:
@@ -522,7 +522,7 @@ def test_a_job_and_its_workload_are_one_gang_under_the_jobs_name() -> None:
     (gang,) = given_.snapshot.admitted
     assert (gang.workload.kind, gang.workload.ref) == ("Job", "team-a/j")
     assert gang.started_at == 1787389200.0
-    assert given_.snapshot.strangers == {}
+    assert given_.snapshot.other_pods == {}
 
 
 def test_a_resumed_job_sits_where_its_pods_are_and_is_charged_their_flavor() -> None:
@@ -532,7 +532,7 @@ def test_a_resumed_job_sits_where_its_pods_are_and_is_charged_their_flavor() -> 
         pod("b", "r1-a", owner="job-1", metadata={"labels": {"batch.kubernetes.io/job-completion-index": "0"}}),
     )  # fmt: skip
     assert placed(given_) == (PodSetPlacement("main", (("r1-a", 1), ("r1-b", 1)), FLAVOR),)
-    assert given_.snapshot.strangers == {}
+    assert given_.snapshot.other_pods == {}
 
 
 def test_a_job_that_was_started_with_fewer_pods_holds_these_and_no_more() -> None:
@@ -576,21 +576,21 @@ def test_kueues_annotation_names_the_workload_of_a_pod() -> None:
         "labels": {"kueue.x-k8s.io/podset": "main"},
     }
     given_ = load(workload(status=on_hosts(r1_a=2)), pod("a", "r1-a", metadata=mark))
-    assert given_.snapshot.strangers == {}
+    assert given_.snapshot.other_pods == {}
 
 
 def test_a_pinned_pod_counts_before_it_is_bound_and_a_gated_one_does_not() -> None:
     pin = {"nodeSelector": {HOST: "r1-a"}}
     gate = {"schedulingGates": [{"name": "queuectl.dev/placement"}]}
     given_ = load(pod("a", None, spec=pin, gpus=1), pod("b", None, spec=pin | gate), pod("c", None))
-    assert given_.snapshot.strangers == {"r1-a": one_gpu_less(1)}
+    assert given_.snapshot.other_pods == {"r1-a": one_gpu_less(1)}
 
 
-def test_pods_of_waiting_gangs_and_of_nobody_are_strangers() -> None:
+def test_pods_of_waiting_gangs_and_of_no_job_are_other_pods() -> None:
     given_ = load(
         job(uid="job-1"), pod("a", "r1-a", owner="job-1", gpus=3), pod("b", "r1-a", gpus=1)
     )
-    assert given_.snapshot.strangers == {
+    assert given_.snapshot.other_pods == {
         "r1-a": Resources({"nvidia.com/gpu": 4, "pods": 2}),
     }
 
@@ -647,7 +647,7 @@ def test_finished_gangs_are_no_gangs() -> None:
         done, over, pod("a", "r1-a", metadata={"annotations": {"kueue.x-k8s.io/workload": "w"}})
     ).snapshot
     assert (snapshot.pending, snapshot.admitted) == ((), ())
-    assert set(snapshot.strangers) == {"r1-a"}
+    assert set(snapshot.other_pods) == {"r1-a"}
 
 
 def test_what_it_lost_last_time_is_what_it_says_itself() -> None:

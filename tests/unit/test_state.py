@@ -198,10 +198,10 @@ class TestMirror:
 
 class TestUsage:
     @pytest.mark.parametrize(
-        ("entry", "seen", "strangers"),
+        ("entry", "seen", "other_pods"),
         [
             pytest.param(LIVE, on("p", "n1"), {}, id="a pod in its slot is counted by the slot"),
-            pytest.param(LIVE, on("p", "n3"), {"n3"}, id="beside its slots it is a stranger"),
+            pytest.param(LIVE, on("p", "n3"), {"n3"}, id="beside its slots it is another pod"),
             pytest.param(LIVE, on("p", "n1", attempt=7), {"n1"}, id="so is one of another attempt"),
             pytest.param(ENTRY, on("p", "n1"), {"n1"}, id="and one of a waiting gang"),
             pytest.param(None, on("p", "n1", owner=""), {"n1"}, id="and a bare pod"),
@@ -218,37 +218,37 @@ class TestUsage:
         ],
     )  # fmt: skip
     def test_a_pod_counts_once(
-        self, entry: Entry | None, seen: PodRecord, strangers: set[str]
+        self, entry: Entry | None, seen: PodRecord, other_pods: set[str]
     ) -> None:
         world = World(*([entry] if entry else []), records=[RESUMED, seen])
-        assert set(world.freeze().strangers) == set(strangers)
+        assert set(world.freeze().other_pods) == set(other_pods)
 
     def test_a_slot_is_filled_by_one_pod(self) -> None:
         """Pods of the gang beyond its slots on a node use more than what was planned there."""
         seen = [RESUMED, on("p1", "n1"), on("p2", "n1"), on("p3", "n1")]
         world = World(LIVE, records=seen)
-        assert world.freeze().strangers == {"n1": SHAPE.requests * 2}
+        assert world.freeze().other_pods == {"n1": SHAPE.requests * 2}
         world.see(on("p1", "n1", version=6, terminating=True))
-        assert world.freeze().strangers == {"n1": SHAPE.requests * 2}
+        assert world.freeze().other_pods == {"n1": SHAPE.requests * 2}
         world.mirror.apply([Deleted("pods", "p1", 9)])
         world.usage.refresh(["p1"])
-        assert world.freeze().strangers == {"n1": SHAPE.requests}
+        assert world.freeze().other_pods == {"n1": SHAPE.requests}
         world.mirror.apply([Deleted("pods", "p3", 9)])
         world.usage.refresh(["p3"])
-        assert world.usage.strangers == {}
+        assert world.usage.other_pods == {}
 
     @pytest.mark.parametrize("forged", [{"namespace": "b"}, {"owner_kind": "PyTorchJob"}], ids=str)
-    def test_a_pod_that_only_names_the_uid_of_a_job_is_a_stranger(
+    def test_a_pod_that_only_names_the_uid_of_a_job_fills_no_slot(
         self, forged: dict[str, str]
     ) -> None:
         """Who creates a pod writes its owner reference; an owner is always in the namespace of what it owns."""
         claims = on("evil", "n1", **forged, requests=SHAPE.requests * 2, checkpoint_at=15.0)
         world = World(RUNNING, records=[RESUMED, *READY, claims])
-        assert world.freeze().strangers == {"n1": claims.requests}
+        assert world.freeze().other_pods == {"n1": claims.requests}
         assert world.look().changes == [], "the gang is not evicted for pods larger than asked"
         assert saved(world) is None
         evicting = World(replace(NOTIFIED, stop_at=None), records=[GONE, claims])
-        assert evicting.freeze().strangers == {"n1": claims.requests}
+        assert evicting.freeze().other_pods == {"n1": claims.requests}
         (drained,) = evicting.look().changes
         assert drained.after.state is State.PENDING, "it does not wait for that pod to go"
 
@@ -284,7 +284,7 @@ class TestUsage:
         world.freeze()
         world.mirror.apply([Deleted("pods", "p", 9)])
         world.usage.refresh(["p"])
-        assert world.usage.strangers == {}
+        assert world.usage.other_pods == {}
 
 
 RUNNING = replace(

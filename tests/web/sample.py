@@ -141,7 +141,7 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
         config,
         tuple(Pending(_workload(e.uid, e.namespace, e.name, e.pods, rng)) for e in waiting),
         tuple(running),
-        strangers={fleet.nodes[-1].name: Resources({GPU: 2, PODS: 1})},
+        other_pods={fleet.nodes[-1].name: Resources({GPU: 2, PODS: 1})},
         namespaces={f"team-{name}": {} for name in QUEUES},
     )
     diagnoser = FixedDiagnoser(_diagnosis())

@@ -73,7 +73,7 @@ class Assembly:
             config=self._queues,
             pending=tuple(self._pending(gang, i) for i, gang in enumerate(pending)),
             admitted=tuple(gang for gang in admitted if gang is not None),
-            strangers=slots.strangers,
+            other_pods=slots.other_pods,
             namespaces=self._namespaces(),
             allowances=self._allowances(gang for gang in admitted if gang is not None),
         )
@@ -133,7 +133,7 @@ class Assembly:
         if gang.error is not None:
             self._warn(gang, f"runs, but its request is not understood: {gang.error}")
             return False
-        # Resumed and in no queue: its pods are strangers.
+        # Resumed and in no queue: its pods are other pods.
         return bool(gang.assigned) or gang.queue is not None
 
     def _state(self, gang: Gang, slots: Slots) -> None:
@@ -180,8 +180,8 @@ class Assembly:
                     self._warn(gang, f"podset {podset.name}: {text}; assumed on {names}")
 
     def _used(self, running: list[Gang], slots: Slots) -> dict[str, Resources]:
-        """Of each node, by slots and strangers."""
-        used = dict(slots.strangers)
+        """Of each node, by slots and other pods."""
+        used = dict(slots.other_pods)
         for gang in running:
             for podset in gang.podsets:
                 for (name, node), count in slots.held[gang.uid].items():

@@ -34,7 +34,7 @@ _TERMS: Final = frozenset(
 )
 """Fields whose text means the same in every cluster."""
 _OF_PLACES: Final = frozenset(
-    {"fleet", "nodes", "labels", "strangers", "excluded", "lost", "requirements"}
+    {"fleet", "nodes", "labels", "other_pods", "excluded", "lost", "requirements"}
     | {"selector", "affinity", "taints", "tolerations", "node_labels", "node_taints"}
 )
 """Fields with nodes and values of labels."""
@@ -238,7 +238,7 @@ def _places(snapshot: Snapshot) -> Iterator[str]:
         yield node.name
         yield from node.labels.values()
         yield from (taint.value for taint in node.taints)
-    yield from snapshot.strangers
+    yield from snapshot.other_pods
     for labels in snapshot.namespaces.values():
         yield from labels.values()
     for flavor in snapshot.config.flavors.values():

@@ -1,6 +1,6 @@
-"""Pods of a file against the gangs of the same file: what fills a slot, what makes one, and what is a stranger.
+"""Pods of a file against the gangs of the same file: which fill a slot, which make one, and which are other pods.
 
-A gang's committed slots count once, whether its pods are in the file or not. A pod that fills no slot is a stranger on
+A gang's committed slots count once, whether its pods are in the file or not. A pod that fills no slot counts as another pod on
 its node. A running gang whose hosts nobody states gets its slots from its pods.
 """
 
@@ -107,14 +107,14 @@ class Slots:
 
     Attributes:
         held: gang uid to its slots, in placement order.
-        strangers: node name to what fills no slot there.
+        other_pods: node name to what fills no slot there.
     """
 
     fleet: Fleet
     held: dict[str, dict[Slot, int]] = field(default_factory=dict)
     _free: dict[str, Counter[Slot]] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
-    _strangers: dict[str, list[Resources]] = field(default_factory=dict)
+    _other_pods: dict[str, list[Resources]] = field(default_factory=dict)
 
     def state(self, gang: Gang, slots: Mapping[Slot, int]) -> None:
         """Slots that the gang's own document states."""
@@ -127,8 +127,8 @@ class Slots:
         self._open.add(gang.uid)
 
     @property
-    def strangers(self) -> dict[str, Resources]:
-        return {node: total(vectors) for node, vectors in sorted(self._strangers.items())}
+    def other_pods(self) -> dict[str, Resources]:
+        return {node: total(vectors) for node, vectors in sorted(self._other_pods.items())}
 
     def fill(self, pods: Iterable[GivenPod], owners: Owners) -> None:
         """Account for every pod that uses a node of the fleet."""
@@ -142,7 +142,7 @@ class Slots:
                 continue
             gang = owners.of(pod)
             if gang is None or not self._take(gang, pod, node):
-                self._strangers.setdefault(node, []).append(pod.record.requests)
+                self._other_pods.setdefault(node, []).append(pod.record.requests)
 
     def _take(self, gang: Gang, pod: GivenPod, node: str) -> bool:
         for podset in _podsets_of(pod, gang.podsets):

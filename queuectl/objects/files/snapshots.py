@@ -2,7 +2,7 @@
 
 What counts: Nodes; configuration; suspended jobs, labelled jobs as their users write them (no uid, creation time, status
 or pods) and Workloads without admission as pending gangs; Workloads with ``status.admission`` and resumed jobs with pods
-as running gangs; every other pod that uses a node as a stranger; ResourceQuotas, and LimitRanges for what templates leave
+as running gangs; every other pod that uses a node; ResourceQuotas, and LimitRanges for what templates leave
 out. A gang given in several forms counts once. Kinds nobody asks about are listed as ignored.
 """
 

@@ -39,7 +39,7 @@ class _Proved:
     """What one plan proved, and on what."""
 
     fleet: Fleet
-    strangers: Mapping[str, Resources]
+    other_pods: Mapping[str, Resources]
     allowances: Mapping[str, tuple[Allowance, ...]]
     running: Mapping[int, Any]  # what the gangs hold, by their ids; keeps them alive
     until: float | None  # from then on time alone may change the answer
@@ -48,7 +48,7 @@ class _Proved:
     def stands(self, snapshot: Snapshot) -> bool:
         """Whether all around the running gangs is as it was."""
         in_time = self.until is None or snapshot.now < self.until
-        around = (self.strangers, self.allowances) == (snapshot.strangers, snapshot.allowances)
+        around = (self.other_pods, self.allowances) == (snapshot.other_pods, snapshot.allowances)
         return in_time and around and self.fleet is snapshot.fleet
 
 
@@ -123,7 +123,7 @@ class Refutations:
             return
         proved = _Proved(
             fleet=snapshot.fleet,
-            strangers=snapshot.strangers,
+            other_pods=snapshot.other_pods,
             allowances=snapshot.allowances,
             running=problem.usage.entries,
             until=next_change(snapshot),

@@ -245,7 +245,7 @@ def ailment(ctx: Context, name: str) -> str:
 def _running(ctx: Context) -> _Said:
     gangs, leaving = len(ctx.snapshot.admitted), len(ctx.leaving)
     holders = [counted(gangs, "gang")] if gangs else []
-    holders += ["other pods"] if ctx.snapshot.strangers else []
+    holders += ["other pods"] if ctx.snapshot.other_pods else []
     verb = "holds" if holders == ["1 gang"] else "hold"
     text = f"what runs: {' and '.join(holders) or 'evicted gangs'} {verb}"
     details: dict[str, Any] = {"gangs": gangs, "leaving": leaving}

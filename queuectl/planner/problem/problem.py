@@ -19,7 +19,7 @@ from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, index_of
 from queuectl.planner.problem.topology import Ints, Mask
-from queuectl.planner.problem.usage import Slots, Usage, beside_strangers, usage_of
+from queuectl.planner.problem.usage import Slots, Usage, beside_other_pods, usage_of
 from queuectl.planner.quota.tree import Pools, pools_of
 
 COMMON = frozenset({CPU, MEMORY, PODS, "ephemeral-storage"})
@@ -174,9 +174,9 @@ def survey(snapshot: Snapshot, cache: PlannerCache | None = None) -> Problem:
     cache = cache or PlannerCache()
     index = index_of(snapshot.fleet, cache)
     usage = usage_of(snapshot, cache)
-    now = beside_strangers(usage.free, snapshot, index)
+    now = beside_other_pods(usage.free, snapshot, index)
     same = usage.later is usage.free
-    later = now if same else beside_strangers(usage.later, snapshot, index)
+    later = now if same else beside_other_pods(usage.later, snapshot, index)
     return Problem(snapshot, index, usage, now, later, cache)
 
 

@@ -75,12 +75,12 @@ def usage_of(snapshot: Snapshot, cache: PlannerCache) -> Usage:
     return cache.keep(snapshot.fleet, _advance(last, snapshot, index))
 
 
-def beside_strangers(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints:
+def beside_other_pods(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints:
     """What unmanaged pods leave of a matrix (R, N): the same one where there are none."""
-    if not snapshot.strangers:
+    if not snapshot.other_pods:
         return free
     left = free.copy()
-    for name, used in snapshot.strangers.items():
+    for name, used in snapshot.other_pods.items():
         at = index.position.get(name)
         if at is None:
             continue

@@ -1,6 +1,6 @@
 """No node over its allocatable, in both views of time.
 
-- *now*: allocatable less all admitted (leaving ones included) less strangers. Everything that starts must fit here.
+- *now*: allocatable less all admitted (leaving ones included) less other pods. Everything that starts must fit here.
 - *after*: the same less only those that stay. Everything that starts and every lease must fit here together.
 
 Only the nodes and resources the plan adds to are looked at: an excess from outside is not the plan's doing.
@@ -81,8 +81,8 @@ def add_gained(use: Use, claim: Claim) -> None:
 
 
 def held_of(books: Books, touched: set[str]) -> tuple[Use, Use]:
-    """What admitted gangs and strangers use of the touched nodes, now and after."""
-    now: Use = {name: dict(books.snapshot.strangers.get(name, {})) for name in touched}
+    """What admitted gangs and other pods use of the touched nodes, now and after."""
+    now: Use = {name: dict(books.snapshot.other_pods.get(name, {})) for name in touched}
     after: Use = {name: dict(row) for name, row in now.items()}
     repaired = {c.workload.uid for c in books.claims if c.running is not None}
     for gang in books.snapshot.admitted:

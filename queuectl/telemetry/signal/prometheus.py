@@ -123,14 +123,14 @@ class PrometheusSource:
             if _names_any((*others, *coarse_others), known):
                 self._labels, rows, coarse = other, others, coarse_others
         gpus = [_number(sample) for sample in await self._ask(dialect.gpus(window), at)]
-        strangers = await self._ask(self._raw.untrusted(), at)
+        untrusted = await self._ask(self._raw.untrusted(), at)
         return Sample(
             at=at,
             window=window,
             reach=window + dialect.smear,
             gpus=round(gpus[0]) if gpus and isfinite(gpus[0]) else 0,
             pods=tuple(self._uses(rows, coarse, window)),
-            untrusted=tuple(sorted(one.metric.get("job", "") for one in strangers)),
+            untrusted=tuple(sorted(one.metric.get("job", "") for one in untrusted)),
         )
 
     async def _dialect(self, at: float) -> Dialect:
