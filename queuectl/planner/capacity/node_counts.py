@@ -1,6 +1,6 @@
-"""Where pods of a gang stand: what that uses of each node, and whether it fits.
+"""How many pods of a gang are on which nodes: what they use there, and whether they fit.
 
-Functions on free matrices (R, N); who keeps them as the walk goes is :mod:`queuectl.planner.capacity.state`.
+Functions on free matrices (R, N); :mod:`queuectl.planner.capacity.state` keeps those of a cycle.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from queuectl.planner.problem.topology import Ints
 
 NodeCounts: TypeAlias = tuple[
     tuple[Ints, Ints], ...
-]  # per pods of the demand: node indexes, pods on each
+]  # per pods of the request: node indexes, pods on each
 
 
 @dataclass(eq=False, slots=True)
 class TentativeAdmission:
-    """A gang this plan starts (or repairs), where it stands at this point of the walk.
+    """A gang that this plan starts (or repairs), and where it is placed at this point of the cycle.
 
     Attributes:
         fixed: it takes the placement leased to it; later gangs cannot have it moved.
@@ -33,7 +33,7 @@ class TentativeAdmission:
     fixed: bool = False
 
     def per_podset_group(self) -> Iterator[tuple[PodSetGroup, NodeCounts]]:
-        """Each podset group of its demand with the spots of that podset group's pods."""
+        """Each podset group of its request with the node counts of that podset group's pods."""
         at = 0
         for podset_group in self.request.podset_groups:
             yield podset_group, self.node_counts[at : at + len(podset_group.pods)]
@@ -97,5 +97,5 @@ def fits(free: Ints, pods: tuple[Pods, ...], node_counts: NodeCounts) -> bool:
 
 
 def add_at(matrix: Ints, nodes: Ints, amounts: Ints) -> None:
-    """Add amounts (R, K) at node indexes (K,), of which some may be the same: they are distinct only per pods of a demand."""
+    """Add amounts (R, K) at node indexes (K,), of which some may be the same: they are distinct only per pods of a request."""
     np.add.at(matrix.T, nodes, amounts.T)

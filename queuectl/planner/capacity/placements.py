@@ -1,4 +1,4 @@
-"""Between spots (node indexes and counts) and placements (node names, in the order of ranks)."""
+"""Between node counts (node indexes, pods on each) and placements (node names, in the order of ranks)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def placement_of(
     Args:
         problem: of the snapshot.
         request: the gang under its flavors.
-        node_counts: where the pods of the demand go.
+        node_counts: where the pods of the request go.
         staying: podset to node to pods that stay where they are (a repair).
         before: the placement that is repaired.
     """
@@ -116,7 +116,7 @@ class _Order:
 def node_counts_of(
     problem: Problem, request: GangRequest, placement: Placement
 ) -> NodeCounts | None:
-    """The spots of a placement made earlier; None when it is not whole or on a node the gang may no longer use."""
+    """The node counts of a placement made earlier; None when it is not whole or on a node the gang may no longer use."""
     node_counts = []
     for pods in request.pods:
         placed = placement.of(request.pending.workload.podsets[pods.podset].name)

@@ -75,7 +75,7 @@ def _move(
     moved = 0
     for admission in movable:
         parts = [next(left)[1] for _ in admission.request.podset_groups]
-        node_counts: NodeCounts = tuple(spot for part in parts for spot in part)
+        node_counts: NodeCounts = tuple(pods for part in parts for pods in part)
         if any(new is not old for new, old in zip(node_counts, admission.node_counts, strict=True)):
             state.move(admission, node_counts)
             moved += 1
@@ -130,7 +130,7 @@ def _used_together(placed: Sequence[PlacedPodSetGroup]) -> list[int]:
         count
         for group, _ in placed
         for count in domain_counts(
-            group, tuple(spot for other, own in placed if other.tree is group.tree for spot in own)
+            group, tuple(pods for other, own in placed if other.tree is group.tree for pods in own)
         )
     ]
 

@@ -1,4 +1,4 @@
-"""Defragmentation as a part of the cycle: after the walk, room is made for one gang that topology alone keeps waiting.
+"""Defragmentation as a part of the cycle: after all gangs were considered, room is made for one gang that topology alone keeps waiting.
 
 At most one gang a cycle, and never while capacity is leased or somebody is leaving: the next look is at what came of it.
 Gangs move only where their ClusterQueue says ``Execute``, within what it allows moves to cost a day. Where one says
@@ -58,7 +58,7 @@ def defragment(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> Defragment
 
 
 def _under_way(cycle: AdmissionCycle) -> bool:
-    """Whether somebody leaves, or waits for capacity that is held for him."""
+    """Whether a gang leaves, or waits for capacity that is held for it."""
     return (
         any(True for _ in cycle.leases.held())
         or any(refusal.lease is not None for refusal in cycle.refused.values())
@@ -117,7 +117,7 @@ class Policy:
         return allowed
 
     def _lines(self, pending: Pending) -> dict[str, Place]:
-        """StrictFIFO ClusterQueue to the first place where somebody else waits: behind it nobody could start again."""
+        """StrictFIFO ClusterQueue to the first place where another gang waits: behind it no gang could start again."""
         lines: dict[str, Place] = {}
         snapshot = self.cycle.problem.snapshot
         for other in snapshot.pending:

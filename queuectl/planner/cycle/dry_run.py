@@ -36,7 +36,7 @@ def dry_run(
     Args:
         cycle: it is over.
         in_order: all pending gangs: priority, time queued, uid.
-        solver: another one than the walk's, which counts this work and what breaks in it.
+        solver: another one than the cycle's, which counts this work and what breaks in it.
     """
     if cycle.solver.ended() or not _somewhere(cycle):
         return

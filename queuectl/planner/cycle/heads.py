@@ -191,7 +191,7 @@ class HeadScheduler:
         released = self._cycle.state.quota.released
         if self._released < len(released):
             if self._refuted is not None:
-                self._refuted.stir(released[self._released :])
+                self._refuted.note_change(released[self._released :])
             self._ranking.freed(released[self._released :])
             self._released = len(released)
         if self._reopened != self._cycle.classes.reopened:

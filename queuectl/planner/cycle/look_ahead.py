@@ -3,7 +3,7 @@
 On a fleet that is nearly full every other gang starts only if some admitted before it move, and each would be a search of its
 own over the same gangs. So the first of these searches asks for a place for those behind it as well: all of whom counting
 does not say that they will find none. Each still gets its turn; what is found here is a place that is waiting for it, believed
-if it is free when its turn comes. Nobody is refused for want of one, so who starts is the same, found by fewer searches.
+if it is free when its turn comes. No gang is refused because it has none, so the same gangs start, after fewer searches.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FEWER: Final = (
 
 
 def look_ahead(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> None:
-    """Let a walk that has not begun do so."""
+    """Let a cycle that has not begun look ahead."""
     cycle.sizing.chooser = LookAhead(
         cycle.problem, cycle.state, cycle.solver, cycle=cycle, in_order=in_order
     )

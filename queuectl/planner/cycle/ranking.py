@@ -170,7 +170,7 @@ class _Entrant(Generic[R]):
 
     Attributes:
         pool: None at the top, where those without a parent meet, and for gangs without a ClusterQueue.
-        ranked: whose head it enters; None = nobody's.
+        ranked: whose head it enters; None = of no ClusterQueue.
         rows: flavors and resources that head asks.
         asked: by how much the use of this pool grows when that head starts.
         borrows: whether the head borrows, here or further down.

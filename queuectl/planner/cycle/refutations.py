@@ -54,20 +54,22 @@ class _Proved:
 
 @dataclass(eq=False, slots=True)
 class Refutations:
-    """Those of the last plan that still hold in this walk, and those of this walk for the next plan."""
+    """Those of the last plan that still hold in this cycle, and those of this cycle for the next plan."""
 
     cycle: AdmissionCycle
     _known: Mapping[ClassKey, _Why] = field(default_factory=dict)
     _kept: dict[ClassKey, _Why] = field(default_factory=dict)
     _changed: set[Pool | None] = field(default_factory=set)  # roots of trees, since the last plan
-    _stirred: set[Pool | None] = field(default_factory=set)  # likewise, by this walk or a lease
+    _changed_now: set[Pool | None] = field(
+        default_factory=set
+    )  # likewise, by this cycle or a lease
     _searched: tuple[ClassKey, int] | None = None  # whose turn it is, and solves so far
 
     def __post_init__(self) -> None:
         problem = self.cycle.problem
         last = problem.cache.get(problem.snapshot.config, _Proved)
         for _, request, _ in self.cycle.leases.held():
-            self.stir([request.queue])
+            self.note_change([request.queue])
         if last is None or problem.usage.broken or not last.stands(problem.snapshot):
             return
         self._known = last.why
@@ -80,9 +82,9 @@ class Refutations:
             self._changed.update(map(self._root, rows or [None]))
 
     def recall(self, pending: Pending, queue: ClusterQueue | None, kind: ClassKey) -> None:
-        """Tell the walk what is known of the gang whose turn it is."""
+        """Give the cycle what is known of the gang whose turn it is."""
         self._searched = None
-        if self._root(queue.name if queue is not None else None) in self._stirred:
+        if self._root(queue.name if queue is not None else None) in self._changed_now:
             return
         found = self.cycle.classes.of(pending, queue)
         if found.refusal is not None or self.cycle.over or not self._lasts(pending, queue, found):
@@ -98,27 +100,27 @@ class Refutations:
     def learn(self, pending: Pending, queue: ClusterQueue | None) -> None:
         """Its turn is over: store what was proved, if later cycles may rely on it."""
         root = self._root(queue.name if queue is not None else None)
-        if root in self._stirred:
+        if root in self._changed_now:
             return
         refusal = self.cycle.refused.get(pending.workload.uid)
         strict = queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO
         if refusal is None or refusal.lease is not None or strict:
-            self._stirred.add(root)
+            self._changed_now.add(root)
         elif self._searched is not None:
             kind, solves = self._searched
             why = self.cycle.classes.of(pending, queue).refusal
             if why is not None and self.cycle.solver.calls == solves:
                 self._kept[kind] = _who(self.cycle.problem, pending, queue), why
 
-    def stir(self, queues: Iterable[str | None]) -> None:
-        """What ClusterQueues, or gangs without one, hold is not what it was when the walk began."""
-        self._stirred.update(map(self._root, queues))
+    def note_change(self, queues: Iterable[str | None]) -> None:
+        """What ClusterQueues, or gangs without one, hold is not what it was when the cycle began."""
+        self._changed_now.update(map(self._root, queues))
 
     def keep(self) -> None:
-        """The walk is over."""
+        """Keep what was proved for the next plan, at the end of the cycle."""
         problem = self.cycle.problem
         snapshot = problem.snapshot
-        if problem.usage.broken:  # repairs look for room beside the walk, and give way to it
+        if problem.usage.broken:  # repairs look for room beside the cycle, and give way to it
             problem.cache.drop(snapshot.config, _Proved)
             return
         proved = _Proved(
@@ -132,7 +134,7 @@ class Refutations:
         problem.cache.keep(snapshot.config, proved)
 
     def _lasts(self, pending: Pending, queue: ClusterQueue | None, found: GangClass) -> bool:
-        """Whether what is proved of it now is proved on what stood when the walk began.
+        """Whether what is proved of it now is proved on what was held when the cycle began.
 
         Not where others are in line before it, nor of a gang that may take the part of its pods that a ResourceQuota or
         its user's cap lets in.
@@ -142,7 +144,7 @@ class Refutations:
         caps = queue is not None and queue.max_per_user
         if (caps or self.cycle.problem.snapshot.allowances) and shrinks(pending.workload):
             return False
-        return not self._among(self._stirred, queue, found)
+        return not self._among(self._changed_now, queue, found)
 
     def _among(self, trees: set[Pool | None], queue: ClusterQueue | None, found: GangClass) -> bool:
         """Whether one of these trees has a say in what is proved of such a gang."""

@@ -24,15 +24,15 @@ from queuectl.planner.search.gang_classes import Candidate
 
 
 class Repairs:
-    """The repairs of one walk.
+    """The repairs of one cycle.
 
     Attributes:
         repaired: those whose lost pods move now, in the order they were looked at.
     """
 
     def __init__(self, cycle: AdmissionCycle) -> None:
-        """Repair every broken gang; from here on the walk may have repairs undone."""
-        self._walk = cycle
+        """Repair every broken gang; from here on the cycle can undo repairs."""
+        self._cycle = cycle
         self._done: dict[str, Repaired | Awaiting] = {}
         self._again: list[Admitted] = []
         self._repair(cycle.problem.usage.broken)
@@ -46,10 +46,10 @@ class Repairs:
     def resume(self) -> None:
         """Repair on what is left the gangs that gave way to the one looked at last."""
         again, self._again = self._again, []
-        self._repair([g for g in again if g.workload.uid not in self._walk.state.gone])
+        self._repair([g for g in again if g.workload.uid not in self._cycle.state.gone])
 
     def _repair(self, broken: Sequence[Admitted]) -> None:
-        cycle = self._walk
+        cycle = self._cycle
         for gang in repair_order(broken):
             done = repair(cycle.problem, cycle.state, gang, cycle.solver)
             if done is None:
@@ -62,16 +62,16 @@ class Repairs:
     def _tell(self, uid: str, done: Repaired | Awaiting) -> None:
         self._done[uid] = done
         if isinstance(done, Awaiting):
-            self._walk.preempted.extend(done.victims)
-            self._walk.unproved |= done.proof is not Proof.OPTIMAL
-            self._walk.waiting_repairs.append(done.refusal(self._walk.problem))
+            self._cycle.preempted.extend(done.victims)
+            self._cycle.unproved |= done.proof is not Proof.OPTIMAL
+            self._cycle.waiting_repairs.append(done.refusal(self._cycle.problem))
 
     def _without_repairs(self, gang: Candidate, refuted: Refuted) -> Outcome:
         """What a gang gets that was refuted beside the repairs."""
         yielding = self._evictable(gang)
         if not yielding:
             return refuted
-        cycle = self._walk
+        cycle = self._cycle
         undone = {uid: self._done[uid] for uid in yielding}
         for done in undone.values():
             done.undo(cycle.state)
@@ -92,7 +92,7 @@ class Repairs:
         return refuted
 
     def _forget(self, undone: dict[str, Repaired | Awaiting]) -> None:
-        cycle = self._walk
+        cycle = self._cycle
         cycle.preempted[:] = [p for p in cycle.preempted if p.preemptor not in undone]
         cycle.waiting_repairs[:] = [
             refusal for refusal in cycle.waiting_repairs if refusal.uid not in undone
@@ -103,9 +103,9 @@ class Repairs:
     def _evictable(self, candidate: Candidate) -> list[str]:
         """Of the repaired gangs, those that policy lets this one evict."""
         pending, queue = candidate.pending, candidate.queue
-        if queue is None or not may_evict(self._walk.problem, pending.workload, queue):
+        if queue is None or not may_evict(self._cycle.problem, pending.workload, queue):
             return []
-        state = self._walk.state
+        state = self._cycle.state
         mine = self._done.keys() & state.gone
         state.gone -= mine
         legal: set[str] = set()

@@ -115,7 +115,7 @@ def per_request(
 
 
 def _joined(parts: Sequence[NodeCounts]) -> NodeCounts:
-    return tuple(spot for part in parts for spot in part)
+    return tuple(pods for part in parts for pods in part)
 
 
 def _inside(podset_group: PodSetGroup, domain: int) -> Mask | None:

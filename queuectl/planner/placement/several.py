@@ -26,7 +26,7 @@ from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSet
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
 CapsOf: TypeAlias = Callable[[Shape], Ints]
-Spot: TypeAlias = tuple[Ints, Ints]  # node indexes, pods on each
+PodsPerNode: TypeAlias = tuple[Ints, Ints]  # node indexes, pods on each
 
 
 def exact(request: GangRequest) -> bool:
@@ -188,7 +188,7 @@ class _Scratch:
             placed[number] = found
             if len(placed) < len(order):
                 self._take(podset_groups[number].pods, found)
-        return tuple(spot for number in range(len(order)) for spot in placed[number])
+        return tuple(counts for number in range(len(order)) for counts in placed[number])
 
     def together(
         self, podset_groups: Sequence[PodSetGroup], level: int, within: Mask | None
@@ -227,15 +227,17 @@ class _Scratch:
     def _at(self, podset_group: PodSetGroup, level: int, within: Mask | None) -> NodeCounts | None:
         tree, pods, bundle = podset_group.tree, podset_group.pods, podset_group.bundle
         if bundle is not None and level == tree.depth:
-            spot = self._podset(tree, level, bundle, within)
-            return None if spot is None else tuple((spot[0], np.array([p.count])) for p in pods)
+            counts = self._podset(tree, level, bundle, within)
+            return None if counts is None else tuple((counts[0], np.array([p.count])) for p in pods)
         if len(pods) == 1:
-            spot = self._podset(tree, level, pods[0], within)
-            return None if spot is None else (spot,)
+            counts = self._podset(tree, level, pods[0], within)
+            return None if counts is None else (counts,)
         parts = [PodSetGroup(tree, (p,), required=level) for p in pods]
         return self.together(parts, level, within)
 
-    def _podset(self, tree: Tree, level: int, pods: Pods, within: Mask | None) -> Spot | None:
+    def _podset(
+        self, tree: Tree, level: int, pods: Pods, within: Mask | None
+    ) -> PodsPerNode | None:
         """Pods alike in one domain of a level: on nodes near first, then in domains near, the finest first."""
         fits = _inside(self.caps_of(pods.shape), within)
         for close in self._widening(tree):
@@ -243,7 +245,7 @@ class _Scratch:
             if int(close_fits.sum()) >= pods.count:
                 found = _filled(Capacity(tree, close_fits, pods.slices), level, pods)
                 if found is not None:
-                    return self._filled_up(tree, level, pods, fits, _spot(tree, found))
+                    return self._filled_up(tree, level, pods, fits, _pods_per_node(tree, found))
         return None
 
     def _widening(self, tree: Tree) -> Iterator[Mask | None]:
@@ -257,7 +259,9 @@ class _Scratch:
                 yield used[row]
         yield None
 
-    def _filled_up(self, tree: Tree, level: int, pods: Pods, fits: Ints, alone: Spot) -> Spot:
+    def _filled_up(
+        self, tree: Tree, level: int, pods: Pods, fits: Ints, alone: PodsPerNode
+    ) -> PodsPerNode:
         """``alone``, or what fills up the nodes near first: whichever takes fewer other nodes."""
         if self.near is None or pods.slices or pods.balanced:
             return alone
@@ -272,7 +276,7 @@ class _Scratch:
         added = Capacity(tree, np.where(self.near, 0, fits)).anywhere(rest)
         if added is None or len(added[1]) >= np.count_nonzero(~self.near[nodes]):
             return alone
-        more, counts = _spot(tree, added)
+        more, counts = _pods_per_node(tree, added)
         return np.concatenate([filled, more]), np.concatenate([fits[filled], counts])
 
 
@@ -298,7 +302,7 @@ def _filled(capacity: Capacity, level: int, pods: Pods) -> Filled | None:
     return capacity.anywhere(count) if level == ANYWHERE else capacity.best_domain(level, count)
 
 
-def _spot(tree: Tree, found: Filled) -> Spot:
+def _pods_per_node(tree: Tree, found: Filled) -> PodsPerNode:
     """Node indexes and pods of what :mod:`queuectl.planner.placement.single` found."""
     positions = np.array([at for at, _ in found[1]], dtype=np.int64)
     return tree.order[positions], np.array([count for _, count in found[1]], dtype=np.int64)

@@ -127,7 +127,7 @@ class Capacity(Counts):
             for c, s in zip(chosen, shares, strict=True)
         ]
         score = tuple(map(sum, zip(*(score for score, _ in parts), strict=True)))
-        return score, [spot for _, part in parts for spot in part]
+        return score, [pods for _, part in parts for pods in part]
 
 
 def _first(filled: Filled) -> Score:

@@ -60,7 +60,7 @@ class Victims:
     Attributes:
         victims: gangs to evict, with costs; by priority, then uid. Empty with another proof than UNDECIDED: none has to
             leave, the gang fits once those already leaving have left.
-        node_counts: where the gang runs then, per pods of the demand; empty when undecided or quota only.
+        node_counts: where the gang runs then, per pods of the request; empty when undecided or quota only.
         proof: OPTIMAL (no legal set is cheaper), FEASIBLE (a limit ended the search; after the set the gang fits, and
             after none of its parts was it found to) or UNDECIDED (a limit ended it without a set).
     """

@@ -2,7 +2,7 @@
 
 By the first (:class:`Reclaim`), each ClusterQueue of a victim uses more than its own until its last victim leaves. By the second
 (:class:`Fair`), there is an order in which each exit passes a strategy at its turn. Shares are compared at the two members of the
-lowest common pool, one with the preemptor below it (its demand counted in), one with the victim. By ``LessThanOrEqualToFinalShare``
+lowest common pool, one with the preemptor below it (its request counted in), one with the victim. By ``LessThanOrEqualToFinalShare``
 the preemptor's share is at most what the victim's is after the exit; by ``LessThanInitialShare`` it is less than what that is before.
 And the victim's queue, and every pool up to the common one, must borrow something until then. A preemptor whose queue stays within its nominal quota needs no comparison.
 
@@ -124,7 +124,7 @@ class Fair(Order):
     """The strategies in force, first to last.
 
     Attributes:
-        use: what is used, the preemptor's demand counted in.
+        use: what is used, the preemptor's request counted in.
         unordered: candidates that shares say nothing of.
         unbound: the preemptor's queue stays within its nominal quota of what it contends for.
     """

@@ -190,7 +190,7 @@ def _keeps(pool: Pool, row: FlavorResource) -> bool:
 
 
 def shortfall_of(state: State, request: GangRequest, queue: str) -> QuotaShortfall:
-    """What a demand contends for, with a ClusterQueue's name to be used where it is charged nothing (a repair)."""
+    """What a request contends for, with a ClusterQueue's name to be used where it is charged nothing (a repair)."""
     use = state.later.quota
     pool = use.pools.get(queue)
     path = pool.path if pool is not None else ()
@@ -228,7 +228,7 @@ def borrows(state: State, request: GangRequest) -> Heights:
 
 
 def entitled(state: State, request: GangRequest) -> bool:
-    """Whether what a demand lacks of quota is its ClusterQueue's to take from running gangs.
+    """Whether what a request lacks of quota is its ClusterQueue's to take from running gangs.
 
     Kueue's rule: what fits the queue's own nominal quota, or that of a cohort below the root, is; more than that only
     where the queue may preempt to borrow, or where shares decide.

@@ -1,4 +1,4 @@
-"""Why a gang does not start, in numbers and in a sentence, as the walk finds it.
+"""Why a gang does not start, in numbers and in a sentence, as the cycle finds it.
 
 What would let it start is worked out on demand, off the admission path: :mod:`queuectl.planner.explain`.
 """
@@ -56,7 +56,7 @@ def never_fits(state: State, request: GangRequest) -> Reason:
     """No placement even if every node were healthy and empty.
 
     Args:
-        state: of the walk.
+        state: of the cycle.
         request: built with ``lasting`` nodes.
     """
     empty = state.problem.index.allocatable

@@ -50,7 +50,7 @@ class MoveCandidates:
     pods: Ints
     limits: tuple[Limit, ...]
     costs: tuple[Cost, ...]
-    _demands: dict[int, GangRequest] = field(default_factory=dict)
+    _requests: dict[int, GangRequest] = field(default_factory=dict)
     _settled: dict[int, bool] = field(default_factory=dict)
 
     @property
@@ -72,14 +72,14 @@ class MoveCandidates:
 
     def request(self, number: int) -> GangRequest:
         """What a gang asks of its new place."""
-        if number not in self._demands:
+        if number not in self._requests:
             gang = self.table.gangs[number]
             workload, problem = gang.workload, self.state.problem
             queue = problem.snapshot.queue_of(workload)
             flavors = tuple(dict(placed.flavors) for placed in gang.placement.podsets)
             asking = as_placed(Pending(workload), gang.placement)
-            self._demands[number] = request_of(problem, asking, queue, flavors)
-        return self._demands[number]
+            self._requests[number] = request_of(problem, asking, queue, flavors)
+        return self._requests[number]
 
     def settled(self, number: int, solver: Solver) -> bool:
         """Whether a gang could be placed on exactly what it holds: then moving it never takes room from others."""

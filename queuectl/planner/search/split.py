@@ -198,7 +198,7 @@ class _Search:
         if solver.stop.stopped:
             self._unknown = Unknown()
             return False
-        request = self._demand(counts)
+        request = self._request(counts)
         if not state.quota.fits(request):
             return False
         heights = borrows(state, request)
@@ -212,7 +212,7 @@ class _Search:
             self._unknown = Unknown(decision.alarm)
         return False
 
-    def _demand(self, counts: PodCounts, *, lasting: bool = False) -> GangRequest:
+    def _request(self, counts: PodCounts, *, lasting: bool = False) -> GangRequest:
         """What the gang asks when it is split so: a part for each portion that has pods."""
         config = self.by.problem.snapshot.config
         workload = self.pending.workload
@@ -238,7 +238,7 @@ class _Search:
         What is too large for each flavor can still fit several of them later: then it waits, and that reason comes first.
         """
         most = list(self.most)
-        quota, _ = self._greatest(lambda c: self.by.state.quota.fits(self._demand(c)))
+        quota, _ = self._greatest(lambda c: self.by.state.quota.fits(self._request(c)))
         code = Code.WAITING_FOR_QUOTA if quota is None else Code.TOPOLOGY_PLACEMENT_FAILED
         why = self._reason(code, most)
         if not whole or whole[0].code not in NEVER_FITS:
@@ -248,7 +248,7 @@ class _Search:
 
     def _fits_ever(self, counts: PodCounts) -> bool:
         """Whether so much of each portion fits the empty fleet and the unused quota."""
-        request = self._demand(counts, lasting=True)
+        request = self._request(counts, lasting=True)
         limits = self.by.state.quota.most(self.queue.name)
         if any(need > limits.get(row, 0) for row, need in request.charges.items()):
             return False
