@@ -84,4 +84,4 @@ def test_nodes_of_no_use_to_a_gang_can_be_left_out(snapshot: Snapshot, data: st.
         node_counts = find(request, after, partial(caps, after))
         useful = search.useful(search.deficits, WHOLE)
         stage = stage_of(request, free, table, useful)
-        assert stage.fits(table.mask(gone)) is (node_counts is not None)
+        assert stage.holds(stage.after(table.mask(gone))) is (node_counts is not None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -128,7 +129,7 @@ def _alike(request: GangRequest, free: Ints, nodes: Ints, rows: Rows) -> Ints:
     return marks
 
 
-@dataclass(frozen=True, eq=False, slots=True)
+@dataclass(frozen=True, eq=False)
 class Stage:
     """The n nodes that the gang could use, cut out of the fleet, in topology order: trying victims touches no others.
 
@@ -144,9 +145,26 @@ class Stage:
     free: Ints
     table: CandidateTable
 
-    def fits(self, victims: Mask) -> bool:
-        """Whether a placement is found once these candidates (C,) have left; no proves nothing."""
-        free, request = self._after(victims), self.request
+    @cached_property
+    def _first_row(self) -> Ints:
+        """Where the rows of each candidate begin, and where the last ones end. Shape (C + 1,)."""
+        return np.searchsorted(self.table.rows.gang, np.arange(self.table.size + 1))
+
+    def after(self, victims: Mask) -> Ints:
+        """(R, n) free once these candidates (C,) have left."""
+        return self.free + self.table.freed(len(self.nodes), victims)
+
+    def without(self, free: Ints, gangs: Iterable[int]) -> Ints:
+        """(R, n) what is left of a free matrix when these candidates do not leave after all."""
+        left, rows = free.copy(), self.table.rows
+        for gang in gangs:
+            own = slice(self._first_row[gang], self._first_row[gang + 1])
+            left[:, rows.node[own]] -= rows.use[:, own]
+        return left
+
+    def holds(self, free: Ints) -> bool:
+        """Whether a placement is found on a free matrix (R, n); no proves nothing."""
+        request = self.request
         if refuted_by_sums(request, free):
             return False
         if exact(request) and not any(pods.slices for pods in request.pods):
@@ -155,20 +173,15 @@ class Stage:
 
     def place(self, victims: Mask) -> NodeCounts | None:
         """Where the gang runs then, drawn together, by nodes of the fleet; None when nothing is found."""
-        free = self._after(victims)
+        free = self.after(victims)
         found = find(self.request, free, lambda shape: caps(free, shape))
         return None if found is None else on_fleet(self.nodes, found)
 
     def decide(self, victims: Mask, solver: Solver) -> tuple[Status, NodeCounts | None]:
         """Whether the gang fits then, by the model, and where by nodes of the fleet."""
-        made = arrange(
-            (), [self.request], self._after(victims), solver, self.request.pending.budget
-        )
+        made = arrange((), [self.request], self.after(victims), solver, self.request.pending.budget)
         found = made.status is Status.FOUND
         return made.status, on_fleet(self.nodes, made.new[0]) if found else None
-
-    def _after(self, victims: Mask) -> Ints:
-        return self.free + self.table.freed(len(self.nodes), victims)
 
 
 def stage_of(request: GangRequest, free: Ints, table: CandidateTable, useful: Mask) -> Stage:

@@ -98,11 +98,11 @@ class Search:
                 if self._beaten(max(floor, alone), goal):
                     break
                 places = self._places(scope, goal)
-                if any(self._beaten(part.floor, goal) for part in places.values()):
-                    continue
-                if not earlier and (number or places):
+                least = max((part.floor for part in places.values()), default=floor)
+                if not earlier and (number or places) and not self._beaten(least, goal):
                     self._greedy(scope, goal, places)
-                self._solve(scope, goal, earlier, places)
+                if not self._beaten(least, goal):
+                    self._solve(scope, goal, earlier, places)
             if self.found.victims is None:
                 break
             earlier.append((goal, self._value(goal, self.found.victims)))
@@ -217,12 +217,15 @@ class Search:
     def _pruned(self, victims: frozenset[int], scope: int, goal: Goal) -> frozenset[int]:
         """Without those that turn out not to be needed, dearest first: many at once, then ever fewer, at last one by one."""
         order = sorted(victims, key=lambda g: (-int(goal.weight[g]), g))
+        stage = self._stage(scope)
+        free = stage.after(self.table.mask(victims))
         chunk = max(1, len(order) // 2)
         while True:
             for at in range(0, len(order), chunk):
-                fewer = victims - frozenset(order[at : at + chunk])
-                if len(fewer) < len(victims) and self._enough(fewer, scope):
-                    victims = fewer
+                stay = order[at : at + chunk]
+                fewer = victims.difference(stay)
+                if self.terms.admit(fewer) and stage.holds(left := stage.without(free, stay)):
+                    victims, free = fewer, left
             if chunk == 1:
                 return victims
             chunk //= 2
@@ -233,7 +236,8 @@ class Search:
         return self.terms.admit(victims) and self._fits(victims, scope)
 
     def _fits(self, victims: Iterable[int], scope: int) -> bool:
-        return self._stage(scope).fits(self.table.mask(victims))
+        stage = self._stage(scope)
+        return stage.holds(stage.after(self.table.mask(victims)))
 
     def _place(self, victims: frozenset[int], scope: int) -> NodeCounts | None:
         """Where the gang is found to fit then."""
