@@ -16,7 +16,7 @@ from queuectl.planner.explain.context import context_of
 from queuectl.planner.explain.others_leave import table_without
 from queuectl.planner.explain.relaxation import as_it_is, requests
 from queuectl.planner.placement import feasible as deciding
-from queuectl.planner.placement.feasible import decide
+from queuectl.planner.placement.feasible import decide, fits_apart, place
 from queuectl.planner.placement.several import find
 from queuectl.planner.plan_cycle import begin, turns
 from queuectl.planner.preempt.legality import EvictionConstraints
@@ -85,3 +85,43 @@ def test_nodes_of_no_use_to_a_gang_can_be_left_out(snapshot: Snapshot, data: st.
         useful = search.useful(search.deficits, WHOLE)
         stage = stage_of(request, free, table, useful)
         assert stage.holds(stage.after(table.mask(gone))) is (node_counts is not None)
+
+
+@_SLOW
+@given(st.integers(0, 2**32).map(lambda seed: crowded(seed, mixed=True)) | contested())
+def test_a_quick_yes_to_a_gang_alone_is_true(snapshot: Snapshot) -> None:
+    """On the empty fleet, on what is free, and on what others leave: the solver finds a place wherever the quick look does."""
+    problem = survey(snapshot)
+    prepared = begin(problem)
+    state = prepared.cycle.state
+    for pending in turns(prepared):
+        turn = context_of(prepared.cycle, pending)
+        for request in requests(turn, as_it_is(turn)):
+            for free in (problem.index.allocatable, state.free(), state.later.free):
+                if fits_apart(request, free):
+                    solver = Solver(snapshot.limits)
+                    assert place(request, free, solver).status is Status.FOUND
+
+
+@pytest.mark.parametrize(
+    ("racks", "said"),
+    [
+        pytest.param((3,), True, id="each shape has nodes of its own"),
+        pytest.param((2,), False, id="they would have to share a node"),
+        pytest.param((2, 2), False, id="the rack would have to be left"),
+        pytest.param((2, 3), True, id="the larger rack has room"),
+    ],
+)
+def test_the_quick_yes_needs_nodes_for_each_shape_in_one_domain(
+    racks: tuple[int, ...], said: bool
+) -> None:
+    fleet = [
+        node(f"r{rack}-{i}", f"r{rack}", gpu=8)
+        for rack, nodes in enumerate(racks)
+        for i in range(nodes)
+    ]
+    pods = (podset("a", 2, group="g", gpu=8, required="rack"), podset("b", 1, group="g", gpu=4))
+    prepared = begin(survey(world(fleet, [gang("w", *pods)])))
+    turn = context_of(prepared.cycle, next(turns(prepared)))
+    (request,) = requests(turn, as_it_is(turn))
+    assert fits_apart(request, prepared.cycle.state.free()) is said

@@ -59,6 +59,28 @@ def place(request: GangRequest, free: Ints, solver: Solver) -> Decision:
     return _ask_solver((), request, free, solver)
 
 
+def fits_apart(request: GangRequest, free: Ints) -> bool:
+    """Whether a gang fits with pods of one shape alone on each node: a quick yes; no says nothing."""
+    unused = np.ones(free.shape[1], dtype=np.bool_)
+    for group in request.podset_groups:
+        if group.sliced:
+            return False
+        fits = np.stack([caps(free, pods.shape) for pods in group.asked])
+        nodes: Mask = (fits > 0).all(axis=0) & unused
+        if not group.on_one_node and group.required != ANYWHERE:
+            roomiest = np.argmax(group.tree.sums(group.required, nodes.astype(np.int64)))
+            nodes &= group.tree.domain[group.required] == roomiest
+        these = np.flatnonzero(nodes)
+        if not len(these):
+            return False
+        least = fits[:, these].min(axis=1).tolist()
+        needed = sum(-(-p.count // most) for p, most in zip(group.asked, least, strict=True))
+        if needed > len(these):
+            return False
+        unused[these[:needed]] = False
+    return True
+
+
 def decide(
     state: State, request: GangRequest, solver: Solver, *, opening: Opening | None = None
 ) -> Decision:

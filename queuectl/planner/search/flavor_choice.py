@@ -21,7 +21,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import NEVER_FITS, SHOWN_FIRST, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity.state import State
-from queuectl.planner.placement.feasible import Decision, decide, place
+from queuectl.planner.placement.feasible import Decision, decide, fits_apart, place
 from queuectl.planner.preempt.candidates import EvictionScope, any_yields
 from queuectl.planner.preempt.find import Victims, find_victims
 from queuectl.planner.preempt.shortage import Heights, borrows, entitled
@@ -122,17 +122,20 @@ class FlavorChooser:
         asked = (request.pending.workload.podsets, self.problem.snapshot.config)
         if not request.podset_groups or self.problem.index.fits_empty(asked, request.flavors):
             return None
+        if fits_apart(request, self.problem.index.allocatable):
+            self.problem.index.note_fits_empty(asked, request.flavors)
+            return None
         lasting = request_of(self.problem, request.pending, queue, request.flavors, lasting=True)
         known = self.problem.index.never
         key = lasting.signature()
         if key not in known:
             # Counted apart: whether it is known already depends on the cycles before, the plan must not.
             aside = Solver(self.solver.limits, self.solver.stop)
-            decision = place(lasting, self.problem.index.allocatable, aside)
+            status = place(lasting, self.problem.index.allocatable, aside).status
             self.solver.cut |= aside.cut
-            if decision.status not in (Status.FOUND, Status.REFUTED):
+            if status not in (Status.FOUND, Status.REFUTED):
                 return None
-            known[key] = decision.status is Status.REFUTED
+            known[key] = status is Status.REFUTED
         if known[key]:
             return refusals.never_fits(self.state, lasting)
         self.problem.index.note_fits_empty(asked, request.flavors)
