@@ -102,11 +102,11 @@ def moves_since(seconds: float) -> Select[Any]:
 async def spent_on_moves(connection: AsyncConnection) -> tuple[MigrationCost, ...]:
     """What moving gangs cost in the last day by the server's clock, and a little before: ours may differ."""
     rows = await connection.execute(moves_since(DAY + _CLOCKS_APART))
-    told = (
+    costs = (
         MigrationCost.from_reason(row.at, Reason(Code(row.code), row.message, row.details))
         for row in rows
     )
-    return tuple(spent for spent in told if spent is not None)
+    return tuple(spent for spent in costs if spent is not None)
 
 
 async def rows_of(connection: AsyncConnection, statement: Select[Any]) -> tuple[Entry, ...]:

@@ -125,7 +125,7 @@ async def open_stream(opened: Stream) -> AsyncIterator[Callable[[], Awaitable[li
     try:
         yield more
     finally:
-        await received.aclose()  # type: ignore[attr-defined]
+        await received.aclose()  # type: ignore[attr-defined]  # an async generator behind the interface
 
 
 async def take(more: Callable[[], Awaitable[list[Heard]]], count: int) -> list[Heard]:
@@ -198,7 +198,7 @@ async def test_all_streams_live_from_one_reader(store: AnyStore, writer: Writer)
         for text in await asyncio.gather(*waiting):
             assert [heard.name for heard in blocks(text)] == ["a"]
         for each in received:
-            await each.aclose()  # type: ignore[attr-defined]
+            await each.aclose()  # type: ignore[attr-defined]  # an async generator behind the interface
     assert reads == 1
 
 

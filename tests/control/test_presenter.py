@@ -18,8 +18,8 @@ from tests.support.jobs import batch_job
 FASTER = 10_000.0  # Events a second
 
 
-def told(changes: Iterable[EntryChange], cluster: FakeCluster) -> list[str]:
-    """Reasons of the Events on a job to which all of this happened before the first word was written."""
+def published(changes: Iterable[EntryChange], cluster: FakeCluster) -> list[str]:
+    """Reasons of the Events on a job to which all of this happened before the first Event was written."""
     tell(changes, cluster)
     return [event.reason for event in cluster.events]
 
@@ -44,16 +44,16 @@ def lived(*events: Event) -> tuple[list[EntryChange], FakeCluster]:
 
 
 def test_of_what_it_waited_for_and_how_it_began_only_the_newest_word_is_told() -> None:
-    assert told(*lived(*LIVES["pending"], *LIVES["running"])) == ["PodsReady"]
+    assert published(*lived(*LIVES["pending"], *LIVES["running"])) == ["PodsReady"]
 
 
 def test_why_it_was_evicted_is_told_though_it_is_queued_again_by_then() -> None:
-    assert told(*lived(*LIVES["requeued"])) == ["Queued", "Preempted"]
+    assert published(*lived(*LIVES["requeued"])) == ["Queued", "Preempted"]
 
 
 def test_a_warning_takes_no_news_away_and_is_not_taken_away() -> None:
     warned = NoteAdded(Reason(Code.IDLE_GPUS, "does nothing"))
-    assert told(*lived(*LIVES["running"], warned)) == ["PodsReady", "IdleGPUs"]
+    assert published(*lived(*LIVES["running"], warned)) == ["PodsReady", "IdleGPUs"]
 
 
 NAMING = "behind team-a/secret and default/mine; runs pytorch/pytorch"

@@ -264,7 +264,7 @@ MEASURED = st.one_of(
 
 
 @dataclass
-class Told:
+class Recorded:
     """Every look, by whom it was known, and until when everything was accounted for by whom: all that a split goes by."""
 
     samples: list[tuple[int, GangUse]] = field(default_factory=list)
@@ -314,7 +314,9 @@ class Told:
             found["idle"] += amount if sample.state is UseState.IDLE else 0.0
 
 
-def looked(world: World, told: Told, states: list[tuple[UseState, float | None] | None]) -> None:
+def looked(
+    world: World, recorded: Recorded, states: list[tuple[UseState, float | None] | None]
+) -> None:
     """A look at those that hold GPUs now; of some of them nothing is said."""
     uses = {}
     for who, seen in enumerate(states):
@@ -325,7 +327,7 @@ def looked(world: World, told: Told, states: list[tuple[UseState, float | None] 
                 entry.uid, entry.attempt, state, 0.0, world.now, used, 1.0, ""
             )
     world.samples.note(uses, world.now)
-    told.samples += [(world.epoch, use) for use in uses.values()]
+    recorded.samples += [(world.epoch, use) for use in uses.values()]
 
 
 @settings(
@@ -339,7 +341,7 @@ async def test_used_and_idle_are_those_of_every_look_whatever_dies_in_between(
 ):
     """Starts, evictions, looks and entries at any times; leaders die, and with them what they had seen and not written."""
     await empty(database_url)
-    world, told = World(store, Lives(f"looks{next(RUNS)}")), Told()
+    world, recorded = World(store, Lives(f"looks{next(RUNS)}")), Recorded()
     await world.lead()
     for what, detail, span in [*acts, ("account", "", 1.0)]:
         world.now += span
@@ -347,16 +349,16 @@ async def test_used_and_idle_are_those_of_every_look_whatever_dies_in_between(
             case "step":
                 await world.step(detail, 0.0)  # type: ignore[arg-type]  # CHOICES
             case "look":
-                looked(world, told, detail)  # type: ignore[arg-type]  # LOOKS
+                looked(world, recorded, detail)  # type: ignore[arg-type]  # LOOKS
             case "account":
                 await world.account(str(detail))
                 if detail != "before":
-                    told.entries.append((world.now, world.epoch))
+                    recorded.entries.append((world.now, world.epoch))
             case _:
                 await world.lead()
     period = Period.around(world.now - 1e6, world.now + 1e6)
     report = await store.usage.report(period, Grouping.parse("cohort"))
-    expected = told.split(world.sums, world.now)
+    expected = recorded.split(world.sums, world.now)
     for name in ("used", "idle", "stuck", "unknown"):
         total = sum(getattr(row.amounts, name) for row in report.rows)
         assert total == pytest.approx(expected[name], abs=1e-3), name

@@ -135,12 +135,12 @@ class MemoryStore:
         database = await self._reach()
         live = (e for e in database.entries.values() if e.state is not State.FINISHED)
         documents = tuple(d.document for _, d in sorted(database.documents.items()))
-        told = (MigrationCost.from_reason(line.at, line.reason) for line in database.history)
+        costs = (MigrationCost.from_reason(line.at, line.reason) for line in database.history)
         return Loaded(
             tuple(sorted(live, key=lambda e: e.uid)),
             documents,
             database.revision,
-            tuple(spent for spent in told if spent is not None),
+            tuple(spent for spent in costs if spent is not None),
             await self.past_use(),
         )
 

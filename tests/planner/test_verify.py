@@ -249,7 +249,7 @@ def test_quota_counts_leaving_gangs_now_and_leases_after() -> None:
             6,
             (),
             False,
-        ),  # pods of others or a smaller node are in its way: it must wait for everybody
+        ),  # pods of others or a smaller node are in its way: it must wait until every gang has left
     ],
 )
 def test_what_the_victims_of_a_lease_have_left_is_its_own(

@@ -514,12 +514,12 @@ async def test_only_what_one_may_do_is_offered_and_the_rest_refused(
 ):
     sent = text_of(sample.database.documents[QUEUE].document).replace("LowerPriority", "Never")
     version = str(sample.database.documents[QUEUE].version)
-    async with talking_to(command_service(sample, *rights)) as somebody:
-        text = (await somebody.get(PAGE)).text
+    async with talking_to(command_service(sample, *rights)) as visitor:
+        text = (await visitor.get(PAGE)).text
         fields = {"of": "clusterqueues/vision", "version": version, "text": sent}
-        check = await somebody.post(f"{CHECK}?of=clusterqueues/vision", data=fields)
-        apply = await somebody.post(PAGE, data={**fields, "do": "apply"})
-        delete = await somebody.post(PAGE, data={"version": version, "do": "delete"})
+        check = await visitor.post(f"{CHECK}?of=clusterqueues/vision", data=fields)
+        apply = await visitor.post(PAGE, data={**fields, "do": "apply"})
+        delete = await visitor.post(PAGE, data={"version": version, "do": "delete"})
     writes, deletes = "write" in offered, "delete" in offered
     assert ("<textarea" in text) is writes
     assert ("you may read it, not change it" in text) is not writes
