@@ -10,7 +10,7 @@ Capacity is counted from three disjoint parts, never from job status:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from queuectl.domain.fleet import Fleet
@@ -182,3 +182,7 @@ class Snapshot:
     def queue_of(self, workload: Workload) -> ClusterQueue | None:
         """The ClusterQueue of a workload; None when its LocalQueue or ClusterQueue does not exist."""
         return self.config.cluster_queue_of(workload.namespace, workload.queue)
+
+    def admitted_of(self, uids: Collection[str]) -> list[Admitted]:
+        """The admitted gangs with one of these uids, in the order of ``admitted``."""
+        return [gang for gang in self.admitted if gang.workload.uid in uids]

@@ -33,6 +33,7 @@ from queuectl.planner.capacity.node_counts import (
 from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.queue_order import QueueOrder, barred, place
+from queuectl.planner.problem.flavors import flavors_of
 from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, request_of
@@ -273,7 +274,7 @@ def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _Standing
     pending = as_placed(pending, lease.placement)
     workload = pending.workload
     placed = [p for s in workload.podsets if (p := lease.placement.of(s.name)) is not None]
-    flavors = tuple(dict(p.flavors) for p in placed)
+    flavors = flavors_of(workload, lease.placement)
     known = problem.snapshot.config.flavors
     if len(placed) < len(workload.podsets) or any(
         name not in known for row in flavors for name in row.values()

@@ -11,19 +11,16 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from queuectl.domain.fleet import NodeRules, Toleration
-from queuectl.domain.quantity import total
 from queuectl.planner.capacity.node_counts import NodeCounts
 from queuectl.planner.placement.measure import PlacedPodSetGroup, domain_counts
 from queuectl.planner.placement.several import levels_to_try
-from queuectl.planner.problem.problem import Problem, Shape
-from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup
+from queuectl.planner.problem.problem import Problem
+from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup, as_one_pod
 from queuectl.planner.problem.topology import Ints
 
 Content: TypeAlias = tuple[int, ...]  # pods of each podset of the podset group in one bundle
 
 _OWN_KEYS: Final = 1 << 40  # shape keys of scattered podset groups, apart from those of the problem
-_ANY_NODE: Final = NodeRules(tolerations=(Toleration(operator="Exists"),))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -96,7 +93,8 @@ def bundle(problem: Problem, number: int, placed: PlacedPodSetGroup) -> Bundles:
         level = ANYWHERE  # a single bundle needs no more than a node
     pods, where = [], []
     for at, (content, nodes) in enumerate(sorted(nodes_with.items(), reverse=True)):
-        shape = _shape(problem, podset_group, content)
+        inside = zip(podset_group.pods, content, strict=True)
+        shape = as_one_pod(problem, [(p.shape, count) for p, count in inside if count])
         if used[-2:-1] > (1,):
             shape = replace(shape, key=_OWN_KEYS + (number << 16) + at)
         pods.append(Pods(at, len(nodes), shape))
@@ -115,13 +113,3 @@ def _contents(node_counts: NodeCounts) -> dict[Content, list[int]]:
     for node in sorted(per_node):
         found.setdefault(tuple(per_node[node]), []).append(node)
     return found
-
-
-def _shape(problem: Problem, podset_group: PodSetGroup, content: Content) -> Shape:
-    """All pods of one bundle as one pod; equal for equal bundles."""
-    inside = [
-        (p.shape, count) for p, count in zip(podset_group.pods, content, strict=True) if count
-    ]
-    requests = total(shape.requests * count for shape, count in inside)
-    eligible = np.logical_and.reduce([shape.eligible for shape, _ in inside])
-    return problem.shape(requests, _ANY_NODE, frozenset(), eligible, lasting=True)

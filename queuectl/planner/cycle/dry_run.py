@@ -97,8 +97,7 @@ def _open_choices(
 def _hold(cycle: AdmissionCycle, cleared: FitsAfterEviction) -> None:
     """From here on its victims count as leaving, and what they free as promised."""
     request, node_counts = cleared.request, cleared.victims.node_counts
-    leaving = {victim.victim for victim in cleared.victims.victims}
-    gangs = [g for g in cycle.problem.snapshot.admitted if g.workload.uid in leaving]
+    gangs = cycle.problem.snapshot.admitted_of({v.victim for v in cleared.victims.victims})
     victims = reservations.awaited(cycle.state, request, node_counts, gangs)
     for gang in gangs:
         cycle.state.evict(gang)

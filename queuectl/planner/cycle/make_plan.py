@@ -24,6 +24,7 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.model.counts import Counts
 from queuectl.planner.order.queue_order import place
 from queuectl.planner.placement.several import levels_to_try
+from queuectl.planner.problem.flavors import flavors_of
 from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup, request_of
@@ -126,8 +127,7 @@ def _on_nodes(placement: Placement) -> bool:
 
 def _uneven(problem: Problem, workload: Workload, placement: Placement) -> Iterator[str]:
     pending = as_placed(Pending(workload), placement)
-    placed = [placement.of(podset.name) for podset in workload.podsets]
-    flavors = tuple(dict(p.flavors) if p is not None else {} for p in placed)
+    flavors = flavors_of(workload, placement)
     request = request_of(problem, pending, None, flavors, lasting=True)
     for podset_group in request.podset_groups:
         rows = {

@@ -219,8 +219,8 @@ def _in_words(ctx: Context, change: Change) -> tuple[str, list[dict[str, Any]]]:
             text = f"lift the protection of gangs of ClusterQueue {queue}"
             return text, row(queue, "protection", None)
         case MakePreemptible(uids):
-            named = [gang for gang in ctx.snapshot.admitted if gang.workload.uid in uids]
-            queues = sorted({queue.name for queue in map(ctx.queue_of, named) if queue is not None})
+            named = map(ctx.queue_of, ctx.snapshot.admitted_of(uids))
+            queues = sorted({queue.name for queue in named if queue is not None})
             policy = f"set preemptionOptOut of ClusterQueue {some(queues)} to {OptOut.NEVER}"
             refs = [ctx.refs[uid] for uid in uids]
             rows = [{"workload": ref, "field": "preemptible", "value": True} for ref in refs]

@@ -229,8 +229,8 @@ def _held_in(state: State) -> Holdings:
 def _evicted(cycle: AdmissionCycle) -> list[Admitted]:
     """Running gangs that this cycle evicts for those before."""
     gone = {v.victim for v in cycle.preempted} | {e.uid for e in cycle.evicted}
-    admitted = cycle.problem.snapshot.admitted if gone else ()
-    return [gang for gang in admitted if gang.workload.uid in gone and not gang.leaving]
+    evicted = cycle.problem.snapshot.admitted_of(gone) if gone else ()
+    return [gang for gang in evicted if not gang.leaving]
 
 
 def _head(cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue | None) -> Workload | None:

@@ -267,6 +267,10 @@ class ModelBuilder:
         free = self.classes.free[:, self.classes.members[node_class]]
         self.patterns[node_class] = add_exact(self.model, free, vectors, totals)
 
+    def left(self, values: Sequence[int]) -> frozenset[int]:
+        """The gangs that leave in a solution."""
+        return frozenset(gang for gang, variable in self.exits.items() if values[variable])
+
     # Objective.
 
     def minimize(self, layers: Sequence[Layer]) -> None:

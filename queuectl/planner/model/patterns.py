@@ -57,7 +57,7 @@ def _fill_in_order(
         vector = vectors[k]
         asked = vector.nonzero()[0]
         there = left[asked]
-        fits = np.broadcast_to(most_pods(left, vector, asked.tolist()), free.shape[1])
+        fits = most_pods(left, vector, asked.tolist())
         tightest = _looseness(there, vector[asked]).argsort(kind="stable")
         room = fits[tightest].cumsum()
         if room[-1] < counts[k]:

@@ -290,5 +290,5 @@ class EvictionConstraints:
 
 def apply(cut: Cut, building: VictimModel) -> None:
     """Add a row to a model; gangs it leaves out stay."""
-    known = {building.of[g]: c for g, c in cut[0].items() if g in building.of}
+    known = {building.exits[g]: c for g, c in cut[0].items() if g in building.exits}
     building.model.at_most(list(known), list(known.values()), cut[1])

@@ -34,7 +34,7 @@ class VictimModel:
 
     Attributes:
         gangs: candidate numbers, in the order of their variables.
-        of: candidate to the variable that says whether it is evicted.
+        exits: candidate to the variable that says whether it is evicted.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class VictimModel:
         groups = request.podset_groups
         classes = Classes(groups, free, nodes, free + rows.sums(free.shape[1]), marks)
         exits = Exits(gangs, rows.gang, rows.node, rows.use, [STAYS] * len(groups))
-        built = ModelBuilder(classes, exits=exits)
-        self.model, self.of = built.model, built.exits
+        self.built = ModelBuilder(classes, exits=exits)
+        self.model, self.exits = self.built.model, self.built.exits
 
     def any_of(self, gangs: Sequence[int]) -> int:
         """A variable that is 1 if any of these candidates leaves."""
         if len(gangs) == 1:
-            return self.of[gangs[0]]
+            return self.exits[gangs[0]]
         leaves = self.model.var(0, 1)
         for g in gangs:
-            self.model.at_most([self.of[g], leaves], [1, -1], 0)
+            self.model.at_most([self.exits[g], leaves], [1, -1], 0)
         return leaves
 
     def free_quota(self, deficits: Iterable[tuple[int, np.ndarray]]) -> None:
@@ -80,7 +80,7 @@ class VictimModel:
         for amount, frees in deficits:
             able = [g for g in self.gangs if frees[g] > 0]
             coeffs = [int(frees[g]) for g in able]
-            self.model.row([self.of[g] for g in able], coeffs, amount, sum(coeffs))
+            self.model.row([self.exits[g] for g in able], coeffs, amount, sum(coeffs))
 
     def aim(self, goal: Goal, most: int | None, earlier: Iterable[tuple[Goal, int]]) -> None:
         """Minimise ``goal``, at most ``most``; keep what earlier goals reached."""
@@ -95,7 +95,7 @@ class VictimModel:
             self.model.row(variables, coeffs, 0, value)
 
     def _terms(self, goal: Goal, highest: int) -> tuple[list[int], list[int]]:
-        variables = [self.of[g] for g in self.gangs]
+        variables = [self.exits[g] for g in self.gangs]
         coeffs = [int(goal.weight[g]) for g in self.gangs]
         if goal.rank_weight:
             variables.append(highest)
@@ -107,11 +107,8 @@ class VictimModel:
         rank = self.table.rank
         highest = self.model.var(0, int(rank.max(initial=0)))
         for g in self.gangs:
-            self.model.at_most([self.of[g], highest], [int(rank[g]), -1], 0)
+            self.model.at_most([self.exits[g], highest], [int(rank[g]), -1], 0)
         return highest
-
-    def victims(self, values: Sequence[int]) -> frozenset[int]:
-        return frozenset(g for g, v in self.of.items() if values[v])
 
 
 def _alike(request: GangRequest, free: Ints, nodes: Ints, rows: Rows) -> Ints:

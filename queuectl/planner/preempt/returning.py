@@ -281,7 +281,7 @@ class Settled:
         for place in sorted(bound, reverse=True):
             while waiting and self._place(waiting[-1]) >= place:
                 gang = waiting.pop()
-                beside.append((building.of[gang], charged[gang]))
+                beside.append((building.exits[gang], charged[gang]))
                 total += charged[gang]
             leaving = model.var(0, total)
             model.at_most([v for v, _ in beside] + [leaving], [n for _, n in beside] + [-1], 0)

@@ -4,8 +4,8 @@ A *scope* is one domain, where the gang is one part that must share one; else al
 give the first upper bound. A scope whose bound reaches it is proved not to be better; every other is decided by the exact model,
 cut at the best set known. When the loop ends without a limit having cut a solve, the best set is the optimum over all scopes.
 
-The model is solved over *cells* (nodes alike) first, a relaxation: if the gang is found to fit after its victims, they are
-the optimum. If not, the cells are split into nodes, where the rows are exact.
+The model is solved over node classes (nodes alike) first, a relaxation: if the gang is found to fit after its victims, they are
+the optimum. If not, each node is a class of its own, where the rows are exact.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Search:
         found = Search(request, self.free, self.table, self.terms, self.solver).run([goal])
         if found.victims is None or not found.proved:
             return 0
-        if self._enough(found.victims, WHOLE):
+        if self.terms.admit(found.victims) and self._fits(found.victims, WHOLE):
             self._offer(found.victims, WHOLE, goal)
         return self._value(goal, found.victims)
 
@@ -231,10 +231,6 @@ class Search:
             chunk //= 2
             order = [g for g in order if g in victims]
 
-    def _enough(self, victims: frozenset[int], scope: int) -> bool:
-        """Whether the gang is found to fit after these victims, and they may leave together and free the quota it lacks."""
-        return self.terms.admit(victims) and self._fits(victims, scope)
-
     def _fits(self, victims: Iterable[int], scope: int) -> bool:
         stage = self._stage(scope)
         return stage.holds(stage.after(self.table.mask(victims)))
@@ -288,7 +284,7 @@ class Search:
                 return
             if node_counts is not None:
                 self.found.proved &= outcome.optimal
-                victims = building.victims(outcome.values)
+                victims = building.built.left(outcome.values)
                 kept = victims if outcome.optimal else self._pruned(victims, scope, goal)
                 self._offer(kept, scope, goal, node_counts if kept == victims else None)
                 return
@@ -321,7 +317,7 @@ class Search:
             outcome = self.solver.solve(building.model, self.request.pending.budget)
             if outcome.status is not Status.FOUND:
                 return outcome, None
-            victims = building.victims(outcome.values)
+            victims = building.built.left(outcome.values)
             if not self.terms.admit(victims):
                 self.terms.refuse(victims, building)
                 continue

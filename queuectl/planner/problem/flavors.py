@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 from queuectl.domain.fleet import Effect, SelectorTerm
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig, ResourceFlavor, ResourceGroup
-from queuectl.domain.workload import PodSet, Workload
+from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.topology import misfit
 
@@ -191,3 +191,9 @@ def _no_level(
         return None if apart else f"flavor {flavor.name} has no topology"
     requests = (p.topology for p in asking)
     return next(filter(None, (misfit(r, topology) for r in requests if r is not None)), None)
+
+
+def flavors_of(workload: Workload, placement: Placement) -> Flavors:
+    """Per podset of a gang, the flavors it was placed with; none for a podset that was not placed."""
+    placed = (placement.of(podset.name) for podset in workload.podsets)
+    return tuple(dict(p.flavors) if p is not None else {} for p in placed)

@@ -214,9 +214,7 @@ def caps(free: Ints, shape: Shape, nodes: Ints | None = None, eligible: Mask | N
     return np.where(eligible, most_pods(free, shape.vector, shape.columns, nodes), 0)
 
 
-def most_pods(
-    free: Ints, vector: Ints, columns: Iterable[int], nodes: Ints | None = None
-) -> Ints | int:
+def most_pods(free: Ints, vector: Ints, columns: Iterable[int], nodes: Ints | None = None) -> Ints:
     """Pods that fit each node of a free matrix (R, N), one by one resource; at most ``UNBOUNDED``.
 
     Args:
@@ -231,7 +229,9 @@ def most_pods(
         amount = vector[column]
         fits = row if amount == 1 else row // amount
         most = fits if most is None else np.minimum(most, fits)
-    return UNBOUNDED if most is None else np.maximum(most, 0)
+    if most is None:
+        return np.full(free.shape[1] if nodes is None else len(nodes), UNBOUNDED)
+    return np.maximum(most, 0)
 
 
 def most_pods_of_node(free: Sequence[int], vector: Sequence[int]) -> int:

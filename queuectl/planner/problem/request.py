@@ -302,10 +302,14 @@ def _finest(tree: Tree, podsets: Sequence[PodSet], mode: TopologyMode) -> int:
 
 def _bundle(pods: tuple[Pods, ...], problem: Problem) -> Pods:
     """All pods of a podset group as one pod: what a podset group on a single node asks of it."""
-    requests = total(p.shape.requests * p.count for p in pods)
-    eligible = np.logical_and.reduce([p.shape.eligible for p in pods])
-    shape = problem.shape(requests, _ANY_NODE, frozenset(), eligible, lasting=True)
-    return Pods(-1, 1, shape)
+    return Pods(-1, 1, as_one_pod(problem, [(p.shape, p.count) for p in pods]))
+
+
+def as_one_pod(problem: Problem, pods: Sequence[tuple[Shape, int]]) -> Shape:
+    """The shape of some pods that share a node, (shape, count) each, as one pod; equal for equal pods."""
+    requests = total(shape.requests * count for shape, count in pods)
+    eligible = np.logical_and.reduce([shape.eligible for shape, _ in pods])
+    return problem.shape(requests, _ANY_NODE, frozenset(), eligible, lasting=True)
 
 
 _ANY_NODE = NodeRules(tolerations=(Toleration(operator="Exists"),))

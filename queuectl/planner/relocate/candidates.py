@@ -19,6 +19,7 @@ from queuectl.planner.order.queue_order import barred
 from queuectl.planner.placement.feasible import place
 from queuectl.planner.preempt.candidates import CandidateTable, table_of
 from queuectl.planner.preempt.protections import protected_until
+from queuectl.planner.problem.flavors import flavors_of
 from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.problem.topology import Ints
@@ -76,7 +77,7 @@ class MoveCandidates:
             gang = self.table.gangs[number]
             workload, problem = gang.workload, self.state.problem
             queue = problem.snapshot.queue_of(workload)
-            flavors = tuple(dict(placed.flavors) for placed in gang.placement.podsets)
+            flavors = flavors_of(workload, gang.placement)
             asking = as_placed(Pending(workload), gang.placement)
             self._requests[number] = request_of(problem, asking, queue, flavors)
         return self._requests[number]

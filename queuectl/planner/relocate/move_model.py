@@ -24,7 +24,7 @@ class MoveModel:
 
     Attributes:
         model: to be solved.
-        leaves: number of a candidate to the variable that says whether it moves.
+        exits: number of a candidate to the variable that says whether it moves.
     """
 
     def __init__(
@@ -63,33 +63,29 @@ class MoveModel:
             else dict.fromkeys(range(len(blocked.podset_groups)), scope),
         )
         exits = Exits(among, rows.gang, rows.node, rows.use, owners)
-        built = ModelBuilder(classes, exits=exits)
-        self.model, self.leaves = built.model, built.exits
+        self.built = ModelBuilder(classes, exits=exits)
+        self.model, self.exits = self.built.model, self.built.exits
         for limit in candidates.limits:
-            mine = [g for g in limit.gangs.tolist() if g in self.leaves]
+            mine = [g for g in limit.gangs.tolist() if g in self.exits]
             lost = [int(candidates.table.lost[g]) for g in mine]
-            self.model.at_most([self.leaves[g] for g in mine], lost, limit.left)
+            self.model.at_most([self.exits[g] for g in mine], lost, limit.left)
 
     def aim(self, weight: Ints, low: int, high: int | None) -> None:
         """Minimize the weight of the gangs that leave, known to be between two bounds."""
-        coeffs = [int(weight[g]) for g in self.leaves]
-        self.model.minimize(list(self.leaves.values()), coeffs)
+        coeffs = [int(weight[g]) for g in self.exits]
+        self.model.minimize(list(self.exits.values()), coeffs)
         self.hold(weight, low, sum(coeffs) if high is None else high)
 
     def hold(self, weight: Ints, low: int, high: int) -> None:
         """Keep the weight of the gangs that leave between two bounds."""
-        coeffs = [int(weight[g]) for g in self.leaves]
-        self.model.row(list(self.leaves.values()), coeffs, low, high)
+        coeffs = [int(weight[g]) for g in self.exits]
+        self.model.row(list(self.exits.values()), coeffs, low, high)
 
     def forbid(self, moved: frozenset[int], unsettled: Iterable[int]) -> None:
         """Cut off a set that found no place: another must leave, or one whose leaving costs room must stay."""
-        if any(g not in self.leaves for g in unsettled):
+        if any(g not in self.exits for g in unsettled):
             return  # it stays anyway
-        others = [v for g, v in self.leaves.items() if g not in moved]
-        stay = [self.leaves[g] for g in sorted(unsettled)]
+        others = [v for g, v in self.exits.items() if g not in moved]
+        stay = [self.exits[g] for g in sorted(unsettled)]
         coeffs = [1] * len(others) + [-1] * len(stay)
         self.model.row([*others, *stay], coeffs, 1 - len(stay), len(others))
-
-    def moved(self, values: Sequence[int]) -> frozenset[int]:
-        """The gangs that leave in a solution."""
-        return frozenset(g for g, v in self.leaves.items() if values[v])

@@ -256,7 +256,7 @@ class MoveSearch:
             if outcome.status is not Status.FOUND:
                 self.proved &= outcome.status is Status.REFUTED
                 return
-            if self._try(building.moved(outcome.values)) is Status.FOUND:
+            if self._try(building.built.left(outcome.values)) is Status.FOUND:
                 self.proved &= outcome.optimal
                 return
             building.forbid(*self._misses[-1])

@@ -15,7 +15,7 @@ import numpy as np
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import PodSet, Slice, TopologyRequest
 from queuectl.planner.placement.several import both
-from queuectl.planner.problem.flavors import Flavors
+from queuectl.planner.problem.flavors import flavors_of
 from queuectl.planner.problem.parts import Cut, cut_running
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, request_of
@@ -94,8 +94,7 @@ class Broken:
         workload = self.gang.workload
         excluded = frozenset(node for _, node, _ in self.gang.lost)
         split = replace(workload, podsets=tuple(podset for _, podset, _ in pieces))
-        placed = [self.gang.placement.of(podset.name) for podset in workload.podsets]
-        flavors: Flavors = tuple(dict(p.flavors) if p is not None else {} for p in placed)
+        flavors = flavors_of(workload, self.gang.placement)
         found = request_of(
             self.problem,
             Pending(split, excluded=excluded),

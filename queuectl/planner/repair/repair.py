@@ -93,8 +93,7 @@ class Awaiting:
         state.gone.discard(self.gang.workload.uid)
 
     def _leaving(self, state: State) -> list[Admitted]:
-        leaving = {p.victim for p in self.victims}
-        return [g for g in state.problem.snapshot.admitted if g.workload.uid in leaving]
+        return state.problem.snapshot.admitted_of({p.victim for p in self.victims})
 
     def refusal(self, problem: Problem) -> Refusal:
         """It is among the gangs that wait, with the whole placement that it will have."""
@@ -184,8 +183,7 @@ def _wait(
 ) -> Awaiting:
     placement = _whole(problem, broken, request, room.node_counts)
     admission = TentativeAdmission(request, room.node_counts)
-    leaving = {p.victim for p in room.victims}
-    victims = [g for g in problem.snapshot.admitted if g.workload.uid in leaving]
+    victims = problem.snapshot.admitted_of({p.victim for p in room.victims})
     awaited = reservations.awaited(state, request, room.node_counts, victims)
     awaiting = Awaiting(placement, broken.gang, room.victims, room.proof, admission, awaited)
     awaiting.apply(state)

@@ -154,8 +154,7 @@ class FlavorChooser:
 
     def _heights_after(self, request: GangRequest, victims: Sequence[Preemption]) -> Heights:
         """How far up its podsets borrow once these have left."""
-        gone = {v.victim for v in victims}
-        gangs = [g for g in self.problem.snapshot.admitted if g.workload.uid in gone]
+        gangs = self.problem.snapshot.admitted_of({v.victim for v in victims})
         with self.state.quota.without(gangs, self.state.now.quota, self.state.later.quota):
             return borrows(self.state, request)
 
