@@ -69,7 +69,7 @@ chaos: controlplane ## random faults on a real control plane under load, for an 
 demo: controlplane ## a real control plane, a rush of gangs, a minute; KEEP=1 leaves it up
 	@$(RUN)/queuectl demo $(if $(KEEP),--keep)
 
-bench: controlplane ## every figure of docs/benchmarks.md; about half an hour
+bench: controlplane ## every figure of docs/explanation/benchmarks.md; about half an hour
 	$(RUN)/python -m tests.bench
 
 # Plans may differ, but not be worse: make corpus SCORE=1

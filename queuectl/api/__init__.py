@@ -1,1 +1,1 @@
-"""REST over the ledger and the configuration; metrics and health. See docs/architecture.md and docs/openapi.json."""
+"""REST over the ledger and the configuration; metrics and health. See docs/explanation/architecture.md and docs/reference/openapi.json."""

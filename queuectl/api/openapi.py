@@ -1,6 +1,6 @@
 """The OpenAPI 3.1 description: what FastAPI derives, plus problems, document schemas and what it cannot know.
 
-docs/openapi.json is this description, committed; a test compares the two, so that a breaking change is a visible diff.
+docs/reference/openapi.json is this description, committed; a test compares the two, so that a breaking change is a visible diff.
 """
 
 from __future__ import annotations

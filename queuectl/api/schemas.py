@@ -1,6 +1,6 @@
 """What the API answers, as pydantic models in Kubernetes' spelling (camelCase, RFC 3339 times).
 
-They are the contract of docs/openapi.json and are used for nothing else: neither domain values nor rows of the database.
+They are the contract of docs/reference/openapi.json and are used for nothing else: neither domain values nor rows of the database.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""See docs/architecture.md."""
+"""See docs/explanation/architecture.md."""

@@ -63,7 +63,7 @@ class MetricNames(BaseModel):
 
 
 class UtilizationSettings(BaseModel):
-    """How what gangs do with their GPUs is measured (docs/utilization.md)."""
+    """How what gangs do with their GPUs is measured (docs/how-to/utilization.md)."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,4 +1,4 @@
-"""Writes docs/openapi.json anew: ``uv run python -m tests.api.renew_openapi``."""
+"""Writes docs/reference/openapi.json anew: ``uv run python -m tests.api.renew_openapi``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queuectl.telemetry.metrics import Metrics
 from tests.api.support import FixedHealth
 from tests.doubles.store import MemoryStore
 
-COMMITTED = Path(__file__).parents[2] / "docs" / "openapi.json"
+COMMITTED = Path(__file__).parents[2] / "docs" / "reference" / "openapi.json"
 
 
 def main() -> None:

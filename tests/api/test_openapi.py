@@ -1,4 +1,4 @@
-"""docs/openapi.json is what the API does; a change of the API is a visible change of that file."""
+"""docs/reference/openapi.json is what the API does; a change of the API is a visible change of that file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every figure of docs/benchmarks.md, one table after the other: `make bench`, or `python -m tests.bench NAME…`."""
+"""Every figure of docs/explanation/benchmarks.md, one table after the other: `make bench`, or `python -m tests.bench NAME…`."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 import queuectl.planner
 from queuectl.cli.plan import plan_command
 from tests.corpus.captured import Named, captured
+from tests.support.pages import PAGES
 
 ROOT: Final = Path(__file__).parents[2]
 _EXAMPLES: Final = Path("docs/examples")
@@ -41,8 +42,7 @@ def documentation() -> Iterator[Named]:
 
 def _commands() -> Iterator[list[str]]:
     seen = set[tuple[str, ...]]()
-    pages = [Path("README.md"), *sorted(Path("docs").glob("*.md"))]
-    for page in pages:
+    for page in PAGES.values():
         for found in _COMMAND.finditer(page.read_text()):
             try:
                 arguments = shlex.split(found[1].replace("\\\n", " "), comments=True)

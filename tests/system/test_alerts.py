@@ -13,6 +13,7 @@ from prometheus_client import generate_latest
 
 from queuectl.localcluster.prometheus import check_rules
 from tests.support.metricnames import ROOT
+from tests.support.pages import PAGES
 from tests.support.promtool import promtool
 from tests.system.transcript import transcript
 from tests.unit.test_telemetry_metrics import busy
@@ -34,8 +35,8 @@ def test_the_rules_are_well_formed() -> None:
 
 
 def installed(document: Path) -> str:
-    """A file as the command of docs/operate.md makes it of alerts.yaml."""
-    page = (ROOT / "docs" / "operate.md").read_text()
+    """A file as the command of docs/how-to/operate.md makes it of alerts.yaml."""
+    page = (ROOT / "docs" / "how-to" / "operate.md").read_text()
     [command] = [s.command for s in transcript(page) if s.command.startswith("sed ")]
     program, script, file, into, made = shlex.split(command)
     assert (program, file, into, made) == ("sed", "deploy/prometheus/alerts.yaml", ">", ALERTS.name)
@@ -55,7 +56,7 @@ def test_every_alert_fires_with_the_url_of_its_runbook_section(tmp_path: Path) -
             url = urlsplit(rule["annotations"]["runbook_url"])
             assert (url.scheme, url.fragment) == ("https", rule["alert"].lower())
             assert url.hostname
-            assert (ROOT / "docs" / url.path.rsplit("/", 1)[1]).is_file()
+            assert url.path.rsplit("/", 1)[1] in PAGES
 
 
 def checked(exposed: str) -> str:

@@ -1,6 +1,6 @@
 """Taking over from a Kueue that was stopped: its objects still stand in the API server, and nobody restarts.
 
-The order is that of docs/coming-from-kueue.md, whose commands are typed: jobs and Kueue's objects are there first, then
+The order is that of docs/how-to/coming-from-kueue.md, whose commands are typed: jobs and Kueue's objects are there first, then
 queuectl's policies, then the controller, then the configuration as kubectl prints it.
 """
 
@@ -50,7 +50,7 @@ LATER = (
     *("cp", "export", "kubectl config", "QUEUECTL_", "queuectl", "curl", "kubectl get"),
     *("kubectl auth", "kubectl -n team-a", "sed"),
 )
-"""The commands of docs/operate.md after those of its installation."""
+"""The commands of docs/how-to/operate.md after those of its installation."""
 
 
 @dataclass(frozen=True)

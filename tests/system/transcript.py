@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.support.pages import PAGES
+
 ROOT: Final = Path(__file__).parents[2]
 _CONTINUES: Final = ("\\", "|", "; do")
 _MARK: Final = "--- ended with"
@@ -150,7 +152,7 @@ class Page:
 
     @property
     def text(self) -> str:
-        return (ROOT / "docs" / self.name).read_text()
+        return PAGES[self.name].read_text()
 
     def take(self, begins: str) -> str:
         """The next command that begins so; it counts as typed."""

@@ -14,7 +14,7 @@ from deploy.grafana.dashboards.board import WIDTH, Board
 from tests.support.metricnames import ROOT, faults
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
-RUNBOOK = ROOT / "docs" / "runbook.md"
+RUNBOOK = ROOT / "docs" / "how-to" / "runbook.md"
 each = pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
 
 

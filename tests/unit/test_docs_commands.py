@@ -16,10 +16,10 @@ from queuectl.cli.main import MOUNTS, run
 from tests.api.serving import serving
 from tests.api.support import FixedLookout, job, live_through
 from tests.doubles.store import MemoryStore
+from tests.support.pages import PAGES
 from tests.unit.test_cli_watch import FLOOR
 
 ROOT: Final = Path(__file__).parents[2]
-PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 _LINE: Final = re.compile(
     r"^(?: {4})?(?:\$ )?(?:[A-Z_]+=\S+ )*(queuectl (?![a-z]+:)(?:[^\\\n]|\\\n *)+)$", re.MULTILINE
 )
@@ -42,7 +42,7 @@ class Line:
 
 def shown() -> Iterator[Line]:
     """Lines that are code: indented, or between fences."""
-    for page in PAGES:
+    for page in PAGES.values():
         text = page.read_text()
         code = "".join(re.findall(r"^ {4}.*\n", text, re.MULTILINE)) + "".join(
             _FENCED.findall(text)
@@ -112,5 +112,5 @@ def test_lines_that_need_no_cluster_do_what_they_should(
 
 def test_every_command_is_on_some_page() -> None:
     """Or nobody finds it."""
-    text = "".join(page.read_text() for page in PAGES)
+    text = "".join(page.read_text() for page in PAGES.values())
     assert [name for name in MOUNTS if f"queuectl {name}" not in text] == []

@@ -23,7 +23,7 @@ __all__ = ["queuectl"]
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "reference" / "configuration.md").read_text()
-COMING = (ROOT / "docs" / "coming-from-kueue.md").read_text()
+COMING = (ROOT / "docs" / "how-to" / "coming-from-kueue.md").read_text()
 
 
 # ---- the reference

@@ -89,7 +89,7 @@ def test_the_queues_are_those_of_the_demo() -> None:
 
 def test_the_page_on_waiting_shows_what_the_plan_says() -> None:
     said = plan("waiting.yaml", options=("--explain", "3")).partition("lab/wide: in its way")
-    shown = (ROOT / "docs" / "why.md").read_text()
+    shown = (ROOT / "docs" / "how-to" / "why.md").read_text()
     for line in (said[1] + said[2]).splitlines():
         assert f"    {line}\n" in shown or not line.strip(), line
 
@@ -115,17 +115,17 @@ def assert_shows(shown: list[str], printed: str) -> None:
 
 def test_the_page_for_admins_shows_how_two_teams_lend_to_each_other() -> None:
     command = "queuectl plan -f docs/examples/lending.yaml"
-    assert_shows(indented_after("docs/admin.md", command), plan("lending.yaml"))
+    assert_shows(indented_after("docs/how-to/admin.md", command), plan("lending.yaml"))
     rules = "--config docs/examples/fair.yaml"
     fair = plan("lending.yaml", options=tuple(rules.split()))
-    assert_shows(indented_after("docs/admin.md", f"{command} {rules}"), fair)
+    assert_shows(indented_after("docs/how-to/admin.md", f"{command} {rules}"), fair)
 
 
 def test_the_page_for_admins_shows_quota_that_follows_the_nodes(tmp_path: Path) -> None:
     job, nodes = tmp_path / "three.yaml", tmp_path / "nodes.yaml"
     job.write_text(re.sub(": 2$", ": 3", (EXAMPLES / "job.yaml").read_text(), flags=re.MULTILINE))
     files = "-f docs/examples/nodes.yaml -f docs/examples/follow-nodes.yaml -f three.yaml"
-    shown = indented_after("docs/admin.md", f"queuectl plan {files}")
+    shown = indented_after("docs/how-to/admin.md", f"queuectl plan {files}")
     assert_shows(shown, plan("nodes.yaml", "follow-nodes.yaml", options=("-f", str(job))))
     (state,) = documents("nodes.yaml")
     state["items"][-1]["spec"] = {"unschedulable": True}

@@ -1,4 +1,4 @@
-"""The worked example of docs/admin.md is what the code computes."""
+"""The worked example of docs/how-to/admin.md is what the code computes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.rules import UsageFairness
 from tests.unit.test_pastuse import DAY, World, config
 
-ADMIN = (Path(__file__).parents[2] / "docs" / "admin.md").read_text()
+ADMIN = (Path(__file__).parents[2] / "docs" / "how-to" / "admin.md").read_text()
 DAYS = ("Monday", "Thursday", "Saturday", "Sunday", "next Sunday")
 RULE = UsageFairness(half_life=7 * DAY, sampling=300.0, resource_weights={GPU: 1.0})
 

@@ -1,4 +1,4 @@
-"""The example tables of docs/reports.md are what the command prints of such a day."""
+"""The example tables of docs/how-to/reports.md are what the command prints of such a day."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.api.serving import serving
 from tests.doubles.store import MemoryStore
 from tests.support.samples import all_along
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reports.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "reports.md").read_text()
 END = float(int(time.time() // HOUR) * HOUR)
 DAY = END - 24 * HOUR
 

@@ -113,4 +113,4 @@ def test_no_line_is_drawn_over_a_gap() -> None:
 def test_the_page_shows_a_picture_of_it_that_is_small(path: Path) -> None:
     name = path.stem.replace("queuectl-", "dashboard-") + ".png"
     assert (ROOT / "docs" / "images" / name).stat().st_size < 300_000
-    assert f"(images/{name})" in (ROOT / "docs" / "dashboards.md").read_text()
+    assert f"(../images/{name})" in (ROOT / "docs" / "how-to" / "grafana.md").read_text()

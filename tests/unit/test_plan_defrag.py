@@ -93,7 +93,8 @@ def test_a_question_that_makes_no_sense_is_bad_input(
 def test_the_admins_page_shows_what_is_printed() -> None:
     """But for the padding of the table."""
     page = [
-        " ".join(line.split()) for line in (ROOT / "docs" / "admin.md").read_text().splitlines()
+        " ".join(line.split())
+        for line in (ROOT / "docs" / "how-to" / "admin.md").read_text().splitlines()
     ]
     for text in (run(EXAMPLE).stdout, run(EXAMPLE, "--defrag").stdout):
         for line in filter(None, text.splitlines()):

@@ -1,4 +1,4 @@
-"""docs/rights.md names for each right of queuectl in deploy/ the step that needs it, and a test in which it is used."""
+"""docs/reference/rights.md names for each right of queuectl in deploy/ the step that needs it, and a test in which it is used."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from queuectl.cluster.apply import deploy_folder, manifests
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "rights.md"
+PAGE = ROOT / "docs" / "reference" / "rights.md"
 HEADER = "| verbs | resources | where | step | test |"
 _RESOURCES = re.compile(r"(?P<names>[a-z, ]+) \((?P<group>[a-z0-9.-]+)\)")
 

@@ -1,4 +1,4 @@
-"""docs/threat-model.md names for each threat the test that shows what prevents it, or says why the risk is accepted."""
+"""docs/explanation/threat-model.md names for each threat the test that shows what prevents it, or says why the risk is accepted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "threat-model.md"
+PAGE = ROOT / "docs" / "explanation" / "threat-model.md"
 HEADER = "| who could do what | what prevents it | test |"
 ACCEPTED = "accepted: "
 SECTIONS = (

@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/dashboard.md anew, over the large sample: ``python -m tests.web.pictures``."""
+"""Draws the pictures of docs/how-to/dashboard.md anew, over the large sample: ``python -m tests.web.pictures``."""
 
 from __future__ import annotations
 

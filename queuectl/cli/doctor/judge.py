@@ -23,7 +23,7 @@ _FOREIGN: Final = {
     "YuniKorn": "yunikorn",
 }
 _ADVICE: Final = {
-    "Kueue": "leave its jobs to it (kueueKeys: off), or move over: docs/coming-from-kueue.md",
+    "Kueue": "leave its jobs to it (kueueKeys: off), or move over: docs/how-to/coming-from-kueue.md",
     "coscheduling": "let no job with a queue of queuectl carry its PodGroup label",
 }
 
@@ -191,7 +191,7 @@ def readiness(blockers: Sequence[str]) -> list[Finding]:
     """Whether the server says it is ready."""
     if not blockers:
         return [Finding("server", Level.OK, "it answers, and is ready")]
-    mend = "docs/operate.md says what each sentence means"
+    mend = "docs/how-to/operate.md says what each sentence means"
     return [Finding("server", Level.PROBLEM, f"not ready: {each}", mend) for each in blockers]
 
 
@@ -219,13 +219,13 @@ def measured(alarms: Mapping[str, float] | None, *, leads: bool, trusts: str = "
         return [Finding("metrics", Level.UNKNOWN, message, "ask the one that leads: --server")]
     if alarms is None:
         message = "nobody tells what GPUs do, so idle gangs keep them"
-        mend = "set QUEUECTL_PROMETHEUS_URL of the server, or name exporters: docs/utilization.md"
+        mend = "set QUEUECTL_PROMETHEUS_URL of the server, or name exporters: docs/how-to/utilization.md"
         return [Finding("metrics", Level.WARNING, message, mend)]
     bad = {reason: number for reason, number in alarms.items() if number}
     trusted = [Finding("metrics", Level.OK, f"trusted to measure GPUs: {trusts}")] if trusts else []
     if not bad:
         return [Finding("metrics", Level.OK, "the GPU use of all pods is known"), *trusted]
-    mend = "docs/runbook.md says what to do for each reason"
+    mend = "docs/how-to/runbook.md says what to do for each reason"
     unknown = [
         Finding("metrics", Level.WARNING, f"GPU use unknown ({reason}): {number:g} pods", mend)
         for reason, number in bad.items()
@@ -235,7 +235,7 @@ def measured(alarms: Mapping[str, float] | None, *, leads: bool, trusts: str = "
 
 def audit(checked: Mapping[str, Any]) -> list[Finding]:
     """What a complete check of the invariants found."""
-    mend = "docs/runbook.md, QueuectlInvariantViolated"
+    mend = "docs/how-to/runbook.md, QueuectlInvariantViolated"
     found = [
         Finding(
             "audit",

@@ -10,13 +10,13 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.demo.scenario import configuration
 from queuectl.domain.quantity import GPU
+from tests.support.pages import PAGES
 from tests.support.people import account, namespace
 from tests.system.town import Town, whole
 from tests.system.transcript import ROOT, Page, Shell, code, spoken, transcript
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
-PAGES = {path.name: path for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 NAMES = {
     "queuectl plan -f": "whole commands stand around it",
     "queuectl plan --defrag": "with its files in the block below",
