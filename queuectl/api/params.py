@@ -6,6 +6,9 @@ from typing import Annotated, Final
 
 from fastapi import Header, Path, Query
 
+from queuectl.domain.identity import LONGEST_NAME
+from queuectl.domain.workload_order import SortKey
+
 NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 _KIND: Final = r"^[A-Za-z]{1,63}$"
 UID: Final = r"^[0-9A-Za-z._-]{1,128}$"
@@ -19,6 +22,18 @@ OfQueue = Annotated[str | None, Query(alias="queue", pattern=NAME, description="
 OfClusterQueue = Annotated[str | None, Query(alias="cluster_queue", pattern=NAME)]
 OfKind = Annotated[
     str | None, Query(alias="kind", pattern=_KIND, description="Kind of the job: Job, PyTorchJob…")
+]
+OfUser = Annotated[
+    str | None,
+    Query(alias="user", min_length=1, max_length=LONGEST_NAME, description="User whose job it is."),
+]
+Sort = Annotated[
+    str,
+    Query(
+        max_length=32,
+        description=f"One of {', '.join(f'`{key}`' for key in SortKey)}; `-` in front = descending. "
+        "Give the same order with each `cursor`.",
+    ),
 ]
 Limit = Annotated[int, Query(ge=1, le=500, description="Largest number of items answered.")]
 Cursor = Annotated[

@@ -30,6 +30,7 @@ from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import WhatIfResult
+from queuectl.domain.workload_order import BY_NAME, WorkloadOrder
 from queuectl.objects.files.what_if import WhatIf
 
 
@@ -131,12 +132,16 @@ class ApiStore(Protocol):
         """Take over past use of accounts of which nothing is known yet; the others stay as they are."""
 
     async def list_workloads(
-        self, wanted: WorkloadFilter, cursor: str | None = None, limit: int = 100
+        self,
+        wanted: WorkloadFilter,
+        cursor: str | None = None,
+        limit: int = 100,
+        order: WorkloadOrder = BY_NAME,
     ) -> WorkloadPage:
-        """A page of workloads by (namespace, name, uid), each as :class:`WorkloadPage` has it.
+        """A page of workloads in this order, each as :class:`WorkloadPage` has it.
 
         Raises:
-            BadInput: ``cursor`` is not one of the store's.
+            BadInput: ``cursor`` is not one of the store's, or of a list in another order.
         """
 
     async def namespaces(self) -> frozenset[str]:

@@ -170,6 +170,7 @@ class WorkloadView(View):
     name: str
     queue: str = Field(description="LocalQueue; empty when it names none.")
     cluster_queue: str
+    user: str = Field(description="User whose job it is; empty when that is not known.")
     priority: int
     priority_set: int | None = Field(
         description="Given by a person in place of what its classes say; null = none is."

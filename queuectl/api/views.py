@@ -60,6 +60,7 @@ def workload_view(
         name=entry.name,
         queue=entry.queue,
         cluster_queue=entry.cluster_queue,
+        user=entry.user,
         priority=entry.priority,
         priority_set=entry.priority_set,
         priority_until=maybe(entry.priority_until),

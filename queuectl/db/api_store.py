@@ -34,6 +34,7 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.refused import RefusedPlan
+from queuectl.domain.workload_order import BY_NAME, WorkloadOrder
 
 
 class ApiStore(Database):
@@ -103,11 +104,15 @@ class ApiStore(Database):
             return await documents.read_kind(connection, kind, namespace)
 
     async def list_workloads(
-        self, wanted: WorkloadFilter, cursor: str | None = None, limit: int = 100
+        self,
+        wanted: WorkloadFilter,
+        cursor: str | None = None,
+        limit: int = 100,
+        order: WorkloadOrder = BY_NAME,
     ) -> WorkloadPage:
-        """One page of workloads in (namespace, name, uid) order, at most 500, each as :class:`WorkloadPage` has it."""
+        """One page of workloads in this order, at most 500, each as :class:`WorkloadPage` has it."""
         async with self._statement("listing workloads") as connection:
-            return await reads.page_of(connection, wanted, cursor, limit)
+            return await reads.page_of(connection, wanted, cursor, limit, order)
 
     async def namespaces(self) -> frozenset[str]:
         """Those that have a LocalQueue or a workload."""

@@ -35,15 +35,16 @@ from queuectl.domain.queries import (
     IN_LINE,
     LONGEST_PAGE,
     HistoryLine,
-    Position,
     QueuePosition,
     WorkloadFilter,
     WorkloadPage,
 )
 from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
+from queuectl.domain.workload_order import BY_NAME, FIELDS, Position, SortKey, WorkloadOrder
 
 _CLOCKS_APART: Final = 3600.0  # seconds by which the server's clock may be off
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)
+_TEXT_KEYS: Final = (SortKey.STATE, SortKey.CLUSTER_QUEUE)  # columns of the database's collation
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 TURN: Final = (
     workloads.c.priority.desc(),
@@ -142,10 +143,17 @@ async def _one(connection: AsyncConnection, statement: Select[Any]) -> Entry | N
     return next(iter(await _complete(connection, rows, [row.uid for row in rows])), None)
 
 
-def listing(wanted: WorkloadFilter, after: Position | None, limit: int) -> Select[Any]:
-    """The statement behind :func:`page_of`; the tests pin its plans."""
-    statement = select(*ENTRY_COLUMNS).order_by(*_KEYSET).limit(limit)
-    for name in ("namespace", "queue", "cluster_queue", "kind"):
+def listing(
+    wanted: WorkloadFilter, after: Position | None, limit: int, order: WorkloadOrder = BY_NAME
+) -> Select[Any]:
+    """The statement behind :func:`page_of`; the tests pin its plans.
+
+    An index serves the order of names. In another order the database sorts all workloads that match.
+    """
+    key = _sort_key(order)
+    ordered = [column.desc() for column in key] if order.descending else key
+    statement = select(*ENTRY_COLUMNS).order_by(*ordered).limit(limit)
+    for name in ("namespace", "queue", "cluster_queue", "kind", "user"):
         value = getattr(wanted, name)
         if value is not None:
             statement = statement.where(workloads.c[name] == value)
@@ -154,8 +162,16 @@ def listing(wanted: WorkloadFilter, after: Position | None, limit: int) -> Selec
     if wanted.states:
         statement = statement.where(workloads.c.state.in_(sorted(s.value for s in wanted.states)))
     if after is not None:
-        statement = statement.where(tuple_(*_KEYSET) > tuple_(*after.key))
+        ended, here = tuple_(*after.key), tuple_(*key)
+        statement = statement.where(here < ended if order.descending else here > ended)
     return statement
+
+
+def _sort_key(order: WorkloadOrder) -> tuple[ColumnElement[Any], ...]:
+    if order.key is SortKey.NAME:
+        return _KEYSET
+    column = workloads.c[FIELDS[order.key]]
+    return (column.collate("C") if order.key in _TEXT_KEYS else column, *_KEYSET)
 
 
 async def namespaces(connection: AsyncConnection) -> frozenset[str]:
@@ -167,18 +183,22 @@ async def namespaces(connection: AsyncConnection) -> frozenset[str]:
 
 
 async def page_of(
-    connection: AsyncConnection, wanted: WorkloadFilter, cursor: str | None, limit: int
+    connection: AsyncConnection,
+    wanted: WorkloadFilter,
+    cursor: str | None,
+    limit: int,
+    order: WorkloadOrder = BY_NAME,
 ) -> WorkloadPage:
-    """One page in (namespace, name, uid) order, of each its own row.
+    """One page in this order, of each workload its own row.
 
     Raises:
-        BadInput: ``cursor`` is not one of ours.
+        BadInput: ``cursor`` is not one of ours, or of a list in another order.
     """
     limit = max(1, min(limit, LONGEST_PAGE))
-    after = Position.parse(cursor) if cursor is not None else None
-    entries = await rows_of(connection, listing(wanted, after, limit + 1))
+    after = Position.parse(cursor, order) if cursor is not None else None
+    entries = await rows_of(connection, listing(wanted, after, limit + 1, order))
     more, entries = len(entries) > limit, entries[:limit]
-    return WorkloadPage(entries, Position.of(entries[-1]).cursor if more else None)
+    return WorkloadPage(entries, Position.of(entries[-1], order).cursor if more else None)
 
 
 def lines(uids: Iterable[str]) -> Select[Any]:

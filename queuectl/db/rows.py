@@ -36,6 +36,7 @@ ENTRY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
         *(*_PLAIN, "state", "excluded", "preempted_at"),
         *("reason_code", "reason_message", "reason_details", "evicted_for", "parked", "gates"),
         "planned",
+        "user",
     )
 )
 WORKLOAD_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(workloads.c)
@@ -61,6 +62,7 @@ def workload_row(entry: Entry) -> Row:
     row["parked"] = _reason_document(entry.parked) if entry.parked is not None else None
     row["gates"] = [storable(gate) for gate in entry.gates]
     row["planned"] = _planned_document(entry.planned) if entry.planned is not None else None
+    row["user"] = storable(entry.user)
     return row
 
 
@@ -210,7 +212,7 @@ def entry_from(
 ) -> Entry:
     """One workload from its ENTRY_COLUMNS and what is kept beside them. Tens of thousands are read at a take-over."""
     values = dict(zip(_PLAIN, row, strict=False))
-    state, excluded, preempted_at, code, message, details, why, parked, gates, planned = row[
+    state, excluded, preempted_at, code, message, details, why, parked, gates, planned, user = row[
         len(_PLAIN) :
     ]
     uid = row[0]
@@ -227,6 +229,7 @@ def entry_from(
         parked=_reason_from(parked) if parked is not None else None,
         gates=tuple(gates),
         planned=_planned_from(planned) if planned is not None else None,
+        user=user,
     )
 
 

@@ -73,6 +73,7 @@ workloads: Final = Table(
     seconds("priority_until", nullable=True),
     Column("queue_set", Text),
     json("planned", nullable=True),
+    Column("user", Text(collation="C"), nullable=False, server_default=text("''")),
     postgresql_with={
         "fillfactor": 70
     },  # room for the next version of a row on its own page: HOT again
@@ -86,6 +87,14 @@ Index("workloads_listing_idx", workloads.c.namespace, workloads.c.name, workload
 Index(
     "workloads_cluster_queue_idx",
     workloads.c.cluster_queue,
+    workloads.c.namespace,
+    workloads.c.name,
+    workloads.c.uid,
+)
+# The list of one user's workloads.
+Index(
+    "workloads_user_idx",
+    workloads.c.user,
     workloads.c.namespace,
     workloads.c.name,
     workloads.c.uid,

@@ -21,6 +21,7 @@ class Submitted:
     job: JobRecord
     priority: int
     cluster_queue: str
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class ObjectChanged:
     Attributes:
         priority: what its classes say, within ``max_priority``.
         max_priority: of its ClusterQueue, also for a priority set by hand.
+        user: whose job it is; "" where that is not known.
     """
 
     queue: str
@@ -38,6 +40,7 @@ class ObjectChanged:
     gpus: int
     pods: int
     max_priority: int | None = None
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,6 +91,7 @@ class Entry:
         queue_set: LocalQueue it moves to because a person said so, until its object names it; it does not start meanwhile.
         placement: of the current attempt, less the slots of pods that are done for good; None while waiting.
         planned: what it asked when the current attempt was decided; None while it waits, and of one that was adopted.
+        user: name of the user whose job it is, as in the usage ledger; "" where that is not known.
         lease: set in state Reserved, and while it is evicted only to be moved.
         intent: the unconfirmed write, for ``attempt``.
         version: of the row; +1 at each change, checked by the commit.
@@ -134,6 +135,7 @@ class Entry:
     priority_until: float | None = None
     queue_set: str | None = None
     planned: Planned | None = None
+    user: str = ""
 
     @property
     def in_line_since(self) -> float:

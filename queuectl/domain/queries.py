@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -30,6 +27,7 @@ class WorkloadFilter:
     kind: str | None = None
     states: frozenset[State] = frozenset()
     namespaces: frozenset[str] | None = None
+    user: str | None = None
 
     def matches(self, entry: Entry) -> bool:
         wanted = (
@@ -37,50 +35,11 @@ class WorkloadFilter:
             (self.queue, entry.queue),
             (self.cluster_queue, entry.cluster_queue),
             (self.kind, entry.kind),
+            (self.user, entry.user),
         )
         fields = all(value is None or value == actual for value, actual in wanted)
         seen = self.namespaces is None or entry.namespace in self.namespaces
         return fields and seen and (not self.states or entry.state in self.states)
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Where a page ended: the sort key of its last workload. Names sort by code point."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    @classmethod
-    def of(cls, entry: Entry) -> Position:
-        return cls(entry.namespace, entry.name, entry.uid)
-
-    @classmethod
-    def parse(cls, cursor: str) -> Position:
-        """Read what :attr:`cursor` wrote.
-
-        Raises:
-            BadInput: it is not such a text.
-        """
-        try:
-            parts = json.loads(base64.b64decode(cursor, altchars=b"-_", validate=True))
-        except (binascii.Error, ValueError):
-            parts = None
-        if not (
-            isinstance(parts, list) and len(parts) == 3 and all(isinstance(p, str) for p in parts)
-        ):
-            raise BadInput(f"cursor {cursor!r} is not one this server gave out")
-        return cls(*parts)
-
-    @property
-    def cursor(self) -> str:
-        """The position as an opaque token for a URL."""
-        text = json.dumps([self.namespace, self.name, self.uid], separators=(",", ":"))
-        return base64.urlsafe_b64encode(text.encode()).decode()
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        return (self.namespace, self.name, self.uid)
 
 
 @dataclass(frozen=True, slots=True)

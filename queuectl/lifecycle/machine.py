@@ -166,6 +166,7 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> EntryChange
         reason=reason,
         version=1,
         gates=job.gates,
+        user=event.user,
     )
     return EntryChange(None, after, now, Note("Queued", None, after.state, reason))
 
@@ -185,6 +186,7 @@ def _described(entry: Entry, event: ObjectChanged, now: float) -> EntryChange | 
         "priority": priority,
         "gpus": event.gpus,
         "pods": event.pods,
+        "user": event.user,
     }
     if all(getattr(entry, name) == value for name, value in said.items()):
         return None

@@ -31,6 +31,7 @@ from queuectl.domain.events import (
     Submitted,
     WriteAccepted,
 )
+from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
@@ -56,6 +57,7 @@ from queuectl.objects.configuration.admissibility import drain
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.state.claims import priority_of
 from queuectl.state.ledger import Ledger
+from queuectl.state.marking import user_of
 from queuectl.state.mirror import Mirror
 from queuectl.state.readiness import all_ready, still_needed
 from queuectl.state.usage import Usage
@@ -351,7 +353,8 @@ class Observer:
         self._plan_again = True
         if prior is not None and prior.queued_at is not None:
             job = replace(job, created_at=prior.queued_at)
-        new = handle(None, Submitted(job, described.priority, described.cluster_queue), now)
+        submitted = Submitted(job, described.priority, described.cluster_queue, described.user)
+        new = handle(None, submitted, now)
         placement = self._running(job, config, prior)
         if new is not None and job.suspended and self._leaves(job):
             text = f"pods of attempt {job.attempt} have not ended yet; it queues when they have"
@@ -397,7 +400,8 @@ class Observer:
         priority = priority_of(job, config, classes)
         most = queue.max_priority if queue else None
         name = queue.name if queue else ""
-        return ObjectChanged(job.queue or "", name, priority, job.gpus, job.pods, most)
+        user = user_of(job, config)[:LONGEST_NAME]
+        return ObjectChanged(job.queue or "", name, priority, job.gpus, job.pods, most, user)
 
 
 def _own_priority_over(entry: Entry, now: float) -> bool:

@@ -41,6 +41,7 @@ class TestList:
         [
             ({"namespace": "team-a"}, sorted(LIVES)),
             ({"namespace": "team-b"}, []),
+            ({"user": "ann"}, []),
             ({"queue": "default"}, sorted(LIVES)),
             ({"queue": "other"}, []),
             ({"cluster_queue": "team-a"}, sorted(LIVES)),
@@ -54,6 +55,19 @@ class TestList:
         self, api: httpx2.AsyncClient, query: Query, expected: list[str]
     ) -> None:
         assert await names(api, **query) == expected
+
+    async def test_the_list_is_sorted_as_asked(self, api: httpx2.AsyncClient) -> None:
+        by_name, by_state = await names(api, sort="-name"), await names(api, sort="state")
+        assert by_name == sorted(LIVES, reverse=True)
+        assert set(by_state) == set(LIVES)
+        assert by_state != sorted(LIVES)
+
+    async def test_a_cursor_of_another_order_is_refused(self, api: httpx2.AsyncClient) -> None:
+        first = (await api.get(LIST, params={"sort": "-gpus", "limit": 2})).json()
+        asked = {"sort": "gpus", "limit": 2, "cursor": first["nextCursor"]}
+        answer = await api.get(LIST, params=asked)
+        assert answer.status_code == 422
+        assert answer.json()["errors"][0]["field"] == "cursor"
 
     async def test_pages_join_to_the_whole_list(self, api: httpx2.AsyncClient) -> None:
         found: list[str] = []

@@ -8,6 +8,7 @@ import pytest
 
 from queuectl.demo.manifests import Document
 from queuectl.domain.ledger import State
+from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.reasons import Code
 from tests.control.rig import Rig, configuration, gang, rig
 from tests.control.test_lifecycle import rules, until_reason
@@ -47,6 +48,8 @@ async def test_a_gang_waits_for_its_users_own_gangs_and_others_pass(
         assert (held.reason.details["user"], held.reason.details["held"]) == ("ann", 16)
         other = world.cluster.submit(asked_by("ben", kind, "b"))
         await world.until_state(other, State.RUNNING)
+        page = await world.store.list_workloads(WorkloadFilter(user="alice"))
+        assert {e.uid for e in page.entries} == {first, second, other}  # who created them
         world.cluster.finish(first)
         await world.until_state(second, State.RUNNING)
 

@@ -49,6 +49,7 @@ from queuectl.domain.records import Outcome
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.workload_order import Position, SortKey, WorkloadOrder
 from tests.db.histories import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
 from tests.doubles.store import MemoryStore
 from tests.support.stores import PostgresStore
@@ -782,6 +783,7 @@ class StoreConformance:
             (WorkloadFilter(states=frozenset({State.STARTING, State.PENDING})), {"u1", "u2", "u4"}),
             (WorkloadFilter(namespace="team-a", states=frozenset({State.FINISHED})), {"u3"}),
             (WorkloadFilter(namespace="nowhere"), set()),
+            (WorkloadFilter(user="ann"), {"u4"}),
         ],
     )
     async def test_a_listing_holds_what_the_filter_says(
@@ -796,7 +798,7 @@ class StoreConformance:
             epoch,
             admitted := step(first.after, Admit(HERE)),
             step(third.after, ObjectDeleted()),
-            step(fourth.after, ObjectChanged("other", "cpus", 1, 1, 1)),
+            step(fourth.after, ObjectChanged("other", "cpus", 1, 1, 1, user="ann")),
         )
         page = await store.list_workloads(wanted)
         assert {entry.uid for entry in page.entries} == uids
@@ -823,6 +825,41 @@ class StoreConformance:
         assert cursor is None
         assert len(seen) == 12
         assert seen == sorted(seen)
+
+    @pytest.mark.parametrize("descending", [False, True])
+    @pytest.mark.parametrize("key", list(SortKey))
+    async def test_pages_in_any_order_hold_each_workload_once(
+        self, open_store: OpenStore, key: SortKey, *, descending: bool
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        arrived = [submitted(f"u{n}", f"job-{n % 4}", at=80.0 + n / 7) for n in range(11)]
+        await commit(store, epoch, *arrived)
+        said = [
+            ObjectChanged("q", "B" if n % 2 else "a", n % 3, n % 4, 1, user=f"user-{n % 3}")
+            for n in range(11)
+        ]
+        await commit(store, epoch, *(step(a.after, s) for a, s in zip(arrived, said, strict=True)))
+        order = WorkloadOrder(key, descending)
+        seen: list[Position] = []
+        cursor = None
+        for _ in range(4):
+            page = await store.list_workloads(WorkloadFilter(), cursor, 3, order)
+            seen += [Position.of(entry, order) for entry in page.entries]
+            cursor = page.cursor
+        assert cursor is None
+        assert len(seen) == 11
+        assert seen == sorted(seen, key=lambda one: one.key, reverse=descending)
+
+    async def test_a_cursor_continues_only_the_order_that_it_was_given_for(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        epoch = await leader(store)
+        await commit(store, epoch, submitted("u1"), submitted("u2"))
+        cursor = (await store.list_workloads(WorkloadFilter(), None, 1)).cursor
+        with pytest.raises(BadInput):
+            await store.list_workloads(WorkloadFilter(), cursor, 1, WorkloadOrder.parse("-gpus"))
 
     async def test_a_page_may_be_the_last_and_full(self, open_store: OpenStore):
         store = await open_store()

@@ -19,8 +19,9 @@ from queuectl.db.usage import runs_before
 from queuectl.domain.commands import CommandFilter
 from queuectl.domain.events import Admit
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import Position, WorkloadFilter
+from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.rules import Retention
+from queuectl.domain.workload_order import BY_NAME, Position
 from tests.db.histories import HERE, step, submitted
 from tests.support.postgres import TestPostgres
 from tests.support.stores import PostgresStore
@@ -32,6 +33,7 @@ SELECT 'u' || n, 1, 'Job', 'team-' || n % 50, 'job-' || n,
        NULL, NULL, NULL, CASE WHEN n % 100 = 0 THEN NULL ELSE n END, 0, 0, 0, '[]', 'Queued', '', '{}'
 FROM generate_series(1, 20000) n
 """
+FILL_USERS = "UPDATE workloads SET \"user\" = 'user-' || queued_at::int % 100"
 FILL_HISTORY = """
 INSERT INTO history (uid, kind, namespace, name, at, epoch, cycle, attempt, event, to_state, code, message, details)
 SELECT 'u' || n % 5000, 'Job', 'team-' || n % 50, 'n', n, 1, 1, 1, 'Queued',
@@ -51,13 +53,13 @@ FILL_COMMANDS = """
 INSERT INTO commands (uid, action, by, request_id, at)
 SELECT 'u' || n % 5000, 'hold', 'somebody', 'r' || n, n FROM generate_series(1, 20000) n
 """
-AFTER = Position("team-7", "job-1057", "u1057")
+AFTER = Position(BY_NAME, ("team-7", "job-1057", "u1057"))
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def filled_url(postgres: TestPostgres):
     name = await postgres.fresh()
-    filled = (FILL, FILL_HISTORY, FILL_DECISIONS, FILL_SUBJECTS, FILL_COMMANDS)
+    filled = (FILL, FILL_USERS, FILL_HISTORY, FILL_DECISIONS, FILL_SUBJECTS, FILL_COMMANDS)
     for statement in (*filled, "ANALYZE"):
         await postgres.execute(statement, name)
     yield postgres.server.url(name)
@@ -101,6 +103,8 @@ def page(after: Position | None = None, **wanted: Any) -> ClauseElement:
             "workloads_listing_idx",
         ),
         (page(cluster_queue="cq-7"), "workloads_cluster_queue_idx"),
+        (page(user="user-7"), "workloads_user_idx"),
+        (page(AFTER, user="user-7"), "workloads_user_idx"),
         (page(AFTER, cluster_queue="cq-7"), "workloads_cluster_queue_idx"),
         (select(workloads).where(workloads.c.uid == "u5"), "workloads_pkey"),
         (reads.named("Job", "team-7", "job-57"), "workloads_listing_idx"),

@@ -39,7 +39,6 @@ from queuectl.domain.queries import (
     ConfigDocument,
     DocumentKey,
     HistoryLine,
-    Position,
     QueuePosition,
     Tolerance,
     WorkloadFilter,
@@ -51,6 +50,7 @@ from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
+from queuectl.domain.workload_order import BY_NAME, Position, WorkloadOrder
 from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables
 
@@ -387,17 +387,24 @@ class MemoryStore:
     # -- the API's reads ----------------------------------------------------------------------------------------------
 
     async def list_workloads(
-        self, wanted: WorkloadFilter, cursor: str | None = None, limit: int = 100
+        self,
+        wanted: WorkloadFilter,
+        cursor: str | None = None,
+        limit: int = 100,
+        order: WorkloadOrder = BY_NAME,
     ) -> WorkloadPage:
         database = await self._reach()
         limit = max(1, min(limit, LONGEST_PAGE))
-        after = Position.parse(cursor).key if cursor is not None else ("", "", "")
-        found = sorted(
+        rest = sorted(
             (e for e in database.entries.values() if wanted.matches(e)),
-            key=lambda e: Position.of(e).key,
+            key=lambda e: Position.of(e, order).key,
+            reverse=order.descending,
         )
-        rest = [e for e in found if Position.of(e).key > after]
-        more = Position.of(rest[limit - 1]).cursor if len(rest) > limit else None
+        if cursor is not None:
+            ended = Position.parse(cursor, order).key
+            keys = [Position.of(e, order).key for e in rest]
+            rest = rest[sum(k >= ended if order.descending else k <= ended for k in keys) :]
+        more = Position.of(rest[limit - 1], order).cursor if len(rest) > limit else None
         return WorkloadPage(tuple(map(_own_row, rest[:limit])), more)
 
     async def namespaces(self) -> frozenset[str]:

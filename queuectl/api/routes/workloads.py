@@ -21,6 +21,8 @@ from queuectl.api.params import (
     OfKind,
     OfNamespace,
     OfQueue,
+    OfUser,
+    Sort,
     Uid,
 )
 from queuectl.api.ports import ApiStore, Diagnoser
@@ -33,6 +35,7 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import WorkloadFilter
+from queuectl.domain.workload_order import WorkloadOrder
 from queuectl.objects.kinds import KINDS
 
 P = ProblemType
@@ -79,7 +82,7 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
         f"{PREFIX}/workloads",
         tags=_TAGS,
         operation_id="listWorkloads",
-        summary="List workloads by namespace and name",
+        summary="List workloads",
         description="Of the namespaces in which you may list workloads.",
         responses=responses(P.INVALID_PARAMETER),
     )
@@ -90,17 +93,25 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
         cluster_queue: OfClusterQueue = None,
         kind: OfKind = None,
         state: Annotated[list[State] | None, Query(description="Any of these; none = all.")] = None,
+        user: OfUser = None,
+        sort: Sort = "name",
         limit: Limit = 100,
         cursor: Cursor = None,
     ) -> WorkloadPageView:
+        try:
+            order = WorkloadOrder.parse(sort)
+        except BadInput as error:
+            raise wrong_parameter("sort", str(error)) from error
         seen = None
         if namespace is not None:
             await guard.require(request, Right("list", "workloads", namespace))
         else:
             seen = await guard.visible(request, "list", "workloads", store.namespaces)
-        wanted = WorkloadFilter(namespace, queue, cluster_queue, kind, frozenset(state or ()), seen)
+        wanted = WorkloadFilter(
+            namespace, queue, cluster_queue, kind, frozenset(state or ()), seen, user
+        )
         try:
-            page = await store.list_workloads(wanted, cursor, limit)
+            page = await store.list_workloads(wanted, cursor, limit, order)
         except BadInput as error:
             raise wrong_parameter("cursor", str(error)) from error
         items = await presenter.workloads(request, page.entries)
