@@ -35,6 +35,7 @@ from queuectl.api.routes import (
     nodes,
     pastuse,
     plans,
+    queue_stops,
     refused,
     session,
     unmanaged,
@@ -76,6 +77,7 @@ def create_app(
     command_service = layers.install(app, store, authenticated)
     for kind in CONFIG_KINDS:
         config.add_routes(app.router, guard, bodies, kind, store, diagnoser)
+    queue_stops.add_routes(app.router, guard, store, diagnoser)
     dryrun.add_routes(app.router, guard, bodies, store, diagnoser)
     stated = app.state.stated = CurrentConfiguration(store)
     pastuse.add_routes(app.router, guard, store, stated)

@@ -2,7 +2,6 @@
 
 # No postponed annotations here: see routes/config.py.
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +15,6 @@ from queuectl.api.body import MAX_SMALL, Bodies
 from queuectl.api.dry_run import applied, changes_of, dry_run_documents, excess_views, seen_excesses
 from queuectl.api.kinds import API_VERSION, BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.api.merge import merged
-from queuectl.api.params import Name, Namespace
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.preconditions import check_write, etag, unchanged
 from queuectl.api.problems import Problem, ProblemType
@@ -48,18 +46,6 @@ class Documents:
         self._kind = kind
         self._store = store
         self._diagnoser = diagnoser
-
-    def key(self) -> Callable[..., DocumentKey]:
-        """The dependency that reads an object's identity from the path."""
-        kind = self._kind.kind
-
-        def clusterwide(name: Name) -> DocumentKey:
-            return DocumentKey(kind, "", name)
-
-        def namespaced(namespace: Namespace, name: Name) -> DocumentKey:
-            return DocumentKey(kind, namespace, name)
-
-        return namespaced if self._kind.namespaced else clusterwide
 
     async def seen(self, request: Request) -> frozenset[str] | None:
         """The namespaces whose objects may be listed; None = all."""

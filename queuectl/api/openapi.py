@@ -19,6 +19,7 @@ from queuectl.api.command_views import BODIES
 from queuectl.api.kinds import BY_KIND
 from queuectl.api.plans import PlanBody
 from queuectl.api.problems import MEDIA_TYPE, ProblemType
+from queuectl.api.queue_stops import ResumeBody, StopBody
 from queuectl.api.schemas import ProblemView, SignInBody
 from queuectl.objects.configuration.queue_config import CONFIG_KINDS
 
@@ -133,7 +134,13 @@ def _list_of_documents() -> dict[str, Any]:
 
 def _bodies() -> dict[str, Any]:
     """Schemas of the bodies that :func:`model_body` names."""
-    models: list[type[BaseModel]] = [*set(BODIES.values()), PlanBody, SignInBody]
+    models: list[type[BaseModel]] = [
+        *set(BODIES.values()),
+        StopBody,
+        ResumeBody,
+        PlanBody,
+        SignInBody,
+    ]
     _, schemas = models_json_schema(
         [(model, "validation") for model in models], ref_template=_template()
     )

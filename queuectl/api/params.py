@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Final
 
 from fastapi import Header, Path, Query
 
+from queuectl.api.kinds import ConfigKind
 from queuectl.domain.identity import LONGEST_NAME
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.workload_order import SortKey
 
 NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
@@ -52,3 +55,15 @@ IfMatch = Annotated[str | None, Header(description="Only over this ETag; `*` = o
 IfNoneMatch = Annotated[
     str | None, Header(description="`*` = only if it does not exist; in a GET: 304 for this ETag.")
 ]
+
+
+def key_in_path(kind: ConfigKind) -> Callable[..., DocumentKey]:
+    """The dependency that reads the identity of a configuration object from the path."""
+
+    def clusterwide(name: Name) -> DocumentKey:
+        return DocumentKey(kind.kind, "", name)
+
+    def namespaced(namespace: Namespace, name: Name) -> DocumentKey:
+        return DocumentKey(kind.kind, namespace, name)
+
+    return namespaced if kind.namespaced else clusterwide

@@ -14,7 +14,7 @@ from queuectl.domain.identity import Session
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Document, Entry
 from queuectl.domain.pastuse import Used
-from queuectl.domain.preview import Preview
+from queuectl.domain.preview import DrainCost, Preview
 from queuectl.domain.queries import (
     ConfigChanges,
     ConfigDocument,
@@ -240,6 +240,12 @@ class Diagnoser(Protocol):
 
     async def preview(self, entry: Entry, action: Action) -> Preview | None:
         """What taking a gang down by hand would cost and bring now; None when this process cannot tell.
+
+        May raise StoreUnavailable.
+        """
+
+    async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
+        """What draining a ClusterQueue or a LocalQueue would evict now; None when this process cannot tell.
 
         May raise StoreUnavailable.
         """

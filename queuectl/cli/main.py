@@ -80,6 +80,14 @@ MOUNTS: Final = {
         "Move a waiting workload to another LocalQueue.",
         PANEL_CLIENT,
     ),
+    "stop": LazyCommand(
+        "queuectl.cli.stop:stop_command",
+        "Keep the gangs of a queue from starting.",
+        PANEL_CLIENT,
+    ),
+    "resume": LazyCommand(
+        "queuectl.cli.stop:resume_command", "Let the gangs of a queue start again.", PANEL_CLIENT
+    ),
     "whatif": LazyCommand(
         "queuectl.cli.whatif:whatif_command",
         "Try out jobs, quotas, drained or more nodes.",

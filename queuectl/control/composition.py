@@ -27,7 +27,8 @@ from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Entry
-from queuectl.domain.preview import Preview
+from queuectl.domain.preview import DrainCost, Preview
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.unmanaged import UnmanagedPod
@@ -84,6 +85,10 @@ class Controller:
     async def preview(self, entry: Entry, action: Action) -> Preview | None:
         """What taking a gang down by hand would cost and bring; None while this process does not know what there is."""
         return await self.supervisor.previewer.preview(entry, action)
+
+    async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
+        """What draining a queue would evict now; None while this process cannot tell."""
+        return await self.supervisor.previewer.drain_cost(queue)
 
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
         """What runs and would be over quota under another configuration; None while this process cannot tell."""

@@ -1,4 +1,4 @@
-"""What taking a gang down by hand would cost and bring, before anybody does it."""
+"""What evicting a gang, or draining a queue, would cost, before a person does it."""
 
 from __future__ import annotations
 
@@ -21,3 +21,19 @@ class Preview:
     cost: Cost | None
     notice: float
     starts: tuple[str, ...] | None = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DrainCost:
+    """What draining a queue would evict now.
+
+    Attributes:
+        gangs: that hold places by the queue and are not being evicted yet.
+        pods, gpus: of these gangs together.
+        lost_work: GPU-seconds of work that they lose.
+    """
+
+    gangs: int
+    pods: int
+    gpus: int
+    lost_work: int

@@ -28,8 +28,9 @@ from queuectl.domain.events import (
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Entry, EntryChange
-from queuectl.domain.preview import Preview
+from queuectl.domain.preview import DrainCost, Preview
 from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
@@ -73,6 +74,7 @@ class FixedDiagnoser:
         self.previews: dict[tuple[str, Action], Preview] = {}
         self.starts: dict[str, float] = {}
         self.checked: Checked | None = None
+        self.drains: dict[DocumentKey, DrainCost] = {}
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         self.asked.append(uid)
@@ -80,6 +82,9 @@ class FixedDiagnoser:
 
     async def preview(self, entry: Entry, action: Action) -> Preview | None:
         return self.previews.get((entry.uid, action))
+
+    async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
+        return self.drains.get(queue)
 
     async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
         """Of the gangs the test says run."""

@@ -16,7 +16,8 @@ from queuectl.demo import manifests as m
 from queuectl.domain.commands import DONE, EVICTING, Action
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.preview import Preview
+from queuectl.domain.preview import DrainCost, Preview
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
@@ -245,6 +246,33 @@ async def two_queues(world: Rig, gpus: int, other_gpus: int) -> None:
     quota: dict[str, int | str] = {"nvidia.com/gpu": other_gpus, "cpu": "1k", "pods": 1000}
     await world.store.put_config(m.cluster_queue("reserve", "gpu", quota))
     await world.store.put_config(m.local_queue("default", "spare", "reserve"))
+
+
+@pytest.mark.parametrize(
+    "queue",
+    [DocumentKey("ClusterQueue", "", "pool"), DocumentKey("LocalQueue", "default", "research")],
+    ids=str,
+)
+async def test_a_drain_evicts_what_its_preview_shows(database_url: str, queue: DocumentKey) -> None:
+    async with rig(database_url, 4) as world:
+        runs = [world.cluster.submit(gang("Job", name, 2)) for name in ("first", "second")]
+        for uid in runs:
+            await world.until_state(uid, State.RUNNING)
+        waits = world.cluster.submit(gang("Job", "third", 2))
+        await world.until_state(waits, State.PENDING)
+        shown = await previewer(world).drain_cost(queue)
+        assert shown is not None
+        assert (shown.gangs, shown.pods, shown.gpus) == (2, 4, 32)
+        stored = await world.store.get_config(queue)
+        assert stored is not None
+        spec = {**stored.document["spec"], "stopPolicy": "HoldAndDrain"}
+        await world.store.put_config({**stored.document, "spec": spec})
+        for uid in runs:
+            await world.until_state(uid, State.PENDING)
+            assert live(world.cluster.pods_of(uid)) == []
+        assert await previewer(world).drain_cost(queue) == DrainCost(0, 0, 0, 0)
+        other = DocumentKey(queue.kind, queue.namespace, "another")
+        assert await previewer(world).drain_cost(other) == DrainCost(0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", KINDS)

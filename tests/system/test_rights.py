@@ -83,6 +83,8 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
         if where == OTHER:
             return RULES
         return LEADS_OWN if action in FOR_LEADERS else RUNS_OWN
+    if action in ("stop", "resume"):
+        return LEADS_OWN if "/localqueues/" in path and where == OWN else RULES
     if method == "POST":
         return RULES if path == "/api/v1/dryrun" else SEES  # plans
     if method in ("PUT", "PATCH", "DELETE"):

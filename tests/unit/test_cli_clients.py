@@ -18,8 +18,9 @@ import yaml
 from queuectl.domain.commands import Action
 from queuectl.domain.events import Admit
 from queuectl.domain.plan import Cost
-from queuectl.domain.preview import Preview
+from queuectl.domain.preview import DrainCost, Preview
 from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from tests.api.serving import serving
@@ -727,3 +728,73 @@ class TestAsk:
         out = queuectl("describe", "workload", "requeued", "-n", "team-a").out
         assert "In line:  number 2 of team-a, number 2 of default" in out
         assert "Requeued       True" in out
+
+
+class TestStop:
+    @pytest.fixture(autouse=True)
+    def queues(self, queuectl: Cli) -> None:
+        queuectl("apply", "-f", "-", stdin=EVERY)
+
+    def test_a_queue_is_stopped_and_resumed_and_what_is_so_already_is_no_error(
+        self, queuectl: Cli
+    ) -> None:
+        said = []
+        for arguments in (
+            ("stop", "clusterqueue", "team-a", "--reason", "new racks"),
+            ("stop", "cq", "team-a"),
+            ("stop", "clusterqueue", "team-a", "--drain"),
+            ("resume", "clusterqueue", "team-a"),
+            ("resume", "clusterqueue", "team-a"),
+            ("stop", "localqueue", "default", "-n", "team-a"),
+        ):
+            result = queuectl(*arguments)
+            assert result.code == 0, result.err
+            said += result.out.splitlines()
+        assert said == [
+            "clusterqueue/team-a stopped; gangs that run continue",
+            "clusterqueue/team-a is already stopped; gangs that run continue",
+            "clusterqueue/team-a stopped; gangs that run are evicted",
+            "clusterqueue/team-a resumed",
+            "clusterqueue/team-a is not stopped",
+            "localqueue/default in team-a stopped; gangs that run continue",
+        ]
+
+    def test_a_dry_run_shows_what_a_drain_would_evict(
+        self, queuectl: Cli, diagnoser: FixedDiagnoser
+    ) -> None:
+        drain = ("stop", "clusterqueue", "team-a", "--drain", "--dry-run")
+        unknown = "clusterqueue/team-a would be stopped; this server does not know yet what would be evicted: ask again"
+        diagnoser.drains = {}
+        assert queuectl(*drain).out.splitlines() == [unknown]
+        diagnoser.drains = {DocumentKey("ClusterQueue", "", "team-a"): DrainCost(2, 1, 48, 7200)}
+        assert queuectl(*drain).out.splitlines() == [
+            "clusterqueue/team-a would be stopped",
+            "  evicts  2 gangs with 1 pod",
+            "  frees   48 GPUs",
+            "  loses   7200 GPU-seconds of work (2.0 GPU-hours)",
+        ]
+        held = queuectl("stop", "clusterqueue", "team-a", "--dry-run").out
+        assert held == "clusterqueue/team-a would be stopped; gangs that run would continue\n"
+        queuectl("stop", "clusterqueue", "team-a")
+        again = queuectl("stop", "clusterqueue", "team-a", "--dry-run").out
+        assert again == "clusterqueue/team-a would not change: its stop policy is Hold already\n"
+
+    @pytest.mark.parametrize(
+        ("arguments", "code", "says"),
+        [
+            (("clusterqueue", "nowhere"), 3, "ClusterQueue nowhere does not exist"),
+            (
+                ("cohort", "all"),
+                2,
+                "a Cohort cannot be stopped; a clusterqueue or a localqueue can",
+            ),
+            (("workload", "running"), 2, "`queuectl hold` keeps it from starting"),
+        ],
+    )
+    def test_what_cannot_be_stopped_is_named(
+        self, queuectl: Cli, arguments: tuple[str, ...], code: int, says: str
+    ) -> None:
+        for verb in ("stop", "resume"):
+            result = queuectl(verb, *arguments)
+            assert (result.code, result.out) == (code, "")
+            assert says in result.err

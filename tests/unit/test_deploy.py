@@ -28,6 +28,8 @@ JOB_CONTROLLERS = (
     "system:serviceaccount:kubeflow:training-operator",
 )
 DOCUMENTS = manifests()
+VERBS = ("resume", "stop")
+"""What may be done to a queue beside writing its document."""
 OPT_INS = sorted(file.stem for file in (deploy_folder() / "optional").glob("*.yaml"))
 VALIDATING = [one for one in DOCUMENTS if one["kind"] == "ValidatingAdmissionPolicy"]
 RESTRICTING = {
@@ -228,12 +230,21 @@ def test_each_role_for_people_grants_what_the_smaller_one_does() -> None:
 
 def test_the_platform_admin_may_take_every_action_and_write_every_kind() -> None:
     granted = rights("queuectl-platform-admin")
-    assert {f"workloads/{action}" for action in Action} == {
+    stops = {f"{kind}/{verb}" for kind in ("clusterqueues", "localqueues") for verb in VERBS}
+    assert {f"workloads/{action}" for action in Action} | stops == {
         resource for verb, resource in granted if verb == "create" and "/" in resource
     }
     for kind in CONFIG_KINDS:
         for verb in ("get", "list", "update", "patch", "delete"):
             assert (verb, kind.plural) in granted
+
+
+def test_a_team_admin_stops_local_queues_and_no_cluster_queue() -> None:
+    granted = rights("queuectl-team-admin")
+    for verb in VERBS:
+        assert ("create", f"localqueues/{verb}") in granted
+        assert ("create", f"clusterqueues/{verb}") not in granted
+        assert ("create", f"localqueues/{verb}") not in rights("queuectl-submitter")
 
 
 def test_only_the_platform_admin_rules_quota_and_reads_the_audit_log() -> None:

@@ -17,7 +17,14 @@ from queuectl.api.body import Bodies
 from queuectl.api.documents import Documents
 from queuectl.api.kinds import ConfigKind
 from queuectl.api.openapi import CONFIG_BODY, PATCH_BODY, responses
-from queuectl.api.params import DryRun, IfMatch, IfNoneMatch, Namespace, OfNamespace
+from queuectl.api.params import (
+    DryRun,
+    IfMatch,
+    IfNoneMatch,
+    Namespace,
+    OfNamespace,
+    key_in_path,
+)
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import ProblemType
 from queuectl.api.schemas import ConfigApplied, ConfigList, ConfigObject
@@ -38,7 +45,7 @@ def add_routes(
     """Offer the paths of one kind."""
     offer = Documents(guard, bodies, kind, store, diagnoser)
     item = kind.path("{namespace}", "{name}")
-    Key = Annotated[DocumentKey, Depends(offer.key())]  # noqa: N806 - a type
+    Key = Annotated[DocumentKey, Depends(key_in_path(kind))]  # noqa: N806 - a type
 
     async def get_one(key: Key, if_none_match: IfNoneMatch = None) -> Response:
         return await offer.read(key, if_none_match)

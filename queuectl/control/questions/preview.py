@@ -1,6 +1,7 @@
-"""Previews of what people do by hand to a gang that runs: planned on a picture of now, with and without it.
+"""Previews of what people do by hand to a gang that runs, or to a queue whose gangs run.
 
-The same planner decides as in the loop. Nothing of what it says is committed.
+An action on a gang is planned twice on a snapshot of now, with and without the gang, by the planner of the control loop.
+Nothing of these plans is committed. Draining a queue is not planned: its price is the work that its gangs lose.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from queuectl.domain.commands import Action
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.ledger import Entry
 from queuectl.domain.plan import Plan
-from queuectl.domain.preview import Preview
+from queuectl.domain.preview import DrainCost, Preview
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.lifecycle.transitions import notice
@@ -43,6 +45,28 @@ def starters(before: Plan, after: Plan) -> tuple[str, ...]:
     """Uids that only ``after`` starts, in its order."""
     known = {admission.uid for admission in before.admitted}
     return tuple(a.uid for a in after.admitted if a.uid not in known and not a.repaired)
+
+
+def drain_cost(snapshot: Snapshot, queue: DocumentKey) -> DrainCost:
+    """What ``stopPolicy: HoldAndDrain`` would evict of a ClusterQueue or a LocalQueue."""
+    gangs = [
+        gang for gang in snapshot.admitted if not gang.leaving and _is_of(gang, queue, snapshot)
+    ]
+    prices = costs(gangs, snapshot.now).values()
+    return DrainCost(
+        gangs=len(gangs),
+        pods=sum(gang.workload.pods for gang in gangs),
+        gpus=sum(price.gpus for price in prices),
+        lost_work=sum(price.lost_work for price in prices),
+    )
+
+
+def _is_of(gang: Admitted, queue: DocumentKey, snapshot: Snapshot) -> bool:
+    home = (gang.workload.namespace, gang.workload.queue or "")
+    if queue.kind == "LocalQueue":
+        return home == (queue.namespace, queue.name)
+    local = snapshot.config.local_queues.get(home)
+    return local is not None and local.cluster_queue == queue.name
 
 
 class Previewer:
@@ -71,6 +95,11 @@ class Previewer:
                 return await self._answer(entry, action)
         except TookTooLong:
             return None
+
+    async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
+        """What draining a queue would evict now; None while this process cannot tell. May raise StoreUnavailable."""
+        seen = await self._look()
+        return drain_cost(seen.snapshot, queue) if seen is not None else None
 
     async def _answer(self, entry: Entry, action: Action) -> Preview | None:
         seen = await self._look()

@@ -151,7 +151,16 @@ def test_the_page_on_the_command_line(town: Town, typing: Shell) -> None:
     assert (status, "train" in printed) == (124, True)
     town.remove("team-a")
 
-    for begins in ("config export", "config diff", "apply", "audit --since", "audit --caller"):
+    for begins in (
+        "config export",
+        "config diff",
+        "apply",
+        "stop",
+        "stop",
+        "resume",
+        "audit --since",
+        "audit --caller",
+    ):
         page.type(f"queuectl {begins}")
     shutil.copy(ROOT / "docs" / "examples" / "job.yaml", page.shell.folder)
     for _ in range(5):

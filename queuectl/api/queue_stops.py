@@ -1,0 +1,155 @@
+"""Stops and resumes a queue: one field of its configuration document, set with a right of its own.
+
+A person who may stop a queue needs no right to change the rest of its document. The leader acts on the field as soon as it
+is stored: see :mod:`queuectl.objects.configuration.admissibility`.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from fastapi import Request
+from pydantic import Field
+
+from queuectl.api.auth.audit import done
+from queuectl.api.dry_run import changes_of
+from queuectl.api.merge import merged
+from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.schemas import View
+from queuectl.domain.errors import Conflict
+from queuectl.domain.ledger import Document
+from queuectl.domain.preview import DrainCost
+from queuectl.domain.queries import ConfigDocument, DocumentKey
+from queuectl.domain.queues import StopPolicy
+from queuectl.objects.configuration.queue_config import validate
+
+_TRIES: Final = 5  # each fails only if another request changed the same object in between
+
+
+class ResumeBody(View):
+    """What goes with a resume; none of it is required."""
+
+    reason: str | None = Field(
+        default=None, min_length=1, max_length=500, description="For the audit log."
+    )
+
+
+class StopBody(ResumeBody):
+    """What goes with a stop; none of it is required."""
+
+    drain: bool = Field(
+        default=False,
+        description="Evict the gangs that run, too (`HoldAndDrain`); else they continue (`Hold`).",
+    )
+
+
+class DrainView(View):
+    """What draining the queue would evict now."""
+
+    gangs: int
+    pods: int
+    gpus: int = Field(description="Freed.")
+    lost_gpu_seconds: int = Field(
+        description="Work since the last checkpoints, priced as for any victim."
+    )
+
+
+class QueueStopView(View):
+    """A queue after it was stopped or resumed."""
+
+    kind: str
+    namespace: str | None = Field(description="null for a ClusterQueue.")
+    name: str
+    stop_policy: StopPolicy
+    result: Literal["configured", "unchanged"] = Field(
+        description="`unchanged`: the queue had this stop policy already."
+    )
+    drains: DrainView | None = Field(
+        description="Of a dry run with `drain`; null otherwise, and while this process does not know the cluster: ask again."
+    )
+
+
+class QueueStops:
+    """Sets stop policies."""
+
+    def __init__(self, store: ApiStore, diagnoser: Diagnoser | None) -> None:
+        self._store = store
+        self._diagnoser = diagnoser
+
+    async def set(
+        self, request: Request, key: DocumentKey, policy: StopPolicy, reason: str | None
+    ) -> QueueStopView:
+        """Give a queue this stop policy; nothing is written when it has it already.
+
+        Raises:
+            Problem: not-found; precondition-failed when other requests keep changing the object.
+            DocumentError: the stored document is one that this release refuses.
+        """
+        for _ in range(_TRIES):
+            stored = await self._stored(key)
+            if _policy_of(stored.document) is policy:
+                done(request, _summary("unchanged", reason))
+                return _view(key, policy, "unchanged")
+            value = policy.value if policy is not StopPolicy.NONE else None
+            document, _ = validate(merged(stored.document, {"spec": {"stopPolicy": value}}))
+            try:
+                await self._store.put_config(document, stored.version)
+            except Conflict:
+                continue
+            change = changes_of(stored.document, document)
+            text = "; ".join(f"{c['field']}: {c['before']!r} -> {c['after']!r}" for c in change)
+            done(request, _summary(f"configured; {text}", reason))
+            return _view(key, policy, "configured")
+        raise Problem(ProblemType.PRECONDITION_FAILED, f"{key} is changed by others; try again")
+
+    async def preview(
+        self, request: Request, key: DocumentKey, policy: StopPolicy
+    ) -> QueueStopView:
+        """What :meth:`set` would answer, with what a drain would evict. Nothing is changed."""
+        stored = await self._stored(key)
+        result: Literal["configured", "unchanged"] = (
+            "unchanged" if _policy_of(stored.document) is policy else "configured"
+        )
+        done(request, result)
+        drains = None
+        if policy is StopPolicy.HOLD_AND_DRAIN and self._diagnoser is not None:
+            drains = await self._diagnoser.drain_cost(key)
+        return _view(key, policy, result, drains)
+
+    async def _stored(self, key: DocumentKey) -> ConfigDocument:
+        stored = await self._store.get_config(key)
+        if stored is None:
+            raise Problem(ProblemType.NOT_FOUND, f"{key} does not exist")
+        return stored
+
+
+def _policy_of(document: Document) -> StopPolicy:
+    return StopPolicy(document["spec"].get("stopPolicy") or StopPolicy.NONE)
+
+
+def _summary(what: str, reason: str | None) -> str:
+    """For the audit log."""
+    return f"{what}; reason: {reason}" if reason else what
+
+
+def _view(
+    key: DocumentKey,
+    policy: StopPolicy,
+    result: Literal["configured", "unchanged"],
+    drains: DrainCost | None = None,
+) -> QueueStopView:
+    return QueueStopView(
+        kind=key.kind,
+        namespace=key.namespace or None,
+        name=key.name,
+        stop_policy=policy,
+        result=result,
+        drains=_drains(drains) if drains is not None else None,
+    )
+
+
+def _drains(cost: DrainCost) -> DrainView:
+    return DrainView(
+        gangs=cost.gangs, pods=cost.pods, gpus=cost.gpus, lost_gpu_seconds=cost.lost_work
+    )

@@ -1,0 +1,95 @@
+"""``queuectl stop`` and ``queuectl resume``: keep the gangs of a queue from starting, and end that."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, connect
+from queuectl.cli.connection import default_namespace
+from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.targets import Target, target_kind
+from queuectl.domain.words import counted
+
+_WORKLOADS: Final = "`queuectl hold` keeps it from starting, `queuectl release` ends that"
+_STOPPABLE: Final = ("ClusterQueue", "LocalQueue")
+
+Kind = Annotated[str, typer.Argument(help="clusterqueue or localqueue.")]
+Names = Annotated[list[str], typer.Argument(help="Names of queues.")]
+Reason = Annotated[str | None, typer.Option("--reason", help="Reason, for the audit log.")]
+
+
+def stop_command(
+    kind: Kind,
+    names: Names,
+    drain: Annotated[
+        bool,
+        typer.Option("--drain", help="Evict the gangs that run, too; else they continue."),
+    ] = False,
+    reason: Reason = None,
+    namespace: Namespace = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Change nothing: show what would be evicted."),
+    ] = False,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Stop ClusterQueues or LocalQueues: no gang of them starts until you resume them."""
+    body = {"drain": drain, "reason": reason}
+    with connect(server) as client:
+        for target in _targets(kind, names, namespace):
+            query = "?dry_run=true" if dry_run else ""
+            answer = client.post(f"{target.path}/stop{query}", body)
+            for line in _previewed(target, answer) if dry_run else [_stopped(target, answer)]:
+                typer.echo(line)
+
+
+def resume_command(
+    kind: Kind,
+    names: Names,
+    reason: Reason = None,
+    namespace: Namespace = None,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Resume stopped ClusterQueues or LocalQueues: their gangs start again, in their old order."""
+    with connect(server) as client:
+        for target in _targets(kind, names, namespace):
+            answer = client.post(f"{target.path}/resume", {"reason": reason})
+            already = answer["result"] == "unchanged"
+            typer.echo(f"{target} {'is not stopped' if already else 'resumed'}")
+
+
+def _targets(kind: str, names: list[str], namespace: str | None) -> list[Target]:
+    """The queues that are named. Raises CommandFailed for any other kind."""
+    found = target_kind(kind, _WORKLOADS)
+    if found.kind not in _STOPPABLE:
+        message = f"a {found.kind} cannot be stopped; a clusterqueue or a localqueue can"
+        raise CommandFailed(message, Exit.BAD_INPUT)
+    scope = (namespace or default_namespace()) if found.namespaced else ""
+    return [Target(found, name, scope) for name in names]
+
+
+def _stopped(target: Target, answer: Json) -> str:
+    already = "is already " if answer["result"] == "unchanged" else ""
+    drains = answer["stopPolicy"] == "HoldAndDrain"
+    runs = "gangs that run are evicted" if drains else "gangs that run continue"
+    return f"{target} {already}stopped; {runs}"
+
+
+def _previewed(target: Target, answer: Json) -> list[str]:
+    if answer["result"] == "unchanged":
+        return [f"{target} would not change: its stop policy is {answer['stopPolicy']} already"]
+    head = f"{target} would be stopped"
+    if answer["stopPolicy"] != "HoldAndDrain":
+        return [f"{head}; gangs that run would continue"]
+    drains = answer["drains"]
+    if drains is None:
+        return [f"{head}; this server does not know yet what would be evicted: ask again"]
+    lost = drains["lostGpuSeconds"]
+    return [
+        head,
+        f"  evicts  {counted(drains['gangs'], 'gang')} with {counted(drains['pods'], 'pod')}",
+        f"  frees   {counted(drains['gpus'], 'GPU')}",
+        f"  loses   {counted(lost, 'GPU-second')} of work ({lost / 3600:.1f} GPU-hours)",
+    ]
