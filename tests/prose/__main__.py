@@ -1,0 +1,151 @@
+"""Checks the text of the project: ``python -m tests.prose [PATH ...]``.
+
+It runs textlint with the rules of docs/style.md on the documentation and on the prose of the source files, and prints a line for
+each finding. It exits with 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final
+
+from tests.prose.extract import READERS, extract
+from tests.support.node import environment, node, node_tool
+
+HERE: Final = Path(__file__).parent
+ROOT: Final = HERE.parents[1]
+CHECKED: Final = ("README.md", "CHANGELOG.md", "docs", "queuectl", "migrations", "deploy", "tests")
+_NOT_PROSE: Final = ("static/", "corpus/data/", "fixtures/", "unit/test_prose.py")
+
+
+@dataclass(frozen=True, order=True)
+class Finding:
+    """A place where a text breaks a rule."""
+
+    path: str
+    line: int
+    rule: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.rule}: {self.message}"
+
+
+def files(paths: Iterable[str]) -> Iterator[Path]:
+    """The files with prose among and under the paths, relative to the root of the project."""
+    for name in paths:
+        start = ROOT / name
+        found = [start] if start.is_file() else sorted(start.rglob("*"))
+        for path in found:
+            if path.suffix in (".md", *READERS) and not any(
+                part in str(path) for part in _NOT_PROSE
+            ):
+                yield path.relative_to(ROOT)
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """A file that textlint reads: the prose of the sources of one folder, one after the other."""
+
+    path: Path
+    starts: Sequence[int]
+    """The first line of each source, from 1."""
+    sources: Sequence[Path]
+
+    def source(self, line: int) -> tuple[Path, int]:
+        """The source of a line of the sheet, and the line there."""
+        at = bisect_right(self.starts, line) - 1
+        return self.sources[at], line - self.starts[at] + 1
+
+
+def _sheets(paths: Iterable[Path], folder: Path) -> Iterator[Sheet]:
+    """Pages as they are, and the prose of the other files of each folder as one sheet: textlint is slow on thousands of files."""
+    for parent, group in groupby(sorted(paths, key=attrgetter("parent")), attrgetter("parent")):
+        lines, starts, sources = list[str](), list[int](), list[Path]()
+        for path in group:
+            if path.suffix == ".md":
+                yield Sheet(ROOT / path, [1], [path])
+                continue
+            for text in extract(ROOT / path):
+                starts.append(len(lines) + 1)
+                sources.append(path)
+                lines += [*text.splitlines(), ""]
+        if lines:
+            made = folder / parent / "prose.md"
+            made.parent.mkdir(parents=True, exist_ok=True)
+            made.write_text("\n".join(lines))
+            yield Sheet(made, starts, sources)
+
+
+def findings(paths: Iterable[Path]) -> list[Finding]:
+    """Check some files, in the order of their names and lines.
+
+    Raises:
+        NoPackages: textlint cannot be installed.
+        RuntimeError: textlint fails.
+    """
+    tool = node_tool(HERE)
+    with tempfile.TemporaryDirectory() as name:
+        sheets = {sheet.path: sheet for sheet in _sheets(paths, Path(name))}
+        listed = Path(name) / "found.json"
+        program = tool / "node_modules" / "textlint" / "bin" / "textlint.js"
+        command = [
+            str(node()),
+            str(program),
+            "--config",
+            str(HERE / "textlintrc.json"),
+            "--format",
+            "json",
+        ]
+        ended = subprocess.run(
+            [*command, "--output-file", str(listed), *map(str, sheets)],
+            cwd=tool,
+            env=environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if ended.returncode not in (0, 1) or ended.stderr.strip():
+            raise RuntimeError(f"textlint: exit code {ended.returncode}: {ended.stderr.strip()}")
+        results = json.loads(listed.read_text()) if listed.exists() else []
+    return sorted(
+        {_finding(sheets[Path(r["filePath"])], m) for r in results for m in r["messages"]}
+    )
+
+
+def _finding(sheet: Sheet, message: Mapping[str, Any]) -> Finding:
+    path, line = sheet.source(message["line"])
+    return Finding(str(path), line, message["ruleId"], " ".join(message["message"].split()))
+
+
+def main() -> int:
+    """Check the paths of the command line, or everything."""
+    parser = argparse.ArgumentParser(prog="python -m tests.prose")
+    parser.add_argument("paths", nargs="*", default=CHECKED, metavar="PATH")
+    parser.add_argument(
+        "--count", action="store_true", help="print the number of findings in each folder only"
+    )
+    given = parser.parse_args()
+    found = findings(files(given.paths))
+    if given.count:
+        folders = Counter("/".join(Path(f.path).parts[:2]) for f in found)
+        print("\n".join(f"{count:6} {folder}" for folder, count in folders.most_common()))
+    else:
+        print("\n".join(map(str, found)), end="\n" * bool(found))
+    print(f"prose: {len(found)} findings", file=sys.stderr)
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
