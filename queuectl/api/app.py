@@ -89,7 +89,7 @@ def create_app(
     plans.add_routes(app.router, guard, bodies, cluster_reader)
     decisions.add_routes(app.router, guard, store)
     refused.add_routes(app.router, guard, store)
-    workloads.add_routes(app.router, guard, store, diagnoser)
+    workloads.add_routes(app.router, guard, store, diagnoser, cluster_reader)
     session.add_routes(app.router, command_service)
     audit.add_routes(app.router, guard, store)
     invariants.add_routes(app.router, guard, diagnoser)

@@ -25,6 +25,7 @@ from queuectl.domain.queries import (
     WorkloadPage,
 )
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.records import PodRecord
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.unmanaged import UnmanagedPod
@@ -221,6 +222,9 @@ class ClusterReader(Protocol):
 
         None while this process does not know yet. May raise StoreUnavailable.
         """
+
+    async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
+        """A workload's pods, of all its attempts, in no order; None while this process does not know yet."""
 
     async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
         """What would be after a change; None while this process does not know yet what there is.

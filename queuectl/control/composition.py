@@ -30,6 +30,7 @@ from queuectl.domain.ledger import Entry
 from queuectl.domain.preview import DrainCost, Preview
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.records import PodRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
@@ -109,6 +110,10 @@ class Controller:
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         """Pods outside the queues that hold GPUs; None while this process does not know yet."""
         return await self.supervisor.viewer.unmanaged()
+
+    async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
+        """A workload's pods; None while this process does not know yet."""
+        return self.supervisor.viewer.pods(entry)
 
     @property
     def cache(self) -> PlannerCache:

@@ -195,6 +195,8 @@ class PodRecord:
         tolerations: its tolerations; both only while ``gated``, because the patch that drops our gate must repeat them.
         started_at: unix seconds at which its node took it on, None before; in whole seconds.
         checkpoint_at: annotation, unix seconds; None if absent or unreadable.
+        restarts: of all its containers together.
+        trouble: why it does not run, in one word as ``kubectl get pods`` shows it; "" where its status names no reason.
     """
 
     namespace: str
@@ -218,6 +220,8 @@ class PodRecord:
     started_at: float | None = None
     checkpoint_at: float | None = None
     owner_kind: str = ""
+    restarts: int = 0
+    trouble: str = ""
 
     @property
     def owned_by(self) -> OwnerKey:

@@ -10,6 +10,7 @@ from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
+from queuectl.domain.records import PodRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 
@@ -46,6 +47,9 @@ class ClusterReader(Protocol):
 
     async def cluster_map(self) -> ClusterMap | None:
         """What stands where, about a second old at most; None while this process does not know yet."""
+
+    async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
+        """A workload's pods, of all its attempts, in no order; None while this process does not know yet."""
 
     @property
     def cache(self) -> PlannerCache:

@@ -33,7 +33,7 @@ from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, Outcome
+from queuectl.domain.records import JobRecord, Outcome, PodRecord
 from queuectl.domain.rules import PodsReady as PodsReadyRules
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
@@ -107,16 +107,24 @@ class FixedLookout:
     """Sees what the test says; None = nothing yet."""
 
     def __init__(
-        self, known: ClusterMap | None, *, held: tuple[UnmanagedPod, ...] | None = ()
+        self,
+        known: ClusterMap | None,
+        *,
+        held: tuple[UnmanagedPod, ...] | None = (),
+        pods: tuple[PodRecord, ...] | None = (),
     ) -> None:
         self.known = known
         self.held = held
+        self._pods = pods
 
     async def cluster_map(self) -> ClusterMap | None:
         return self.known
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         return self.held
+
+    async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
+        return self._pods
 
     async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
         raise AssertionError("nobody asks")
@@ -138,6 +146,9 @@ class LookingOut:
         return cluster_map_of(self.snapshot, {}) if self.snapshot is not None else None
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
+        return () if self.snapshot is not None else None
+
+    async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         return () if self.snapshot is not None else None
 
     async def try_out(self, asked: WhatIf) -> WhatIfResult | None:

@@ -225,6 +225,41 @@ def test_kube_schedulers_refusal_is_read() -> None:
     assert not unschedulable(type="Ready")
 
 
+@pytest.mark.parametrize(
+    ("status", "trouble"),
+    [
+        ({"phase": "Pending"}, ""),
+        ({"phase": "Failed", "reason": "Evicted"}, "Evicted"),
+        (
+            {"containerStatuses": [{"state": {"waiting": {"reason": "ImagePullBackOff"}}}]},
+            "ImagePullBackOff",
+        ),
+        (
+            {"initContainerStatuses": [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]},
+            "Init:CrashLoopBackOff",
+        ),
+        (
+            {"containerStatuses": [{"state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}]},
+            "OOMKilled (exit code 137)",
+        ),
+        ({"containerStatuses": [{"state": {"terminated": {"reason": "Completed"}}}]}, ""),
+        ({"conditions": [{"type": "Ready", "status": "True"}], "reason": "Old"}, ""),
+        ({"reason": "x" * 1000}, "x" * 80),
+    ],
+)  # fmt: skip
+def test_a_pod_that_does_not_run_names_the_reason(status: dict[str, Any], trouble: str) -> None:
+    assert pod(status=status).trouble == trouble
+
+
+def test_a_gated_pod_names_its_gate_as_the_reason() -> None:
+    assert pod(spec={"schedulingGates": [{"name": keys.GATE}]}).trouble == "SchedulingGated"
+
+
+def test_restarts_are_those_of_all_containers() -> None:
+    statuses = [{"restartCount": 2}, {"restartCount": 1}]
+    assert pod(status={"containerStatuses": statuses}).restarts == 3
+
+
 def test_a_deleted_pod_is_terminating_until_it_is_gone() -> None:
     assert pod(metadata={"deletionTimestamp": "2026-08-22T10:00:00Z"}).terminating
 

@@ -110,7 +110,7 @@ def _account(database: MemoryDatabase, now: float, gpus: int, rng: random.Random
     last = int(now // HOUR) * HOUR
     tables.until = float(last)
     for entry in database.entries.values():
-        subject = _subject(entry, rng)
+        subject = _subject(entry)
         waits = entry.started_at is None
         since = entry.started_at or last - HOUR
         begin = max(last - HOURS * HOUR, int(since // HOUR) * HOUR)
@@ -131,11 +131,11 @@ def _account(database: MemoryDatabase, now: float, gpus: int, rng: random.Random
         tables.fleet[hour, "h100"] = FleetRow("h100", HOUR, *(HOUR * gpus * x for x in shares))
 
 
-def _subject(entry: Entry, rng: random.Random) -> Subject:
+def _subject(entry: Entry) -> Subject:
     queue = entry.cluster_queue
     return Subject(
         entry.uid, entry.kind, entry.namespace, entry.name, entry.queue, queue,
-        "research", rng.choice(USERS), (("team", queue),),
+        "research", entry.user, (("team", queue),),
     )  # fmt: skip
 
 

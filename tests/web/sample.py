@@ -15,6 +15,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
 from queuectl.domain.queries import ConfigDocument, DocumentKey, HistoryLine
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
@@ -23,7 +24,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.reports.cluster_map import cluster_map_of
 from tests.api.support import DIAGNOSIS, FixedDiagnoser
 from tests.doubles.store import MemoryDatabase, MemoryStore
-from tests.web.records import CONFIGURATION, keep_records
+from tests.web.records import CONFIGURATION, USERS, keep_records
 
 NOW = 1_795_000_000.0
 BLOCK, RACK = "topology.queuectl.dev/block", "topology.queuectl.dev/rack"
@@ -63,6 +64,9 @@ class Scene:
     async def picture(self) -> Snapshot | None:
         return self.snapshot
 
+    async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
+        return tuple(_pods(entry)) if self.snapshot is not None else None
+
     async def cluster_map(self) -> ClusterMap | None:
         if self.snapshot is None:
             return None
@@ -79,6 +83,29 @@ class Sample:
     store: MemoryStore
     cluster_reader: Scene
     diagnoser: FixedDiagnoser
+
+
+def _pods(entry: Entry) -> Iterator[PodRecord]:
+    """A pod for each slot; of a gang with eight or more, rank 5 restarts again and again."""
+    placed = entry.placement.podsets if entry.placement is not None else ()
+    for podset in placed:
+        nodes = [node for node, count in podset.nodes for _ in range(count)]
+        for rank, node in enumerate(nodes):
+            broken = rank == 5 and len(nodes) >= 8
+            yield PodRecord(
+                entry.namespace,
+                f"{entry.name}-{podset.podset}-{rank}",
+                f"{entry.uid}-{rank}",
+                version=1,
+                attempt=entry.attempt,
+                podset=podset.podset,
+                rank=rank,
+                node=node,
+                phase=PodPhase.RUNNING,
+                ready=not broken,
+                restarts=4 if broken else 0,
+                trouble="CrashLoopBackOff" if broken else "",
+            )
 
 
 def documents(size: Size) -> list[dict[str, Any]]:
@@ -224,7 +251,13 @@ def _entry(gang: Admitted, rng: random.Random) -> Entry:
         reason=Reason(Code.PODS_READY, "all pods are ready"),
         placement=gang.placement,
         version=4,
+        user=_user(workload.uid),
     )
+
+
+def _user(uid: str) -> str:
+    """As the admission policy records it; "" for some, as for jobs from before the policy."""
+    return USERS[int(uid[-1]) % len(USERS)]
 
 
 _REASONS = (
@@ -256,6 +289,7 @@ def _waiting(size: Size, rng: random.Random) -> Iterator[Entry]:
             since=NOW - rng.uniform(1, 3000),
             reason=Reason(code, text.format(g=pods * HOST_GPUS, p=pods)),
             version=2,
+            user=_user(f"{number}"),
         )
 
 
@@ -287,6 +321,7 @@ def _aside(rng: random.Random) -> Iterator[Entry]:
             parked=Reason(code, text) if state in (State.HELD, State.DEACTIVATED) else None,
             evictions=rng.randrange(3),
             version=5,
+            user="ann",
         )
 
 

@@ -25,10 +25,10 @@ from queuectl.api.params import (
     Sort,
     Uid,
 )
-from queuectl.api.ports import ApiStore, Diagnoser
+from queuectl.api.ports import ApiStore, ClusterReader, Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.problems import Problem, ProblemType, wrong_parameter
-from queuectl.api.routes import commands
+from queuectl.api.routes import commands, pods
 from queuectl.api.schemas import ExplainView, HistoryPage, WorkloadPageView, WorkloadView
 from queuectl.api.views import history_view
 from queuectl.domain.errors import BadInput
@@ -44,9 +44,21 @@ _ONE = responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER)
 
 
 def add_routes(
-    routes: APIRouter, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None = None
+    routes: APIRouter,
+    guard: Guard,
+    store: ApiStore,
+    diagnoser: Diagnoser | None = None,
+    cluster_reader: ClusterReader | None = None,
 ) -> None:
-    """Offer the paths of workloads, each by uid and by namespace and name."""
+    """Offer the paths of workloads, each by uid and by namespace and name.
+
+    Args:
+        routes: where.
+        guard: who may see what.
+        store: what is read.
+        diagnoser: None where no controller runs.
+        cluster_reader: None in a process that does not watch the cluster.
+    """
     presenter = WorkloadPresenter(guard, store, diagnoser)
     _list(routes, guard, store, presenter)
 
@@ -69,6 +81,7 @@ def add_routes(
     ):
         _one(routes, store, presenter, path, finder, tag)
         _explain(routes, presenter, path, finder, tag)
+        pods.add_route(routes, cluster_reader, path, finder, tag)
         commands.add_routes(routes, guard, store, diagnoser, path, finder, tag)
     commands.add_command_routes(routes, guard, store)
 

@@ -24,7 +24,9 @@ from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, TookTooLong
+from queuectl.domain.ledger import Entry
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.records import PodRecord
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
@@ -84,6 +86,7 @@ class Viewer:
             cache: of this process.
         """
         self._stand_by = partial(Standby, store, mirror, limits, clock)
+        self._mirror = mirror
         self._standby: Standby | None = None  # while we are asked and do not lead
         self._leading = leading
         self._cache = cache
@@ -126,6 +129,10 @@ class Viewer:
         """Pods outside the queues that hold GPUs; None while this process does not know yet. May raise StoreUnavailable."""
         seen = await self.seen()
         return seen.unmanaged() if seen is not None else None
+
+    def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
+        """A workload's pods as the watch last showed them; None before the watch has listed everything."""
+        return tuple(self._mirror.pods_of(entry)) if self._watching() else None
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Of a standby: why a waiting gang does not start, by a plan of its own that nobody carries out."""

@@ -5,7 +5,7 @@ This is the hottest reader: a cluster's every pod passes here at each relist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from sys import intern
 from typing import Any, Final
@@ -16,13 +16,20 @@ from queuectl.objects import keys
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.requests import pod_requests
-from queuectl.objects.kubernetes.wire import PodSpec, PodStatus, WirePod, WireToleration
+from queuectl.objects.kubernetes.wire import (
+    ContainerStatus,
+    PodSpec,
+    PodStatus,
+    WirePod,
+    WireToleration,
+)
 from queuectl.objects.times import time_or_none
 
 _EFFECTS: Final = {effect.value: effect for effect in Effect}
 _PHASES: Final = {phase.value: phase for phase in PodPhase}
 _NO_SPEC: Final = PodSpec()
 _NO_STATUS: Final = PodStatus()
+_LONGEST_REASON: Final = 80  # characters
 
 NOBODY_OWNS_FIELDS: Final[list[dict[str, Any]]] = [{}]
 """As ``managedFields`` of a patch: the API server stops tracking who set which field of this object, until somebody
@@ -73,7 +80,35 @@ def read_pod(wire: WirePod) -> PodRecord:
         tolerations=read_tolerations(spec.tolerations) if gated else (),
         started_at=_time(status.start_time),
         checkpoint_at=_time(meta.annotations.checkpoint) if meta.annotations else None,
+        restarts=sum([one.restart_count for one in status.container_statuses or ()]),
+        trouble="" if ready else _share(_trouble(status, gates, unschedulable=unschedulable)),
     )
+
+
+def _trouble(status: PodStatus, gates: Collection[str], *, unschedulable: bool) -> str:
+    """Why a pod that is not ready does not run: the first reason that its status names."""
+    if status.reason:
+        return status.reason[:_LONGEST_REASON]
+    if gates:
+        return "SchedulingGated"
+    if unschedulable:
+        return "Unschedulable"
+    initial = (f"Init:{reason}" for reason in _reasons(status.init_container_statuses))
+    found = next(initial, None) or next(_reasons(status.container_statuses), "")
+    return found[:_LONGEST_REASON]
+
+
+def _reasons(containers: Iterable[ContainerStatus] | None) -> Iterator[str]:
+    """Why containers do not run; a container that ended well needs no reason."""
+    for container in containers or ():
+        state = container.state
+        if state is None:
+            continue
+        if state.waiting is not None and state.waiting.reason:
+            yield state.waiting.reason
+        ended = state.terminated
+        if ended is not None and ended.exit_code:
+            yield f"{ended.reason or 'Error'} (exit code {ended.exit_code})"
 
 
 _time = lru_cache(maxsize=1 << 12)(time_or_none)  # pods of a gang start together, and save together

@@ -188,10 +188,32 @@ class PodSpec(Wire):
     tolerations: list[WireToleration] | None = None
 
 
+class ContainerEnd(Wire):
+    reason: str | None = None
+    exit_code: int = 0
+
+
+class ContainerWait(Wire):
+    reason: str | None = None
+
+
+class ContainerState(Wire):
+    waiting: ContainerWait | None = None
+    terminated: ContainerEnd | None = None
+
+
+class ContainerStatus(Wire):
+    restart_count: int = 0
+    state: ContainerState | None = None
+
+
 class PodStatus(Wire):
     phase: str | None = None
+    reason: str | None = None
     conditions: list[Condition] | None = None
     start_time: str | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+    container_statuses: list[ContainerStatus] | None = None
 
 
 class WirePod(Wire):
