@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field
 
 from queuectl.api.access import Visible
+from queuectl.api.body import MAX_BYTES
 from queuectl.api.dry_run import excess_views
 from queuectl.api.params import NAME
 from queuectl.api.redaction import veil_over
@@ -33,6 +34,8 @@ from queuectl.domain.what_if import WhatIfResult
 from queuectl.domain.workload import Placement, Workload
 
 MOST_WAITING: Final = 200  # gangs that wait as they did, listed
+MOST_JOBS: Final = 100  # submitted by one question
+MOST_OBJECTS: Final = 1000  # of configuration, applied by one question
 _Named = Annotated[str, Field(pattern=NAME)]
 
 
@@ -53,10 +56,16 @@ class PlanBody(View):
     """All of it together is tried out; nothing at all = the plan as it is."""
 
     submit: list[dict[str, Any]] = Field(
-        default=[], max_length=100, description="Jobs, as their users write them."
+        default=[], max_length=MOST_JOBS, description="Jobs, as their users write them."
     )
     config: list[dict[str, Any]] = Field(
-        default=[], max_length=1000, description="Configuration objects to apply."
+        default=[], max_length=MOST_OBJECTS, description="Configuration objects to apply."
+    )
+    manifests: str = Field(
+        default="",
+        max_length=MAX_BYTES,
+        description="YAML or JSON documents, as in a file for `queuectl plan -f`: jobs to submit and configuration objects to "
+        "apply, in addition to `submit` and `config`.",
     )
     delete: list[DeleteBody] = Field(default=[], max_length=1000)
     drain: list[_Named] = Field(

@@ -7,6 +7,7 @@ event by event. libyaml's own composer is not used: it recurses in C and ends th
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import orjson
@@ -49,11 +50,28 @@ def read_json(body: bytes, most: int = MAX_VALUES) -> Any:
 
 def read_yaml(body: bytes, most: int = MAX_VALUES) -> Any:
     """The value of a YAML text that has an equivalent in JSON. Arguments and errors as for :func:`read_json`."""
+    return _read_yaml(body, most, _Loader.get_single_data)
+
+
+def read_yaml_stream(body: bytes, most: int = MAX_VALUES) -> list[Any]:
+    """The values of all documents of a YAML text, together within the bounds of one. Otherwise as :func:`read_yaml`."""
+    values: list[Any] = _read_yaml(body, most, _all)
+    return values
+
+
+def _all(loader: _Loader) -> list[Any]:
+    values = []
+    while loader.check_node():
+        values.append(loader.construct_document(loader.get_node()))
+    return values
+
+
+def _read_yaml(body: bytes, most: int, read: Callable[[_Loader], Any]) -> Any:
     try:
         text = body.decode()
         if text.startswith("%") or "\n%" in text:
             raise malformed("not YAML: directives are not accepted")
-        value = _load(text, most)
+        value = _load(text, most, read)
         # Through JSON: what only YAML has (sets, binary) must not reach the database.
         return _bounded(orjson.loads(orjson.dumps(value)), most)
     except yaml.YAMLError as error:
@@ -106,10 +124,10 @@ def _bounded(value: Any, most: int) -> Any:
     return value
 
 
-def _load(text: str, most: int) -> Any:
+def _load(text: str, most: int, read: Callable[[_Loader], Any]) -> Any:
     loader = _Loader(text, most)
     try:
-        return loader.get_single_data()
+        return read(loader)
     finally:
         loader.dispose()
 

@@ -85,8 +85,13 @@ def read_documents(text: str | bytes, source: str = "") -> list[Document]:
     Raises:
         DocumentError: not YAML or JSON, or something in it is no object.
     """
-    documents: list[Document] = []
     bodies, plain = _load(text, source)
+    return documents_of(bodies, source, plain=plain)
+
+
+def documents_of(bodies: Iterable[Any], source: str = "", *, plain: bool = False) -> list[Document]:
+    """All objects of a stream that is decoded already; ``plain``: its values are sure to be JSON's. Raises DocumentError."""
+    documents: list[Document] = []
     for number, body in enumerate(bodies, 1):
         if body is None:
             continue  # an empty document between two ---

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import httpx2
 import pytest
+import yaml
 from fastapi import FastAPI
 
 from queuectl.api.app import create_app
@@ -362,6 +364,56 @@ async def test_more_questions_than_can_wait_are_turned_away(
         statuses = [answer.status_code for answer in await asyncio.gather(*asked)]
     assert sorted(set(statuses)) == [200, 503]
     assert statuses.count(200) == 2
+
+
+YAML_OF_BOTH = """
+# a queue that is larger, and a job that needs it
+apiVersion: queuectl.dev/v1
+kind: LocalQueue
+metadata: {name: more, namespace: default}
+spec: {clusterQueue: research}
+---
+"""
+
+
+def as_yaml(document: dict[str, Any]) -> str:
+    """Without the aliases that a value used twice would get."""
+    return yaml.safe_dump(json.loads(json.dumps(document)))
+
+
+async def test_manifests_are_sorted_into_jobs_and_configuration() -> None:
+    body = await tried(seen(), manifests=YAML_OF_BOTH + as_yaml(job("train", 2)))
+    assert [one["workload"] for one in body["starts"]] == ["default/train"]
+    as_json = await tried(seen(), manifests=json.dumps([job("train", 2)]))
+    assert as_json["starts"] == body["starts"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("kind: Job", "manifests: document 1: apiVersion: is required"),
+        (
+            "apiVersion: v1\nkind: Pod\nmetadata: {name: p}",
+            "manifests: document 1 (Pod/p): kind: v1 Pod is neither a job nor a configuration object",
+        ),
+        (f"{YAML_OF_BOTH}\n- 1", "manifests: document 2: is no object but int"),
+        ("a: [", "not YAML"),
+        ("a: &a [1]\nb: *a", "aliases are not accepted"),
+    ],
+)
+async def test_a_wrong_manifest_is_named_by_document_object_and_field(text: str, says: str) -> None:
+    async with talking_to(await app_of(seen())) as api:
+        answer = await api.post("/api/v1/plans", json={"manifests": text})
+    assert answer.status_code in (400, 422)
+    assert says in answer.json()["detail"]
+
+
+async def test_too_many_jobs_in_manifests_are_refused() -> None:
+    text = "---\n".join(as_yaml(job(f"j{n}", 1)) for n in range(101))
+    async with talking_to(await app_of(seen())) as api:
+        answer = await api.post("/api/v1/plans", json={"manifests": text})
+    assert answer.status_code == 422
+    assert "101 jobs; at most 100" in answer.json()["detail"]
 
 
 async def test_nothing_is_written() -> None:

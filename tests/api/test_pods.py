@@ -69,13 +69,13 @@ async def test_a_pod_says_where_it_is_and_why_it_does_not_run() -> None:
 
 async def test_the_pages_of_a_large_gang_join_to_all_its_pods() -> None:
     found: list[str] = []
-    query: dict[str, str | int] = {"limit": 200}
+    cursor = ""
     while True:
-        body = (await answer(**query)).json()
+        body = (await answer(limit=200, cursor=cursor)).json()
         found += [item["name"] for item in body["items"]]
         if body["nextCursor"] is None:
             break
-        query["cursor"] = body["nextCursor"]
+        cursor = body["nextCursor"]
     assert found == [pod.name for pod in GANG]
 
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from queuectl.api.access import Guard
 from queuectl.api.body import Bodies
 from queuectl.api.kinds import PREFIX
+from queuectl.api.manifests import with_manifests
 from queuectl.api.openapi import model_body, responses
 from queuectl.api.plans import PlanBody, PlanView, plan_view
 from queuectl.api.ports import ClusterReader
@@ -46,6 +47,9 @@ def add_routes(
     )
     async def create_plan(request: Request) -> PlanView:
         body = await bodies.model(request, PlanBody)
+        if body.manifests.strip():
+            given = body
+            body = await bodies.work(request, lambda: with_manifests(given))
         try:
             trial = (
                 await cluster_reader.try_out(_asked(body)) if cluster_reader is not None else None
