@@ -13,12 +13,12 @@ RUN pip install --no-cache-dir uv==0.13.8
 WORKDIR /src
 # Dependencies first: this layer lasts until the lock changes.
 COPY pyproject.toml uv.lock ./
-RUN uv sync --frozen --no-dev --no-install-project
+RUN uv sync --frozen --no-dev --extra server --no-install-project
 COPY README.md LICENSE ./
 COPY queuectl queuectl
 COPY migrations migrations
 COPY deploy deploy
-RUN uv sync --frozen --no-dev --no-editable
+RUN uv sync --frozen --no-dev --extra server --no-editable
 
 FROM python:3.13-slim
 COPY --from=build /opt/queuectl /opt/queuectl

@@ -17,7 +17,6 @@ from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server,
 from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind
-from queuectl.cli.times import ahead
 from queuectl.domain.commands import LARGEST_PRIORITY, Action
 from queuectl.domain.words import counted, format_time
 
@@ -137,7 +136,11 @@ def priority_command(
         raise CommandFailed("give either a priority or --reset", Exit.BAD_INPUT)
     if reset and until is not None:
         raise CommandFailed("--until is the end of a priority, not of --reset", Exit.BAD_INPUT)
-    ends = format_time(ahead(until, "--until")) if until is not None else None
+    ends = None
+    if until is not None:
+        from queuectl.cli.times import ahead
+
+        ends = format_time(ahead(until, "--until"))
     with connect(server) as client:
         found = _found(client, workload, namespace, kind)
         _ask(client, Action.PRIORITY, found, by, why, wait, priority=value, until=ends)

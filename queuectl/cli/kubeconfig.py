@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from queuectl.cli.errors import CommandFailed, Exit
 
 _USUAL: Final = Path("~/.kube/config")
@@ -87,6 +85,8 @@ def _existing(files: str) -> Iterator[Path]:
 
 def _read(path: Path) -> dict[str, Any]:
     """A file. What is wrong with it is said without a line of it: it may hold secrets."""
+    import yaml
+
     try:
         document = yaml.safe_load(path.read_bytes())
     except OSError as error:

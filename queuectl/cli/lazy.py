@@ -1,11 +1,12 @@
-"""A command group whose commands are imported when they are called, not when the program starts.
+"""A command group that imports a command when it is called, not when the program starts.
 
-``queuectl --help`` and a shell's completion of command names need only a name and a line of help each; importing all
-commands for that would cost seconds (a Kubernetes client, SQLAlchemy, a solver).
+``queuectl --help`` and shell completion need only the name and the help line of each command. To import all commands would
+take seconds, and fails where the extra of a command is not installed.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -13,36 +14,74 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
+from queuectl.cli import extras, program
+from queuectl.cli.coercion import QuickCommand, convert_only_if_needed
+from queuectl.cli.errors import CommandFailed
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Final
 
-PANEL_CLIENT = "Talk to a running queuectl"
-PANEL_SERVER = "Run"
-PANEL_OFFLINE = "Without a server"
+    from queuectl.cli.extras import Extra
+
+
+class Reader(StrEnum):
+    """For whom a command is: the title of its section in the help."""
+
+    SUBMITTER = "Run jobs (submitter)"
+    LEAD = "Manage a queue (team lead)"
+    ADMINISTRATOR = "Install and configure (platform administrator)"
+    ON_CALL = "Diagnose and recover (on call)"
+    NEWCOMER = "Try queuectl on this machine"
+    ANYONE = "This program"
 
 
 class LazyCommand:
-    """Where a command comes from: ``module:attribute``, a function or a Typer application."""
+    """Where a command is defined, and what the help says about it.
 
-    def __init__(self, target: str, text: str, panel: str) -> None:
+    Attributes:
+        target: ``module:attribute``, a function or a Typer application.
+        text: its help line.
+        reader: the section of the help.
+        extra: the extra that it needs; None = the base package is enough.
+        client: it calls the REST API, and has the options of a connection.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        text: str,
+        reader: Reader,
+        *,
+        extra: Extra | None = None,
+        client: bool = True,
+    ) -> None:
         self.target: Final = target
         self.text: Final = text
-        self.panel: Final = panel
+        self.reader: Final = reader
+        self.extra: Final = extra
+        self.client: Final = client and extra is None
 
     def load(self, name: str) -> TyperCommand | TyperGroup:
-        """Import it and make it a command of this name."""
+        """Import the command, under this name.
+
+        Raises:
+            CommandFailed: its extra is not installed.
+        """
+        if self.extra is not None:
+            extras.require(self.extra, f"`{program.called()} {name}`")
         module, _, attribute = self.target.partition(":")
         found = getattr(import_module(module), attribute)
         if not isinstance(found, typer.Typer):
-            application = typer.Typer(add_completion=False)
-            application.command(name)(found)
+            application = typer.Typer()
+            application.command(name, cls=QuickCommand)(found)
             found = application
         found._add_completion = False
+        found.rich_markup_mode = None  # rich takes 0.1 s to import, for frames around the help
         command = get_command(found)
         assert isinstance(command, TyperCommand | TyperGroup)
         command.name = name
-        if self.panel == PANEL_CLIENT:
+        if self.client:
             from queuectl.cli.connection import connected
 
             connected(command)
@@ -50,23 +89,66 @@ class LazyCommand:
 
 
 class _Deferred(TyperCommand):
-    """Stands in for a command in listings; becomes it when arguments are to be parsed."""
+    """A placeholder in listings; it loads the command when arguments are to be parsed."""
 
     def __init__(self, name: str, mount: LazyCommand) -> None:
-        super().__init__(name, help=mount.text, rich_help_panel=mount.panel)
-        self._mount = mount
+        super().__init__(name, help=mount.text, rich_markup_mode=None)
+        self.mount: Final = mount
 
     def make_context(self, info_name: str | None, args: list[str], *more: Any, **extra: Any) -> Any:
-        """Parse with the real command."""
-        return self._mount.load(self.name or "").make_context(info_name, args, *more, **extra)
+        """Parse with the real command. Completion offers nothing where the extra of the command is missing."""
+        try:
+            command = self.mount.load(self.name or "")
+        except CommandFailed:
+            if extra.get("resilient_parsing"):
+                return super().make_context(info_name, args, *more, **extra)
+            raise
+        return command.make_context(info_name, args, *more, **extra)
 
 
-def lazy_group(mounts: Mapping[str, LazyCommand]) -> type[TyperGroup]:
-    """A group class for ``typer.Typer(cls=...)`` that offers exactly these commands, in this order."""
+def lazy_group(mounts: Mapping[str, LazyCommand], first: Sequence[str]) -> type[TyperGroup]:
+    """A group class for ``typer.Typer(cls=...)``.
+
+    Args:
+        mounts: its commands, in the order of the help.
+        first: the commands that it shows when it is called without arguments.
+    """
 
     class LazyGroup(TyperGroup):
         def __init__(self, *args: Any, **extra: Any) -> None:
             super().__init__(*args, **extra)
             self.commands = {name: _Deferred(name, mount) for name, mount in mounts.items()}
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            """Without arguments, show the first commands and end with 0."""
+            if not args and not ctx.resilient_parsing:
+                typer.echo(self._first_commands(ctx))
+                ctx.exit()
+            convert_only_if_needed(self.get_params(ctx))
+            return super().parse_args(ctx, args)
+
+        def format_commands(self, ctx: Any, formatter: Any) -> None:
+            """A section for each reader."""
+            width = max(map(len, self.list_commands(ctx)))
+            for reader in Reader:
+                rows = [(n.ljust(width), m.text) for n, m in mounts.items() if m.reader is reader]
+                if rows:
+                    with formatter.section(reader):
+                        formatter.write_dl(rows)
+
+        def _first_commands(self, ctx: Any) -> str:
+            formatter = ctx.make_formatter()
+            formatter.write_text(self.help or "")
+            called = ctx.command_path
+            with formatter.section("First commands"):
+                formatter.write_dl([(f"{called} {name}", mounts[name].text) for name in first])
+            with formatter.section("More"):
+                formatter.write_dl(
+                    [
+                        (f"{called} --help", "List all commands."),
+                        (f"{called} COMMAND --help", "Show the options of a command."),
+                    ]
+                )
+            return str(formatter.getvalue().rstrip("\n"))
 
     return LazyGroup

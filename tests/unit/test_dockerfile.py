@@ -55,13 +55,13 @@ def test_uv_is_the_one_of_the_lock() -> None:
     assert pinned == [locked]
 
 
-def test_neither_tests_nor_an_embedded_database_are_inside() -> None:
+def test_the_image_has_the_server_without_tests_and_embedded_database() -> None:
     syncs = [step for step in steps("RUN") if step.startswith("uv sync")]
     assert syncs
     for step in syncs:
         assert "--frozen" in step
         assert "--no-dev" in step
-        assert "--extra" not in step
+        assert re.findall(r"--extra \S+", step) == ["--extra server"]
         assert "--all-extras" not in step
     assert "tests" not in COPIED
 

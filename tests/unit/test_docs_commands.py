@@ -12,7 +12,8 @@ from typing import Final
 
 import pytest
 
-from queuectl.cli.main import MOUNTS, run
+from queuectl.cli.commands import COMMANDS
+from queuectl.cli.main import run
 from tests.api.serving import serving
 from tests.api.support import FixedLookout, job, live_through
 from tests.doubles.store import MemoryStore
@@ -77,7 +78,7 @@ def test_the_program_takes_every_line_of_the_pages(line: Line) -> None:
     name, *arguments = line.words
     if name.startswith("-"):
         return
-    command = MOUNTS[name].load(name)
+    command = COMMANDS[name].load(name)
     for each in arguments:
         members = getattr(command, "commands", {})
         if not members:
@@ -113,4 +114,4 @@ def test_lines_that_need_no_cluster_do_what_they_should(
 def test_every_command_is_on_some_page() -> None:
     """Or nobody finds it."""
     text = "".join(page.read_text() for page in PAGES.values())
-    assert [name for name in MOUNTS if f"queuectl {name}" not in text] == []
+    assert [name for name in COMMANDS if f"queuectl {name}" not in text] == []

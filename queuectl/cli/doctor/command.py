@@ -12,9 +12,11 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from queuectl.cli import extras
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.errors import Exit
+from queuectl.cli.extras import Extra
 from queuectl.cli.render import emit_json
 from queuectl.domain.words import counted
 
@@ -55,7 +57,6 @@ def doctor_command(
 
     Exit status 1 when there is a problem; warnings, and what could not be looked at, are none.
     """
-    from queuectl.cli.doctor import cluster
     from queuectl.cli.doctor import server as serving
 
     with connect(server) as client:
@@ -64,9 +65,16 @@ def doctor_command(
         topologies = serving.configured(client, "Topology") if answers else None
         if audit and answers:
             findings += serving.audited(client)
-    if database_url:
-        findings += asyncio.run(serving.database(database_url))
-    findings += asyncio.run(cluster.examine(system_namespace, flavors, topologies))
+    if extras.missing(Extra.SERVER):
+        message = f"not checked: this check {extras.install_hint(Extra.SERVER)}"
+        checks = ["database", "cluster"] if database_url else ["cluster"]
+        findings += [Finding(check, Level.UNKNOWN, message) for check in checks]
+    else:
+        from queuectl.cli.doctor import cluster
+
+        if database_url:
+            findings += asyncio.run(serving.database(database_url))
+        findings += asyncio.run(cluster.examine(system_namespace, flavors, topologies))
     if output is Form.JSON:
         emit_json({"findings": [asdict(finding) for finding in findings]})
     else:

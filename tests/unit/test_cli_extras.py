@@ -1,0 +1,74 @@
+"""Extras: what they need is read from the package itself, and a missing one is named."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from queuectl.cli import extras
+from queuectl.cli.commands import COMMANDS
+from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.extras import Extra
+
+PROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+
+
+def listed(extra: str) -> set[str]:
+    """The packages of an extra and of the extras that it includes, by pyproject.toml."""
+    found = set()
+    for line in PROJECT["optional-dependencies"][extra]:
+        needed = Requirement(line)
+        if needed.name == "queuectl":
+            found |= {name for nested in needed.extras for name in listed(nested)}
+        else:
+            found.add(needed.name)
+    return found
+
+
+def without(*names: str) -> object:
+    """``distribution`` where these are not installed."""
+    real = importlib.metadata.distribution
+
+    def distribution(name: str) -> importlib.metadata.Distribution:
+        if name in names:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return real(name)
+
+    return distribution
+
+
+def test_the_extras_are_those_of_the_project() -> None:
+    assert {*Extra} == set(PROJECT["optional-dependencies"])
+
+
+@pytest.mark.parametrize("extra", Extra)
+def test_an_extra_is_missing_when_one_of_its_packages_is(
+    extra: Extra, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert extras.missing(extra) == []
+    for name in listed(extra):
+        monkeypatch.setattr(importlib.metadata, "distribution", without(name))
+        assert extras.missing(extra) == [name]
+        monkeypatch.undo()
+
+
+def test_a_command_of_a_missing_extra_names_the_install_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(importlib.metadata, "distribution", without("ortools"))
+    monkeypatch.setattr("sys.argv", ["queuectl", "plan"])
+    with pytest.raises(CommandFailed) as failed:
+        COMMANDS["plan"].load("plan")
+    assert (
+        str(failed.value)
+        == "`queuectl plan` needs the extra planner: pip install 'queuectl[planner]'"
+    )
+    assert failed.value.code is Exit.FAILURE
+
+
+def test_a_client_command_needs_no_extra() -> None:
+    assert all(each.extra is None for each in COMMANDS.values() if each.client)
