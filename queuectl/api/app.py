@@ -43,6 +43,7 @@ from queuectl.api.routes import (
     workloads,
 )
 from queuectl.api.routes import health as health_routes
+from queuectl.api.usage_history import UsageHistory
 
 _ABOUT: Final = """Configuration and workloads of queuectl.
 
@@ -81,7 +82,8 @@ def create_app(
     dryrun.add_routes(app.router, guard, bodies, store, diagnoser)
     stated = app.state.stated = CurrentConfiguration(store)
     pastuse.add_routes(app.router, guard, store, stated)
-    usage.add_routes(app.router, guard, store, stated)
+    history = app.state.history = UsageHistory(store)
+    usage.add_routes(app.router, guard, store, stated, history)
     unmanaged.add_routes(app.router, guard, store, cluster_reader)
     feed = app.state.feed = Feed(store)
     events.add_routes(app.router, guard, store, feed)

@@ -29,6 +29,7 @@ from queuectl.domain.records import PodRecord
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.unmanaged import UnmanagedPod
+from queuectl.domain.usage_history import UsageHours
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import WhatIfResult
 from queuectl.domain.workload_order import BY_NAME, WorkloadOrder
@@ -48,6 +49,9 @@ class Reports(Protocol):
         Raises:
             BadInput: it would have too many rows.
         """
+
+    async def hours(self, period: Period) -> UsageHours:
+        """What each LocalQueue held and requested in each hour of a period. May raise StoreUnavailable."""
 
 
 class AuditStore(Protocol):

@@ -28,7 +28,7 @@ _TRIES: Final = 5  # each fails only if another request changed the same object 
 
 
 class ResumeBody(View):
-    """What goes with a resume; none of it is required."""
+    """The optional fields of a resume."""
 
     reason: str | None = Field(
         default=None, min_length=1, max_length=500, description="For the audit log."
@@ -36,7 +36,7 @@ class ResumeBody(View):
 
 
 class StopBody(ResumeBody):
-    """What goes with a stop; none of it is required."""
+    """The optional fields of a stop."""
 
     drain: bool = Field(
         default=False,
@@ -45,7 +45,7 @@ class StopBody(ResumeBody):
 
 
 class DrainView(View):
-    """What draining the queue would evict now."""
+    """The gangs that draining the queue would evict now."""
 
     gangs: int
     pods: int
@@ -106,7 +106,7 @@ class QueueStops:
     async def preview(
         self, request: Request, key: DocumentKey, policy: StopPolicy
     ) -> QueueStopView:
-        """What :meth:`set` would answer, with what a drain would evict. Nothing is changed."""
+        """The answer of :meth:`set` without the change, with the gangs that a drain would evict."""
         stored = await self._stored(key)
         result: Literal["configured", "unchanged"] = (
             "unchanged" if _policy_of(stored.document) is policy else "configured"

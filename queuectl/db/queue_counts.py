@@ -1,4 +1,4 @@
-"""How queues stand: sums over live workloads, who waits in order, and the latest evictions."""
+"""Sums over live workloads by queue, pending workloads in order, and the latest evictions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from queuectl.db.tables import history, workloads
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_LINE, HistoryLine
 from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
+from queuectl.domain.reasons import Code
 
 _W: Final = workloads.c
-_KEY: Final = (_W.namespace, _W.queue, _W.cluster_queue, _W.state)
+_KEY: Final = (_W.namespace, _W.queue, _W.cluster_queue, _W.state, _W.reason_code)
 _ORDERS: Final = {
     WaitingOrder.TURN: TURN,
     WaitingOrder.AGE: (_W.queued_at, _W.uid),
@@ -39,7 +40,7 @@ def tallying() -> Select[Any]:
 
 
 async def tallies(connection: AsyncConnection) -> tuple[QueueCounts, ...]:
-    """Counts of everything that is not Finished."""
+    """Counts of all workloads that are not Finished."""
     rows = await connection.execute(tallying())
     return tuple(
         QueueCounts(
@@ -47,6 +48,7 @@ async def tallies(connection: AsyncConnection) -> tuple[QueueCounts, ...]:
             row.queue,
             row.cluster_queue,
             State(row.state),
+            Code(row.reason_code),
             row.workloads,
             int(row.gpus),
             row.oldest,
@@ -62,7 +64,7 @@ def waiting(
     skip: int,
     limit: int,
 ) -> Select[Any]:
-    """Rows of those that wait; see :meth:`queuectl.web.ports.PageStore.waiting`."""
+    """Rows of pending workloads; see :meth:`queuectl.web.ports.PageStore.waiting`."""
     statement = select(*ENTRY_COLUMNS).where(
         _W.finished_at.is_(None), _W.state.in_([state.value for state in IN_LINE])
     )

@@ -159,6 +159,8 @@ def listing(
             statement = statement.where(workloads.c[name] == value)
     if wanted.namespaces is not None:
         statement = statement.where(workloads.c.namespace.in_(sorted(wanted.namespaces)))
+    if wanted.code is not None:
+        statement = statement.where(workloads.c.reason_code == wanted.code.value)
     if wanted.states:
         statement = statement.where(workloads.c.state.in_(sorted(s.value for s in wanted.states)))
     if after is not None:

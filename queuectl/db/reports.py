@@ -27,6 +27,7 @@ from queuectl.domain.reports import (
     ReportRow,
     check_size,
 )
+from queuectl.domain.usage_history import QueueHour, UsageHours
 
 _AMOUNTS: Final = tuple(Amounts.__slots__)
 _OF_WORKLOAD: Final = (
@@ -62,6 +63,43 @@ async def make(
     rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in found)
     fleet = (await connection.execute(_fleet(period))).all() if namespaces is None else ()
     return Report(period, grouping, as_of, rows, tuple(FleetRow(*row) for row in fleet))
+
+
+async def hours(connection: AsyncConnection, period: Period) -> UsageHours:
+    """The hours of each LocalQueue as of one snapshot; the caller's transaction must be REPEATABLE READ."""
+    as_of = await connection.scalar(select(usage_progress.c.until))
+    rows = await connection.execute(hours_of_queues(period))
+    capacity = await connection.execute(_capacities(period))
+    return UsageHours(
+        as_of,
+        tuple(QueueHour(*row) for row in rows),
+        {hour: gpus for hour, gpus in capacity if gpus is not None},
+    )
+
+
+def hours_of_queues(period: Period) -> Select[Any]:
+    """The statement behind :func:`hours`; the tests pin its plan."""
+    h, s = usage_hours.c, usage_subjects.c
+    keys = (h.hour, s.namespace, s.queue, s.cluster_queue)
+    sums = (func.sum(h[name]) for name in ("allocated", "used", "unknown", "waited"))
+    return (
+        select(*keys, *sums)
+        .select_from(usage_hours.join(usage_subjects, s.id == h.subject))
+        .where(h.hour >= period.since, h.hour < period.until)
+        .group_by(*keys)
+        .order_by(*keys)
+    )
+
+
+def _capacities(period: Period) -> Select[Any]:
+    """Hour to the GPUs of nodes that take pods, over all flavors."""
+    f = usage_fleet.c
+    average = func.sum(f.capacity / func.nullif(f.seconds, 0))
+    return (
+        select(f.hour, average)
+        .where(f.hour >= period.since, f.hour < period.until)
+        .group_by(f.hour)
+    )
 
 
 def hours_by(

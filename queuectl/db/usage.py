@@ -48,6 +48,7 @@ from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.estimates import Run
 from queuectl.domain.folding import Fold
 from queuectl.domain.reports import Grouping, Period, Report
+from queuectl.domain.usage_history import UsageHours
 
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
 _AT_ONCE: Final = 1000  # rows of one statement: while they are made ready, nobody else gets a turn
@@ -144,6 +145,11 @@ class UsageLedger:
         """Sums of a period by group, in the order of the groups' names; see the Protocol."""
         async with self._snapshot("making a report") as connection:
             return await reports.make(connection, period, grouping, namespaces)
+
+    async def hours(self, period: Period) -> UsageHours:
+        """What each LocalQueue held and requested in each hour of a period, by hour and name."""
+        async with self._snapshot("reading hours of the usage ledger") as connection:
+            return await reports.hours(connection, period)
 
 
 def runs_before(most: int) -> Select[Any]:

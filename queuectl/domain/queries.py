@@ -8,7 +8,7 @@ from typing import Final
 
 from queuectl.domain.errors import BadInput
 from queuectl.domain.ledger import Document, Entry, State
-from queuectl.domain.reasons import NOT_IN_LINE, Reason
+from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
 from queuectl.domain.workload import Placement
 
 LONGEST_PAGE: Final = 500
@@ -28,6 +28,7 @@ class WorkloadFilter:
     states: frozenset[State] = frozenset()
     namespaces: frozenset[str] | None = None
     user: str | None = None
+    code: Code | None = None
 
     def matches(self, entry: Entry) -> bool:
         wanted = (
@@ -36,6 +37,7 @@ class WorkloadFilter:
             (self.cluster_queue, entry.cluster_queue),
             (self.kind, entry.kind),
             (self.user, entry.user),
+            (self.code, entry.reason.code),
         )
         fields = all(value is None or value == actual for value, actual in wanted)
         seen = self.namespaces is None or entry.namespace in self.namespaces

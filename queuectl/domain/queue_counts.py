@@ -1,4 +1,4 @@
-"""How queues stand at a glance: counts by queue and state, instead of every workload."""
+"""Counts of workloads by queue, state and reason, for pages and reports that do not list every workload."""
 
 from __future__ import annotations
 
@@ -6,29 +6,32 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from queuectl.domain.ledger import State
+from queuectl.domain.reasons import Code
 
 
 @dataclass(frozen=True, slots=True)
 class QueueCounts:
-    """The workloads of one LocalQueue in one state.
+    """The workloads of one LocalQueue in one state and for one reason.
 
     Attributes:
         cluster_queue: "" where the LocalQueue leads to none.
-        workloads, gpus: how many they are, and the GPUs they ask for together.
-        oldest: unix seconds at which the one that queues longest first queued.
+        code: why they are in this state.
+        workloads, gpus: how many they are, and the GPUs they request together.
+        oldest: unix seconds at which the first of them was queued.
     """
 
     namespace: str
     queue: str
     cluster_queue: str
     state: State
+    code: Code
     workloads: int
     gpus: int
     oldest: float
 
 
 class WaitingOrder(StrEnum):
-    """In what order those that wait are told."""
+    """The order in which pending workloads are listed."""
 
-    TURN = "turn"  # as their queues take them: priority, then time
-    AGE = "age"  # who waits longest comes first
+    TURN = "turn"  # queue order: priority, then time
+    AGE = "age"  # the oldest first

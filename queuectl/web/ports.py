@@ -19,7 +19,7 @@ class PageStore(ApiStore, Protocol):
     """Every method may raise StoreUnavailable."""
 
     async def tallies(self) -> tuple[QueueCounts, ...]:
-        """Counts of workloads that are not Finished, by LocalQueue, ClusterQueue and state."""
+        """Counts of workloads that are not Finished, by LocalQueue, ClusterQueue, state and reason."""
 
     async def waiting(
         self,

@@ -158,7 +158,7 @@ async def test_the_audit_log_has_the_change_and_the_reason(store: AnyStore) -> N
     ]
 
 
-async def test_who_may_stop_one_queue_may_do_nothing_else(memory: MemoryStore) -> None:
+async def test_the_right_to_stop_one_queue_permits_nothing_else(memory: MemoryStore) -> None:
     access = people()
     access.know("of-the-lead", "lead", Right("create", "clusterqueues/stop", "", "team-a"))
     app = signed_app(memory, access)

@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.accounting import (
     HOUR,
     AccountingTerms,
@@ -21,10 +22,13 @@ from queuectl.domain.accounting import (
 )
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Right
+from queuectl.domain.reports import Period
+from queuectl.domain.usage_history import HistoryPoint, UsageHours
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.conftest import AnyStore, commit
-from tests.api.signed import asking, people, signed_app
+from tests.api.signed import ADMIN, NOBODY, asking, people, signed_app
 from tests.api.support import job, live_through
+from tests.doubles.store import MemoryStore
 from tests.support.samples import all_along
 
 # The hour before the last full one: two hours ago at least, and within every default.
@@ -295,3 +299,100 @@ async def test_a_tenant_is_told_nothing_of_the_nodes(books: AnyStore) -> None:
     everything = await seen(books, "waste", "user", Right("get", "reports"))
     assert mine["fleet"] == []
     assert everything["fleet"]
+
+
+async def test_the_history_has_an_average_of_each_of_the_last_hours(
+    api: httpx2.AsyncClient, books: AnyStore
+) -> None:
+    answer = await api.get("/api/v1/reports/history?hours=4")
+    assert answer.status_code == 200, answer.text
+    told = answer.json()
+    begins = [datetime.fromtimestamp(HOUR_AT + n * HOUR, UTC) for n in (-1, 0)]
+    assert [item["since"] for item in told["items"]] == [
+        f"{at:%Y-%m-%dT%H:%M:%SZ}" for at in begins
+    ]
+    assert told["asOf"] == told["items"][-1]["until"]
+    before, during = told["items"]
+    assert before["allocatedGpus"] == before["pendingGpus"] == 0
+    usage = (await api.get("/api/v1/reports/usage", params={"by": "hour", "since": "4h"})).json()
+    waits = (await api.get("/api/v1/reports/waits", params={"by": "hour", "since": "4h"})).json()
+    assert during["allocatedGpus"] == usage["total"]["allocatedGpuHours"] > 0
+    assert during["usedGpus"] == usage["total"]["usedGpuHours"] > 0
+    assert during["unmeasuredGpus"] == usage["total"]["unknownGpuHours"]
+    assert during["pendingGpus"] == waits["total"]["waitedGpuHours"] > 0
+
+
+async def test_the_history_is_of_the_queues_that_are_asked_for(
+    api: httpx2.AsyncClient, books: AnyStore
+) -> None:
+    async def held(query: str) -> float:
+        answer = await api.get(f"/api/v1/reports/history?hours=4{query}")
+        assert answer.status_code == 200, answer.text
+        return float(sum(item["allocatedGpus"] for item in answer.json()["items"]))
+
+    every = await held("")
+    mine, other = await held("&namespace=team-a"), await held("&namespace=team-b")
+    assert mine > 0
+    assert other > 0
+    assert mine + other == pytest.approx(every)
+    assert await held("&cluster_queue=gpus") == pytest.approx(every)
+    assert await held("&queue=research&namespace=team-a") == mine
+    assert await held("&cluster_queue=nowhere") == 0
+
+
+@pytest.mark.parametrize("hours", ["0", "169", "x"])
+async def test_a_history_is_of_at_most_a_week(api: httpx2.AsyncClient, hours: str) -> None:
+    assert (await api.get(f"/api/v1/reports/history?hours={hours}")).status_code == 422
+
+
+async def test_the_history_is_of_the_namespaces_whose_reports_one_may_get(books: AnyStore) -> None:
+    access = people()
+    access.know("of-ann", "ann", Right("get", "reports", "team-a"))
+    app = signed_app(books, access)
+    await commit(books, live_through(job("other")))  # the namespace is known by it
+
+    async def held(token: str) -> list[float]:
+        async with asking(app, token) as client:
+            items = (await client.get("/api/v1/reports/history?hours=4")).json()["items"]
+            return [item["allocatedGpus"] for item in items]
+
+    nobodys, anns, admins = await held(NOBODY), await held("of-ann"), await held(ADMIN)
+    assert sum(nobodys) == 0 < sum(anns) < sum(admins)
+
+
+async def test_an_hour_that_is_over_is_read_once(
+    books: AnyStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[Period] = []
+    hours = books.usage.hours
+
+    async def noted(period: Period) -> UsageHours:
+        read.append(period)
+        return await hours(period)
+
+    monkeypatch.setattr(books.usage, "hours", noted)
+    history, now = UsageHistory(books), HOUR_AT + 1.5 * HOUR
+
+    async def ask(at: float) -> list[HistoryPoint]:
+        return list(await history.points(at, 3, lambda row: True, capacity=False))
+
+    first = await ask(now)
+    assert read.pop() == Period(int(HOUR_AT - HOUR), int(HOUR_AT + 2 * HOUR))
+    assert await ask(now + 10) == first
+    assert read == []
+    assert await ask(now + 31) == first
+    assert read.pop() == Period(int(HOUR_AT + HOUR), int(HOUR_AT + 2 * HOUR))
+
+
+async def test_a_database_of_a_backup_is_read_again(books: AnyStore) -> None:
+    history = UsageHistory(books)
+    now = HOUR_AT + 1.5 * HOUR
+
+    async def held(at: float) -> float:
+        found = await history.points(at, 3, lambda row: True, capacity=False)
+        return sum(point.allocated for point in found)
+
+    assert await held(now) > 0
+    empty = MemoryStore()
+    history._store = empty
+    assert await held(now + 31) == 0

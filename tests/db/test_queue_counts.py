@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 
 import pytest
 
 from queuectl.db.engine import DatabaseSettings
 from queuectl.domain.ledger import State
+from queuectl.domain.queries import WorkloadFilter
 from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
+from queuectl.domain.reasons import Code
 from tests.api.conftest import commit
 from tests.api.support import LIVES, job, live_through
 from tests.doubles.store import MemoryStore
@@ -41,8 +44,22 @@ async def counted(location: str | None) -> AsyncIterator[AnyStore]:
 async def test_a_tally_counts_everything_that_is_not_finished(counted: AnyStore):
     tallies = await counted.tallies()
     assert sum(tally.workloads for tally in tallies) == len(LIVES) - 1 + 3
-    assert QueueCounts(OTHER, "default", "team-a", State.PENDING, 3, 96, 1.0) in tallies
+    assert (
+        QueueCounts(OTHER, "default", "team-a", State.PENDING, Code.QUEUED, 3, 96, 1.0) in tallies
+    )
     assert State.FINISHED not in {tally.state for tally in tallies}
+
+
+async def test_a_reason_counts_the_workloads_that_the_list_shows_for_it(counted: AnyStore):
+    sums: Counter[Code] = Counter()
+    for tally in await counted.tallies():
+        sums[tally.code] += tally.workloads
+    assert len(sums) > 3
+    for code, workloads in sums.items():
+        live = frozenset(State) - {State.FINISHED}
+        page = await counted.list_workloads(WorkloadFilter(states=live, code=code))
+        assert len(page.entries) == workloads
+        assert {entry.reason.code for entry in page.entries} == {code}
 
 
 async def test_who_waits_is_told_in_the_order_of_turns_or_of_age(counted: AnyStore):

@@ -9,7 +9,7 @@ import pytest_asyncio
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.engine import DatabaseSettings, make_engine
-from queuectl.db.reports import hours_by, losses_by
+from queuectl.db.reports import hours_by, hours_of_queues, losses_by
 from queuectl.domain.accounting import HOUR
 from queuectl.domain.reports import Grouping, Period
 from tests.db.test_plans import plan
@@ -48,6 +48,12 @@ async def connection(filled_url: str) -> AsyncIterator[AsyncConnection]:
     async with engine.connect() as opened:
         yield opened
     await engine.dispose()
+
+
+async def test_the_hours_of_a_chart_are_found_by_their_index(connection: AsyncConnection):
+    lines = await plan(connection, hours_of_queues(Period(36000 * 800, 36000 * 800 + 24 * HOUR)))
+    assert "usage_hours_pkey" in lines
+    assert "Seq Scan on usage_hours" not in lines
 
 
 @pytest.mark.parametrize("by", ["queue", "workload", "workload,hour", "flavor", "label:team"])

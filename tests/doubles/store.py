@@ -493,10 +493,11 @@ class MemoryStore:
                 await database.changed.wait()
 
     async def tallies(self) -> tuple[QueueCounts, ...]:
-        groups: dict[tuple[str, str, str, State], list[Entry]] = {}
+        groups: dict[tuple[str, str, str, State, Code], list[Entry]] = {}
         for e in (await self._reach()).entries.values():
             if e.state is not State.FINISHED:
-                groups.setdefault((e.namespace, e.queue, e.cluster_queue, e.state), []).append(e)
+                key = (e.namespace, e.queue, e.cluster_queue, e.state, e.reason.code)
+                groups.setdefault(key, []).append(e)
         return tuple(
             QueueCounts(*key, len(held), sum(e.gpus for e in held), min(e.queued_at for e in held))
             for key, held in sorted(groups.items())

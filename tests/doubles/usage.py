@@ -23,6 +23,7 @@ from queuectl.domain.estimates import Run
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Entry
 from queuectl.domain.reports import By, FleetRow, Grouping, Period, Report, ReportRow, check_size
+from queuectl.domain.usage_history import QueueHour, UsageHours
 
 AMOUNTS = tuple(f.name for f in fields(Amounts))
 
@@ -136,6 +137,20 @@ class MemoryUsage:
         }
         return before_all - len(tables.hours) - len(tables.losses) - len(tables.fleet)
 
+    async def hours(self, period: Period) -> UsageHours:
+        tables, _ = await self._reach()
+        sums: dict[tuple[int, str, str, str], Amounts] = {}
+        for (hour, subject, _, _), amounts in tables.hours.items():
+            if period.since <= hour < period.until:
+                who = tables.subjects[subject]
+                key = (hour, who.namespace, who.queue, who.cluster_queue)
+                sums[key] = added(sums.get(key, Amounts()), amounts)
+        rows = (
+            QueueHour(*key, one.allocated, one.used, one.unknown, one.waited)
+            for key, one in sorted(sums.items())
+        )
+        return UsageHours(tables.until, tuple(rows), _capacities(tables, period))
+
     async def report(
         self, period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
     ) -> Report:
@@ -183,6 +198,14 @@ class MemoryUsage:
             tuple(rows[key] for key in sorted(rows)),
             tuple(fleet[name] for name in sorted(fleet)),
         )
+
+
+def _capacities(tables: MemoryUsageTables, period: Period) -> dict[int, float]:
+    found: dict[int, float] = {}
+    for (hour, _), one in tables.fleet.items():
+        if period.since <= hour < period.until and one.seconds:
+            found[hour] = found.get(hour, 0.0) + one.capacity / one.seconds
+    return found
 
 
 def added(one: Amounts, other: Amounts) -> Amounts:

@@ -16,6 +16,7 @@ from queuectl.api.access import Guard
 from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
+from queuectl.api.params import OfClusterQueue, OfNamespace, OfQueue
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import ProblemType, wrong_parameter
 from queuectl.api.reports import (
@@ -28,8 +29,10 @@ from queuectl.api.reports import (
     waits_report,
     waste_report,
 )
+from queuectl.api.usage_history import LONGEST, HistoryView, UsageHistory, history_view
 from queuectl.domain.errors import BadInput
 from queuectl.domain.reports import Grouping, Period, Report
+from queuectl.domain.usage_history import QueueHour
 from queuectl.objects.durations import read_duration
 from queuectl.objects.errors import RequestError
 
@@ -48,14 +51,20 @@ OfGroup = Annotated[
         " with ,hour behind it (workload,hour) each hour has rows of its own.",
     ),
 ]
+Hours = Annotated[int, Query(ge=1, le=LONGEST, description="How many, the present hour included.")]
 Since = Annotated[str, Query(max_length=40, description=_WHEN)]
 Until = Annotated[str | None, Query(max_length=40, description=f"{_WHEN} None = now.")]
 
 
 def add_routes(
-    routes: APIRouter, guard: Guard, store: ApiStore, stated: CurrentConfiguration
+    routes: APIRouter,
+    guard: Guard,
+    store: ApiStore,
+    stated: CurrentConfiguration,
+    history: UsageHistory,
 ) -> None:
     """Offer the paths."""
+    _add_history(routes, guard, store, history)
 
     async def made(request: Request, by: str, since: str, until: str | None) -> Report:
         try:
@@ -117,6 +126,36 @@ def add_routes(
         request: Request, by: OfGroup = "queue", since: Since = "24h", until: Until = None
     ) -> WaitsReport:
         return waits_report(await made(request, by, since, until))
+
+
+def _add_history(routes: APIRouter, guard: Guard, store: ApiStore, history: UsageHistory) -> None:
+    @routes.get(
+        f"{PATH}/history",
+        tags=_TAGS,
+        operation_id="reportHistory",
+        summary="GPUs allocated, used and pending, on average in each of the last hours",
+        description="Of the namespaces in which you may get reports.",
+        responses=responses(ProblemType.INVALID_PARAMETER),
+    )
+    async def report_history(
+        request: Request,
+        hours: Hours = 24,
+        namespace: OfNamespace = None,
+        queue: OfQueue = None,
+        cluster_queue: OfClusterQueue = None,
+    ) -> HistoryView:
+        seen = await guard.visible(request, "get", "reports", store.namespaces)
+
+        def wanted(row: QueueHour) -> bool:
+            return (
+                (seen is None or row.namespace in seen)
+                and namespace in (None, row.namespace)
+                and queue in (None, row.queue)
+                and cluster_queue in (None, row.cluster_queue)
+            )
+
+        everything = seen is None and namespace is queue is cluster_queue is None
+        return history_view(await history.points(time.time(), hours, wanted, capacity=everything))
 
 
 def period_of(since: str, until: str | None, now: float) -> Period:

@@ -35,6 +35,7 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import WorkloadFilter
+from queuectl.domain.reasons import Code
 from queuectl.domain.workload_order import WorkloadOrder
 from queuectl.objects.kinds import KINDS
 
@@ -107,6 +108,7 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
         kind: OfKind = None,
         state: Annotated[list[State] | None, Query(description="Any of these; none = all.")] = None,
         user: OfUser = None,
+        reason: Annotated[Code | None, Query(description="Code of the reason.")] = None,
         sort: Sort = "name",
         limit: Limit = 100,
         cursor: Cursor = None,
@@ -121,7 +123,7 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
         else:
             seen = await guard.visible(request, "list", "workloads", store.namespaces)
         wanted = WorkloadFilter(
-            namespace, queue, cluster_queue, kind, frozenset(state or ()), seen, user
+            namespace, queue, cluster_queue, kind, frozenset(state or ()), seen, user, reason
         )
         try:
             page = await store.list_workloads(wanted, cursor, limit, order)
