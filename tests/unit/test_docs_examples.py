@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 from queuectl.cli.plan import plan_command
 from queuectl.demo.scenario import configuration
 from queuectl.objects.configuration.queue_config import validate
+from tests.support.pages import PAGES
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -47,15 +48,15 @@ def documents(name: str) -> list[dict[str, Any]]:
 
 def block_after(page: str, command: str) -> list[str]:
     """Lines of what a page shows as the output of a command, without what the table pads."""
-    _, _, rest = (ROOT / page).read_text().partition(command + "\n")
+    _, _, rest = PAGES[page].read_text().partition(command + "\n")
     assert rest, f"{page} shows no such command"
     return [line.rstrip() for line in rest.split("```\n")[1].splitlines()]
 
 
-def test_the_readmes_plan_prints_what_the_readme_shows() -> None:
+def test_the_plan_of_the_home_page_prints_what_the_page_shows() -> None:
     command = "queuectl plan " + " ".join(f"-f docs/examples/{n}" for n in (*STATE, "job.yaml"))
     shown = [line.rstrip() for line in plan(*STATE, "job.yaml").splitlines()]
-    assert shown == block_after("README.md", command)
+    assert shown == block_after("index.md", command)
 
 
 def test_both_jobs_start_beside_each_other_each_in_one_rack() -> None:

@@ -36,13 +36,10 @@ UNTRIED = {
     "kubectl get workloads.kueue.x-k8s.io -A -o yaml": "of a cluster with a Kueue: test_takeover has one",
 }
 BLOCKS = {
-    " you: a labelled Job": "a drawing",
     "make demo": "test_demo; `make test` is what runs this",
     "GANG ": "a moment of the demo: tests/unit/test_demo_progress draws such tables",
     "✓ every gang": "test_demo",
     "$ queuectl report": "test_demo",
-    "queuectl plan -f": "tests/unit/test_docs_examples",
-    "Start now": "tests/unit/test_docs_examples",
 }
 """Of the README, by how each begins, and who looks whether it is true."""
 
