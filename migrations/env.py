@@ -1,4 +1,4 @@
-"""What alembic runs: on the connection `queuectl db upgrade` hands over, else on QUEUECTL_DATABASE_URL (for developers)."""
+"""The entry point of alembic. It uses the connection of `queuectl db upgrade`, or QUEUECTL_DATABASE_URL for developers."""
 
 from __future__ import annotations
 

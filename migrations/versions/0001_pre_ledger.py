@@ -1,4 +1,4 @@
-"""The ledger: workloads and what belongs to them, history, configuration, the leader's epoch."""
+"""Tables of the ledger: workloads with their parts, history, configuration, and the epoch of the leader."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _workloads() -> None:
 
 
 def _history() -> None:
-    """Append-only, whoever connects."""
+    """Append-only for each role."""
     op.create_table(
         "history",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
@@ -155,7 +155,7 @@ def _configuration() -> None:
         sa.Column("revision", sa.BigInteger(), nullable=False),
         sa.CheckConstraint("singleton", name=op.f("configuration_singleton_check")),
         sa.PrimaryKeyConstraint("singleton", name=op.f("configuration_pkey")),
-        comment="revision of all documents together",
+        comment="the revision of the whole configuration",
     )
     op.create_table(
         "leadership",
@@ -167,7 +167,7 @@ def _configuration() -> None:
         ),
         sa.CheckConstraint("singleton", name=op.f("leadership_singleton_check")),
         sa.PrimaryKeyConstraint("singleton", name=op.f("leadership_pkey")),
-        comment="the fence: who commits must name this epoch",
+        comment="a commit must name this epoch",
     )
     op.execute("INSERT INTO configuration (revision) VALUES (0)")
     op.execute("INSERT INTO leadership (epoch, holder) VALUES (0, '')")

@@ -1,6 +1,7 @@
-"""When each workload was preempted in the last day, and with how many pods a podset starts.
+"""The preemptions of each workload in the last day, and the number of pods with which a podset starts.
 
-By the first, minimum run times and caps on evictions are judged. The second is null for a podset that starts with all.
+The controller needs the preemptions for minimum run times and limits on evictions. The number of pods is null for a podset that starts
+with all its pods.
 """
 
 from __future__ import annotations
@@ -20,5 +21,5 @@ def upgrade() -> None:
     made = sa.text("'[]'::jsonb")
     column = sa.Column("preempted_at", JSONB(), nullable=False, server_default=made)
     op.add_column("workloads", column)
-    comment = "with how many it starts; null = with all of the podset"
+    comment = "the number of pods that start; null = all pods of the podset"
     op.add_column("placements", sa.Column("pods", sa.Integer(), nullable=True, comment=comment))

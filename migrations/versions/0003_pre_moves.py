@@ -1,4 +1,4 @@
-"""An index of the moves among the history: what they cost in the last day is summed up at each take-over."""
+"""An index of the moves in the history. A new leader adds up their cost in the last day."""
 
 from __future__ import annotations
 

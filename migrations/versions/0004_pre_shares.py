@@ -1,4 +1,4 @@
-"""What each share of a podset is charged, where its pods use several flavors of one resource group."""
+"""The quota that each share of a podset uses, if its pods use several flavors of one resource group."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """A column that may be null needs no rewrite; rows of before say rightly that nothing was split."""
+    """A nullable column needs no rewrite of the table. Null is correct for existing rows: they are not split."""
     comment = "[[pods, {resource: ResourceFlavor}], ...] by rank; null = not split over flavors"
     op.add_column("placements", sa.Column("shares", JSONB(), nullable=True, comment=comment))

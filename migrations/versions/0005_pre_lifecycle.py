@@ -1,4 +1,4 @@
-"""The life cycle: lost pods, notices, holds, admission gates, execution time, priorities set by people; their commands."""
+"""Columns of the life cycle: lost pods, notices, holds, admission gates, execution time, changed priorities; and the table of commands."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ def upgrade() -> None:
         sa.Column("by", sa.Text(), nullable=False),
         sa.Column("request_id", sa.Text(collation="C"), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
-        sa.Column("outcome", sa.Text(), comment="null until the leader has answered it"),
+        sa.Column("outcome", sa.Text(), comment="null until the leader has executed the command"),
         sa.PrimaryKeyConstraint("id", name="commands_pkey"),
         sa.UniqueConstraint("request_id", name="commands_request_id_key"),
-        comment="what people asked of workloads: written by the API, answered by the leader",
+        comment="commands on workloads: the API writes them, the leader executes them",
     )
     op.create_index(
         "commands_open_idx",

@@ -1,4 +1,4 @@
-"""What LocalQueues, ClusterQueues and users used lately, for fairness by past usage."""
+"""Past use of LocalQueues, ClusterQueues and users, for fair sharing."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def upgrade() -> None:
         sa.Column("value", sa.Double(), nullable=False),
         sa.Column("at", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("scope", "key", "resource", name="past_use_pkey"),
-        comment="decayed use as of a time; scope is LocalQueue, ClusterQueue or User",
+        comment="decayed use at a time; scope is LocalQueue, ClusterQueue or User",
     )

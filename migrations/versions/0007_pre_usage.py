@@ -1,4 +1,4 @@
-"""The usage ledger: marks that commits write, and the hours, losses and free GPUs that are made of them."""
+"""The usage ledger: the marks that commits write, and the hours, losses and free GPUs that are computed from them."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def _amounts(*names: str) -> list[sa.Column]:
 
 
 def _marks() -> None:
-    """What workloads do from a time on."""
+    """Changes of the activity of workloads."""
     op.create_table(
         "usage_marks",
         sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
         sa.Column("uid", KEY, nullable=False),
         sa.Column("mark", JSONB(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="usage_marks_pkey"),
-        comment="what workloads do from a time on, until it is folded into usage_hours",
+        comment="changes of activity, until they are added to usage_hours",
     )
     op.create_table(
         "usage_meters",
         sa.Column("uid", KEY, nullable=False),
         sa.Column("meter", JSONB(), nullable=False),
         sa.PrimaryKeyConstraint("uid", name="usage_meters_pkey"),
-        comment="what each live workload does since its last folded mark",
+        comment="activity of each live workload since its last mark",
     )
 
 
@@ -56,7 +56,7 @@ def _accounts() -> None:
         ),
         sa.Column("labels", JSONB(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="usage_subjects_pkey"),
-        comment="on whose account: a workload under one queue, cohort, user and set of labels",
+        comment="a workload under one queue, cohort, user and set of labels",
     )
     op.create_index("usage_subjects_uid_idx", "usage_subjects", ["uid"])
 
@@ -83,7 +83,7 @@ def _hours() -> None:
         *_amounts("gpu_seconds"),
         sa.Column("evictions", sa.BigInteger(), nullable=False),
         sa.PrimaryKeyConstraint("hour", "subject", "flavor", "reason", name="usage_losses_pkey"),
-        comment="work that evictions threw away",
+        comment="work that evictions lost",
     )
     op.create_table(
         "usage_fleet",
@@ -91,7 +91,7 @@ def _hours() -> None:
         sa.Column("flavor", KEY, nullable=False),
         *_amounts("seconds", "capacity", "free", "fragmented", "stranded"),
         sa.PrimaryKeyConstraint("hour", "flavor", name="usage_fleet_pkey"),
-        comment="GPU-seconds that nodes had, that were free, and that no gang could use; seconds that were looked at",
+        comment="GPU-seconds of nodes: capacity, free, and unusable for any gang; seconds that were observed",
     )
 
 
@@ -102,6 +102,6 @@ def _progress() -> None:
         sa.Column("until", sa.Double(), nullable=True),
         sa.CheckConstraint("singleton", name=op.f("usage_progress_singleton_check")),
         sa.PrimaryKeyConstraint("singleton", name=op.f("usage_progress_pkey")),
-        comment="until when everything is accounted for in usage_hours; null = nothing yet",
+        comment="end of the time that usage_hours accounts for; null = none",
     )
     op.execute("INSERT INTO usage_progress DEFAULT VALUES")

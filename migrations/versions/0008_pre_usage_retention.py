@@ -1,4 +1,4 @@
-"""Whether a workload still has hours in the usage ledger is found by an index: without any, its subject is deleted."""
+"""An index that finds the hours of a workload in the usage ledger. The controller deletes subjects without hours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may do what: sessions of browsers, and a line for every request that wants to change something."""
+"""Browser sessions, and an audit record for each request that changes something."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def upgrade() -> None:
         sa.Column("since", sa.Double(), nullable=False),
         sa.Column("until", sa.Double(), nullable=False),
         sa.PrimaryKeyConstraint("key", name="sessions_pkey"),
-        comment="browsers that showed a token; key is the hash of what their cookie holds",
+        comment="browser sessions; key is the hash of the value of the cookie",
     )
     op.create_index("sessions_until_idx", "sessions", ["until"])
     op.create_table(
@@ -39,7 +39,7 @@ def upgrade() -> None:
         sa.Column("status", sa.Integer()),
         sa.Column("detail", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("id", name="audit_pkey"),
-        comment="requests that want to change something; status null = begun, outcome unknown",
+        comment="requests that change something; status null = begun, outcome unknown",
     )
     op.create_index("audit_at_idx", "audit", ["at"])
     op.create_index("audit_caller_id_idx", "audit", ["caller", "id"])

@@ -1,4 +1,4 @@
-"""Priorities that end, moves to another LocalQueue, reasons of commands; what became of the commands for one workload."""
+"""Priorities with an end, moves to another LocalQueue, reasons and results of commands."""
 
 from __future__ import annotations
 

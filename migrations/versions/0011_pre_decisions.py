@@ -1,4 +1,4 @@
-"""What each planning cycle that changed something had before it, and what it decided."""
+"""The input and the decision of each planning cycle that changed something."""
 
 from __future__ import annotations
 

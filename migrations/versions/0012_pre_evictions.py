@@ -1,4 +1,4 @@
-"""An index of the evictions among the history: the log of them is read page by page, however long ago they were."""
+"""An index of the evictions in the history, for the paged list of evictions."""
 
 from __future__ import annotations
 

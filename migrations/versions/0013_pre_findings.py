@@ -1,4 +1,4 @@
-"""What the leader finds out beside the ledger, for replicas that stand by."""
+"""Results that the leader publishes for standby replicas and that are not in the ledger."""
 
 from __future__ import annotations
 
@@ -21,6 +21,6 @@ def upgrade() -> None:
         sa.Column("starts", JSONB(), nullable=False),
         sa.CheckConstraint("singleton", name=op.f("findings_singleton_check")),
         sa.PrimaryKeyConstraint("singleton", name=op.f("findings_pkey")),
-        comment="what the leader saw last of GPU use, and when it expects those that wait to start",
+        comment="the last GPU utilization that the leader has measured, and its estimated starts",
     )
     op.execute("INSERT INTO findings (at, uses, starts) VALUES (0, '[]', '{}')")

@@ -1,4 +1,4 @@
-"""Plans that the verifier refused, for whoever looks for the defect."""
+"""Plans that the verifier refused, for the analysis of the defect."""
 
 from __future__ import annotations
 

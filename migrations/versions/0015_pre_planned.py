@@ -1,4 +1,4 @@
-"""What a gang asked when its start was decided, so that it never starts with other numbers."""
+"""The pod requests of a gang at the time of its plan. A gang never starts with other requests."""
 
 from __future__ import annotations
 

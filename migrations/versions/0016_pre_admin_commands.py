@@ -1,4 +1,4 @@
-"""Whether a command came from an admin, whose hold others may not release."""
+"""Whether an administrator issued a command. Only an administrator can release such a hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user of each workload, by which the list of workloads is filtered and sorted."""
+"""The user of each workload, for filters and sorting in the list of workloads."""
 
 from __future__ import annotations
 

@@ -293,7 +293,7 @@ leadership: Final = single_row(
     integer("epoch"),
     words("holder"),
     Column("taken_at", DateTime(timezone=True), nullable=False, server_default=func.now()),
-    comment="the fence: who commits must name this epoch",
+    comment="a commit must name this epoch",
 )
 
 findings: Final = single_row(

@@ -18,7 +18,7 @@ usage_marks: Final = Table(
     Column("id", BigInteger, Identity(always=True), primary_key=True),
     key("uid"),
     json("mark"),
-    comment="what workloads do from a time on, until it is folded into usage_hours",
+    comment="changes of activity, until they are added to usage_hours",
 )
 
 usage_meters: Final = Table(
@@ -26,7 +26,7 @@ usage_meters: Final = Table(
     metadata,
     key("uid", primary=True),
     json("meter"),
-    comment="what each live workload does since its last folded mark",
+    comment="activity of each live workload since its last mark",
 )
 
 usage_subjects: Final = Table(
@@ -42,7 +42,7 @@ usage_subjects: Final = Table(
     key("cohort"),
     key("user"),
     json("labels"),
-    comment="on whose account: a workload under one queue, cohort, user and set of labels",
+    comment="a workload under one queue, cohort, user and set of labels",
 )
 Index("usage_subjects_uid_idx", usage_subjects.c.uid)
 
@@ -71,7 +71,7 @@ usage_losses: Final = Table(
     key("reason", primary=True),
     amount("gpu_seconds"),
     integer("evictions"),
-    comment="work that evictions threw away",
+    comment="work that evictions lost",
 )
 
 usage_fleet: Final = Table(
@@ -80,7 +80,7 @@ usage_fleet: Final = Table(
     Column("hour", BigInteger, primary_key=True, autoincrement=False),
     key("flavor", primary=True),
     *map(amount, ("seconds", "capacity", "free", "fragmented", "stranded")),
-    comment="GPU-seconds that nodes had, that were free, and that no gang could use; seconds that were looked at",
+    comment="GPU-seconds of nodes: capacity, free, and unusable for any gang; seconds that were observed",
 )
 
 usage_progress: Final = single_row(

@@ -9,7 +9,7 @@ from tests.system.house import House
 
 pytestmark = pytest.mark.system
 
-FAULTS = ("answers to commits lost", "API writes arrive late", "leader killed")
+FAULTS = ("responses to commits lost", "API writes delayed", "leader killed")
 
 
 def test_faults_under_load_break_no_invariant_and_lose_no_gang(home: House) -> None:
