@@ -23,5 +23,5 @@ def upgrade() -> None:
         sa.Column("size", sa.BigInteger(), nullable=False),
         sa.Column("content", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("id", name=op.f("refused_plans_pkey")),
-        comment="plans that the verifier refused, with their snapshots: the newest 20, 50 MiB in all",
+        comment="plans that the verifier refused, with their snapshots: the newest 20, at most 50 MiB in total",
     )

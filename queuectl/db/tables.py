@@ -115,7 +115,7 @@ placements: Final = Table(
     Column("ordinal", Integer, nullable=False, comment="position of the podset in the workload"),
     Column("nodes", JSONB, nullable=False, comment="[[node, pods], ...] in rank order"),
     Column("flavors", JSONB, nullable=False, comment="{resource: ResourceFlavor}"),
-    Column("pods", Integer, comment="with how many it starts; null = with all of the podset"),
+    Column("pods", Integer, comment="the number of pods that start; null = all pods of the podset"),
     Column(
         "shares",
         JSONB(none_as_null=True),
@@ -188,12 +188,12 @@ commands: Final = Table(
     words("by"),
     Column("request_id", Text(collation="C"), nullable=False, unique=True),
     seconds("at"),
-    Column("outcome", Text, comment="null until the leader has answered it"),
+    Column("outcome", Text, comment="null until the leader has executed the command"),
     seconds("until", nullable=True),
     Column("queue", Text),
     Column("why", Text, nullable=False, server_default=text("''")),
     Column("admin", Boolean, nullable=False, server_default=text("false")),
-    comment="what people asked of workloads: written by the API, answered by the leader",
+    comment="commands on workloads: the API writes them, the leader executes them",
 )
 Index("commands_uid_id_idx", commands.c.uid, commands.c.id)
 Index("commands_open_idx", commands.c.id, postgresql_where=commands.c.outcome.is_(None))
@@ -206,7 +206,7 @@ past_use: Final = Table(
     key("resource", primary=True),
     Column("value", Double, nullable=False),
     seconds("at"),
-    comment="decayed use as of a time; scope is LocalQueue, ClusterQueue or User",
+    comment="decayed use at a time; scope is LocalQueue, ClusterQueue or User",
 )
 
 documents: Final = Table(
@@ -229,7 +229,7 @@ sessions: Final = Table(
     json("identity"),
     seconds("since"),
     Column("until", Double, nullable=False, index=True),
-    comment="browsers that showed a token; key is the hash of what their cookie holds",
+    comment="browser sessions; key is the hash of the value of the cookie",
 )
 
 audit: Final = Table(
@@ -246,7 +246,7 @@ audit: Final = Table(
     Column("status", Integer, nullable=True),
     words("detail"),
     Index("audit_caller_id_idx", "caller", "id"),
-    comment="requests that want to change something; status null = begun, outcome unknown",
+    comment="requests that change something; status null = begun, outcome unknown",
 )
 
 
@@ -279,13 +279,13 @@ refused_plans: Final = Table(
     json("rules"),
     integer("size"),
     Column("content", LargeBinary, nullable=False),
-    comment="plans that the verifier refused, with their snapshots: the newest 20, 50 MiB in all",
+    comment="plans that the verifier refused, with their snapshots: the newest 20, at most 50 MiB in total",
 )
 
 configuration: Final = single_row(
     "configuration",
     integer("revision"),
-    comment="revision of all documents together",
+    comment="the revision of the whole configuration",
 )
 
 leadership: Final = single_row(
@@ -301,5 +301,5 @@ findings: Final = single_row(
     seconds("at"),
     json("uses"),
     json("starts"),
-    comment="what the leader saw last of GPU use, and when it expects those that wait to start",
+    comment="the last GPU utilization that the leader has measured, and its estimated starts",
 )

@@ -86,5 +86,5 @@ usage_fleet: Final = Table(
 usage_progress: Final = single_row(
     "usage_progress",
     seconds("until", nullable=True),
-    comment="until when everything is accounted for in usage_hours; null = nothing yet",
+    comment="end of the time that usage_hours accounts for; null = none",
 )
