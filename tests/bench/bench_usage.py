@@ -2,8 +2,8 @@
 
 A durable embedded server (fsync on), through its Unix socket. First, what marks add to a commit: the same 1,000 admissions
 with and without them, by turns. Then entries in the ledger of 10,000 gangs that run and 2,000 that wait, with utilization of
-every gang that runs; the loop's share of it is the CPU time of this process. Medians over the rounds; docs/how-to/reports.md
-keeps the last run.
+every gang that runs; the loop's share of it is the CPU time of this process. Medians over the rounds. docs/reference/usage-figures.md
+has the last results.
 """
 
 from __future__ import annotations

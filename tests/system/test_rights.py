@@ -73,7 +73,7 @@ FOR_KNOWN = frozenset({"/healthz", "/readyz", "/api/v1/openapi.json", "/api/v1/s
 
 
 def allowed(method: str, path: str, where: str) -> frozenset[str]:
-    """The roles that may, for something that stands in ``where``. This table is what docs/how-to/admin.md says in words."""
+    """The roles that may, for something that stands in ``where``. docs/how-to/access.md has this table in words."""
     if path in FOR_KNOWN or path in FILTERED or path.startswith("/api/v1/reports/"):
         return ANYBODY
     if path in FOR_RULERS:

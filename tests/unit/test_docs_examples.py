@@ -97,7 +97,7 @@ def test_the_page_on_waiting_shows_what_the_plan_says() -> None:
 
 def indented_after(page: str, command: str) -> list[str]:
     """The same where the output stands indented below the command."""
-    _, _, rest = (ROOT / page).read_text().partition(f"    $ {command}\n")
+    _, _, rest = PAGES[page].read_text().partition(f"    $ {command}\n")
     assert rest, f"{page} shows no such command"
     block = re.match(r"(?:(?:    .*)?\n)*", rest)
     assert block is not None
@@ -114,19 +114,19 @@ def assert_shows(shown: list[str], printed: str) -> None:
         assert line.startswith(said[:-1]) if said.endswith("…") else line == said
 
 
-def test_the_page_for_admins_shows_how_two_teams_lend_to_each_other() -> None:
+def test_the_page_on_cohorts_shows_how_two_teams_lend_to_each_other() -> None:
     command = "queuectl plan -f docs/examples/lending.yaml"
-    assert_shows(indented_after("docs/how-to/admin.md", command), plan("lending.yaml"))
+    assert_shows(indented_after("share-quota.md", command), plan("lending.yaml"))
     rules = "--config docs/examples/fair.yaml"
     fair = plan("lending.yaml", options=tuple(rules.split()))
-    assert_shows(indented_after("docs/how-to/admin.md", f"{command} {rules}"), fair)
+    assert_shows(indented_after("share-quota.md", f"{command} {rules}"), fair)
 
 
-def test_the_page_for_admins_shows_quota_that_follows_the_nodes(tmp_path: Path) -> None:
+def test_the_page_on_quota_shows_quota_that_follows_the_nodes(tmp_path: Path) -> None:
     job, nodes = tmp_path / "three.yaml", tmp_path / "nodes.yaml"
     job.write_text(re.sub(": 2$", ": 3", (EXAMPLES / "job.yaml").read_text(), flags=re.MULTILINE))
     files = "-f docs/examples/nodes.yaml -f docs/examples/follow-nodes.yaml -f three.yaml"
-    shown = indented_after("docs/how-to/admin.md", f"queuectl plan {files}")
+    shown = indented_after("give-quota.md", f"queuectl plan {files}")
     assert_shows(shown, plan("nodes.yaml", "follow-nodes.yaml", options=("-f", str(job))))
     (state,) = documents("nodes.yaml")
     state["items"][-1]["spec"] = {"unschedulable": True}

@@ -28,9 +28,10 @@ from queuectl.domain.folding import Fold
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.serving import serving
 from tests.doubles.store import MemoryStore
+from tests.support.pages import PAGES
 from tests.support.samples import all_along
 
-PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "reports.md").read_text()
+PAGE = PAGES["reports.md"].read_text()
 END = float(int(time.time() // HOUR) * HOUR)
 DAY = END - 24 * HOUR
 

@@ -12,6 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from queuectl.cli.plan import plan_command
+from tests.support.pages import PAGES
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "docs" / "examples" / "fragmented.yaml").read_text()
@@ -90,12 +91,9 @@ def test_a_question_that_makes_no_sense_is_bad_input(
     assert message in result.output
 
 
-def test_the_admins_page_shows_what_is_printed() -> None:
-    """But for the padding of the table."""
-    page = [
-        " ".join(line.split())
-        for line in (ROOT / "docs" / "how-to" / "admin.md").read_text().splitlines()
-    ]
+def test_the_page_on_defragmentation_shows_the_output() -> None:
+    """Except for the padding of the table."""
+    page = [" ".join(line.split()) for line in PAGES["defragment.md"].read_text().splitlines()]
     for text in (run(EXAMPLE).stdout, run(EXAMPLE, "--defrag").stdout):
         for line in filter(None, text.splitlines()):
             assert " ".join(line.split()) in page

@@ -1,6 +1,6 @@
 """What was used, wasted and paid for in a span of time, by namespace, queue, user or what else work is told apart by.
 
-The sums are those of the REST API's reports; see docs/how-to/reports.md for what the figures mean.
+The sums are those of the REST API's reports; see docs/reference/usage-figures.md for the meaning of the figures.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The page for admins is true: all its commands are typed as they stand, on a cluster like the demo's."""
+"""The pages for administrators are true: each command is typed as it is written, on a cluster like that of the demo."""
 
 from __future__ import annotations
 
@@ -28,35 +28,35 @@ TRAINER = account("team-a", "trainer")
 OPS = account("queuectl-system", "ops")
 
 
-def test_the_page_for_admins(town: Town, typing: Shell) -> None:
-    page = Page("admin.md", typing)
+def test_the_page_on_setting_up_queues(town: Town, typing: Shell) -> None:
+    page = Page("set-up-queues.md", typing)
     page.type("queuectl apply -f docs/examples/queues.yaml")
     page.type("queuectl get clusterqueues")
-    vision = m.cluster_queue("vision", "h100", {GPU: 64})
-    town.house.rest.apply([vision])
+    town.house.rest.apply([m.cluster_queue("vision", "h100", {GPU: 64})])
     page.type("curl -X DELETE")
+    page.end()
+
+
+def test_the_page_on_cohorts(typing: Shell) -> None:
+    page = Page("share-quota.md", typing)
     for _ in range(2):
         page.type("queuectl plan -f docs/examples/lending.yaml")
-    page.type("sed 's/: 2$/: 3/'")
-    page.type("queuectl plan -f docs/examples/nodes.yaml")
+    page.end()
+
+
+def test_the_page_on_defragmentation(typing: Shell) -> None:
+    page = Page("defragment.md", typing)
     page.type("queuectl plan -f docs/examples/fragmented.yaml")
     page.type("queuectl plan -f docs/examples/fragmented.yaml --defrag")
     page.type("sed 's/nvidia.com")
     page.type("queuectl plan -f fuller.yaml")
-    what_if(town, page)
-    held(town, page)
-    given(town, page)
-
-    town.house.rest.apply([vision])
-    page.write("deadline.yaml")
-    for begins in ("apply -f deadline", "get quota", "describe clusterqueue vision"):
-        page.type(f"queuectl {begins}")
-    helped(town, page)
-    page.end(*SIGNED)
+    page.end()
 
 
-def what_if(town: Town, page: Page) -> None:
-    """A full cluster, and files of it."""
+def test_the_pages_on_queue_order_and_on_predictions(town: Town, typing: Shell) -> None:
+    """A full cluster, and files of its state."""
+    town.house.rest.apply(configuration())
+    order, page = Page("queue-order.md", typing), Page("predict.md", typing)
     for number in range(5):
         town.submit("team-a", f"run-{number}", whole(8), priority_class="batch")
         town.runs(f"team-a/run-{number}")
@@ -67,7 +67,9 @@ def what_if(town: Town, page: Page) -> None:
     wide = Pods(10, gpus=8, required=RACK)
     town.submit("team-b", "too-wide-80", wide, priority_class="batch")
     town.waits("team-b/too-wide-80", "ShapeNeverFits")
-    page.type("queuectl get workloads --state Pending")
+    order.type("queuectl get workloads --state Pending")
+    order.type("curl -s $QUEUECTL_SERVER/api/v1/pastuse", shows=False)
+    order.end()
 
     town.submit("team-b", "held", whole(8), priority_class="batch")
     town.runs("team-b/held")
@@ -81,40 +83,62 @@ def what_if(town: Town, page: Page) -> None:
     urgent = m.job("urgent-now", "team-b", "training", whole(16), priority_class="urgent")
     (page.shell.folder / "urgent.yaml").write_text(yaml.safe_dump(urgent))
     page.type("queuectl plan -f now.yaml -f queues.yaml -f urgent.yaml")
+    page.end()
     for team in TEAMS:
         town.remove(team)
 
 
-def held(town: Town, page: Page) -> None:
-    """The queue of the second team is stopped, and goes on again."""
-    given = (ROOT / "docs" / "examples" / "queues.yaml").read_text()
-    stopped = re.sub(r"(queueingStrategy: BestEffortFIFO)", r"\1\n  stopPolicy: Hold", given)
-    (page.shell.folder / "hold.yaml").write_text(stopped)
-    page.type("queuectl apply -f hold.yaml")
-    town.submit("team-b", "held", whole(1))
-    town.waits("team-b/held", "ClusterQueueStopped")
-    page.type("queuectl explain team-b/held")
+def test_the_page_on_quota(town: Town, typing: Shell) -> None:
     town.house.rest.apply(configuration())
-    town.runs("team-b/held")
-    town.remove("team-b")
-
-
-def given(town: Town, page: Page) -> None:
-    """A team gets a quota, and loses half of it."""
+    page = Page("give-quota.md", typing)
     page.write("speech.yaml")
     page.type("queuectl apply --dry-run -f speech.yaml")
     page.type("queuectl apply -f speech.yaml")
     for name, nodes in (("asr", 3), ("tts", 1)):
         town.create(m.job(name, "team-a", "speech", whole(nodes)))
         town.runs(f"team-a/{name}")
-    page.type("queuectl describe clusterqueue speech")
     page.type("sed -i")
     page.type("queuectl apply --dry-run -f speech.yaml")
+    page.type("queuectl apply -f speech.yaml")
+    page.type("queuectl describe clusterqueue speech")
     town.remove("team-a")
+
+    town.house.rest.apply([m.cluster_queue("vision", "h100", {GPU: 64})])
+    page.write("deadline.yaml")
+    for begins in ("apply -f deadline", "get quota", "describe clusterqueue vision"):
+        page.type(f"queuectl {begins}")
+    page.type("sed 's/: 2$/: 3/'")
+    page.type("queuectl plan -f docs/examples/nodes.yaml")
+    page.end("cat")
+
+
+def test_the_page_on_stops_and_moves(town: Town, typing: Shell) -> None:
+    town.house.rest.apply(configuration())
+    page = Page("stop-and-move.md", typing)
+    stopped(town, page)
+    helped(town, page)
+    page.end()
+
+
+def stopped(town: Town, page: Page) -> None:
+    """The queue of the second team is stopped and resumed, by command and by file."""
+    page.type("queuectl stop clusterqueue team-b --drain")
+    page.type("queuectl stop clusterqueue team-b --reason")
+    town.submit("team-b", "held", whole(1))
+    town.waits("team-b/held", "ClusterQueueStopped")
+    page.type("queuectl explain team-b/held")
+    page.type("queuectl resume clusterqueue team-b")
+    town.runs("team-b/held")
+    given = (ROOT / "docs" / "examples" / "queues.yaml").read_text()
+    hold = re.sub(r"(queueingStrategy: BestEffortFIFO)", r"\1\n  stopPolicy: Hold", given)
+    (page.shell.folder / "hold.yaml").write_text(hold)
+    page.type("queuectl apply -f hold.yaml")
+    town.house.rest.apply(configuration())
+    town.remove("team-b")
 
 
 def helped(town: Town, page: Page) -> None:
-    """One gang goes first, one is to leave, one moves."""
+    """One gang gets a priority, one is preempted, one is moved."""
     town.submit("team-b", "full", whole(20), priority_class="batch")
     town.runs("team-b/full")
     town.submit("team-b", "probe", whole(2))
@@ -147,14 +171,9 @@ def helped(town: Town, page: Page) -> None:
     assert page.shell.type("queuectl hold team-b/eval --wait 30")[0] == 0
     town.waits("team-b/eval", "Held")
     page.type("curl -s -X POST $QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/eval")
-    page.type("curl -s $QUEUECTL_SERVER/api/v1/pastuse", shows=False)
 
 
-SIGNED = ("kubectl -n team-a create", "kubectl create", "TOKEN=", "curl --cacert", "kubectl auth")
-"""Those that need callers who are told apart."""
-
-
-def test_the_page_for_admins_where_callers_are_told_apart(tmp_path: Path) -> None:
+def test_the_pages_on_access_and_audit(tmp_path: Path) -> None:
     with guarded_house(NodeSpec(), tmp_path) as home:
         client = home.cluster.client
         client.apply(namespace("team-a"), TRAINER, OPS)
@@ -163,13 +182,14 @@ def test_the_page_for_admins_where_callers_are_told_apart(tmp_path: Path) -> Non
         with seat(home) as started:
             started.type(f"export OPS={ops}")
             shutil.copy(tmp_path / "tls.crt", started.folder)
-            page = Page("admin.md", started)
+            page, audit = Page("access.md", started), Page("audit.md", started)
             page.type("kubectl -n team-a create rolebinding")
             page.type("kubectl create clusterrolebinding")
             page.type("TOKEN=")
             page.type("curl --cacert tls.crt")
             page.type("curl --cacert tls.crt")
             page.type("kubectl auth can-i")
+            page.end()
             cohort = {
                 "apiVersion": "queuectl.dev/v1",
                 "kind": "Cohort",
@@ -178,5 +198,5 @@ def test_the_page_for_admins_where_callers_are_told_apart(tmp_path: Path) -> Non
             put = f"""curl -s --cacert tls.crt -X PUT -H "Authorization: Bearer $OPS" -d '{json.dumps(cohort)}' \\
               -H 'Content-Type: application/json' $QUEUECTL_SERVER/api/v1/cohorts/all"""
             assert started.type(put)[0] == 0
-            page.type("curl --cacert tls.crt")
-            page.end("queuectl", "curl -X", "curl -s", "sed", "cat", "for kind", "kubectl get")
+            audit.type("curl --cacert tls.crt")
+            audit.end()
