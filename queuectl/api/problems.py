@@ -1,4 +1,4 @@
-"""Errors as problem+json (RFC 9457): every one has a type that docs/reference/problems.md explains and that never changes."""
+"""Errors as problem+json (RFC 9457). docs/reference/problems.md explains each type; a type never changes."""
 
 from __future__ import annotations
 
@@ -36,31 +36,31 @@ _log = structlog.get_logger(source="queuectl.api")
 class ProblemType(Enum):
     """Slug of the type URI, HTTP status, title."""
 
-    MALFORMED_BODY = ("malformed-body", 400, "The body is not readable")
-    UNAUTHENTICATED = ("unauthenticated", 401, "Nobody knows who you are")
-    FORBIDDEN = ("forbidden", 403, "Not allowed")
-    FOREIGN_ORIGIN = ("foreign-origin", 403, "Another site asked in your name")
-    NOT_FOUND = ("not-found", 404, "There is no such object")
-    NO_SUCH_PATH = ("no-such-path", 404, "There is no such path")
-    METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "The path does not know this method")
+    MALFORMED_BODY = ("malformed-body", 400, "The body cannot be read")
+    UNAUTHENTICATED = ("unauthenticated", 401, "Authentication is required")
+    FORBIDDEN = ("forbidden", 403, "You do not have this right")
+    FOREIGN_ORIGIN = ("foreign-origin", 403, "The request is from another site")
+    NOT_FOUND = ("not-found", 404, "The object does not exist")
+    NO_SUCH_PATH = ("no-such-path", 404, "The path does not exist")
+    METHOD_NOT_ALLOWED = ("method-not-allowed", 405, "The path does not support this method")
     AMBIGUOUS = ("ambiguous", 409, "Several objects have this name")
-    NOT_IN_THIS_STATE = ("not-in-this-state", 409, "The workload is in no state for this")
-    PRECONDITION_FAILED = ("precondition-failed", 412, "The object is not in the state asked for")
+    NOT_IN_THIS_STATE = ("not-in-this-state", 409, "The workload is in another state")
+    PRECONDITION_FAILED = ("precondition-failed", 412, "The object has changed")
     BODY_TOO_LARGE = ("body-too-large", 413, "The body is too large")
     UNSUPPORTED_MEDIA_TYPE = ("unsupported-media-type", 415, "The body is neither JSON nor YAML")
-    MISDIRECTED = ("misdirected-request", 421, "The request was meant for another host")
-    INVALID_DOCUMENT = ("invalid-document", 422, "The document is wrong")
-    INVALID_PARAMETER = ("invalid-parameter", 422, "A parameter is wrong")
-    REQUEST_ID_REUSED = ("request-id-reused", 422, "The request id was used for something else")
-    TOO_MANY_REQUESTS = ("too-many-requests", 429, "You ask too often")
-    PRECONDITION_REQUIRED = ("precondition-required", 428, "Say what you saw: If-Match")
-    INTERNAL = ("internal-error", 500, "A defect of queuectl")
-    STORE_UNAVAILABLE = ("store-unavailable", 503, "The database gives no answer")
-    CLUSTER_UNAVAILABLE = ("cluster-unavailable", 503, "The API server gives no answer")
+    MISDIRECTED = ("misdirected-request", 421, "The request names another host")
+    INVALID_DOCUMENT = ("invalid-document", 422, "The document is invalid")
+    INVALID_PARAMETER = ("invalid-parameter", 422, "A parameter is invalid")
+    REQUEST_ID_REUSED = ("request-id-reused", 422, "The request id was used for another request")
+    TOO_MANY_REQUESTS = ("too-many-requests", 429, "Too many requests")
+    PRECONDITION_REQUIRED = ("precondition-required", 428, "The header If-Match is required")
+    INTERNAL = ("internal-error", 500, "Internal error")
+    STORE_UNAVAILABLE = ("store-unavailable", 503, "The database is unavailable")
+    CLUSTER_UNAVAILABLE = ("cluster-unavailable", 503, "The API server is unavailable")
     TOOK_TOO_LONG = ("took-too-long", 503, "The answer took too long")
-    NOT_KNOWN_YET = ("not-known-yet", 503, "This process does not know yet")
-    NOT_READY = ("not-ready", 503, "Not ready yet")
-    NOT_LIVE = ("not-live", 503, "Needs a restart")
+    NOT_KNOWN_YET = ("not-known-yet", 503, "This process has not read the cluster yet")
+    NOT_READY = ("not-ready", 503, "Not ready")
+    NOT_LIVE = ("not-live", 503, "Not live")
 
     def __init__(self, slug: str, status: int, title: str) -> None:
         self.slug = slug
@@ -90,25 +90,25 @@ class Problem(Exception):
 
 
 def not_known_yet() -> Problem:
-    """Of a process that was started a moment ago."""
-    detail = "this process has not seen the whole cluster yet; another replica may have"
+    """For a process that has not read the whole cluster yet."""
+    detail = "this process has not read the whole cluster yet; try again, or ask another replica"
     return Problem(ProblemType.NOT_KNOWN_YET, detail, {"Retry-After": str(RETRY_SECONDS)})
 
 
 def wrong_parameter(field: str, reason: str, detail: str | None = None) -> Problem:
-    """Of a parameter, or a member of a small body, that cannot be as given. ``detail``: where the reason is no sentence."""
+    """For an invalid parameter, or an invalid member of a small body. ``detail`` is the sentence, if the reason is none."""
     errors = [{"field": field, "reason": reason}]
     return Problem(ProblemType.INVALID_PARAMETER, detail or reason, errors=errors)
 
 
 def wrong_members(errors: list[dict[str, str]]) -> Problem:
-    """Of parameters or members of a small body: ``field`` and ``reason`` of each mistake."""
+    """For invalid parameters, or members of a small body: ``field`` and ``reason`` of each error."""
     detail = "; ".join(f"{error['field']}: {error['reason']}" for error in errors)
     return Problem(ProblemType.INVALID_PARAMETER, detail, errors=errors)
 
 
 def wrong_document(error: Exception) -> Problem:
-    """Of a document that its reader refused."""
+    """For an invalid document."""
     field, reason = "", str(error)
     if isinstance(error, DocumentError):
         field, reason = error.field, error.reason
@@ -133,26 +133,24 @@ def respond(request: Request, problem: Problem) -> JSONResponse:
 
 
 def refusal_of(scope: Scope) -> str:
-    """The detail of the problem that a request was answered with; empty where there was none."""
+    """The detail of the problem with which a request was answered; empty if there was none."""
     detail: str = scope.get(_DETAIL, "")
     return detail
 
 
 def outage(request: Request, error: StoreUnavailable | ClusterUnavailable) -> JSONResponse:
-    """The answer when the database or the API server gives none."""
+    """The answer while the database or the API server is unavailable."""
     retry = {"Retry-After": str(RETRY_SECONDS)}
     if isinstance(error, StoreUnavailable):
         _log.warning("store_unavailable", path=request.url.path, error=str(error))
-        detail = (
-            "nothing was answered from the database; running workloads are not touched, try again"
-        )
+        detail = "the database does not answer; running workloads are not affected; try again"
         return respond(request, Problem(ProblemType.STORE_UNAVAILABLE, detail, retry))
     if isinstance(error, TooManyReviews):
         retry["Retry-After"] = str(math.ceil(error.retry_after or RETRY_SECONDS))
         detail = f"{error}; name a namespace, or try again later"
         return respond(request, Problem(ProblemType.TOO_MANY_REQUESTS, detail, retry))
     _log.warning("cluster_unavailable", path=request.url.path, error=str(error))
-    detail = "the API server could not be asked who you are and what you may do; try again"
+    detail = "the API server does not answer, so your token and rights cannot be checked; try again"
     return respond(request, Problem(ProblemType.CLUSTER_UNAVAILABLE, detail, retry))
 
 
@@ -174,7 +172,7 @@ async def _problem(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
-    """What the router itself refuses: unknown paths and methods, bodies that cannot be read."""
+    """Refusals of the router: unknown paths and methods, and bodies that cannot be read."""
     assert isinstance(error, HTTPException)
     if error.status_code == ProblemType.METHOD_NOT_ALLOWED.status:
         methods = _methods(request.app.routes, request)
@@ -182,13 +180,13 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
         allow = {"Allow": ", ".join(methods)}
         return respond(request, Problem(ProblemType.METHOD_NOT_ALLOWED, detail, allow))
     if error.status_code == ProblemType.NO_SUCH_PATH.status:
-        detail = f"{request.url.path} is not a path of this API; see /api/v1/openapi.json"
+        detail = f"{request.url.path} is not a path of this API; /api/v1/openapi.json lists all"
         return respond(request, Problem(ProblemType.NO_SUCH_PATH, detail))
     return respond(request, Problem(ProblemType.MALFORMED_BODY, str(error.detail)))
 
 
 def _methods(routes: Sequence[BaseRoute], request: Request) -> list[str]:
-    """All methods of a path: it may be shared by several routes, and Allow must name them all."""
+    """All methods of a path: several routes can share it, and Allow must name the methods of all."""
     methods: set[str] = set()
     for route in routes:
         if route.matches(request.scope)[0] is Match.PARTIAL:
@@ -206,14 +204,17 @@ async def _validation(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _document(request: Request, error: Exception) -> JSONResponse:
-    """The reader of documents refused one."""
+    """For a document that its parser refused."""
     return respond(request, wrong_document(error))
 
 
 async def _cut(request: Request, error: Exception) -> JSONResponse:
-    """Nobody reads this but the audit log."""
+    """The client is disconnected; the answer is only for the audit log."""
     del error
-    return respond(request, Problem(ProblemType.MALFORMED_BODY, "the connection ended in the body"))
+    return respond(
+        request,
+        Problem(ProblemType.MALFORMED_BODY, "the connection ended before the end of the body"),
+    )
 
 
 async def _outage(request: Request, error: Exception) -> JSONResponse:
@@ -222,8 +223,8 @@ async def _outage(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _defect(request: Request, error: Exception) -> JSONResponse:
-    """Answered outside of all layers, so what the outermost one adds is added here."""
+    """Answers outside all middleware, so it adds the headers of the outermost middleware here."""
     request_id = request_id_of(request.scope)
     _log.error("api_defect", path=request.url.path, request_id=request_id, exc_info=error)
     headers = careful_headers(request.scope)
-    return respond(request, Problem(ProblemType.INTERNAL, "the log of queuectl says more", headers))
+    return respond(request, Problem(ProblemType.INTERNAL, "see the log of queuectl", headers))

@@ -75,5 +75,5 @@ def _sentence(name: str, known: Iterable[str]) -> str:
     rests = sorted(variable.removeprefix(PREFIX) for variable in known)
     close = get_close_matches(name.upper().removeprefix(PREFIX), rests, n=3, cutoff=0.7)
     meant = " or ".join(PREFIX + rest for rest in close)
-    hint = f"did you mean {meant}?" if meant else "docs/reference/settings.md lists all"
-    return f"{name}: nothing reads such a variable; {hint}"
+    hint = f"did you mean {meant}?" if meant else "see docs/reference/settings.md"
+    return f"{name}: unknown variable; {hint}"

@@ -1,6 +1,6 @@
 """Settings of the controller: environment variables ``QUEUECTL_<FIELD>``, nested with ``__``.
 
-Every field says what it rules and in which unit. There is no setting that nothing reads.
+The description of each field states its effect and its unit. docs/reference/settings.md lists all of them.
 """
 
 from __future__ import annotations
@@ -23,17 +23,23 @@ class SolverSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     deterministic_time: float = Field(
-        0.25, gt=0, description="first budget of one solve, CP-SAT's deterministic time"
+        0.25, gt=0, description="budget of the first solve, in CP-SAT's deterministic time"
     )
-    wall_seconds: float = Field(10.0, gt=0, description="safety net; a plan cut by it is discarded")
-    window: int = Field(1000, ge=1, description="pending gangs looked at in one cycle")
+    wall_seconds: float = Field(
+        10.0,
+        gt=0,
+        description="longest time of a plan, in seconds; a plan that exceeds it is discarded",
+    )
+    window: int = Field(1000, ge=1, description="number of pending gangs that one cycle considers")
     lease_seconds: float = Field(
-        600.0, gt=0, description="how long freed capacity is held for its preemptor, after notice"
+        600.0,
+        gt=0,
+        description="how long freed capacity is reserved for its preemptor after the notice, in seconds",
     )
 
     @property
     def limits(self) -> SolverLimits:
-        """The same, as snapshots carry them."""
+        """The limits in the form of a snapshot."""
         return SolverLimits(
             deterministic_time=self.deterministic_time,
             wall_seconds=self.wall_seconds,
@@ -43,73 +49,89 @@ class SolverSettings(BaseModel):
 
 
 class MetricNames(BaseModel):
-    """Where the exporters' metrics have other names than the vendor's own; unset = the vendor's."""
+    """Names of the exporters' metrics; unset = the vendor's names."""
 
     model_config = ConfigDict(extra="forbid")
 
-    busy: str | None = Field(None, description="how much of the time a GPU's engines were busy")
-    busy_full: float | None = Field(None, gt=0, description="its largest value: 1 or 100")
-    coarse: str | None = Field(None, description="what stands in for it where it is not exported")
-    coarse_full: float | None = Field(None, gt=0, description="its largest value")
-    tensor: str | None = Field(None, description="use of tensor pipes, 0 to 1")
-    memory_busy: str | None = Field(None, description="use of the memory interface")
-    memory_busy_full: float | None = Field(None, gt=0, description="its largest value")
-    memory_used: str | None = Field(None, description="GPU memory in use")
-    memory_free: str | None = Field(None, description="GPU memory not in use, in the same unit")
+    busy: str | None = Field(
+        None, description="metric: fraction of time in which the engines of a GPU were busy"
+    )
+    busy_full: float | None = Field(
+        None, gt=0, description="largest value of that metric: 1 or 100"
+    )
+    coarse: str | None = Field(
+        None, description="metric that is used where the first one is missing"
+    )
+    coarse_full: float | None = Field(None, gt=0, description="largest value of that metric")
+    tensor: str | None = Field(None, description="metric: use of tensor pipes, 0 to 1")
+    memory_busy: str | None = Field(None, description="metric: use of the memory interface")
+    memory_busy_full: float | None = Field(None, gt=0, description="largest value of that metric")
+    memory_used: str | None = Field(None, description="metric: GPU memory in use")
+    memory_free: str | None = Field(None, description="metric: free GPU memory, in the same unit")
     device: str | None = Field(
         None,
-        description="labels, by commas, that together tell one GPU or instance from all others",
+        description="labels, separated by commas, that together identify one GPU or MIG instance",
     )
 
 
 class UtilizationSettings(BaseModel):
-    """How what gangs do with their GPUs is measured (docs/how-to/utilization.md)."""
+    """How the GPU use of gangs is measured (docs/how-to/utilization.md)."""
 
     model_config = ConfigDict(extra="forbid")
 
     exporters: str = Field(
         "",
-        description="URLs, by commas, of GPU exporters to scrape where there is no Prometheus; dns+http://…: of all addresses of a host",
+        description="URLs of GPU exporters, separated by commas, if there is no Prometheus; dns+http://… means all addresses of a host",
     )
-    vendor: Literal["nvidia", "amd"] = Field("nvidia", description="whose metrics they are")
-    look_seconds: float = Field(60.0, gt=0, description="between looks")
+    vendor: Literal["nvidia", "amd"] = Field(
+        "nvidia", description="vendor of the metrics: nvidia or amd"
+    )
+    look_seconds: float = Field(60.0, gt=0, description="time between two evaluations, in seconds")
     scrape_seconds: float = Field(
-        30.0, gt=0, description="between samples of one GPU in Prometheus; exporters: every look"
+        30.0, gt=0, description="scrape interval of Prometheus, in seconds; not used for exporters"
     )
-    patience_seconds: float = Field(30.0, gt=0, description="after which a look is given up")
+    patience_seconds: float = Field(
+        30.0, gt=0, description="time-out of one evaluation, in seconds"
+    )
     labels: Literal["auto", "pod", "exported_pod"] = Field(
-        "auto", description="label that names the pod in Prometheus; auto = whichever fits"
+        "auto",
+        description="label that names the pod in Prometheus: pod or exported_pod; auto = the one that names pods of the cluster",
     )
     trusted_jobs: str = Field(
         "",
-        description="scrape jobs, by commas, whose series count; * = any characters; unset = those of the vendor's installers",
+        description="names of trusted scrape jobs, separated by commas; * matches any characters; unset = those of the vendor's installers",
     )
     trusted_namespaces: str = Field(
         "",
-        description="namespaces, by commas, of exporters that count, where Prometheus renames labels; unset = any",
+        description="namespaces of trusted exporters, separated by commas, if Prometheus renames labels; unset = any",
     )
     recording_rules: Literal["auto", "on", "off"] = Field(
-        "auto", description="use what deploy/prometheus/rules.yaml records; auto = if it is there"
+        "auto",
+        description="whether to use the recording rules of deploy/prometheus/rules.yaml: on or off; auto = if they are loaded",
     )
     trust_slices: bool = Field(
         False,
         description="the exporter measures each pod of a time-sliced GPU (--kubernetes-virtual-gpus)",
     )
     keep_seconds: float = Field(
-        7200.0, gt=0, description="samples of exporters kept in memory; no longer window is known"
+        7200.0,
+        gt=0,
+        description="how long samples of exporters are kept in memory, in seconds; this is the longest window",
     )
-    token_file: Path | None = Field(None, description="bearer token for Prometheus, read each time")
-    ca_file: Path | None = Field(None, description="certificates to trust for Prometheus")
+    token_file: Path | None = Field(
+        None, description="file with the bearer token for Prometheus, read for each request"
+    )
+    ca_file: Path | None = Field(None, description="file with certificates to trust for Prometheus")
     names: MetricNames = MetricNames()
 
     @property
     def fresh_seconds(self) -> float:
-        """A look that is older says nothing of now: the next one, given all its patience, is overdue twice."""
+        """The age, in seconds, after which an evaluation no longer counts: twice the longest time until the next one."""
         return 2.0 * (self.look_seconds + self.patience_seconds)
 
     @property
     def sample_seconds(self) -> float:
-        """Between samples of one GPU, wherever they come from."""
+        """The time between two samples of one GPU, in seconds, for either source."""
         return self.look_seconds if self.exporters else self.scrape_seconds
 
 
@@ -121,78 +143,96 @@ class Settings(BaseSettings):
     )
 
     database_url: str | None = Field(
-        None, description="postgresql://… of a server >= 15; unset = embedded Postgres"
+        None,
+        description="postgresql://… URL of a server of version 15 or later; unset = embedded Postgres",
     )
     api_database_url: str | None = Field(
-        None, description="the same database under the role of the API; unset = database_url"
+        None,
+        description="URL of the same database with the role of the API; unset = QUEUECTL_DATABASE_URL",
     )
-    kubeconfig: Path | None = Field(None, description="path; unset = in-cluster")
-    namespace: str = Field("queuectl-system", description="where the LeaderLease lives")
+    kubeconfig: Path | None = Field(
+        None, description="path of a kubeconfig; unset = the service account of the pod"
+    )
+    namespace: str = Field("queuectl-system", description="namespace of the LeaderLease")
     holder: str = Field(
         default_factory=lambda: f"{socket.gethostname()}-{os.getpid()}",
-        description="our name in the LeaderLease; unique per process",
+        description="name of this process in the LeaderLease, unique",
     )
-    listen: str = Field("127.0.0.1:8000", description="REST API and dashboard")
+    listen: str = Field("127.0.0.1:8000", description="address of the REST API and the dashboard")
     auth: Literal["kubernetes", "none"] | None = Field(
         None,
-        description="who asks: kubernetes = the cluster's tokens and rights; none = nobody is asked, on loopback alone; "
-        "unset = none on loopback, else kubernetes",
+        description="kubernetes = tokens and RBAC of the cluster; none = no authentication, only on loopback; unset = none on loopback, else kubernetes",
     )
     tls_cert_file: Path | None = Field(
-        None, description="certificate with its chain, PEM; taken up anew when it is renewed"
+        None,
+        description="PEM file with the certificate and its chain; a renewed file is read without a restart",
     )
-    tls_key_file: Path | None = Field(None, description="its key, PEM")
+    tls_key_file: Path | None = Field(None, description="PEM file with the key")
     tls: Literal["on", "off"] = Field(
-        "on", description="off = other machines reach us by an ingress that ends TLS before us"
+        "on", description="off = an ingress in front of queuectl terminates TLS"
     )
     requests_per_second: float = Field(
-        50.0, gt=0, description="of one caller at the REST API, in the long run"
+        50.0, gt=0, description="rate limit of one caller at the REST API, in requests per second"
     )
-    request_burst: int = Field(500, ge=1, description="requests of one caller at once")
+    request_burst: int = Field(
+        500, ge=1, description="number of requests that one caller can send at once"
+    )
     trusted_proxies: str = Field(
         "",
-        description="addresses and networks, by commas, of proxies whose X-Forwarded-For names the client",
+        description="addresses and networks, separated by commas, of proxies whose X-Forwarded-For header is trusted",
     )
-    audit_days: float = Field(400.0, gt=0, description="how long lines of the audit log are kept")
-    metrics_listen: str = Field("127.0.0.1:8080", description="/metrics, /healthz and /readyz")
+    audit_days: float = Field(
+        400.0, gt=0, description="how long entries of the audit log are kept, in days"
+    )
+    metrics_listen: str = Field(
+        "127.0.0.1:8080", description="address of /metrics, /healthz and /readyz"
+    )
 
     debounce_seconds: float = Field(
-        0.02, ge=0, description="wait after the first change before a cycle, to batch"
+        0.02,
+        ge=0,
+        description="time between the first change and the cycle, in seconds, to collect further changes",
     )
-    # More of it shortens waits and makes more, smaller cycles: in bench_replay 0.7 took 5 % more CPU than 0.4 for large gangs
-    # that waited 0.2 s less, 0.25 took 5 % less and they waited 0.2 s more. Two fifths of a core leave a machine of two to
-    # the API server.
+    # A larger value shortens waits and makes more, smaller cycles. Compared with 0.4 in bench_replay, 0.7 used 5 % more CPU
+    # and large gangs waited 0.2 s less; 0.25 used 5 % less CPU and they waited 0.2 s more. With 0.4, a machine with two cores
+    # has enough CPU left for the API server.
     planning_share: float = Field(
         0.4,
         gt=0,
         le=1,
-        description="largest share of one core spent on cycles, and as much again on diagnoses, what-ifs and previews",
+        description="largest fraction of one core for planning cycles, and the same again for diagnoses, what-if questions and previews",
     )
     defragment_seconds: float = Field(
         30.0,
         ge=0,
-        description="least time between looks for gangs to move, where a queue allows it",
+        description="shortest time between two searches for migrations, in seconds",
     )
     account_seconds: float = Field(
-        60.0, gt=0, description="time between two entries in the usage ledger"
+        60.0, gt=0, description="time between two updates of the usage ledger, in seconds"
     )
-    in_flight: int = Field(32, ge=1, description="API writes under way at once")
+    in_flight: int = Field(32, ge=1, description="number of concurrent writes to the API server")
     events_per_second: float = Field(
-        20.0, gt=0, description="status annotations and Events written for people"
+        20.0, gt=0, description="status annotations and Events per second"
     )
     tell_after_seconds: float = Field(
-        2.0, ge=0, description="how long a pending reason must last before it is told"
+        2.0,
+        ge=0,
+        description="how long a pending reason must last before it is published, in seconds",
     )
 
-    lease_duration: float = Field(15.0, gt=0, description="seconds a LeaderLease lasts unrenewed")
+    lease_duration: float = Field(
+        15.0, gt=0, description="how long the LeaderLease is valid without a renewal, in seconds"
+    )
     lease_renew: float = Field(
-        3.0, gt=0, description="seconds between renewals; less than a third of the duration"
+        3.0,
+        gt=0,
+        description="time between renewals, in seconds; less than a third of the duration",
     )
 
     @field_validator("lease_renew")
     @classmethod
     def _time_for_two_renewals(cls, renew: float, given: ValidationInfo) -> float:
-        """One renewal that gets no answer must not end a leadership."""
+        """One failed renewal must not end the leadership."""
         duration = given.data.get("lease_duration", math.inf)
         if 3 * renew >= duration:
             raise ValueError(
@@ -203,19 +243,19 @@ class Settings(BaseSettings):
     unschedulable_seconds: float = Field(
         30.0,
         gt=0,
-        description="after which a start is given up whose pinned pod kube-scheduler refuses, or in whose "
-        "place are pods of an earlier attempt",
+        description="time after which a start fails if kube-scheduler refuses a pinned pod, or pods of an earlier attempt remain, in seconds",
     )
     force_delete_seconds: float | None = Field(
         None,
         gt=0,
-        description="after which pods of evicted gangs that a dead node keeps Terminating are deleted, with "
-        "deploy/optional/force-delete.yaml; unset = never",
+        description="time after which Terminating pods of evicted gangs on dead nodes are deleted, in seconds; needs deploy/optional/force-delete.yaml; unset = never",
     )
-    shutdown_seconds: float = Field(10.0, gt=0, description="grace for writes under way at SIGTERM")
+    shutdown_seconds: float = Field(
+        10.0, gt=0, description="time for unfinished writes at SIGTERM, in seconds"
+    )
 
     prometheus_url: str | None = Field(
-        None, description="Prometheus that knows what GPUs do; unset = utilization is unknown"
+        None, description="URL of a Prometheus with GPU metrics; unset = utilization is unknown"
     )
     utilization: UtilizationSettings = UtilizationSettings()
     solver: SolverSettings = SolverSettings()

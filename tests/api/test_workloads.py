@@ -189,7 +189,10 @@ class TestOne:
     ) -> None:
         for path in (f"{NAMED}/nobody{suffix}", f"{LIST}/uid-nobody{suffix}"):
             answer = await api.get(path)
-            assert (answer.status_code, answer.json()["title"]) == (404, "There is no such object")
+            assert (answer.status_code, answer.json()["title"]) == (
+                404,
+                "The object does not exist",
+            )
 
     async def test_history_tells_every_step_in_order(self, api: httpx2.AsyncClient) -> None:
         body = (await api.get(f"{NAMED}/requeued/history")).json()

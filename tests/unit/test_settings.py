@@ -12,16 +12,16 @@ from pydantic import BaseModel, ValidationError
 from queuectl.cli.main import run
 from queuectl.control.environment import OTHERS, settings_names, unknown_variables
 from queuectl.control.settings import Settings
+from tests.support.pages import PAGES
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "reference" / "settings.md"
+SETTINGS, _, OTHER_VARIABLES = PAGES["settings.md"].read_text().partition("\n## Other variables\n")
 
 
-def rows(section: int) -> dict[str, str]:
-    """Variable to its second column, of the page's n-th table."""
-    text = PAGE.read_text().split("\n## ")[section]
+def rows(text: str) -> dict[str, tuple[str, str]]:
+    """Variable to its default and its meaning, of all tables of a text."""
     cells = [line.split("|") for line in text.splitlines() if line.startswith("| `QUEUE")]
-    return {row[1].strip(" `"): row[2].strip(" `") for row in cells}
+    return {row[1].strip(" `"): (row[2].strip(" `"), row[3].strip()) for row in cells}
 
 
 def test_nested_settings_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,24 +49,25 @@ def test_a_wrong_value_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, va
         Settings()
 
 
-def test_every_setting_is_on_the_page_with_its_default_and_nothing_else_is() -> None:
-    assert rows(0) == dict(defaults(Settings, "QUEUECTL_"))
+def test_the_page_has_each_setting_with_its_default_and_its_meaning() -> None:
+    assert rows(SETTINGS) == dict(described(Settings, "QUEUECTL_"))
 
 
-def defaults(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, str]]:
-    """Every variable, and its default as the page writes it."""
+def described(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, tuple[str, str]]]:
+    """Each variable, with its default in the format of the page, and its meaning."""
     for name, field in model.model_fields.items():
         kind, variable = field.annotation, prefix + name.upper()
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from defaults(kind, f"{variable}__")
-        elif field.default_factory:
-            yield variable, "host name and process id"
-        else:
-            yield variable, str(field.default).replace("None", "unset") or "unset"
+            yield from described(kind, f"{variable}__")
+            continue
+        default = str(field.default).replace("None", "unset") or "unset"
+        if field.default_factory:
+            default = "host name and process id"
+        yield variable, (default, field.description or "")
 
 
-def test_the_other_variables_are_on_the_page_too() -> None:
-    assert rows(1).keys() == OTHERS.keys()
+def test_the_page_has_the_other_variables() -> None:
+    assert rows(OTHER_VARIABLES).keys() == OTHERS.keys()
 
 
 def test_the_known_variables_are_those_the_code_reads() -> None:
@@ -96,20 +97,18 @@ def _code_of(path: Path) -> str:
         ("QUEUECTL_", "settings.md"),
     ],
 )
-def test_a_variable_that_nothing_reads_is_named_with_what_may_be_meant(
-    name: str, hint: str
-) -> None:
+def test_an_unknown_variable_is_reported_with_a_suggestion(name: str, hint: str) -> None:
     (sentence,) = unknown_variables({"PATH": "/bin", name: "1", "QUEUECTL_LISTEN": "x"})
     assert sentence.startswith(f"{name}: ")
     assert hint in sentence
 
 
-def test_what_is_read_is_known_in_the_case_it_is_read_in() -> None:
+def test_a_variable_is_known_in_each_case_in_which_it_is_read() -> None:
     known = {*settings_names(), *OTHERS, "queuectl_in_flight", "QUEUECTL_SOLVER"}
     assert unknown_variables(dict.fromkeys(known, "1")) == []
 
 
-def test_what_kubelet_says_of_services_is_no_setting() -> None:
+def test_variables_that_kubelet_sets_for_services_are_no_settings() -> None:
     """A Service named queuectl-metrics puts these into every pod of its namespace."""
     ends = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_METRICS", "PORT", "PORT_8080_TCP",
             "PORT_8080_TCP_PROTO", "PORT_8080_TCP_PORT", "PORT_8080_TCP_ADDR")  # fmt: skip
@@ -127,4 +126,4 @@ def test_serve_refuses_to_start_with_a_misspelled_setting(
     with pytest.raises(SystemExit) as ended:
         run()
     assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("QUEUECTL_IN_FLIHGT: nothing reads such a variable")
+    assert capsys.readouterr().err.startswith("QUEUECTL_IN_FLIHGT: unknown variable")
