@@ -1,1 +1,1 @@
-"""The life cycle of a workload: the state machine, what brings it forward, and the writes it owes the cluster."""
+"""The life cycle of a workload: the state machine, the events that advance it, and the writes that it owes the cluster."""

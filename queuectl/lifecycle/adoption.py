@@ -1,7 +1,7 @@
-"""Gangs that run although the ledger says nothing of it: started before queuectl came, or by a ledger since lost.
+"""Running gangs without an entry in the ledger: queuectl was installed after their start, or the database was lost.
 
-The cluster wins on what runs. A gang that is there whole keeps running and is charged for what it holds, as a Kueue that
-admitted it had charged it; anything less is taken down and queued, because nobody would ever complete it.
+The cluster is right about running pods. A complete gang continues to run and is charged for the capacity that it holds, with
+the flavors with which Kueue admitted it, if Kueue did. An incomplete gang is stopped and queued: its pods cannot complete it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def running_placement(
     config: QueueConfig,
     prior: PriorAdmission | None = None,
 ) -> Placement | None:
-    """The slots a running gang's pods hold, or None when it is not there whole.
+    """The slots that the pods of a running gang hold, or None if the gang is incomplete.
 
     Args:
         job: resumed, with or without an attempt label.
-        pods: all that it controls.
+        pods: all pods that it controls.
         nodes: by name.
-        config: for the flavors it is charged to.
-        prior: how a Kueue had admitted it, if one had.
+        config: for the flavors to which it is charged.
+        prior: the admission by Kueue, if there is one.
     """
     if job.suspended or job.error is not None:
         return None
@@ -55,7 +55,7 @@ def running_placement(
 def _in_order(
     held: Counter[str], before: PriorPodSet, nodes: Mapping[str, Node]
 ) -> tuple[tuple[str, int], ...]:
-    """Nodes in the order of ranks, where the admission tells it; it does if the pods are where it put them."""
+    """Nodes in the order of ranks, if the pods are on the nodes of the admission."""
     names = {nodes[name].hostname: name for name in held}
     assigned = tuple((names.get(host, ""), count) for host, count in before.hosts if count)
     counted: Counter[str] = Counter()
@@ -87,10 +87,10 @@ def _flavor_of(
     before: Mapping[str, str],
     asked: Iterable[str],
 ) -> str:
-    """The flavor of a group that it is charged to.
+    """The flavor of a group to which the gang is charged.
 
-    What it was charged to before, if the queue still offers that. Else the first flavor whose labels the node has; else
-    the first, so that the use is charged somewhere.
+    The earlier flavor, if the queue still offers it. Otherwise the first flavor whose labels the node has, or the first flavor,
+    because each use needs a charge.
     """
     offered = [quotas.flavor for quotas in group.flavors]
     known = [before[resource] for resource in asked if before.get(resource) in offered]

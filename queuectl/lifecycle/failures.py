@@ -1,4 +1,4 @@
-"""Why a gang that starts or runs must be taken down whole: it is not what was planned, or it does not come up."""
+"""Why the controller must stop a starting or running gang: it differs from its plan, or it does not become ready."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queuectl.state.readiness import needed
 
 
 def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> Evict | None:
-    """The job was edited while it ran, or its pods ask for more than it says. ``pods``: of this attempt."""
+    """The job was edited while it ran, or its pods request more than its template. ``pods``: of this attempt."""
     if job.suspended and entry.intent is Intent.START and not as_planned(entry, job):
         text = "what it asks was changed before it started; it is planned again"
         return Evict(Reason(Code.CHANGED_OUTSIDE, text))
@@ -42,10 +42,10 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
 def _other_size(
     placed: PodSetPlacement, podset: PodSet, job: JobRecord, pods: Sequence[PodRecord]
 ) -> bool:
-    """Whether the job's controller keeps another number of pods than was planned.
+    """Whether the job's controller keeps another number of pods than planned.
 
-    Fewer slots than the podset's full size are right for one adopted when some of its completions were done, for one
-    whose pods are done since, and for one that starts with fewer pods; of that the job itself knows once it is resumed.
+    Fewer slots than the full size of the podset are correct in three cases: a gang that was adopted with some completions, a gang
+    with pods that have succeeded since, and a gang that starts with fewer pods. In the last case the resumed job has that number.
     """
     least = needed(job, podset, pods)
     if job.suspended:
@@ -56,7 +56,7 @@ def _other_size(
 def start_refused(
     entry: Entry, refusal: Refusal | None, now: float, patience: float
 ) -> Evict | None:
-    """The API server refuses the start itself, or for ``patience`` seconds to let pods of a start go to their nodes."""
+    """The API server denies the start, or has denied the release of the gang's pods for ``patience`` seconds."""
     if refusal is None or entry.state is not State.STARTING:
         return None
     if refusal.purpose is Purpose.START:
@@ -67,7 +67,7 @@ def start_refused(
 
 
 def stop_is_refused(refusal: Refusal, *, resumed: bool) -> WriteRefused:
-    """What follows while an evicted gang cannot be stopped, and what a person can do."""
+    """The message for an evicted gang that cannot be stopped, with the possible fix."""
     if resumed:
         follows = "its pods keep what they hold until it accepts that"
     else:
@@ -78,7 +78,7 @@ def stop_is_refused(refusal: Refusal, *, resumed: bool) -> WriteRefused:
 
 
 def pin_is_refused(refusal: Refusal) -> WriteRefused:
-    """What follows while a pod of a gang that runs is not let go to its node, and what a person can do."""
+    """The message for a running gang with a pod that cannot be released to its node, with the possible fix."""
     text = (
         f"the API server refuses to place a pod of it ({refusal.why}); the pod stays gated until it accepts that: "
         "remove what refuses it (a webhook, a policy), or delete the job"
@@ -89,11 +89,11 @@ def pin_is_refused(refusal: Refusal) -> WriteRefused:
 def refused_pods(
     pods: Iterable[PodRecord], known: Mapping[str, float], now: float
 ) -> dict[str, float]:
-    """Pods that kube-scheduler refuses since they were let go, by uid, and when that was first seen (unix seconds).
+    """Released pods that kube-scheduler cannot schedule, by uid, with the time of the first observation (unix seconds).
 
     Args:
         pods: of one gang.
-        known: what the last look found.
+        known: the result of the last observation.
         now: unix seconds.
     """
     return {
@@ -106,9 +106,9 @@ def refused_pods(
 def late_pods(
     pods: Iterable[PodRecord], attempt: int, known: Mapping[str, float], now: float
 ) -> dict[str, float]:
-    """Gated pods of attempts before ``attempt`` that are not ending, by uid, and when each was first seen (unix seconds).
+    """Gated pods of attempts before ``attempt`` that do not terminate, by uid, with the time of the first observation.
 
-    ``pods``: all the job controls; ``known``: what the last look found; ``now``: unix seconds.
+    ``pods``: all pods that the job controls; ``known``: the result of the last observation; ``now`` and results: unix seconds.
     """
     return {
         pod.uid: known.get(pod.uid, now)
@@ -120,15 +120,15 @@ def late_pods(
 def held_up(
     entry: Entry, job: JobRecord, late: Mapping[str, float], now: float, patience: float
 ) -> Evict | None:
-    """Pods of an earlier attempt have been in the place of those of this one for ``patience`` seconds.
+    """Pods of an earlier attempt have existed in place of the pods of this attempt for ``patience`` seconds.
 
-    The job's controller read an earlier start, which was taken back meanwhile, and made its pods. It does not replace
-    them, because to it they are pods of the job; a stop makes it delete them.
+    The job's controller has read an earlier start, which was withdrawn in the meantime, and created its pods. It does not replace
+    them, because they are valid pods of the job. After a stop, it deletes them.
 
     Args:
         entry: of the workload.
         job: its object.
-        late: as :func:`late_pods` says.
+        late: the result of :func:`late_pods`.
         now: unix seconds.
         patience: seconds.
     """
@@ -149,8 +149,8 @@ def pin_refused(
     """kube-scheduler has refused a pinned pod for ``patience`` seconds.
 
     Args:
-        pods: of the present attempt.
-        refused: as :func:`refused_pods` says.
+        pods: of the current attempt.
+        refused: the result of :func:`refused_pods`.
         now: unix seconds.
         patience: seconds.
         names: hostname label -> node name.
@@ -164,7 +164,7 @@ def pin_refused(
 
 
 def start_failed(entry: Entry, now: float, rules: PodsReady) -> Evict | None:
-    """Not every pod was ready in time: at its start, or again after some pod was lost."""
+    """Not all pods were ready in time: after the start, or after the loss of a pod."""
     due = ready_by(entry, rules)
     if due is None or now < due:
         return None
@@ -178,7 +178,7 @@ def start_failed(entry: Entry, now: float, rules: PodsReady) -> Evict | None:
 
 
 def ready_by(entry: Entry, rules: PodsReady) -> float | None:
-    """Unix seconds by which every pod must be ready; None when nothing is waited for, or for ever."""
+    """The time (unix seconds) by which all pods must be ready; None if there is no such limit."""
     if entry.state is State.STARTING and entry.started_at is not None:
         return entry.started_at + rules.timeout
     if entry.unready_since is not None and rules.recovery_timeout is not None:

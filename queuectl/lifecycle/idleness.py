@@ -1,8 +1,8 @@
-"""Gangs that do not use their GPUs: whom to warn, who may be taken for it, and who is taken without anybody asking.
+"""Gangs that do not use their GPUs: which to warn, which other gangs can evict, and which to evict without a preemptor.
 
-Everything follows from looks, nothing from time alone: a grace is over when a look sees the gang idle after its end. Whoever
-is not known to be idle, and to have been idle at every look since a warning of this leadership, is left alone (I5). So
-warnings are kept in memory only: the next leader begins with a warning of its own.
+Each step follows from an evaluation of samples, never from time alone: a grace period ends when an evaluation after its end finds
+the gang idle. A gang is evicted as idle only if each evaluation since a warning by this leader found it idle (I5). Thus warnings
+are kept in memory only, and the next leader starts with its own warning.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Picture = Callable[[Entry, JobRecord, QueueConfig, float], Admitted | None]
 
 
 class IdlenessResult(NamedTuple):
-    """What a look brought: something to say or do, and whether plans may differ now."""
+    """The result of an evaluation: warnings and evictions, and whether plans can differ now."""
 
     due: bool
     plan_again: bool
@@ -41,7 +41,7 @@ class IdlenessResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Warned:
-    """An idle gang, told so at these times (unix seconds)."""
+    """An idle gang, with the times of its warnings (unix seconds)."""
 
     attempt: int
     first: float
@@ -59,13 +59,13 @@ class Idleness:
         fresh_seconds: float,
         borrowing: Callable[[], Container[str]] = tuple,
     ) -> None:
-        """Nothing is known of any gang yet.
+        """Start without a measurement.
 
         Args:
             mirror: what the watch shows.
             ledger: the workloads.
-            picture: of a gang, to price it.
-            fresh_seconds: a look that is older says nothing of now.
+            picture: of a gang, to compute the cost of its eviction.
+            fresh_seconds: the age in seconds after which an evaluation is no longer valid.
             borrowing: ClusterQueues that use more than their nominal quota now.
         """
         self._borrowing = borrowing
@@ -82,9 +82,9 @@ class Idleness:
     def looked(
         self, uses: Mapping[str, GangUse], config: QueueConfig, now: float
     ) -> IdlenessResult:
-        """Take in what each gang does with its GPUs, by uid, as seen just now."""
+        """Store the GPU utilization of each gang, by uid, as of now."""
         if any(now - use.at > self._fresh for use in self._uses.values()):
-            self._takeable = frozenset()  # plans made meanwhile knew of nobody idle
+            self._takeable = frozenset()  # plans since then contain no idle gang
         self._uses = uses
         self._borrowed = self._borrowing()
         idle = {
@@ -106,7 +106,7 @@ class Idleness:
         return IdlenessResult(bool(self._due), self._takeable != before)
 
     def since(self, entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> float | None:
-        """Since when it is idle, if it may be taken for that now (unix seconds); else None."""
+        """The start of its idle time (unix seconds), if it can be evicted as idle now; otherwise None."""
         warned, use = self._warned.get(entry.uid), self._uses.get(entry.uid)
         if warned is None or use is None or warned.attempt != entry.attempt:
             return None
@@ -117,12 +117,12 @@ class Idleness:
         return use.since if over and self._is_fresh(use, now) else None
 
     def changes(self, config: QueueConfig, now: float, busy: Container[str]) -> list[EntryChange]:
-        """Warnings, and evictions where the mode is Always: what the last look made due.
+        """Warnings that are due after the last evaluation, and evictions for the mode Always.
 
         Args:
             config: in use.
             now: unix seconds.
-            busy: uids of gangs that change anyway; their turn comes at the next look.
+            busy: uids of gangs that change for other reasons; they are considered after the next evaluation.
         """
         due, self._due = self._due, set()
         found = []
@@ -137,7 +137,7 @@ class Idleness:
         return found
 
     def note(self, changes: Iterable[EntryChange]) -> None:
-        """Only warnings that are in the database were given."""
+        """Keep only warnings that are in the database."""
         for change in changes:
             if change.note is None or change.note.reason.code is not Code.IDLE_GPUS:
                 continue
@@ -149,7 +149,7 @@ class Idleness:
                 self._warned[uid] = replace(warned, second=change.at)
 
     def _idle(self, uid: str, config: QueueConfig) -> tuple[Entry, JobRecord, ClusterQueue] | None:
-        """A gang that the last look saw idle, in a queue that minds."""
+        """A gang that the last evaluation found idle, in a queue with a policy for idle gangs."""
         entry, job, use = self._ledger().get(uid), self._mirror.jobs.get(uid), self._uses.get(uid)
         if entry is None or job is None or use is None:
             return None
@@ -159,7 +159,7 @@ class Idleness:
         return entry, job, queue
 
     def _counts(self, entry: Entry, job: JobRecord, queue: ClusterQueue, use: GangUse) -> bool:
-        """Whether it is idle, and its queue and its job let something follow from that."""
+        """Whether it is idle, and the policy of its queue and its job allow a consequence."""
         if job.outcome is not None or job.deleting or not _counts(entry, use, queue.idle_reclaim):
             return False
         return not exempt_from_idle_reclaim(job, queue, borrowing=queue.name in self._borrowed)
@@ -170,7 +170,7 @@ class Idleness:
     def _step(
         self, entry: Entry, job: JobRecord, queue: ClusterQueue, config: QueueConfig, now: float
     ) -> NoteAdded | Evict | None:
-        """What is due for an idle gang: each step needs a look of its own after the one before."""
+        """The step that is due for an idle gang. Each step needs an evaluation after the step before."""
         use, warned, rule = self._uses[entry.uid], self._warned.get(entry.uid), queue.idle_reclaim
         if not self._is_fresh(use, now):
             return None
@@ -189,7 +189,7 @@ class Idleness:
 
 
 def _counts(entry: Entry, use: GangUse, rule: IdleReclaim) -> bool:
-    """Whether it is idle, and its queue lets something follow from that."""
+    """Whether it is idle, and the policy of its queue allows a consequence."""
     if use.state is not UseState.IDLE or use.attempt != entry.attempt:
         return False
     whole = entry.state is State.RUNNING and entry.unready_since is None
@@ -199,10 +199,10 @@ def _counts(entry: Entry, use: GangUse, rule: IdleReclaim) -> bool:
 
 
 def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, first: float, number: int) -> Reason:
-    """``first``: unix seconds of the first warning, from which the grace counts."""
+    """``first``: the time of the first warning (unix seconds), when the grace period starts."""
     rule, ends = queue.idle_reclaim, format_time(first + queue.idle_reclaim.grace)
     what = {
-        ReclaimMode.DRY_RUN: f"ClusterQueue {queue.name} only says so for now (idleReclaim: DryRun)",
+        ReclaimMode.DRY_RUN: f"ClusterQueue {queue.name} only reports it (idleReclaim: DryRun)",
         ReclaimMode.ON_DEMAND: f"from {ends} on it is stopped and queued again when another gang needs the room",
         ReclaimMode.ALWAYS: f"after {ends} it is stopped and queued again",
     }[rule.mode]
@@ -222,7 +222,7 @@ def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, first: float, numb
 
 
 def _remedy(queue: ClusterQueue) -> str:
-    """What exempts a gang from idle reclaim, under the policy of its ClusterQueue."""
+    """The reason that exempts a gang from idle reclaim, under the policy of its ClusterQueue."""
     annotation = f'Annotation {PREFIX}{IDLE_RECLAIM}: "false"'
     policy = f"preemptionOptOut of ClusterQueue {queue.name} is {queue.preemption_opt_out}"
     match queue.preemption_opt_out:
@@ -235,7 +235,7 @@ def _remedy(queue: ClusterQueue) -> str:
 
 
 def _taken(gang: Admitted, use: GangUse, rule: IdleReclaim, now: float) -> Reason:
-    """With what it loses, priced as for any other victim."""
+    """An eviction with its lost work, computed as for each other victim."""
     cost = costs([gang], now)[gang.workload.uid]
     since = format_time(use.since)
     text = (

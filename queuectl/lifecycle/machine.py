@@ -1,17 +1,17 @@
-"""The only door through which a workload changes state: ``handle(entry, event, now) -> EntryChange``.
+"""The state machine of a workload: ``handle(entry, event, now) -> EntryChange``. No other code changes a state.
 
-Pure: events are facts (the watch saw, the planner decided, time passed), changes are values that the store commits.
-What must then happen in the cluster is not said by events but follows from the entry alone (lifecycle/owed_writes.py), so a
-crash between any two steps loses nothing.
+The function is pure. Events are facts: an observation of the watch, a decision of the planner, the passing of time. Changes are
+values that the store commits. The writes to the cluster follow from the entry alone (lifecycle/owed_writes.py), thus a crash
+between two steps loses nothing.
 
     Pending ──Admit──▶ Starting ──PodsReady──▶ Running ──Ended──▶ Finished
        │  ▲               │ Evict                 │ Evict
     Reserve│ (lease lost) ▼                       ▼
-       ▼  │            Evicting ──Drained──▶ Pending; Backoff after a failed start; Held or Deactivated if it is parked
+       ▼  │            Evicting ──Drained──▶ Pending; Backoff after a failed start; Held or Deactivated if it is kept so
     Reserved ──Admit──▶ Starting
 
-A person's command (:class:`~queuectl.domain.events.CommandReceived`) holds, releases, requeues, preempts, deactivates or activates
-from any state. A gang that is parked, or has admission gates, waits in Held or Deactivated until that is taken back.
+A user's command (:class:`~queuectl.domain.events.CommandReceived`) holds, releases, requeues, preempts, deactivates or activates
+from any state. A held or deactivated gang, or a gang with admission gates, stays in Held or Deactivated until that ends.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from queuectl.lifecycle.transitions import drained, evict, move, next_of, rejoin
 from queuectl.lifecycle.user_commands import carry_out
 
 DEFAULT_RULES: Final = Rules()
-MAX_BUDGET: Final = 8  # beyond it another Undecided says nothing new
+MAX_BUDGET: Final = 8  # a larger budget after another Undecided changes nothing
 
 
 class IllegalTransition(AssertionError):
@@ -67,7 +67,7 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
     """Apply one event. ``rules``: for back-off and notice.
 
     Returns:
-        The change, or None when the event says nothing new.
+        The change, or None if the event changes nothing.
 
     Raises:
         IllegalTransition: when the event cannot happen in the entry's state.
@@ -96,7 +96,7 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
         case Repair():
             return _repair(entry, event, now)
         case StartConfirmed():
-            started = entry.intent is Intent.START  # a stop is owed until the gang is drained
+            started = entry.intent is Intent.START  # it owes a stop until it has drained
             return EntryChange(entry, next_of(entry, intent=None), now) if started else None
         case MoveRefused():
             return _not_moved(entry, event, now)
@@ -160,7 +160,7 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> EntryChange
         priority=event.priority,
         gpus=job.gpus,
         pods=job.pods,
-        attempt=job.attempt,  # an attempt on the object above ours is adopted
+        attempt=job.attempt,  # a higher attempt on the object is adopted
         queued_at=_arrival(job.created_at, now),
         since=now,
         reason=reason,
@@ -172,7 +172,7 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> EntryChange
 
 
 def _arrival(created_at: float, now: float) -> float:
-    """When it was created, as finely as we know: the API server tells whole seconds, our sight of it may tell more."""
+    """Its creation time. The API server has whole seconds; the time of the observation can be more exact."""
     return min(max(created_at, now), created_at + 0.999)
 
 
@@ -194,16 +194,16 @@ def _described(entry: Entry, event: ObjectChanged, now: float) -> EntryChange | 
     as_known = (entry.queue, entry.cluster_queue, entry.gpus, entry.pods)
     if entry.lease is None or asks == as_known:
         return EntryChange(entry, next_of(entry, **said), now)
-    if entry.state is State.EVICTING:  # it was being moved; it still leaves, but to queue again
+    if entry.state is State.EVICTING:  # it was moving; the eviction continues, and it queues again
         return EntryChange(entry, next_of(entry, lease=None, **said), now)
-    text = "it asks for something else now; the place held for it is given up"
+    text = "its request has changed; its reservation is released"
     return move(entry, State.PENDING, now, Reason(Code.QUEUED, text), lease=None, **said)
 
 
 def _admit(entry: Entry, event: Admit, now: float) -> EntryChange | None:
     _need(entry, event, State.PENDING, State.RESERVED)
     if entry.queue_set is not None:
-        return None  # decided of one that is on its way to another queue
+        return None  # the decision is for a gang that is moving to another queue
     reason = Reason(Code.ADMITTED, f"attempt {entry.attempt + 1}", event.details)
     return move(
         entry,
@@ -318,7 +318,7 @@ def _not_moved(entry: Entry, event: MoveRefused, now: float) -> EntryChange | No
 
 
 def _refused(entry: Entry, event: WriteRefused, now: float) -> EntryChange | None:
-    """Say so beside the reason for its state, which goes on to decide what comes next."""
+    """Show this beside the reason for its state. The reason continues to decide the next state."""
     if entry.refused_write is not None:
         return None
     said = entry.reason.message

@@ -1,6 +1,6 @@
-"""What the mirror says happened to one workload: facts for the state machine, in the order they happened.
+"""Events of one workload, from the copy of the cluster that the watch keeps, in their order.
 
-Only what is seen counts. The same picture always gives the same events, so nothing is lost by a restart.
+Only observations count. The same observations always give the same events, so a restart loses nothing.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ from queuectl.state.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class ObservationRules:
-    """What one workload is judged by.
+    """The conditions under which one workload is observed.
 
     Attributes:
         rules: time-outs, among others.
-        unschedulable: seconds after which a start is given up whose pinned pod kube-scheduler refuses, or whose place pods
-            of an earlier attempt take.
+        unschedulable: seconds after which a start fails if kube-scheduler cannot schedule a pinned pod, or if pods of an earlier
+            attempt exist in place of its pods.
         names: hostname label -> node name.
-        drain: why its queue evicts what runs, None when it does not.
-        refused: when kube-scheduler was first seen to refuse a pod, by uid of the pod; unix seconds.
-        late: likewise, when a pod of an earlier attempt was first seen.
-        refusal: of a write that it owes, None when none is refused.
-        may_start: a start that was sent may still have its effect.
+        drain: the reason for which its queue evicts running gangs; None if it does not.
+        refused: for each pod that kube-scheduler cannot schedule, by uid: the time of the first observation, in unix seconds.
+        late: the same for each pod of an earlier attempt.
+        refusal: of a write that it owes; None without one.
+        may_start: a start that was sent can still take effect.
     """
 
     rules: Rules
@@ -99,11 +99,11 @@ def observe(
     """Events of one workload, in the order in which they are to be applied.
 
     Args:
-        entry: as the ledger has it.
-        job: its object, None when the watch no longer shows it.
-        pods: all pods it controls.
+        entry: from the ledger.
+        job: its object; None if the watch no longer shows it.
+        pods: all pods that it controls.
         now: unix seconds.
-        terms: what it is judged by.
+        terms: the conditions of the observation.
     """
     if job is None:
         yield ObjectDeleted()
@@ -143,8 +143,8 @@ def _leaving(
         now >= entry.stop_at or job.preempt_ready or job.suspended or gone
     ):
         yield NoticeOver()
-    # A start that never landed is withdrawn by a newer write, which shows as this attempt on the suspended object. Where the
-    # API server refuses that, too, it is enough that no start can have its effect any more.
+    # A newer write withdraws a start without effect. It shows as this attempt on the suspended object. If the API server denies
+    # that write too, the condition is that no start can take effect.
     refused = terms.refusal is not None and terms.refusal.purpose in (Purpose.START, Purpose.STOP)
     stopped = job.suspended and job.attempt >= entry.attempt
     withdrawn = job.suspended and refused and not terms.may_start
@@ -171,7 +171,7 @@ def _live(
     if started and not gated:
         yield WriteAccepted()
     trouble = _trouble(entry, job, current, now, terms)
-    if trouble is None and not ready:  # what came up while nobody looked is not late
+    if trouble is None and not ready:  # a gang that became ready without a leader is not late
         trouble = start_failed(entry, now, terms.rules.pods_ready)
     if trouble is not None:
         yield trouble
@@ -188,7 +188,7 @@ def _live(
 def _trouble(
     entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
 ) -> Evict | None:
-    """Why it must be taken down, ready or not; None when it need not be."""
+    """Why it must be stopped, ready or not; None if it need not be."""
     return (
         unlike_planned(entry, job, pods)
         or _over_time(entry, job, now)
@@ -210,14 +210,14 @@ def _over_time(entry: Entry, job: JobRecord, now: float) -> Evict | None:
 
 @dataclass(frozen=True, slots=True)
 class Observations:
-    """What one look found: changes to commit, at most one per workload, and whether plans may differ now."""
+    """The result of one observation: changes to commit, at most one for each workload, and whether plans can differ now."""
 
     changes: list[EntryChange]
     plan_again: bool
 
 
 class Observer:
-    """Looks at what the mirror says changed since the last look."""
+    """Turns the changes of the cluster since the last observation into changes of entries."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class Observer:
         unschedulable: float,
         refusals: Refusals | None = None,
     ) -> None:
-        """``unschedulable``: seconds, as in :class:`ObservationRules`. ``refusals``: None where nothing is written."""
+        """``unschedulable``: seconds, as in :class:`ObservationRules`. ``refusals``: None in a process that does not write."""
         self._refusals = refusals if refusals is not None else Refusals()
         self._mirror = mirror
         self._ledger = ledger
@@ -237,11 +237,11 @@ class Observer:
         self.alarms = Timers()
         self.log_messages: list[str] = []  # for the log; the reader clears it
         self._left_alone: set[str] = set()
-        self._refused: dict[str, dict[str, float]] = {}  # of each workload, as refused_pods says
-        self._late: dict[str, dict[str, float]] = {}  # likewise, as late_pods says
+        self._refused: dict[str, dict[str, float]] = {}  # results of refused_pods, by workload
+        self._late: dict[str, dict[str, float]] = {}  # results of late_pods, by workload
 
     def observe(self, config: QueueConfig, now: float) -> Observations:
-        """Take the mirror's marks and turn them into changes."""
+        """Turn the marked changes of the cluster into changes of entries, and clear the marks."""
         mirror = self._mirror
         moved, mirror.moved_pods = mirror.moved_pods, set()
         touched, mirror.touched = mirror.touched, set()
@@ -250,8 +250,8 @@ class Observer:
         self._plan_again |= any(map(self._waits, edited))
         mirror.planning_changed = False
         changes = []
-        # In the order of the API server's revisions, so that of two jobs seen together the first created is first in line,
-        # whichever was changed since.
+        # In the order of the API server's revisions: of two jobs that are observed together, the first created is first in
+        # queue order, even if it has changed since.
         for number, uid in enumerate(sorted(touched, key=self._revision)):
             change = self._one(uid, config, now + number * 1e-6)
             if change is not None:
@@ -259,7 +259,7 @@ class Observer:
         return Observations(changes, self._plan_again)
 
     def _one(self, uid: str, config: QueueConfig, now: float) -> EntryChange | None:
-        """All that is new about one workload, as one change."""
+        """All new events of one workload, as one change."""
         before = self._ledger.get(uid)
         job = self._mirror.jobs.get(uid)
         if before is None:
@@ -272,7 +272,7 @@ class Observer:
         late = late_pods(pods, before.attempt, self._late.pop(uid, {}), now)
         if late and before.state is State.STARTING:
             self._late[uid] = late
-            self._mirror.unschedulable.add(uid)  # to look again as time passes
+            self._mirror.unschedulable.add(uid)  # to observe it again later
         terms = replace(self._terms(before, job, config), refused=refused, late=late)
         for event in observe(before, job, pods, now, terms):
             change = handle(last.after if last else before, event, now, config.rules)
@@ -292,10 +292,10 @@ class Observer:
         self._plan_again |= after.refused_write is not before.refused_write
         self.alarms.put(uid, alarm_of(after, job, config.rules.pods_ready))
         if before.placement is not after.placement:
-            self._plan_again = True  # pods that are done for good left their slots
+            self._plan_again = True  # pods that have succeeded have freed their slots
         if before.state.live and self.on_lost_nodes(before):
             self._plan_again = (
-                True  # one of its pods there may just have gone, so that its slot can move
+                True  # one of its pods there is possibly deleted, so that its slot can move
             )
         return last
 
@@ -307,7 +307,7 @@ class Observer:
         config: QueueConfig,
         now: float,
     ) -> EntryChange:
-        """Its classes rule again. One change tells one thing: beside other news it has to wait for the next look."""
+        """Take its priority from its classes again. A change has one cause: with other events, this waits for the next observation."""
         self._plan_again = True
         if last is not None and last.note is not None:
             self._mirror.touched.add(after.uid)
@@ -328,7 +328,7 @@ class Observer:
         )
 
     def on_lost_nodes(self, entry: Entry) -> bool:
-        """Whether any node of its placement is gone, not ready or cordoned."""
+        """Whether any node of its placement is deleted, not ready or cordoned."""
         nodes = self._mirror.nodes
         placed = entry.placement.podsets if entry.placement is not None else ()
         return any(
@@ -367,11 +367,11 @@ class Observer:
         return joined(new, handle(new.after, Adopt(placement, job.attempt, started_at), now))
 
     def _leaves(self, job: JobRecord) -> bool:
-        """Whether a suspended job that is new to the ledger has pods that run: it was being evicted as the database was lost."""
+        """Whether a suspended job without an entry has running pods: its eviction had begun when the database was lost."""
         return any(not pod.terminal for pod in self._mirror.pods_of(job))
 
     def _leave_alone(self, job: JobRecord) -> None:
-        """It runs, never was ours, and no queue of ours would know what it holds."""
+        """It runs, queuectl never managed it, and no ClusterQueue of queuectl can account for it."""
         if job.uid not in self._left_alone:
             self._left_alone.add(job.uid)
             self.log_messages.append(
@@ -382,7 +382,7 @@ class Observer:
     def _adopted(
         self, entry: Entry, job: JobRecord | None, config: QueueConfig, now: float
     ) -> EntryChange | None:
-        """A gang that runs as a later attempt than the ledger knows: the database is from the past."""
+        """A gang that runs with a higher attempt than the ledger has: the database was restored from a backup."""
         if job is None or job.attempt <= entry.attempt:
             return None
         placement = self._running(job, config)
@@ -410,12 +410,12 @@ def _own_priority_over(entry: Entry, now: float) -> bool:
 
 
 def _given_up(job: JobRecord, now: float) -> Command:
-    """What the Kueue before us had done with it."""
+    """Its admission by a Kueue that ran before queuectl."""
     return Command(0, job.uid, Action.DEACTIVATE, "the Kueue that ran here", "", now)
 
 
 def joined(first: EntryChange | None, then: EntryChange | None) -> EntryChange | None:
-    """Two changes of one workload as one; at most one of them has a history line."""
+    """Two changes of one workload as one. At most one of them has a line of history."""
     if first is None or then is None:
         return first or then
     return EntryChange(first.before, then.after, then.at, then.note or first.note)

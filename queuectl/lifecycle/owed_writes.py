@@ -1,13 +1,13 @@
-"""The cluster protocol: what the ledger's entry still owes the cluster, as compare-and-swap writes.
+"""The cluster protocol: the writes that an entry of the ledger still owes the cluster, as compare-and-swap writes.
 
-Level-triggered: the answer follows from entry, job and pods alone, so after a crash the same picture gives the same
-writes, and a write that already happened is not asked for again.
+It is level-triggered: the result follows from entry, job and pods alone. After a crash the same observations give the same writes,
+and a write that has taken effect is not repeated.
 
-- Waiting, and moved to another queue: one patch of its label.
+- Pending, and moved to another queue: one patch of its label.
 - Starting and not yet resumed: one patch of the job.
-- Live: one patch per gated pod of this attempt, once all its pods exist; later, one per replacement.
-- Evicting under notice: one patch that tells the job by when it must go.
-- Evicting: one patch that suspends, or one that withdraws a start that never landed.
+- Live: one patch for each gated pod of this attempt, after all its pods exist; later, one for each replacement.
+- Evicting with notice: one patch with the time by which the job must stop.
+- Evicting: one patch that suspends, or one that withdraws a start without effect.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from queuectl.objects.times import format_time
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One merge patch of one object. ``uid`` and ``version`` are what it is conditioned on.
+    """One merge patch of one object. ``uid`` and ``version`` are its conditions.
 
     ``attempt``: of the workload that owes it.
     """
@@ -47,7 +47,7 @@ class Write:
     attempt: int = 0
 
     def bare(self) -> Write | None:
-        """The same without the status annotation, which may not fit on the object any more; None if it has none."""
+        """The same without the status annotation, which can exceed the limit of the object; None if it has none."""
         metadata = self.patch["metadata"]
         others = {
             k: v for k, v in metadata.get("annotations", {}).items() if k != STATUS_ANNOTATION
@@ -70,7 +70,7 @@ def owed(
     nodes: Mapping[str, Node],
     flavors: Mapping[str, ResourceFlavor],
 ) -> list[Write]:
-    """Writes to send now, in order. ``nodes`` by name, ``flavors`` by name; ``pods``: all the job controls."""
+    """Writes to send now, in order. ``nodes`` and ``flavors`` are by name; ``pods``: all pods that the job controls."""
     if entry.state is State.EVICTING:
         return _stop(entry, job) if entry.stop_at is None else _tell(entry, job, entry.stop_at)
     if entry.intent is Intent.MOVE:
@@ -85,7 +85,7 @@ def owed(
 
 
 def planned_of(job: JobRecord) -> Planned:
-    """What a start that is decided for the job as it is now is decided for."""
+    """The requests and the digest of the job for which a start is decided now."""
     asked = (
         job.queue,
         job.priority_class,
@@ -111,7 +111,7 @@ def planned_of(job: JobRecord) -> Planned:
 
 
 def as_planned(entry: Entry, job: JobRecord) -> bool:
-    """Whether a job that is not resumed yet still asks what its start was decided for."""
+    """Whether a job that is not yet resumed still has the requests for which its start was decided."""
     return entry.planned is None or entry.planned.digest == planned_of(job).digest
 
 
@@ -154,7 +154,7 @@ def _job_write(entry: Entry, job: JobRecord, patch: Mapping[str, Any], purpose: 
 
 
 def _public_status(entry: Entry) -> str:
-    """The status annotation as it may stand on the object, which people read who need not know other teams."""
+    """The status annotation for the object. Its readers do not always have access to other teams, so it does not name them."""
     return status_text(replace(entry, reason=veiled_for(entry.namespace, entry.reason)))
 
 
@@ -176,11 +176,11 @@ def _place(
         return []
     planned = entry.planned
     if planned is not None and any(planned.larger(pod.podset, pod.requests) for pod in gated):
-        return []  # the gang is taken down
+        return []  # the gang is stopped
     writes = []
     for podset in entry.placement.podsets:
         if podset.pods == 0:
-            continue  # all its pods are done for good: a late one has no place
+            continue  # all its pods have finished: a late pod has no slot
         own = [pod for pod in pods if pod.podset == podset.podset]
         waiting = [pod for pod in gated if pod.podset == podset.podset]
         slots = slots_of(podset)
@@ -194,7 +194,7 @@ def _place(
 
 
 def _whole(job: JobRecord, pods: list[PodRecord]) -> bool:
-    """Whether every pod of the gang exists, or the gang was already let go once (then these are replacements)."""
+    """Whether all pods of the gang exist, or pods of the gang were released before (then these are replacements)."""
     if any(not pod.gated for pod in pods):
         return True
     counts = Counter(pod.podset for pod in pods if not pod.terminating and not pod.terminal)
@@ -212,8 +212,8 @@ def _flavor_terms(
 def slots_of(podset: PodSetPlacement) -> list[tuple[str | None, Mapping[str, str]]]:
     """Node and flavors (by resource) of each slot, in the order of ranks.
 
-    A placement that is quota only has slots without nodes: one for every pod of each share, or, where it is not split and
-    so they are all alike, just one.
+    A placement of quota only has slots without nodes: one for each pod of each share, or one slot if it is not split, because
+    the pods are then equal.
     """
     slots: list[tuple[str | None, Mapping[str, str]]] = []
     for share in podset.by_share():
@@ -228,11 +228,11 @@ def assign(
     waiting: Iterable[PodRecord],
     nodes: Mapping[str, Node],
 ) -> list[tuple[PodRecord, int]]:
-    """Give each waiting pod a slot (its number): the placement minus what pods already hold; by rank where there is one.
+    """Assign a slot (its number) to each gated pod: the placement minus the slots that pods hold, by rank if the pods have ranks.
 
-    A slot is held by a pod until it is terminal, so a replacement stays gated while its predecessor is still
-    terminating. Slots on nodes that are gone, not ready or cordoned stay empty. Slots of a quota-only placement are held by
-    nobody: its pods go anywhere, and without ranks their names decide which share is whose.
+    A pod holds its slot until it is terminal. Thus a replacement stays gated while its predecessor terminates. Slots on nodes that
+    are deleted, not ready or cordoned stay empty. Pods of a placement of quota only hold no slots: they can run on each
+    node, and without ranks their names decide the share of each.
     """
     ranked = sorted(waiting, key=_by_rank_and_name)
     slots = slots_of(podset)
@@ -245,8 +245,8 @@ def assign(
         ]
     names = {nodes[node].hostname: node for node, _ in podset.nodes if node in nodes}
     tolerations = ranked[0].tolerations if ranked else ()
-    taken: set[int] = set()  # slots of the pods' own ranks
-    held: Counter[str | None] = Counter()  # of the others, by node
+    taken: set[int] = set()  # slots of the pods with ranks
+    held: Counter[str | None] = Counter()  # slots of the other pods, by node
     for pod in pods:
         if not pod.gated and not pod.terminal:
             node = pod.node or names.get(pod.pin or "", "")
@@ -259,9 +259,7 @@ def assign(
     for number, (name, _) in reversed(list(enumerate(slots))):
         if number in taken:
             continue
-        if (
-            held[name] > 0
-        ):  # which of a node's slots it holds does not matter: the node is right for all
+        if held[name] > 0:  # all slots of a node are equal
             held[name] -= 1
         elif name is not None and name in nodes and nodes[name].takes(tolerations):
             free.add(number)

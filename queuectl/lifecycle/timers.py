@@ -1,4 +1,4 @@
-"""When to look at a workload again although nothing was seen of it: what only time changes."""
+"""When to observe a workload again without a change in the cluster, because time changes its state."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReady) -> float | N
 
 
 class Timers:
-    """The next moment of each workload. One that rings is over; the look that follows sets the next."""
+    """The next time of each workload. A timer that has expired is removed; the observation that follows sets the next one."""
 
     def __init__(self) -> None:
         self._at: dict[str, float] = {}
         self._heap: list[tuple[float, str]] = []
 
     def put(self, uid: str, at: float | None) -> None:
-        """Ring for this workload at unix seconds ``at`` and no earlier; None = not at all."""
+        """Set the timer of this workload to unix seconds ``at``; None removes it."""
         if at is None:
             self._at.pop(uid, None)
         elif self._at.get(uid) != at:
@@ -38,7 +38,7 @@ class Timers:
                 heapify(self._heap)
 
     def due(self, now: float) -> set[str]:
-        """Those to look at now."""
+        """The workloads to observe now."""
         found = set()
         while self._heap and self._heap[0][0] <= now:
             at, uid = heappop(self._heap)

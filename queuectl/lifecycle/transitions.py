@@ -1,4 +1,4 @@
-"""The steps that transitions are made of: leave a state, be evicted, come back to the queue. Pure, as the machine is."""
+"""The steps of transitions: leave a state, evict, queue again. They are pure functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queuectl.domain.snapshot import CapacityLease
 
 
 def next_of(entry: Entry, **changes: Any) -> Entry:
-    """The row's next version."""
+    """The entry with the next version of its row."""
     return replace(entry, version=entry.version + 1, **changes)
 
 
@@ -25,7 +25,7 @@ def move(entry: Entry, state: State, now: float, reason: Reason, **changes: Any)
 
 
 def rejoin(entry: Entry, now: float, reason: Reason, **changes: Any) -> EntryChange:
-    """Queue with this reason, or stay where a person or a gate keeps it."""
+    """Queue with this reason, or stay held, deactivated or gated."""
     parked: Reason | None = changes.get("parked", entry.parked)
     gates: tuple[str, ...] = changes.get("gates", entry.gates)
     if parked is not None:
@@ -46,9 +46,9 @@ def evict(
     parked: Reason | None = None,
     behind: bool = False,
 ) -> EntryChange:
-    """Take it down whole: at once, or after telling it where the rules give it time and it has work to save.
+    """Stop the gang: at once, or after a notice if the rules grant time and it has work to save.
 
-    ``behind``: it queues again behind those that wait now, as far as time decides.
+    ``behind``: it queues again behind the gangs that are pending now, where time decides the order.
     """
     code = reason.code
     failed = code in FAILED_START
@@ -76,25 +76,25 @@ def evict(
 
 
 def _borrows_at(reason: Reason, now: float) -> float | None:
-    """Until when a gang that made room for others does not borrow; None = it may at once."""
+    """The time until which an evicted gang does not borrow; None if it can borrow at once."""
     pause = float(reason.details.get("borrowBackoffSeconds", 0.0))
     return now + pause if pause > 0 else None
 
 
 def notice(entry: Entry, code: Code, rules: Rules) -> float:
-    """Seconds between telling a gang that it is evicted for this and suspending it."""
+    """Seconds between the notice of an eviction for this reason and the suspension."""
     cooperative = code in COOPERATIVE and entry.state is State.RUNNING
     return rules.eviction_grace if cooperative else 0.0
 
 
 def _preemptions(entry: Entry, code: Code, now: float) -> tuple[float, ...]:
-    """Those that protections count, of the last day; this one included if it is one."""
+    """The evictions of the last day that protections count, with this one if it counts."""
     times = (*entry.preempted_at, now) if code in BY_POLICY else entry.preempted_at
     return tuple(at for at in times if at > now - DAY)
 
 
 def drained(entry: Entry, now: float, policy: PodsReady) -> EntryChange:
-    """Its pods are gone: where it goes next follows from why it was evicted."""
+    """The state after all its pods have terminated. It follows from the reason of the eviction."""
     cleared: dict[str, Any] = {
         "placement": None,
         "planned": None,
@@ -123,7 +123,7 @@ def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]
     told = f"start {entry.attempt} failed ({entry.reason.code}{why})"
     limit = policy.backoff_limit
     if limit is not None and entry.failures > limit:
-        text = f"{told}; {entry.failures} in a row, and {limit} may be retried"
+        text = f"{told}; {entry.failures} failures in a row, the limit is {limit} retries"
         given_up = Reason(Code.REQUEUING_LIMIT, text)
         return rejoin(entry, now, given_up, parked=given_up, lease=None, **cleared)
     wait = pause(policy, entry)
@@ -132,10 +132,10 @@ def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]
 
 
 def pause(policy: PodsReady, entry: Entry) -> float:
-    """Seconds until a gang whose start just failed is retried.
+    """Seconds until a gang is retried after a failed start.
 
-    The jitter is drawn from uid and attempt, so that gangs that fail together do not come back together, and the same
-    history gives the same times.
+    The jitter depends on uid and attempt. Thus gangs that fail together do not retry together, and the same history gives the
+    same times.
     """
     wait = min(policy.backoff_ceiling, policy.backoff_base * 2.0 ** min(entry.failures - 1, 30))
     drawn = hashlib.blake2b(f"{entry.uid}/{entry.attempt}".encode(), digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""What people's commands do to a workload: the part of the state machine behind ``Asked``."""
+"""The effect of users' commands on a workload: the part of the state machine for ``CommandReceived``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queuectl.lifecycle.transitions import evict, next_of, rejoin
 
 
 def carry_out(entry: Entry, command: Command, now: float, rules: Rules) -> EntryChange | None:
-    """The change that a command makes now, or None when it makes no sense any more or says nothing new."""
+    """The change that a command makes now, or None if it is obsolete or changes nothing."""
     if objection(entry, command.action) is not None:
         return None
     by = command.attribution
@@ -56,7 +56,7 @@ def _park(entry: Entry, parked: Reason, now: float, rules: Rules) -> EntryChange
 
 
 def _borrows_at(entry: Entry) -> float | None:
-    """When it may borrow again: a command ends the Backoff of a failed start, and nothing else."""
+    """The time from which it can borrow again. A command ends only the back-off after a failed start."""
     return None if entry.state is State.BACKOFF else entry.requeue_at
 
 
@@ -83,7 +83,7 @@ def _prioritize(entry: Entry, command: Command, now: float) -> EntryChange | Non
 
 
 def _send(entry: Entry, command: Command, now: float) -> EntryChange | None:
-    """On its way to another queue: its object is to say so first, and what is held for it meanwhile is given up."""
+    """Move to another queue: the label of its object changes first, and its reservation is released."""
     target = command.queue
     if target == entry.queue:
         return None

@@ -1,6 +1,6 @@
-"""Whether the invariants hold of the ledger, beside what the watch shows.
+"""Checks of the invariants on the ledger and the cluster.
 
-Each check reads one moment. The watch may be behind the ledger, so a violation counts only if it is found twice.
+Each check reads one moment. The watch can be behind the ledger, so a violation counts only if it is found twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from queuectl.state.usage import node_of
 
 
 def of_gang(entry: Entry, mirror: Mirror, names: Mapping[str, str]) -> Iterator[Violation]:
-    """What does not hold of one workload. ``names``: hostname label -> node name."""
+    """The violated invariants of one workload. ``names``: hostname label -> node name."""
     for text in violations(entry):
         yield violation(Invariant.ENTRY, entry, f"{entry.state}: it does not hold that {text}")
     if entry.uid not in mirror.jobs:
@@ -66,16 +66,16 @@ def _misplaced(
 
 
 class HighWaterMarks:
-    """The most that each node was ever seen to have. A node that lost a device is no violation: nothing was started on it since.
+    """The largest capacity that each node has had. A node that has lost a device is not a violation: no gang was started on it since.
 
-    What was on a node before it was seen first counts as what it had.
+    The use of a node at its first observation counts as its capacity.
     """
 
     def __init__(self) -> None:
         self._most: dict[str, Resources] = {}
 
     def over(self, entries: Iterable[Entry], mirror: Mirror) -> list[Violation]:
-        """Nodes whose committed slots are more than they had at any time since the first call."""
+        """Nodes whose committed slots exceed each capacity that they have had since the first call."""
         used = slots_used(entries, mirror)
         most = self._most
         self._most = {}
@@ -86,13 +86,13 @@ class HighWaterMarks:
 
 
 def over_nodes(entries: Iterable[Entry], mirror: Mirror) -> list[Violation]:
-    """Nodes whose committed slots are more than they have now."""
+    """Nodes whose committed slots exceed their capacity now."""
     has = {node.name: node.allocatable for node in mirror.fleet.nodes}
     return [*_over(slots_used(entries, mirror), has)]
 
 
 def slots_used(entries: Iterable[Entry], mirror: Mirror) -> dict[str, tuple[Resources, Entry]]:
-    """By node: what the committed slots of live attempts take, and the gang that started last there."""
+    """By node: the sum of the committed slots of live attempts, and the gang that started last there."""
     sums: dict[str, Counter[str]] = {}
     newest: dict[str, Entry] = {}
     for entry in entries:
@@ -116,7 +116,7 @@ def _over(
 ) -> Iterator[Violation]:
     for node, (use, newest) in used.items():
         if node not in has:
-            continue  # a lost node: its pods are moved
+            continue  # a lost node: its pods are replaced
         for name, amount in use.items():
             if amount > has[node][name]:
                 text = f"the slots on node {node} take {amount} of {has[node][name]} {name}"
@@ -129,7 +129,7 @@ def _most(one: Resources, other: Resources) -> Resources:
 
 
 def of_row(entry: Entry, stored: Entry | None) -> Iterator[Violation]:
-    """Whether the database holds of a workload what the leader works on. ``stored``: its row, None without one."""
+    """Whether the database and the leader have the same entry of a workload. ``stored``: its row, None without one."""
     if stored is None or stored.state is State.FINISHED:
         yield violation(Invariant.DATABASE, entry, "the database does not hold it")
     elif _plain(stored) != _plain(entry):
@@ -138,11 +138,11 @@ def of_row(entry: Entry, stored: Entry | None) -> Iterator[Violation]:
 
 
 def _plain(entry: Entry) -> Entry:
-    """Without sentences: those are for people."""
+    """The entry without its messages, which are for users only."""
     parked = Reason(entry.parked.code) if entry.parked is not None else None
     return replace(entry, reason=Reason(entry.reason.code), parked=parked)
 
 
 def violation(invariant: Invariant, entry: Entry, message: str) -> Violation:
-    """One of this workload."""
+    """A violation of this workload."""
     return Violation(invariant, entry.uid, entry.kind, entry.namespace, entry.name, message)

@@ -1,4 +1,4 @@
-"""What a job says of itself, as far as the policy of its ClusterQueue lets it count: priority, checkpoints, opt-outs of idle reclaim."""
+"""Claims of a job, as far as the policy of its ClusterQueue accepts them: priority, checkpoints, opt-outs of idle reclaim."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queuectl.state.mirror import Mirror
 def checkpoint_of(
     mirror: Mirror, entry: Entry, job: JobRecord, config: QueueConfig
 ) -> float | None:
-    """Unix seconds of a gang's last declared checkpoint; None without one, and where its ClusterQueue does not trust them."""
+    """The time of a gang's last declared checkpoint (unix seconds); None without one, or if its ClusterQueue does not trust them."""
     queue = config.cluster_queues.get(entry.cluster_queue)
     if queue is not None and not queue.trusts_checkpoints:
         return None
@@ -22,9 +22,9 @@ def checkpoint_of(
 
 
 def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, int]) -> int:
-    """WorkloadPriorityClass by label, else the one named default, else the pods' own PriorityClass, else 0.
+    """The priority of its WorkloadPriorityClass label, else of the class ``default``, else of the pods' PriorityClass, else 0.
 
-    No more than its ClusterQueue allows (``maxPriority``).
+    It is at most the ``maxPriority`` of its ClusterQueue.
     """
     named = config.priority_class_of(job.priority_class)
     if named is not None:
@@ -36,7 +36,7 @@ def priority_of(job: JobRecord, config: QueueConfig, pod_classes: Mapping[str, i
 
 
 def idle_rule(job: JobRecord | None, queue: ClusterQueue, *, borrowing: bool) -> IdleReclaim:
-    """When a gang counts as idle: a longer warm-up is the job's own wish, within ``maxWarmupSeconds``.
+    """The rule by which a gang is idle. A job can ask for a longer warm-up, up to ``maxWarmupSeconds``.
 
     ``borrowing``: its ClusterQueue uses more than its nominal quota.
     """
@@ -48,7 +48,7 @@ def idle_rule(job: JobRecord | None, queue: ClusterQueue, *, borrowing: bool) ->
 
 
 def exempt_from_idle_reclaim(job: JobRecord, queue: ClusterQueue, *, borrowing: bool) -> bool:
-    """Whether a job opts out of idle reclaim and its ClusterQueue honours that; ``borrowing`` as in :func:`idle_rule`."""
+    """Whether a job opts out of idle reclaim and its ClusterQueue accepts that; ``borrowing`` as in :func:`idle_rule`."""
     if not job.preemptible and queue.preemption_opt_out.counts(borrowing=False):
-        return True  # no rule of idleness evicts it
+        return True  # no rule evicts it as idle
     return not job.idle_reclaim and queue.preemption_opt_out.counts(borrowing=borrowing)

@@ -1,6 +1,6 @@
-"""Which namespaces have a LocalQueue ``default``, so that admission puts jobs without a queue into it.
+"""Namespaces with a LocalQueue ``default``, into which the admission policy puts jobs without a queue.
 
-The admission policy cannot ask queuectl; it sees only the namespace. So a label there says it.
+The admission policy reads only the namespace, thus a label on the namespace marks it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from queuectl.objects.keys import DEFAULT_QUEUE_LABEL
 def mislabelled(
     namespaces: Iterable[NamespaceRecord], config: QueueConfig
 ) -> Iterator[tuple[str, str | None]]:
-    """Namespaces whose label is not as it should be, with what it should be; None = it should not be there."""
+    """Namespaces with a wrong label, each with the right value; None = without the label."""
     for namespace in namespaces:
         has = dict(namespace.labels).get(DEFAULT_QUEUE_LABEL)
         wanted = "true" if (namespace.name, DEFAULT_NAME) in config.local_queues else None

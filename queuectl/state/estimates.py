@@ -1,7 +1,7 @@
-"""Estimates of when gangs that wait start, made from what the loop knows, and how far off they were.
+"""Estimated starts of pending gangs, and the errors of earlier estimates.
 
-How long a gang holds its place is taken from the execution time it may have, else from those that finished before it: of its
-user in its LocalQueue, or of the whole LocalQueue. A gang that has run longer than all of them may run for ever.
+The run time of a gang is its maximum execution time, or else that of finished gangs: of its user in its LocalQueue, or of
+the whole LocalQueue. For a gang that has run longer than all of them, the run time is unknown.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from queuectl.state.ledger import Ledger
 from queuectl.state.marking import gpus_of, user_of
 from queuectl.state.mirror import Mirror
 
-ENOUGH: Final = 3  # runs from which a length is guessed
-_KEPT: Final = 50  # runs remembered of each user and LocalQueue
+ENOUGH: Final = 3  # finished runs that an estimate needs
+_KEPT: Final = 50  # finished runs that are kept for each user and LocalQueue
 _HOLDING: Final = (State.STARTING, State.RUNNING, State.EVICTING)
 
 _Whose = tuple[str, str, str]
 
 
 class PastRuns:
-    """How long gangs of each LocalQueue, and of each user in it, held their places: the last of each."""
+    """The run times of the last gangs of each LocalQueue, and of each user in it."""
 
     def __init__(self) -> None:
-        # Never changed in place: estimates are made in another thread.
+        # Never changed in place: another thread computes estimates.
         self._of: dict[_Whose, tuple[float, ...]] = {}
 
     def add(self, run: Run) -> None:
-        """Remember it."""
+        """Add a finished run."""
         for user in {run.user, ""}:
             whose = (run.namespace, run.queue, user)
             self._of[whose] = (*self._of.get(whose, ())[1 - _KEPT :], run.seconds)
 
     def enough(self) -> Mapping[_Whose, tuple[float, ...]]:
-        """Those of whom there are enough, shortest first."""
+        """The run times of each key with enough runs, shortest first."""
         known = list(self._of.items())
         return {whose: tuple(sorted(runs)) for whose, runs in known if len(runs) >= ENOUGH}
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """What estimates are made from at ``now`` (unix seconds): a copy, for another thread.
+    """The input of estimates at ``now`` (unix seconds): a copy for another thread.
 
     ``held``: GPUs charged to each ClusterQueue.
     """
@@ -63,25 +63,25 @@ class Picture:
 
 
 class Estimates:
-    """Of one leadership.
+    """The estimates of one leader.
 
     Attributes:
-        starts: the newest estimate of each gang of which something is known, by uid; unix seconds.
+        starts: the newest estimate of each gang that has one, by uid; unix seconds.
     """
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
         self._runs = PastRuns()
-        self._first: dict[str, float] = {}  # start that a gang in line was told first
+        self._first: dict[str, float] = {}  # the first estimate of each pending gang
         self.starts: Mapping[str, float] = {}
 
     def learn(self, runs: Iterable[Run]) -> None:
-        """Know of runs that were over before this leadership, oldest first."""
+        """Add runs that finished before this leader, oldest first."""
         for run in runs:
             self._runs.add(run)
 
     def picture(self, ledger: Ledger, holdings: Holdings, now: float) -> Picture:
-        """What is known at ``now``."""
+        """The input of estimates at ``now``."""
         config = holdings.effective
         weights = config.rules.accounting.gpus
         held: dict[str, float] = {}
@@ -91,7 +91,7 @@ class Estimates:
         return Picture(now, config, tuple(waiting), tuple(holding), held)
 
     def make(self, picture: Picture) -> dict[str, float]:
-        """Estimated starts by uid; in any thread."""
+        """Estimated starts by uid. Safe in any thread."""
         lengths = _Runtimes(self._mirror, self._runs.enough(), picture)
         lines: dict[str, list[Waits]] = {}
         for entry in sorted(filter(in_line, picture.waiting), key=turn):
@@ -111,10 +111,10 @@ class Estimates:
         return starts
 
     def tell(self, starts: Mapping[str, float], ledger: Ledger) -> list[tuple[str, float]]:
-        """From now on these are the estimates.
+        """Replace the estimates.
 
         Returns:
-            ClusterQueue and estimated start of each gang that has none from before.
+            ClusterQueue and estimated start of each gang without an earlier estimate.
         """
         self.starts = starts
         new = []
@@ -126,15 +126,15 @@ class Estimates:
         return new
 
     def forget(self, ledger: Ledger) -> None:
-        """The ledger was read anew: what was told to gangs that are not in line any more is void."""
+        """Forget the first estimates of gangs that are no longer pending, after the ledger was read again."""
         waiting = set(ledger.uids(*IN_LINE))
         self._first = {uid: start for uid, start in self._first.items() if uid in waiting}
 
     def note(self, changes: Iterable[EntryChange], config: QueueConfig) -> list[tuple[str, float]]:
-        """Follow committed changes.
+        """Apply committed changes.
 
         Returns:
-            ClusterQueue of each gang that starts and had an estimate, and by how many seconds the first one was off.
+            ClusterQueue of each gang that starts and had an estimate, and the error of its first estimate in seconds.
         """
         off = []
         for change in changes:
@@ -151,7 +151,7 @@ class Estimates:
 
 
 class _Runtimes:
-    """How long gangs hold their places, as far as anybody knows."""
+    """The known run times of gangs."""
 
     def __init__(
         self, mirror: Mirror, runs: Mapping[_Whose, tuple[float, ...]], picture: Picture
@@ -162,19 +162,19 @@ class _Runtimes:
         self._config = picture.config
 
     def waits(self, entry: Entry) -> Waits:
-        """As it stands in line."""
+        """The gang in queue order."""
         job = self._jobs.get(entry.uid)
         return Waits(entry.uid, gpus_of(entry, job, self._config), self._left(entry, job))
 
     def holds(self, entry: Entry) -> HeldGpus:
-        """One that is being evicted is as good as gone."""
+        """A gang that holds capacity. An evicting gang counts as finished."""
         job = self._jobs.get(entry.uid)
         left = 0.0 if entry.state is State.EVICTING else self._left(entry, job)
         until = None if left is None else self._now + left
         return HeldGpus(gpus_of(entry, job, self._config), until)
 
     def _left(self, entry: Entry, job: JobRecord | None) -> float | None:
-        """Seconds for which it will still hold its place, or will once it has it; None = nobody knows."""
+        """Seconds for which it still runs, or will run after its start; None = unknown."""
         so_far = entry.executed(self._now)
         if job is not None and job.max_execution is not None:
             return max(job.max_execution - so_far, 0.0)
@@ -187,7 +187,7 @@ class _Runtimes:
 
 
 def _quota(queue: ClusterQueue, config: QueueConfig) -> float:
-    """GPUs of its own, over all flavors."""
+    """The nominal GPUs of a ClusterQueue, over all flavors."""
     weights = config.rules.accounting.gpus
     return sum(
         weights.of(resource) * amount

@@ -1,4 +1,4 @@
-"""Mirror + ledger + configuration -> Snapshot: a cheap immutable picture for one cycle."""
+"""Cluster, ledger and configuration -> Snapshot: an immutable input for one cycle, cheap to make."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from queuectl.state.quota_reservations import allowances
 from queuectl.state.usage import Usage, node_of
 
 IdleSince = Callable[[Entry, JobRecord, QueueConfig, float], float | None]
-"""Since when a gang is idle that may be taken for it at unix seconds; None for any other."""
+"""The start of the idle time of a gang that can be evicted as idle at a time (unix seconds); None for each other gang."""
 
 _Place = tuple[int, str, float, str | None]
-"""What says where a gang stands in line: priority, LocalQueue, since when, whose it is."""
+"""The fields that decide the position of a gang: priority, LocalQueue, queue time, user."""
 
 
 def _nobody_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
-    """Where nobody looks, nobody is."""
+    """No gang is idle without a source of utilization."""
 
 
 class SnapshotBuilder:
-    """Builds snapshots; keeps what did not change since the last one."""
+    """Builds snapshots, and reuses the parts that have not changed since the last one."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class SnapshotBuilder:
         uses: Callable[[], Mapping[str, GangUse]] = dict,
         idle_since: IdleSince = _nobody_idle,
     ) -> None:
-        """``uses``: what gangs do with their GPUs, by uid, as last measured."""
+        """``uses``: the last measured GPU utilization of gangs, by uid."""
         self._uses = uses
         self._idle_since = idle_since
         self._mirror = mirror
@@ -61,7 +61,7 @@ class SnapshotBuilder:
         self._standing: dict[tuple[str, str], Reason | None] = {}
 
     def freeze(self, config: QueueConfig, now: float, limits: SolverLimits) -> Snapshot:
-        """The picture at ``now`` (unix seconds). Workloads the watch no longer shows are left out."""
+        """The snapshot at ``now`` (unix seconds), without workloads that the watch no longer shows."""
         config = self._node_quota.of(config, self._mirror.fleet)
         self._look_around(config)
         return Snapshot(
@@ -77,7 +77,7 @@ class SnapshotBuilder:
         )
 
     def _look_around(self, config: QueueConfig) -> None:
-        """Drop what was made of a workload under other queues, namespaces or nodes."""
+        """Drop the parts that depend on the queues, namespaces or nodes that have changed."""
         records = list(self._mirror.namespaces.values())
         if config is not self._config or records != self._records:
             self._config, self._records = config, records
@@ -90,12 +90,12 @@ class SnapshotBuilder:
             self._holding = {}
 
     def workload(self, entry: Entry, job: JobRecord) -> Workload:
-        """What the gang asks, as the planner reads it; the same object until job or priority change."""
+        """The request of the gang for the planner; the same object until job or priority change."""
         known = self._asked.get(entry.uid)
         rules = self._config.rules if self._config is not None else Rules()
         user = job.user(rules.user_label, rules.trusted_submitters)
         place = (entry.priority, entry.queue, entry.in_line_since, user)
-        # Not by its version: what its pods come to changes with the LimitRanges, too.
+        # The version of the job is not a key: the requests of its pods also change with LimitRanges.
         if known is not None and known[0] is job and known[1] == place:
             return known[2]
         workload = Workload(
@@ -116,19 +116,19 @@ class SnapshotBuilder:
         return workload
 
     def forget(self, uid: str) -> None:
-        """A workload left the ledger."""
+        """Forget a workload that has left the ledger."""
         for kept in (self._asked, self._waiting, self._holding):
             kept.pop(uid, None)
 
     def _pending(self, config: QueueConfig, now: float) -> Iterator[Pending]:
-        """The same objects as before for those of whom nothing has changed: what the planner knows of them still holds."""
+        """The gangs, with the same objects as before for gangs without a change, so that the caches of the planner stay valid."""
         jobs, waiting = self._mirror.jobs, self._waiting
         for entry in self._ledger.entries(State.PENDING, State.RESERVED):
             uid = entry.uid
             job, known = jobs.get(uid), waiting.get(uid)
             if known is None or known[0] is not entry or known[1] is not job:
                 if job is None or not job.suspended or job.deleting:
-                    continue  # runs without us: observe.py settles that first; deleted: not started
+                    continue  # it runs without an entry (observations handle that first), or it is deleted
                 pending = self._made_pending(entry, job, config)
                 if known is not None and known[2] == pending:
                     pending = known[2]
@@ -142,7 +142,7 @@ class SnapshotBuilder:
             yield pending
 
     def _comes(self, lease: CapacityLease, now: float) -> bool:
-        """Whether what a lease waits for can still be expected: not from a gang that the API server does not let us stop."""
+        """Whether the capacity for a lease can become free: not if the API server denies the stop of a gang that holds it."""
         victims = (self._ledger.get(uid) for uid in lease.victims)
         return lease.expires_at > now and not any(v is not None and _stays(v) for v in victims)
 
@@ -177,7 +177,7 @@ class SnapshotBuilder:
         return why
 
     def _admitted(self, config: QueueConfig, now: float) -> Iterator[Admitted]:
-        """Likewise; gangs that leave, or stand on bad nodes, are looked at anew each time, for their pods come and go."""
+        """The running gangs. Gangs that are leaving or on unusable nodes are computed each time, because their pods change."""
         holding, uses = self._holding, self._uses()
         for entry in self._ledger.entries(State.STARTING, State.RUNNING, State.EVICTING):
             job = self._mirror.jobs.get(entry.uid)
@@ -207,7 +207,7 @@ class SnapshotBuilder:
     def running(
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
     ) -> Admitted | None:
-        """One gang as a snapshot shows it, but for its idleness; None for one that holds nothing."""
+        """One gang for a snapshot, without its idle time; None if it holds nothing."""
         if entry.placement is None:
             return None
         gang = self._made_admitted(entry, job, entry.placement, config, now)
@@ -236,7 +236,7 @@ class SnapshotBuilder:
         )
 
     def _still_held(self, entry: Entry, job: JobRecord) -> Placement:
-        """What an evicted gang still uses: all its slots until its job is seen suspended, then what its pods hold."""
+        """The use of an evicted gang: all its slots until its job is suspended, then the slots of its pods."""
         assert entry.placement is not None
         if not (job.suspended and job.attempt >= entry.attempt):
             return entry.placement
@@ -256,7 +256,7 @@ class SnapshotBuilder:
     ) -> tuple[tuple[str, str, int], ...]:
         """Slots on nodes that take no new pods and that no pod of the attempt fills.
 
-        A node that is only cordoned ends its pods in their own time: they fill their slots until they are gone.
+        Pods on a cordoned node continue to run: they fill their slots until they are deleted.
         """
         lost = []
         rules = {podset.name: podset.shape.rules for podset in job.podsets}
@@ -273,7 +273,7 @@ class SnapshotBuilder:
         return tuple(lost)
 
     def _filled(self, entry: Entry, podset: str, node: str, *, ending: bool) -> int:
-        """Slots that pods fill there. ``ending``: pods that terminate, or are not bound yet, fill theirs, too."""
+        """Slots that pods fill there. ``ending``: include pods that terminate or are not bound yet."""
         names = self._usage.names
         return sum(
             (node_of(pod, names) if ending else pod.node) == node
@@ -286,19 +286,19 @@ class SnapshotBuilder:
 
 
 def _stays(entry: Entry) -> bool:
-    """Whether it is evicted and the API server refuses to suspend it: until it accepts, nothing of it comes free."""
+    """Whether it is evicted and the API server denies its suspension: until the API server accepts it, its capacity stays in use."""
     return entry.state is State.EVICTING and entry.refused_write is not None
 
 
 def _utilization(entry: Entry, job: JobRecord, use: GangUse | None) -> float | None:
-    """What was measured; before there is any, what its annotation says. In hundredths: the planner need not know finer."""
+    """The measured utilization, or that of its annotation before the first measurement. In hundredths: the planner needs no more."""
     if use is None or use.attempt != entry.attempt or use.state is UseState.WARMUP:
         return job.utilization
     return None if use.weight is None else round(use.weight, 2)
 
 
 def _reclaim_since(entry: Entry) -> float | None:
-    """Since when it has waited to evict gangs that borrow; None = the last plan did not say so."""
+    """The time since which it has waited to evict borrowing gangs; None = the last plan did not make it wait."""
     if entry.reason.code is not Code.WAITING_TO_RECLAIM:
         return None
     return float(entry.reason.details["since"])

@@ -1,4 +1,4 @@
-"""Which gangs hold GPUs, and by which pods: whose use is looked at."""
+"""The gangs that hold GPUs, with their pods. Their GPU utilization is evaluated."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queuectl.state.mirror import Mirror
 
 @dataclass(frozen=True, slots=True)
 class HeldPod:
-    """A pod that holds GPUs, or instances of them. ``started_at``: unix seconds; None = not told yet."""
+    """A pod that holds GPUs, or instances of them. ``started_at``: unix seconds; None = not known yet."""
 
     namespace: str
     name: str
@@ -36,7 +36,7 @@ class HeldGang:
     """A gang whose pods hold GPUs.
 
     Attributes:
-        ready_at: unix seconds at which all its pods were ready; None = they are not, or not all of them.
+        ready_at: the time at which all its pods were ready (unix seconds); None = not all are ready.
     """
 
     uid: str
@@ -83,7 +83,7 @@ def _rule(
 
 
 def _ready_at(entry: Entry, pods: Iterable[HeldPod]) -> float | None:
-    """A pod that was replaced warms up anew, and the gang with it."""
+    """A replacement warms up again, and the gang with it."""
     if entry.state is not State.RUNNING or entry.unready_since is not None:
         return None
     starts = [pod.started_at for pod in pods if pod.started_at is not None]
@@ -98,5 +98,5 @@ def _pods(entry: Entry, pods: Iterable[PodRecord], weights: GpuWeights) -> Itera
 
 
 def accelerators(requests: Resources, weights: GpuWeights) -> int:
-    """How many GPUs, or instances of one, a pod asks for: exporters tell of each by itself."""
+    """The number of GPUs, or of instances, that a pod requests. Exporters report each separately."""
     return sum(requests[name] for name in requests if weights.of(name))

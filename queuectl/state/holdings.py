@@ -1,6 +1,6 @@
-"""What the ledger's gangs hold of quota, what is kept for them by leases, and what they wait for; kept up change by change.
+"""Sums of the quota that gangs hold, that leases reserve, and that pending gangs request, updated with each change.
 
-For gauges and reports, which look at any time and must not make anybody wait: a commit costs as much as it changes.
+Gauges and reports read the sums at any time. The cost of a commit depends on the number of its changes only.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _QUEUES: Final = (State.PENDING, State.RESERVED, State.BACKOFF)
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What one entry adds to the sums, and from what that was computed."""
+    """The part of one entry in the sums, and the objects from which it was computed."""
 
     seen: tuple[object, ...]
     held: tuple[tuple[Row, int], ...] = ()
@@ -40,13 +40,13 @@ class _Part:
 
 
 class Holdings:
-    """Sums in the units of :mod:`queuectl.domain.quantity`. A row that empties stays with 0.
+    """Sums in the units of :mod:`queuectl.domain.quantity`. A row without use stays, with 0.
 
     Attributes:
-        config: what it is charged under.
-        held: by gangs that start, run or are being evicted.
-        kept: by leases, for gangs that do not hold it yet.
-        asked: by gangs that queue, with all their pods.
+        config: the configuration for the charges.
+        held: by starting, running and evicting gangs.
+        kept: by leases, for gangs that do not hold the quota yet.
+        asked: by pending gangs, for all their pods.
     """
 
     def __init__(self, mirror: Mirror) -> None:
@@ -59,23 +59,23 @@ class Holdings:
         self.asked: Counter[Asked] = Counter()
 
     def configure(self, config: QueueConfig, entries: Iterable[Entry]) -> None:
-        """Count anew under this configuration."""
+        """Compute the sums again under this configuration."""
         self.config = config
         self._parts.clear()
-        # New ones: a reader in another thread goes on with the old.
+        # New objects: a reader in another thread continues with the old ones.
         self.held, self.kept, self.asked = Counter(), Counter(), Counter()
         for entry in entries:
             self._put(entry)
 
     def reconfigure(self, config: QueueConfig, concerned: Iterable[Entry]) -> None:
-        """Go on under a configuration that changes nothing but for these entries."""
+        """Continue under a configuration that affects only these entries."""
         self.config = config
         for entry in concerned:
             before = self._parts.pop(entry.uid, None)
             if before is not None:
                 self._count(before, -1)
             self._put(entry)
-        # As above; and of queues that are gone not even a 0 is told.
+        # New objects, as above. A deleted queue has no row.
         self.held, self.kept, self.asked = (
             _nonzero(self.held),
             _nonzero(self.kept),
@@ -84,7 +84,7 @@ class Holdings:
 
     @property
     def effective(self) -> QueueConfig:
-        """The configuration with quota that follows the nodes, as they are now."""
+        """The configuration with the quota that follows the current nodes."""
         return self._node_quota.of(self.config, self._mirror.fleet)
 
     def borrowing(self) -> frozenset[str]:
@@ -103,17 +103,17 @@ class Holdings:
 
     @property
     def fleet(self) -> Fleet:
-        """The nodes as they are now."""
+        """Use the current nodes."""
         return self._mirror.fleet
 
     @property
     def over(self) -> Counter[tuple[str, str]]:
-        """Jobs that have ended and are still there, by namespace and LocalQueue."""
+        """Finished jobs that still exist, by namespace and LocalQueue."""
         jobs = dict(self._mirror.jobs).values()
         return Counter((j.namespace, j.queue) for j in jobs if j.outcome is not None and j.queue)
 
     def note(self, changes: Iterable[EntryChange]) -> None:
-        """Take in committed changes."""
+        """Apply committed changes."""
         for change in changes:
             self._put(change.after)
 
@@ -180,7 +180,7 @@ def _nonzero(sums: Counter[_Key]) -> Counter[_Key]:
 def charged(
     entry: Entry, job: JobRecord, placement: Placement, config: QueueConfig, mirror: Mirror
 ) -> tuple[tuple[tuple[str, str, str], int], ...]:
-    """What a gang of the ledger is charged for a placement: (ClusterQueue, flavor, resource) and amount."""
+    """The charge of a placement of a gang: (ClusterQueue, flavor, resource) and amount."""
     workload = Workload(
         entry.uid, entry.kind, entry.namespace, entry.name, job.podsets, queue=entry.queue
     )

@@ -1,6 +1,6 @@
-"""The leader's working copy of the ledger: every unfinished workload, by uid and by state.
+"""The leader's working copy of the ledger: each unfinished workload, by uid and by state.
 
-It holds what the database has committed, nothing more: changes are applied here after the commit returned.
+It holds committed changes only: a change is applied after its commit has returned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Ledger:
         self._by_state: dict[State, dict[str, None]] = {state: {} for state in State}
         for entry in entries:
             self._put(entry)
-        self.get: Final = self._entries.get  # asked for every gang in every cycle
+        self.get: Final = self._entries.get  # called for each gang in each cycle
         """The entry of a uid, None if there is none."""
 
     def __len__(self) -> int:
@@ -37,12 +37,12 @@ class Ledger:
         return len(self._by_state[state])
 
     def apply(self, changes: Iterable[EntryChange]) -> None:
-        """Take in committed changes. Finished workloads leave the working copy."""
+        """Apply committed changes. Finished workloads leave the working copy."""
         for change in changes:
             self._put(change.after)
 
     def replace(self, entries: Iterable[Entry]) -> None:
-        """Hold these and no others."""
+        """Replace all entries."""
         self._entries.clear()
         for uids in self._by_state.values():
             uids.clear()

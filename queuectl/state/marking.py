@@ -1,6 +1,6 @@
-"""What the usage ledger has to know of a change: marks, to be committed with it.
+"""Marks for the usage ledger, which are committed with the change that they describe.
 
-Most changes (another reason, a confirmed write) change nothing that anybody is charged for and get none.
+A change that does not affect a charge, such as another reason or a confirmed write, has no mark.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _PHASES: Final = {
 
 
 class Marker:
-    """Makes marks under one leadership."""
+    """Makes the marks of one leader."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
-        self._named: set[str] = set()  # of whom a mark says who they are
+        self._named: set[str] = set()  # workloads whose identity is in a mark
 
     def forget(self) -> None:
-        """What was committed is not known any more: say again who everybody is."""
+        """Add the identity to each next mark, because the committed marks are no longer known."""
         self._named.clear()
 
     def marked(self, changes: Iterable[EntryChange], config: QueueConfig) -> list[EntryChange]:
-        """The same changes with their marks; to be called once for each, right before its commit."""
+        """The same changes with their marks. Call it once for each change, directly before its commit."""
         return [self._marked(change, config) for change in changes]
 
     def now(self, entry: Entry, at: float, config: QueueConfig) -> Mark:
-        """The mark of a workload of which the usage ledger knows nothing yet."""
+        """The mark of a workload that is new to the usage ledger."""
         job = self._mirror.jobs.get(entry.uid)
         return replace(self._mark(entry, at, config), subject=_subject(entry, job, config))
 
@@ -97,7 +97,7 @@ class Marker:
     def _priced(
         self, part: PodSetPlacement, podset: PodSet, flavor: str, config: QueueConfig
     ) -> Iterator[tuple[str, int]]:
-        """Pods by the price of the nodes they are on; by that of the flavor where it is quota only."""
+        """Pods by the price of their nodes, or by that of the flavor for a placement of quota only."""
         fleet, accounting = self._mirror.fleet, config.rules.accounting
         if part.nodes or takes_nodes(Snapshot(0.0, fleet, config), part):
             if not accounting.prices:
@@ -112,7 +112,7 @@ class Marker:
             yield accounting.price_of(flavor, labels), part.pods_of(podset)
 
     def _loss(self, before: Entry, after: Entry, at: float, config: QueueConfig) -> LostWork:
-        """As recorded where the planner chose the victim; else what it held since it last saved its work."""
+        """The lost work from the plan that chose the victim; otherwise its GPU time since its last checkpoint."""
         code = after.reason.code
         recorded = after.reason.details.get("lostGpuSeconds")
         if recorded is not None:
@@ -130,7 +130,7 @@ class Marker:
 
 
 def gpus_of(entry: Entry, job: JobRecord | None, config: QueueConfig) -> float:
-    """GPUs that a gang asks for, counted as the configuration says; as the ledger has them where its job is not seen."""
+    """GPUs that a gang requests, counted by the configuration; from the ledger if its job is not in the watch."""
     if job is None:
         return entry.gpus
     weights = config.rules.accounting.gpus
@@ -138,7 +138,7 @@ def gpus_of(entry: Entry, job: JobRecord | None, config: QueueConfig) -> float:
 
 
 def user_of(job: JobRecord | None, config: QueueConfig) -> str:
-    """Whose it is, for the usage ledger; empty for nobody."""
+    """The user for the usage ledger; empty without one."""
     rules = config.rules
     user = job.user(rules.accounting.user_label, rules.trusted_submitters) if job else None
     return user or ""
@@ -160,7 +160,7 @@ def _same_queue(before: Entry, after: Entry) -> bool:
 
 
 def _arrival(mark: Mark, entry: Entry) -> tuple[Mark, ...]:
-    """It queues since it was created; one that runs already waited until it was started."""
+    """The time since which it waits: its creation. A running gang has waited until its start."""
     queued = min(entry.queued_at, mark.at)
     if mark.phase is Phase.WAITS:
         return (replace(mark, at=queued),)
@@ -187,6 +187,6 @@ def _subject(entry: Entry, job: JobRecord | None, config: QueueConfig) -> Subjec
 
 
 def _flavor(part: PodSetPlacement, resource: str) -> str:
-    """That of these GPUs; where no quota covers them, the first that it has."""
+    """The flavor of these GPUs; the first flavor of the placement if no quota covers them."""
     named = part.flavors.get(resource)
     return named if named is not None else min(part.flavors.values(), default="")

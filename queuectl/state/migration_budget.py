@@ -1,6 +1,6 @@
-"""What moving gangs has cost in the last 24 hours, per ClusterQueue: the budgets of defragmentation are judged by it.
+"""The cost of moved gangs in the last 24 hours for each ClusterQueue. It counts against the budgets of defragmentation.
 
-The history in the database is the truth; this is the leader's copy, read at take-over and kept up to date by its commits.
+The source is the history in the database. This is the leader's copy: it is read when the leader starts, and updated by its commits.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from queuectl.domain.ledger import EntryChange, MigrationCost
 
 
 class MigrationBudget:
-    """Grows with every commit; what is older than a day is forgotten."""
+    """The moves of the last day."""
 
     def __init__(self, known: Iterable[MigrationCost] = ()) -> None:
         self._known = list(known)
 
     def note(self, changes: Iterable[EntryChange]) -> None:
-        """Count the moves among some committed changes."""
+        """Add the moves of committed changes."""
         for change in changes:
             if change.note is not None:
                 spent = MigrationCost.from_reason(change.at, change.note.reason)

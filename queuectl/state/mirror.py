@@ -1,4 +1,4 @@
-"""The cluster as the watch last showed it. A record never replaces a newer one; nothing is kept that nobody reads."""
+"""The copy of the cluster that the watch keeps. An older record never replaces a newer one. It holds only fields with a reader."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ RESOURCE_QUOTAS: Final = "resourcequotas"
 LIMIT_RANGES: Final = "limitranges"
 
 
-# All of a job's record that says something about planning.
+# The fields of a job's record on which a plan depends.
 _asks: Final = attrgetter(
     *(field.name for field in fields(JobRecord) if field.name not in ("version", "status"))
 )
@@ -57,7 +57,7 @@ def _key(owner: Owner) -> OwnerKey:
 
 
 def _eased(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:
-    """Whether a quota may let in what it did not before: that more is used, as pods come, helps nobody."""
+    """Whether a changed ResourceQuota can allow gangs that it did not allow before. More use, from new pods, cannot."""
     before, after = old.allowance, new.allowance
     if before.best_effort is not after.best_effort:
         return True
@@ -69,51 +69,50 @@ def _eased(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:
 
 
 class Mirror:
-    """Records by key, pods by owner, and what changed since somebody last asked.
+    """Records by key, pods by owner, and marks for changes. The reader of a mark clears it.
 
     Attributes:
-        touched: uids of jobs whose own record, or one of whose pods, changed. The reader clears it.
-        edited: uids of jobs that ask something else than before, or are new. Likewise.
-        moved_pods: uids of pods that changed or went. Likewise.
-        planning_changed: a node, namespace, priority class, ResourceQuota or foreign pod changed, so plans may differ.
-            Likewise.
+        touched: uids of jobs with a change of their record or of a pod.
+        edited: uids of new jobs, and of jobs with another request than before.
+        moved_pods: uids of pods that changed or were deleted.
+        planning_changed: a node, namespace, priority class, ResourceQuota or unmanaged pod changed, so plans can differ.
     """
 
     def __init__(self, job_resources: Mapping[str, str]) -> None:
-        """``job_resources``: plural resource name -> kind of the job kinds watched."""
+        """``job_resources``: plural resource name -> kind, for each watched job kind."""
         self._kinds = dict(job_resources)
         self.nodes: dict[str, NodeRecord] = {}
         self.jobs: dict[str, JobRecord] = {}
-        self._appeared: dict[str, int] = {}  # of jobs: the version in which each was seen first
+        self._appeared: dict[str, int] = {}  # of jobs: the version of the first observation
         self.pods: dict[str, PodRecord] = {}
         self.namespaces: dict[str, NamespaceRecord] = {}
         self.priority_classes: dict[str, PriorityClassRecord] = {}
         self.resource_quotas: dict[str, ResourceQuotaRecord] = {}
         self._found_running: set[str] = set()
         self._limit_ranges: dict[str, LimitRangeRecord] = {}
-        self._ranges: dict[str, tuple[LimitRange, ...]] = {}  # by namespace, where there is any
+        self._ranges: dict[str, tuple[LimitRange, ...]] = {}  # by namespace
         self._prior: dict[OwnerKey, PriorAdmission] = {}
         self._by_owner: dict[OwnerKey, dict[str, PodRecord]] = {}
-        # likewise, those that declare checkpoints
+        # the pods that declare checkpoints
         self._savers: dict[OwnerKey, dict[str, PodRecord]] = {}
         self.touched: set[str] = set()
         self.moved_pods: set[str] = set()
         self.planning_changed = True
         self.edited: set[str] = set()
-        self.unschedulable: set[str] = set()  # owners to look at again as time passes
+        self.unschedulable: set[str] = set()  # owners to observe again later
         self._fleet: Fleet | None = None
 
     @property
     def resources(self) -> set[str]:
-        """Plural names of all that it mirrors."""
+        """Plural names of all resources in this copy."""
         namespaced = {PODS, RESOURCE_QUOTAS, LIMIT_RANGES}
         return {NODES, NAMESPACES, PRIORITY_CLASSES, *namespaced, *self._kinds}
 
     def apply(self, deltas: Sequence[Delta]) -> set[str]:
-        """Take in a batch of what the watch said.
+        """Apply a batch of watch events.
 
         Returns:
-            The uids of jobs it touched; they are in ``touched`` too.
+            The uids of the jobs that it touches; they are in ``touched`` too.
         """
         earlier, self.touched = self.touched, set()
         for delta in deltas:
@@ -133,21 +132,21 @@ class Mirror:
         return fresh
 
     def take_over(self, admissions: Iterable[PriorAdmission]) -> None:
-        """Know what a Kueue had decided of jobs that the ledger does not know."""
+        """Add the admissions of a Kueue, for jobs without an entry in the ledger."""
         self._prior = {_key(admission): admission for admission in admissions}
 
     def prior_of(self, job: JobRecord) -> PriorAdmission | None:
-        """What a Kueue had decided of a job, by a Workload of its own namespace that names its kind and its uid."""
+        """The admission of a job by a Kueue: a Workload in its namespace that names its kind and uid."""
         return self._prior.get(_key(job))
 
     def appeared(self, uid: str) -> int:
-        """The API server's revision in which a job was seen first; 0 for one that is not there."""
+        """The API server's revision of a job's first observation; 0 for a job that does not exist."""
         return self._appeared.get(uid, 0)
 
     def trust_running(self) -> None:
-        """Count jobs that ran already when they were first seen with no less than their pods ask.
+        """Count jobs that already ran at their first observation with at least the requests of their pods.
 
-        Another process started them, under LimitRanges that may be gone by now. To be called when everything is listed.
+        Another process started them, under LimitRanges that can have changed. Call it when all objects are listed.
         """
         for uid in self._found_running & self.jobs.keys():
             job = self.jobs[uid]
@@ -156,12 +155,12 @@ class Mirror:
         self._found_running.clear()
 
     def pods_of(self, owner: Owner) -> Iterable[PodRecord]:
-        """Pods that name this object as their controller: its kind and its uid, from its own namespace."""
+        """Pods in its namespace whose controller reference has its kind and uid."""
         return self._by_owner.get(_key(owner), {}).values()
 
     @property
     def fleet(self) -> Fleet:
-        """All nodes in name order; the same object until a node changes in a way planning can see."""
+        """All nodes in the order of their names; the same object until a field on which plans depend changes."""
         if self._fleet is None:
             self._fleet = Fleet(tuple(self.nodes[name].node for name in sorted(self.nodes)))
         return self._fleet
@@ -211,7 +210,7 @@ class Mirror:
                 assert_never(record)
 
     def _keep_job(self, job: JobRecord, old: JobRecord | None) -> None:
-        """As its pods will be. Those of a job that is not suspended exist: they stay as they were created."""
+        """The job with the requests of its future pods. The pods of a resumed job exist and keep their requests."""
         if old is None and not job.suspended:
             self._found_running.add(job.uid)
         if (
@@ -228,9 +227,9 @@ class Mirror:
             self.edited.add(job.uid)
 
     def checkpoint_of(self, job: JobRecord, attempt: int) -> float | None:
-        """Unix seconds of a gang's last declared checkpoint, by its job or by pods of this attempt; None without one.
+        """The time (unix seconds) of a gang's last checkpoint that its job or pods of this attempt declare; None without one.
 
-        Where several pods declare their own, the gang has saved what the last of them has.
+        If several pods declare one, the oldest of their times counts.
         """
         savers = self._savers.get(_key(job))
         if not savers:
@@ -241,11 +240,11 @@ class Mirror:
 
     @property
     def ranges(self) -> Mapping[str, Ranges]:
-        """LimitRanges by namespace, where there is any."""
+        """LimitRanges by namespace."""
         return self._ranges
 
     def _ranges_changed(self, namespace: str) -> None:
-        """Look anew at what jobs of a namespace come to that are not started."""
+        """Compute the requests of the unstarted jobs of a namespace again."""
         records = [r for r in self._limit_ranges.values() if r.namespace == namespace]
         ranges = sorted((r.limit_range for r in records), key=lambda one: one.name)
         self._ranges[namespace] = tuple(ranges)

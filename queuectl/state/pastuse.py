@@ -1,8 +1,8 @@
-"""Who held how much lately: the leader's copy, exact between two samples, and what of it is to be stored.
+"""Past use of users and queues: the leader's copy, exact between two samples, and the samples to store.
 
-Each account is brought up to date only when what it holds changes, when it is stored, or when it is read, so a commit
-costs as much as it changes. What the database holds and the ledger says give the same numbers after a restart: a gang that
-runs is counted since the last sample of its accounts, or since its own start if that is later.
+An account is updated only when its use changes, when it is stored, and when it is read. Thus the cost of a commit depends on its
+changes only. After a restart, database and ledger give the same numbers: a running gang counts since the last sample of its
+accounts, or since its start if that is later.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from queuectl.state.holdings import charged
 from queuectl.state.mirror import Mirror
 
 _HOLD = (State.STARTING, State.RUNNING, State.EVICTING)
-_FORGET_AFTER = 30  # half-lives: a thousand-millionth is left then
+_FORGET_AFTER = 30  # half-lives: a factor of 1e-9 remains
 
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """What one gang is charged, and on whose accounts."""
+    """The charge of one gang, and the accounts."""
 
     queue: str
     placement: Placement
@@ -35,7 +35,7 @@ class _Holding:
 
 
 class PastUseSums:
-    """Past use of all accounts. It counts nothing while the rules do not ask for fairness by usage."""
+    """Past use of all accounts. It is empty unless the configuration uses fair sharing by past use."""
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
@@ -51,7 +51,7 @@ class PastUseSums:
         return self._config.rules.usage_fairness
 
     def configure(self, config: QueueConfig, entries: Iterable[Entry], now: float) -> None:
-        """Go on under this configuration, with what these workloads hold. Until ``now`` the old one counts."""
+        """Continue under this configuration with these workloads. Use before ``now`` counts under the old one."""
         if self._rule is not None:
             for account in list(self._used):
                 self._advance(account, now, self._rule)
@@ -73,11 +73,11 @@ class PastUseSums:
                 self._hold(account, holding.amounts, 1)
 
     def learn(self, stored: Iterable[Used]) -> None:
-        """Take over what the database holds of accounts that are not known here yet."""
+        """Load accounts from the database that are not in this copy yet."""
         self._used = {used.account: used for used in stored} | self._used
 
     def note(self, changes: Iterable[EntryChange]) -> None:
-        """Take in committed changes."""
+        """Apply committed changes."""
         rule = self._rule
         if rule is None:
             return
@@ -91,7 +91,7 @@ class PastUseSums:
             self._replace(entry.uid, before, after, change.at, rule)
 
     def past_use(self, now: float) -> PastUse:
-        """As the planner reads it, at ``now`` (unix seconds)."""
+        """Past use for the planner, at ``now`` (unix seconds)."""
         rule = self._rule
         if rule is None:
             return PastUse()
@@ -100,12 +100,12 @@ class PastUseSums:
         return past_use(current, self._config)
 
     def due(self, now: float) -> bool:
-        """Whether it is time for a sample."""
+        """Whether a sample is due."""
         rule = self._rule
         return rule is not None and not 0 <= now - self._sampled_at < rule.sampling
 
     def current(self, now: float) -> tuple[Used, ...]:
-        """What the database does not know yet, as of ``now``; in the order of accounts."""
+        """The samples to store, at ``now``, in the order of accounts."""
         rule = self._rule
         self._sampled_at = now
         if rule is None:
@@ -115,11 +115,11 @@ class PastUseSums:
         return tuple(self._used[account] for account in sorted(self._unwritten))
 
     def written(self, rows: Iterable[Used]) -> None:
-        """A sample is in the database."""
+        """Record that a sample is in the database."""
         self._unwritten -= {row.account for row in rows if self._used.get(row.account) is row}
 
     def forget(self, now: float) -> float:
-        """Drop accounts that have held nothing for so long that nothing is left; everything not changed since then."""
+        """Drop accounts whose use has decayed to nothing."""
         rule = self._rule
         before = now - _FORGET_AFTER * rule.half_life if rule is not None else 0.0
         for account in [a for a, used in self._used.items() if used.at < before]:

@@ -1,4 +1,4 @@
-"""What the pods of a job ask for: by its templates, by the LimitRanges of its namespace, and by those that exist."""
+"""The requests of a job's pods: from its templates, the LimitRanges of its namespace, and its existing pods."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from queuectl.domain.workload import PodSet
 
 
 def same_templates(one: JobRecord, other: JobRecord) -> bool:
-    """Whether the containers of two records of a job say the same, podset by podset."""
+    """Whether the containers of two records of a job are equal in each podset."""
     mine, theirs = ([(p.name, p.needs) for p in job.podsets] for job in (one, other))
     return mine == theirs
 
 
 def made_as(job: JobRecord, old: JobRecord) -> JobRecord:
-    """The job with pods as they were in an older record of it."""
+    """The job with the pods of an older record of it."""
     if job.podsets == old.podsets:
         return job
     were = {podset.name: podset for podset in old.podsets}
@@ -32,7 +32,7 @@ def made_as(job: JobRecord, old: JobRecord) -> JobRecord:
 
 
 def no_less(job: JobRecord, pods: Iterable[PodRecord]) -> JobRecord:
-    """The job with what its pods that were let go to their nodes ask for, where that is more."""
+    """The job with the requests of its released pods where those are larger."""
     placed = [pod for pod in pods if pod.attempt == job.attempt and not (pod.gated or pod.terminal)]
 
     def raised(podset: PodSet) -> PodSet:
@@ -50,7 +50,7 @@ def no_less(job: JobRecord, pods: Iterable[PodRecord]) -> JobRecord:
 
 
 def under(job: JobRecord, ranges: Ranges) -> JobRecord:
-    """The job as its pods will be under these LimitRanges; the same object where they make no difference."""
+    """The job with the requests that its pods have under these LimitRanges; the same object if they change nothing."""
     podsets = tuple(with_ranges(podset, ranges) for podset in job.podsets)
     forbidden = refusal(podsets, job.namespace, ranges)
     if podsets == job.podsets and forbidden == job.forbidden:

@@ -1,6 +1,6 @@
-"""The ResourceQuotas of namespaces, with what pods that do not exist yet will take of them.
+"""The ResourceQuotas of namespaces, with the use of pods that do not exist yet.
 
-What a quota's status says of use counts pods that exist. A gang that was started a moment ago will create the others.
+The status of a quota counts existing pods. A gang that has started a moment ago creates the others.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from queuectl.state.readiness import missing
 
 
 def allowances(mirror: Mirror, ledger: Ledger) -> dict[str, tuple[Allowance, ...]]:
-    """By namespace, in the order of their names; namespaces without a quota are absent."""
+    """The quotas by namespace, in the order of their names. Namespaces without a quota are absent."""
     found: dict[str, list[Allowance]] = {}
     for record in mirror.resource_quotas.values():
         if record.allowance.limits:
@@ -36,7 +36,7 @@ def allowances(mirror: Mirror, ledger: Ledger) -> dict[str, tuple[Allowance, ...
 
 
 def _all_there(entry: Entry) -> bool:
-    """Whether every pod was ready when last looked at: then none is to come."""
+    """Whether all pods were ready at the last observation, so that none is missing."""
     return entry.state is State.RUNNING and entry.unready_since is None
 
 

@@ -1,4 +1,4 @@
-"""How much of a running gang is there, and how much of its placement its pods still need."""
+"""The ready part of a running gang, and the part of its placement that its pods still need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuectl.state.usage import node_of
 
 
 def all_ready(job: JobRecord, pods: Sequence[PodRecord]) -> bool:
-    """Whether every pod that should be there is ready or has succeeded. ``pods``: of this attempt."""
+    """Whether each expected pod is ready or has succeeded. ``pods``: of this attempt."""
     return all(_ready(job, podset, pods) for podset in job.podsets)
 
 
@@ -22,18 +22,18 @@ def _ready(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> bool:
         done += pod.phase is PodPhase.SUCCEEDED
         ready += pod.ready and not pod.terminating and not pod.terminal
     expected = job.expects(podset)
-    # What the job's own status counts as done is not expected any more; the rest stands for pods that were ready.
+    # Pods that the status of the job counts as succeeded are no longer expected.
     return ready + max(0, done - (podset.count - expected)) >= expected
 
 
 def _of(podset: PodSet, job: JobRecord, pods: Sequence[PodRecord]) -> list[PodRecord]:
-    """Pods of a podset. Those of an adopted gang may not name it; where there is one podset, they are of that."""
+    """Pods of a podset. Pods of an adopted gang do not always name it; with one podset, they belong to that."""
     names = (podset.name, "") if len(job.podsets) == 1 else (podset.name,)
     return [pod for pod in pods if pod.podset in names]
 
 
 def needed(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> int:
-    """Pods of a podset that are not done for good. ``pods``: of this attempt."""
+    """Pods of a podset that have not succeeded. ``pods``: of this attempt."""
     if job.followed:
         return job.expects(podset)
     done = sum(pod.phase is PodPhase.SUCCEEDED for pod in _of(podset, job, pods))
@@ -41,7 +41,7 @@ def needed(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> int:
 
 
 def missing(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> int:
-    """Pods of a podset that its controller has still to create. ``pods``: of this attempt."""
+    """The number of pods of a podset that its controller must still create. ``pods``: of this attempt."""
     alive = sum(not pod.terminal for pod in _of(podset, job, pods))
     return max(0, needed(job, podset, pods) - alive)
 
@@ -49,9 +49,9 @@ def missing(job: JobRecord, podset: PodSet, pods: Sequence[PodRecord]) -> int:
 def still_needed(
     placement: Placement, job: JobRecord, pods: Sequence[PodRecord], names: Mapping[str, str]
 ) -> Placement:
-    """The placement without slots of pods that are done for good; the same object when there are none.
+    """The placement without the slots of pods that have succeeded; the same object if there are none.
 
-    Which slots those are is known once every pod that is still needed has its own: they are the others.
+    The slots are known after each pod that is still needed has its slot: they are the other slots.
 
     Args:
         placement: of the attempt.
@@ -61,7 +61,7 @@ def still_needed(
     """
     podsets = {podset.name: podset for podset in job.podsets}
     if not any(needed(job, podset, pods) for podset in job.podsets):
-        return placement  # it ends any moment; that frees everything
+        return placement  # it is about to finish, and frees all its slots then
     kept = []
     for placed in placement.podsets:
         podset = podsets.get(placed.podset)
@@ -81,7 +81,7 @@ def _kept(
     if left >= (placed.count if placed.nodes else placed.pods_of(podset)):
         return placed
     if not placed.nodes:
-        # Where shares without nodes differ, ranks tell which pod is of which: they keep their numbers.
+        # If shares without nodes differ, the rank of a pod decides its share, so the slots keep their numbers.
         return placed if placed.shares else replace(placed, pods=left)
     alive = [pod for pod in _of(podset, job, pods) if not pod.terminal]
     held = Counter(node for p in alive if (node := node_of(p, names)) is not None)
@@ -91,7 +91,7 @@ def _kept(
 
 
 def _without(placed: PodSetPlacement, held: Counter[str], surplus: int) -> PodSetPlacement:
-    """Drop so many slots that no pod holds, the last ones first; the others keep their order, and so their ranks' order."""
+    """Drop a number of slots that no pod holds, the last first. The others keep their order, and thus that of their ranks."""
     empty = Counter(placed.by_node)
     empty.subtract(held)
     slots = [node for node, count in placed.nodes for _ in range(count)]

@@ -1,8 +1,8 @@
-"""Which pod counts where.
+"""The node on which each pod counts.
 
-A node's use is the committed slots of live attempts plus every non-terminal pod that fills no such slot: pods of other owners, pods
-of older attempts, pods of evicted gangs. A slot is filled by one pod: of the pods of a gang on a node, those beyond its
-slots there count as other pods. A pinned pod counts on its node before it is bound; a gated pod without a pin counts nowhere.
+The use of a node is the sum of the committed slots of live attempts and of each non-terminal pod that fills no such slot: pods of
+other owners, of older attempts and of evicted gangs. One pod fills one slot: of the pods of a gang on a node, those beyond its
+slots count as other pods. A pinned pod counts on its node before it is bound. A gated pod without a pin does not count.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from queuectl.state.mirror import Mirror
 
 
 def node_of(pod: PodRecord, names: Mapping[str, str]) -> str | None:
-    """Node the pod uses or is pinned to. ``names``: hostname label -> node name."""
+    """The node of the pod, or the node to which it is pinned. ``names``: hostname label -> node name."""
     if pod.node is not None:
         return pod.node
     if pod.pin is not None and not pod.gated:
@@ -30,7 +30,7 @@ def node_of(pod: PodRecord, names: Mapping[str, str]) -> str | None:
 
 @dataclass(slots=True)
 class _SlotClaims:
-    """The slots that a gang's placement has on one node for one podset, and the pods that claim to fill them."""
+    """The slots of a gang's placement on one node for one podset, and the pods that can fill them."""
 
     owner: str
     podset: str
@@ -39,9 +39,9 @@ class _SlotClaims:
 
 
 class Usage:
-    """Use of each node by pods that fill no slot, kept up to date pod by pod.
+    """The use of each node by pods that fill no slot, updated with each pod.
 
-    Pods of evicted gangs are kept apart: they still use their node but are about to leave.
+    Pods of evicted gangs are separate: they still use their node and are about to terminate.
     """
 
     def __init__(self, mirror: Mirror, ledger: Ledger) -> None:
@@ -80,7 +80,7 @@ class Usage:
         return self._names
 
     def refresh(self, pods: Iterable[str]) -> bool:
-        """Count these pods again (by uid; gone ones too). Returns whether any node's use changed."""
+        """Count these pods again (by uid, with deleted ones). Returns whether the use of any node changed."""
         changed = False
         looked_at: dict[int, _SlotClaims] = {}
         for uid in pods:
@@ -94,7 +94,7 @@ class Usage:
         return changed
 
     def refresh_all(self) -> bool:
-        """Count every pod again."""
+        """Count all pods again."""
         return self.refresh({*self._counted, *self._seated, *self._mirror.pods})
 
     def refresh_owned(self, entries: Iterable[Entry]) -> bool:
@@ -102,7 +102,7 @@ class Usage:
         return self.refresh([pod.uid for entry in entries for pod in self._mirror.pods_of(entry)])
 
     def held_by(self, entry: Entry) -> dict[str, dict[str, int]]:
-        """Podset -> node -> number of non-terminal pods an evicted gang still has there."""
+        """Podset -> node -> number of non-terminal pods of an evicted gang."""
         held: dict[str, dict[str, int]] = {}
         for pod in self._mirror.pods_of(entry):
             node = None if pod.terminal else node_of(pod, self.names)
@@ -129,7 +129,7 @@ class Usage:
         return entry if owned else None
 
     def _seats_for(self, pod: PodRecord, node: str, entry: Entry | None) -> _SlotClaims | None:
-        """The slots one of which the pod may fill: those of a live attempt that is its own."""
+        """The slots that the pod can fill: those of its own live attempt."""
         if entry is None or pod.attempt != entry.attempt or not _slots(entry, pod.podset, node):
             return None
         key = (entry.uid, pod.podset, node)
@@ -147,7 +147,7 @@ class Usage:
             self._seated[uid] = seats
 
     def _recount_seats(self, seats: _SlotClaims) -> bool:
-        """Which of its pods have no slot."""
+        """Its pods without a slot."""
         entry = self._ledger.get(seats.owner)
         slots = _slots(entry, seats.podset, seats.node) if entry is not None else 0
         changed = False
@@ -158,7 +158,7 @@ class Usage:
         return changed
 
     def _charge(self, uid: str, new: tuple[str, Resources] | None) -> bool:
-        """Count a pod that fills no slot where ``new`` says. Returns whether that is different from before."""
+        """Count a pod without a slot on the node ``new``. Returns whether its node has changed."""
         old = self._counted.pop(uid, None)
         if new is not None:
             self._counted[uid] = new
@@ -173,6 +173,6 @@ class Usage:
 
 
 def _slots(entry: Entry, podset: str, node: str) -> int:
-    """How many slots a live attempt has there. A placement without nodes has none: its pods are counted where they run."""
+    """The number of slots of a live attempt. A placement without nodes has none: its pods count where they run."""
     placed = entry.placement.of(podset) if entry.state.live and entry.placement else None
     return sum(count for name, count in placed.nodes if name == node) if placed is not None else 0

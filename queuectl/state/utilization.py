@@ -1,8 +1,8 @@
-"""What gangs do with their GPUs: a source's looks, joined with the pods that are there, judged by their queue's rule.
+"""The GPU utilization of gangs: samples of a source, joined with pods, and evaluated by the rule of the queue.
 
-Whatever is not known to be idle is not idle (I5). A gang is idle only when every GPU of every pod of it was seen well
-enough over the whole of its queue's window, all of which lies after its warm-up and after the start of each of its pods
-(pods of a restarted gang carry the names of those before), and not one of them did more than next to nothing.
+A gang that is not known to be idle is not idle (I5). A gang is idle only if three conditions hold. Each GPU of each of its pods has
+enough samples over the whole window of its queue. The window starts after its warm-up and after the start of each of its pods (pods
+of a restarted gang have the same names as before). No GPU is used above the threshold.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from queuectl.domain.utilization import GangUse, PodKey, PodUse, Sample, SourceF
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 
 COVERED: Final = 0.8
-"""Part of the expected samples below which nothing is known."""
+"""The part of the expected samples below which the utilization is unknown."""
 
-_STUCK_BUSY: Final = 0.5  # engines of a gang that computes nothing
-_STUCK_WORK: Final = 0.01  # tensor pipes and memory interface of one that is stuck stay below
-_STALE_SCRAPES: Final = 2.5  # two intervals, and what scraping takes
-_SETTLE_SCRAPES: Final = (
-    4.0  # a pod younger than so many has no data yet, and that is nobody's fault
-)
+_STUCK_BUSY: Final = 0.5  # engine activity of a gang without progress
+_STUCK_WORK: Final = 0.01  # upper limit of its tensor and memory activity
+_STALE_SCRAPES: Final = 2.5  # two intervals, and the duration of a scrape
+_SETTLE_SCRAPES: Final = 4.0  # a younger pod has no data yet, which is not a fault of the set-up
 
 
 class SampleByPod:
-    """One look, by pod: a pod that lives finds itself, and not one of that name before it."""
+    """One set of samples by pod. A pod finds its own samples, not those of an earlier pod with its name."""
 
     def __init__(self, sample: Sample, scrape_seconds: float) -> None:
         self.sample = sample
@@ -38,13 +36,13 @@ class SampleByPod:
             self._rows.setdefault((row.namespace, row.pod), []).append(row)
 
     def row(self, pod: HeldPod) -> PodUse | None:
-        """What was seen under its name, and under its uid if that is told."""
+        """The samples of its name, and of its uid if the source reports it."""
         rows = self._rows.get(pod.key, ())
         mine = [row for row in rows if row.uid == pod.uid] or [r for r in rows if r.uid is None]
         return mine[0] if len(mine) == 1 else None
 
     def fault(self, pod: HeldPod) -> str | None:
-        """Why nothing can be said of the pod; None = everything was seen well enough."""
+        """Why the utilization of the pod is unknown; None = each GPU has enough samples."""
         row = self.row(pod)
         if row is None:
             return "no GPU of it is seen"
@@ -53,7 +51,7 @@ class SampleByPod:
         if row.gpus != pod.gpus:
             return f"{row.gpus} of its {pod.gpus} GPUs are seen"
         if row.uid is None and not self._begins_after(pod):
-            return "it is too young: a pod of its name may have been there before"
+            return "it is too young: samples of an earlier pod with its name are possible"
         if row.age > self._stale:
             return f"its newest sample is {row.age:.0f} s old"
         if row.coverage < COVERED:
@@ -61,14 +59,14 @@ class SampleByPod:
         return None
 
     def _begins_after(self, pod: HeldPod) -> bool:
-        """The window lies in its life. For one scrape more the exporter may tell the pod that was there before."""
+        """Whether the window is in its life. For one more scrape, the exporter can report the earlier pod with its name."""
         if pod.started_at is None:
             return False
         return self.sample.at - self.sample.reach >= pod.started_at + self._scrape
 
 
 class UseTracker:
-    """Judges every gang at every look; knows what it was before."""
+    """Evaluates each gang with each set of samples, and keeps its previous result."""
 
     def __init__(self, scrape_seconds: float) -> None:
         """``scrape_seconds``: between the samples of a GPU."""
@@ -76,7 +74,7 @@ class UseTracker:
         self._before: dict[str, GangUse] = {}
 
     def windows(self, gangs: Sequence[HeldGang], recent: Sample) -> list[float]:
-        """Longer windows (seconds) that have to be looked at to judge these gangs, shortest first."""
+        """The longer windows (seconds) that the evaluation of these gangs needs, shortest first."""
         looked = SampleByPod(recent, self._scrape)
         wanted: set[float] = set()
         for gang in gangs:
@@ -95,7 +93,7 @@ class UseTracker:
     def judge(
         self, gangs: Sequence[HeldGang], recent: Sample, longer: Mapping[float, Sample]
     ) -> dict[str, GangUse]:
-        """What each gang does, by uid. ``longer``: looks over the windows that were asked for."""
+        """The utilization of each gang, by uid. ``longer``: samples of the longer windows."""
         samples = {window: SampleByPod(sample, self._scrape) for window, sample in longer.items()}
         now = SampleByPod(recent, self._scrape)
         judged = {}
@@ -107,7 +105,7 @@ class UseTracker:
         return judged
 
     def nothing(self, gangs: Sequence[HeldGang], at: float, why: str) -> dict[str, GangUse]:
-        """The source gave no answer: nothing is known of anybody."""
+        """The result without a response of the source: the utilization of each gang is unknown."""
         judged = {}
         for gang in gangs:
             judged[gang.uid] = _use(gang, UseState.UNKNOWN, at, self._last(gang), why)
@@ -149,7 +147,7 @@ def _state(
     longer: Mapping[float, SampleByPod],
     before: GangUse | None,
 ) -> tuple[UseState, str]:
-    """Of a gang all of whose GPUs were seen lately."""
+    """The state of a gang with recent samples of all its GPUs."""
     rule = gang.rule
     busiest = max(row.busy for row in rows)
     was_idle = before is not None and before.state is UseState.IDLE
@@ -170,7 +168,7 @@ def _state(
 def _quiet(
     gang: HeldGang, rows: Sequence[PodUse], limit: float, longer: Mapping[float, SampleByPod]
 ) -> tuple[UseState, str]:
-    """Of a gang that did nothing lately: idle, if that is known of the whole window."""
+    """The state of a gang without recent activity: idle, if that is known for the whole window."""
     rule = gang.rule
     loaded = _memory(rows) > rule.memory_above
     seconds = rule.memory_window if loaded else rule.window
@@ -193,17 +191,17 @@ def _fault(gang: HeldGang, looked: SampleByPod) -> str | None:
 
 
 def _warm(gang: HeldGang, at: float, window: float) -> bool:
-    """Whether a window that ends now lies wholly after its warm-up."""
+    """Whether a window that ends now starts after its warm-up."""
     return gang.ready_at is not None and at - window >= gang.ready_at + gang.rule.warmup
 
 
 def _memory(rows: Sequence[PodUse]) -> float:
-    """Of the fullest GPU; where one does not tell, as if it were full."""
+    """The memory use of the fullest GPU; a GPU without a value counts as full."""
     return max(1.0 if row.memory_held is None else row.memory_held for row in rows)
 
 
 def _spins(rows: Sequence[PodUse]) -> bool:
-    """Engines busy somewhere, tensor pipes and memory idle everywhere, and all of that known."""
+    """Whether an engine is busy and all tensor pipes and memory interfaces are idle, with all of it known."""
     for row in rows:
         for work in (row.tensor, row.memory_busy):
             if work is None or work >= _STUCK_WORK:
@@ -227,7 +225,7 @@ def _use(
 
 
 def _weighed(use: GangUse, gang: HeldGang, before: GangUse | None) -> GangUse:
-    """With its weight: what is measured counts as it comes in, over what counted as full use while nothing was known."""
+    """The result with its weight. Samples replace the full use that counts while the utilization is unknown."""
     if use.utilization is None:
         return use
     if use.state is UseState.IDLE:
@@ -241,7 +239,7 @@ def _weighed(use: GangUse, gang: HeldGang, before: GangUse | None) -> GangUse:
 def troubles(
     gangs: Sequence[HeldGang], sample: Sample, scrape_seconds: float
 ) -> dict[SourceFault, int]:
-    """What is wrong with the set-up, by how many pods it concerns; pods that have only just started are passed over."""
+    """The faults of the set-up, by the number of affected pods. Pods that have only started are left out."""
     settled = sample.at - max(sample.window, _SETTLE_SCRAPES * scrape_seconds)
     pods = [
         pod

@@ -317,7 +317,7 @@ class TestWarnings:
     @pytest.mark.parametrize(
         ("mode", "says"),
         [
-            (ReclaimMode.DRY_RUN, "ClusterQueue cq only says so for now (idleReclaim: DryRun). "),
+            (ReclaimMode.DRY_RUN, "ClusterQueue cq only reports it (idleReclaim: DryRun). "),
             (ReclaimMode.ON_DEMAND,
              "from 1970-01-01T02:56:41Z on it is stopped and queued again when another gang needs the room, unless"),
             (ReclaimMode.ALWAYS, "after 1970-01-01T02:56:41Z it is stopped and queued again, unless"),

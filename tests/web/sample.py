@@ -297,7 +297,7 @@ def _aside(rng: random.Random) -> Iterator[Entry]:
     states = (
         (State.HELD, Code.HELD, "by ann: waits for the data"),
         (State.BACKOFF, Code.BACKOFF, "start 3 failed (PodsReadyTimeout); retried in 240 s"),
-        (State.DEACTIVATED, Code.REQUEUING_LIMIT, "start 6 failed; 6 in a row, and 5 may be retried"),
+        (State.DEACTIVATED, Code.REQUEUING_LIMIT, "start 6 failed; 6 failures in a row, the limit is 5 retries"),
         (State.EVICTING, Code.PREEMPTED, "for team-vision/urgent: 5400 GPU-seconds of work lost, 32 GPUs freed"),
         (State.FINISHED, Code.SUCCEEDED, ""),
     )  # fmt: skip
