@@ -1,0 +1,135 @@
+"""The commands of the tutorials print what the pages show. tests/system/test_demo.py starts and ends the demo they run on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from queuectl.demo.scenario import configuration
+from tests.system.town import Town
+from tests.system.transcript import Page, Shell
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+DEMO = ("make demo", "queuectl demo --down")
+"""Commands of each tutorial that tests/system/test_demo.py runs."""
+
+
+@contextmanager
+def tutorial(name: str, town: Town, typing: Shell, *teams: str) -> Iterator[Page]:
+    """A page on the queues of the demo; afterwards the namespaces that it creates have no jobs, and it has no other commands."""
+    town.house.rest.apply(configuration())
+    page = Page(name, typing)
+    try:
+        yield page
+    finally:
+        for team in teams:
+            town.remove(team)
+    page.end(*DEMO)
+
+
+def test_the_first_ten_minutes(town: Town, typing: Shell) -> None:
+    with tutorial("first-ten-minutes.md", town, typing) as page:
+        page.type("queuectl get localqueues")
+        page.type("queuectl get clusterqueues")
+        page.type("grep")
+        page.type("kubectl create")
+        town.runs("team-a/train")
+        page.type("queuectl explain team-a/train")
+        page.type("sed 's/name")
+        page.type("kubectl create -f wide.yaml")
+        town.waits("team-a/wide", "ShapeNeverFits")
+        page.type("kubectl get pods", shows=False)  # on standard error
+        page.type("queuectl explain team-a/wide")
+        page.type("kubectl delete -f wide.yaml")
+        page.type("sed -i")
+        page.type("queuectl whatif")
+        page.type("kubectl create -f wide.yaml")
+        town.runs("team-a/wide")
+        page.type("queuectl get workloads")
+        page.type("queuectl history")
+        page.type("kubectl delete job")
+
+
+def test_the_queue_for_a_team(town: Town, typing: Shell) -> None:
+    with tutorial("team-queue.md", town, typing, "vision") as page:
+        page.type("sed 's/nominalQuota")
+        page.type("queuectl apply --dry-run")
+        page.type("queuectl apply -f queues.yaml")
+        page.write("team.yaml")
+        page.type("kubectl create namespace")
+        page.type("queuectl apply -f team.yaml")
+        page.type("kubectl create rolebinding leads")
+        page.type("kubectl create rolebinding members")
+        page.type("sed 's/team-a")
+        page.type("kubectl create -f train.yaml")
+        town.runs("vision/train")
+        page.type("queuectl explain vision/train")
+        page.type("queuectl get priorityclasses")
+        page.type("sed 's/name: train")
+        page.type("queuectl whatif")
+        page.type("kubectl create -f eval.yaml")
+        town.runs("vision/eval")
+        town.waits("vision/train", "WaitingForQuota")
+        page.type("queuectl get workloads")
+        page.type("queuectl history")
+        page.type("queuectl stop")
+        page.type("kubectl delete -f eval.yaml")
+        town.waits("vision/train", "LocalQueueStopped")
+        page.type("queuectl explain vision/train")
+        page.type("queuectl resume")
+        town.runs("vision/train")
+        page.type("queuectl explain vision/train")
+        report = "queuectl report usage --by workload --since 1h"
+        town.until(lambda: "vision" in page.shell.type(report)[1], "the report has the gang")
+        page.type("queuectl report")
+        page.type("kubectl delete namespace")
+        page.type("queuectl delete")
+        page.type("queuectl apply -f docs/examples/queues.yaml")
+
+
+def test_the_fair_shared_cluster(town: Town, typing: Shell) -> None:
+    with tutorial("fair-shared-cluster.md", town, typing, "vision", "speech") as page:
+        page.write("cohort.yaml")
+        page.write("vision.yaml")
+        page.type("sed 's/vision")
+        page.type("sed 's/nominalQuota")
+        page.type("kubectl create namespace vision")
+        page.type("kubectl create namespace speech")
+        page.type("queuectl apply -f queues.yaml")
+        page.write("gang.yaml")
+        page.type("for n in")
+        town.runs(*(f"vision/train-{number}" for number in range(1, 5)))
+        page.type("queuectl top")
+        page.type('sed "s/NAME/asr')
+        town.waits("speech/asr", "WaitingToReclaim")
+        page.type("queuectl explain speech/asr")
+        town.runs("speech/asr")
+        page.type("queuectl get workloads")
+        town.waits("vision/train-4", "WaitingForQuota")
+        page.type("queuectl history")
+        page.type('sed "s/NAME/tts')
+        town.waits("speech/tts", "WaitingForQuota")
+        page.type("queuectl explain speech/tts")
+        page.type("queuectl apply -f docs/examples/fair.yaml")
+        town.runs("speech/tts")
+        page.type("queuectl explain speech/tts")
+        page.type('sed "s/NAME/lm')
+        town.waits("speech/lm", "WaitingForQuota")
+        page.type("queuectl get workloads -n speech --state Pending")
+        page.type("sed -i")
+        page.type("queuectl apply -f speech.yaml")
+        town.runs("speech/lm")
+        town.waits("vision/train-2", "WaitingForQuota")
+        page.type("queuectl top")
+        page.type("kubectl delete jobs")
+        page.type('sed "s/NAME/night')
+        page.type("queuectl whatif -f night.yaml")
+        page.type("sed 's/nominalQuota: 16")
+        page.type("queuectl whatif -f keeps.yaml", status=4)
+        page.type("kubectl delete namespace")
+        page.type("queuectl delete -f speech.yaml")
+        page.type("queuectl delete configuration")
+        page.type("queuectl apply -f docs/examples/queues.yaml")
