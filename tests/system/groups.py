@@ -20,6 +20,7 @@ GROUPS: Final = (
     ("cluster/test_doctor", "cluster/test_takeover", "cluster/test_kubernetes", "cluster/test_tokenrequest", "cluster/test_access",
      "cluster/test_policies", "system/test_rights"),
     ("system/test_dashboard",),
+    ("docs/test_tutorials",),
     ("cluster/test_localcluster_run",),
     ("system/test_takeover",),
     ("cluster/test_localcluster_lifecycle",),

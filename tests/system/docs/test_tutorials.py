@@ -51,6 +51,7 @@ def test_the_first_ten_minutes(town: Town, typing: Shell) -> None:
         page.type("queuectl get workloads")
         page.type("queuectl history")
         page.type("kubectl delete job")
+        page.type("rm")
 
 
 def test_the_queue_for_a_team(town: Town, typing: Shell) -> None:
@@ -87,6 +88,7 @@ def test_the_queue_for_a_team(town: Town, typing: Shell) -> None:
         page.type("queuectl report")
         page.type("kubectl delete namespace")
         page.type("queuectl delete")
+        page.type("rm")
         page.type("queuectl apply -f docs/examples/queues.yaml")
 
 
@@ -131,5 +133,6 @@ def test_the_fair_shared_cluster(town: Town, typing: Shell) -> None:
         page.type("queuectl whatif -f keeps.yaml", status=4)
         page.type("kubectl delete namespace")
         page.type("queuectl delete -f speech.yaml")
+        page.type("rm")
         page.type("queuectl delete configuration")
         page.type("queuectl apply -f docs/examples/queues.yaml")

@@ -1,0 +1,42 @@
+"""The pages in which a reader looks up a code or a key have all of them."""
+
+from __future__ import annotations
+
+import re
+from enum import StrEnum
+
+import pytest
+
+from queuectl.domain.diagnosis import Limit, Remedy
+from queuectl.domain.reasons import Code
+from queuectl.objects import keys
+from tests.support.pages import PAGES
+from tests.unit.test_reasons import of_pending_gangs
+
+DEACTIVATED = {Code.DEACTIVATED, Code.REQUEUING_LIMIT, Code.MAX_EXECUTION_TIME}
+OF_OTHERS = {"elastic-job"}
+"""Keys that queuectl refuses."""
+
+
+def test_the_page_on_pending_gangs_has_a_heading_for_each_reason_code() -> None:
+    headings = " ".join(re.findall(r"^### (.*)$", PAGES["why.md"].read_text(), re.MULTILINE))
+    codes = {code for code in Code if re.search(rf"\b{code}\b", headings)}
+    assert codes == of_pending_gangs() | DEACTIVATED
+
+
+@pytest.mark.parametrize(
+    ("section", "codes"), [("Blocking constraints", Limit), ("Suggested fixes", Remedy)]
+)
+def test_the_reference_has_each_constraint_and_each_fix(section: str, codes: type[StrEnum]) -> None:
+    _, _, text = PAGES["explain.md"].read_text().partition(f"\n## {section}\n")
+    table = text.partition("\n\n| code |")[2].partition("\n\n")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)) == set(map(str, codes))
+
+
+def test_the_reference_has_each_label_and_annotation() -> None:
+    text = PAGES["labels.md"].read_text()
+    values = {value for name, value in vars(keys).items() if name.isupper()}
+    suffixes = {value.removeprefix(keys.PREFIX) for value in values if isinstance(value, str)}
+    foreign = {keys.KUEUE_PREFIX, keys.REPLICA_TYPE_LABEL, keys.JOB_NAME_LABEL, keys.JOB_PODSET}
+    missing = {s for s in suffixes - foreign - OF_OTHERS if f"{s}`" not in text}
+    assert missing - {""} == set()
