@@ -18,10 +18,9 @@ DEMO = ("make demo", "queuectl demo --down")
 
 
 @contextmanager
-def tutorial(name: str, town: Town, typing: Shell, *teams: str) -> Iterator[Page]:
-    """A page on the queues of the demo; afterwards the namespaces that it creates have no jobs, and it has no other commands."""
+def demo_queues(town: Town, page: Page, *teams: str) -> Iterator[Page]:
+    """A page on the queues of the demo. Afterwards the namespaces that it creates have no jobs, and each command was typed."""
     town.house.rest.apply(configuration())
-    page = Page(name, typing)
     try:
         yield page
     finally:
@@ -31,7 +30,7 @@ def tutorial(name: str, town: Town, typing: Shell, *teams: str) -> Iterator[Page
 
 
 def test_the_first_ten_minutes(town: Town, typing: Shell) -> None:
-    with tutorial("first-ten-minutes.md", town, typing) as page:
+    with demo_queues(town, Page("first-ten-minutes.md", typing)) as page:
         page.type("queuectl get localqueues")
         page.type("queuectl get clusterqueues")
         page.type("grep")
@@ -55,7 +54,7 @@ def test_the_first_ten_minutes(town: Town, typing: Shell) -> None:
 
 
 def test_the_queue_for_a_team(town: Town, typing: Shell) -> None:
-    with tutorial("team-queue.md", town, typing, "vision") as page:
+    with demo_queues(town, Page("team-queue.md", typing), "vision") as page:
         page.type("sed 's/nominalQuota")
         page.type("queuectl apply --dry-run")
         page.type("queuectl apply -f queues.yaml")
@@ -93,7 +92,7 @@ def test_the_queue_for_a_team(town: Town, typing: Shell) -> None:
 
 
 def test_the_fair_shared_cluster(town: Town, typing: Shell) -> None:
-    with tutorial("fair-shared-cluster.md", town, typing, "vision", "speech") as page:
+    with demo_queues(town, Page("fair-shared-cluster.md", typing), "vision", "speech") as page:
         page.write("cohort.yaml")
         page.write("vision.yaml")
         page.type("sed 's/vision")
