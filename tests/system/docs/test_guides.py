@@ -23,7 +23,6 @@ NAMES = {
     "queuectl plan -o json": "tests/unit/test_docs_examples runs it on the examples",
     "queuectl plan --snapshot": "with its file in the runbook; tests/control/test_refused_plan runs it",
     "queuectl apply --dry-run": "with its file in the block below",
-    "queuectl whatif --drain": "with its nodes in the block above",
     "kubectl get -o json": "of anything",
     "kubectl apply --server-side": "of anything",
     "kubectl delete node": "of any; what follows is typed",
