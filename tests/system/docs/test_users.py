@@ -172,4 +172,6 @@ def test_the_page_on_the_command_line(town: Town, typing: Shell) -> None:
     town.house.rest.apply(configuration())
     page.type("source <(queuectl completion bash)")
     assert "server" in page.type("queuectl doctor")
-    page.end("export QUEUECTL_SERVER=https://queuectl.example.com")
+    page.type("queuectl version")
+    # tests/packaging installs the package.
+    page.end("export QUEUECTL_SERVER=https://queuectl.example.com", "pip install queuectl")
