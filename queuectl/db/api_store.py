@@ -167,16 +167,17 @@ class ApiStore(Database):
         cluster_queue: str | None = None,
         namespaces: Collection[str] | None = None,
         *,
+        queue: str | None = None,
         order: WaitingOrder = WaitingOrder.TURN,
         skip: int = 0,
         limit: int = 100,
     ) -> tuple[Entry, ...]:
-        """Pending and Reserved workloads, of one ClusterQueue or of all, in these namespaces or in all; at most 500.
+        """Pending and Reserved workloads, of one ClusterQueue and LocalQueue or of all, in these namespaces or in all; at most 500.
 
         Each is as :class:`WorkloadPage` has it.
         """
         asked = queue_counts.waiting(
-            cluster_queue, namespaces, order, skip, max(1, min(limit, LONGEST_PAGE))
+            cluster_queue, namespaces, queue, order, skip, max(1, min(limit, LONGEST_PAGE))
         )
         async with self._statement("reading who waits") as connection:
             return await reads.rows_of(connection, asked)

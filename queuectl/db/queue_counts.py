@@ -60,6 +60,7 @@ async def tallies(connection: AsyncConnection) -> tuple[QueueCounts, ...]:
 def waiting(
     cluster_queue: str | None,
     namespaces: Collection[str] | None,
+    queue: str | None,
     order: WaitingOrder,
     skip: int,
     limit: int,
@@ -70,6 +71,8 @@ def waiting(
     )
     if cluster_queue is not None:
         statement = statement.where(_W.cluster_queue == cluster_queue)
+    if queue is not None:
+        statement = statement.where(_W.queue == queue)
     if namespaces is not None:
         statement = statement.where(_W.namespace.in_(sorted(namespaces)))
     return statement.order_by(*_ORDERS[order]).offset(skip).limit(limit)

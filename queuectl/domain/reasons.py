@@ -82,6 +82,31 @@ class Reason:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+MEANINGS: Final[Mapping[Code, str]] = {
+    Code.QUEUED: "The planner has not considered the gang yet.",
+    Code.PENDING_EVALUATION: "Earlier gangs took the planner's time; a later cycle considers this gang.",
+    Code.WAITING_FOR_QUOTA: "The free quota of the ClusterQueue and its cohort is too small.",
+    Code.EXCEEDS_MAX_QUOTA: "The gang requests more than the whole quota that the ClusterQueue can use.",
+    Code.NO_MATCHING_FLAVOR: "No ResourceFlavor of the ClusterQueue has what the gang requests.",
+    Code.TOPOLOGY_PLACEMENT_FAILED: "The free nodes do not have the shape or the topology that the gang requests.",
+    Code.SHAPE_NEVER_FITS: "The gang does not fit the nodes, even if all of them are free.",
+    Code.RESOURCE_QUOTA_EXCEEDED: "A ResourceQuota of the namespace does not permit the pods.",
+    Code.LIMIT_RANGE_VIOLATED: "A LimitRange of the namespace does not permit the pods.",
+    Code.MAX_PER_USER: "The user already holds the most that the ClusterQueue permits one user.",
+    Code.WAITING_FOR_PREEMPTED: "A reservation is kept for the gang until its victims have stopped.",
+    Code.WAITING_TO_RECLAIM: "Gangs that borrow its quota are evicted if they do not end soon.",
+    Code.UNDECIDED: "The solver reached its time limit; it tries again with a longer one.",
+    Code.WAITING_IN_ORDER: "The queue is StrictFIFO, and an earlier gang cannot start.",
+    Code.MISCONFIGURED: "A label, a queue or a request is wrong; the reason of the gang names it.",
+    Code.UNSUPPORTED: "The gang requests a constraint that queuectl does not support.",
+    Code.QUEUE_STOPPED: "The ClusterQueue is stopped. Resume it to admit its gangs.",
+    Code.LOCAL_QUEUE_STOPPED: "The LocalQueue is stopped. Resume it to admit its gangs.",
+    Code.UNSATISFIED_CHECKS: "The ClusterQueue requires admission checks, which queuectl does not run.",
+    Code.QUEUE_SET: "The gang moves to another LocalQueue.",
+}
+"""One line for each code that many pending gangs can have; after an eviction a gang shows the cause of that until it is planned."""
+
+
 # What follows from a code. A new code goes into each of these sets that applies; tests/unit/test_reasons.py asks for it.
 
 # Neither the empty cluster nor the whole quota holds it: it could not use what others take.

@@ -26,10 +26,12 @@ from queuectl.api.problems import Problem
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.web.pages import (
     audit,
+    cohorts,
     config,
     config_write,
     decisions,
     evictions,
+    local_queues,
     nodes,
     overview,
     queues,
@@ -87,8 +89,18 @@ def add_dashboard(
         signs_in: people sign in; else nobody is asked who he is.
         clock: unix seconds.
     """
-    bodies, stated = app.state.bodies, app.state.stated
-    site = Site(store, guard, clock, bodies, stated, cluster_reader, diagnoser, signs_in=signs_in)
+    shared = app.state
+    site = Site(
+        store,
+        guard,
+        clock,
+        shared.bodies,
+        shared.stated,
+        shared.history,
+        cluster_reader,
+        diagnoser,
+        signs_in=signs_in,
+    )
 
     @app.get("/", include_in_schema=False)
     async def home() -> Response:
@@ -121,6 +133,8 @@ def create_pages(site: Site) -> Starlette:
     pages = [
         *overview.routes(site),
         *queues.routes(site),
+        *local_queues.routes(site),
+        *cohorts.routes(site),
         *workloads.routes(site),
         *nodes.routes(site),
         *evictions.routes(site),

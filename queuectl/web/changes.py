@@ -1,4 +1,4 @@
-"""Who changed a configuration object, as the audit log has it: by the REST API and the command line, or by the pages."""
+"""The latest changes of a configuration object in the audit log: by the REST API and the command line, or by the pages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.web.configuration import address_of, kind_of
 
 SHOWN: Final = 5
-_LOOKED_AT: Final = 200  # lines; those of objects with a longer name are among them
+_LOOKED_AT: Final = 200  # lines; lines of objects with a longer name are among them
 
 
 async def changes_of(book: AuditStore, key: DocumentKey) -> list[AuditLine]:
-    """The latest requests that changed an object, or may have, newest first. May raise StoreUnavailable."""
+    """The latest requests that changed an object, or can have changed it, newest first. May raise StoreUnavailable."""
     found: list[AuditLine] = []
     for path in (kind_of(key).path(key.namespace, key.name), address_of(key)):
         lines = await book.lines(AuditFilter(path=path), _LOOKED_AT)
@@ -24,7 +24,9 @@ async def changes_of(book: AuditStore, key: DocumentKey) -> list[AuditLine]:
 
 
 def _changed(line: AuditLine, path: str) -> bool:
-    """Whether a line tells of a change of this very object; of one whose outcome is not known, it may."""
+    """Whether a line is a change of this object; it can be one if its outcome is not known."""
     given, _, query = line.path.partition("?")
     refused = line.status is not None and line.status >= 400
-    return given == path and not refused and "dry_run=" not in query and line.detail != "unchanged"
+    changes = given in (path, f"{path}/stop", f"{path}/resume")
+    done = not refused and not line.detail.startswith("unchanged")
+    return changes and done and "dry_run=" not in query

@@ -26,11 +26,12 @@ class PageStore(ApiStore, Protocol):
         cluster_queue: str | None = None,
         namespaces: Collection[str] | None = None,
         *,
+        queue: str | None = None,
         order: WaitingOrder = WaitingOrder.TURN,
         skip: int = 0,
         limit: int = 100,
     ) -> tuple[Entry, ...]:
-        """Pending and Reserved workloads, of one ClusterQueue or of all, in these namespaces or in all; at most 500."""
+        """Pending and Reserved workloads, of one ClusterQueue and LocalQueue or of all, in these namespaces or in all; at most 500."""
 
     async def evictions(
         self,

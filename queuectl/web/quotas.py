@@ -1,4 +1,4 @@
-"""Quota and its use as bars: what a ClusterQueue may use by itself, what it borrows, and how its cohort stands."""
+"""Quota and its use as bars: of ClusterQueues and their cohorts, with what they borrow and lend; and the use of a LocalQueue."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.usage import usage_of
-from queuectl.planner.quota.tree import QuotaUse, pools_of, use_of
+from queuectl.planner.quota.tree import FlavorResource, Pool, Pools, QuotaUse, pools_of, use_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,11 @@ class QuotaBar:
     """One flavor and resource of a ClusterQueue or Cohort, in units of :mod:`queuectl.domain.quantity`.
 
     Attributes:
-        used: by its gangs; None = this process cannot tell.
-        limit: most it may use, borrowing included; None = no limit of its own, so its cohort decides.
-        lending: most of ``nominal`` that others may use; None = all of it.
-        left: what may still be used now, borrowing included.
+        used: by its gangs; None = this process does not know the cluster.
+        limit: the most that it may use, borrowing included; None = no limit of its own, only that of its cohort.
+        lending: the most of ``nominal`` that others may use; None = all of it.
+        left: available now, borrowing included.
+        lent: of ``nominal``, the part that it cannot use now because other members of the cohort hold it.
     """
 
     name: str
@@ -32,6 +33,7 @@ class QuotaBar:
     limit: int | None = None
     lending: int | None = None
     left: int | None = None
+    lent: int = 0
 
     @property
     def borrowed(self) -> int:
@@ -45,26 +47,36 @@ class QuotaBar:
 
     @property
     def scale(self) -> int:
-        """What the whole width of the bar stands for."""
+        """The amount that is the whole width of the bar."""
         return max(self.nominal, self.limit or 0, self.used or 0, 1)
 
     def width(self, amount: int) -> float:
-        """Of an amount on a bar that is 100 wide."""
+        """The width of an amount on a bar that is 100 wide."""
         return round(100 * amount / self.scale, 2)
 
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """Of one moment. ``use`` None = this process knows the configuration only."""
+    """Of one moment.
 
+    Attributes:
+        stated: the configuration as it is stored now.
+        config: that of the snapshot, which can be a second older; its quota follows the nodes where it is to.
+        pools: ClusterQueue name to its pool, of ``config``.
+        use: None = this process does not know the cluster.
+    """
+
+    stated: QueueConfig
     config: QueueConfig
+    pools: Pools
     use: QuotaUse | None
 
     def of_queue(self, queue: ClusterQueue) -> tuple[QuotaBar, ...]:
         """A bar for each flavor and resource, in the queue's order of preference."""
+        counted = self.config.cluster_queues.get(queue.name, queue)
         return tuple(
-            self._bar(queue, quotas.flavor, resource, quotas.nominal, quotas.borrowing, quotas.lending)
-            for group in queue.groups
+            self._bar(counted, quotas.flavor, resource, quotas.nominal, quotas.borrowing, quotas.lending)
+            for group in counted.groups
             for resource in group.covered
             for quotas in group.flavors
         )  # fmt: skip
@@ -80,41 +92,64 @@ class Quotas:
     ) -> QuotaBar:
         row, own = (flavor, resource), nominal.get(resource, 0)
         more = borrowing.get(resource) if queue.cohort is not None else 0
+        use = self.use if queue.name in self.pools else None
         return QuotaBar(
             queue.name,
             flavor,
             resource,
             own,
-            used=self.use.of(queue.name, row) if self.use is not None else None,
+            used=use.of(queue.name, row) if use is not None else None,
             limit=own + more if more is not None else None,
             lending=lending.get(resource),
-            left=max(0, self.use.left(queue.name, row)) if self.use is not None else None,
+            left=max(0, use.left(queue.name, row)) if use is not None else None,
+            lent=_lent(use, queue.name, row, own) if use is not None else 0,
         )
 
     def of_cohort(self, cohort: str) -> tuple[QuotaBar, ...]:
-        """What the members of a cohort have and use together, by flavor and resource."""
-        nominal: Counter[tuple[str, str]] = Counter()
-        used: Counter[tuple[str, str]] = Counter()
-        for queue in self.config.cluster_queues.values():
-            if queue.cohort == cohort:
-                for bar in self.of_queue(queue):
-                    nominal[bar.flavor, bar.resource] += bar.nominal
-                    used[bar.flavor, bar.resource] += bar.used or 0
-        stated = self.config.cohorts.get(cohort)
-        for group in stated.groups if stated is not None else ():
-            for quotas in group.flavors:
-                for resource, amount in quotas.nominal.items():
-                    nominal[quotas.flavor, resource] += amount
-        known = self.use is not None
+        """The quota that the members of a cohort share, and its use; empty for a cohort without ClusterQueues."""
+        for pool in self.pools.values():
+            for above in pool.path[1:]:
+                if above.name == cohort:
+                    return self.of_pool(above)
+        return ()
+
+    def of_pool(self, pool: Pool) -> tuple[QuotaBar, ...]:
+        """The quota of a cohort: its own, and what its members lend; use beyond it is borrowed from the parent."""
         return tuple(
-            QuotaBar(cohort, *row, amount, used=used[row] if known else None, limit=amount)
-            for row, amount in nominal.items()
+            QuotaBar(
+                pool.name,
+                *row,
+                amount,
+                used=self.use.used_of(pool, row) if self.use is not None else None,
+                limit=amount,
+            )
+            for row, amount in pool.subtree.items()
         )
 
 
+def _lent(use: QuotaUse, queue: str, row: FlavorResource, nominal: int) -> int:
+    own = min(nominal, use.of(queue, row))
+    return max(0, nominal - own - max(0, use.left(queue, row, borrows=False)))
+
+
 def quotas_of(config: QueueConfig, snapshot: Snapshot | None, cache: PlannerCache) -> Quotas:
-    """The quotas that planning goes by, and their use; without a snapshot, those that the configuration states."""
+    """The quotas that the planner uses, and their use; without a snapshot, those that the configuration states."""
     if snapshot is None:
-        return Quotas(config, None)
+        return Quotas(config, config, pools_of(config, cache), None)
     pools = pools_of(snapshot.config, cache)
-    return Quotas(snapshot.config, use_of(pools, usage_of(snapshot, cache).quota_held))
+    return Quotas(
+        config, snapshot.config, pools, use_of(pools, usage_of(snapshot, cache).quota_held)
+    )
+
+
+def held_by(
+    snapshot: Snapshot, cache: PlannerCache, namespace: str, queue: str
+) -> dict[tuple[str, str], int]:
+    """Flavor and resource to the quota that the gangs of a LocalQueue hold."""
+    usage = usage_of(snapshot, cache)
+    held: Counter[tuple[str, str]] = Counter()
+    for gang in usage.gangs:
+        if (gang.workload.namespace, gang.workload.queue) == (namespace, queue):
+            for (_, flavor, resource), amount in usage.charges(gang):
+                held[flavor, resource] += amount
+    return {row: amount for row, amount in sorted(held.items()) if amount}

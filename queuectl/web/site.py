@@ -17,6 +17,7 @@ from queuectl.api.body import Bodies
 from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.ports import Diagnoser
 from queuectl.api.presenter import WorkloadPresenter
+from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.overrides import in_force
@@ -58,6 +59,8 @@ def _environment() -> jinja2.Environment:
     made.filters |= {
         "duration": words.duration,
         "moment": words.moment,
+        "clock": words.clock,
+        "decimals": words.decimals,
         "iso": words.iso,
         "number": words.number,
         "money": words.money,
@@ -98,6 +101,7 @@ class Site:
         clock: Callable[[], float],
         bodies: Bodies,
         stated: CurrentConfiguration,
+        history: UsageHistory,
         cluster_reader: ClusterReader | None = None,
         diagnoser: Diagnoser | None = None,
         *,
@@ -108,6 +112,7 @@ class Site:
         self.guard = guard
         self.clock = clock
         self.bodies = bodies
+        self.history = history
         self.presenter = WorkloadPresenter(guard, store, diagnoser)
         self.signs_in = signs_in
         self.diagnoser = diagnoser

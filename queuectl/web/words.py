@@ -47,6 +47,11 @@ def moment(seconds: float) -> str:
     return f"{_utc(seconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
+def clock(seconds: float) -> str:
+    """``21:15``, of UTC."""
+    return f"{_utc(seconds):%H:%M}"
+
+
 def iso(seconds: float) -> str:
     """RFC 3339, for ``<time datetime>``."""
     return _utc(seconds).isoformat(timespec="seconds")
@@ -60,6 +65,11 @@ def number(value: float) -> str:
     """Thousands apart by a thin space; at most one digit after the point."""
     text = f"{value:,.1f}".removesuffix(".0")
     return text.replace(",", "\u202f")
+
+
+def decimals(value: float) -> str:
+    """With three digits after the point, as a share has."""
+    return f"{value:.3f}"
 
 
 def money(amount: float) -> str:

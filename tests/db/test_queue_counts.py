@@ -74,6 +74,8 @@ async def test_who_waits_is_told_by_pages(counted: AnyStore):
     pages = [await counted.waiting("team-a", skip=skip, limit=2) for skip in range(0, 20, 2)]
     assert [entry for page in pages for entry in page] == list(everybody)
     assert {entry.state for entry in everybody} == {State.PENDING, State.RESERVED}
+    assert await counted.waiting("team-a", queue="default") == everybody
+    assert await counted.waiting("team-a", queue="nowhere") == ()
     assert await counted.waiting("nowhere") == ()
     assert await counted.waiting(None, frozenset()) == ()
 

@@ -508,6 +508,7 @@ class MemoryStore:
         cluster_queue: str | None = None,
         namespaces: Collection[str] | None = None,
         *,
+        queue: str | None = None,
         order: WaitingOrder = WaitingOrder.TURN,
         skip: int = 0,
         limit: int = 100,
@@ -517,6 +518,7 @@ class MemoryStore:
             for e in (await self._reach()).entries.values()
             if e.state in IN_LINE
             and cluster_queue in (None, e.cluster_queue)
+            and queue in (None, e.queue)
             and (namespaces is None or e.namespace in namespaces)
         ]
         found.sort(key=turn if order is WaitingOrder.TURN else lambda e: (e.queued_at, e.uid))

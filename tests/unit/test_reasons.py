@@ -6,6 +6,7 @@ import inspect
 
 from queuectl.domain import reasons
 from queuectl.domain.reasons import (
+    MEANINGS,
     NEVER_FITS,
     NOT_IN_LINE,
     PLANNED,
@@ -35,6 +36,14 @@ def of_pending_gangs() -> set[Code]:
 def test_a_pending_gang_is_in_line_or_waits_for_something_else() -> None:
     assert of_pending_gangs() == (TRANSIENT - {Code.QUEUED}) | NOT_IN_LINE | BY_HAND
     assert not TRANSIENT & NOT_IN_LINE
+
+
+def test_each_reason_of_many_pending_gangs_has_a_meaning_of_one_sentence() -> None:
+    assert MEANINGS.keys() == TRANSIENT | NOT_IN_LINE | {Code.QUEUE_SET}
+    for meaning in MEANINGS.values():
+        assert meaning.endswith(".")
+        assert "\n" not in meaning
+        assert len(meaning) <= 100
 
 
 def test_no_transient_reason_is_a_warning() -> None:

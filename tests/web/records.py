@@ -112,7 +112,7 @@ def _account(database: MemoryDatabase, now: float, gpus: int, rng: random.Random
     for entry in database.entries.values():
         subject = _subject(entry)
         waits = entry.started_at is None
-        since = entry.started_at or last - HOUR
+        since = entry.started_at or entry.queued_at
         begin = max(last - HOURS * HOUR, int(since // HOUR) * HOUR)
         tables.subjects[subject.id] = subject
         share, unknown = rng.uniform(0.2, 0.95), rng.random() < 0.1

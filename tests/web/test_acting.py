@@ -9,7 +9,8 @@ from queuectl.api.auth.authentication import Open
 from queuectl.domain.commands import DONE, Action
 from queuectl.domain.events import CommandReceived
 from queuectl.domain.plan import Cost
-from queuectl.domain.preview import Preview
+from queuectl.domain.preview import DrainCost, Preview
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.rules import Rules
 from queuectl.lifecycle.machine import handle
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
@@ -62,6 +63,44 @@ async def test_an_outage_is_told_where_the_price_would_be(
     await page.get_by_role("button", name="Preempt", exact=True).click()
     price = page.get_by_role("dialog").get_by_role("status")
     await expect(price).to_contain_text("What it would cost is not known: ")
+
+
+async def test_a_queue_is_stopped_drained_and_resumed_after_a_confirmation(
+    browser: Browser, address: str, sample: Sample
+):
+    queue = DocumentKey("ClusterQueue", "", "vision")
+    sample.diagnoser.drains[queue] = DrainCost(2, 20, 160, 7200)
+    page = await open_page(browser, address)
+    await page.goto("/ui/queues/vision")
+    dialog = page.get_by_role("dialog")
+
+    async def policy() -> object:
+        stored = await sample.store.get_config(queue)
+        assert stored is not None
+        return stored.document["spec"].get("stopPolicy")
+
+    await page.get_by_role("button", name="Stop", exact=True).click()
+    await expect(dialog).to_contain_text("Gangs that run continue.")
+    await dialog.get_by_role("button", name="Cancel").click()
+    assert await policy() is None
+    await page.get_by_role("button", name="Stop", exact=True).click()
+    await dialog.get_by_label("Reason").fill("new racks")
+    await dialog.get_by_role("button", name="Stop", exact=True).click()
+    await expect(dialog).to_be_hidden()
+    await expect(page.locator(".head-line")).to_contain_text("stopped")
+    assert await policy() == "Hold"
+    assert "reason: new racks" in sample.database.audit[-1].detail
+    await page.get_by_role("button", name="Stop and drain").click()
+    await expect(dialog.get_by_role("status")).to_have_text(
+        "2 gangs are evicted, and 160 GPUs are freed. About 2.0 GPU-hours of work would be lost."
+    )
+    await dialog.get_by_role("button", name="Stop and drain").click()
+    await expect(page.locator(".head-line")).to_contain_text("draining")
+    assert await policy() == "HoldAndDrain"
+    await page.get_by_role("button", name="Resume").click()
+    await dialog.get_by_role("button", name="Resume").click()
+    await expect(page.locator(".head-line")).not_to_contain_text("stopped")
+    assert await policy() is None
 
 
 async def _ask(page: Page, label: str) -> None:

@@ -21,6 +21,7 @@ from queuectl.api.body import Bodies
 from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.kinds import BY_KIND, CONFIG_KINDS
 from queuectl.api.routes import config
+from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.web.app import add_dashboard
@@ -48,6 +49,7 @@ def command_service(sample: Sample, *rights: Right) -> FastAPI:
     guard = Guard(FixedRights(*rights) if rights else None)
     bodies = app.state.bodies = Bodies()
     app.state.stated = CurrentConfiguration(sample.store)
+    app.state.history = UsageHistory(sample.store)
     config.add_routes(app.router, guard, bodies, KIND, sample.store, sample.diagnoser)
     add_dashboard(
         app, sample.store, guard, sample.cluster_reader, sample.diagnoser, clock=lambda: NOW

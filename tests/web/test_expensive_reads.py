@@ -109,6 +109,7 @@ BOUNDED_BY: Final = {
     "/api/v1/refusedplans": "the 20 plans that are kept",
     "/api/v1/decisions/{number}": "one cycle's steps, a page of them",
     "/api/v1/session": "one caller",
+    "/api/v1/reports/history": "168 hours",
     **{f"/api/v1/reports/{one}": f"{MOST_ROWS} rows" for one in ("usage", "cost", "waste", "waits")},
 }  # fmt: skip
 """What bounds the answers of routes without a limit."""

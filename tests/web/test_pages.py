@@ -16,9 +16,27 @@ from tests.web.sample import Sample
 SCRIPT = "<script>alert(1)</script>"
 
 PAGES: dict[str, tuple[str, ...]] = {
-    "/ui/": ("What the GPUs do", "Waiting longest", "Last evictions"),
+    "/ui/": (
+        "GPUs now",
+        "Why gangs are pending",
+        "Last 24 hours",
+        "Oldest pending",
+        "Latest evictions",
+    ),
     "/ui/queues": ("language", "platform", "speech", "vision"),
-    "/ui/queues/vision": ("In line", "team-vision/default", "cohort research"),
+    "/ui/queues/vision": (
+        "Pending gangs",
+        "/ui/localqueues/team-vision/default",
+        "Cohort research",
+    ),
+    "/ui/cohorts": ("research", "Borrowed", "Lent", "/ui/queues/platform"),
+    "/ui/localqueues": ("team-speech/default", "/ui/queues/speech"),
+    "/ui/localqueues?namespace=team-vision": ("team-vision/default", "Show all"),
+    "/ui/localqueues/team-vision/default": (
+        "/ui/queues/vision",
+        "In ClusterQueue",
+        "of flavor h100",
+    ),
     "/ui/workloads": ("team-language/", "Running"),
     "/ui/workloads?state=Held": ("tts-aside-0",),
     "/ui/workloads/run-00001": ("Where it runs", "Its life", "block-00 / rack-00"),
@@ -77,6 +95,8 @@ async def test_a_page_needs_nothing_inline(pages: httpx2.AsyncClient, path: str)
     [
         ("/ui/nowhere", 404),
         ("/ui/queues/nowhere", 404),
+        ("/ui/localqueues/team-vision/nowhere", 404),
+        ("/ui/localqueues/nowhere/default", 404),
         ("/ui/workloads/nobody", 404),
         ("/ui/workloads/%00%2f..%2f", 404),
         ("/ui/workloads?cursor=!", 422),
@@ -161,13 +181,11 @@ async def test_a_gang_is_found_by_its_name(sample: Sample, pages: httpx2.AsyncCl
     assert answer.headers["location"] == "/ui/workloads/run-00001"
 
 
-async def test_those_that_wait_stand_in_the_order_of_their_turn(
-    sample: Sample, pages: httpx2.AsyncClient
-):
+async def test_pending_gangs_are_in_queue_order(sample: Sample, pages: httpx2.AsyncClient):
     waiting = await sample.store.waiting("vision")
     assert len(waiting) > 3
     text = (await pages.get("/ui/queues/vision")).text
-    line = text[text.index('id="waiting"') : text.index('id="running"')]
+    line = text[text.index('id="pending"') : text.index('id="admitted"')]
     places = [line.index(f">{entry.ref}<") for entry in waiting]
     assert places == sorted(places)
 
@@ -198,7 +216,12 @@ async def test_a_gang_that_is_forgotten_is_no_link(sample: Sample, pages: httpx2
         ("/api/v1/namespaces/team/workloads/gang/preempt", "/ui/workloads?q=team/gang"),
         ("/api/v1/clusterqueues/vision", "/ui/config/clusterqueues/vision"),
         ("/api/v1/clusterqueues/vision?dry_run=true", "/ui/config/clusterqueues/vision"),
+        ("/api/v1/clusterqueues/vision/stop", "/ui/config/clusterqueues/vision"),
         ("/api/v1/namespaces/team/localqueues/default", "/ui/config/localqueues/team/default"),
+        (
+            "/api/v1/namespaces/team/localqueues/default/resume",
+            "/ui/config/localqueues/team/default",
+        ),
         ("/ui/config/localqueues/team/default", "/ui/config/localqueues/team/default"),
         ("/api/v1/clusterqueues/%3Cb%3E", None),
         ("/api/v1/namespaces/team/clusterqueues/vision", None),
@@ -233,10 +256,10 @@ async def test_without_a_view_of_the_cluster_the_ledger_is_still_told(
 ):
     sample.cluster_reader.snapshot = None
     overview, nodes = await pages.get("/ui/"), await pages.get("/ui/nodes")
-    assert "Gangs waiting" in overview.text
-    assert "has not seen the cluster yet" in overview.text
+    assert "Gangs pending" in overview.text
+    assert "does not know the cluster yet" in overview.text
     assert "has not seen the cluster yet" in nodes.text
-    assert "use not known here" in (await pages.get("/ui/queues/vision")).text
+    assert "use not known yet" in (await pages.get("/ui/queues/vision")).text
     assert (await pages.get("/ui/nodes/data")).status_code == 503
 
 

@@ -145,6 +145,8 @@ def _add_history(routes: APIRouter, guard: Guard, store: ApiStore, history: Usag
         cluster_queue: OfClusterQueue = None,
     ) -> HistoryView:
         seen = await guard.visible(request, "get", "reports", store.namespaces)
+        if seen is not None and not seen:
+            return history_view(())
 
         def wanted(row: QueueHour) -> bool:
             return (

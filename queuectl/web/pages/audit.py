@@ -22,6 +22,8 @@ _WORKLOAD: Final = re.compile(rf"{API}/workloads/([^/]+)(?:/.*)?")
 _NAMED: Final = re.compile(rf"{API}/namespaces/([^/]+)/workloads/([^/]+)(?:/.*)?")
 _LOCAL: Final = re.compile(rf"{API}/namespaces/([^/]+)/([^/]+)/([^/]+)")
 
+_STOP: Final = re.compile(r"/(stop|resume)$")  # of a queue
+
 
 def routes(site: Site) -> list[Route]:
     """Offer the page."""
@@ -57,6 +59,7 @@ def page_of(path: str) -> str | None:
 
 def _object_page(path: str) -> str | None:
     """Of a configuration object, whether the API or its own page was asked to change it."""
+    path = _STOP.sub("", path)
     local = _LOCAL.fullmatch(path)
     part = f"{local[2]}/{local[1]}/{local[3]}" if local else path.removeprefix(f"{API}/")
     try:

@@ -1,8 +1,7 @@
-"""The first page: GPUs, who runs and who waits, the queues at a glance, and who had to leave last."""
+"""The overview: GPUs, gangs, why gangs are pending, the last 24 hours, the queues, and the latest evictions."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,22 +10,21 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.domain.cluster_map import ClusterMap
-from queuectl.domain.ledger import State
-from queuectl.domain.queries import IN_LINE
-from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
+from queuectl.domain.queue_counts import WaitingOrder
 from queuectl.domain.utilization import UseState
+from queuectl.web.counts import counts_of, pending_reasons
+from queuectl.web.history import usage_chart
 from queuectl.web.pages.evictions import eviction_rows
 from queuectl.web.pages.queues import quotas_now, rows
 from queuectl.web.site import Site
 
-_RUNS: Final = (State.STARTING, State.RUNNING)
 _LONGEST: Final = 8
 _LATEST: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A piece of a bar: GPUs of one kind, with the name of its colour and pattern."""
+    """A part of a bar: GPUs of one kind. ``style`` is its class in the style sheet."""
 
     name: str
     style: str
@@ -34,24 +32,16 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
-    """Gangs and the GPUs they ask for."""
-
-    gangs: int
-    gpus: int
-
-
-@dataclass(frozen=True, slots=True)
 class Sums:
     """All GPUs of the cluster.
 
     Attributes:
-        nodes: how many there are.
-        whole: nodes that take pods and are free altogether.
-        free: on nodes that take pods.
-        allocated: held by anybody, on any node.
-        fragmented: free ones that the next pod is expected not to be able to use.
-        parts: what becomes of every one; together they are all there are.
+        nodes: how many nodes there are.
+        whole: nodes in service without an allocated GPU.
+        free: on nodes in service.
+        allocated: on any node, also by pods that no queue manages.
+        fragmented: free GPUs that the next pod is not expected to be able to use.
+        parts: all GPUs by what they do; they add up to all GPUs of the cluster.
     """
 
     nodes: int
@@ -73,12 +63,12 @@ def sums_of(cluster_map: ClusterMap) -> Sums:
         use[gang.use.state if gang.use is not None else UseState.UNKNOWN] += gang.gpus
     others = everything - unused - sum(use.values())
     parts = (
-        Part("used", "active", use[UseState.ACTIVE] + use[UseState.LOW]),
+        Part("in use", "active", use[UseState.ACTIVE] + use[UseState.LOW]),
         Part("warming up", "warmup", use[UseState.WARMUP]),
         Part("not measured", "unknown", use[UseState.UNKNOWN] + max(0.0, others)),
         Part("idle or stuck", "idle", use[UseState.IDLE] + use[UseState.STUCK]),
         Part("free", "free", free),
-        Part("unused on nodes that take no pods", "out", unused - free),
+        Part("free on nodes out of service", "out", unused - free),
     )
     return Sums(
         len(cluster_map.occupancies),
@@ -90,14 +80,8 @@ def sums_of(cluster_map: ClusterMap) -> Sums:
     )
 
 
-def count(tallies: Iterable[QueueCounts], states: Iterable[State]) -> Count:
-    """Of workloads in these states."""
-    found = [tally for tally in tallies if tally.state in states]
-    return Count(sum(t.workloads for t in found), sum(t.gpus for t in found))
-
-
 def routes(site: Site) -> list[Route]:
-    """Offer the page."""
+    """The routes of the page."""
 
     async def overview(request: Request) -> Response:
         sight = await site.sight(request)
@@ -111,10 +95,9 @@ def routes(site: Site) -> list[Route]:
             "overview.html",
             sight,
             gpus=sums_of(cluster_map) if cluster_map is not None else None,
-            running=count(mine, _RUNS),
-            waiting=count(mine, IN_LINE),
-            held=count(mine, (State.HELD, State.BACKOFF, State.DEACTIVATED)),
-            oldest=min((t.oldest for t in mine if t.state in IN_LINE), default=None),
+            counts=counts_of(mine),
+            reasons=pending_reasons(mine),
+            chart=await usage_chart(site, request, sight),
             queues=rows(await quotas_now(site), mine, sight),
             longest=longest,
             evictions=await eviction_rows(site, request, sight, limit=_LATEST),

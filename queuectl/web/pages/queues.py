@@ -1,4 +1,4 @@
-"""ClusterQueues: all at a glance, and one in full: its quota, who waits in it in order, and who runs."""
+"""ClusterQueues: a list, and a page for each with its quota, history, reasons, pending gangs in queue order, and admitted gangs."""
 
 from __future__ import annotations
 
@@ -12,70 +12,58 @@ from starlette.routing import Route
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
-from queuectl.domain.ledger import State
-from queuectl.domain.queries import IN_LINE, WorkloadFilter
+from queuectl.domain.queries import DocumentKey, WorkloadFilter
 from queuectl.domain.queue_counts import QueueCounts
 from queuectl.domain.queues import ClusterQueue
 from queuectl.web.access_scope import AccessScope
+from queuectl.web.counts import ADMITTED, Counts, counts_of, pending_reasons
+from queuectl.web.history import usage_chart
+from queuectl.web.queue_buttons import queue_buttons
 from queuectl.web.quotas import QuotaBar, Quotas, quotas_of
 from queuectl.web.site import Site, whole
 
-PAGE: Final = 100  # waiting gangs shown at once
-RUNS: Final = frozenset({State.STARTING, State.RUNNING, State.EVICTING})
+PAGE: Final = 100  # gangs of a table
 _LAST: Final = 1_000_000  # to skip
-_ASIDE: Final = (State.HELD, State.BACKOFF, State.DEACTIVATED)
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRow:
-    """A ClusterQueue in a listing. ``bars``: of GPUs alone where it has any."""
+    """A ClusterQueue in a list. ``bars``: of GPUs alone where it has a quota of GPUs."""
 
     queue: ClusterQueue
     bars: tuple[QuotaBar, ...]
-    running: int
-    waiting: int
-    waiting_gpus: int
-    aside: int
-    oldest: float | None
+    counts: Counts
 
 
 def rows(quotas: Quotas, tallies: tuple[QueueCounts, ...], sight: AccessScope) -> list[QueueRow]:
-    """The ClusterQueues that may be seen, by name; their counts are of workloads that may be seen."""
+    """The ClusterQueues that the caller may see, by name; ``tallies`` are of gangs that the caller may see."""
     return [
         _row(quotas, queue, [t for t in tallies if t.cluster_queue == queue.name])
-        for queue in sorted(quotas.config.cluster_queues.values(), key=lambda q: q.name)
+        for queue in sorted(quotas.stated.cluster_queues.values(), key=lambda q: q.name)
         if sees(queue.name, quotas, sight)
     ]
 
 
 def sees(name: str, quotas: Quotas, sight: AccessScope) -> bool:
-    """Whether a ClusterQueue may be seen: all may, or a LocalQueue of a visible namespace leads to it."""
-    locals_of_it = (q for q in quotas.config.local_queues.values() if q.cluster_queue == name)
+    """Whether the caller may see a ClusterQueue: all of them, or one to which a LocalQueue of a visible namespace points."""
+    locals_of_it = (q for q in quotas.stated.local_queues.values() if q.cluster_queue == name)
     return sight.queues or any(sight.sees(local.namespace) for local in locals_of_it)
 
 
 def _row(quotas: Quotas, queue: ClusterQueue, tallies: list[QueueCounts]) -> QueueRow:
     weights = quotas.config.rules.accounting.gpus
     bars = quotas.of_queue(queue)
-    waits = [t for t in tallies if t.state in IN_LINE]
-    return QueueRow(
-        queue,
-        tuple(bar for bar in bars if weights.of(bar.resource)) or bars,
-        running=sum(t.workloads for t in tallies if t.state in RUNS),
-        waiting=sum(t.workloads for t in waits),
-        waiting_gpus=sum(t.gpus for t in waits),
-        aside=sum(t.workloads for t in tallies if t.state in _ASIDE),
-        oldest=min((t.oldest for t in waits), default=None),
-    )
+    gpus = tuple(bar for bar in bars if weights.of(bar.resource))
+    return QueueRow(queue, gpus or bars, counts_of(tallies))
 
 
 async def quotas_now(site: Site) -> Quotas:
-    """Quota as it is in force, and its use where this process knows it."""
+    """The quota in force, and its use if this process knows it."""
     return quotas_of(await site.config(), await site.picture(), site.cache)
 
 
 def routes(site: Site) -> list[Route]:
-    """Offer the pages."""
+    """The routes of the pages."""
 
     async def queues(request: Request) -> Response:
         sight = await site.sight(request)
@@ -96,9 +84,9 @@ def routes(site: Site) -> list[Route]:
 async def _queue(site: Site, request: Request) -> Response:
     name = request.path_params["name"]
     sight, quotas, tallies = await _seen(site, request, name)
-    queue = quotas.config.cluster_queues[name]
+    queue = quotas.stated.cluster_queues[name]
     mine = [t for t in sight.tallies(tallies) if t.cluster_queue == name]
-    page = await _running(site, request, name, sight)
+    key = DocumentKey("ClusterQueue", "", name)
     return site.page(
         request,
         "queue.html",
@@ -107,34 +95,37 @@ async def _queue(site: Site, request: Request) -> Response:
         bars=quotas.of_queue(queue),
         cohort=quotas.of_cohort(queue.cohort) if queue.cohort is not None else (),
         members=_members(quotas, queue, sight),
-        local_queues=_local_queues(mine),
+        local_queues=_local_queues(quotas, name, mine, sight),
+        reasons=pending_reasons(mine, queue=name),
+        chart=await usage_chart(site, request, sight, cluster_queue=name),
         configured=await site.guard.may(request, Right("get", "clusterqueues", "", name)),
-        **await _waiting(site, request, name, sight),
-        **page,
+        buttons=await queue_buttons(site.guard, request, key, queue.stop_policy),
+        **await pending_page(site, request, sight, name),
+        **await _admitted(site, request, name, sight),
     )
 
 
 async def _seen(
     site: Site, request: Request, name: str
 ) -> tuple[AccessScope, Quotas, tuple[QueueCounts, ...]]:
-    """What a page about a ClusterQueue starts from.
+    """The basis of a page about a ClusterQueue.
 
     Raises:
-        Problem: there is none, or who asks may not see it.
+        Problem: it does not exist, or the caller may not see it.
     """
     sight = await site.sight(request)
     tallies = await site.store.tallies()
     quotas = await quotas_now(site)
     if not sees(name, quotas, sight):
         await site.guard.require(request, Right("get", "clusterqueues", "", name))
-    if name not in quotas.config.cluster_queues:
-        raise Problem(ProblemType.NOT_FOUND, f"there is no ClusterQueue {name}")
+    if name not in quotas.stated.cluster_queues:
+        raise Problem(ProblemType.NOT_FOUND, f"ClusterQueue {name} does not exist")
     return sight, quotas, tallies
 
 
 def _members(quotas: Quotas, queue: ClusterQueue, sight: AccessScope) -> list[ClusterQueue]:
     """The other ClusterQueues of its cohort."""
-    others = quotas.config.cluster_queues.values()
+    others = quotas.stated.cluster_queues.values()
     return [
         other
         for other in sorted(others, key=lambda q: q.name)
@@ -145,48 +136,68 @@ def _members(quotas: Quotas, queue: ClusterQueue, sight: AccessScope) -> list[Cl
 
 @dataclass(frozen=True, slots=True)
 class LocalRow:
-    """A LocalQueue in a ClusterQueue's page."""
+    """A LocalQueue in the page of its ClusterQueue. ``exists``: it is configured; else only gangs name it."""
 
     namespace: str
     name: str
-    running: int
-    waiting: int
-    aside: int
+    exists: bool
+    counts: Counts
 
 
-def _local_queues(tallies: list[QueueCounts]) -> list[LocalRow]:
-    names = sorted({(t.namespace, t.queue) for t in tallies})
-
-    def count(key: tuple[str, str], states: frozenset[State] | tuple[State, ...]) -> int:
-        return sum(
-            t.workloads for t in tallies if (t.namespace, t.queue) == key and t.state in states
-        )
-
+def _local_queues(
+    quotas: Quotas, cluster_queue: str, tallies: list[QueueCounts], sight: AccessScope
+) -> list[LocalRow]:
+    """Its LocalQueues of visible namespaces, and those that its gangs name."""
+    configured = {
+        (local.namespace, local.name)
+        for local in quotas.stated.local_queues.values()
+        if local.cluster_queue == cluster_queue and sight.sees(local.namespace)
+    }
     return [
-        LocalRow(*key, count(key, RUNS), count(key, IN_LINE), count(key, _ASIDE)) for key in names
+        LocalRow(
+            *key,
+            key in configured,
+            counts_of(t for t in tallies if (t.namespace, t.queue) == key),
+        )
+        for key in sorted(configured | {(t.namespace, t.queue) for t in tallies})
     ]
 
 
-async def _waiting(site: Site, request: Request, name: str, sight: AccessScope) -> dict[str, Any]:
-    """A page of those that wait, with where they stand in line."""
+async def pending_page(
+    site: Site,
+    request: Request,
+    sight: AccessScope,
+    cluster_queue: str,
+    local: tuple[str, str] | None = None,
+) -> dict[str, Any]:
+    """A page of the pending gangs of a ClusterQueue, or of one of its LocalQueues, in queue order with their positions.
+
+    ``local``: namespace and name of the LocalQueue; its namespace is one that the caller may see.
+    """
     skip = min(whole(request, "skip"), _LAST)
-    found = await site.store.waiting(name, sight.namespaces, skip=skip, limit=PAGE + 1)
+    found = await site.store.waiting(
+        cluster_queue,
+        sight.namespaces if local is None else {local[0]},
+        queue=local[1] if local is not None else None,
+        skip=skip,
+        limit=PAGE + 1,
+    )
     return {
-        "waiting": await site.presenter.workloads(request, found[:PAGE]),
+        "pending": await site.presenter.workloads(request, found[:PAGE]),
         "skip": skip,
         "next_skip": skip + PAGE if len(found) > PAGE else None,
     }
 
 
-async def _running(site: Site, request: Request, name: str, sight: AccessScope) -> dict[str, Any]:
-    """A page of those that hold places, by name."""
+async def _admitted(site: Site, request: Request, name: str, sight: AccessScope) -> dict[str, Any]:
+    """A page of the gangs that hold quota, by name."""
     cursor = request.query_params.get("cursor")
-    wanted = WorkloadFilter(cluster_queue=name, states=RUNS, namespaces=sight.namespaces)
+    wanted = WorkloadFilter(cluster_queue=name, states=ADMITTED, namespaces=sight.namespaces)
     try:
         page = await site.store.list_workloads(wanted, cursor, PAGE)
     except BadInput as error:
         raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
     return {
-        "running": await site.presenter.workloads(request, page.entries),
+        "admitted": await site.presenter.workloads(request, page.entries),
         "next_cursor": page.cursor,
     }

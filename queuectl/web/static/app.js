@@ -170,9 +170,9 @@ function actions() {
   const form = dialog.querySelector("form");
   const go = form.querySelector("button.go");
   let asked = null;
-  const show = (name, on) => document.getElementById(name).classList.toggle("hidden", !on);
+  const show = (name, on) => document.getElementById(name)?.classList.toggle("hidden", !on);
   document.addEventListener("click", (event) => {
-    const button = event.target.closest("button[data-action]");
+    const button = event.target.closest("button[data-action], button[data-address]");
     if (!button) return;
     asked = { ...button.dataset, key: crypto.randomUUID?.() ?? String(Math.random()).slice(2) };
     form.reset();
@@ -197,7 +197,8 @@ function actions() {
     try {
       await ask("POST", address(asked), wish(asked, form), { "Idempotency-Key": asked.key });
       dialog.close();
-      document.body.dispatchEvent(new CustomEvent("asked")); // the page tells what becomes of it
+      // A command is followed by the page of its workload. A changed queue is shown at once.
+      document.body.dispatchEvent(new CustomEvent(asked.address ? "live" : "asked"));
     } catch (error) {
       say(form, error.message, true);
       go.disabled = false;
@@ -205,9 +206,13 @@ function actions() {
   });
 }
 
-const address = (asked) => `/api/v1/workloads/${encodeURIComponent(asked.uid)}/${asked.action}`;
+const address = (asked) => asked.address ?? `/api/v1/workloads/${encodeURIComponent(asked.uid)}/${asked.action}`;
 
 function wish(asked, form) {
+  if (asked.address) {
+    const reason = form.elements.reason.value.trim();
+    return { ...JSON.parse(asked.body), ...(reason && { reason }) };
+  }
   const body = {};
   const why = form.elements.why.value.trim();
   if (why) body.why = why;
@@ -228,7 +233,8 @@ async function preview(asked, open) {
   tell("Working out what it would cost …");
   while (open()) {
     try {
-      const told = await ask("POST", `${address(asked)}?dry_run=true`, {});
+      const told = await ask("POST", `${address(asked)}?dry_run=true`, asked.address ? JSON.parse(asked.body) : {});
+      if (told.drains) return tell(drained(told.drains));
       if (typeof told.lostGpuSeconds === "number") return tell(`${price(told.lostGpuSeconds / 3600)} of work would be lost.`);
       tell("What it would cost is not known yet; asking again …");
     } catch (error) {
@@ -239,6 +245,12 @@ async function preview(asked, open) {
 }
 
 const price = (hours) => (hours < 0.1 ? "Less than 0.1 GPU-hours" : `About ${hours.toFixed(1)} GPU-hours`);
+
+function drained({ gangs, gpus, lostGpuSeconds }) {
+  if (!gangs) return "No gang runs: none is evicted.";
+  const of = `${gangs} ${gangs === 1 ? "gang is" : "gangs are"} evicted, and ${gpus} GPUs are freed.`;
+  return `${of} ${price(lostGpuSeconds / 3600)} of work would be lost.`;
+}
 
 theme();
 way();

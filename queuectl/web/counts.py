@@ -1,0 +1,108 @@
+"""Counts of gangs for the overview and the pages of queues: by state, and of pending gangs by reason."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlencode
+
+from queuectl.domain.ledger import State
+from queuectl.domain.queries import IN_LINE
+from queuectl.domain.queue_counts import QueueCounts
+from queuectl.domain.reasons import MEANINGS, Code
+from queuectl.web.site import PREFIX
+
+ADMITTED: Final = frozenset({State.STARTING, State.RUNNING, State.EVICTING})
+"""States in which a gang holds quota and nodes."""
+_RESERVED: Final = frozenset({State.RESERVED})
+_PENDING: Final = frozenset(IN_LINE)
+_INACTIVE: Final = frozenset({State.HELD, State.BACKOFF, State.DEACTIVATED})
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Gangs, and the GPUs that they request."""
+
+    gangs: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The gangs of some queues that are not finished.
+
+    Attributes:
+        admitted: hold quota and nodes.
+        pending: are queued, those with a reservation included.
+        reserved: are queued and have a reservation.
+        inactive: are on hold, in back-off or deactivated.
+        oldest: unix seconds at which the first pending gang was queued; None = no gang is pending.
+    """
+
+    admitted: Count
+    pending: Count
+    reserved: Count
+    inactive: Count
+    oldest: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingReason:
+    """The pending gangs that have one reason.
+
+    Attributes:
+        meaning: one sentence; empty for a code that has none.
+        address: of the list of these gangs.
+    """
+
+    code: Code
+    meaning: str
+    gangs: int
+    gpus: int
+    address: str
+
+
+def counts_of(tallies: Iterable[QueueCounts]) -> Counts:
+    """The sums of these counts."""
+    found = list(tallies)
+    return Counts(
+        admitted=count(found, ADMITTED),
+        pending=count(found, _PENDING),
+        reserved=count(found, _RESERVED),
+        inactive=count(found, _INACTIVE),
+        oldest=min((t.oldest for t in found if t.state in _PENDING), default=None),
+    )
+
+
+def count(tallies: Iterable[QueueCounts], states: frozenset[State]) -> Count:
+    """The gangs in these states."""
+    found = [tally for tally in tallies if tally.state in states]
+    return Count(sum(t.workloads for t in found), sum(t.gpus for t in found))
+
+
+def pending_reasons(tallies: Iterable[QueueCounts], **of: str) -> list[PendingReason]:
+    """The pending gangs by reason, the most frequent reason first.
+
+    Args:
+        tallies: counts of the gangs.
+        of: further filters of the list of workloads that shows the same gangs.
+    """
+    groups: dict[Code, list[QueueCounts]] = {}
+    for tally in tallies:
+        if tally.state in _PENDING:
+            groups.setdefault(tally.code, []).append(tally)
+    found = [_reason(code, group, of) for code, group in groups.items()]
+    return sorted(found, key=lambda reason: (-reason.gangs, reason.code))
+
+
+def _reason(code: Code, group: list[QueueCounts], of: dict[str, str]) -> PendingReason:
+    states = {tally.state for tally in group}
+    query = {**of, "reason": code.value, **({"state": states.pop()} if len(states) == 1 else {})}
+    return PendingReason(
+        code,
+        MEANINGS.get(code, ""),
+        sum(tally.workloads for tally in group),
+        sum(tally.gpus for tally in group),
+        f"{PREFIX}/workloads?{urlencode(query)}",
+    )

@@ -1,0 +1,25 @@
+"""Cohorts as a tree: every cohort with its child cohorts and ClusterQueues, their quota, its use, and fair shares."""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queuectl.web.cohort_tree import cohort_trees
+from queuectl.web.pages.queues import quotas_now, sees
+from queuectl.web.site import Site
+
+
+def routes(site: Site) -> list[Route]:
+    """The route of the page."""
+
+    async def cohorts(request: Request) -> Response:
+        sight = await site.sight(request)
+        quotas = await quotas_now(site)
+        trees, alone = cohort_trees(quotas, lambda name: sees(name, quotas, sight))
+        return site.page(
+            request, "cohorts.html", sight, trees=trees, alone=alone, known=quotas.use is not None
+        )
+
+    return [Route("/cohorts", cohorts)]

@@ -1,0 +1,89 @@
+"""LocalQueues: a list by namespace, and a page for each with its ClusterQueue, its use and its pending gangs in queue order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.identity import Right
+from queuectl.domain.queries import DocumentKey
+from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, LocalQueue
+from queuectl.web.counts import Counts, counts_of, pending_reasons
+from queuectl.web.history import usage_chart
+from queuectl.web.pages.queues import pending_page
+from queuectl.web.queue_buttons import queue_buttons
+from queuectl.web.quotas import held_by
+from queuectl.web.site import Site, text
+
+
+@dataclass(frozen=True, slots=True)
+class LocalQueueRow:
+    """A LocalQueue in the list. ``target``: its ClusterQueue; None where that does not exist."""
+
+    queue: LocalQueue
+    target: ClusterQueue | None
+    counts: Counts
+
+
+def routes(site: Site) -> list[Route]:
+    """The routes of the pages."""
+
+    async def listed(request: Request) -> Response:
+        return await _list(site, request)
+
+    async def one(request: Request) -> Response:
+        return await _one(site, request)
+
+    return [
+        Route("/localqueues", listed),
+        Route("/localqueues/{namespace}/{name}", one),
+    ]
+
+
+async def _list(site: Site, request: Request) -> Response:
+    sight = await site.sight(request)
+    config = await site.config()
+    tallies = sight.tallies(await site.store.tallies())
+    wanted = text(request, "namespace")
+    found = [
+        LocalQueueRow(
+            queue,
+            config.cluster_queues.get(queue.cluster_queue),
+            counts_of(t for t in tallies if (t.namespace, t.queue) == key),
+        )
+        for key, queue in sorted(config.local_queues.items())
+        if sight.sees(queue.namespace) and wanted in ("", queue.namespace)
+    ]
+    return site.page(request, "local_queues.html", sight, queues=found, namespace=wanted)
+
+
+async def _one(site: Site, request: Request) -> Response:
+    namespace, name = request.path_params["namespace"], request.path_params["name"]
+    sight = await site.sight(request)
+    config = await site.config()
+    queue = config.local_queues.get((namespace, name))
+    if queue is None or not sight.sees(namespace):
+        raise Problem(ProblemType.NOT_FOUND, f"LocalQueue {namespace}/{name} does not exist")
+    snapshot = await site.picture()
+    tallies = await site.store.tallies()
+    mine = [t for t in tallies if (t.namespace, t.queue) == (namespace, name)]
+    key = DocumentKey("LocalQueue", namespace, name)
+    return site.page(
+        request,
+        "local_queue.html",
+        sight,
+        queue=queue,
+        target=config.cluster_queues.get(queue.cluster_queue),
+        weight=queue.weight / WEIGHT_UNIT,
+        counts=counts_of(mine),
+        held=held_by(snapshot, site.cache, namespace, name) if snapshot is not None else None,
+        reasons=pending_reasons(mine, namespace=namespace, queue=queue.cluster_queue),
+        chart=await usage_chart(site, request, sight, queue=f"{namespace}/{name}"),
+        configured=await site.guard.may(request, Right("get", "localqueues", namespace, name)),
+        buttons=await queue_buttons(site.guard, request, key, queue.stop_policy),
+        **await pending_page(site, request, sight, queue.cluster_queue, (namespace, name)),
+    )
