@@ -80,7 +80,7 @@ corpus: setup ## plan the recorded snapshots and compare with the recorded plans
 dashboards: setup ## write deploy/grafana/*.json from deploy/grafana/dashboards
 	$(RUN)/python -m deploy.grafana.dashboards
 
-pictures: controlplane ## draw docs/images/dashboard-*.png from a real Prometheus; ten minutes
+pictures: controlplane ## render docs/images/dashboard-*.png with Grafana's components from a real Prometheus; ten minutes
 	$(RUN)/python -m tests.system.pictures
 
 docs: setup ## build the documentation site in build/site

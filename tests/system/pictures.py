@@ -1,29 +1,25 @@
-"""Draws every dashboard for the documentation: ``python -m tests.system.pictures [FOLDER]``, about ten minutes.
+"""Renders the dashboards for the documentation: ``python -m tests.system.pictures [--answers FILE] [FOLDER]``, about ten minutes.
 
-Three teams live on 512 played GPUs for some minutes: gangs of all sizes come and go, borrow, are preempted, idle, hang, and
-cannot be measured for a while. What a real Prometheus then answers to the panels' queries is drawn (deploy/grafana/preview.py).
+Three teams run gangs on 512 simulated GPUs for some minutes: gangs of all sizes start, borrow, are preempted, are idle, hang, and
+cannot be measured for a while. A real Prometheus answers the queries of the panels, and Grafana's own components render the
+results (tests/grafana). With ``--answers`` the results are kept in a file; if the file exists, it is rendered without a new run.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-import httpx2
-from matplotlib.figure import Figure
 from PIL import Image
 
-from deploy.grafana.preview import draw
-from deploy.grafana.series import Series
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.scenario import hurried
@@ -34,15 +30,16 @@ from queuectl.localcluster.layout import free_ports
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from queuectl.objects.keys import MAX_EXECUTION, PREFIX
+from tests.grafana.answers import Answers
+from tests.grafana.render import rendered
 from tests.system.house import BLOCK, RACK, House, house
 
 ROOT: Final = Path(__file__).parents[2]
 NODES: Final = NodeSpec(blocks=2, racks_per_block=4, hosts_per_rack=8)
 SCRAPE: Final = 1.0
 MINUTES: Final = 6.0
-CHOSEN: Final = {"$cluster_queue": ".*", "$resource": GPU, "$__rate_interval": "20s"}
 QUOTAS: Final = {"language": 224, "vision": 144, "speech": 80}
-LENT: Final = 64  # the quota of a queue of another cohort, which nobody uses
+LENT: Final = 64  # the quota of a queue of another cohort, which has no gangs
 SETTINGS: Final = {
     "QUEUECTL_UTILIZATION__LOOK_SECONDS": "2",
     "QUEUECTL_UTILIZATION__SCRAPE_SECONDS": str(SCRAPE),
@@ -58,51 +55,9 @@ PROFILES: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Answers:
-    """Of a Prometheus, over the time from ``since`` to ``until`` (unix seconds), a point every ``step`` seconds."""
-
-    prometheus: Prometheus
-    since: float
-    until: float
-    step: float = 2.0
-
-    def now(self, expr: str) -> list[Series]:
-        """At the end."""
-        found = self._ask("query", expr, time=self.until)
-        return [Series(one["metric"], _points([one["value"]])) for one in found]
-
-    def over_time(self, expr: str) -> list[Series]:
-        """All the time."""
-        found = self._ask("query_range", expr, start=self.since, end=self.until, step=self.step)
-        return [Series(one["metric"], _points(one["values"])) for one in found]
-
-    def _ask(self, path: str, expr: str, **when: float) -> list[dict[str, Any]]:
-        for variable, chosen in CHOSEN.items():
-            expr = expr.replace(variable, chosen)
-        answer = httpx2.get(
-            f"{self.prometheus.url}/api/v1/{path}",
-            params={"query": expr, **when},
-            trust_env=False,
-            timeout=30.0,
-        ).json()
-        if answer["status"] != "success":
-            raise RuntimeError(f"{expr}: {answer['error']}")
-        return [
-            one
-            for one in answer["data"]["result"]
-            if any(v == v for _, v in _points(one.get("values") or [one["value"]]))
-        ]
-
-
-def _points(found: list[list[Any]]) -> list[tuple[float, float]]:
-    """Without those that are no number."""
-    return [(float(t), float(v)) for t, v in found if v != "NaN"]
-
-
 @contextmanager
 def stage() -> Iterator[tuple[House, Prometheus, Exporters]]:
-    """A control plane whose GPUs are measured, and one Prometheus that scrapes them and queuectl."""
+    """A control plane with GPU exporters, and one Prometheus that scrapes them and queuectl."""
     (port,) = free_ports(1)
     with Exporters() as exporters:
         scrapes = [
@@ -125,7 +80,7 @@ def stage() -> Iterator[tuple[House, Prometheus, Exporters]]:
 
 
 def configuration() -> Iterator[Document]:
-    """Three teams in a cohort of the company's, which borrows from another."""
+    """Three teams in one cohort, which borrows from another cohort of the same root."""
     yield m.topology("gpus", BLOCK, RACK)
     yield m.flavor("h100", topology="gpus")
     yield m.priority_class("batch", 10)
@@ -163,7 +118,7 @@ def configuration() -> Iterator[Document]:
 
 
 def live(built: House, exporters: Exporters, random: Random, until: float) -> None:
-    """Gangs come at random; in the middle an exporter dies and comes back."""
+    """Gangs are submitted at random. In the middle of the run the exporter of one node fails for a minute."""
     began = time.time()
     number, dead = 0, "b0-r1-h3"
     while time.time() < until:
@@ -188,7 +143,7 @@ def _gang(random: Random, number: int) -> tuple[str, Document]:
     }
     if random.random() < 0.08:
         played[FAIL_SECONDS] = "9"
-    cores = random.choice([32, 64, 96])  # of a node's 96: some leave GPUs that nobody can use
+    cores = random.choice([32, 64, 96])  # of a node's 96: some gangs leave GPUs without cores
     shape = Pods(pods, gpus, str(cores), preferred=level, annotations=played)
     document = m.job(
         f"gang-{number}",
@@ -203,26 +158,39 @@ def _gang(random: Random, number: int) -> tuple[str, Document]:
     return f"/apis/batch/v1/namespaces/{team}/jobs", document
 
 
-def save(figure: Figure, target: Path) -> None:
-    """With few colours, so that the repository stays small."""
-    drawn = BytesIO()
-    figure.savefig(drawn, dpi=80)
-    Image.open(drawn).convert("RGB").quantize(128).save(target, optimize=True)
-
-
-def main(folder: Path) -> None:
+def answers() -> dict[str, Any]:
+    """Runs the gangs, and asks for the results of all queries."""
     with stage() as (built, prometheus, exporters):
         built.cluster.client.apply(*m.namespaces(QUOTAS))
         built.rest.apply(configuration())
         since = time.time()
         live(built, exporters, Random(7), since + 60 * MINUTES)
-        answers = Answers(prometheus, since, time.time())
-        for path in sorted((ROOT / "deploy" / "grafana").glob("*.json")):
-            model = json.loads(path.read_text())
-            target = folder / f"{path.stem.replace('queuectl-', 'dashboard-')}.png"
-            save(draw(model, answers), target)
-            print(f"{target.name}: {target.stat().st_size // 1024} kB", flush=True)
+        asked = Answers(prometheus.url, since, time.time())
+        paths = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
+        return asked.document([json.loads(path.read_text()) for path in paths])
+
+
+def save(screenshot: bytes, target: Path) -> None:
+    """With 128 colors, so that the repository stays small."""
+    Image.open(BytesIO(screenshot)).convert("RGB").quantize(128).save(target, optimize=True)
+
+
+def main(folder: Path, kept: Path | None) -> None:
+    if kept is not None and kept.exists():
+        document = json.loads(kept.read_text())
+    else:
+        document = answers()
+        if kept is not None:
+            kept.write_text(json.dumps(document))
+    for uid, screenshot in rendered(document):
+        target = folder / f"{uid.replace('queuectl-', 'dashboard-')}.png"
+        save(screenshot, target)
+        print(f"{target.name}: {target.stat().st_size // 1024} kB", flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--answers", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", default=ROOT / "docs" / "images")
+    arguments = parser.parse_args()
+    main(arguments.folder, arguments.answers)

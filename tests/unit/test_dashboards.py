@@ -1,4 +1,4 @@
-"""The dashboards that are committed are those that the code draws, over metrics that exist."""
+"""The committed dashboards are those that the code makes, and use metrics that exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from deploy.grafana.dashboards.__main__ import BOARDS, rendered
-from deploy.grafana.dashboards.board import WIDTH, Board
+from deploy.grafana.dashboards.board import WIDTH, Board, Unit
 from tests.support.metricnames import ROOT, faults
 
 ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
@@ -42,12 +42,44 @@ def test_every_query_uses_metrics_and_labels_that_exist(board: Board) -> None:
 
 
 @each
-def test_every_panel_says_what_to_make_of_it_and_fits_the_grid(board: Board) -> None:
+def test_each_panel_has_a_title_and_a_description_and_fits_the_grid(board: Board) -> None:
     for panel in board.panels:
         assert panel.title
         assert panel.text.endswith("."), panel.title
     for title, panels in board.rows:
         assert sum(panel.width for panel in panels) % WIDTH == 0, title
+
+
+@each
+def test_each_panel_has_a_unit(board: Board) -> None:
+    for panel in board.panels:
+        if panel.unit is Unit.RESOURCE:
+            row = next(title for title, panels in board.rows if panel in panels)
+            assert "$resource" in panel.title + row, panel.title
+
+
+@each
+def test_each_series_has_a_legend(board: Board) -> None:
+    for panel in board.panels:
+        legends = [query.legend for query in panel.queries]
+        assert all(legends), panel.title
+        assert len(set(legends)) == len(legends), panel.title
+
+
+@each
+def test_a_panel_without_data_states_why(board: Board) -> None:
+    model = json.loads(rendered(board))
+    for panel in model["panels"]:
+        assert panel["type"] == "row" or panel["fieldConfig"]["defaults"]["noValue"]
+
+
+@each
+def test_the_columns_of_a_table_are_labels_or_legends(board: Board) -> None:
+    for panel in board.panels:
+        known = {query.legend for query in panel.queries} | {"instance", "version"}
+        for query in panel.queries:
+            known |= set(re.findall(r"\w+", "".join(re.findall(r"by \(([^)]*)\)", query.expr))))
+        assert set(panel.columns) <= known
 
 
 @each

@@ -1,17 +1,17 @@
-"""What every dashboard is made of: rows of panels, each with queries against one Prometheus that the reader chooses."""
+"""Dashboard, row, panel, query and variable, and their conversion to Grafana's model. The reader chooses the Prometheus."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, StrEnum
+from string import ascii_uppercase
 from typing import Final
 
 from grafana_foundation_sdk.builders import (
     bargauge,
     common,
     dashboard,
-    heatmap,
     stat,
     table,
     timeseries,
@@ -31,6 +31,7 @@ from grafana_foundation_sdk.models.dashboard import Dashboard as Model
 from grafana_foundation_sdk.models.dashboard import (
     DashboardLinkType,
     DataSourceRef,
+    DataTransformerConfig,
     VariableOption,
     VariableRefresh,
     VariableSort,
@@ -43,14 +44,32 @@ WIDTH: Final = 24  # columns of Grafana's grid
 
 
 class Look(Enum):
-    """How a panel shows its series."""
+    """The visualization of a panel."""
 
     LINES = "lines"
     STACK = "stack"
     NUMBER = "number"
     BARS = "bars"
     TABLE = "table"
-    HEAT = "heat"
+
+
+class Unit(StrEnum):
+    """Grafana's identifiers of units. ``RESOURCE``: the unit of ``$resource``, which the title of the panel names."""
+
+    SECONDS = "s"
+    BYTES = "bytes"
+    CORES = "suffix:cores"
+    SHARE = "percentunit"
+    GANGS = "suffix:gangs"
+    GPUS = "suffix:GPUs"
+    GPU_HOURS = "suffix:GPU-hours"
+    GPU_SECONDS = "suffix:GPU-seconds"
+    NODES = "suffix:nodes"
+    PODS = "suffix:pods"
+    PLANS = "suffix:plans"
+    PER_SECOND = "ops"
+    COUNT = "none"
+    RESOURCE = "short"
 
 
 @dataclass(frozen=True)
@@ -58,25 +77,34 @@ class Query:
     """One expression and the legend of its series. ``$__rate_interval`` is Grafana's."""
 
     expr: str
-    legend: str = ""
+    legend: str
 
 
 @dataclass(frozen=True)
 class Panel:
-    """``unit`` is Grafana's name of it; ``text`` says what the reader should make of the panel."""
+    """One panel.
+
+    Attributes:
+        title: what is shown, with its unit or aggregation.
+        text: how to read the panel.
+        empty: the text in place of the graph while no query has a result.
+        columns: of a table: header by label, or by legend of a query, in order. Other columns are hidden.
+    """
 
     title: str
     text: str
     queries: Sequence[Query]
-    unit: str = "short"
+    unit: Unit
     look: Look = Look.LINES
     width: int = 8
     height: int = 8
+    empty: str = "No data. Check that Prometheus scrapes queuectl, and that a replica leads."
+    columns: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Variable:
-    """A choice above the dashboard: label values of a metric; several at once unless it starts with ``one`` of them."""
+    """A selection above the dashboard: label values of a metric. Several at once, unless ``one`` names the first choice."""
 
     name: str
     label: str
@@ -86,7 +114,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Board:
-    """One dashboard. ``uid`` stays for ever: links point to it."""
+    """One dashboard. ``uid`` never changes: links contain it."""
 
     uid: str
     title: str
@@ -96,11 +124,11 @@ class Board:
 
     @property
     def panels(self) -> list[Panel]:
-        """All of them, in reading order."""
+        """The panels of all rows, in order."""
         return [panel for _, panels in self.rows for panel in panels]
 
     def build(self) -> Model:
-        """As Grafana's own model."""
+        """The dashboard as Grafana's model."""
         made = (
             dashboard.Dashboard(self.title)
             .uid(self.uid)
@@ -148,21 +176,41 @@ def _variable(variable: Variable) -> dashboard.QueryVariable:
 def _panel(panel: Panel) -> Builder[PanelModel]:
     match panel.look:
         case Look.NUMBER:
-            made: timeseries.Panel | stat.Panel | bargauge.Panel | table.Panel | heatmap.Panel = (
-                stat.Panel()
-            )
+            made: timeseries.Panel | stat.Panel | bargauge.Panel | table.Panel = stat.Panel()
         case Look.BARS:
-            made = bargauge.Panel().orientation(VizOrientation.HORIZONTAL)
+            made = bargauge.Panel().orientation(VizOrientation.HORIZONTAL).min(0)
         case Look.TABLE:
-            made = table.Panel()
-        case Look.HEAT:
-            made = heatmap.Panel().calculate(False)
+            made = _columns(panel)
         case _:
             made = _lines(stacked=panel.look is Look.STACK)
     made = made.title(panel.title).description(panel.text).datasource(SOURCE).unit(panel.unit)
-    made = made.span(panel.width).height(panel.height)
-    for query in panel.queries:
-        made = made.with_target(_target(query, panel.look))
+    made = made.span(panel.width).height(panel.height).no_value(panel.empty)
+    for letter, query in zip(ascii_uppercase, panel.queries, strict=False):
+        made = made.with_target(_target(query, panel.look).ref_id(letter))
+    return made
+
+
+def _columns(panel: Panel) -> table.Panel:
+    """A table with one row for each set of labels, and one column for each query."""
+    values = {
+        query.legend: f"Value #{letter}" if len(panel.queries) > 1 else "Value"
+        for letter, query in zip(ascii_uppercase, panel.queries, strict=False)
+    }
+    names = {values.get(name, name): header for name, header in panel.columns.items()}
+    steps: tuple[tuple[str, object], ...] = (
+        ("merge", {}),
+        ("filterFieldsByName", {"include": {"names": list(names)}}),
+        (
+            "organize",
+            {
+                "indexByName": {name: number for number, name in enumerate(names)},
+                "renameByName": names,
+            },
+        ),
+    )
+    made = table.Panel()
+    for kind, options in steps:
+        made = made.with_transformation(DataTransformerConfig(id_val=kind, options=options))
     return made
 
 
@@ -194,6 +242,4 @@ def _target(query: Query, look: Look) -> Dataquery:
             target = target.instant()
         case _:
             target = target.range()
-    if look is Look.TABLE:
-        target = target.format(PromQueryFormat.TABLE)
-    return target.format(PromQueryFormat.HEATMAP) if look is Look.HEAT else target
+    return target.format(PromQueryFormat.TABLE) if look is Look.TABLE else target

@@ -1,80 +1,83 @@
-"""The cluster at a glance: how much is given away, how long people wait, and whether anything is wrong."""
+"""The cluster at a glance: allocation, pending gangs, waiting times, and whether one replica leads."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from deploy.grafana.dashboards.board import Board, Look, Panel, Query, Variable
+from deploy.grafana.dashboards.board import Board, Look, Panel, Query, Unit, Variable
 
 GPU: Final = 'resource="$resource"'
 USED: Final = f"sum(queuectl_cluster_queue_resource_usage{{{GPU}}})"
 OFFERED: Final = f"sum(queuectl_nodes_allocatable{{{GPU}}})"
+PENDING: Final = f"(sum(queuectl_cluster_queue_resource_pending{{{GPU}}}) or vector(0))"
+RECENT: Final = "Of gangs that were admitted in the last 30 minutes."
+NO_START: Final = "No gang has started in the last 30 minutes."
 
 OVERVIEW: Final = Board(
     uid="queuectl-overview",
     title="queuectl / Cluster overview",
-    text="How much of the cluster is given away and used, who waits, and for how long.",
+    text="Allocation of the cluster, pending gangs with their reasons, and waiting times.",
     variables=(Variable("resource", "Resource", "queuectl_nodes_allocatable", one="nvidia.com/gpu"),),
     rows=(
         (
             "Now",
             (
-                Panel("Allocated", "Of what usable nodes have, the part that gangs hold.",
-                      [Query(f"{USED} / {OFFERED}")], "percentunit", Look.NUMBER, 4, 4),
-                Panel("Free", "What usable nodes have and no gang holds.", [Query(f"{OFFERED} - {USED}")],
-                      "short", Look.NUMBER, 4, 4),
-                Panel("Asked for", "What gangs that queue ask for, all together.",
-                      [Query(f"sum(queuectl_cluster_queue_resource_pending{{{GPU}}})")], "short", Look.NUMBER, 4, 4),
-                Panel("Running gangs", "Starting or running.", [Query("sum(queuectl_admitted_active_workloads)")],
-                      "short", Look.NUMBER, 4, 4),
-                Panel("Waiting gangs", "Everything that is not started: in line, refused, held, in back-off.",
-                      [Query("sum(queuectl_pending_workloads)")], "short", Look.NUMBER, 4, 4),
-                Panel("Leaders", "Exactly 1, or nobody (or everybody) decides.", [Query("sum(queuectl_leader)")],
-                      "short", Look.NUMBER, 4, 4),
+                Panel("Allocated $resource", "The part of the allocatable amount that gangs hold. Nodes that are not ready or cordoned do not count.",
+                      [Query(f"{USED} / {OFFERED}", "allocated")], Unit.SHARE, Look.NUMBER, 4, 4),
+                Panel("Free $resource", "Allocatable amount of ready nodes that no gang holds. Unmanaged pods can hold a part of it.",
+                      [Query(f"{OFFERED} - {USED}", "free")], Unit.RESOURCE, Look.NUMBER, 4, 4),
+                Panel("Requested $resource", "Requests of all pending gangs.", [Query(PENDING, "requested")], Unit.RESOURCE, Look.NUMBER, 4, 4),
+                Panel("Running gangs", "Gangs that are starting or running.", [Query("sum(queuectl_admitted_active_workloads)", "running")],
+                      Unit.GANGS, Look.NUMBER, 4, 4),
+                Panel("Pending gangs", "Gangs that have not started, with held gangs and gangs in back-off.",
+                      [Query("sum(queuectl_pending_workloads)", "pending")], Unit.GANGS, Look.NUMBER, 4, 4),
+                Panel("Leaders (must be 1)", "0: no replica plans. See the alert QueuectlNoLeader.", [Query("sum(queuectl_leader)", "leaders")],
+                      Unit.COUNT, Look.NUMBER, 4, 4),
             ),
         ),
         (
             "Allocation",
             (
-                Panel("Held, kept, free", "Kept: what leases hold for gangs whose victims still leave.",
-                      [Query(USED, "held"),
-                       Query(f"sum(queuectl_cluster_queue_resource_reservation{{{GPU}}}) - {USED}", "kept by leases"),
-                       Query(f"{OFFERED} - sum(queuectl_cluster_queue_resource_reservation{{{GPU}}})", "free")],
-                      look=Look.STACK, width=12),
-                Panel("By ClusterQueue", "What the gangs of each hold.",
+                Panel("Allocated, reserved and free $resource", "Reserved: capacity that CapacityLeases keep for gangs whose victims have not stopped yet.",
+                      [Query(USED, "allocated"),
+                       Query(f"sum(queuectl_cluster_queue_resource_reservation{{{GPU}}}) - {USED}", "reserved"),
+                       Query(f"clamp_min({OFFERED} - sum(queuectl_cluster_queue_resource_reservation{{{GPU}}}), 0)", "free")],
+                      Unit.RESOURCE, Look.STACK, 12),
+                Panel("Allocated $resource by ClusterQueue", "The amount that the gangs of each ClusterQueue hold.",
                       [Query(f"sum by (cluster_queue) (queuectl_cluster_queue_resource_usage{{{GPU}}})", "{{cluster_queue}}")],
-                      look=Look.STACK, width=12),
-                Panel("Nodes", "Nodes that take pods, and those that do not.",
-                      [Query("queuectl_nodes", "{{status}}")], look=Look.STACK, width=8),
-                Panel("Free against asked for", "Much of both at once: quota, shape or topology keep them apart; look at the reasons.",
-                      [Query(f"{OFFERED} - {USED}", "free"),
-                       Query(f"sum(queuectl_cluster_queue_resource_pending{{{GPU}}})", "asked for")], width=8),
-                Panel("Why gangs wait", "Waiting gangs by the reason they were last told.",
-                      [Query("sum by (reason) (queuectl_pending_workloads)", "{{reason}}")], look=Look.STACK, width=8),
-                Panel("Fragmentation", "Free GPUs, those of them that the next pod is expected not to be able to use, and those that no pod fits.",
+                      Unit.RESOURCE, Look.STACK, 12),
+                Panel("Nodes by status", "Only ready nodes take new pods.", [Query("queuectl_nodes", "{{status}}")], Unit.NODES, Look.STACK),
+                Panel("Free and requested $resource", "If both are large, quota, shape or topology prevents the use. Read the reasons of the pending gangs.",
+                      [Query(f"{OFFERED} - {USED}", "free"), Query(PENDING, "requested")], Unit.RESOURCE),
+                Panel("Pending gangs by reason", "The current reason of each gang.",
+                      [Query("sum by (reason) (queuectl_pending_workloads)", "{{reason}}")], Unit.GANGS, Look.STACK),
+                Panel("Fragmentation (GPUs)", "fragmented: free GPUs that the next pod is expected to be unable to use. stranded: free GPUs on nodes"
+                      " that fit no pod of any pending or running gang.",
                       [Query("sum(queuectl_fleet_free_gpus)", "free"),
                        Query("sum(queuectl_fleet_fragmented_gpus)", "fragmented"),
-                       Query("sum(queuectl_fleet_stranded_gpus)", "stranded")], width=12),
-                Panel("Spread", "Domains that gangs were started in, over the fewest that could hold them on empty nodes. 1 is best.",
+                       Query("sum(queuectl_fleet_stranded_gpus)", "stranded")], Unit.GPUS, width=12),
+                Panel("Spread (domains used / fewest possible)", "1 is best. Domains that started gangs use, over the fewest that hold them on empty nodes.",
                       [Query("sum by (level) (increase(queuectl_admitted_domains_total[1h]))"
-                             " / (sum by (level) (increase(queuectl_admitted_domains_least_total[1h])) > 0)", "{{level}}")], width=12),
+                             " / (sum by (level) (increase(queuectl_admitted_domains_least_total[1h])) > 0)", "{{level}}")],
+                      Unit.COUNT, width=12, empty="No gang has started in the last hour."),
             ),
         ),
         (
-            "Waits and flow",
+            "Waiting times and throughput",
             (
-                Panel("Wait for admission", "Submission to first admission, of gangs admitted lately.",
-                      [Query("histogram_quantile(0.5, sum by (le) (rate(queuectl_admission_wait_time_seconds_bucket[30m])))", "half within"),
-                       Query("histogram_quantile(0.95, sum by (le) (rate(queuectl_admission_wait_time_seconds_bucket[30m])))", "95 % within")],
-                      "s"),
-                Panel("Admission to ready", "Images, volumes and start-up: not queueing.",
-                      [Query("histogram_quantile(0.5, sum by (le) (rate(queuectl_admitted_until_ready_wait_time_seconds_bucket[30m])))", "half within"),
-                       Query("histogram_quantile(0.95, sum by (le) (rate(queuectl_admitted_until_ready_wait_time_seconds_bucket[30m])))", "95 % within")],
-                      "s"),
-                Panel("Flow", "Gangs a minute.",
+                Panel("Admission wait time (p50, p95)", f"Time from submission to first admission. {RECENT}",
+                      [Query("histogram_quantile(0.5, sum by (le) (rate(queuectl_admission_wait_time_seconds_bucket[30m])))", "p50"),
+                       Query("histogram_quantile(0.95, sum by (le) (rate(queuectl_admission_wait_time_seconds_bucket[30m])))", "p95")],
+                      Unit.SECONDS, empty=NO_START),
+                Panel("Admission until ready (p50, p95)", f"Image pulls, volumes and container starts: no queueing. {RECENT}",
+                      [Query("histogram_quantile(0.5, sum by (le) (rate(queuectl_admitted_until_ready_wait_time_seconds_bucket[30m])))", "p50"),
+                       Query("histogram_quantile(0.95, sum by (le) (rate(queuectl_admitted_until_ready_wait_time_seconds_bucket[30m])))", "p95")],
+                      Unit.SECONDS, empty=NO_START),
+                Panel("Gangs per minute", "Admitted, finished and evicted gangs.",
                       [Query("60 * sum(rate(queuectl_admitted_workloads_total[$__rate_interval]))", "admitted"),
                        Query("60 * sum(rate(queuectl_finished_workloads_total[$__rate_interval]))", "finished"),
-                       Query("60 * sum(rate(queuectl_evicted_workloads_total[$__rate_interval]))", "evicted")], "short"),
+                       Query("60 * sum(rate(queuectl_evicted_workloads_total[$__rate_interval]))", "evicted")], Unit.GANGS,
+                      empty="No gang has started since the controller took the lead."),
             ),
         ),
     ),

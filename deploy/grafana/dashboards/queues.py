@@ -1,94 +1,104 @@
-"""One queue or cohort: its quota, what it borrows and lends, its share, and who waits in it and why."""
+"""Quota, borrowing, fair sharing and pending gangs of ClusterQueues, LocalQueues and Cohorts."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from deploy.grafana.dashboards.board import Board, Look, Panel, Query, Variable
+from deploy.grafana.dashboards.board import Board, Look, Panel, Query, Unit, Variable
 
 ROW: Final = 'cluster_queue=~"$cluster_queue",resource="$resource"'
 ONE: Final = 'cluster_queue=~"$cluster_queue"'
 BY: Final = "sum by (cluster_queue)"
+FLAVORS: Final = "sum by (cohort, cluster_queue, flavor)"
+NO_START: Final = "No gang has started in the last 30 minutes."
+NO_ESTIMATE: Final = "No gang with an estimated start in the last 30 minutes."
 
 QUEUES: Final = Board(
     uid="queuectl-queues",
     title="queuectl / Queues and cohorts",
-    text="Quota, borrowing and shares of ClusterQueues and Cohorts, and what waits in them.",
+    text="Quota, borrowing and fair sharing of ClusterQueues and Cohorts, their pending gangs, and estimated starts.",
     variables=(
         Variable("resource", "Resource", "queuectl_cluster_queue_nominal_quota", one="nvidia.com/gpu"),
         Variable("cluster_queue", "ClusterQueue", "queuectl_cluster_queue_info"),
     ),
     rows=(
         (
-            "Quota",
+            "Quota of $resource",
             (
-                Panel("Use of nominal quota", "Above 100 %: it borrows.",
+                Panel("Use of nominal quota (%)", "Above 100 % the ClusterQueue borrows.",
                       [Query(f"{BY} (queuectl_cluster_queue_resource_usage{{{ROW}}}) / {BY} (queuectl_cluster_queue_nominal_quota{{{ROW}}} > 0)",
-                             "{{cluster_queue}}")], "percentunit", Look.BARS, 8),
-                Panel("Use and quota", "What gangs hold, against the nominal quota.",
+                             "{{cluster_queue}}")], Unit.SHARE, Look.BARS, 8),
+                Panel("Used and nominal quota ($resource)", "The amount that gangs hold, and the nominal quota.",
                       [Query(f"{BY} (queuectl_cluster_queue_resource_usage{{{ROW}}})", "{{cluster_queue}} used"),
-                       Query(f"{BY} (queuectl_cluster_queue_nominal_quota{{{ROW}}})", "{{cluster_queue}} nominal")], width=8),
-                Panel("Borrowed", "What is held beyond the nominal quota, by flavor.",
+                       Query(f"{BY} (queuectl_cluster_queue_nominal_quota{{{ROW}}})", "{{cluster_queue}} nominal")], Unit.RESOURCE, width=8),
+                Panel("Borrowed $resource by flavor", "The amount that gangs hold beyond the nominal quota.",
                       [Query(f"clamp_min(queuectl_cluster_queue_resource_usage{{{ROW}}} - queuectl_cluster_queue_nominal_quota{{{ROW}}}, 0)",
-                             "{{cluster_queue}} {{flavor}}")], width=8),
-                Panel("Limits", "Nominal quota, limits and use of each flavor, now.",
-                      [Query(f"queuectl_cluster_queue_nominal_quota{{{ROW}}}", "nominal"),
-                       Query(f"queuectl_cluster_queue_borrowing_limit{{{ROW}}}", "borrowing limit"),
-                       Query(f"queuectl_cluster_queue_lending_limit{{{ROW}}}", "lending limit"),
-                       Query(f"queuectl_cluster_queue_resource_usage{{{ROW}}}", "used")], look=Look.TABLE, width=24),
+                             "{{cluster_queue}} {{flavor}}")], Unit.RESOURCE, width=8),
+                Panel("Quota, limits and use by flavor ($resource)", "No value for a limit means that there is no limit.",
+                      [Query(f"{FLAVORS} (queuectl_cluster_queue_nominal_quota{{{ROW}}})", "nominal"),
+                       Query(f"{FLAVORS} (queuectl_cluster_queue_borrowing_limit{{{ROW}}})", "borrowing"),
+                       Query(f"{FLAVORS} (queuectl_cluster_queue_lending_limit{{{ROW}}})", "lending"),
+                       Query(f"{FLAVORS} (queuectl_cluster_queue_resource_usage{{{ROW}}})", "used")], Unit.RESOURCE, Look.TABLE, 24,
+                      empty="-",
+                      columns={"cluster_queue": "ClusterQueue", "cohort": "Cohort", "flavor": "Flavor", "nominal": "Nominal quota",
+                               "borrowing": "Borrowing limit", "lending": "Lending limit", "used": "Used"}),
             ),
         ),
         (
-            "Shares",
+            "Fair sharing",
             (
-                Panel("Share of ClusterQueues", "Dominant resource share in thousandths, over the weight: who has the least goes first.",
-                      [Query(f"queuectl_cluster_queue_weighted_share{{{ONE}}}", "{{cluster_queue}}")], width=12),
-                Panel("Share of Cohorts", "The same of Cohorts within their parents.",
-                      [Query("queuectl_cohort_weighted_share", "{{cohort}}")], width=12),
-                Panel("Cohorts: use and shared quota", "What gangs in a Cohort hold or have kept, beside its own quota and what its members lend."
-                      " Use may be more: it includes what members keep to themselves.",
+                Panel("Weighted share of ClusterQueues (thousandths)", "Dominant resource share of borrowed quota, divided by the weight. The queue with"
+                      " the smallest share is considered first.",
+                      [Query(f"queuectl_cluster_queue_weighted_share{{{ONE}}}", "{{cluster_queue}}")], Unit.COUNT, width=12),
+                Panel("Weighted share of Cohorts (thousandths)", "The same value for each Cohort within its parent.",
+                      [Query("queuectl_cohort_weighted_share", "{{cohort}}")], Unit.COUNT, width=12, empty="No Cohort is configured."),
+                Panel("Used and shared quota of Cohorts ($resource)", "Used: held or reserved by gangs of the Cohort. Shared: its own quota and the quota"
+                      " that its members lend. Used can exceed shared, because it includes quota that members do not lend.",
                       [Query('sum by (cohort) (queuectl_cohort_subtree_resource_reservations{resource="$resource"})', "{{cohort}} used"),
-                       Query('sum by (cohort) (queuectl_cohort_subtree_quota{resource="$resource"})', "{{cohort}} shared")], width=12),
-                Panel("Past use of LocalQueues", "With usage-based fairness: who used less goes first.",
-                      [Query(f"queuectl_local_queue_admission_fair_sharing_usage{{{ONE}}}", "{{namespace}}/{{name}}")], width=12),
+                       Query('sum by (cohort) (queuectl_cohort_subtree_quota{resource="$resource"})', "{{cohort}} shared")],
+                      Unit.RESOURCE, width=12, empty="No Cohort is configured."),
+                Panel("Past use of LocalQueues (weighted)", "With usage-based fair sharing, gangs of the LocalQueue with the least past use are considered first.",
+                      [Query(f"queuectl_local_queue_admission_fair_sharing_usage{{{ONE}}}", "{{namespace}}/{{name}}")], Unit.COUNT, width=12,
+                      empty="No ClusterQueue uses usage-based fair sharing (spec.admissionScope)."),
             ),
         ),
         (
-            "Who waits",
+            "Pending gangs",
             (
-                Panel("Waiting by reason", "The reason each gang was last told.",
-                      [Query(f"sum by (reason) (queuectl_pending_workloads{{{ONE}}})", "{{reason}}")], look=Look.STACK),
-                Panel("Waiting by queue", "Held and in back-off included.",
-                      [Query(f"{BY} (queuectl_pending_workloads{{{ONE}}})", "{{cluster_queue}}")], look=Look.STACK),
-                Panel("Asked for", "What gangs that queue ask for.",
-                      [Query(f"queuectl_cluster_queue_resource_pending{{{ROW}}}", "{{cluster_queue}}")], look=Look.STACK),
-                Panel("Wait for admission", "95 % of the gangs admitted lately waited less than this.",
+                Panel("Pending gangs by reason", "The current reason of each gang.",
+                      [Query(f"sum by (reason) (queuectl_pending_workloads{{{ONE}}})", "{{reason}}")], Unit.GANGS, Look.STACK),
+                Panel("Pending gangs by ClusterQueue", "Held gangs and gangs in back-off are included.",
+                      [Query(f"{BY} (queuectl_pending_workloads{{{ONE}}})", "{{cluster_queue}}")], Unit.GANGS, Look.STACK),
+                Panel("Requested $resource", "Requests of the pending gangs.",
+                      [Query(f"queuectl_cluster_queue_resource_pending{{{ROW}}}", "{{cluster_queue}}")], Unit.RESOURCE, Look.STACK,
+                      empty="No gang has been pending since the controller took the lead."),
+                Panel("Admission wait time by ClusterQueue (p95)", "Time from submission to first admission. Over 30 minutes.",
                       [Query(f"histogram_quantile(0.95, sum by (le, cluster_queue) (rate(queuectl_admission_wait_time_seconds_bucket{{{ONE}}}[30m])))",
-                             "{{cluster_queue}}")], "s", width=12),
-                Panel("Wait by priority class", "Half of the gangs admitted lately waited less than this.",
+                             "{{cluster_queue}}")], Unit.SECONDS, width=12, empty=NO_START),
+                Panel("Admission wait time by priority class (p50)", "Time from submission to first admission. Over 30 minutes.",
                       [Query(f"histogram_quantile(0.5, sum by (le, priority_class) (rate(queuectl_admission_wait_time_seconds_bucket{{{ONE}}}[30m])))",
-                             "{{priority_class}}")], "s", width=12),
-                Panel("States", "Unfinished gangs by state.",
-                      [Query(f"sum by (status) (queuectl_workloads{{{ONE}}})", "{{status}}")], look=Look.STACK, width=12),
-                Panel("LocalQueues", "Waiting gangs of each LocalQueue.",
+                             "class {{priority_class}}")], Unit.SECONDS, width=12, empty=NO_START),
+                Panel("Unfinished gangs by state", "Pending, Reserved, Starting, Running, Evicting, Held and Deactivated gangs.",
+                      [Query(f"sum by (status) (queuectl_workloads{{{ONE}}})", "{{status}}")], Unit.GANGS, Look.STACK, 12),
+                Panel("Pending gangs by LocalQueue", "All namespaces, whatever ClusterQueue is selected.",
                       [Query("sum by (namespace, name) (queuectl_local_queue_pending_workloads)", "{{namespace}}/{{name}}")],
-                      look=Look.STACK, width=12),
+                      Unit.GANGS, Look.STACK, 12),
             ),
         ),
         (
-            "When it starts",
+            "Estimated starts",
             (
-                Panel("Estimated wait", "Half of the gangs that were first given an estimated start lately were told less than this.",
+                Panel("Estimated wait time (p50)", "Time until the estimated start, when a gang first has an estimate. Over 30 minutes.",
                       [Query(f"histogram_quantile(0.5, sum by (le, cluster_queue) (rate(queuectl_estimated_wait_seconds_bucket{{{ONE}}}[30m])))",
-                             "{{cluster_queue}}")], "s"),
-                Panel("Error of estimates", "Of the gangs with an estimate that started lately, half started nearer to it than the lower line, earlier or later,"
-                      " and 95 % nearer than the upper one.",
-                      [Query(f"histogram_quantile(0.5, sum by (le) (rate(queuectl_estimated_wait_error_seconds_bucket{{{ONE}}}[30m])))", "half"),
-                       Query(f"histogram_quantile(0.95, sum by (le) (rate(queuectl_estimated_wait_error_seconds_bucket{{{ONE}}}[30m])))", "95 %")], "s"),
-                Panel("Starts that had an estimate", "Gangs that start as soon as they come, or without knowing how long others run, have none.",
+                             "{{cluster_queue}}")], Unit.SECONDS, empty=NO_ESTIMATE),
+                Panel("Error of the estimate (p50, p95)", "Time between the estimated and the actual start, earlier or later. Over 30 minutes.",
+                      [Query(f"histogram_quantile(0.5, sum by (le) (rate(queuectl_estimated_wait_error_seconds_bucket{{{ONE}}}[30m])))", "p50"),
+                       Query(f"histogram_quantile(0.95, sum by (le) (rate(queuectl_estimated_wait_error_seconds_bucket{{{ONE}}}[30m])))", "p95")],
+                      Unit.SECONDS, empty=NO_ESTIMATE),
+                Panel("Starts with an estimate (%)", "A gang that starts at once has no estimate, nor has a gang that waits for others of unknown run time.",
                       [Query(f"{BY} (rate(queuectl_estimated_wait_error_seconds_count{{{ONE}}}[30m]))"
-                             f" / {BY} (rate(queuectl_admitted_workloads_total{{{ONE}}}[30m]))",
-                             "{{cluster_queue}}")], "percentunit"),
+                             f" / ({BY} (rate(queuectl_admitted_workloads_total{{{ONE}}}[30m])) > 0)",
+                             "{{cluster_queue}}")], Unit.SHARE, empty=NO_ESTIMATE),
             ),
         ),
     ),

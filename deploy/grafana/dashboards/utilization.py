@@ -1,67 +1,72 @@
-"""What gangs do with the GPUs they hold, and what of it is wasted or unknown."""
+"""Use of the GPUs that gangs hold: idle, stuck and unknown GPUs, reclaim, and the quality of the measurements."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from deploy.grafana.dashboards.board import Board, Look, Panel, Query, Variable
+from deploy.grafana.dashboards.board import Board, Look, Panel, Query, Unit, Variable
 
 ONE: Final = 'cluster_queue=~"$cluster_queue"'
 KNOWN: Final = f'sum(queuectl_utilization_gpus{{{ONE},status!="Unknown"}})'
+NO_SOURCE: Final = (
+    "No gang holds GPUs, or no source of GPU metrics is configured (docs/how-to/utilization.md)."
+)
 
 UTILIZATION: Final = Board(
     uid="queuectl-utilization",
     title="queuectl / Utilization and waste",
-    text="GPUs that are held and not used, stuck, or not measured. What is unknown is never counted as idle.",
+    text="GPUs that gangs hold and do not use, stuck gangs, and gaps of the measurements. Unknown utilization never counts as idle.",
     variables=(Variable("cluster_queue", "ClusterQueue", "queuectl_cluster_queue_info"),),
     rows=(
         (
             "Now",
             (
-                Panel("Utilization", "Of GPUs whose use is known, by time and GPU.",
-                      [Query(f"sum(queuectl_utilization_busy_gpus{{{ONE}}}) / ({KNOWN} > 0)")], "percentunit", Look.NUMBER, 6, 4),
-                Panel("Idle GPUs", "Held by gangs that have done nothing for their queue's whole window.",
-                      [Query(f'sum(queuectl_utilization_gpus{{{ONE},status="Idle"}}) or vector(0)')], "short", Look.NUMBER, 6, 4),
-                Panel("Stuck GPUs", "Busy and computing nothing: a hung collective. Reported, never evicted for it.",
-                      [Query(f'sum(queuectl_utilization_gpus{{{ONE},status="Stuck"}}) or vector(0)')], "short", Look.NUMBER, 6, 4),
-                Panel("Unknown GPUs", "Not measured, or not well enough. The alarms below say why.",
-                      [Query(f'sum(queuectl_utilization_gpus{{{ONE},status="Unknown"}}) or vector(0)')], "short", Look.NUMBER, 6, 4),
+                Panel("Utilization (%)", "Mean over the allocated GPUs whose utilization is known.",
+                      [Query(f"sum(queuectl_utilization_busy_gpus{{{ONE}}}) / ({KNOWN} > 0)", "utilization")], Unit.SHARE, Look.NUMBER, 6, 4,
+                      empty="unknown"),
+                Panel("Idle GPUs", "Held by gangs that were idle for the whole window of their ClusterQueue.",
+                      [Query(f'sum(queuectl_utilization_gpus{{{ONE},status="Idle"}}) or vector(0)', "idle")], Unit.GPUS, Look.NUMBER, 6, 4),
+                Panel("Stuck GPUs", "Busy without computing, for example in a collective operation that hangs. Stuck gangs are reported, not evicted.",
+                      [Query(f'sum(queuectl_utilization_gpus{{{ONE},status="Stuck"}}) or vector(0)', "stuck")], Unit.GPUS, Look.NUMBER, 6, 4),
+                Panel("Unknown GPUs", "Not measured, or with gaps. The panel Pods without a full measurement shows the reason.",
+                      [Query(f'sum(queuectl_utilization_gpus{{{ONE},status="Unknown"}}) or vector(0)', "unknown")], Unit.GPUS, Look.NUMBER, 6, 4),
             ),
         ),
         (
             "Over time",
             (
-                Panel("GPUs by what their gangs do", "Warmup: images, data and compilation.",
-                      [Query(f"sum by (status) (queuectl_utilization_gpus{{{ONE}}})", "{{status}}")], look=Look.STACK, width=12),
-                Panel("Idle by ClusterQueue", "Held by idle gangs.",
+                Panel("GPUs by utilization state", "Warmup: the first minutes after the start, with image pulls, data loading and compilation.",
+                      [Query(f"sum by (status) (queuectl_utilization_gpus{{{ONE}}})", "{{status}}")], Unit.GPUS, Look.STACK, 12, empty=NO_SOURCE),
+                Panel("Idle GPUs by ClusterQueue", "GPUs that idle gangs hold.",
                       [Query(f'sum by (cluster_queue) (queuectl_utilization_gpus{{{ONE},status="Idle"}})', "{{cluster_queue}}")],
-                      look=Look.STACK, width=12),
-                Panel("Utilization by ClusterQueue", "Of GPUs whose use is known.",
+                      Unit.GPUS, Look.STACK, 12, empty="No idle gang since the controller took the lead."),
+                Panel("Utilization by ClusterQueue (%)", "Mean over the allocated GPUs whose utilization is known.",
                       [Query(f"sum by (cluster_queue) (queuectl_utilization_busy_gpus{{{ONE}}})"
                              f' / (sum by (cluster_queue) (queuectl_utilization_gpus{{{ONE},status!="Unknown"}}) > 0)',
-                             "{{cluster_queue}}")], "percentunit", width=12),
-                Panel("Gangs", "By what they do with their GPUs.",
-                      [Query(f"sum by (status) (queuectl_utilization_gangs{{{ONE}}})", "{{status}}")], look=Look.STACK, width=12),
+                             "{{cluster_queue}}")], Unit.SHARE, width=12, empty=NO_SOURCE),
+                Panel("Gangs by utilization state", "Gangs that hold GPUs.",
+                      [Query(f"sum by (status) (queuectl_utilization_gangs{{{ONE}}})", "{{status}}")], Unit.GANGS, Look.STACK, 12, empty=NO_SOURCE),
             ),
         ),
         (
-            "What came of it",
+            "Reclaim of idle GPUs",
             (
-                Panel("Idle gangs", "Warned (twice each), taken for a gang that waited, or always; would_reclaim is a dry run's. In the last hour.",
-                      [Query(f"sum by (result) (increase(queuectl_idle_reclaim_total{{{ONE}}}[1h]))", "{{result}}")], width=12),
-                Panel("Taken, by ClusterQueue", "Idle gangs that went, on demand or always, in the last hour.",
+                Panel("Idle gangs by result (last hour)", "warned: up to twice for each gang. would_reclaim: a dry run. on_demand: evicted for a pending gang."
+                      " always: evicted without one.",
+                      [Query(f"sum by (result) (increase(queuectl_idle_reclaim_total{{{ONE}}}[1h]))", "{{result}}")], Unit.GANGS, width=12),
+                Panel("Reclaimed gangs by ClusterQueue (last hour)", "Idle gangs that were evicted.",
                       [Query(f'sum by (cluster_queue) (increase(queuectl_idle_reclaim_total{{{ONE},result=~"on_demand|always"}}[1h]))',
-                             "{{cluster_queue}}")], width=12),
+                             "{{cluster_queue}}")], Unit.GANGS, width=12),
             ),
         ),
         (
-            "The signal itself",
+            "Quality of the measurements",
             (
-                Panel("Alarms", "Pods whose use is not, or not well, known because the set-up is wrong.",
-                      [Query("queuectl_utilization_alarms", "{{reason}}")], look=Look.STACK, width=12),
-                Panel("Time of a look", "At all gangs; 95 % within. Planning never waits for it.",
+                Panel("Pods without a full measurement", "By reason. See the alert QueuectlUtilizationUnknown.",
+                      [Query("queuectl_utilization_alarms", "{{reason}}")], Unit.PODS, Look.STACK, 12, empty=NO_SOURCE),
+                Panel("Query duration (p95)", "Duration of one query for all gangs. Planning does not wait for it.",
                       [Query("histogram_quantile(0.95, sum by (le) (rate(queuectl_utilization_look_duration_seconds_bucket[30m])))",
-                             "95 % within")], "s", width=12),
+                             "p95")], Unit.SECONDS, width=12, empty=NO_SOURCE),
             ),
         ),
     ),
