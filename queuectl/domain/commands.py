@@ -154,7 +154,7 @@ def objection(entry: Entry, action: Action) -> str | None:
         case Action.HOLD:
             return f"{entry.ref} is deactivated; activate it first" if given_up else None
         case Action.RELEASE:
-            return None if held else f"{state}, and nobody holds it"
+            return None if held else f"{state}, not held"
         case Action.REQUEUE:
             may = entry.state is State.BACKOFF or entry.state.live
             return None if may else f"{state}: only what runs or waits for a back-off is requeued"

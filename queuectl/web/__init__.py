@@ -1,7 +1,8 @@
-"""The dashboard: pages rendered here, from the same ports, views and rights as the REST API, and no build step.
+"""The dashboard: pages rendered on the server, from the same ports, views and rights as the REST API, without a build step.
 
-``app`` puts it together; ``pages`` has a module per page; ``placing`` and ``quotas`` make figures of a snapshot; ``actions``
-has what may be asked of a workload, ``asked`` what became of it; ``configured`` tells configuration objects, ``starts`` what
-a new one begins with, ``draft`` what is typed into their editor, ``changes`` who changed them; ``words`` says how numbers and
-times are written. What a page needs of the house is in ``ports``.
+``app`` assembles it, and ``pages`` has a module per page. ``access_scope`` has the rights of the caller, and ``ports`` the
+sources of the pages. ``actions`` and ``recent_commands`` are about commands for a workload, ``advice`` about its next step,
+``pods`` and ``ranks`` about its pods and its placement, and ``quotas`` about the quota of a queue. ``configuration``,
+``draft``, ``starts`` and ``changes`` belong to the configuration pages. ``sorting`` has sortable columns, and ``words`` the
+notation of numbers and times.
 """

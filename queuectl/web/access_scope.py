@@ -1,4 +1,4 @@
-"""What who asks may see and do, found out once per page: the pages show nothing else."""
+"""The rights of the caller, checked once per page. The pages show nothing else."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ class AccessScope:
     """Of one request.
 
     Attributes:
-        who: name of who asks.
-        namespaces: whose workloads may be seen; None = all.
-        queues: all ClusterQueues may be seen; else only those that visible LocalQueues lead to.
-        nodes: the nodes may be seen.
-        plan: what-if questions may be asked.
-        usage: reports may be made, of all namespaces or of one whose workloads may be seen.
-        decisions: the planning cycles may be seen.
-        audit: the log of who changed what may be seen.
-        config: objects of the configuration may be seen: ClusterQueues, or LocalQueues of a namespace that may be seen.
+        who: user name of the caller.
+        namespaces: namespaces whose workloads the caller may list; None = all.
+        queues: the caller may list all ClusterQueues; else only those of visible LocalQueues are shown.
+        nodes: the caller may list nodes.
+        plan: the caller may create plans.
+        usage: the caller may get reports, of all namespaces or of a visible one.
+        decisions: the caller may list decisions.
+        audit: the caller may get the audit log.
+        config: the caller may list ClusterQueues, or LocalQueues of a visible namespace.
     """
 
     who: str
@@ -40,21 +40,21 @@ class AccessScope:
     config: bool
 
     def sees(self, namespace: str) -> bool:
-        """Whether the workloads of a namespace may be seen."""
+        """Whether the caller may list the workloads of a namespace."""
         return self.namespaces is None or namespace in self.namespaces
 
     def tallies(self, known: Iterable[QueueCounts]) -> tuple[QueueCounts, ...]:
-        """Those of namespaces that may be seen."""
+        """Those of visible namespaces."""
         return tuple(tally for tally in known if self.sees(tally.namespace))
 
 
 async def sight_of(
     guard: Guard, request: Request, namespaces: Callable[[], Awaitable[Iterable[str]]]
 ) -> AccessScope:
-    """What may be seen, of these namespaces; they are asked for only when it is not all of them.
+    """The rights of the caller. ``namespaces`` is called only where the caller may not list all workloads.
 
     Raises:
-        ClusterUnavailable: nobody could be asked.
+        ClusterUnavailable: the API server cannot review access.
     """
 
     def may(verb: str, resource: str) -> Awaitable[bool]:

@@ -1,7 +1,8 @@
-"""What a person may ask of a workload, as the pages offer it: the words on the button, and what follows from it."""
+"""The commands that a page offers for a workload: the label of each button, and what the command does."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,19 +12,23 @@ from queuectl.api.access import Guard
 from queuectl.domain.commands import EVICTING, Action, objection, reserved_to_admins
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry
+from queuectl.domain.words import counted
 
 _WORDS: Final = {
-    Action.HOLD: ("Hold", "It stays out of the queue until somebody releases it."),
-    Action.RELEASE: ("Release", "It queues again at its old place."),
-    Action.REQUEUE: ("Requeue", "It queues again at once, at its old place."),
-    Action.PREEMPT: ("Preempt", "It makes room for whoever is next, and queues again."),
-    Action.DEACTIVATE: ("Deactivate", "It is given up until somebody activates it."),
+    Action.HOLD: ("Hold", "It is not admitted until a user releases it."),
+    Action.RELEASE: ("Release", "It returns to its previous position in the queue."),
+    Action.REQUEUE: (
+        "Requeue",
+        "It returns to its previous position in the queue, without back-off.",
+    ),
+    Action.PREEMPT: ("Preempt", "It is evicted so that the next gang can start, and queues again."),
+    Action.DEACTIVATE: ("Deactivate", "It is not retried until a user activates it."),
     Action.ACTIVATE: (
         "Activate",
-        "It queues again; failed starts and time used are forgotten.",
+        "It queues again. Failed starts and past run time no longer count.",
     ),
-    Action.PRIORITY: ("Set priority", "It goes before what its priority classes say."),
-    Action.MOVE: ("Move to another queue", "It keeps its place in time."),
+    Action.PRIORITY: ("Set priority", "The value replaces the priority of its priority classes."),
+    Action.MOVE: ("Move to another queue", "It keeps its queueing time."),
 }
 
 
@@ -32,9 +37,9 @@ class ActionButton:
     """A button.
 
     Attributes:
-        follows: what comes of it, in a sentence or two.
-        evicts: it takes down what runs now.
-        objection: why it makes no sense at present; None when it does.
+        follows: what the command does, in a sentence or two.
+        evicts: the command stops running pods.
+        objection: why the command is not available now; None when it is.
     """
 
     action: Action
@@ -45,12 +50,12 @@ class ActionButton:
 
 
 def label_of(action: Action) -> str:
-    """The words on its button."""
+    """The label of its button."""
     return _WORDS[action][0]
 
 
 async def offers(guard: Guard, request: Request, entry: Entry) -> list[ActionButton]:
-    """What who asks may do with a workload. May raise ClusterUnavailable."""
+    """The commands that the caller may give for a workload. May raise ClusterUnavailable."""
     found = []
     for action in Action:
         what = f"workloads/{action}"
@@ -62,11 +67,18 @@ async def offers(guard: Guard, request: Request, entry: Entry) -> list[ActionBut
     return found
 
 
+def objections(buttons: Iterable[ActionButton]) -> list[tuple[str, list[str]]]:
+    """Why buttons are disabled: each reason once, with the labels that it concerns, in the order of the buttons."""
+    found: dict[str, list[str]] = {}
+    for button in buttons:
+        if button.objection is not None:
+            found.setdefault(button.objection, []).append(button.label)
+    return list(found.items())
+
+
 def _offer(entry: Entry, action: Action, barred: str | None) -> ActionButton:
     label, follows = _WORDS[action]
     evicts = entry.state.live and action in EVICTING
     if evicts:
-        follows = (
-            f"Its {entry.pods} pods are stopped, work since the last checkpoint is lost. {follows}"
-        )
+        follows = f"Its {counted(entry.pods, 'pod')} are stopped. Work since the last checkpoint is lost. {follows}"
     return ActionButton(action, label, follows, evicts, barred or objection(entry, action))

@@ -1,6 +1,6 @@
 """The dashboard as an application of its own, mounted under ``/ui`` beside the REST API.
 
-Its errors are pages. Who asks, and what browsers may load, is the affair of the API's middleware, which stands before both.
+Its errors are pages. The middleware of the API authenticates callers and sets the security headers for both.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from queuectl.web.pages import (
     decisions,
     evictions,
     local_queues,
+    mine,
     nodes,
     overview,
     queues,
@@ -45,22 +46,22 @@ from queuectl.web.site import PREFIX, STATIC, Site
 
 log = structlog.get_logger()
 
-_KEEP: Final = "public, max-age=31536000, immutable"  # addresses of static files carry a digest
+_KEEP: Final = "public, max-age=31536000, immutable"  # addresses of static files have a digest
 _TITLES: Final = {
-    403: "You may not see this",
-    404: "There is no such page",
-    405: "Not like this",
-    503: "Not just now",
+    403: "Not allowed",
+    404: "Not found",
+    405: "Method not allowed",
+    503: "Temporarily unavailable",
 }
 
 
 SIGN_IN: Final = f"{PREFIX}/signin"
 OPEN: Final = (f"{PREFIX}/static/", SIGN_IN)
-"""Beginnings of the paths that anybody may read."""
+"""Prefixes of the paths that need no authentication."""
 
 
 class _Static(StaticFiles):
-    """Static files that browsers keep for ever when they are asked for by digest."""
+    """Static files, which browsers cache without limit when the address has a digest."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
         answer = await super().get_response(path, scope)
@@ -78,15 +79,15 @@ def add_dashboard(
     signs_in: bool = False,
     clock: Callable[[], float] = time.time,
 ) -> None:
-    """Offer the pages beside the API; ``/`` leads to them.
+    """Offer the pages beside the API; ``/`` redirects to them.
 
     Args:
-        app: the API's application: its middleware finds out who asks.
-        store: where the pages read.
-        guard: who may see what.
-        cluster_reader: the cluster as it is; None where no controller runs.
+        app: the API's application, whose middleware authenticates callers.
+        store: the source of the pages.
+        guard: checks the rights of callers.
+        cluster_reader: the state of the cluster; None where no controller runs.
         diagnoser: as for the API.
-        signs_in: people sign in; else nobody is asked who he is.
+        signs_in: users sign in; else the dashboard has no authentication.
         clock: unix seconds.
     """
     shared = app.state
@@ -104,7 +105,7 @@ def add_dashboard(
 
     @app.get("/", include_in_schema=False)
     async def home() -> Response:
-        return RedirectResponse(f"{PREFIX}/", 307)
+        return RedirectResponse(f"{PREFIX}/home", 307)
 
     app.mount(PREFIX, create_pages(site), "dashboard")
 
@@ -114,7 +115,7 @@ def create_pages(site: Site) -> Starlette:
 
     async def problem(request: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
-        done(request, error.detail)  # for the audit log, of what wanted to change something
+        done(request, error.detail)  # for the audit log, if the request was to change something
         return _failed(request, error.kind.status, error.detail)
 
     async def unknown(request: Request, error: Exception) -> Response:
@@ -123,11 +124,11 @@ def create_pages(site: Site) -> Starlette:
 
     async def away(request: Request, error: Exception) -> Response:
         log.warning("page_not_made", path=request.url.path, error=str(error))
-        detail = "The database or the cluster does not answer. Running work is not touched; try again in a moment."
+        detail = "The database or the API server does not respond. Running gangs are not affected. Try again in a moment."
         return _failed(request, 503, detail)
 
     def _failed(request: Request, status: int, detail: str) -> Response:
-        title = _TITLES.get(status, "This did not work")
+        title = _TITLES.get(status, "The request failed")
         return site.page(request, "problem.html", status=status, title=title, detail=detail)
 
     pages = [
@@ -135,6 +136,7 @@ def create_pages(site: Site) -> Starlette:
         *queues.routes(site),
         *local_queues.routes(site),
         *cohorts.routes(site),
+        *mine.routes(site),
         *workloads.routes(site),
         *nodes.routes(site),
         *evictions.routes(site),

@@ -1,4 +1,4 @@
-"""The latest changes of a configuration object in the audit log: by the REST API and the command line, or by the pages."""
+"""The latest changes of a configuration object in the audit log, made through the REST API or through the pages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOOKED_AT: Final = 200  # lines; lines of objects with a longer name are among 
 
 
 async def changes_of(book: AuditStore, key: DocumentKey) -> list[AuditLine]:
-    """The latest requests that changed an object, or can have changed it, newest first. May raise StoreUnavailable."""
+    """The latest requests that changed an object, or whose result is unknown, newest first. May raise StoreUnavailable."""
     found: list[AuditLine] = []
     for path in (kind_of(key).path(key.namespace, key.name), address_of(key)):
         lines = await book.lines(AuditFilter(path=path), _LOOKED_AT)
@@ -24,7 +24,7 @@ async def changes_of(book: AuditStore, key: DocumentKey) -> list[AuditLine]:
 
 
 def _changed(line: AuditLine, path: str) -> bool:
-    """Whether a line is a change of this object; it can be one if its outcome is not known."""
+    """Whether a line is a change of this object. A line whose result is unknown counts."""
     given, _, query = line.path.partition("?")
     refused = line.status is not None and line.status >= 400
     changes = given in (path, f"{path}/stop", f"{path}/resume")

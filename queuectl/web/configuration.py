@@ -1,4 +1,4 @@
-"""Configuration objects as the pages tell them: where each has its page, what it says in a line, and its text."""
+"""Configuration objects on the pages: the address of each, its summary in one line, and its text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def kind_of(key: DocumentKey) -> ConfigKind:
 
 
 def part_of(key: DocumentKey) -> str:
-    """What stands for an object in addresses: ``clusterqueues/vision``, ``localqueues/team-a/default``."""
+    """The part of an address that identifies an object: ``clusterqueues/vision``, ``localqueues/team-a/default``."""
     parts = (kind_of(key).plural, key.namespace, key.name)
     return "/".join(quote(part, safe="") for part in parts if part)
 
@@ -42,13 +42,13 @@ def key_of(part: str) -> DocumentKey:
     """The object that :func:`part_of` stands for.
 
     Raises:
-        Problem: not-found: nothing can be called so.
+        Problem: not-found: the text identifies no object.
     """
     plural, *names = part.split("/")
     kind = BY_PLURAL.get(plural)
     whole = kind is not None and len(names) == 1 + kind.namespaced
     if kind is None or not whole or not all(_NAME.fullmatch(name) for name in names):
-        raise Problem(ProblemType.NOT_FOUND, f"no configuration object can be called {part}")
+        raise Problem(ProblemType.NOT_FOUND, f"{part} is not the address of a configuration object")
     namespace, name = names if kind.namespaced else ("", names[0])
     return DocumentKey(kind.kind, namespace, name)
 
@@ -71,12 +71,12 @@ def named_in(given: Mapping[str, Any]) -> DocumentKey:
 
 
 def text_of(document: Mapping[str, Any]) -> str:
-    """The YAML that people read and edit."""
+    """The YAML that users read and edit."""
     return yaml.safe_dump(dict(document), sort_keys=False, allow_unicode=True)
 
 
 def value_text(value: Any) -> str:
-    """One side of a difference; empty = it is not there."""
+    """One side of a difference; empty = the field is not set."""
     match value:
         case None:
             return ""
@@ -89,15 +89,15 @@ def value_text(value: Any) -> str:
 
 
 def line_of(document: Mapping[str, Any]) -> str:
-    """What an object says, in a line; of one that is valid."""
+    """The summary of a valid object, in one line."""
     spec: Mapping[str, Any] = document.get("spec") or {}
     match document["kind"]:
         case "ClusterQueue":
             return _joined([*_quotas(spec), _said("cohort", spec.get("cohortName"))])
         case "LocalQueue":
-            return f"leads to ClusterQueue {spec['clusterQueue']}"
+            return f"ClusterQueue {spec['clusterQueue']}"
         case "Cohort":
-            return _joined([_said("below cohort", spec.get("parentName")), *_quotas(spec)])
+            return _joined([_said("parent cohort", spec.get("parentName")), *_quotas(spec)])
         case "ResourceFlavor":
             labels = (spec.get("nodeLabels") or {}).items()
             nodes = ", ".join(f"{key}={value}" for key, value in labels)
@@ -108,7 +108,7 @@ def line_of(document: Mapping[str, Any]) -> str:
             return " / ".join(level["nodeLabel"] for level in spec["levels"])
         case "QuotaOverride":
             added = "add" in spec
-            amount = f"{spec['add']} more" if added else spec.get("nominalQuota", "")
+            amount = f"{spec['add']} additional" if added else spec.get("nominalQuota", "")
             what = f"{amount} {spec['resource']} of {spec['flavor']} for {spec['clusterQueue']}"
             return f"{what}, {spec['from']} to {spec['until']}"
         case "WorkloadPriorityClass":

@@ -1,4 +1,4 @@
-"""What somebody typed into the editor of configuration, and what he typed it over, as its forms send it."""
+"""The text in the editor of a configuration object, and the object that it replaces, as the forms send them."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _FIELDS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A text that may become an object.
+    """A text that can become an object.
 
     Attributes:
-        text: as it stands in the editor.
-        key: whose it is; None = of a new object: its own text names it.
+        text: the content of the editor.
+        key: of the object; None = a new object, which the text itself names.
         version: of the object when its text was taken into the editor; None = there was none.
         base: that object's text; empty = there was none.
-        checked: the seal of what was checked last; empty = nothing was.
+        checked: the seal of the last checked text; empty = none.
     """
 
     text: str
@@ -40,17 +40,17 @@ class Draft:
 
     @property
     def seal(self) -> str:
-        """Tells this text over this version from every other."""
+        """Identifies this text together with this version."""
         return hashlib.blake2b(f"{self.version}\n{self.text}".encode(), digest_size=12).hexdigest()
 
     @property
     def part(self) -> str:
-        """Of its object in addresses; empty = it is new."""
+        """The part of an address that identifies its object; empty = the object is new."""
         return part_of(self.key) if self.key is not None else ""
 
     @property
     def conditions(self) -> tuple[str | None, str | None]:
-        """If-Match and If-None-Match: it replaces what it was typed over, and nothing else."""
+        """If-Match and If-None-Match, so that the text replaces only the version that it was edited from."""
         return (etag(self.version), None) if self.version is not None else (None, "*")
 
 
@@ -62,7 +62,9 @@ async def form_of(request: Request, bodies: Bodies) -> dict[str, str]:
     """
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != _FORM:
-        raise Problem(ProblemType.UNSUPPORTED_MEDIA_TYPE, f"{media!r} is not understood: a form is")
+        raise Problem(
+            ProblemType.UNSUPPORTED_MEDIA_TYPE, f"{media!r} is not supported: send {_FORM}"
+        )
     body = await read_bytes(request, MAX_FORM_BYTES)
     return await bodies.work(request, partial(_fields, body))
 
@@ -77,7 +79,7 @@ def _fields(body: bytes) -> dict[str, str]:
 
 
 def draft_of(form: dict[str, str]) -> Draft:
-    """What a form of the editor holds. Raises Problem when it is none of ours."""
+    """The draft in a form. Raises Problem when it is no form of the editor."""
     part = form.get("of", "")
     return Draft(
         form.get("text", ""),
@@ -92,5 +94,5 @@ def version_of(form: dict[str, str]) -> int | None:
     """The version that a form is about; None = there was no such object. Raises Problem when it is no version."""
     given = form.get("version", "")
     if given and not (given.isdecimal() and len(given) < 19):
-        raise Problem(ProblemType.INVALID_PARAMETER, f"version: {given!r} is none")
+        raise Problem(ProblemType.INVALID_PARAMETER, f"version: {given!r} is not a version")
     return int(given) if given else None

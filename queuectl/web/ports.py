@@ -1,4 +1,4 @@
-"""What the pages need beyond what the REST API reads: sums for an overview, and the snapshot that quota use is read from."""
+"""The sources of the pages beyond those of the REST API: sums for an overview, and the snapshot with the quota use."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ class PageStore(ApiStore, Protocol):
 
 
 class ClusterReader(Protocol):
-    """Who can look at the cluster: each process that watches it. Both may raise StoreUnavailable."""
+    """The state of the cluster, in each process that watches it. Methods may raise StoreUnavailable."""
 
     async def cluster_map(self) -> ClusterMap | None:
-        """What stands where, about a second old at most; None while this process does not know yet."""
+        """The nodes with their gangs, about a second old at most; None while this process does not know yet."""
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         """A workload's pods, of all its attempts, in no order; None while this process does not know yet."""
 
     @property
     def cache(self) -> PlannerCache:
-        """What the planner of this process keeps from call to call."""
+        """The cache of the planner in this process from call to call."""
 
     async def picture(self) -> Snapshot | None:
-        """The cluster as planning would see it, about a second old at most; None while this process does not know yet."""
+        """The snapshot that the planner would get, about a second old at most; None while this process does not know yet."""

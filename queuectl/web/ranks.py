@@ -1,4 +1,4 @@
-"""Where a gang sits: its ranks by domain and node."""
+"""The placement of a gang: its ranks by domain and node."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queuectl.domain.workload import Placement, PodSetPlacement
 
 @dataclass(frozen=True, slots=True)
 class NodeRanks:
-    """A node and the ranks on it, as ``0 to 7``; neighbours in rank order."""
+    """A node and the ranks on it, as ``0 to 7``; in rank order."""
 
     node: str
     pods: int

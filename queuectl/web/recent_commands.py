@@ -1,7 +1,7 @@
-"""What was asked of a workload in the last day, and what became of it.
+"""The commands for a workload of the last day, with their results.
 
-The leader carries out what is asked a moment later. A page looks again until there is an answer, at growing distances and
-for about a minute; where nobody leads for longer, it is told when the page is next made anew.
+The leader executes a command a moment later. A page reads the results at growing intervals, for about a minute. Without a
+leader, the result appears when the page is next refreshed.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _GROWTH: Final = 1.6
 
 @dataclass(frozen=True, slots=True)
 class CommandLine:
-    """A line of it.
+    """A command.
 
     Attributes:
-        state: ``asked``, ``done`` or ``refused``.
+        state: ``requested``, ``done`` or ``refused``.
         answer: why it was refused; empty otherwise.
     """
 
@@ -39,11 +39,11 @@ class CommandLine:
 
 @dataclass(frozen=True, slots=True)
 class RecentCommands:
-    """What is shown, the newest first.
+    """The commands that are shown, the newest first.
 
     Attributes:
-        newest: id of the newest of them; 0 where there is none.
-        look: number of the next look at it; None = everything is answered, or has been looked at long enough.
+        newest: id of the newest command; 0 where there is none.
+        look: number of the next read; None = all commands have results, or the page has read often enough.
     """
 
     lines: tuple[CommandLine, ...]
@@ -52,23 +52,23 @@ class RecentCommands:
 
     @property
     def milliseconds(self) -> int:
-        """From now to the next look."""
+        """Time until the next read."""
         return min(_LONGEST_MS, int(_FIRST_MS * _GROWTH ** (self.look or 0)))
 
     @property
     def answered(self) -> bool:
-        """Whether nothing waits any more."""
-        return all(line.state != "asked" for line in self.lines)
+        """Whether all commands have results."""
+        return all(line.state != "requested" for line in self.lines)
 
 
 async def asked_of(store: PageStore, uid: str, newest: int = 0, looks: int = 0) -> RecentCommands:
-    """What was asked of a workload.
+    """The latest commands for a workload.
 
     Args:
-        store: where it is kept.
+        store: the source.
         uid: of the workload.
         newest: id of the newest command that the page knows.
-        looks: how often the page has looked since it knows that one.
+        looks: how often the page has read the results since it knows that command.
     """
     lines = tuple(_wish(command) for command in await _latest(store, uid))
     known = lines[0].command.id if lines else 0
@@ -91,7 +91,7 @@ async def _latest(store: PageStore, uid: str) -> tuple[Command, ...]:
 def _wish(command: Command) -> CommandLine:
     match command.outcome:
         case None:
-            return CommandLine(_label(command), command, "asked", "")
+            return CommandLine(_label(command), command, "requested", "")
         case outcome if outcome == DONE:
             return CommandLine(_label(command), command, "done", "")
         case outcome:
@@ -103,7 +103,7 @@ def _label(command: Command) -> str:
         case Action.MOVE:
             return f"Move to LocalQueue {command.queue}"
         case Action.PRIORITY if command.priority is None:
-            return "Priority as its classes say"
+            return "Priority from its priority classes"
         case Action.PRIORITY:
             until = f" until {moment(command.until)}" if command.until is not None else ""
             return f"Priority {command.priority}{until}"

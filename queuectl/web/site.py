@@ -1,4 +1,4 @@
-"""What every page is made with: where it reads, who may see it, and how it is rendered."""
+"""What all pages share: the sources that they read, the rights of the caller, and the rendering."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from queuectl.api.presenter import WorkloadPresenter
 from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import LONGEST_NAME
+from queuectl.domain.ledger import Entry
 from queuectl.domain.overrides import in_force
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.records import PodRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted
 from queuectl.planner.cache import PlannerCache
@@ -33,7 +35,7 @@ PREFIX: Final = "/ui"
 STATIC: Final = Path(__file__).with_name("static")
 _HEADERS: Final = {
     "Cache-Control": "no-store",
-    # With no-referrer a browser would not say that a form comes from our own page, and it would be refused as foreign.
+    # With no-referrer a browser does not send the origin of a form, and the API refuses the form as foreign.
     "Referrer-Policy": "same-origin",
 }
 TEMPLATES: Final = Path(__file__).with_name("templates")
@@ -41,7 +43,7 @@ TEMPLATES: Final = Path(__file__).with_name("templates")
 
 @lru_cache(maxsize=64)
 def asset(name: str) -> str:
-    """The address of a static file, with a digest of it: browsers may keep it for ever."""
+    """The address of a static file with its digest, so that browsers can cache the file without limit."""
     digest = hashlib.blake2b((STATIC / name).read_bytes(), digest_size=6).hexdigest()
     return f"{PREFIX}/static/{name}?v={digest}"
 
@@ -68,6 +70,7 @@ def _environment() -> jinja2.Environment:
         "quantity": words.quantity,
         "glyph": words.glyph,
         "spaced": words.spaced,
+        "article": words.article,
         "counted": counted,
     }
     made.globals |= {
@@ -81,18 +84,18 @@ def _environment() -> jinja2.Environment:
 
 
 def whole(request: Request, name: str) -> int:
-    """A whole number in the query of an address; 0 where there is none, or none that fits an id."""
+    """A whole number in the query of an address; 0 where there is none, or it is too large for an id."""
     given = request.query_params.get(name, "")
     return int(given) if given.isdecimal() and len(given) < 19 else 0
 
 
 def text(request: Request, name: str) -> str:
-    """A word or two in the query of an address; empty where there is none."""
+    """A short text in the query of an address; empty where there is none."""
     return request.query_params.get(name, "").replace("\0", "").strip()[:LONGEST_NAME]
 
 
 class Site:
-    """Where the pages read; each call may raise StoreUnavailable."""
+    """The sources of the pages; each call may raise StoreUnavailable."""
 
     def __init__(
         self,
@@ -107,7 +110,7 @@ class Site:
         *,
         signs_in: bool = False,
     ) -> None:
-        """``cluster_reader``, ``diagnoser``: None where no controller runs. ``signs_in``: who asks is found out."""
+        """``cluster_reader``, ``diagnoser``: None where no controller runs. ``signs_in``: users authenticate."""
         self.store = store
         self.guard = guard
         self.clock = clock
@@ -122,19 +125,23 @@ class Site:
         self._stated = stated
 
     async def config(self) -> QueueConfig:
-        """The configuration in force now, quota for a time included."""
+        """The configuration in force now, with the quota overrides of this time."""
         return in_force(await self._stated.config(), self.clock())
 
     async def sight(self, request: Request) -> AccessScope:
-        """What who asks may see. May raise ClusterUnavailable."""
+        """What the caller may see. May raise ClusterUnavailable."""
         return await sight_of(self.guard, request, self.store.namespaces)
 
     async def picture(self) -> Snapshot | None:
-        """The cluster as planning would see it; None while this process does not know."""
+        """The snapshot that the planner would get now; None while this process does not know the cluster."""
         return await self._cluster_reader.picture() if self._cluster_reader is not None else None
 
+    async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
+        """The pods of a workload; None while this process does not know the cluster."""
+        return await self._cluster_reader.pods(entry) if self._cluster_reader is not None else None
+
     async def cluster_map(self) -> ClusterMap | None:
-        """What stands where; None while this process does not know."""
+        """The nodes with their gangs; None while this process does not know the cluster."""
         return (
             await self._cluster_reader.cluster_map() if self._cluster_reader is not None else None
         )
@@ -152,12 +159,12 @@ class Site:
         """A page.
 
         Args:
-            request: whose.
+            request: of the caller.
             template: its name.
-            sight: None = a page that anybody may see, without the ways to the others.
+            sight: None = a page that needs no right, without links to the other pages.
             status: of the answer.
-            still: it does not follow what happens: somebody writes in it.
-            context: what the template shows.
+            still: the page is not refreshed, because the user types in it.
+            context: the values that the template shows.
         """
         given: Mapping[str, Any] = {
             "path": request.url.path,

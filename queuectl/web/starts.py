@@ -1,4 +1,4 @@
-"""What the editor holds when a new configuration object is begun: valid, small, and to be changed."""
+"""The first text of the editor for a new configuration object: small and valid."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ kind: ClusterQueue
 metadata:
   name: team-a
 spec:
-  namespaceSelector: {} # every namespace; left out, it takes none
-  queueingStrategy: BestEffortFIFO # or StrictFIFO: nobody is passed
-  # cohortName: research # lends to, and borrows from, the others of it
+  namespaceSelector: {} # all namespaces; without this field, none
+  queueingStrategy: BestEffortFIFO # or StrictFIFO: a blocked gang blocks the gangs after it
+  # cohortName: research # borrows quota from its members and lends quota to them
   preemption:
     withinClusterQueue: LowerPriority
   resourceGroups:
-  - coveredResources: [cpu, memory, nvidia.com/gpu] # all that pods ask for
+  - coveredResources: [cpu, memory, nvidia.com/gpu] # all resources that pods request
     flavors:
     - name: h100
       resources:
@@ -34,7 +34,7 @@ spec:
 apiVersion: queuectl.dev/v1
 kind: LocalQueue
 metadata:
-  name: default # takes the jobs that name no queue
+  name: default # also for jobs that name no queue
   namespace: team-a
 spec:
   clusterQueue: team-a
@@ -45,8 +45,8 @@ kind: Cohort
 metadata:
   name: research
 spec:
-  # parentName: company # from which it borrows too
-  resourceGroups: # what its members share and none of them owns
+  # parentName: company # can borrow from this cohort, too
+  resourceGroups: # quota that all members share
   - coveredResources: [nvidia.com/gpu]
     flavors:
     - name: h100
@@ -60,9 +60,9 @@ kind: ResourceFlavor
 metadata:
   name: h100
 spec:
-  nodeLabels: # which nodes are of this flavor
+  nodeLabels: # labels of its nodes
     nvidia.com/gpu.product: NVIDIA-H100-80GB-HBM3
-  topologyName: datacenter # without it quota is counted, but no nodes are chosen
+  topologyName: datacenter # without a topology, quota is charged and kube-scheduler chooses the nodes
 """,
     "Topology": """\
 apiVersion: queuectl.dev/v1
@@ -86,7 +86,7 @@ spec:
   resource: nvidia.com/gpu
   from: "{today}T00:00:00Z"
   until: "{next_week}T00:00:00Z"
-  add: 8 # or nominalQuota: in place of the queue's own
+  add: 8 # or nominalQuota, which replaces the quota of the queue
   reason: paper deadline
 """,
     "WorkloadPriorityClass": """\
@@ -94,8 +94,8 @@ apiVersion: queuectl.dev/v1
 kind: WorkloadPriorityClass
 metadata:
   name: urgent
-value: 1000 # the larger one goes first
-description: goes before all others
+value: 1000 # larger values are admitted first
+description: admitted before all others
 """,
     "Configuration": """\
 apiVersion: queuectl.dev/v1
@@ -103,15 +103,15 @@ kind: Configuration
 metadata:
   name: default
 waitForPodsReady:
-  timeout: 10m # a start that takes longer is given up and tried again
+  timeout: 10m # a start that takes longer is evicted and retried
 """,
 }
-"""By kind. Days of a span are filled in by :func:`start_of`."""
+"""By kind. :func:`start_of` fills in the dates."""
 _WEEK: Final = 7 * 86400.0
 
 
 def start_of(kind: str, now: float) -> str:
-    """The text that a new object of this kind begins with. ``now``: unix seconds."""
+    """The first text of a new object of this kind. ``now``: unix seconds."""
     days = {"{today}": now, "{next_week}": now + _WEEK}
     text = STARTS[kind]
     for mark, at in days.items():

@@ -1,4 +1,4 @@
-"""``make vendor``: fetches the files of VENDORED.toml through npm, and keeps only what has the digest that stands there."""
+"""``make vendor``: fetches the files of VENDORED.toml through npm, and keeps only files with the digests there."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LIST: Final = STATIC / "VENDORED.toml"
 
 
 def listed() -> list[dict[str, Any]]:
-    """The files, as VENDORED.toml tells them."""
+    """The files of VENDORED.toml."""
     files: list[dict[str, Any]] = tomllib.loads(LIST.read_text())["file"]
     return files
 
 
 def digest(content: bytes) -> str:
-    """As VENDORED.toml has it."""
+    """SHA-256, as in VENDORED.toml."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -56,7 +56,7 @@ def fetch(package: str, version: str, path: str) -> bytes:
 
 
 def main() -> None:
-    """Fetch all files; end with an error if one is not what it was."""
+    """Fetch all files; exit with an error if a digest differs."""
     for file in listed():
         content = fetch(file["package"], file["version"], file["path"])
         if digest(content) != file["sha256"]:

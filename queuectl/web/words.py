@@ -1,4 +1,4 @@
-"""How numbers, times and states are written on the pages."""
+"""The notation of numbers, times and states on the pages."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ GLYPHS: Final = {
     State.DEACTIVATED: "×",
     State.FINISHED: "✓",
 }
-"""A state is told by its word and its sign; colour only repeats them."""
+"""Each state has a word and a sign; color only repeats them."""
 
 
 def duration(seconds: float) -> str:
-    """The two largest units that tell: ``3 d 4 h``, ``12 min``, ``40 s``."""
+    """In at most two units: ``3 d 4 h``, ``12 min``, ``40 s``."""
     left = int(max(seconds, 0.0))
     parts: list[str] = []
     for unit, size in _UNITS:
@@ -62,7 +62,7 @@ def _utc(seconds: float) -> datetime:
 
 
 def number(value: float) -> str:
-    """Thousands apart by a thin space; at most one digit after the point."""
+    """With a thin space between thousands, and at most one digit after the point."""
     text = f"{value:,.1f}".removesuffix(".0")
     return text.replace(",", "\u202f")
 
@@ -73,17 +73,17 @@ def decimals(value: float) -> str:
 
 
 def money(amount: float) -> str:
-    """With cents, whatever the currency."""
+    """With two digits after the point, in any currency."""
     return f"{amount:,.2f}".replace(",", "\u202f")
 
 
 def percent(part: float, whole: float = 1.0) -> str:
-    """``part`` of ``whole``; nothing of nothing is a dash."""
+    """``part`` of ``whole``; a dash where ``whole`` is 0."""
     return f"{part / whole:.0%}" if whole else "-"
 
 
 def gpu_hours(gpu_seconds: float) -> str:
-    """GPU-seconds as GPU-hours: whole ones of thousands; what is less than a tenth of one is still told from nothing."""
+    """GPU-seconds as GPU-hours: rounded to whole hours from 1,000, and ``< 0.1`` where the amount is small but not 0."""
     hours = gpu_seconds / 3600
     if hours >= 1000:
         hours = round(hours)
@@ -91,9 +91,14 @@ def gpu_hours(gpu_seconds: float) -> str:
 
 
 def quantity(amount: int, resource: str) -> str:
-    """An amount of quota as people read it."""
+    """An amount of quota in its usual notation."""
     text = format_quantity(resource, amount)
     return number(int(text)) if text.isdecimal() else text
+
+
+def article(noun: str) -> str:
+    """``a rack``, ``an island``."""
+    return f"{'an' if noun[:1].lower() in 'aeiou' else 'a'} {noun}"
 
 
 def glyph(state: State) -> str:
@@ -114,16 +119,16 @@ def spaced(word: str) -> str:
 
 
 PROOF_WORDS: Final = {
-    Proof.OPTIMAL: "proved best",
-    Proof.FEASIBLE: "good, not proved best",
-    Proof.UNDECIDED: "not all decided",
+    Proof.OPTIMAL: "optimal (proved)",
+    Proof.FEASIBLE: "feasible (optimality not proved)",
+    Proof.UNDECIDED: "partly undecided",
 }
 
 USE_WORDS: Final = {
     UseState.UNKNOWN: "unknown",
     UseState.WARMUP: "warming up",
     UseState.ACTIVE: "active",
-    UseState.LOW: "little used",
+    UseState.LOW: "low utilization",
     UseState.IDLE: "idle",
     UseState.STUCK: "stuck",
 }

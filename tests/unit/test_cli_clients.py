@@ -534,7 +534,7 @@ class TestAsk:
     @pytest.mark.parametrize(
         ("arguments", "code", "says"),
         [
-            (["release", "team-a/running"], 4, "nobody holds it"),
+            (["release", "team-a/running"], 4, "not held"),
             (["hold", "team-a/nobody"], 3, "there is no workload"),
             (["priority", "team-a/running"], 2, "either a priority or --reset"),
             (["priority", "team-a/running", "1", "--reset"], 2, "either a priority or --reset"),

@@ -45,7 +45,7 @@ def carried(
         pytest.param(HELD, command(1, Action.HOLD), [], NOTHING_NEW, id="held already"),
         pytest.param(WAITS, command(1, Action.HOLD, "u2"), [], GONE, id="gone meanwhile"),
         pytest.param(
-            WAITS, command(1, Action.RELEASE), [], "a/train is Pending, and nobody holds it", id="makes no sense any more"
+            WAITS, command(1, Action.RELEASE), [], "a/train is Pending, not held", id="makes no sense any more"
         ),
         pytest.param(WAITS, command(1, Action.PRIORITY, priority=5, until=9.5), [State.PENDING], DONE, id="in time"),
         pytest.param(WAITS, command(1, Action.PRIORITY, priority=5, until=9.0), [], TOO_LATE, id="its time is over"),

@@ -91,7 +91,9 @@ async def test_an_action_that_makes_no_sense_says_why(pages: httpx2.AsyncClient)
     text = (await pages.get("/ui/workloads/run-00001")).text
     button = text[text.index('data-action="release"') :].partition("</button>")[0]
     assert "disabled" in button
-    assert "nobody holds it" in button
+    assert 'aria-describedby="unavailable"' in button
+    reasons = text[text.index('id="unavailable"') :].partition("</div>")[0]
+    assert "<strong>Release</strong>:" in reasons
 
 
 CLOSED = ("/ui/decisions", "/ui/decisions/3", "/ui/usage", "/ui/audit", "/ui/config")

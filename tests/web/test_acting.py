@@ -28,12 +28,12 @@ async def test_an_action_is_asked_for_only_when_it_is_confirmed(
     page = await open_page(browser, address)
     await page.goto("/ui/workloads/run-00001")
     await page.get_by_role("button", name="Hold", exact=True).click()
-    await expect(page.get_by_role("dialog")).to_contain_text("work since the last checkpoint")
+    await expect(page.get_by_role("dialog")).to_contain_text("Work since the last checkpoint")
     await page.get_by_role("button", name="Cancel").click()
     assert sample.database.commands == {}
     await page.get_by_role("button", name="Hold", exact=True).click()
     dialog = page.get_by_role("dialog")
-    await dialog.get_by_label("Why").fill("the data is wrong")
+    await dialog.get_by_label("Reason").fill("the data is wrong")
     await dialog.get_by_role("button", name="Hold").click()
     await expect(dialog).to_be_hidden()
     assert [(c.uid, c.action, c.why) for c in sample.database.commands.values()] == [
@@ -62,7 +62,7 @@ async def test_an_outage_is_told_where_the_price_would_be(
     sample.database.down = True
     await page.get_by_role("button", name="Preempt", exact=True).click()
     price = page.get_by_role("dialog").get_by_role("status")
-    await expect(price).to_contain_text("What it would cost is not known: ")
+    await expect(price).to_contain_text("The cost is not known: ")
 
 
 async def test_a_queue_is_stopped_drained_and_resumed_after_a_confirmation(
@@ -117,7 +117,7 @@ async def test_what_was_asked_is_followed_until_it_is_done(
     await page.goto("/ui/workloads/wait-00001")
     await _ask(page, "Hold")
     told = page.get_by_role("status").filter(has_text="Hold")
-    await expect(told).to_contain_text("asked")
+    await expect(told).to_contain_text("requested")
     entry = sample.database.entries["wait-00001"]
     change = handle(entry, CommandReceived(*sample.database.commands.values()), NOW, Rules())
     assert change is not None
@@ -134,7 +134,7 @@ async def test_a_refusal_is_told_in_its_own_words_though_nothing_happened(
     await page.goto("/ui/workloads/run-00001")
     await _ask(page, "Preempt")
     told = page.get_by_role("status").filter(has_text="Preempt")
-    await expect(told).to_contain_text("asked")
+    await expect(told).to_contain_text("requested")
     await answer(sample, "it is over already")
     await expect(told).to_contain_text("refused: it is over already")
 

@@ -6,6 +6,7 @@ import pytest
 from playwright.async_api import Browser, ConsoleMessage, Error, Page, Route, expect
 
 from queuectl.domain.commands import DONE, Action, Command
+from queuectl.domain.ledger import State
 from tests.web.browser import open_page, scanner
 from tests.web.sample import NOW, Sample
 from tests.web.serve_sample import answer, submit
@@ -18,7 +19,11 @@ PAGES = (
     "/ui/cohorts",
     "/ui/localqueues",
     "/ui/localqueues/team-vision/default",
+    "/ui/mine",
+    "/ui/mine?user=ann",
+    "/ui/mine?user=nobody",
     "/ui/workloads",
+    "/ui/workloads?sort=-gpus",
     "/ui/workloads/run-00001",
     "/ui/workloads/wait-00000",
     "/ui/nodes?q=gpu-00",
@@ -101,16 +106,16 @@ async def test_the_map_is_walked_by_keys_and_searched(browser: Browser, address:
     await page.keyboard.press("ArrowRight")
     await expect(page.locator("#map-said")).to_contain_text("gpu-00-00-01")
     await page.keyboard.press("Enter")
-    await expect(page.locator("#node-list")).to_contain_text("1 node with gpu-00-00-01")
+    await expect(page.locator("#node-list")).to_contain_text("1 node for gpu-00-00-01")
 
 
 async def test_usage_is_of_the_days_that_are_chosen(browser: Browser, address: str):
     page = await open_page(browser, address)
     await page.goto("/ui/usage")
-    form = page.get_by_role("search", name="What is reported")
+    form = page.get_by_role("search", name="Choose the report")
     await expect(form.get_by_label("From", exact=True)).to_be_hidden()
-    await form.get_by_label("By").select_option("user")
-    await form.get_by_label("Span").select_option("days")
+    await form.get_by_label("Group by").select_option("user")
+    await form.get_by_label("Period").select_option("days")
     await form.get_by_label("From", exact=True).fill("2026-11-17")
     await form.get_by_label("To", exact=True).fill("2026-11-18")
     await form.get_by_role("button", name="Show").click()
@@ -156,9 +161,49 @@ async def test_a_question_what_if_is_answered_in_tables(browser: Browser, addres
 
     await page.route("**/api/v1/plans", answer)
     await page.goto("/ui/whatif")
-    await page.get_by_label("these nodes are drained").fill("gpu-00-00-00, gpu-00-00-01")
+    await page.get_by_label("Nodes to drain").fill("gpu-00-00-00, gpu-00-00-01")
     await page.get_by_role("button", name="Plan").click()
     await expect(page.locator("#answer")).to_contain_text("team-vision/<b>new</b>")
+    manifest = "apiVersion: batch/v1\nkind: Job\n"
+    await page.get_by_label("Manifests").fill(manifest)
+    await page.get_by_role("button", name="Plan").click()
+    await expect(page.get_by_role("button", name="Plan")).to_be_enabled()
+    drained = ["gpu-00-00-00", "gpu-00-00-01"]
     assert asked == [
-        {"submit": [], "config": [], "drain": ["gpu-00-00-00", "gpu-00-00-01"], "add": []}
+        {"manifests": "", "drain": drained, "add": []},
+        {"manifests": manifest, "drain": drained, "add": []},
     ]
+
+
+async def test_a_command_of_a_pod_is_copied(browser: Browser, address: str):
+    page = await open_page(browser, address)
+    await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    await page.goto("/ui/workloads/run-00001")
+    button = page.get_by_role("button", name="Copy: kubectl logs").first
+    await button.click()
+    await expect(button).to_have_text("Copied")
+    copied = await page.evaluate("navigator.clipboard.readText()")
+    assert copied.startswith("kubectl logs -n team-")
+
+
+async def test_a_column_is_sorted_from_the_keyboard(browser: Browser, address: str, sample: Sample):
+    page = await open_page(browser, address)
+    await page.goto("/ui/workloads?state=Running")
+    await page.get_by_role("link", name="GPUs").focus()
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("columnheader", name="GPUs")).to_have_attribute(
+        "aria-sort", "descending"
+    )
+    assert "sort=-gpus" in page.url
+    assert "state=Running" in page.url
+    most = max(e.gpus for e in sample.database.entries.values() if e.state is State.RUNNING)
+    await expect(page.locator("tbody tr").first.locator('[data-h="GPUs"]')).to_have_text(str(most))
+
+
+async def test_a_search_is_possible_on_a_phone(browser: Browser, address: str, sample: Sample):
+    page = await open_page(browser, address, width=390)
+    await page.goto("/ui/nodes")
+    entry = sample.database.entries["run-00001"]
+    await page.get_by_label("Find a workload").fill(entry.ref)
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("heading", name=entry.ref)).to_be_visible()

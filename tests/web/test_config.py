@@ -156,7 +156,7 @@ async def meanwhile(sample: Sample, strategy: str = "StrictFIFO", policy: str = 
         ("?q=fabric", [">fabric<", ">h100<"], [">vision<"]),
         ("?kind=topologies", [">fabric<"], [">h100<", ">vision<"]),
         ("?kind=nonsense", [">fabric<", ">vision<"], []),
-        ("?q=nothing-says-this", ["Nothing that you may see says this"], ["<table"]),
+        ("?q=nothing-says-this", ["No object that you may see matches"], ["<table"]),
     ],
 )
 async def test_objects_are_found_by_name_kind_and_what_they_say(
@@ -191,7 +191,7 @@ async def test_a_check_tells_what_would_change_and_changes_nothing(
         "2 fields would change",
         "spec.resourceGroups[0].flavors[h200]",
         "ResourceFlavor h200 does not exist",
-        "These quotas would be exceeded by what runs",
+        "Running gangs would exceed these quotas",
         "/ui/workloads?q=team-vision/",
     ):
         assert told in answer.text
@@ -217,7 +217,7 @@ async def test_what_was_checked_is_applied_and_stands_in_the_audit_log(
     line = sample.database.audit[-1]
     assert (line.path, line.operation, line.status) == (PAGE, "putClusterQueue", 303)
     assert "spec.preemption.withinClusterQueue: 'LowerPriority' -> 'Never'" in line.detail
-    assert "It is changed." in (await pages.get(answer.headers["location"])).text
+    assert "The object is changed." in (await pages.get(answer.headers["location"])).text
     told = (await pages.get("/ui/config/changes?of=clusterqueues/vision")).text
     assert "withinClusterQueue" in told
 
@@ -242,7 +242,7 @@ async def test_a_text_changed_after_its_check_is_checked_again(
     editor.fields |= editor.replaced("Never", "LowerOrNewerEqualPriority")
     again = await applied(pages, editor)
     assert (again.status_code, policy(sample)) == (409, "LowerPriority")
-    assert "was changed after it was checked" in again.text
+    assert "was changed after the check" in again.text
     assert (await applied(pages, Editor.of(again))).status_code == 303
     assert policy(sample) == "LowerOrNewerEqualPriority"
 
@@ -264,9 +264,9 @@ async def test_a_concurrent_change_is_shown_and_neither_text_is_lost(
         await meanwhile(sample)
         answer = await pages.post(CHECK, data=fields)
     assert answer.status_code == 412
-    assert "Somebody changed it meanwhile" in answer.text
+    assert "The object was changed in the meantime" in answer.text
     assert "StrictFIFO" in answer.text
-    assert "yours would undo it" in answer.text
+    assert "your text reverts it" in answer.text
     assert policy(sample) == "LowerPriority"
     again = Editor.of(answer)
     assert again.fields["text"] == fields["text"]
@@ -278,7 +278,7 @@ async def test_a_field_that_both_changed_is_marked(pages: httpx2.AsyncClient, sa
     fields = (await opened(pages)).replaced("LowerPriority", "Never")
     await meanwhile(sample, policy="LowerOrNewerEqualPriority")
     answer = await pages.post(CHECK, data=fields)
-    assert "both changed it" in answer.text
+    assert "changed by both" in answer.text
 
 
 async def test_a_second_change_by_others_is_a_second_conflict(
@@ -299,7 +299,7 @@ async def test_an_object_that_was_deleted_meanwhile_can_be_made_anew(
     del sample.database.documents[QUEUE]
     answer = await applied(pages, editor)
     assert answer.status_code == 412
-    assert "Somebody deleted it meanwhile" in answer.text
+    assert "The object was deleted in the meantime" in answer.text
     assert (await applied(pages, Editor.of(answer))).headers["location"].endswith("done=created")
     assert policy(sample) == "Never"
 
@@ -327,7 +327,7 @@ async def test_a_new_object_takes_no_others_place_unasked(
     fields = editor.replaced("name: team-a", "name: vision")
     answer = await pages.post(CHECK, data=fields)
     assert answer.status_code == 412
-    assert "It exists already" in answer.text
+    assert "An object of this name exists already" in answer.text
     assert policy(sample) == "LowerPriority"
     assert Editor.of(answer).fields["text"] == fields["text"]
 
@@ -457,7 +457,7 @@ async def test_an_outage_keeps_what_was_typed(pages: httpx2.AsyncClient, sample:
     sample.database.down = True
     answer = await pages.post(CHECK, data=editor.fields)
     assert answer.status_code == 503
-    assert "nothing is known to be changed" in answer.text
+    assert "It is unknown whether the change was stored" in answer.text
     assert Editor.of(answer).fields == editor.fields
 
 
@@ -469,7 +469,7 @@ async def test_a_deletion_says_what_follows_and_is_done_when_it_is_confirmed(
 ):
     asked = await pages.get("/ui/config/delete?of=clusterqueues/vision")
     assert "LocalQueue team-vision/default: ClusterQueue vision does not exist" in asked.text
-    assert "Wait in it: " in asked.text
+    assert "pending in it" in asked.text
     assert QUEUE in sample.database.documents
     fields = {"version": str(sample.database.documents[QUEUE].version), "do": "delete"}
     answer = await pages.post(PAGE, data=fields)
@@ -486,13 +486,13 @@ async def test_an_object_that_was_changed_meanwhile_is_not_deleted(
     await meanwhile(sample)
     answer = await pages.post(PAGE, data=fields)
     assert answer.status_code == 412
-    assert "nothing is deleted yet" in answer.text
+    assert "is not deleted yet" in answer.text
     assert QUEUE in sample.database.documents
 
 
 async def test_a_deletion_that_takes_nothing_from_others_says_so(pages: httpx2.AsyncClient):
     text = (await pages.get("/ui/config/delete?of=cohorts/research")).text
-    assert "No other object is left without" in text
+    assert "No other object refers to it" in text
 
 
 # -- who may
@@ -524,7 +524,7 @@ async def test_only_what_one_may_do_is_offered_and_the_rest_refused(
         delete = await visitor.post(PAGE, data={"version": version, "do": "delete"})
     writes, deletes = "write" in offered, "delete" in offered
     assert ("<textarea" in text) is writes
-    assert ("you may read it, not change it" in text) is not writes
+    assert ("read-only: you may not change it" in text) is not writes
     assert ("/ui/config/delete" in text) is deletes
     assert check.status_code == (200 if writes else 403)
     assert apply.status_code == (409 if writes else 403)  # nothing was checked

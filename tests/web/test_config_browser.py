@@ -66,13 +66,13 @@ async def test_a_signed_in_admin_checks_meets_a_conflict_and_applies_on_a_phone(
         document["spec"]["queueingStrategy"] = "StrictFIFO"
         await sample.store.put_config(document)
         await page.get_by_role("button", name="Apply").press("Enter")
-        await expect(page.get_by_role("alert").first).to_contain_text("Somebody changed it")
+        await expect(page.get_by_role("alert").first).to_contain_text("The object was changed")
         assert await page.get_by_label("The object as YAML").input_value() == text
         await fits_and_is_accessible(page, axe)
 
-        await page.get_by_role("button", name="Apply over it").press("Enter")
-        await expect(page.get_by_role("status")).to_have_text("It is changed.")
-        await expect(page.get_by_role("heading", name="Who changed it")).to_be_visible()
+        await page.get_by_role("button", name="Replace it").press("Enter")
+        await expect(page.get_by_role("status")).to_have_text("The object is changed.")
+        await expect(page.get_by_role("heading", name="Latest changes")).to_be_visible()
         await expect(page.locator(".life")).to_contain_text("admin")
     line = sample.database.audit[-1]
     assert (line.caller, line.operation, line.status) == ("admin", "putClusterQueue", 303)
@@ -90,9 +90,9 @@ async def test_configuration_is_written_without_scripts(
     await type_over(page, "Sometimes", "Never")
     await page.get_by_role("button", name="Check").click()
     await page.get_by_role("button", name="Apply").click()
-    await expect(page.get_by_role("status")).to_have_text("It is changed.")
+    await expect(page.get_by_role("status")).to_have_text("The object is changed.")
     assert policy(sample) == "Never"
-    await page.get_by_role("link", name="Delete it").click()
+    await page.get_by_role("link", name="Delete …").click()
     await page.get_by_role("button", name="Delete").click()
     await expect(page.locator(".note")).to_have_text("It is deleted.")
     assert QUEUE not in sample.database.documents
@@ -109,6 +109,6 @@ async def test_what_is_typed_stays_when_nobody_answers(
     if lost == "server":
         await page.route("**/ui/config/check**", lambda route: route.abort())
     await page.get_by_role("button", name="Check").click()
-    told = page.get_by_role("alert").filter(has_text="does not answer" if lost == "database" else "fetch")  # fmt: skip
+    told = page.get_by_role("alert").filter(has_text="does not respond" if lost == "database" else "fetch")  # fmt: skip
     await expect(told).to_be_visible()
     assert await page.get_by_label("The object as YAML").input_value() == text

@@ -39,14 +39,25 @@ PAGES: dict[str, tuple[str, ...]] = {
     ),
     "/ui/workloads": ("team-language/", "Running"),
     "/ui/workloads?state=Held": ("tts-aside-0",),
-    "/ui/workloads/run-00001": ("Where it runs", "Its life", "block-00 / rack-00"),
-    "/ui/workloads/wait-00000": ("Where it will run", "Place in line", "starts in about"),
-    "/ui/workloads/wait-00000/why": ("quota: it needs 40 GPUs", "no less would do"),
+    "/ui/mine?user=ann": ("tts-aside-0", "Release it when it can start.", "Finished last"),
+    "/ui/mine?user=&namespace=team-vision": ("team-vision/", "Suggested fixes", "in about"),
+    "/ui/mine?user=nobody": ("No job of", "kueue.x-k8s.io/queue-name"),
+    "/ui/mine": ("Enter a user, or choose a namespace.",),
+    "/ui/workloads?user=ben&sort=-gpus": ('aria-sort="descending"', "ben"),
+    "/ui/workloads/run-00001/pods": ("kubectl describe pod -n team-",),
+    "/ui/workloads/run-00001": (
+        "Placement",
+        "History",
+        "block-00 / rack-00",
+        "kubectl logs -n team-",
+    ),
+    "/ui/workloads/wait-00000": ("Reserved placement", "Queue position", "estimated start in"),
+    "/ui/workloads/wait-00000/why": ("quota: it needs 40 GPUs", "minimum"),
     "/ui/nodes": ("64 nodes", "By rack", "By block"),
     "/ui/nodes?q=rack-01": ("gpu-00-01-00", "gpu-01-01-03"),
-    "/ui/evictions": ("GPU-hours lost",),
-    "/ui/decisions": ("Left waiting", "Waiting for quota", "proved best"),
-    "/ui/decisions/3": ("Who, and why", "Why the others were left waiting", "Solver: solves"),
+    "/ui/evictions": ("Lost work, GPU-hours",),
+    "/ui/decisions": ("Pending reasons", "Waiting for quota", "feasible (optimality not proved)"),
+    "/ui/decisions/3": ("Changed gangs", "Reasons of the pending gangs", "Solver: solves"),
     "/ui/usage": ("By namespace", "team-language", "GPUs of the nodes", "Cost, EUR"),
     "/ui/usage?by=queue&span=168h": ("By LocalQueue", "team-vision/default"),
     "/ui/usage?by=user&span=720h": ("By user", "cleo", "(none)"),
@@ -55,15 +66,15 @@ PAGES: dict[str, tuple[str, ...]] = {
         "By label team",
         "2026-11-17 00:00:00 UTC to 2026-11-19 00:00:00 UTC",
     ),
-    "/ui/audit": ("putClusterQueue", "/ui/workloads/", "not known"),
+    "/ui/audit": ("putClusterQueue", "/ui/workloads/", "unknown"),
     "/ui/audit?caller=ann&path=/api/v1/clusterqueues": ("putClusterQueue", "ann"),
-    "/ui/whatif": ("these nodes are drained",),
+    "/ui/whatif": ("Nodes to drain", "Manifests"),
     "/ui/config": ("ClusterQueue", "team-vision/default", "New Topology"),
-    "/ui/config/clusterqueues/vision": ("cohortName: research", "Check", "Who changed it"),
-    "/ui/config/localqueues/team-vision/default": ("clusterQueue: vision", "See also"),
+    "/ui/config/clusterqueues/vision": ("cohortName: research", "Check", "Latest changes"),
+    "/ui/config/localqueues/team-vision/default": ("clusterQueue: vision", "Related pages"),
     "/ui/config/new?kind=quotaoverrides": ("New QuotaOverride", "2026-11-25T00:00:00Z"),
-    "/ui/config/delete?of=clusterqueues/vision": ("What follows", "does not exist"),
-    "/ui/signin": ("Paste a token",),
+    "/ui/config/delete?of=clusterqueues/vision": ("Consequences", "does not exist"),
+    "/ui/signin": ("Paste a Kubernetes bearer token",),
 }
 
 
@@ -76,7 +87,8 @@ async def test_a_page_shows(pages: httpx2.AsyncClient, path: str):
 
 
 async def test_the_root_leads_to_the_overview(pages: httpx2.AsyncClient):
-    assert (await pages.get("/")).headers["location"] == "/ui/"
+    assert (await pages.get("/")).headers["location"] == "/ui/home"
+    assert (await pages.get("/ui/home")).headers["location"] == "/ui/"
 
 
 @pytest.mark.parametrize("path", PAGES)
@@ -100,6 +112,8 @@ async def test_a_page_needs_nothing_inline(pages: httpx2.AsyncClient, path: str)
         ("/ui/workloads/nobody", 404),
         ("/ui/workloads/%00%2f..%2f", 404),
         ("/ui/workloads?cursor=!", 422),
+        ("/ui/workloads?sort=color", 422),
+        ("/ui/mine?user=ann&cursor=!", 422),
         ("/ui/queues/vision?cursor=!", 422),
         ("/ui/decisions/999999", 404),
         ("/ui/decisions/x", 404),
@@ -123,7 +137,7 @@ async def test_what_is_not_there_is_told_by_a_page(
     answer = await pages.get(path)
     assert answer.status_code == status
     assert answer.headers["content-type"].startswith("text/html")
-    assert "To the overview" in answer.text
+    assert "Go to your first page" in answer.text
 
 
 @pytest.mark.parametrize(
@@ -145,7 +159,7 @@ async def test_a_name_leads_to_its_workload_or_to_all_that_have_it(
     twin = replace(entry, uid="twin", kind="PyTorchJob" if entry.kind == "Job" else "Job")
     sample.database.entries["twin"] = twin
     listed = (await pages.get(asked)).text
-    assert f"Several workloads are named <strong>{entry.ref}</strong>" in listed
+    assert f"Several workloads have the name <strong>{entry.ref}</strong>" in listed
     assert all(f'"/ui/workloads/{uid}"' in listed for uid in ("run-00001", "twin"))
     assert "/ui/workloads/wait-00001" not in listed
     sample.database.entries["twin"] = replace(twin, state=State.FINISHED)
@@ -196,7 +210,7 @@ async def test_groups_beyond_the_largest_are_one_row_and_nothing_is_left_out(
     everything = len(sample.database.usage.subjects)
     monkeypatch.setattr(usage, "SHOWN", 2)
     rows = (await pages.get("/ui/usage?by=workload&span=168h")).text.split("<tr>")
-    assert f"the other {everything - 2} together" in rows[4]
+    assert f"{everything - 2} others" in rows[4]
     assert f'data-h="workloads">{everything - 2}<' in rows[4]
 
 
@@ -236,12 +250,13 @@ def test_a_request_leads_to_the_page_about_what_it_was_for(path: str, page: str 
     ("wanted", "shown"),
     [
         ("/ui/queues/vision", "/ui/queues/vision"),
-        ("https://evil.example/", "/ui/"),
-        ("//evil.example/ui/", "/ui/"),
-        ("/ui//evil.example", "/ui/"),
-        ("/ui/\\evil", "/ui/"),
-        ("javascript:alert(1)", "/ui/"),
-        ("", "/ui/"),
+        ("https://evil.example/", "/ui/home"),
+        ("//evil.example/ui/", "/ui/home"),
+        ("/ui//evil.example", "/ui/home"),
+        ("/ui/\\evil", "/ui/home"),
+        ("javascript:alert(1)", "/ui/home"),
+        ("", "/ui/home"),
+        ("/ui/", "/ui/home"),
     ],
 )
 async def test_signing_in_leads_to_our_own_pages_only(
@@ -258,7 +273,7 @@ async def test_without_a_view_of_the_cluster_the_ledger_is_still_told(
     overview, nodes = await pages.get("/ui/"), await pages.get("/ui/nodes")
     assert "Gangs pending" in overview.text
     assert "does not know the cluster yet" in overview.text
-    assert "has not seen the cluster yet" in nodes.text
+    assert "has not listed the nodes yet" in nodes.text
     assert "use not known yet" in (await pages.get("/ui/queues/vision")).text
     assert (await pages.get("/ui/nodes/data")).status_code == 503
 
@@ -267,7 +282,7 @@ async def test_an_outage_of_the_database_is_a_page(sample: Sample, pages: httpx2
     sample.database.down = True
     answer = await pages.get("/ui/")
     assert answer.status_code == 503
-    assert "does not answer" in answer.text
+    assert "does not respond" in answer.text
 
 
 async def test_every_state_has_a_sign(pages: httpx2.AsyncClient):

@@ -75,11 +75,11 @@ async def test_once_it_is_answered_the_page_is_made_anew_and_looks_no_more(
 @pytest.mark.parametrize(
     ("action", "more", "words"),
     [
-        (Action.HOLD, {"why": "bad data"}, "Hold by ann: bad data"),
-        (Action.PRIORITY, {"priority": 7}, "Priority 7 by ann"),
-        (Action.PRIORITY, {"priority": 7, "until": NOW}, "Priority 7 until 2026-11-18 11:06:40 UTC by ann"),
-        (Action.PRIORITY, {"priority": None}, "Priority as its classes say by ann"),
-        (Action.MOVE, {"queue": "batch"}, "Move to LocalQueue batch by ann"),
+        (Action.HOLD, {"why": "bad data"}, "Hold, requested by ann: bad data"),
+        (Action.PRIORITY, {"priority": 7}, "Priority 7, requested by ann"),
+        (Action.PRIORITY, {"priority": 7, "until": NOW}, "Priority 7 until 2026-11-18 11:06:40 UTC, requested by ann"),
+        (Action.PRIORITY, {"priority": None}, "Priority from its priority classes, requested by ann"),
+        (Action.MOVE, {"queue": "batch"}, "Move to LocalQueue batch, requested by ann"),
     ],
 )  # fmt: skip
 async def test_it_says_what_was_asked(

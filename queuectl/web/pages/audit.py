@@ -1,4 +1,4 @@
-"""The audit log: who wanted to change what, and what became of it."""
+"""The audit log: all requests to change something, with caller and result."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def routes(site: Site) -> list[Route]:
 
 
 def page_of(path: str) -> str | None:
-    """The page about what a request was for; None where there is none."""
+    """The page of the object of a request; None where there is none."""
     if found := _WORKLOAD.fullmatch(path):
         return f"{PREFIX}/workloads/{quote(found[1], safe='')}"
     if found := _NAMED.fullmatch(path):
@@ -58,7 +58,7 @@ def page_of(path: str) -> str | None:
 
 
 def _object_page(path: str) -> str | None:
-    """Of a configuration object, whether the API or its own page was asked to change it."""
+    """The page of a configuration object, for requests to the API and for forms of the page."""
     path = _STOP.sub("", path)
     local = _LOCAL.fullmatch(path)
     part = f"{local[2]}/{local[1]}/{local[3]}" if local else path.removeprefix(f"{API}/")

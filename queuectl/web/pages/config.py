@@ -1,4 +1,4 @@
-"""Configuration: every object by kind, to search, and the page of one with its text; what changes it is beside this module."""
+"""Configuration: all objects by kind with a search, and the page of one object with its text. Writes are in ``config_write``."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from queuectl.web.starts import start_of
 
 SHOWN: Final = 100  # objects of a kind at once
 _DONE: Final = {
-    "created": "It is created.",
-    "configured": "It is changed.",
+    "created": "The object is created.",
+    "configured": "The object is changed.",
 }
 
 
@@ -53,9 +53,9 @@ class KindListing:
     """The objects of a kind.
 
     Attributes:
-        rows: those that are shown.
-        found: how many there are that fit.
-        may_add: who asks may write another one.
+        rows: the objects that are shown.
+        found: number of objects that match the search.
+        may_add: the caller may create another object.
     """
 
     kind: ConfigKind
@@ -65,7 +65,7 @@ class KindListing:
 
 
 def right_to(verb: str, key: DocumentKey) -> Right:
-    """What doing this to an object needs."""
+    """The right that a verb on an object needs."""
     return Right(verb, kind_of(key).plural, key.namespace, key.name)
 
 
@@ -106,7 +106,7 @@ def routes(site: Site) -> list[Route]:
 
 
 def addressed(request: Request) -> DocumentKey:
-    """The object of a path. Raises Problem when nothing can be called so."""
+    """The object of a path. Raises Problem when the path identifies none."""
     path = request.path_params
     parts = (path["plural"], path.get("namespace", ""), path["name"])
     return key_of("/".join(part for part in parts if part))
@@ -135,21 +135,19 @@ async def editor(
     status: int = 200,
     **context: Any,
 ) -> Response:
-    """The page of an object: its text, to be changed by who may.
+    """The page of an object with its text, which a caller with the right to it can edit.
 
     Args:
-        site: where it reads.
-        request: whose.
-        draft: what is in the editor.
-        stored: the object as it is, when that is what is shown.
-        status: of the answer.
-        context: what became of the draft; see config_object.html.
+        site: the sources.
+        request: of the caller.
+        draft: the content of the editor.
+        stored: the stored object, where the page shows it.
+        status: of the response.
+        context: the result of the last step; see config_object.html.
     """
     key = draft.key
-    may_write, may_delete = (
-        True,
-        False,
-    )  # of a new one, what it names is asked for when it is checked
+    # The check of a new object reviews the right to the name in its text.
+    may_write, may_delete = True, False
     links: list[tuple[str, str]] = []
     if key is not None:
         may_write, may_delete = await asyncio.gather(
@@ -178,11 +176,11 @@ async def editor(
 
 
 async def _links(site: Site, key: DocumentKey, stored: ConfigDocument) -> list[tuple[str, str]]:
-    """What it names, and the page about what it does."""
+    """The objects that it refers to, and the page of its queue."""
     named = await site.store.get_configs(references(dict(stored.document)))
     links = [(str(other.key), address_of(other.key)) for other in named]
     if key.kind == "ClusterQueue":
-        links.insert(0, ("who runs and who waits in it", f"{PREFIX}/queues/{key.name}"))
+        links.insert(0, ("ClusterQueue page", f"{PREFIX}/queues/{key.name}"))
     return links
 
 
@@ -206,7 +204,7 @@ async def _list(site: Site, request: Request) -> Response:
 
 
 async def _shelf(site: Site, request: Request, kind: ConfigKind, q: str) -> KindListing | None:
-    """The objects of a kind that fit; None where who asks may see none of this kind."""
+    """The objects of a kind that match; None where the caller may see none of this kind."""
     stored = await _seen(site, request, kind)
     if stored is None:
         return None
@@ -229,14 +227,14 @@ async def _seen(
 
 
 async def _may_add(site: Site, request: Request, kind: ConfigKind) -> bool:
-    """Whether he may write one anywhere; of which name and where, the check of the text tells."""
+    """Whether the caller may create an object in any namespace. The check of the text reviews the right to its name."""
     if not kind.namespaced:
         return await site.guard.may(request, Right("update", kind.plural))
     return await site.guard.somewhere(request, "update", kind.plural, site.store.namespaces)
 
 
 def _searched(stored: ConfigDocument) -> str:
-    """All that it says, to look for something in."""
+    """The text that a search matches."""
     key = stored.key
     name = f"{key.namespace}/{key.name}" if key.namespace else key.name
     return f"{name} {orjson.dumps(dict(stored.document)).decode()}".lower()
@@ -252,5 +250,5 @@ def _kind(plural: str) -> ConfigKind:
     """Raises Problem when there is no such kind."""
     kind = BY_PLURAL.get(plural)
     if kind is None:
-        raise Problem(ProblemType.NOT_FOUND, f"there is no kind of configuration {plural!r}")
+        raise Problem(ProblemType.NOT_FOUND, f"{plural!r} is not a kind of configuration")
     return kind

@@ -1,7 +1,7 @@
-"""Writing configuration: a text is checked, then applied as it was checked; an object is deleted once that is confirmed.
+"""Writing configuration: a text is checked, then applied unchanged; an object is deleted after a confirmation.
 
-Rules, checks and words are those of the REST API's PUT and DELETE. A form is refused where the object was changed since it
-was read; what was typed comes back with the refusal, beside what the other one changed.
+Rules and messages are those of the REST API's PUT and DELETE. A form is refused where the object was changed after it was
+read. The refusal shows the typed text beside the changes.
 """
 
 from __future__ import annotations
@@ -41,21 +41,23 @@ from queuectl.web.site import PREFIX, Site, text
 log = structlog.get_logger()
 
 _HOLDS: Final = (State.STARTING, State.RUNNING, State.EVICTING)
-_OUTAGE: Final = "The database or the cluster does not answer: nothing is known to be changed. Try again in a moment."
-_BOTH: Final = "both changed it"
-_UNDONE: Final = "yours would undo it"
-_EDITED: Final = "The text was changed after it was checked, so nothing is applied yet: this is what it would do now."
+_OUTAGE: Final = "The database or the API server does not respond. It is unknown whether the change was stored. Try again in a moment."
+_BOTH: Final = "changed by both"
+_UNDONE: Final = "your text reverts it"
+_EDITED: Final = (
+    "The text was changed after the check and is not applied. This is the result of a new check."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ConcurrentEdit:
-    """What became of an object after its text was taken into the editor.
+    """The changes of an object since the editor was opened.
 
     Attributes:
         gone: it was deleted.
-        appeared: there was none, and now there is.
-        changes: of the others, as the API answers them.
-        marks: what the draft does to fields of these.
+        appeared: it was created.
+        changes: of its fields, as the API returns them.
+        marks: what the draft does to each of these fields.
     """
 
     gone: bool
@@ -65,10 +67,10 @@ class ConcurrentEdit:
 
 
 def routes(site: Site) -> list[Route]:
-    """Offer the forms, and the page that asks before a deletion."""
+    """Offer the forms, and the confirmation page of a deletion."""
 
     async def check(request: Request) -> Response:
-        # The address names the object, so that the right to it is known before the form is read.
+        # The address names the object, so that the right to it is reviewed before the form is read.
         if part := text(request, "of"):
             await site.guard.require(request, right_to("update", key_of(part)))
         else:
@@ -108,7 +110,7 @@ def _documents(site: Site, key: DocumentKey) -> Documents:
 async def _kept(
     site: Site, request: Request, draft: Draft, step: Callable[[], Awaitable[Response]]
 ) -> Response:
-    """What a step answers; where it is refused, or in an outage, the editor with what was typed and the reason."""
+    """The response of a step. After a refusal or an outage, the editor with the typed text and the reason."""
     try:
         return await _explained(site, request, draft, step)
     except (StoreUnavailable, ClusterUnavailable) as error:
@@ -142,7 +144,7 @@ async def _explained(
 async def _check(
     site: Site, request: Request, draft: Draft, *, note: str = "", status: int = 200
 ) -> Response:
-    """The editor with what the text would do. Raises Problem and BadInput as the API's dry run."""
+    """The editor with the effect of the text. Raises Problem and BadInput as the API's dry run."""
     given = await site.bodies.yaml(request, draft.text)
     key = draft.key or named_in(given)
     await site.guard.require(request, right_to("update", key))
@@ -189,9 +191,7 @@ async def _meanwhile(
         return ConcurrentEdit(gone=present is None, appeared=present is not None, changes=[])
     try:
         base = await site.bodies.yaml(request, draft.base)
-    except (
-        Problem
-    ):  # no editor sent that; what the draft would do to the object is told all the same
+    except Problem:  # not sent by the editor; the effect of the draft is shown without marks
         return ConcurrentEdit(gone=False, appeared=False, changes=[])
     changes = changes_of(base, present.document)
     typed = {change["field"] for change in changes_of(base, checked["object"])}
@@ -201,7 +201,7 @@ async def _meanwhile(
 
 
 async def _apply(site: Site, request: Request, key: DocumentKey, draft: Draft) -> Response:
-    """Write what was checked. Raises Problem and BadInput as the API's PUT."""
+    """Write the checked text. Raises Problem and BadInput as the API's PUT."""
     await site.guard.require(request, right_to("update", key))
     if draft.checked != draft.seal:
         done(request, "not applied: the text was changed after it was checked")
@@ -233,7 +233,7 @@ async def _delete(site: Site, request: Request, key: DocumentKey, version: int |
 async def _before_deletion(
     site: Site, request: Request, key: DocumentKey, *, changed: bool = False
 ) -> Response:
-    """The page that says what would follow. ``changed``: the object is no longer as it was when that was asked first."""
+    """The confirmation page with the consequences. ``changed``: the object was changed since the page was first shown."""
     await site.guard.require(request, right_to("delete", key))
     stored = await stored_as(site, key)
     removal = await dry_run_removal(key, site.store, site.diagnoser)
@@ -260,7 +260,7 @@ async def _before_deletion(
 
 
 async def _users(site: Site, sight: AccessScope, key: DocumentKey) -> tuple[int, int]:
-    """How many gangs that may be seen hold places by a queue, and how many wait in it."""
+    """The number of visible gangs that a queue has admitted, and that are pending in it."""
     mine = [
         tally
         for tally in sight.tallies(await site.store.tallies())

@@ -1,4 +1,4 @@
-"""What planning cycles decided: those that changed something, and of each one who was meant and why."""
+"""Decisions: the planning cycles that started or evicted gangs, and the page of each with its gangs and reasons."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def routes(site: Site) -> list[Route]:
         )
 
     async def of_step(request: Request) -> Response:
-        """Leads from a step of a workload's life to the cycle that decided it."""
+        """Redirects from a step of a workload's history to the cycle that decided it."""
         await site.guard.require(request, Right("get", "decisions"))
         line = whole(request, "line")
         found = await _deciding(site.store, line)
         if found is None:
-            detail = f"no decision is kept for step {line}: they are kept for a week"
+            detail = f"no decision is stored for step {line}; decisions are stored for 7 days"
             raise Problem(ProblemType.NOT_FOUND, detail)
         return RedirectResponse(f"{PREFIX}/decisions/{found.id}", 303)
 
@@ -71,12 +71,9 @@ def routes(site: Site) -> list[Route]:
 
 
 async def _deciding(store: PageStore, line: int) -> StoredDecision | None:
-    """The record that has this line of history, or None. Records and lines rise together, so halving finds it."""
+    """The record that has this line of history, or None: a binary search, because ids of records and lines rise together."""
     newest = await store.decisions(limit=1)
-    low, high = (
-        0,
-        newest[0].id + 1 if newest else 0,
-    )  # it is one of those from low on and below high
+    low, high = 0, newest[0].id + 1 if newest else 0  # its id is at least low and below high
     while low < high:
         middle = (low + high) // 2
         below = await store.decisions(before=middle + 1, limit=1)
@@ -90,16 +87,16 @@ async def _deciding(store: PageStore, line: int) -> StoredDecision | None:
 
 
 async def _asked_for(site: Site, request: Request) -> StoredDecision:
-    """The one of the path. Raises Problem when there is none."""
+    """The decision of the path. Raises Problem when there is none."""
     text = request.path_params["number"]
     number = int(text) if text.isdecimal() and len(text) < 19 else 0
     decided = await site.store.get_decision(number)
     if decided is None:
-        detail = f"there is no decision {text}: they are kept for a week"
+        detail = f"there is no decision {text}; decisions are stored for 7 days"
         raise Problem(ProblemType.NOT_FOUND, detail)
     return decided
 
 
 def by_number(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Why gangs wait, what holds for most of them first."""
+    """Pending reasons, the most frequent first."""
     return sorted(reasons.items(), key=lambda one: (-one[1], one[0]))

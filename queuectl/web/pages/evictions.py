@@ -1,4 +1,4 @@
-"""The log of evictions: who had to leave, for whom, by which rule, and what it cost."""
+"""The list of evictions: victim, preemptor, rule and lost work of each."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Eviction:
     """A line of the log.
 
     Attributes:
-        price: GPU-seconds of work lost; None where nothing was said of it.
-        gpus: freed by it; None likewise.
-        rule: by which it was taken; empty where no other gang was the reason.
-        favoured: uid and name of the gang it made room for; None where there is none, or none that may be seen.
+        price: lost work in GPU-seconds; None where it is not recorded.
+        gpus: number of GPUs that it freed; None where it is not recorded.
+        rule: rule of the preemption; empty where no other gang was the reason.
+        favoured: uid and name of the preemptor; None where there is none, or the caller may not see it.
     """
 
     line: HistoryLine
@@ -46,7 +46,7 @@ async def eviction_rows(
     before: int | None = None,
     limit: int = PAGE,
 ) -> list[Eviction]:
-    """The latest evictions of workloads that may be seen, newest first."""
+    """The latest evictions of visible workloads, newest first."""
     lines = await site.store.evictions(sight.namespaces, before=before, limit=limit)
     favoured = {uid for line in lines if (uid := _favoured(line)) is not None}
     names = await site.store.workload_names(favoured) if favoured else {}

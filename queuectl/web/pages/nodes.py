@@ -1,4 +1,4 @@
-"""The map of nodes: who sits where, what is free, and how the GPUs are used; and the same as tables."""
+"""The node map: gangs, free GPUs and GPU utilization of each node, as a map and as tables."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class NodeRow:
     """A node in a list.
 
     Attributes:
-        closed: why it takes no pods; empty = it does.
-        tenants: name, uid (empty = not to be seen) and GPUs of the gangs on it.
-        others: GPUs held by pods that are of no gang.
+        closed: why it is unschedulable; empty = it is schedulable.
+        tenants: name, uid (empty = not visible) and GPUs of each gang on it.
+        others: GPUs of unmanaged pods.
     """
 
     name: str
@@ -50,7 +50,7 @@ class Plan:
     """A cluster map in the order of one topology."""
 
     def __init__(self, cluster_map: ClusterMap, topology: str | None) -> None:
-        """``topology``: None, or one that is not known = the one with the most levels."""
+        """``topology``: None, or an unknown name = the topology with the most levels."""
         self.cluster_map = cluster_map
         layouts = {layout.name: layout for layout in cluster_map.layouts}
         deepest = max(
@@ -63,17 +63,17 @@ class Plan:
 
     @property
     def finest(self) -> TopologyLevel:
-        """Its smallest domains; none where the topology has single nodes only."""
+        """Its finest level above single nodes; without domains where the topology has single nodes only."""
         return self.layout.levels[-1] if self.layout.levels else TopologyLevel("", (), ())
 
     def path(self, place: int) -> tuple[str, ...]:
-        """Where a node stands, from the coarsest level; empty = the topology does not know it."""
+        """The domains of a node, from the coarsest level; empty = the node is not in the topology."""
         finest = self.finest
         at = finest.of[place] if finest.of else -1
         return finest.domains[at].path if at >= 0 else ()
 
     def order(self) -> list[int]:
-        """Nodes domain by domain; those that are in none come last."""
+        """Nodes domain by domain, then the nodes in no domain."""
         of = self.finest.of
         places = range(len(self.cluster_map.occupancies))
         if not of:
@@ -82,9 +82,9 @@ class Plan:
 
 
 def columns(plan: Plan, sight: AccessScope) -> dict[str, Any]:
-    """The cluster map as columns for the canvas, each value once: a gang that the caller may not see has neither name nor queue.
+    """The cluster map as columns for the canvas. A gang that the caller may not see has neither name nor queue.
 
-    ``seats``: per node, place of a gang and its GPUs, one after the other.
+    ``seats``: per node, the index of each gang and its GPUs, in turn.
     """
     order, occupancies = plan.order(), plan.cluster_map.occupancies
     of = plan.finest.of
@@ -117,7 +117,7 @@ def _gang(gang: GangOnMap, sight: AccessScope) -> list[Any]:
 
 
 def matching(plan: Plan, q: str, sight: AccessScope) -> Iterator[int]:
-    """Places of nodes whose name, domain or visible tenant has this text in it."""
+    """Indices of nodes with this text in the name, the domain or the name of a visible gang."""
     wanted = q.casefold()
     gangs = plan.cluster_map.gangs
     hits = {
@@ -133,7 +133,7 @@ def matching(plan: Plan, q: str, sight: AccessScope) -> Iterator[int]:
 
 
 def node_row(plan: Plan, place: int, sight: AccessScope) -> NodeRow:
-    """A node as it is listed."""
+    """The row of a node."""
     occupancy = plan.cluster_map.occupancies[place]
     tenants = []
     for seat in occupancy.tenants:
@@ -180,7 +180,7 @@ def routes(site: Site) -> list[Route]:
     async def data(request: Request) -> Response:
         sight, plan = await visible_plan(request)
         if plan is None:
-            raise Problem(ProblemType.NOT_READY, "this process has not seen the cluster yet")
+            raise Problem(ProblemType.NOT_READY, "this replica has not listed the nodes yet")
         body = orjson.dumps(columns(plan, sight))
         return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 
@@ -192,7 +192,7 @@ def routes(site: Site) -> list[Route]:
 
 
 def _found(plan: Plan | None, request: Request, sight: AccessScope) -> dict[str, Any]:
-    """What a search finds; without one, nothing is listed."""
+    """The nodes that a search finds; none without a search."""
     q = text(request, "q")
     places: Iterable[int] = matching(plan, q, sight) if plan is not None and q else ()
     found = list(places)

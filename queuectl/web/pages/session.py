@@ -10,7 +10,7 @@ from queuectl.web.site import PREFIX, Site
 
 
 def routes(site: Site) -> list[Route]:
-    """Offer the page. Anybody may see it."""
+    """Offer the page. It needs no right."""
 
     async def sign_in(request: Request) -> Response:
         return site.page(request, "signin.html", next=_own_page(request.query_params.get("next")))
@@ -19,7 +19,8 @@ def routes(site: Site) -> list[Route]:
 
 
 def _own_page(wanted: str | None) -> str:
-    """Where to go then: a page of the dashboard, whatever a link says."""
+    """The page after signing in: always one of the dashboard. The start of the dashboard is the user's first page."""
     text = wanted or ""
     plain = text.startswith(f"{PREFIX}/") and "\\" not in text and text.isprintable()
-    return text if plain and "//" not in text.partition("?")[0] else f"{PREFIX}/"
+    own = plain and text != f"{PREFIX}/" and "//" not in text.partition("?")[0]
+    return text if own else f"{PREFIX}/home"

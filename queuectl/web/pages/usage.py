@@ -1,6 +1,6 @@
-"""What was used, wasted and paid for in a span of time, by namespace, queue, user or what else work is told apart by.
+"""Usage: GPU-hours allocated, used and wasted, and their cost, in a period, grouped by namespace, queue, user or others.
 
-The sums are those of the REST API's reports; see docs/reference/usage-figures.md for the meaning of the figures.
+The sums are those of the REST API's reports. docs/reference/usage-figures.md defines the figures.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SPANS: Final = {
     "168h": "last 7 days",
     "720h": "last 30 days",
     "2160h": "last 90 days",
-    "days": "the days from … to …",
+    "days": "days from … to …",
 }
 _DAYS: Final = "days"
 _DAY: Final = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -59,7 +59,7 @@ class Group:
 
     @property
     def rest(self) -> float:
-        """GPU-seconds that were measured, neither used nor spent idle or stuck: what busy gangs left unused."""
+        """GPU-seconds with samples that busy gangs left unused: neither used, nor idle or stuck."""
         held = self.sums.amounts
         return max(0.0, held.allocated - held.used - held.idle - held.stuck - held.unknown)
 
@@ -91,7 +91,7 @@ def routes(site: Site) -> list[Route]:
 
 
 async def _report(site: Site, request: Request, asked: dict[str, str]) -> Report:
-    """Raises Problem when what is asked is no such thing, or who asks may see no report."""
+    """Raises Problem when a parameter is wrong, or the caller may get no report."""
     seen = await site.guard.visible(request, "get", "reports", site.store.namespaces)
     if seen is not None and not seen:
         await site.guard.require(request, Right("get", "reports"))
@@ -112,12 +112,14 @@ def _period(asked: dict[str, str], now: float) -> Period:
         return period_of(asked["span"], None, now)
     for name in ("from", "to"):
         if not _DAY.fullmatch(asked[name]):
-            raise wrong_parameter(name, f"{name}: {asked[name]!r} is no day like 2026-11-20")
+            raise wrong_parameter(
+                name, f"{name}: {asked[name]!r} is not a day in the form 2026-11-20"
+            )
     return period_of(f"{asked['from']}T00:00:00Z", f"{asked['to']}T23:59:59Z", now)
 
 
 def _ways(accounting: Accounting) -> dict[str, str]:
-    """What rows may be told apart by, as it is asked for and as it is called."""
+    """The groupings: value of the parameter and title."""
     labels = {str(Grouping(By.LABEL, key)): f"label {key}" for key in accounting.labels}
     return {str(by): name for by, name in _BY.items()} | labels
 
@@ -132,7 +134,7 @@ async def _context(site: Site, sight: AccessScope, report: Report) -> dict[str, 
     ]
     if others:
         rest = total_of(replace(report, rows=tuple(others)))
-        groups.append(Group(f"the other {len(others)} together", "", rest))
+        groups.append(Group(f"{len(others)} others", "", rest))
     waste = waste_report(replace(report, rows=(total,)))
     return {
         "total": total,
@@ -160,7 +162,7 @@ def _name(row: ReportRow) -> str:
 async def _addresses(
     site: Site, sight: AccessScope, by: By, rows: Sequence[ReportRow]
 ) -> list[str]:
-    """Of the pages about these groups; empty where there is none that who asks may see."""
+    """The pages of these groups; empty where there is none that the caller may see."""
     if by is By.WORKLOAD:
         uids = [row.names["uid"] for row in rows]
         known = await site.store.workload_names(uids)

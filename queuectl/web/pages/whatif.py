@@ -1,13 +1,31 @@
-"""What would happen if: a form whose question the page asks of the API, because it may take seconds, and shows as tables."""
+"""The what-if page: a form that the page sends to ``POST /api/v1/plans``, because a plan can take seconds, and shows as tables."""
 
 from __future__ import annotations
+
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from queuectl.api.body import MAX_BYTES
 from queuectl.domain.identity import Right
 from queuectl.web.site import Site
+
+EXAMPLE: Final = """\
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: train
+  namespace: team-a
+  labels:
+    kueue.x-k8s.io/queue-name: default
+spec:
+  parallelism: 4
+  completions: 4
+  template:
+    spec:
+      containers: …"""
 
 
 def routes(site: Site) -> list[Route]:
@@ -16,6 +34,6 @@ def routes(site: Site) -> list[Route]:
     async def form(request: Request) -> Response:
         await site.guard.require(request, Right("create", "plans"))
         sight = await site.sight(request)
-        return site.page(request, "whatif.html", sight)
+        return site.page(request, "whatif.html", sight, most_bytes=MAX_BYTES, example=EXAMPLE)
 
     return [Route("/whatif", form)]

@@ -1,4 +1,4 @@
-"""Workloads: a list to search, and one in full: its life, its place, why it waits, and what may be done with it."""
+"""Workloads: a list with filters and sorting, and a page for one workload with its reason, placement, pods and history."""
 
 from __future__ import annotations
 
@@ -16,17 +16,33 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import IN_LINE, HistoryLine, WorkloadFilter, WorkloadPage
+from queuectl.domain.workload_order import BY_NAME, SortKey, WorkloadOrder
 from queuectl.objects.kinds import KINDS
 from queuectl.web.access_scope import AccessScope
-from queuectl.web.actions import offers
+from queuectl.web.actions import objections, offers
+from queuectl.web.advice import next_step
+from queuectl.web.pods import PodTable, pod_table
 from queuectl.web.ranks import seated
 from queuectl.web.recent_commands import asked_of
 from queuectl.web.site import PREFIX, Site, text, whole
+from queuectl.web.sorting import Column, address, headings
 
 PAGE: Final = 100
-_STEPS: Final = 200  # of a life, the latest
+_STEPS: Final = 200  # of a history, the latest
 _PLACED: Final = (State.RESERVED, State.STARTING)
 _UID: Final = re.compile(r"[0-9A-Za-z._-]{1,128}")
+_COLUMNS: Final = (
+    Column("Workload", SortKey.NAME),
+    Column("Kind"),
+    Column("State", SortKey.STATE),
+    Column("ClusterQueue", SortKey.CLUSTER_QUEUE),
+    Column("User", SortKey.USER),
+    Column("Position", numeric=True),
+    Column("GPUs", SortKey.GPUS, numeric=True),
+    Column("Priority", SortKey.PRIORITY, numeric=True),
+    Column("In state for", SortKey.SINCE, numeric=True, elapsed=True),
+    Column("Reason"),
+)
 
 
 def routes(site: Site) -> list[Route]:
@@ -39,13 +55,18 @@ def routes(site: Site) -> list[Route]:
         return await _one(site, request)
 
     async def why(request: Request) -> Response:
-        """The part of the page that may take seconds of solving."""
+        """The part of the page that the solver works on for up to some seconds."""
         entry, sight = await _seen(site, request)
         explained = await site.presenter.explained(request, entry)
         return site.page(request, "_why.html", sight, entry=entry, explained=explained)
 
+    async def pods(request: Request) -> Response:
+        """The table of pods, which changes without a step of the history."""
+        entry, sight = await _seen(site, request)
+        return site.page(request, "_pods.html", sight, entry=entry, pods=await _pods(site, entry))
+
     async def asked(request: Request) -> Response:
-        """What became of what was asked of it; once all of it is answered, the page is made anew."""
+        """The results of the latest commands. When all of them have a result, the page is refreshed."""
         entry, sight = await _seen(site, request)
         newest, looks = (whole(request, name) for name in ("newest", "looks"))
         found = await asked_of(site.store, entry.uid, newest, looks)
@@ -58,12 +79,33 @@ def routes(site: Site) -> list[Route]:
         Route("/workloads", listed),
         Route("/workloads/{uid}", one),
         Route("/workloads/{uid}/asked", asked),
+        Route("/workloads/{uid}/pods", pods),
         Route("/workloads/{uid}/why", why),
     ]
 
 
+def order_of(request: Request, default: WorkloadOrder = BY_NAME) -> WorkloadOrder:
+    """The order that the address names. Raises Problem."""
+    given = text(request, "sort")
+    try:
+        return WorkloadOrder.parse(given) if given else default
+    except BadInput as error:
+        raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
+
+
+async def page_of(
+    site: Site, request: Request, wanted: WorkloadFilter, order: WorkloadOrder, limit: int = PAGE
+) -> WorkloadPage:
+    """The page of a list that the address names by its cursor. Raises Problem."""
+    cursor = request.query_params.get("cursor")
+    try:
+        return await site.store.list_workloads(wanted, cursor, limit, order)
+    except BadInput as error:
+        raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
+
+
 async def _list(site: Site, request: Request) -> Response:
-    asked = {name: text(request, name) for name in ("q", "namespace", "queue", "state")}
+    asked = {name: text(request, name) for name in ("q", "namespace", "queue", "user", "state")}
     sight = await site.sight(request)
     found = await _by_name(site, sight, asked["q"])
     if len(found) == 1:
@@ -74,16 +116,12 @@ async def _list(site: Site, request: Request) -> Response:
         cluster_queue=asked["queue"] or None,
         states=states,
         namespaces=sight.namespaces,
+        user=asked["user"] or None,
     )
-    cursor = request.query_params.get("cursor")
-    try:
-        page = (
-            WorkloadPage(tuple(found), None)
-            if found
-            else await site.store.list_workloads(wanted, cursor, PAGE)
-        )
-    except BadInput as error:
-        raise Problem(ProblemType.INVALID_PARAMETER, str(error)) from error
+    order = order_of(request)
+    page = (
+        WorkloadPage(tuple(found), None) if found else await page_of(site, request, wanted, order)
+    )
     return site.page(
         request,
         "workloads.html",
@@ -91,16 +129,18 @@ async def _list(site: Site, request: Request) -> Response:
         asked=asked,
         found=found,
         states=list(State),
+        headings=headings(_COLUMNS, order, asked),
+        sort=str(order),
         workloads=await site.presenter.workloads(request, page.entries),
-        next_cursor=page.cursor,
-        first="cursor" not in request.query_params,
+        first=address(asked, order) if "cursor" in request.query_params else None,
+        more=address(asked, order, cursor=page.cursor) if page.cursor else None,
     )
 
 
 async def _by_name(site: Site, sight: AccessScope, given: str) -> list[Entry]:
-    """The workloads that are named, as ``namespace/name`` or by the uid, and may be seen: one of each kind at most.
+    """The visible workloads with this ``namespace/name`` or uid, at most one of each kind.
 
-    Those that have finished count where no other has the name.
+    Finished workloads are found where no other workload has the name.
     """
     namespace, slash, name = given.partition("/")
     entries: Sequence[Entry | None]
@@ -116,7 +156,7 @@ async def _seen(site: Site, request: Request) -> tuple[Entry, AccessScope]:
     """The workload of the path.
 
     Raises:
-        Problem: there is none that who asks may see.
+        Problem: there is none that the caller may read.
     """
     uid = request.path_params["uid"]
     entry = await site.store.get_workload(uid) if _UID.fullmatch(uid) else None
@@ -132,9 +172,10 @@ async def _seen(site: Site, request: Request) -> tuple[Entry, AccessScope]:
 
 async def _one(site: Site, request: Request) -> Response:
     entry, sight = await _seen(site, request)
-    history = await site.presenter.steps(request, await _life(site, entry))
+    history = await site.presenter.steps(request, await _history(site, entry))
     placement = entry.lease.placement if entry.lease is not None else entry.placement
     config = await site.config()
+    buttons = await offers(site.guard, request, entry)
     return site.page(
         request,
         "workload.html",
@@ -148,7 +189,11 @@ async def _one(site: Site, request: Request) -> Response:
         decided=_decided(history, site.clock()) if sight.decisions else frozenset(),
         evictions=[line for line in history if line.to_state is State.EVICTING],
         asked=await asked_of(site.store, entry.uid),
-        offers=await offers(site.guard, request, entry),
+        offers=buttons,
+        objections=objections(buttons),
+        advice=next_step(entry.state, entry.reason.code),
+        with_pods=entry.state.live,
+        pods=await _pods(site, entry),
         queues=sorted(
             name for namespace, name in config.local_queues if namespace == entry.namespace
         ),
@@ -156,7 +201,7 @@ async def _one(site: Site, request: Request) -> Response:
 
 
 def _decided(history: Sequence[HistoryLine], now: float) -> frozenset[int]:
-    """Ids of the steps by which a planning cycle gave it a place, of cycles whose records are kept."""
+    """Ids of the steps by which a planning cycle placed it, of cycles whose records are kept."""
     return frozenset(
         line.id
         for line in history
@@ -166,7 +211,13 @@ def _decided(history: Sequence[HistoryLine], now: float) -> frozenset[int]:
     )
 
 
-async def _life(site: Site, entry: Entry) -> list[HistoryLine]:
+async def _pods(site: Site, entry: Entry) -> PodTable | None:
+    """None while this process does not know the cluster."""
+    known = await site.pods(entry)
+    return pod_table(entry, known) if known is not None else None
+
+
+async def _history(site: Site, entry: Entry) -> list[HistoryLine]:
     """Its latest steps, newest first."""
     steps: list[HistoryLine] = []
     after = 0

@@ -1,16 +1,16 @@
-// What every page does: the theme, the stream of events, signing in and out, and actions with their confirmation.
+// What all pages do: the theme, the event stream, signing in and out, copying, and commands with their confirmation.
 
 const PROOF = { "X-Queuectl-Session": "1" };
 const SIGN_IN = "/ui/signin";
-const REFRESH_MS = 3000; // at most so often is a page made anew
-const POLL_MS = 15000; // without a stream
-const PRICE_MS = 1500; // until what an action would cost is asked again
+const REFRESH_MS = 3000; // between two refreshes of a page
+const POLL_MS = 15000; // between two refreshes without a stream
+const PRICE_MS = 1500; // between two requests for the cost of a command
 
 function theme() {
   const button = document.getElementById("theme");
   const root = document.documentElement;
   const dark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  const tell = () => button.setAttribute("aria-label", dark() ? "Dark; change to light" : "Light; change to dark");
+  const tell = () => button.setAttribute("aria-label", dark() ? "Dark theme. Change to light" : "Light theme. Change to dark");
   button.addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
     localStorage.setItem("queuectl-theme", root.dataset.theme);
@@ -20,12 +20,12 @@ function theme() {
   tell();
 }
 
-// Where the ways to the pages do not fit side by side, the present one is in sight.
-function way() {
+// Where the links to the pages do not fit side by side, the current one is scrolled into view.
+function currentLink() {
   document.querySelector(".nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 }
 
-// A burst of events makes one refresh; a page that nobody looks at makes none until it is looked at.
+// A burst of events causes one refresh. A hidden page is refreshed when it becomes visible.
 function live() {
   const source = document.body.dataset.events;
   if (!source) return;
@@ -45,7 +45,7 @@ function live() {
   const tell = (on) => {
     streaming = on;
     shown.dataset.state = on ? "on" : "off";
-    shown.textContent = on ? "live" : "every 15 s";
+    shown.textContent = on ? "live" : "refreshed every 15 s";
   };
   const listen = () => {
     const stream = new EventSource(source);
@@ -62,15 +62,15 @@ function live() {
   document.addEventListener("visibilitychange", () => due && refresh());
 }
 
-// A refresh puts neither an outage nor the page to sign in in place of what is shown.
+// During an outage, a refresh keeps the page. When the session has ended, it opens the sign-in page.
 function refreshes() {
   document.addEventListener("htmx:before:response", (event) => {
     const answer = event.detail.ctx.response.raw;
-    const stranger = answer.redirected && new URL(answer.url).pathname === SIGN_IN;
-    if (!stranger && answer.status < 500) return;
+    const signedOut = answer.redirected && new URL(answer.url).pathname === SIGN_IN;
+    if (!signedOut && answer.status < 500) return;
     event.preventDefault();
     const next = encodeURIComponent(location.pathname + location.search);
-    if (stranger) location.assign(`${SIGN_IN}?next=${next}`);
+    if (signedOut) location.assign(`${SIGN_IN}?next=${next}`);
   });
 }
 
@@ -85,9 +85,9 @@ async function ask(method, address, body, headers = {}) {
   try {
     told = text ? JSON.parse(text) : {};
   } catch {
-    // not JSON: the status says enough
+    // not JSON: the status is enough
   }
-  if (!answer.ok) throw new Error(told.detail || `it answered ${answer.status}`);
+  if (!answer.ok) throw new Error(told.detail || `the server returned status ${answer.status}`);
   return told;
 }
 
@@ -101,7 +101,7 @@ function session() {
   const form = document.getElementById("sign-in");
   form?.addEventListener("submit", async (event) => {
     event.preventDefault();
-    say(form, "Asking the cluster …");
+    say(form, "Signing in …");
     try {
       await ask("POST", "/api/v1/session", { token: form.elements.token.value.trim() });
       location.assign(form.dataset.next);
@@ -115,8 +115,8 @@ function session() {
   });
 }
 
-// A form of ours says by a header that it is ours, which it cannot by itself. The answer takes the place of the page; where there
-// is no form in it, as in an outage, the page stays with what was typed, and says why.
+// The API accepts a form only with our header, which an HTML form cannot send. The response replaces the page. A response without
+// a form, as in an outage, leaves the page with the typed text, and the reason is shown.
 function forms() {
   document.addEventListener("submit", async (event) => {
     const form = event.target;
@@ -126,7 +126,7 @@ function forms() {
     const body = new URLSearchParams(new FormData(form));
     if (button?.name) body.set(button.name, button.value);
     if (button) button.disabled = true;
-    say(form, "Asking …");
+    say(form, "Sending …");
     try {
       const address = button?.getAttribute("formaction") || form.getAttribute("action");
       const answer = await fetch(address, { method: "POST", headers: PROOF, body });
@@ -151,19 +151,19 @@ function put(text, status) {
   first.scrollIntoView({ block: "nearest" });
 }
 
-// Of a refusal that is a page, or a problem as the API tells it.
+// The reason of a refusal, from a page or from a problem of the API.
 function reason(text, page, status) {
-  if (status === 401) return "Your session is over: sign in from another tab, then go on here.";
+  if (status === 401) return "Your session has ended. Sign in from another tab, then try again here.";
   const told = page.querySelector("#main .panel-in p")?.textContent;
   if (told) return told;
   try {
-    return JSON.parse(text).detail || `it answered ${status}`;
+    return JSON.parse(text).detail || `the server returned status ${status}`;
   } catch {
-    return `it answered ${status}`;
+    return `the server returned status ${status}`;
   }
 }
 
-// A button of the page opens the dialog; nothing is sent before it is confirmed there.
+// A button opens the dialog. The command is sent when the user confirms it there.
 function actions() {
   const dialog = document.getElementById("confirm");
   if (!dialog) return;
@@ -193,7 +193,7 @@ function actions() {
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
     go.disabled = true;
-    say(form, "Asking …");
+    say(form, "Sending …");
     try {
       await ask("POST", address(asked), wish(asked, form), { "Idempotency-Key": asked.key });
       dialog.close();
@@ -225,23 +225,46 @@ function wish(asked, form) {
   return body;
 }
 
-// What it would cost. Just after a start nobody may be able to tell: it is asked again while the dialog is open.
+// The cost of a command. It can be unknown right after a start, so it is requested again while the dialog is open.
 async function preview(asked, open) {
   const tell = (text) => {
     if (open()) document.getElementById("confirm-price").textContent = text;
   };
-  tell("Working out what it would cost …");
+  tell("Computing the cost …");
   while (open()) {
     try {
       const told = await ask("POST", `${address(asked)}?dry_run=true`, asked.address ? JSON.parse(asked.body) : {});
       if (told.drains) return tell(drained(told.drains));
       if (typeof told.lostGpuSeconds === "number") return tell(`${price(told.lostGpuSeconds / 3600)} of work would be lost.`);
-      tell("What it would cost is not known yet; asking again …");
+      tell("The cost is not known yet. Trying again …");
     } catch (error) {
-      return tell(`What it would cost is not known: ${error.message}.`);
+      return tell(`The cost is not known: ${error.message}.`);
     }
     await new Promise((resolve) => setTimeout(resolve, PRICE_MS));
   }
+}
+
+// Browsers offer the clipboard on https and localhost only; elsewhere a selected text is copied.
+function copies() {
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("button[data-copy]");
+    if (!button) return;
+    const done = await copied(button.dataset.copy);
+    button.textContent = done ? "Copied" : "Failed";
+    setTimeout(() => (button.textContent = "Copy"), 1500);
+  });
+}
+
+async function copied(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  const field = document.createElement("textarea");
+  field.value = text;
+  field.className = "visually-hidden";
+  document.body.append(field);
+  field.select();
+  const done = document.execCommand("copy");
+  field.remove();
+  return done;
 }
 
 const price = (hours) => (hours < 0.1 ? "Less than 0.1 GPU-hours" : `About ${hours.toFixed(1)} GPU-hours`);
@@ -253,9 +276,10 @@ function drained({ gangs, gpus, lostGpuSeconds }) {
 }
 
 theme();
-way();
+currentLink();
 live();
 refreshes();
 session();
 forms();
 actions();
+copies();

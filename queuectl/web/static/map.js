@@ -1,4 +1,4 @@
-// The map of nodes on a canvas: domains side by side, a square for each node. Colours come from the style sheet.
+// The node map on a canvas: one square for each node, domain by domain. The style sheet has the colors.
 
 const canvas = document.getElementById("map");
 const tip = document.getElementById("tip");
@@ -12,12 +12,19 @@ const GAP = 4;
 
 let cluster = null;
 let cells = []; // x, y of each node
-let groups = []; // captions of the coarsest domains
+let groups = []; // captions of the domains of the coarsest level
 let size = 0;
 let at = -1;
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const by = () => tools.elements.by.value;
+// The value of the coarsest level, with the name of the level where the value does not begin with it.
+function caption(value) {
+  const level = cluster.levels[0];
+  const name = level.slice(level.lastIndexOf("/") + 1);
+  return value.startsWith(name) ? value : `${name} ${value}`;
+}
+
 const number = (value) => (Number.isInteger(value) ? String(value) : value.toFixed(1));
 
 async function load() {
@@ -28,7 +35,8 @@ async function load() {
   arrange();
 }
 
-// Nodes of a finest domain stand in a row that breaks at most once it is full; coarsest domains get a caption.
+// The nodes of a domain of the finest level are in one row, or in several where the row is full. Each domain of the coarsest
+// level has a caption.
 function arrange() {
   const width = canvas.clientWidth;
   const count = cluster.nodes.length;
@@ -45,7 +53,7 @@ function arrange() {
     if (outer !== group) {
       if (group !== null) y += size + GAP;
       if (outer) {
-        groups.push({ text: outer, y });
+        groups.push({ text: caption(outer), y });
         y += 18;
       }
       group = outer;
@@ -74,7 +82,7 @@ function arrange() {
   draw();
 }
 
-// As many of the widest domains side by side as keep the squares about as large as the area allows.
+// The side of a square, so that a whole number of the widest domains fits side by side.
 function side(width, count) {
   const wanted = Math.max(7, Math.min(22, Math.sqrt((width * Math.max(340, width * 0.42)) / Math.max(count, 1))));
   let widest = 1;
@@ -121,7 +129,7 @@ function draw() {
   legend(inks);
 }
 
-// Filled from below by what is used: told by height as much as by colour.
+// Filled from below by the used share, so that the height repeats the color.
 function freeCell(pen, i, x, y, side, inks) {
   const part = cluster.gpus[i] ? Math.min(1, (cluster.gpus[i] - cluster.free[i]) / cluster.gpus[i]) : 1;
   pen.fillStyle = inks.free;
@@ -152,7 +160,7 @@ function queueCell(pen, i, x, y, side, inks) {
   }
 }
 
-// Lightness grows with use; what nobody measured is a ring and never looks idle.
+// Lighter is busier. A node without samples is a ring, which cannot be mistaken for an idle one.
 function useCell(pen, i, x, y, side, inks) {
   const known = use(i);
   if (known === null) {
@@ -223,26 +231,34 @@ function chip(fill, text) {
   return item;
 }
 
+function scale() {
+  const item = document.createElement("li");
+  const bar = document.createElement("span");
+  bar.className = "ramp";
+  bar.style.background = `linear-gradient(to right, ${[0.05, 0.25, 0.5, 0.75, 1].map(ramp).join(", ")})`;
+  item.append("5 %", bar, "100 % mean GPU utilization");
+  return item;
+}
+
 function legend(inks) {
   const items = [];
   if (by() === "free") {
-    items.push(chip(inks.free, "free"), chip(inks.busy, "used: the fuller, the higher"));
+    items.push(chip(inks.busy, "used share of its GPUs, from below: empty 0 %, full 100 %"), chip(inks.free, "free GPUs"));
   } else if (by() === "queue") {
     cluster.queues.forEach((name, n) => items.push(chip(QUEUES[n % QUEUES.length], `${LETTERS[n % LETTERS.length]} ${name}`)));
-    items.push(chip(inks.unknown, "another team, or no queue"), chip(inks.free, "free"));
+    items.push(chip(inks.unknown, "gang of another team, or without ClusterQueue"), chip(inks.free, "free GPUs"));
   } else {
-    items.push(chip(inks.idle, "idle"), chip(ramp(0.1), "10 %"), chip(ramp(0.5), "50 %"), chip(ramp(1), "100 %"));
-    items.push(chip(inks.unknown, "not measured: a ring"), chip(inks.free, "nobody there"));
+    items.push(chip(inks.idle, "below 5 %"), scale(), chip(inks.unknown, "ring: no samples"), chip(inks.free, "no gang"));
   }
   const crossed = document.createElement("li");
-  crossed.textContent = "╳ takes no pods";
+  crossed.textContent = "╳ unschedulable: cordoned or not ready";
   key.replaceChildren(...items, crossed);
 }
 
 function sentence(i) {
   const where = (cluster.domains[cluster.domain[i]] ?? []).join(" / ");
   const held = tenants(i).map(([gang, gpus]) => `${gang[0]} ${number(gpus)}`).join(", ") || "no gang";
-  const takes = cluster.open[i] ? "" : "; takes no pods";
+  const takes = cluster.open[i] ? "" : "; unschedulable";
   return [`${cluster.nodes[i]}`, `${where ? `${where}; ` : ""}${number(cluster.free[i])} of ${number(cluster.gpus[i])} GPUs free${takes}`, held];
 }
 

@@ -1,4 +1,4 @@
-// The what-if form: asks POST /api/v1/plans and shows the answer. Texts go in as text, never as markup.
+// The what-if form: sends POST /api/v1/plans and shows the response. All text is inserted as text, never as markup.
 
 const form = document.getElementById("whatif");
 const answer = document.getElementById("answer");
@@ -10,20 +10,9 @@ const make = (tag, properties = {}, ...children) => {
   return made;
 };
 
-function documents(field, name) {
-  const text = field.value.trim();
-  if (!text) return [];
-  try {
-    const read = JSON.parse(text);
-    return Array.isArray(read) ? read : [read];
-  } catch (error) {
-    throw new Error(`${name}: ${error.message}`);
-  }
-}
-
 function question() {
   const given = form.elements;
-  const body = { submit: documents(given.submit, "jobs"), config: documents(given.config, "configuration") };
+  const body = { manifests: given.manifests.value };
   body.drain = given.drain.value.split(/[\s,]+/).filter(Boolean);
   body.add = [];
   if (given.like.value.trim()) body.add.push({ like: given.like.value.trim(), count: Number(given.count.value || 1) });
@@ -33,15 +22,15 @@ function question() {
 function counts(told) {
   const rows = [
     ["Gangs that start", "starts"],
-    ["GPUs they get", "gpusStarted"],
-    ["Gangs that wait", "waits"],
-    ["Gangs that leave", "leaves"],
-    ["GPU-hours lost", "lostGpuSeconds"],
+    ["GPUs of gangs that start", "gpusStarted"],
+    ["Pending gangs", "waits"],
+    ["Evicted gangs", "leaves"],
+    ["Lost work, GPU-hours", "lostGpuSeconds"],
   ];
   const shown = (key, value) => (key === "lostGpuSeconds" ? (value / 3600).toFixed(1) : String(value));
   return table(
-    "In sum",
-    ["", "As it is", "Then"],
+    "Summary",
+    ["", "Without the change", "With the change"],
     rows.map(([name, key]) => [name, shown(key, told.before[key]), shown(key, told.after[key])]),
   );
 }
@@ -49,7 +38,7 @@ function counts(told) {
 function table(title, heads, rows) {
   const section = make("section", { className: "panel" }, make("header", {}, make("h2", { textContent: title })));
   if (!rows.length) {
-    section.append(make("p", { className: "empty", textContent: "Nobody." }));
+    section.append(make("p", { className: "empty", textContent: "No gangs." }));
     return section;
   }
   const head = make("tr", {}, ...heads.map((text) => make("th", { textContent: text, scope: "col" })));
@@ -70,19 +59,19 @@ function nodes(one) {
 }
 
 function show(told) {
-  const why = (one) => [one.reason?.message, ...one.ways.map((way) => `would help: ${way.message}`)].filter(Boolean).join("; ");
+  const why = (one) => [one.reason?.message, ...one.ways.map((way) => `suggested fix: ${way.message}`)].filter(Boolean).join("; ");
   const parts = [
     counts(told),
-    table("Would start", ["Gang", "Before", "GPUs", "Where"], told.starts.map((o) => [gang(o), o.before ?? "-", String(o.gpus), nodes(o)])),
+    table("Gangs that start", ["Gang", "Without the change", "GPUs", "Nodes"], told.starts.map((o) => [gang(o), o.before ?? "-", String(o.gpus), nodes(o)])),
     table(
-      "Would have to leave",
-      ["Gang", "For", "GPUs", "GPU-hours lost"],
+      "Evicted gangs",
+      ["Gang", "Preemptor", "GPUs", "Lost work, GPU-hours"],
       told.leaves.map((o) => [gang(o), o.givesWayTo ?? "-", String(o.gpus), o.cost ? (o.cost.lostGpuSeconds / 3600).toFixed(1) : "-"]),
     ),
-    table("Would wait", ["Gang", "Before", "GPUs", "Why"], told.waits.map((o) => [gang(o), o.before ?? "-", String(o.gpus), why(o)])),
+    table("Pending gangs", ["Gang", "Without the change", "GPUs", "Reason"], told.waits.map((o) => [gang(o), o.before ?? "-", String(o.gpus), why(o)])),
   ];
   if (told.overQuota?.length) {
-    parts.push(table("Over quota", ["Whose", "Flavor", "Used", "Allowed"], told.overQuota.map((o) => [o.name, `${o.flavor} ${o.resource}`, String(o.used), String(o.allowed)])));
+    parts.push(table("Over quota", ["Object", "Flavor and resource", "Used", "Allowed"], told.overQuota.map((o) => [o.name, `${o.flavor} ${o.resource}`, String(o.used), String(o.allowed)])));
   }
   for (const text of told.warnings ?? []) parts.unshift(make("p", { className: "note", textContent: text }));
   answer.replaceChildren(...parts);
@@ -101,7 +90,7 @@ form.addEventListener("submit", async (event) => {
       body: JSON.stringify(question()),
     });
     const told = await reply.json();
-    if (!reply.ok) throw new Error(told.detail || `it answered ${reply.status}`);
+    if (!reply.ok) throw new Error(told.detail || `the server returned status ${reply.status}`);
     show(told);
     said.textContent = "";
   } catch (error) {

@@ -1,0 +1,61 @@
+"""The next step for the user of a workload, in one sentence for each state and reason."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queuectl.domain.ledger import State
+from queuectl.domain.reasons import Code
+
+_NOTHING: Final = "No action is needed."
+_REQUEST: Final = "Fix the field that the reason names, then submit the job again."
+_STOPPED: Final = (
+    "Ask an administrator when the queue resumes, or move the job to another LocalQueue."
+)
+
+PENDING: Final = {
+    Code.WAITING_FOR_QUOTA: f"{_NOTHING} It starts when other gangs release quota.",
+    Code.EXCEEDS_MAX_QUOTA: "Request fewer resources, or ask an administrator for more quota.",
+    Code.NO_MATCHING_FLAVOR: "Change the node selector or the tolerations, or use another LocalQueue.",
+    Code.TOPOLOGY_PLACEMENT_FAILED: f"{_NOTHING} It starts when nodes become free. A coarser topology level can start it earlier.",
+    Code.SHAPE_NEVER_FITS: "Request smaller pods, fewer pods in a domain, or a coarser topology level.",
+    Code.RESOURCE_QUOTA_EXCEEDED: "Delete pods of the namespace, or ask for a larger ResourceQuota.",
+    Code.LIMIT_RANGE_VIOLATED: "Change the requests of the pods so that they fulfil the LimitRange.",
+    Code.MAX_PER_USER: f"{_NOTHING} It starts when another job of its user ends.",
+    Code.WAITING_FOR_PREEMPTED: f"{_NOTHING} It starts when the pods of its victims have ended.",
+    Code.WAITING_TO_RECLAIM: f"{_NOTHING} It reclaims quota from gangs that borrow.",
+    Code.WAITING_IN_ORDER: f"{_NOTHING} Its queue is StrictFIFO: it starts after the gangs before it.",
+    Code.UNDECIDED: f"{_NOTHING} The next planning cycle considers it again.",
+    Code.PENDING_EVALUATION: f"{_NOTHING} The next planning cycle considers it.",
+    Code.QUEUED: f"{_NOTHING} The next planning cycle considers it.",
+    Code.MISCONFIGURED: _REQUEST,
+    Code.UNSUPPORTED: _REQUEST,
+    Code.QUEUE_STOPPED: _STOPPED,
+    Code.LOCAL_QUEUE_STOPPED: _STOPPED,
+    Code.UNSATISFIED_CHECKS: "Ask an administrator: its queue requires admission checks, which queuectl does not run.",
+    Code.QUEUE_SET: f"{_NOTHING} It is moved to the other LocalQueue.",
+}
+"""By the reason of a pending gang."""
+
+_STATES: Final = {
+    State.PENDING: f"{_NOTHING} It queues again.",
+    State.RESERVED: PENDING[Code.WAITING_FOR_PREEMPTED],
+    State.HELD: "Release it when it can start.",
+    State.STARTING: f"{_NOTHING} It runs when all its pods are ready.",
+    State.RUNNING: "",
+    State.EVICTING: f"{_NOTHING} It queues again when its pods have ended.",
+    State.BACKOFF: "Check the logs of its pods: they show why the start failed.",
+    State.DEACTIVATED: "Fix the cause, then activate it.",
+    State.FINISHED: "",
+}
+
+
+def next_step(state: State, code: Code) -> str:
+    """A sentence; "" where no advice applies."""
+    if code is Code.ADMISSION_GATED:
+        return "Wait until the controller that set the admission gate removes it."
+    if state is State.PENDING and code in PENDING:
+        return PENDING[code]
+    if state is State.FINISHED and code is Code.FAILED:
+        return "Check the logs of its pods."
+    return _STATES[state]

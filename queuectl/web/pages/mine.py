@@ -1,0 +1,98 @@
+"""My jobs: the workloads of one user or of one namespace, with the reason, the expected start, and what to do next."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from queuectl.domain.identity import LONGEST_NAME
+from queuectl.domain.ledger import State
+from queuectl.domain.queries import WorkloadFilter
+from queuectl.domain.workload_order import SortKey, WorkloadOrder
+from queuectl.web.access_scope import AccessScope
+from queuectl.web.advice import next_step
+from queuectl.web.pages.workloads import order_of, page_of
+from queuectl.web.site import PREFIX, Site, text
+from queuectl.web.sorting import Column, address, headings
+
+_MOST: Final = 50
+_FINISHED: Final = 10
+_NEWEST: Final = WorkloadOrder(SortKey.QUEUED_AT, descending=True)
+_LATEST: Final = WorkloadOrder(SortKey.SINCE, descending=True)
+_UNFINISHED: Final = frozenset(State) - {State.FINISHED}
+_COLUMNS: Final = (
+    Column("State", SortKey.STATE),
+    Column("Job", SortKey.NAME),
+    Column("GPUs", SortKey.GPUS, numeric=True),
+    Column("Why"),
+    Column("Start"),
+    Column("What to do"),
+    Column("Queued", SortKey.QUEUED_AT, numeric=True, elapsed=True),
+)
+
+
+def routes(site: Site) -> list[Route]:
+    """Offer the page, and the address that leads each user to their first page."""
+
+    async def home(request: Request) -> Response:
+        sight = await site.sight(request)
+        tenant = site.signs_in and sight.namespaces is not None
+        return RedirectResponse(f"{PREFIX}/mine" if tenant else f"{PREFIX}/", 303)
+
+    async def mine(request: Request) -> Response:
+        return await _mine(site, request)
+
+    return [Route("/home", home), Route("/mine", mine)]
+
+
+async def _mine(site: Site, request: Request) -> Response:
+    sight = await site.sight(request)
+    asked = _asked(site, sight, request)
+    order = order_of(request, _NEWEST)
+    chosen = bool(asked["user"] or asked["namespace"])
+    page, jobs, finished = None, [], []
+    if chosen:
+        page = await page_of(site, request, _filter(asked, sight, _UNFINISHED), order, _MOST)
+        jobs = await site.presenter.workloads(request, page.entries)
+        ended = _filter(asked, sight, frozenset([State.FINISHED]))
+        last = await site.store.list_workloads(ended, None, _FINISHED, _LATEST)
+        finished = await site.presenter.workloads(request, last.entries)
+    cursor = page.cursor if page is not None else None
+    return site.page(
+        request,
+        "mine.html",
+        sight,
+        asked=asked,
+        chosen=chosen,
+        namespaces=sorted(await _namespaces(site, sight)),
+        headings=headings(_COLUMNS, order, asked),
+        jobs=jobs,
+        finished=finished,
+        next_step=next_step,
+        first=address(asked, order) if "cursor" in request.query_params else None,
+        more=address(asked, order, cursor=cursor) if cursor else None,
+    )
+
+
+def _asked(site: Site, sight: AccessScope, request: Request) -> dict[str, str]:
+    """Without a parameter, a signed-in user asks for their own jobs. An empty user is any user of the namespace."""
+    asked = {name: text(request, name) for name in ("user", "namespace")}
+    if site.signs_in and "user" not in request.query_params:
+        asked["user"] = sight.who[:LONGEST_NAME]
+    return asked
+
+
+def _filter(asked: dict[str, str], sight: AccessScope, states: frozenset[State]) -> WorkloadFilter:
+    return WorkloadFilter(
+        namespace=asked["namespace"] or None,
+        user=asked["user"] or None,
+        states=states,
+        namespaces=sight.namespaces,
+    )
+
+
+async def _namespaces(site: Site, sight: AccessScope) -> frozenset[str]:
+    return sight.namespaces if sight.namespaces is not None else await site.store.namespaces()
