@@ -1,4 +1,4 @@
-"""The command line. Client commands speak REST only; what runs a server is imported when it is run.
+"""The command line. Client commands call the REST API only. A command is imported when it runs.
 
-Exit codes: 0 done, 1 failure, 2 usage or bad input, 3 not found, 4 conflict.
+Exit codes: 0 done, 1 failure, 2 wrong usage or input, 3 not found, 4 conflict, 5 not allowed.
 """

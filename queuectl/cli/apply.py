@@ -1,8 +1,8 @@
-"""``queuectl apply``: create or replace configuration from files, ours or Kueue's.
+"""``queuectl apply``: create or replace configuration from files with queuectl's or Kueue's objects.
 
-The whole input is read before anything is sent, so a typing mistake in the last document leaves nothing half done. What
-only the server can judge is told per object, and the other objects are still applied. What others refer to goes first,
-so that the server's warning about a name that leads nowhere is never about one that comes later in the same input.
+The command reads the whole input before it sends a request, so that a syntax error changes nothing. The server reports an
+invalid object by itself, and the others are still applied. An object is applied after the objects that it refers to, so that
+the server warns only about names that neither the server nor the input has.
 """
 
 from __future__ import annotations
@@ -26,24 +26,33 @@ from queuectl.objects.documents import Document
 
 def apply_command(
     files: Annotated[
-        list[str], typer.Option("--filename", "-f", help="YAML or JSON file; - is stdin.")
+        list[str],
+        typer.Option(
+            "--filename",
+            "-f",
+            metavar="FILE",
+            help="YAML or JSON file; - reads stdin. Can be repeated.",
+        ),
     ],
     namespace: Annotated[
         str | None,
         typer.Option(
-            "--namespace", "-n", help="For documents that name none; the kubeconfig's without it."
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="Namespace of objects without one. Default: that of the kubeconfig's context.",
         ),
     ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Store nothing: show what would change, and which running gangs would be over quota.",
+            help="Change nothing; show the changes, and the running gangs that would exceed a quota.",
         ),
     ] = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Create or replace ClusterQueues, LocalQueues, Cohorts, flavors, Topologies, priority classes and the Configuration."""
+    """Create or replace configuration: queues, cohorts, flavors, topologies, priority classes and the Configuration."""
     documents = [document for file in files for document in read(file)]
     check(documents)
     scope = namespace or default_namespace()
@@ -57,28 +66,28 @@ def apply_command(
 
 
 def _apply(client: Client, document: Document, namespace: str) -> Exit:
-    """Send one document and say what became of it."""
+    """Send one document and print the result."""
     target = Target.of(document.body, namespace)
     try:
         answer = client.put(target.path, addressed(document, namespace))
     except Refused as refusal:
-        for line in _mistakes(refusal):
+        for line in _messages(refusal):
             typer.echo(f"error: {document.address}: {line}", err=True)
         return refusal.code
-    _tell(f"{target} {answer['result']}", answer)
+    _show(f"{target} {answer['result']}", answer)
     return Exit.OK
 
 
-def _mistakes(refusal: Refused) -> list[str]:
-    """A line per field, or the one sentence there is."""
+def _messages(refusal: Refused) -> list[str]:
+    """A line for each wrong field, else the message of the problem."""
     return [
         ": ".join(part for part in (error["field"], error["reason"]) if part)
         for error in refusal.errors
     ] or [str(refusal)]
 
 
-def _tell(head: str, answer: dict[str, Any]) -> None:
-    """What became of one object, or would: each field that changes, and each that has no effect."""
+def _show(head: str, answer: dict[str, Any]) -> None:
+    """Print the result for one object: its changed fields, and warnings."""
     typer.echo(head)
     for change in answer["changes"]:
         typer.echo(f"    {Difference(change['field'], change['before'], change['after'])}")
@@ -90,7 +99,7 @@ def _tell(head: str, answer: dict[str, Any]) -> None:
 
 
 def _dry_run(client: Client, documents: Iterable[Document], namespace: str) -> Exit:
-    """Say what all documents together would do; the wrong ones are told and left out."""
+    """Print what all documents would change together, without the invalid ones, which are reported."""
     code, sound = Exit.OK, []
     for document in documents:
         try:
@@ -102,27 +111,27 @@ def _dry_run(client: Client, documents: Iterable[Document], namespace: str) -> E
         else:
             sound.append((document, body))
     answer = client.post(f"{PREFIX}/dryrun", {"items": [body for _, body in sound]})
-    for (document, _), told in zip(sound, answer["objects"], strict=True):
-        result = told["result"]
+    for (document, _), expected in zip(sound, answer["objects"], strict=True):
+        result = expected["result"]
         verb = result if result == "unchanged" else f"would be {result}"
-        _tell(f"{Target.of(document.body, namespace)} {verb}", told)
-    _tell_excesses(answer["overQuota"])
+        _show(f"{Target.of(document.body, namespace)} {verb}", expected)
+    _show_excesses(answer["overQuota"])
     return code
 
 
-def _tell_excesses(excesses: list[dict[str, Any]] | None) -> None:
+def _show_excesses(excesses: list[dict[str, Any]] | None) -> None:
     if excesses is None:
         typer.echo(
-            "which running gangs would be over quota is not known: the server has just started"
+            "running gangs over quota: not known yet, because the server was started a moment ago; run the command again"
         )
     elif not excesses:
-        typer.echo("no running gang would be over quota")
+        typer.echo("no running gang would exceed a quota")
     for excess in excesses or ():
         typer.echo(excess_line(excess))
 
 
 def excess_line(excess: dict[str, Any]) -> str:
-    """A quota that running gangs exceed, and which."""
+    """A quota that running gangs exceed, with their names."""
     resource = excess["resource"]
     used, allowed = (format_quantity(resource, excess[key]) for key in ("used", "allowed"))
     return (

@@ -1,6 +1,6 @@
 """``queuectl hold``, ``release``, ``requeue``, ``preempt``, ``deactivate``, ``activate``, ``priority``, ``move``.
 
-Each asks something of one workload.
+Each sends a command for one workload, which the leader executes.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ from queuectl.domain.words import counted, format_time
 
 POLL_SECONDS: Final = 0.3
 
-Workload = Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME of the job.")]
+Workload = Annotated[
+    str, typer.Argument(metavar="WORKLOAD", help="NAME or NAMESPACE/NAME of the job.")
+]
 By = Annotated[
     str | None,
     typer.Option(
-        help="Who asks, for the history, where nobody is asked who he is; your user name if not given."
+        metavar="USER",
+        help="User for the history, on a server without authentication. Default: your user name here.",
     ),
 ]
-Why = Annotated[str | None, typer.Option(help="Why, for the history.")]
+Why = Annotated[str | None, typer.Option(metavar="TEXT", help="Reason, for the history.")]
 Wait = Annotated[
     float | None,
-    typer.Option(
-        min=0, metavar="SECONDS", help="Wait at most so long until it is carried out, or refused."
-    ),
+    typer.Option(min=0, metavar="SECONDS", help="Wait up to this time for the result."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Ask for nothing: say what it would cost and bring.")
+    bool,
+    typer.Option("--dry-run", help="Change nothing; show the cost and the gangs that would start."),
 ]
 
 
 def _command(action: Action, does: str) -> Callable[..., None]:
-    """The command that asks just this of a workload."""
+    """A command line for an action without a preview."""
 
     def command(
         workload: Workload,
@@ -61,7 +63,7 @@ def _command(action: Action, does: str) -> Callable[..., None]:
 
 
 def _evicting(action: Action, does: str) -> Callable[..., None]:
-    """The same for what takes a gang down: it can say first what that costs."""
+    """A command line for an action that can evict a gang, with a preview of the cost."""
 
     def command(
         workload: Workload,
@@ -86,23 +88,26 @@ def _evicting(action: Action, does: str) -> Callable[..., None]:
 
 hold_command = _evicting(
     Action.HOLD,
-    "Keep a workload from starting until it is released. If it runs, it is evicted first.",
+    "Keep a workload from admission until you release it. A running workload is evicted.",
 )
-release_command = _command(Action.RELEASE, "Let a held workload queue again, at its old place.")
+release_command = _command(
+    Action.RELEASE, "Release a held workload. It keeps its position in the queue order."
+)
 requeue_command = _evicting(
-    Action.REQUEUE, "End the back-off of a workload; one that runs is evicted and queued again."
+    Action.REQUEUE,
+    "End the back-off of a workload. A running workload is evicted and queued again.",
 )
 preempt_command = _evicting(
     Action.PREEMPT,
-    "Evict a running workload for whoever is next: it queues again, behind those of its priority.",
+    "Evict a running workload. It queues again, behind the workloads of its priority.",
 )
 deactivate_command = _evicting(
     Action.DEACTIVATE,
-    "Give a workload up until it is activated. If it runs, it is evicted first.",
+    "Deactivate a workload until you activate it. A running workload is evicted.",
 )
 activate_command = _command(
     Action.ACTIVATE,
-    "Let a deactivated workload queue again; its failed starts and the time it has used are forgotten.",
+    "Activate a deactivated workload. Its counts of failed starts and of used time start at zero.",
 )
 
 
@@ -113,15 +118,18 @@ def priority_command(
         typer.Argument(
             min=-LARGEST_PRIORITY,
             max=LARGEST_PRIORITY,
-            help="Larger goes first; none with --reset.",
+            metavar="PRIORITY",
+            help="A larger value is considered first.",
         ),
     ] = None,
-    reset: Annotated[bool, typer.Option("--reset", help="As its classes say again.")] = False,
+    reset: Annotated[
+        bool, typer.Option("--reset", help="Reset to the priority of its classes.")
+    ] = False,
     until: Annotated[
         str | None,
         typer.Option(
             metavar="WHEN",
-            help="When it ends: 2026-01-31T12:00:00Z, or 2h30m from now; without it, when it is taken back.",
+            help="End of this priority: a time (2026-01-31T12:00:00Z), or a duration from now (2h30m). Default: no end.",
         ),
     ] = None,
     namespace: Namespace = None,
@@ -131,11 +139,11 @@ def priority_command(
     wait: Wait = None,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Set the priority of a workload, waiting or running, in place of what its classes say."""
+    """Set the priority of a pending or running workload, in place of the priority of its classes."""
     if (value is None) != reset:
-        raise CommandFailed("give either a priority or --reset", Exit.BAD_INPUT)
+        raise CommandFailed("give a priority or --reset, and not both", Exit.BAD_INPUT)
     if reset and until is not None:
-        raise CommandFailed("--until is the end of a priority, not of --reset", Exit.BAD_INPUT)
+        raise CommandFailed("--until and --reset exclude each other", Exit.BAD_INPUT)
     ends = None
     if until is not None:
         from queuectl.cli.times import ahead
@@ -148,7 +156,10 @@ def priority_command(
 
 def move_command(
     workload: Workload,
-    queue: Annotated[str, typer.Argument(help="LocalQueue of the workload's own namespace.")],
+    queue: Annotated[
+        str,
+        typer.Argument(metavar="LOCALQUEUE", help="LocalQueue in the namespace of the workload."),
+    ],
     namespace: Namespace = None,
     kind: Kind = None,
     by: By = None,
@@ -156,7 +167,7 @@ def move_command(
     wait: Wait = None,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Move a waiting workload to another LocalQueue; it keeps its place in time. One that runs is held first."""
+    """Move a pending workload to another LocalQueue. It keeps its queue time. Hold a running workload first."""
     with connect(server) as client:
         found = _found(client, workload, namespace, kind)
         _ask(client, Action.MOVE, found, by, why, wait, queue=queue)
@@ -178,7 +189,7 @@ def _ask(
     body = {"by": by or _user(), **({"why": why} if why else {}), **more}
     kept = client.post(f"{PREFIX}/workloads/{found['uid']}/{action}", body)
     named = f"{found['kind'].lower()}/{kept['workload']}"
-    typer.echo(f"{named}: {_what(kept)} asked for")
+    typer.echo(f"{named}: {_what(kept)} requested")
     if wait is not None:
         _follow(client, kept, named, wait)
 
@@ -189,20 +200,20 @@ def _what(kept: Json) -> str:
     if kept["action"] != Action.PRIORITY:
         return str(kept["action"])
     if kept["priority"] is None:
-        return "no own priority"
+        return "reset of the priority"
     return f"priority {kept['priority']}" + (f" until {kept['until']}" if kept["until"] else "")
 
 
 def _follow(client: Client, kept: Json, named: str, patience: float) -> None:
-    """Until the process that leads has answered it."""
+    """Wait until the leader has executed or refused the command."""
     deadline = time.monotonic() + patience
     while kept["state"] == "Waiting":
         if time.monotonic() >= deadline:
-            raise CommandFailed(f"{named}: command {kept['id']} is not carried out yet")
+            raise CommandFailed(f"{named}: command {kept['id']} has no result yet")
         time.sleep(POLL_SECONDS)
         kept = client.get(f"{PREFIX}/commands/{kept['id']}")
     if kept["state"] != "Done":
-        raise CommandFailed(f"{named}: nothing was done: {kept['outcome']}", Exit.CONFLICT)
+        raise CommandFailed(f"{named}: refused: {kept['outcome']}", Exit.CONFLICT)
     typer.echo(f"{named}: done")
 
 
@@ -210,11 +221,11 @@ def _preview(client: Client, action: Action, found: Json) -> None:
     answer = client.post(f"{PREFIX}/workloads/{found['uid']}/{action}?dry_run=true", {})
     named = f"{found['kind'].lower()}/{answer['workload']}"
     if not answer["evicts"]:
-        typer.echo(f"{named} does not run: {action} would evict nobody")
+        typer.echo(f"{named} does not run: {action} would evict no pod")
         return
-    typer.echo(f"{named}: {action} would end {counted(answer['pods'], 'pod')}")
+    typer.echo(f"{named}: {action} would evict {counted(answer['pods'], 'pod')}")
     if answer["gpus"] is None:
-        typer.echo("  what that costs, this server cannot tell: it does not watch the cluster yet")
+        typer.echo("  cost not known: this server does not watch the cluster yet")
         return
     lost, notice = answer["lostGpuSeconds"], answer["noticeSeconds"]
     typer.echo(f"  frees   {counted(answer['gpus'], 'GPU')}")
@@ -225,16 +236,16 @@ def _preview(client: Client, action: Action, found: Json) -> None:
 
 def _starts(answer: Json) -> str:
     if answer["starts"] is None:
-        return "not known: planning took too long"
+        return "not known: the planning time limit was reached"
     names = [
         "itself again" if one["uid"] == answer["uid"] else str(one["workload"])
         for one in answer["starts"]
     ]
-    return ", ".join(names) or "nobody"
+    return ", ".join(names) or "no gang"
 
 
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # an account without a name, as in some containers
-        return "somebody at the command line"
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        return "unknown user of the command line"

@@ -1,4 +1,4 @@
-"""``queuectl audit``: who changed what, and what was refused to whom."""
+"""``queuectl audit``: requests that changed something, and refused requests."""
 
 from __future__ import annotations
 
@@ -18,17 +18,28 @@ PATH: Final = f"{PREFIX}/audit"
 
 def audit_command(
     caller: Annotated[
-        str | None, typer.Option(help="Of this user, as the cluster names him.")
+        str | None,
+        typer.Option(
+            metavar="USER", help="Only requests of this user, by the name in the cluster."
+        ),
     ] = None,
-    path: Annotated[str | None, typer.Option(help="Of paths that begin so.")] = None,
+    path: Annotated[
+        str | None, typer.Option(metavar="PREFIX", help="Only paths with this prefix.")
+    ] = None,
     since: Annotated[
-        str | None, typer.Option(help="How long ago at most (24h, 90m), or a time (RFC 3339).")
+        str | None,
+        typer.Option(
+            metavar="WHEN",
+            help="Only requests since then: a duration (24h, 90m) or an RFC 3339 time.",
+        ),
     ] = None,
-    last: Annotated[int, typer.Option(min=1, max=100_000, help="At most so many.")] = 100,
+    last: Annotated[
+        int, typer.Option(metavar="COUNT", min=1, max=100_000, help="Number of requests at most.")
+    ] = 100,
     output: Form = Output.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """List requests that changed something or were refused, the newest first. Needs the right to get audit."""
+    """List requests that changed something or were refused, the newest first. You need the right to get audit."""
     start = ago(since, "--since") if since is not None else None
     with connect(server) as client:
         items = list(client.newest_first(PATH, last, caller=caller, path=path, since=start))

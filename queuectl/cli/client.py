@@ -1,4 +1,4 @@
-"""The REST API as the client commands see it: paths in, decoded JSON out, problems as exit codes."""
+"""A client of the REST API: paths in, decoded JSON out, problems as exit codes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,25 @@ from queuectl.cli.errors import CommandFailed, Exit
 
 Json = dict[str, Any]
 TIMEOUT_SECONDS: Final = 30.0
-SILENCE_SECONDS: Final = 45.0  # of a stream that says every 15 s that it lives
+SILENCE_SECONDS: Final = 45.0  # of a stream, which sends a sign of life every 15 s
 PAGE: Final = 500
 
 Server = Annotated[
-    str, typer.Option("--server", envvar="QUEUECTL_SERVER", help="Address of queuectl's REST API.")
+    str,
+    typer.Option(
+        "--server", metavar="URL", envvar="QUEUECTL_SERVER", help="Address of the REST API."
+    ),
 ]
 DEFAULT_SERVER: Final = "http://127.0.0.1:8000"
-Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="Namespace.")]
+Namespace = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        metavar="NAME",
+        help="Namespace. Default: of one object, the namespace of the kubeconfig's context; of a list, all namespaces.",
+    ),
+]
 
 _CODES: Final = {
     400: Exit.BAD_INPUT,
@@ -39,7 +50,12 @@ _CODES: Final = {
 
 
 class Refused(CommandFailed):
-    """The server answered with a problem. ``errors`` are its fields and reasons, ``blockers`` what keeps it."""
+    """The server answered with a problem.
+
+    Attributes:
+        errors: the fields that are wrong, with reasons.
+        blockers: why the server is not ready.
+    """
 
     def __init__(self, problem: Mapping[str, Any], status: int) -> None:
         super().__init__(
@@ -51,29 +67,31 @@ class Refused(CommandFailed):
 
 
 class Client:
-    """One connection to the server. Methods raise Refused, or CommandFailed when nobody answers."""
+    """A connection to the server. Methods raise Refused, or CommandFailed when the server does not answer."""
 
-    def __init__(self, http: httpx2.Client) -> None:
+    def __init__(self, http: httpx2.Client, tls_server_name: str | None = None) -> None:
+        """``tls_server_name``: the name in the server's certificate; None = the host of the address."""
         self._http = http
+        self._extensions = {"sni_hostname": tls_server_name} if tls_server_name else {}
 
     def get(self, path: str, /, **query: object) -> Json:
-        """One answer. Query parameters that are None are left out; lists are repeated."""
+        """A JSON answer. Query parameters that are None are left out; a list repeats its parameter."""
         params = {name: value for name, value in query.items() if value is not None}
         return self._send("GET", path, params=params)
 
     def text(self, path: str) -> str:
-        """An answer that is no JSON."""
+        """An answer that is not JSON."""
         return self._answer("GET", path).text
 
     def put(self, path: str, document: Json) -> Json:
         return self._send("PUT", path, json=document)
 
     def post(self, path: str, body: Json, patience: float = TIMEOUT_SECONDS) -> Json:
-        """``patience``: seconds until the server must have answered."""
+        """``patience``: seconds in which the server must answer."""
         return self._send("POST", path, json=body, timeout=patience)
 
     def delete(self, path: str, version: str | None = None) -> None:
-        """Delete one object. ``version``: only if it is still of that one; None = whatever it is."""
+        """Delete one object. ``version``: the version that it must have; None = any."""
         headers = {"If-Match": f'"{version}"'} if version is not None else {}
         self._answer("DELETE", path, headers=headers)
 
@@ -97,7 +115,7 @@ class Client:
                 return
 
     def following(self, path: str, /, **query: object) -> Iterator[Json]:
-        """All items of a list that is told from its beginning, page by page."""
+        """All items of a list that begins with the oldest, page by page."""
         after: object = 0
         while after is not None:
             page = self.get(path, limit=PAGE, after=after, **query)
@@ -105,7 +123,7 @@ class Client:
             after = page["nextAfter"]
 
     def newest_first(self, path: str, most: int, /, **query: object) -> Iterator[Json]:
-        """The newest items, at most so many, of a list that is told from its end."""
+        """At most ``most`` items of a list that begins with the newest."""
         before: object = None
         while most > 0:
             page = self.get(path, limit=min(most, PAGE), before=before, **query)
@@ -116,10 +134,12 @@ class Client:
 
     @contextmanager
     def lines(self, path: str, /, **query: object) -> Iterator[Iterator[str]]:
-        """The lines of a stream, as they come."""
+        """The lines of a stream, as they arrive."""
         params: Any = {name: value for name, value in query.items() if value is not None}
-        streaming = self._http.stream("GET", path, params=params, timeout=SILENCE_SECONDS)
-        with self._heard(), streaming as response:
+        streaming = self._http.stream(
+            "GET", path, params=params, timeout=SILENCE_SECONDS, extensions=self._extensions
+        )
+        with self._transport_errors(), streaming as response:
             _check(response)
             yield response.iter_lines()
 
@@ -127,18 +147,18 @@ class Client:
         return _decoded(self._answer(method, path, **extra))
 
     def _answer(self, method: str, path: str, **extra: Any) -> httpx2.Response:
-        with self._heard():
-            response = self._http.request(method, path, **extra)
+        with self._transport_errors():
+            response = self._http.request(method, path, extensions=self._extensions, **extra)
         _check(response)
         return response
 
     @contextmanager
-    def _heard(self) -> Iterator[None]:
-        """Where nobody answers, say so."""
+    def _transport_errors(self) -> Iterator[None]:
+        """Turn an error of the connection into CommandFailed."""
         try:
             yield
         except httpx2.TransportError as error:
-            raise _silence(self._http.base_url, error) from error
+            raise _no_answer(self._http.base_url, error) from error
 
 
 def _check(response: httpx2.Response) -> None:
@@ -148,11 +168,17 @@ def _check(response: httpx2.Response) -> None:
         raise Refused(_decoded(response), response.status_code)
 
 
-def _silence(where: httpx2.URL, error: httpx2.TransportError) -> CommandFailed:
-    """What to look at then."""
-    hint = "is `queuectl serve` running there? Another address is given by --server or QUEUECTL_SERVER."
-    if "certificate verify failed" in str(error):
-        hint = "name the authority of its certificate by --ca-file or QUEUECTL_CA_FILE."
+def _no_answer(where: httpx2.URL, error: httpx2.TransportError) -> CommandFailed:
+    """The error, with what the user can do about it."""
+    why = str(error)
+    if "mismatch" in why or "not valid for" in why:
+        hint = "give the name in its certificate with --tls-server-name or QUEUECTL_TLS_SERVER_NAME"
+    elif "certificate verify failed" in why:
+        hint = "give the CA of its certificate with --ca-file or QUEUECTL_CA_FILE"
+    elif isinstance(error, httpx2.RemoteProtocolError) and where.scheme == "http":
+        hint = "if it uses TLS, give an https:// address with --server or QUEUECTL_SERVER"
+    else:
+        hint = "give the address of the REST API with --server or QUEUECTL_SERVER"
     return CommandFailed(f"no answer from {where} ({error}): {hint}")
 
 
@@ -162,7 +188,9 @@ def _decoded(response: httpx2.Response) -> Json:
     except ValueError:
         body = None
     if not isinstance(body, dict):
-        raise CommandFailed(f"{response.url} answered with no JSON: is it a queuectl server?")
+        raise CommandFailed(
+            f"{response.url}: the answer is not JSON: this is no REST API of queuectl"
+        )
     return body
 
 
@@ -171,7 +199,7 @@ def connect(server: str) -> Iterator[Client]:
     """A client for the server at this address."""
     address = urlsplit(server)
     if address.scheme not in ("http", "https") or not address.netloc:
-        message = f"--server {server!r} is no address like {DEFAULT_SERVER}"
+        message = f"--server {server!r}: not an address like {DEFAULT_SERVER}"
         raise CommandFailed(message, Exit.BAD_INPUT)
     own = credentials.loopback(address.hostname or "")
     with httpx2.Client(
@@ -179,16 +207,16 @@ def connect(server: str) -> Iterator[Client]:
         timeout=TIMEOUT_SECONDS,
         auth=credentials.TokenAuth(_token),
         verify=connection.trusted(secure=address.scheme == "https"),
-        trust_env=not own,  # proxies of the environment are not for this machine
+        trust_env=not own,  # a proxy of the environment is not for this machine
     ) as http:
-        yield Client(http)
+        yield Client(http, connection.given().tls_server_name)
 
 
 def _token() -> str:
-    """Raises CommandFailed when there is none."""
-    path, account = connection.means().token_file, connection.means().service_account
+    """The token of the user. Raises CommandFailed when there is none."""
+    path, account = connection.given().token_file, connection.given().service_account
     if path and account:
-        message = "--token-file and --as-serviceaccount both say who you are: give one of them"
+        message = "--token-file and --as-serviceaccount exclude each other"
         raise CommandFailed(message, Exit.BAD_INPUT)
     if account:
         return tokenrequest.made_for(account, connection.context())
@@ -196,14 +224,14 @@ def _token() -> str:
 
 
 def config_kind(word: str, others: Iterable[str] = ()) -> ConfigKind | None:
-    """The kind a person means by ``ClusterQueue``, ``clusterqueues``, ``cq``...; None for a workload.
+    """The configuration kind of a word such as ``ClusterQueue``, ``clusterqueues`` or ``cq``; None for a workload.
 
     Args:
-        word: what was typed.
-        others: what else there is, for the message.
+        word: the kind as the user typed it.
+        others: other kinds of the command, for the message.
 
     Raises:
-        CommandFailed: no kind is called so.
+        CommandFailed: there is no such kind.
     """
     lowered = word.lower()
     if lowered in ("workload", "workloads", "wl"):
@@ -212,14 +240,14 @@ def config_kind(word: str, others: Iterable[str] = ()) -> ConfigKind | None:
         if lowered in (kind.singular, kind.plural, *kind.aliases):
             return kind
     known = ", ".join(["workloads", *others, *(kind.plural for kind in CONFIG_KINDS)])
-    raise CommandFailed(f"{word!r} is no kind; there are {known}", Exit.BAD_INPUT)
+    raise CommandFailed(f"unknown kind {word!r}; the kinds are {known}", Exit.BAD_INPUT)
 
 
 def workload_path(name: str, namespace: str | None) -> str:
     """Path of a workload given as ``name`` or ``namespace/name``.
 
     Raises:
-        CommandFailed: both name a namespace, and not the same.
+        CommandFailed: the name and ``namespace`` name different namespaces.
     """
     given, _, bare = name.rpartition("/")
     if given and namespace and given != namespace:

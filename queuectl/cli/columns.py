@@ -1,4 +1,4 @@
-"""What the tables of each kind of object show."""
+"""Table columns of each kind of object."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def _amounts(resources: Json) -> str:
     return ", ".join(f"{_short(amount)} {name}" for name, amount in resources.items())
 
 
-def _way(line: Json) -> str:
+def _transition(line: Json) -> str:
     before = line["fromState"]
     return line["toState"] if before in (None, line["toState"]) else f"{before}>{line['toState']}"
 
@@ -31,7 +31,7 @@ def _tenants(node: Json) -> str:
     return ", ".join(f"{each['workload']} ({_short(each['gpus'])})" for each in node["tenants"])
 
 
-def _freest(domain: Json) -> str | None:
+def _largest_free(domain: Json) -> str | None:
     largest = domain["largestFree"]
     return None if largest is None else f"{largest['node']} ({_short(largest['freeGpus'])})"
 
@@ -44,7 +44,7 @@ def _domain_use(domain: Json) -> str | None:
 HISTORY_COLUMNS: Final = (
     Column("TIME", lambda o: o["at"][:19] + "Z"),
     Column("EVENT", lambda o: o["event"]),
-    Column("STATE", _way),
+    Column("STATE", _transition),
     Column("CYCLE", lambda o: o["cycle"], wide=True),
     Column("ATTEMPT", lambda o: o["attempt"], wide=True),
     Column("REASON", lambda o: o["reason"]["code"], spare=1),
@@ -78,7 +78,7 @@ DOMAIN_COLUMNS: Final = (
     Column("OPEN", lambda o: o["openNodes"], wide=True),
     Column("GPUS", lambda o: _short(o["gpus"])),
     Column("FREE", lambda o: _short(o["freeGpus"])),
-    Column("FREEST NODE", _freest, spare=2),
+    Column("LARGEST FREE", _largest_free, spare=2),
     Column("FRAGMENTED", lambda o: _short(o["fragmentedGpus"]), wide=True),
     Column("WORKLOADS", lambda o: o["gangs"]),
     Column("USE", _domain_use, spare=1),
@@ -109,7 +109,7 @@ DECISION_COLUMNS: Final = (
     Column("GPUS", lambda o: o["gpusStarted"]),
     Column("EVICTED", lambda o: o["evicted"]),
     Column("MOVED", lambda o: o["moved"]),
-    Column("WAITING", lambda o: o["waiting"]),
+    Column("PENDING", lambda o: o["waiting"]),
     Column("MILLISECONDS", lambda o: f"{o['milliseconds']:.0f}", spare=1),
     Column("PROOF", lambda o: o["proof"], wide=True),
     Column("NODES", lambda o: o["nodes"], wide=True),
@@ -144,7 +144,7 @@ UNMANAGED_COLUMNS: Final = (
 
 AUDIT_COLUMNS: Final = (
     Column("TIME", lambda o: o["at"][:19] + "Z"),
-    Column("WHO", lambda o: o["caller"]),
+    Column("USER", lambda o: o["caller"]),
     Column("STATUS", lambda o: o["status"]),
     Column("METHOD", lambda o: o["method"]),
     Column("PATH", lambda o: o["path"]),
@@ -176,7 +176,7 @@ def _quotas(item: Json) -> str:
 
 
 def override_amount(item: Json) -> str:
-    """Of a QuotaOverride: ``64`` in place of what is stated, ``+8`` or ``-8`` on top of it."""
+    """The amount of a QuotaOverride: ``64`` replaces the nominal quota, ``+8`` or ``-8`` changes it."""
     spec = _spec(item)
     if spec.get("nominalQuota") is not None:
         return str(spec["nominalQuota"])
@@ -272,8 +272,8 @@ WORKLOAD_COLUMNS: Final = (
     Column("POSITION", lambda o: o["positionInClusterQueue"], spare=2),
     Column("AGE", lambda o: age(o["queuedAt"])),
     Column("CLUSTERQUEUE", lambda o: o["clusterQueue"], wide=True),
-    Column("IN LOCALQUEUE", lambda o: o["positionInLocalQueue"], wide=True),
-    Column("IN STATE", lambda o: age(o["since"]), wide=True),
+    Column("LOCALQUEUE POSITION", lambda o: o["positionInLocalQueue"], wide=True),
+    Column("STATE AGE", lambda o: age(o["since"]), wide=True),
     Column("STARTS IN", lambda o: until(o["estimatedStart"]), wide=True),
     Column("ATTEMPT", lambda o: o["attempt"], wide=True),
     Column("EVICTIONS", lambda o: o["evictions"], wide=True),
@@ -285,5 +285,5 @@ WORKLOAD_COLUMNS: Final = (
 
 
 def config_columns(kind: ConfigKind) -> tuple[Column, ...]:
-    """Columns of a configuration kind."""
+    """The columns of a configuration kind."""
     return _CONFIG[kind.kind]

@@ -1,4 +1,4 @@
-"""``queuectl completion``: the lines that make a shell complete commands, options and kinds."""
+"""``queuectl completion``: the script with which a shell completes commands and options."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Shell(StrEnum):
 
 
 def completion_command(
-    shell: Annotated[Shell, typer.Argument(help="Whose lines.")],
+    shell: Annotated[Shell, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")],
 ) -> None:
-    """Print what a shell reads: ``source <(queuectl completion bash)``. Or install it by --install-completion."""
+    """Print the completion script of a shell, for example for `source <(queuectl completion bash)`."""
     from typer._completion_shared import get_completion_script
 
     script = get_completion_script(

@@ -1,4 +1,4 @@
-"""``queuectl config``: all configuration as one stream of YAML, and what differs from files that should hold it."""
+"""``queuectl config``: all configuration as YAML, and its differences from files."""
 
 from __future__ import annotations
 
@@ -14,16 +14,20 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.targets import ORDER, Target, addressed, check, read
 from queuectl.objects.configuration.diff import Difference
 
-_HEAD: Final = ("apiVersion", "kind", "metadata")  # the database keeps no order; files have one
+_HEAD: Final = (
+    "apiVersion",
+    "kind",
+    "metadata",
+)  # the order of the fields in a file; the database has none
 
 app = typer.Typer(
-    name="config", help="All configuration: keep it in files, and compare.", no_args_is_help=True
+    name="config", help="Export all configuration, or compare it with files.", no_args_is_help=True
 )
 
 
 @app.command()
 def export(server: Server = DEFAULT_SERVER) -> None:
-    """Print every configuration object as YAML that `queuectl apply` reads. Versions are left out: files outlive them."""
+    """Print all configuration objects as YAML for `queuectl apply`, without their resource versions."""
     with connect(server) as client:
         documents = _stored(client)
     typer.echo(yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True), nl=False)
@@ -32,37 +36,45 @@ def export(server: Server = DEFAULT_SERVER) -> None:
 @app.command()
 def diff(
     files: Annotated[
-        list[str], typer.Option("--filename", "-f", help="YAML or JSON file; - is stdin.")
+        list[str],
+        typer.Option(
+            "--filename",
+            "-f",
+            metavar="FILE",
+            help="YAML or JSON file; - reads stdin. Can be repeated.",
+        ),
     ],
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Say what `apply` of these files would change, and what the server has beside them. Exit status 4 when they differ."""
+    """Show what `apply` of the files would change, and objects that no file has. The exit code is 4 if there is a difference."""
     documents = [document for file in files for document in read(file)]
     check(documents)
     scope = default_namespace()
     with connect(server) as client:
-        told = client.post(f"{PREFIX}/dryrun", {"items": [addressed(d, scope) for d in documents]})
+        answered = client.post(
+            f"{PREFIX}/dryrun", {"items": [addressed(d, scope) for d in documents]}
+        )
         stored = {Target.of(body, "") for body in _stored(client)}
     targets = [Target.of(document.body, scope) for document in documents]
     differ = False
-    for target, answer in zip(targets, told["objects"], strict=True):
+    for target, answer in zip(targets, answered["objects"], strict=True):
         if answer["result"] == "unchanged":
             continue
         differ = True
         missing = answer["result"] == "created"
-        typer.echo(f"{target} {'is not on the server' if missing else 'differs'}")
+        typer.echo(f"{target} {'is missing on the server' if missing else 'differs'}")
         for change in answer["changes"]:
             line = Difference(change["field"], change["before"], change["after"])
             typer.echo(f"    {line}")
     extra = stored - set(targets)
     for target in sorted(extra, key=lambda each: (each.kind.kind, each.namespace, each.name)):
-        typer.echo(f"{target} is in none of the files")
+        typer.echo(f"{target} is in no file")
     if differ or extra:
         raise CommandFailed("the server and the files differ", Exit.CONFLICT)
 
 
 def _stored(client: Client) -> list[Json]:
-    """All of the server's, in the order in which they can be applied."""
+    """All objects of the server, in an order for `apply`."""
     kinds = sorted(CONFIG_KINDS, key=lambda kind: ORDER.index(kind.kind))
     return [_bare(item) for kind in kinds for item in client.get(kind.collection())["items"]]
 

@@ -1,6 +1,6 @@
-"""How a command reaches the server and says who asks: options that all commands of clients have.
+"""Options of the connection and of authentication, which all client commands have.
 
-They are added to a command when it is loaded (``lazy``), so that no command has to pass them on.
+``lazy`` adds them when it loads a command, so that no command has to pass them on.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.main import get_command
@@ -22,34 +22,34 @@ from queuectl.cli.kubeconfig import Context
 if TYPE_CHECKING:
     from typer.core import TyperCommand, TyperGroup
 
-_PANEL: Final = "Connection"
-
 
 @dataclass(frozen=True, slots=True)
 class ConnectionOptions:
-    """What the command line says of them; None = it says nothing.
+    """Their values; None = the option is not given.
 
     Attributes:
-        token_file: whose token is shown, in place of the kubeconfig's.
-        service_account: ``namespace/name`` of one whose token is made and shown; likewise.
-        ca_file: authorities of the server's certificate; None = those of this machine.
+        token_file: file with the token to send, in place of the kubeconfig's token.
+        service_account: ``namespace/name`` of the ServiceAccount to act as.
+        ca_file: CA certificates for the server's certificate; None = those of this machine.
+        tls_server_name: name in the server's certificate; None = the host of the address.
         kubeconfig: paths as in ``$KUBECONFIG``.
-        context: of the kubeconfig.
+        context: name of the kubeconfig's context.
     """
 
     token_file: Path | None = None
     service_account: str | None = None
     ca_file: Path | None = None
+    tls_server_name: str | None = None
     kubeconfig: str | None = None
     context: str | None = None
 
 
-_means: ContextVar[ConnectionOptions] = ContextVar("means", default=ConnectionOptions())  # noqa: B039 - it is frozen
+_given: ContextVar[ConnectionOptions] = ContextVar("given", default=ConnectionOptions())  # noqa: B039 - it is frozen
 
 
 def _keeper(field: str) -> Callable[[Any], Any]:
     def keep(value: Any) -> Any:
-        _means.set(replace(_means.get(), **{field: value}))
+        _given.set(replace(_given.get(), **{field: value}))
         return value
 
     return keep
@@ -60,10 +60,10 @@ def _options(
         Path | None,
         typer.Option(
             envvar="QUEUECTL_TOKEN_FILE",
-            help="File with the token to show; without it, that of the kubeconfig's user.",
+            metavar="FILE",
+            help="File with a bearer token. Default: the token of the kubeconfig's user.",
             callback=_keeper("token_file"),
             expose_value=False,
-            rich_help_panel=_PANEL,
         ),
     ] = None,
     service_account: Annotated[
@@ -72,46 +72,55 @@ def _options(
             "--as-serviceaccount",
             metavar="NAMESPACE/NAME",
             envvar="QUEUECTL_AS_SERVICEACCOUNT",
-            help="Act as this service account: your kubeconfig's cluster makes a token for ten minutes.",
+            help="Act as this ServiceAccount, with a token for ten minutes that the kubeconfig's cluster issues.",
             callback=_keeper("service_account"),
             expose_value=False,
-            rich_help_panel=_PANEL,
         ),
     ] = None,
     ca_file: Annotated[
         Path | None,
         typer.Option(
             envvar="QUEUECTL_CA_FILE",
-            help="Authorities (PEM) of the server's certificate; without it, this machine's.",
+            metavar="FILE",
+            help="CA certificates (PEM) for the server's certificate. Default: those of this machine.",
             callback=_keeper("ca_file"),
             expose_value=False,
-            rich_help_panel=_PANEL,
+        ),
+    ] = None,
+    tls_server_name: Annotated[
+        str | None,
+        typer.Option(
+            envvar="QUEUECTL_TLS_SERVER_NAME",
+            metavar="NAME",
+            help="Name in the server's certificate. Default: the host of --server.",
+            callback=_keeper("tls_server_name"),
+            expose_value=False,
         ),
     ] = None,
     kubeconfig: Annotated[
         str | None,
         typer.Option(
-            help="Where the token and the namespace are from; without it $KUBECONFIG, or ~/.kube/config.",
+            metavar="FILE",
+            help="kubeconfig with the token and the namespace. Default: $KUBECONFIG, then ~/.kube/config.",
             callback=_keeper("kubeconfig"),
             expose_value=False,
-            rich_help_panel=_PANEL,
         ),
     ] = None,
     context: Annotated[
         str | None,
         typer.Option(
-            help="Of the kubeconfig; without it, the current one.",
+            metavar="NAME",
+            help="Context of the kubeconfig. Default: the current context.",
             callback=_keeper("context"),
             expose_value=False,
-            rich_help_panel=_PANEL,
         ),
     ] = None,
 ) -> None:
-    """Only its parameters are used."""
+    """A function without effect: its parameters are added to the commands."""
 
 
 def connected(command: TyperCommand | TyperGroup) -> None:
-    """Give a command, or each of a group, the options."""
+    """Add the options to a command, or to each command of a group."""
     members = getattr(command, "commands", None)
     if members:
         for member in members.values():
@@ -122,42 +131,44 @@ def connected(command: TyperCommand | TyperGroup) -> None:
     command.params += [each for each in get_command(program).params if each.name != "help"]
 
 
-def means() -> ConnectionOptions:
-    """Of the command that runs."""
-    return _means.get()
+def given() -> ConnectionOptions:
+    """The options of the command that runs."""
+    return _given.get()
 
 
 def context() -> Context | None:
     """The kubeconfig's context in use, or None without a kubeconfig. Raises CommandFailed."""
-    chosen = means()
+    chosen = given()
     return kubeconfig.current(chosen.kubeconfig, chosen.context)
 
 
 def default_namespace() -> str:
-    """Of what is named without one: that of the kubeconfig's context."""
+    """The namespace of an object that is named without one: that of the kubeconfig's context."""
     found = context()
     return (found.namespace if found is not None else None) or "default"
 
 
 def trusted(*, secure: bool) -> ssl.SSLContext | bool:
-    """Whose certificates are taken; where no TLS is spoken, nobody's: to read all public authorities takes 30 ms.
+    """The CA certificates for the server's certificate. ``secure``: the address is https.
+
+    Without TLS there are none: to read the certificates of this machine takes 30 ms.
 
     Raises:
-        CommandFailed: the file holds no certificates.
+        CommandFailed: the file holds no certificate.
     """
-    path = means().ca_file
+    path = given().ca_file
     if path is None:
         return secure
     try:
         found = ssl.create_default_context(cafile=path.expanduser())
     except OSError as error:
-        wrong = isinstance(error, ssl.SSLError)  # which is an OSError, too
-        reason = "holds no certificate" if wrong else error.strerror
-        raise CommandFailed(f"authorities {path}: {reason}", Exit.BAD_INPUT) from error
+        invalid = isinstance(error, ssl.SSLError)  # a subclass of OSError
+        reason = "holds no certificate" if invalid else error.strerror
+        raise CommandFailed(f"--ca-file {path}: {reason}", Exit.BAD_INPUT) from error
     return lenient(found)
 
 
 def lenient(tls: ssl.SSLContext) -> ssl.SSLContext:
-    """The same, and it takes authorities without certain extensions, as Go does: those of many clusters have none."""
+    """The same context, without a check of two extensions that the CA certificates of many clusters lack. Go omits it too."""
     tls.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python sets since 3.13
     return tls

@@ -1,7 +1,7 @@
-"""The token a command shows: from a file, or from the kubeconfig people have.
+"""The bearer token of a command: from a file, or from the kubeconfig.
 
-It is shown when the server asks who we are, not before: one that asks nobody needs none, and a plugin that fetches tokens may
-take seconds or open a browser. A token never goes over the network unencrypted, and never into a message.
+A command sends a token only after the server has answered 401: a server without authentication needs none, and an exec plugin
+can take seconds or open a browser. A token is never sent unencrypted to another machine, and never part of a message.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ import httpx2
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.kubeconfig import Context
 
-PLUGIN_SECONDS: Final = 120.0  # it may ask a person to sign in
+PLUGIN_SECONDS: Final = 120.0  # a plugin can ask the user to sign in
 _EXEC_GROUP: Final = "client.authentication.k8s.io/"
 _TOKEN: Final = re.compile(r"[!-~]+")
-_MAKE_ONE: Final = "make one with `kubectl create token SERVICEACCOUNT -n NAMESPACE > token`, and give it by --token-file token"
-_ACT_AS: Final = "name a service account with rights by --as-serviceaccount NAMESPACE/NAME"
+_HOW_TO_CREATE: Final = "create a token with `kubectl create token SERVICEACCOUNT -n NAMESPACE > token`, and give it with --token-file token"
+_ACT_AS: Final = "act as a ServiceAccount with --as-serviceaccount NAMESPACE/NAME"
 
 Finder = Callable[[], str]
 
 
 class TokenAuth(httpx2.Auth):
-    """Shows the token once the server has asked who we are, and a fresh one when it is taken no longer."""
+    """Sends the token after the server has answered 401, and a new token when the server refuses the old one."""
 
     def __init__(self, find: Finder) -> None:
         """``find`` raises CommandFailed when there is no token."""
@@ -40,7 +40,7 @@ class TokenAuth(httpx2.Auth):
     def auth_flow(
         self, request: httpx2.Request
     ) -> Generator[httpx2.Request, httpx2.Response, None]:
-        """One request, sent again with a token if it must be."""
+        """One request, sent again with a token if the server answers 401."""
         if self._token is not None:
             request.headers["Authorization"] = f"Bearer {self._token}"
         response = yield request
@@ -55,7 +55,7 @@ class TokenAuth(httpx2.Auth):
 
 
 def loopback(host: str) -> bool:
-    """Whether this is the machine we are on."""
+    """Whether the host is this machine."""
     try:
         return host == "localhost" or ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -63,20 +63,19 @@ def loopback(host: str) -> bool:
 
 
 def only_encrypted(url: httpx2.URL) -> None:
-    """Raises CommandFailed where a token would cross a network as it is."""
+    """Raises CommandFailed where a token would be sent unencrypted over a network."""
     if url.scheme != "https" and not loopback(url.host):
         raise CommandFailed(
-            f"{url.host} asks who you are, and the token would go there unencrypted: give an https:// address, "
-            "or reach it by `kubectl port-forward`",
+            f"{url.host} requires a token, which http:// would send unencrypted: give an https:// address",
             Exit.NOT_ALLOWED,
         )
 
 
 def from_file(path: Path) -> str:
-    """The token a file holds.
+    """The token in a file.
 
     Raises:
-        CommandFailed: it cannot be read, or holds none.
+        CommandFailed: the file cannot be read, or holds no token.
     """
     try:
         content = path.expanduser().read_text(errors="replace")
@@ -86,43 +85,43 @@ def from_file(path: Path) -> str:
 
 
 def of_context(context: Context | None) -> str:
-    """The token of a kubeconfig's user.
+    """The token of the kubeconfig's user.
 
     Raises:
-        CommandFailed: he has none; it says how to get one.
+        CommandFailed: the user has no token; the message names the ways to get one.
     """
     if context is None:
-        raise _none("the server asks who you are, and there is no kubeconfig")
+        raise _none("the server requires a token, and there is no kubeconfig")
     login = context.login
     whose = f"user {context.user!r} of the kubeconfig's context {context.name!r}"
-    if login.get("tokenFile"):  # kubectl, too, lets it go before token
+    if login.get("tokenFile"):  # it has precedence over token, as in kubectl
         return from_file(context.folder / str(login["tokenFile"]))
     if login.get("token"):
         return sound(str(login["token"]), f"the token of {whose}")
     given = of_plugin(context)
     if given.get("token"):
-        return sound(str(given["token"]), f"what the plugin of {whose} printed")
+        return sound(str(given["token"]), f"the output of the plugin of {whose}")
     if has_certificate(login) or given.get("clientCertificateData"):
-        why = f"{whose} proves himself by a client certificate, which only the API server can check"
-        raise CommandFailed(f"{why}: {_ACT_AS}, or {_MAKE_ONE}", Exit.NOT_ALLOWED)
-    raise _none(f"the server asks who you are, and {whose} has no token")
+        why = f"{whose} has a client certificate, which only the API server of Kubernetes accepts"
+        raise CommandFailed(f"{why}: {_ACT_AS}, or {_HOW_TO_CREATE}", Exit.NOT_ALLOWED)
+    raise _none(f"the server requires a token, and {whose} has none")
 
 
 def has_certificate(login: Mapping[str, Any]) -> bool:
-    """Whether the kubeconfig itself names a client certificate of its user."""
+    """Whether the kubeconfig has a client certificate for its user."""
     return any(field.startswith("client-certificate") for field in login)
 
 
 def _none(why: str) -> CommandFailed:
-    return CommandFailed(f"{why}: {_MAKE_ONE}", Exit.NOT_ALLOWED)
+    return CommandFailed(f"{why}: {_HOW_TO_CREATE}", Exit.NOT_ALLOWED)
 
 
 def sound(text: str, source: str) -> str:
-    """The token of a text. Raises CommandFailed where it is none, naming the source alone."""
+    """The token in a text. Raises CommandFailed, which names only the source, where the text is no token."""
     token = text.strip()
     if not _TOKEN.fullmatch(token):
-        what = "is more than one word" if token else "is empty"
-        raise CommandFailed(f"{source} {what}: a token is one", Exit.BAD_INPUT)
+        what = "holds characters that no token has" if token else "is empty"
+        raise CommandFailed(f"{source} {what}", Exit.BAD_INPUT)
     return token
 
 
@@ -130,12 +129,12 @@ def sound(text: str, source: str) -> str:
 
 
 def of_plugin(context: Context) -> Mapping[str, Any]:
-    """What the plugin of a kubeconfig's user gives: ``token``, or ``clientCertificateData`` with ``clientKeyData``, as PEM.
+    """Credentials from the exec plugin: ``token``, or ``clientCertificateData`` with ``clientKeyData``, as PEM.
 
-    Its own questions and complaints go to the terminal, as with kubectl. Nothing where the user has no plugin.
+    The plugin's questions and errors are shown on the terminal, as with kubectl. Empty where the user has no plugin.
 
     Raises:
-        CommandFailed: it gives neither, or cannot be run.
+        CommandFailed: the plugin cannot be run, or prints no credentials.
     """
     plugin = context.login.get("exec")
     if not isinstance(plugin, dict):
@@ -143,7 +142,7 @@ def of_plugin(context: Context) -> Mapping[str, Any]:
     version, program = str(plugin.get("apiVersion") or ""), str(plugin.get("command") or "")
     if not version.startswith(_EXEC_GROUP) or not program:
         raise CommandFailed(
-            f"the plugin of user {context.user!r} is none of {_EXEC_GROUP}v1", Exit.BAD_INPUT
+            f"the plugin of user {context.user!r} is not of {_EXEC_GROUP}v1", Exit.BAD_INPUT
         )
     if "/" in program:
         program = str(context.folder / program)
@@ -158,14 +157,14 @@ def of_plugin(context: Context) -> Mapping[str, Any]:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise CommandFailed(f"{program} gave no token in {PLUGIN_SECONDS:.0f} s") from None
+        raise CommandFailed(f"{program} printed no token within {PLUGIN_SECONDS:.0f} s") from None
     except OSError as error:
         hint = str(plugin.get("installHint") or "").strip()
         raise CommandFailed(
             f"{program}: {error.strerror}" + (f"\n{hint}" if hint else "")
         ) from error
     if done.returncode:
-        raise CommandFailed(f"{program} gave no token: it ended with status {done.returncode}")
+        raise CommandFailed(f"{program} failed with exit code {done.returncode}")
     return _status_in(done.stdout, program, version)
 
 
@@ -181,7 +180,7 @@ def _environment(
 
 
 def _status_in(printed: bytes, program: str, version: str) -> Mapping[str, Any]:
-    """Nothing of what was printed is told: a token may be in it."""
+    """The credentials in the output. Messages quote none of it: it can hold a token."""
     try:
         document = json.loads(printed)
     except ValueError:
@@ -189,9 +188,9 @@ def _status_in(printed: bytes, program: str, version: str) -> Mapping[str, Any]:
     if not isinstance(document, dict) or document.get("kind") != "ExecCredential":
         raise CommandFailed(f"{program} printed no ExecCredential")
     if document.get("apiVersion") != version:
-        raise CommandFailed(f"{program} answered in another version than {version}")
+        raise CommandFailed(f"{program} printed another version than {version}")
     status = document.get("status")
     given = status if isinstance(status, dict) else {}
     if not (given.get("token") or given.get("clientCertificateData")):
-        raise _none(f"{program} gave no token")
+        raise _none(f"{program} printed no token")
     return given

@@ -1,4 +1,4 @@
-"""``queuectl db``: the database's schema, for administrators and for the init container of a rollout."""
+"""``queuectl db``: the database schema, for administrators and for the init container of a rollout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="db",
-    help="The database's schema. Without QUEUECTL_DATABASE_URL: of the embedded database.",
+    help="Show or upgrade the database schema.",
     no_args_is_help=True,
 )
 
@@ -22,8 +22,8 @@ Url = Annotated[
     typer.Option(
         "--database-url",
         envvar="QUEUECTL_DATABASE_URL",
-        show_envvar=True,
-        help="postgresql://user@host/database; the embedded database when unset.",
+        metavar="URL",
+        help="Database, as postgresql://user@host/database. Default: the embedded database.",
     ),
 ]
 
@@ -34,11 +34,12 @@ def upgrade(
     pre: Annotated[
         bool,
         typer.Option(
-            "--pre", help="Only what the release before this one can live with: run it first."
+            "--pre",
+            help="Only the migrations that are compatible with the previous release. Run them before a rollout.",
         ),
     ] = False,
 ) -> None:
-    """Bring the schema to what this release needs. Safe to run at any time, by several at once."""
+    """Upgrade the schema to the revision of this release. It is safe to run at any time, and several times at once."""
     from queuectl.db import migrate
 
     typer.echo(_sentence(_run(database_url, lambda url: migrate.upgrade(url, pre_only=pre))))
@@ -46,7 +47,7 @@ def upgrade(
 
 @app.command()
 def current(database_url: Url = None) -> None:
-    """Say which revision the schema is at. Exit status 1 when it is not the newest this release knows."""
+    """Show the revision of the schema. The exit code is 1 if the schema is older than this release."""
     from queuectl.db import migrate
 
     state = _run(database_url, migrate.current)
@@ -75,7 +76,7 @@ def _run(database_url: str | None, work: Callable[[str], Awaitable[SchemaState]]
 
 def _sentence(state: SchemaState) -> str:
     if not state.known:
-        return f"{state.current}: upgraded by a newer release, left alone (this one knows {state.head})"
+        return f"{state.current}: belongs to a newer release, not changed (this release has {state.head})"
     if state.up_to_date:
-        return f"{state.current}: the newest"
-    return f"{state.current or 'empty'}: behind {state.head}"
+        return f"{state.current}: up to date"
+    return f"{state.current or 'empty'}: older than {state.head}"

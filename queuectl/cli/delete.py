@@ -1,6 +1,6 @@
-"""``queuectl delete``: configuration objects by name, or those of files.
+"""``queuectl delete``: delete configuration objects by name, or the objects of files.
 
-Of files the last to be created goes first, so that for no moment anything refers to what is gone already.
+Objects of files are deleted in the reverse order of their creation, so that no object refers to a deleted one.
 """
 
 from __future__ import annotations
@@ -14,19 +14,29 @@ from queuectl.cli.client import DEFAULT_SERVER, Client, Namespace, Refused, Serv
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.targets import ORDER, Target, check, read, target_kind
-from queuectl.cli.whatif import tell_others, tried
+from queuectl.cli.whatif import show_other_gangs, tried
 
-_WORKLOADS: Final = "it goes with its job (`kubectl delete`); `queuectl deactivate` takes it down"
+_WORKLOADS: Final = "delete its job with kubectl, or stop it with `queuectl deactivate`"
 
 
 def delete_command(
     kind: Annotated[
-        str | None, typer.Argument(help="clusterqueue, localqueue, cohort, ...; none with -f.")
+        str | None,
+        typer.Argument(
+            metavar="KIND", help="clusterqueue, localqueue, cohort, ...; omit it with -f."
+        ),
     ] = None,
-    names: Annotated[list[str] | None, typer.Argument(help="Names of objects.")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="NAME", help="Names of objects.")
+    ] = None,
     files: Annotated[
         list[str] | None,
-        typer.Option("--filename", "-f", help="What a YAML or JSON file names; - is stdin."),
+        typer.Option(
+            "--filename",
+            "-f",
+            metavar="FILE",
+            help="YAML or JSON file with the objects; - reads stdin. Can be repeated.",
+        ),
     ] = None,
     namespace: Namespace = None,
     version: Annotated[
@@ -34,26 +44,28 @@ def delete_command(
         typer.Option(
             "--resource-version",
             min=0,
-            help="One object, only if nobody has changed it since it had this version.",
+            metavar="VERSION",
+            help="Delete one object only if it still has this version.",
         ),
     ] = None,
     ignore_not_found: Annotated[
-        bool, typer.Option("--ignore-not-found", help="What is not there counts as deleted.")
+        bool,
+        typer.Option("--ignore-not-found", help="Do not fail for an object that does not exist."),
     ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="Delete nothing: show what would become of running and waiting gangs.",
+            help="Change nothing; show the effect on running and pending gangs.",
         ),
     ] = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Delete ClusterQueues, LocalQueues, Cohorts, flavors, Topologies, priority classes, overrides or the Configuration."""
+    """Delete configuration: queues, cohorts, flavors, topologies, priority classes, overrides or the Configuration."""
     scope = namespace or default_namespace()
     targets = list(_targets(kind, names or [], files or [], scope))
     if version is not None and len(targets) != 1:
-        raise CommandFailed("--resource-version is for one object", Exit.BAD_INPUT)
+        raise CommandFailed("--resource-version: needs exactly one object", Exit.BAD_INPUT)
     required = str(version) if version is not None else None
     with connect(server) as client:
         if dry_run:
@@ -78,14 +90,14 @@ def _targets(
             yield Target.of(document.body, namespace)
         return
     if files or kind is None or not names:
-        raise CommandFailed("give a kind and names, or -f with files", Exit.BAD_INPUT)
+        raise CommandFailed("give a kind and names, or files with -f", Exit.BAD_INPUT)
     found = target_kind(kind, _WORKLOADS)
     for name in names:
         yield Target(found, name, namespace if found.namespaced else "")
 
 
 def _delete(client: Client, target: Target, version: str | None, *, ignore_not_found: bool) -> Exit:
-    """Delete one object and say so, or why not."""
+    """Delete one object, and print the result."""
     try:
         client.delete(target.path, version)
     except Refused as refusal:
@@ -96,7 +108,7 @@ def _delete(client: Client, target: Target, version: str | None, *, ignore_not_f
 
 def _refused(target: Target, refusal: Refused, *, ignore_not_found: bool) -> Exit:
     if refusal.code is Exit.NOT_FOUND and ignore_not_found:
-        typer.echo(f"{target} is not there")
+        typer.echo(f"{target} not found")
         return Exit.OK
     typer.echo(f"error: {target}: {refusal}", err=True)
     return refusal.code
@@ -108,7 +120,7 @@ def _refused(target: Target, refusal: Refused, *, ignore_not_found: bool) -> Exi
 def _dry_run(
     client: Client, targets: Sequence[Target], version: str | None, *, ignore_not_found: bool
 ) -> Exit:
-    """Say what would go, and what would come of that all together."""
+    """Print the objects that would be deleted, and the effect of all of them together."""
     code, there = Exit.OK, []
     for target in targets:
         try:
@@ -117,11 +129,11 @@ def _dry_run(
             code = max(code, _refused(target, refusal, ignore_not_found=ignore_not_found))
             continue
         if version not in (None, stored):
-            typer.echo(f"error: {target}: is of version {stored} by now", err=True)
+            typer.echo(f"error: {target}: has version {stored} now", err=True)
             code = Exit.CONFLICT
             continue
         typer.echo(f"{target} would be deleted")
         there.append(target.key)
     if there:
-        tell_others(tried(client, delete=there))
+        show_other_gangs(tried(client, delete=there))
     return code

@@ -1,4 +1,4 @@
-"""``queuectl demo``: a real control plane, a rush of gangs, and an audit of what became of them."""
+"""``queuectl demo``: a local control plane, a minute of gangs, and an audit of the result."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import typer
 
 def demo_command(
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave everything up, and say what to try.")
+        bool, typer.Option("--keep", help="Leave everything running, and show commands to try.")
     ] = False,
-    down: Annotated[bool, typer.Option("--down", help="Take down what --keep left.")] = False,
+    down: Annotated[bool, typer.Option("--down", help="Stop what --keep left running.")] = False,
 ) -> None:
-    """Bring up a control plane on this machine and watch gangs queue, start whole, preempt and finish.
+    """Start a control plane on this machine, and watch gangs queue, start, preempt and finish.
 
-    64 nodes with 8 GPUs each, played by KWOK; the API server, the scheduler, the controllers, the training operator,
-    Postgres and queuectl are real. Reports of the usage ledger follow. Ends with 0 when every check on the cluster held.
+    KWOK simulates 64 nodes with 8 GPUs each. The API server, the scheduler, the controllers, the training operator, Postgres
+    and queuectl are real. The exit code is 0 if all checks of the cluster pass.
     """
     from rich.console import Console
 
@@ -32,14 +32,14 @@ def demo_command(
     except LocalClusterError as error:
         raise CommandFailed(str(error)) from error
     except KeyboardInterrupt:
-        console.print("\nInterrupted; nothing is left behind.")
+        console.print("\nInterrupted. Everything is stopped and removed.")
         raise typer.Exit(130) from None
     if not held:
         raise typer.Exit(1)
 
 
 def _report(server: str) -> None:
-    """Where the GPU-hours of the last minute went."""
+    """Print the usage report of the last minute."""
     from queuectl.cli.report import Form, report_command
     from queuectl.domain.reports import ReportKind
 

@@ -1,4 +1,4 @@
-"""``queuectl describe``: one object in full, for people."""
+"""``queuectl describe``: one object in full."""
 
 from __future__ import annotations
 
@@ -30,20 +30,25 @@ _UNFINISHED = [
     "Pending", "Held", "Reserved", "Starting", "Running", "Evicting", "Backoff", "Deactivated",
 ]  # fmt: skip
 _HISTORY = 500
-_HEAD = ("apiVersion", "kind", "metadata")  # told in another order, or not at all
-_WIDTH = 1000  # of a line of YAML: text is not folded
+_HEAD = ("apiVersion", "kind", "metadata")  # shown in another form
+_WIDTH = 1000  # characters of a line of YAML, so that text is not folded
 
 
 def describe_command(
-    kind: Annotated[str, typer.Argument(help="workload, clusterqueue, localqueue, ...")],
-    name: Annotated[str, typer.Argument(help="Name of the object.")],
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="workload, clusterqueue, localqueue, ...")
+    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the object.")],
     namespace: Namespace = None,
     job_kind: Annotated[
-        str | None, typer.Option("--kind", help="Kind of the job, when several have this name.")
+        str | None,
+        typer.Option(
+            "--kind", metavar="KIND", help="Kind of the job, if several jobs have this name."
+        ),
     ] = None,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Show one object with everything that is known of it."""
+    """Show one object in full. For a workload, this includes its explanation, conditions and history."""
     config = config_kind(kind)
     with connect(server) as client:
         if config is None:
@@ -67,27 +72,27 @@ def _config(client: Client, kind: ConfigKind, name: str, namespace: str | None) 
     }
     if kind.kind == "ClusterQueue":
         shown["overrides"] = _overrides(client, name) or None
-        shown["workloads"] = _heads(client, cluster_queue=name)
+        shown["workloads"] = _counts(client, cluster_queue=name)
     elif kind.kind == "LocalQueue":
-        shown["workloads"] = _heads(client, queue=name, namespace=meta["namespace"])
-    told = {key: _for_people(value) for key, value in shown.items() if value is not None}
-    return yaml.safe_dump(told, sort_keys=False, allow_unicode=True, width=_WIDTH).splitlines()
+        shown["workloads"] = _counts(client, queue=name, namespace=meta["namespace"])
+    ordered = {key: _ordered(value) for key, value in shown.items() if value is not None}
+    return yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True, width=_WIDTH).splitlines()
 
 
-def _for_people(value: Any) -> Any:
-    """The same, with names first, then plain values, then what is nested: the database keeps no order."""
+def _ordered(value: Any) -> Any:
+    """The same value with its fields in order: the name, plain values, nested values. The database keeps no order."""
     if isinstance(value, list):
-        return [_for_people(item) for item in value]
+        return [_ordered(item) for item in value]
     if not isinstance(value, dict):
         return value
     plain = sorted(value, key=lambda key: (key != "name", isinstance(value[key], (dict, list))))
-    return {key: _for_people(value[key]) for key in plain}
+    return {key: _ordered(value[key]) for key in plain}
 
 
 def _overrides(client: Client, queue: str) -> list[str]:
-    """Quota for a time of a ClusterQueue that is not over: ``+16 nvidia.com/gpu of h100 until ... (deadline)``."""
+    """Current and future QuotaOverrides of a ClusterQueue: ``+16 nvidia.com/gpu of h100 until ... (deadline)``."""
     path = next(kind for kind in CONFIG_KINDS if kind.kind == "QuotaOverride").collection()
-    told, now = [], time.time()
+    found, now = [], time.time()
     for item in client.get(path)["items"]:
         spec = item["spec"]
         begins, ends = parse_time(spec["from"]), parse_time(spec["until"])
@@ -95,25 +100,25 @@ def _overrides(client: Client, queue: str) -> list[str]:
             continue
         when = "" if begins <= now else f"from {format_time(begins)} "
         what = f"{override_amount(item)} {spec['resource']} of {spec['flavor']}"
-        told.append(f"{what} {when}until {format_time(ends)} ({item['metadata']['name']})")
-    return told
+        found.append(f"{what} {when}until {format_time(ends)} ({item['metadata']['name']})")
+    return found
 
 
-def _heads(client: Client, **filters: str) -> str:
-    """How many unfinished workloads of a queue stand where."""
+def _counts(client: Client, **filters: str) -> str:
+    """Counts of a queue's unfinished workloads by state."""
     states = Counter(w["state"] for w in client.workloads(state=_UNFINISHED, **filters))
     return ", ".join(f"{states[state]} {state}" for state in _UNFINISHED if states[state]) or "none"
 
 
 def _workload(client: Client, path: str, kind: Kind) -> list[str]:
     body = client.get(path, kind=kind)
-    found = {"kind": body["kind"]}  # the same object in all three answers
+    found = {"kind": body["kind"]}  # the same job in all three answers
     explained = client.get(f"{path}/explain", **found)
     history = client.get(f"{path}/history", limit=_HISTORY, **found)
     fields = {
         "Name": f"{body['namespace']}/{body['name']}",
         "Kind": body["kind"],
-        "Uid": body["uid"],
+        "UID": body["uid"],
         "Queue": f"{body['queue']} of {body['clusterQueue'] or 'no ClusterQueue'}",
         "Priority": _priority(body),
         "Size": f"{counted(body['pods'], 'pod')}, {counted(body['gpus'], 'GPU')}",
@@ -122,7 +127,7 @@ def _workload(client: Client, path: str, kind: Kind) -> list[str]:
         "Ready": _ago(body["readyAt"]),
         "Finished": _ago(body["finishedAt"]),
         "Attempt": f"{body['attempt']}; evictions: {body['evictions']}",
-        "In line": _in_line(body),
+        "Position": _position(body),
         "Gates": ", ".join(body["gates"]),
     }
     lines = [f"{title + ':':<10}{value}" for title, value in fields.items() if value]
@@ -135,11 +140,11 @@ def _workload(client: Client, path: str, kind: Kind) -> list[str]:
     return lines
 
 
-def _in_line(body: dict[str, Any]) -> str:
+def _position(body: dict[str, Any]) -> str:
     among, local = body["positionInClusterQueue"], body["positionInLocalQueue"]
     if among is None:
         return ""
-    return f"number {among} of {body['clusterQueue']}, number {local} of {body['queue']}"
+    return f"{among} in ClusterQueue {body['clusterQueue']}, {local} in LocalQueue {body['queue']}"
 
 
 def _ago(moment: str | None) -> str:
@@ -147,14 +152,14 @@ def _ago(moment: str | None) -> str:
 
 
 def _line(item: dict[str, Any]) -> str:
-    came = f"{item['fromState']} > " if item["fromState"] else ""
+    before = f"{item['fromState']} > " if item["fromState"] else ""
     message = item["reason"]["message"]
-    return f"{item['at']}  {item['event']:<20} {came}{item['toState']}  {message}".rstrip()
+    return f"{item['at']}  {item['event']:<20} {before}{item['toState']}  {message}".rstrip()
 
 
 def _priority(body: dict[str, Any]) -> str:
-    """With whether a person set it, and until when."""
+    """The priority, and whether a user set it, until when."""
     if body["prioritySet"] is None:
         return str(body["priority"])
     ends = f" until {body['priorityUntil']}" if body["priorityUntil"] else ""
-    return f"{body['priority']}, set by a person{ends}"
+    return f"{body['priority']}, set by a user{ends}"

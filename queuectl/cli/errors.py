@@ -1,4 +1,4 @@
-"""How commands end: a sentence on stderr and an exit code."""
+"""How a command fails: a message on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Exit(IntEnum):
 
 
 class CommandFailed(QueuectlError):
-    """Ends the program with this sentence and code."""
+    """Ends the program with a message and an exit code."""
 
     def __init__(self, message: str, code: Exit = Exit.FAILURE) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""The server's event stream as a client hears it: told on over broken connections, and nothing lost."""
+"""The server's event stream. It continues after a broken connection, without a lost event."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queuectl.cli.errors import CommandFailed
 
 PATH: Final = f"{PREFIX}/events"
 RETRY_SECONDS: Final = 2.0
-PATIENCE_SECONDS: Final = 60.0  # without an answer, before a command gives up
+PATIENCE_SECONDS: Final = 60.0  # without an answer, until a command fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class StreamEvent:
     """One block of a stream.
 
     Attributes:
-        id: after which to ask for what follows.
-        event: ``step``, ``cut`` or ``reset``; empty for the opening and for signs of life.
-        data: of a step: the change of one workload.
+        id: position in the stream, from which a client continues.
+        event: ``step``, ``cut`` or ``reset``; empty for the first block and for signs of life.
+        data: for a step, the change of one workload.
     """
 
     id: int
@@ -35,7 +35,7 @@ class StreamEvent:
 
 
 def newest(client: Client) -> int:
-    """The id of what has happened last, of all that ever happened."""
+    """The id of the newest event."""
     return next(iter(_once(client, None, {"follow": False}))).id
 
 
@@ -46,10 +46,10 @@ def so_far(client: Client, after: int, **filters: object) -> list[Json]:
 
 
 def follow(client: Client, after: int, **filters: object) -> Iterator[StreamEvent]:
-    """Steps above an id as they come, without end; ``reset`` where the server's history begins anew.
+    """Steps above an id as they arrive, without end; ``reset`` where the server's history was replaced.
 
     Raises:
-        CommandFailed: the server has not answered for a minute, or refuses.
+        CommandFailed: the server has not answered for a minute, or has refused the request.
     """
     answered = time.monotonic()
     while True:
@@ -67,34 +67,34 @@ def follow(client: Client, after: int, **filters: object) -> Iterator[StreamEven
 
 
 def gathered(stream: Iterable[StreamEvent]) -> Iterator[list[StreamEvent]]:
-    """The same in batches: all that arrived since the last batch was taken, so a slow reader gets fewer and larger ones.
+    """The same events in batches: a batch has all events since the last one, so that a slow reader gets larger batches.
 
     Raises what ``stream`` raises.
     """
-    heard: queue.SimpleQueue[StreamEvent | BaseException] = queue.SimpleQueue()
+    arrived: queue.SimpleQueue[StreamEvent | BaseException] = queue.SimpleQueue()
 
     def listen() -> None:
         try:
             for block in stream:
-                heard.put(block)
-        except BaseException as error:  # noqa: BLE001 - it is raised where it can be handled
-            heard.put(error)
+                arrived.put(block)
+        except BaseException as error:  # noqa: BLE001 - the reader raises it
+            arrived.put(error)
 
     threading.Thread(target=listen, name="events", daemon=True).start()
     while True:
-        handful = [heard.get()]
-        while not heard.empty():
-            handful.append(heard.get())
-        blocks = [block for block in handful if isinstance(block, StreamEvent)]
+        batch = [arrived.get()]
+        while not arrived.empty():
+            batch.append(arrived.get())
+        blocks = [block for block in batch if isinstance(block, StreamEvent)]
         if blocks:
             yield blocks
-        for other in handful:
+        for other in batch:
             if isinstance(other, BaseException):
                 raise other
 
 
 def _once(client: Client, after: int | None, filters: dict[str, Any]) -> Iterator[StreamEvent]:
-    """One connection, to its end."""
+    """The blocks of one connection, until it ends."""
     with client.lines(PATH, after=after, **filters) as lines:
         fields: dict[str, str] = {}
         for line in lines:

@@ -1,4 +1,4 @@
-"""``queuectl explain``: why a workload is where it is, in a plain sentence first."""
+"""``queuectl explain``: the state of a workload, its reasons, and suggested fixes."""
 
 from __future__ import annotations
 
@@ -17,13 +17,16 @@ from queuectl.domain.words import counted
 
 _HEAD: Final = re.compile(r"[A-Z][A-Za-z ]{1,7}: +| +- | +")
 _NEXT: Final = {
-    ("Held", "Held"): "release {} lets it queue again",
-    ("Deactivated", "Deactivated"): "activate {} lets it queue again",
+    ("Held", "Held"): "release {} queues it again",
+    ("Deactivated", "Deactivated"): "activate {} queues it again",
     ("Backoff", "Backoff"): "requeue {} queues it at once",
 }
 
 Kind = Annotated[
-    str | None, typer.Option(help="Kind of the job, when several have this name: Job, PyTorchJob.")
+    str | None,
+    typer.Option(
+        metavar="KIND", help="Kind of the job, if several jobs have this name: Job, PyTorchJob."
+    ),
 ]
 
 
@@ -34,13 +37,17 @@ class Form(StrEnum):
 
 
 def explain_command(
-    workload: Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME of the job.")],
+    workload: Annotated[
+        str, typer.Argument(metavar="WORKLOAD", help="NAME or NAMESPACE/NAME of the job.")
+    ],
     namespace: Namespace = None,
     kind: Kind = None,
-    output: Annotated[Form, typer.Option("--output", "-o")] = Form.TEXT,
+    output: Annotated[
+        Form, typer.Option("--output", "-o", help="Format of the output.")
+    ] = Form.TEXT,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Say why a workload waits or where it runs, and what would change that."""
+    """Show why a workload is pending, with suggested fixes, or where it runs."""
     with connect(server) as client:
         body = client.get(f"{workload_path(workload, namespace)}/explain", kind=kind)
     match output:
@@ -53,7 +60,7 @@ def explain_command(
 
 
 def folded(lines: list[str]) -> list[str]:
-    """Lines folded between words, where a terminal would fold them anywhere. Into a pipe they go as they are."""
+    """Lines wrapped between words to the width of the terminal; unchanged for a pipe."""
     if not sys.stdout.isatty():
         return lines
     width = max(shutil.get_terminal_size().columns, 40)
@@ -61,7 +68,7 @@ def folded(lines: list[str]) -> list[str]:
 
 
 def _parts(line: str, width: int) -> list[str]:
-    """Lines after the first start below the text of the first."""
+    """Wrapped lines are indented to the text of the first line."""
     head = _HEAD.match(line)
     indent = " " * len(head[0]) if head else ""
     folded = wrap(
@@ -71,47 +78,48 @@ def _parts(line: str, width: int) -> list[str]:
 
 
 def explain_lines(body: dict[str, Any]) -> list[str]:
-    """The explanation as text: the sentence, the reason, what is in the way, what would help, the place."""
-    lines = [body["sentence"], "", f"State:   {body['state']}", f"Reason:  {body['code']}"]
+    """The explanation as text: a sentence, the reason, blocking constraints, suggested fixes, the placement."""
+    lines = [body["sentence"], "", f"State:    {body['state']}", f"Reason:   {body['code']}"]
     more = body["details"].get("also") or []
-    lines += [f"And:     {other['code']}: {other['message']}" for other in more]
+    lines += [f"Also:     {other['code']}: {other['message']}" for other in more]
     if body["position"] is not None:
-        lines.append(f"In line: number {body['position']}")
-        lines.append(f"Starts:  {_start(body['estimatedStart'])}")
+        lines.append(f"Position: {body['position']}")
+        lines.append(f"Starts:   {_start(body['estimatedStart'])}")
     if advice := _NEXT.get((body["state"], body["code"])):
-        lines.append(f"Next:    queuectl {advice.format(body['workload'])}")
+        lines.append(f"Next:     queuectl {advice.format(body['workload'])}")
     lines += obstacle_lines(body)
     lines += placement_lines(body["placement"], leaving=body["state"] == "Evicting")
     lines += _use_lines(body["use"])
     if body["reservation"] is not None:
-        leaving = ", ".join(body["reservation"]["victimNames"]) or "nobody"
-        lines.append(f"Held for it until {body['reservation']['expiresAt']}; leaving: {leaving}")
+        victims = ", ".join(body["reservation"]["victimNames"]) or "none"
+        lines.append(f"Reserved until {body['reservation']['expiresAt']}; victims: {victims}")
     return lines
 
 
 def obstacle_lines(body: dict[str, Any]) -> list[str]:
-    """What keeps a gang from starting, and what would help, where that was looked into."""
+    """Blocking constraints and suggested fixes of a gang, where the server has computed them."""
     lines = []
     if body["conflict"]:
-        only = len(body["conflict"]) == 1
-        lines += ["", "What stands in its way:" if only else "What stands in its way, together:"]
+        several = len(body["conflict"]) > 1
+        lines += ["", f"Blocking constraint{'s, together' if several else ''}:"]
         lines += [f"  - {obstacle['message']}" for obstacle in body["conflict"]]
     if body["ways"]:
-        lines += ["", "Any one of these would let it start:"]
+        several = len(body["ways"]) > 1
+        lines += ["", f"Suggested fix{'es, each enough by itself' if several else ''}:"]
         lines += [f"  - {way['message']}" for way in body["ways"]]
     return lines
 
 
 def _start(moment: str | None) -> str:
-    """An estimate is not a promise."""
-    return "nobody knows when" if moment is None else f"in about {until(moment)} ({moment})"
+    """An estimated start, in words."""
+    return "not known" if moment is None else f"in about {until(moment)} ({moment})"
 
 
 def _use_lines(use: dict[str, Any] | None) -> list[str]:
-    """What it does with its GPUs; how old the look is, because an old one says little."""
+    """GPU use of a gang, with the age of the evaluation."""
     if use is None:
         return []
-    seen = f"{use['covered']:.0%} of its GPUs seen, looked {age(use['lookedAt'])} ago"
+    seen = f"{use['covered']:.0%} of its GPUs have metrics, evaluated {age(use['lookedAt'])} ago"
     return [
         f"GPU use: {use['state']} for {age(use['since'])}: {use['message']}",
         f"  utilization {used(use)}; {seen}",
@@ -119,14 +127,14 @@ def _use_lines(use: dict[str, Any] | None) -> list[str]:
 
 
 def placement_lines(placement: dict[str, Any] | None, *, leaving: bool = False) -> list[str]:
-    """Where each podset sits, will, or does so until its pods are gone."""
+    """The placement of each PodSet: planned, current, or until the pods are deleted."""
     if placement is None:
         return []
     lines = [
         "",
         "It will run on:"
         if placement["planned"]
-        else "It still holds:"
+        else "It still occupies:"
         if leaving
         else "It runs on:",
     ]

@@ -55,7 +55,7 @@ def require(extra: Extra, what: str) -> None:
 
 
 def install_hint(extra: Extra) -> str:
-    """The end of a sentence that says what to install."""
+    """The end of a sentence, with the install command."""
     return f"needs the extra {extra}: pip install '{_PACKAGE}[{extra}]'"
 
 

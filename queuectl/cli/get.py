@@ -1,4 +1,4 @@
-"""``queuectl get``: list, read or watch configuration, workloads, nodes, domains, events, decisions, commands and unmanaged pods."""
+"""``queuectl get``: list, read or watch workloads, configuration, nodes, domains, events, decisions, commands and more."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.listings import OTHERS, Form, ListingOptions, configuration
 from queuectl.cli.render import Output
 
-_CALLED: Final = {
+_PLURALS: Final = {
     name: plural
     for plural, names in {
         "nodes": ("nodes", "node", "no"),
@@ -34,14 +34,14 @@ _LISTS: Final = {
     "search": ("nodes",),
     "watch": ("workloads", "events"),
 }
-"""Options that choose from lists, and of what."""
+"""Options that filter lists, and the lists that they filter."""
 
 Everywhere = Annotated[
     bool,
     typer.Option(
         "--all-namespaces",
         "-A",
-        help="A list of all namespaces, as it is without --namespace, too.",
+        help="List all namespaces. This is the default, too.",
     ),
 ]
 
@@ -50,66 +50,86 @@ def get_command(
     kind: Annotated[
         str,
         typer.Argument(
-            help="workloads, nodes, domains, events, decisions, commands, pastuse, unmanaged, clusterqueues, localqueues, cohorts, ..."
+            metavar="KIND",
+            help="workloads, nodes, domains, events, decisions, commands, pastuse, unmanaged, clusterqueues, localqueues, cohorts, ...",
         ),
     ],
     name: Annotated[
         str | None,
         typer.Argument(
-            help="One object; none = all. Of domains: their Topology. Of commands: their workload, or the number of one."
+            metavar="NAME",
+            help="One object; omit it for a list. For domains, the Topology. For commands, the workload or an ID.",
         ),
     ] = None,
     namespace: Namespace = None,
     everywhere: Everywhere = False,
     output: Form = Output.TABLE,
-    queue: Annotated[str | None, typer.Option(help="Workloads of this LocalQueue.")] = None,
+    queue: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only workloads of this LocalQueue.")
+    ] = None,
     cluster_queue: Annotated[
-        str | None, typer.Option(help="Workloads, or events, of this ClusterQueue.")
+        str | None,
+        typer.Option(metavar="NAME", help="Only workloads or events of this ClusterQueue."),
     ] = None,
     state: Annotated[
         list[str] | None,
-        typer.Option(help="Workloads, or commands, in this state; may be given again."),
+        typer.Option(
+            metavar="STATE", help="Only workloads or commands in this state. Can be repeated."
+        ),
     ] = None,
-    by: Annotated[str | None, typer.Option(help="Commands of who asked.")] = None,
+    by: Annotated[
+        str | None, typer.Option(metavar="USER", help="Only commands of this user.")
+    ] = None,
     job_kind: Annotated[
         str | None,
         typer.Option(
             "--kind",
-            help="Workloads, or commands of the workload, of this kind of job: Job, PyTorchJob.",
+            metavar="KIND",
+            help="Only workloads of this kind of job: Job, PyTorchJob.",
         ),
     ] = None,
     domain: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="LABEL=VALUE", help="Nodes in this domain; may be given again: all must hold."
+            metavar="LABEL=VALUE",
+            help="Only nodes in this domain. Can be repeated; a node must be in all.",
         ),
     ] = None,
     free: Annotated[
-        float | None, typer.Option(min=0, help="Open nodes with at least so many free GPUs.")
+        float | None,
+        typer.Option(
+            metavar="GPUS", min=0, help="Only open nodes with at least this many free GPUs."
+        ),
     ] = None,
     search: Annotated[
-        str | None, typer.Option(help="Nodes with this in their name, or in that of a workload.")
+        str | None,
+        typer.Option(
+            metavar="TEXT", help="Only nodes with this in their name or in the name of a gang."
+        ),
     ] = None,
     watch: Annotated[
         bool,
-        typer.Option("--watch", "-w", help="Workloads, or events: go on with what changes."),
+        typer.Option(
+            "--watch", "-w", help="Watch workloads or events: print changes as they happen."
+        ),
     ] = False,
     last: Annotated[
         int,
         typer.Option(
-            min=1, max=10_000, help="Events, decisions, commands: among so many of the newest."
+            metavar="COUNT",
+            min=1,
+            max=10_000,
+            help="Only from the newest COUNT events, decisions or commands.",
         ),
     ] = 100,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """List objects of a kind, read one, or watch them. Without --namespace a list is of all namespaces."""
-    other = _CALLED.get(kind.lower())
-    config = None if other else config_kind(kind, dict.fromkeys(_CALLED.values()))
+    """List the objects of a kind, read one of them, or watch them."""
+    other = _PLURALS.get(kind.lower())
+    config = None if other else config_kind(kind, dict.fromkeys(_PLURALS.values()))
     plural = other or (config.plural if config else "workloads")
     if everywhere and (namespace is not None or name is not None):
-        raise CommandFailed(
-            "--all-namespaces goes with neither a name nor --namespace", Exit.BAD_INPUT
-        )
+        raise CommandFailed("--all-namespaces excludes a name and --namespace", Exit.BAD_INPUT)
     filters = {
         "queue": queue,
         "cluster_queue": cluster_queue,
@@ -131,21 +151,23 @@ def get_command(
 
 
 def _check(plural: str, name: str | None, given: dict[str, Any]) -> None:
-    """Refuse options that would have no effect."""
+    """Refuse options without effect."""
     for option in given:
         lists = _LISTS.get(option)
         if lists is None:
             if plural != "workloads" and (plural, name is None) != ("commands", False):
-                raise CommandFailed("--kind is for workloads, and commands of one", Exit.BAD_INPUT)
+                raise CommandFailed(
+                    "--kind is for workloads, and for the commands of a workload", Exit.BAD_INPUT
+                )
         elif plural not in lists or name is not None:
             typed = option.replace("_", "-")
-            what = " and of ".join(lists)
+            what = " and ".join(lists)
             raise CommandFailed(f"--{typed} is for lists of {what}", Exit.BAD_INPUT)
     if plural == "pastuse" and name is not None:
-        raise CommandFailed("past use is told of all at once, without a name", Exit.BAD_INPUT)
+        raise CommandFailed("pastuse: lists all entries; omit the name", Exit.BAD_INPUT)
     if plural == "unmanaged" and name is not None:
-        raise CommandFailed("unmanaged pods are listed all at once, without a name", Exit.BAD_INPUT)
+        raise CommandFailed("unmanaged: lists all pods; omit the name", Exit.BAD_INPUT)
     if plural == "events" and name is not None:
         raise CommandFailed(
-            f"the events of one workload are told by `queuectl history {name}`", Exit.BAD_INPUT
+            f"events: use `queuectl history {name}` for the events of one workload", Exit.BAD_INPUT
         )

@@ -1,4 +1,4 @@
-"""``queuectl history``: what happened to one workload, and above all who took its place from it, and why."""
+"""``queuectl history``: the events of one workload, with the reason of each eviction."""
 
 from __future__ import annotations
 
@@ -18,35 +18,37 @@ _ONLY: Final = "Evicting"
 
 
 def history_command(
-    workload: Annotated[str, typer.Argument(help="NAME or NAMESPACE/NAME of the job.")],
+    workload: Annotated[
+        str, typer.Argument(metavar="WORKLOAD", help="NAME or NAMESPACE/NAME of the job.")
+    ],
     namespace: Namespace = None,
     kind: Kind = None,
     evictions: Annotated[
-        bool, typer.Option("--evictions", help="Only when it was taken down, and why.")
+        bool, typer.Option("--evictions", help="Only evictions, with reasons.")
     ] = False,
     output: Form = Output.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Tell what happened to a workload, oldest first: starts, evictions and who made them, holds, its end."""
+    """Show the events of a workload, the oldest first: starts, evictions with reasons, holds, and the end."""
     with connect(server) as client:
         path = path_of(workload, namespace)
         body = client.get(path, kind=kind)
         items = list(client.following(f"{path}/history", kind=body["kind"]))
-    downs = [item for item in items if item["toState"] == _ONLY and item["fromState"] != _ONLY]
+    evicted = [item for item in items if item["toState"] == _ONLY and item["fromState"] != _ONLY]
     if evictions:
-        items = downs
+        items = evicted
     if output in (Output.TABLE, Output.WIDE):
-        typer.echo(_headline(body, downs))
+        typer.echo(_headline(body, evicted))
     answer = {"uid": body["uid"], "items": items, "nextAfter": None}
     show(answer, items, output, HISTORY_COLUMNS, lambda item: f"event/{item['id']}")
 
 
-def _headline(body: Json, downs: list[Json]) -> str:
-    """The sentence that most people came for."""
+def _headline(body: Json, evicted: list[Json]) -> str:
+    """One sentence: the state, and the last eviction with its reason."""
     name = f"{body['kind'].lower()}/{body['namespace']}/{body['name']}"
     head = f"{name} is {body['state']}; started {counted(body['attempt'], 'time')}"
-    if not downs:
-        return f"{head}, never taken down"
-    last = downs[-1]
+    if not evicted:
+        return f"{head}, never evicted"
+    last = evicted[-1]
     why = last["reason"]["message"] or last["reason"]["code"]
-    return f"{head}, taken down {counted(len(downs), 'time')}, last at {last['at'][:19]}Z: {why}"
+    return f"{head}, evicted {counted(len(evicted), 'time')}, last at {last['at'][:19]}Z: {why}"

@@ -1,4 +1,4 @@
-"""Settings of the Python interpreter that fit a process with one event loop, a few threads and many objects that stay."""
+"""Settings of the Python interpreter for a process with one event loop, a few threads and many long-lived objects."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _SWITCH_SECONDS: Final = 0.001
 
 
 def tune_interpreter() -> None:
-    """Keep the pauses of the event loop short, and the collector of reference cycles cheap.
+    """Shorten the pauses of the event loop, and the time of the garbage collector.
 
-    Another thread gives the interpreter to the event loop after 1 ms instead of 5.
+    A thread hands the interpreter over to the event loop after 1 ms instead of 5 ms.
 
-    Hardly any cycles are made, and imports, as a rush of gangs, make objects by the ten thousand that stay. With the
-    interpreter's thresholds the collector took a quarter of the controller's processor time in a rush, and a sixth of its
-    imports. It stops all threads while it looks: at 10,000 new objects for about 5 ms.
+    The program creates few reference cycles, but imports and bursts of gangs create tens of thousands of long-lived objects.
+    With the default thresholds the collector used a quarter of the controller's CPU time in a burst, and a sixth of the time
+    of its imports. A collection stops all threads: for about 5 ms with 10,000 new objects.
     """
     gc.collect()
     gc.freeze()

@@ -1,6 +1,6 @@
-"""What a kubeconfig says of its user and of the namespace: as much of it as a client of queuectl's API needs.
+"""The part of a kubeconfig that a client of queuectl's API needs: the user, the cluster and the namespace.
 
-No Kubernetes client in here: reading one YAML file must not cost the start of a program two seconds.
+This module imports no Kubernetes client, which takes two seconds to import.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from typing import Any, Final
 
 from queuectl.cli.errors import CommandFailed, Exit
 
-_USUAL: Final = Path("~/.kube/config")
+_DEFAULT: Final = Path("~/.kube/config")
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Who talks to which cluster.
+    """A context, with its user and its cluster.
 
     Attributes:
-        name: of the context.
-        namespace: that it names; None = it names none.
+        name: name of the context.
+        namespace: namespace of the context; None = it has none.
         user: name of the user.
-        login: how the user proves who he is, as the file says it.
-        cluster: of the API server, as the file says it.
-        folder: from where the user's relative paths start.
-        cluster_file: where the cluster is; its relative paths start from there.
+        login: credentials of the user, as in the file.
+        cluster: the cluster, as in the file.
+        folder: folder of the user's relative paths.
+        cluster_file: file with the cluster, whose relative paths start in its folder.
     """
 
     name: str
@@ -43,24 +43,24 @@ def current(files: str | None = None, context: str | None = None) -> Context | N
     """The context in use, or None where there is no kubeconfig.
 
     Args:
-        files: paths as in ``$KUBECONFIG``; None = those of ``$KUBECONFIG``, else the usual one.
-        context: its name; None = the current one.
+        files: paths as in ``$KUBECONFIG``; None = those of ``$KUBECONFIG``, else ``~/.kube/config``.
+        context: name of the context; None = the current context.
 
     Raises:
-        CommandFailed: a file cannot be read, or the context is not in them.
+        CommandFailed: a file cannot be read, or has no such context.
     """
-    named = files or os.environ.get("KUBECONFIG") or str(_USUAL)
+    named = files or os.environ.get("KUBECONFIG") or str(_DEFAULT)
     found = [(path, _read(path)) for path in _existing(named)]
     if not found:
         if files is None and context is None:
             return None
-        raise CommandFailed(f"there is no kubeconfig {named}", Exit.BAD_INPUT)
+        raise CommandFailed(f"kubeconfig {named}: not found", Exit.BAD_INPUT)
     wanted = context or next((str(c) for _, d in found if (c := d.get("current-context"))), None)
     if wanted is None:
         return None
     entry, _ = _entry(found, "contexts", "context", wanted)
     if entry is None:
-        raise CommandFailed(f"kubeconfig {named} has no context {wanted!r}", Exit.BAD_INPUT)
+        raise CommandFailed(f"kubeconfig {named}: context {wanted!r} not found", Exit.BAD_INPUT)
     user = str(entry.get("user") or "")
     login, user_file = _entry(found, "users", "user", user)
     cluster, cluster_file = _entry(found, "clusters", "cluster", str(entry.get("cluster") or ""))
@@ -84,7 +84,7 @@ def _existing(files: str) -> Iterator[Path]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A file. What is wrong with it is said without a line of it: it may hold secrets."""
+    """The content of a file. Error messages quote none of it: it can hold secrets."""
     import yaml
 
     try:
@@ -92,16 +92,16 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise CommandFailed(f"kubeconfig {path}: {error.strerror}", Exit.BAD_INPUT) from error
     except yaml.YAMLError:
-        raise CommandFailed(f"kubeconfig {path}: is no YAML", Exit.BAD_INPUT) from None
+        raise CommandFailed(f"kubeconfig {path}: not valid YAML", Exit.BAD_INPUT) from None
     if not isinstance(document, dict):
-        raise CommandFailed(f"kubeconfig {path}: is no kubeconfig", Exit.BAD_INPUT)
+        raise CommandFailed(f"kubeconfig {path}: not a kubeconfig", Exit.BAD_INPUT)
     return document
 
 
 def _entry(
     found: list[tuple[Path, dict[str, Any]]], plural: str, singular: str, name: str
 ) -> tuple[Mapping[str, Any] | None, Path | None]:
-    """The first of this name in any of the files, as kubectl merges them, and the file it is in."""
+    """The first entry of this name in the files, as kubectl merges them, and its file."""
     for path, document in found:
         for item in document.get(plural) or ():
             if isinstance(item, dict) and item.get("name") == name:

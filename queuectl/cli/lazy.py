@@ -37,7 +37,7 @@ class Reader(StrEnum):
 
 
 class LazyCommand:
-    """Where a command is defined, and what the help says about it.
+    """Where a command is defined, and its place in the help.
 
     Attributes:
         target: ``module:attribute``, a function or a Typer application.

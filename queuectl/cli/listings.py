@@ -1,4 +1,4 @@
-"""What ``get`` asks the server for, kind by kind, and the forms in which it prints the answer."""
+"""The requests of ``get`` for each kind, and the output of the answer."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from queuectl.cli.columns import (
 )
 from queuectl.cli.render import Column, Output, emit_json, emit_table, emit_yaml
 
-Form = Annotated[Output, typer.Option("--output", "-o", help="Form of the answer.")]
+Form = Annotated[Output, typer.Option("--output", "-o", help="Format of the output.")]
 Name = Callable[[Json], str]
 
 
 @dataclass(frozen=True, slots=True)
 class ListingOptions:
-    """What somebody asked ``get`` for.
+    """The options of ``get``.
 
     Attributes:
-        name: of one object; None = all of them.
-        namespace: None = all namespaces, or that of the kubeconfig for one object.
-        filters: of a list, by their names in the REST API; None = not given.
-        watch: go on with what changes.
-        last: among so many of the newest events, decisions or commands.
+        name: name of one object; None = all.
+        namespace: None = all namespaces; for one object, the namespace of the kubeconfig.
+        filters: filters of a list, by their names in the REST API.
+        watch: continue with changes.
+        last: number of the newest events, decisions or commands.
     """
 
     name: str | None
@@ -54,7 +54,7 @@ class ListingOptions:
 def show(
     body: Json, items: list[Json], output: Output, columns: tuple[Column, ...], named: Name
 ) -> None:
-    """Print an answer: ``body`` as it is for programs, its items for people."""
+    """Print an answer: ``body`` unchanged for programs, its items as a table for people."""
     match output:
         case Output.JSON:
             emit_json(body)
@@ -65,7 +65,7 @@ def show(
         case Output.TABLE | Output.WIDE if items:
             emit_table(columns, items, wide=output is Output.WIDE)
         case Output.TABLE | Output.WIDE:
-            typer.echo("nothing found", err=True)
+            typer.echo("no objects found", err=True)
 
 
 def configuration(client: Client, kind: ConfigKind, wanted: ListingOptions) -> None:
@@ -126,7 +126,7 @@ def _nodes(client: Client, wanted: ListingOptions) -> None:
 
 
 def _domains(client: Client, wanted: ListingOptions) -> None:
-    """A name is that of a Topology: its domains have none that is theirs alone."""
+    """Domains of all Topologies, or of the Topology that is named: a domain has no unique name."""
 
     def named(item: Json) -> str:
         return "/".join(["domain", item["topology"], *item["path"]])
@@ -151,7 +151,7 @@ def _decisions(client: Client, wanted: ListingOptions) -> None:
 
 
 def _commands(client: Client, wanted: ListingOptions) -> None:
-    """One by its number, those of a workload, which is called otherwise or told with its namespace, or the newest of all."""
+    """One command by its ID, the commands of a workload, or the newest of all. A workload with digits only needs its namespace."""
     name, named, every = wanted.name, _numbered("command"), f"{PREFIX}/commands"
     if name is None:
         filters = {"namespace": wanted.namespace, **wanted.filters}
@@ -178,7 +178,7 @@ def _past_use(client: Client, wanted: ListingOptions) -> None:
 
 
 def _unmanaged(client: Client, wanted: ListingOptions) -> None:
-    """Pods outside the queues that hold GPUs; for people the sums of their namespaces come first."""
+    """Unmanaged pods with GPUs; a table begins with the sums by namespace."""
 
     def named(item: Json) -> str:
         return f"pod/{item['namespace']}/{item['name']}"
@@ -207,4 +207,4 @@ OTHERS: Final[Mapping[str, Callable[[Client, ListingOptions], None]]] = {
     "pastuse": _past_use,
     "unmanaged": _unmanaged,
 }
-"""Kinds that are no configuration, by their plural."""
+"""Kinds that are not configuration, by their plural."""

@@ -1,6 +1,6 @@
-"""``queuectl plan``: what would start now, and why the rest would not, for objects in files.
+"""``queuectl plan``: the plan for the objects in files, with the reasons of pending gangs.
 
-The planner is the controller's own; nothing is read from or written to a cluster.
+The planner is the same as in the controller. The command does not connect to a cluster.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from queuectl.objects.files.refused_plans import Refused, same_plan, unpack
 from queuectl.objects.files.snapshots import SnapshotInput, read_snapshot
 from queuectl.objects.times import parse_time
 
-LOOKED_INTO = 10  # gangs that wait, so that a file with a thousand of them stays fast
+EXPLAINED = 10  # pending gangs, so that a file with a thousand of them is planned fast
 BAD_INPUT = 2
 DEFECT = 1
 
@@ -42,51 +42,62 @@ class Output(StrEnum):
 def plan_command(
     file: Annotated[
         list[str] | None,
-        typer.Option("-f", "--file", help="YAML or JSON of objects; - reads stdin."),
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="YAML or JSON file; - reads stdin. Can be repeated.",
+        ),
     ] = None,
-    output: Annotated[Output, typer.Option("-o", "--output", help="json or table")] = Output.TABLE,
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="Format of the output.")
+    ] = Output.TABLE,
     now: Annotated[
         str | None,
-        typer.Option(help="RFC 3339 time or unix seconds; default: the newest time in the input"),
+        typer.Option(
+            metavar="TIME",
+            help="Current time: RFC 3339 or Unix seconds. Default: the newest time in the input.",
+        ),
     ] = None,
     config: Annotated[
         Path | None,
         typer.Option(
-            help="Configuration: the rules for all queues, ours or the file of Kueue's manager"
+            metavar="FILE",
+            help="Configuration of queuectl, or the configuration file of Kueue's manager.",
         ),
     ] = None,
     defrag: Annotated[
         bool,
         typer.Option(
             "--defrag",
-            help="Also say which running gangs to move so that a blocked one fits, whatever their queues allow.",
+            help="Also show running gangs to migrate so that a pending gang fits, whatever the policies of their queues.",
         ),
     ] = False,
     explain: Annotated[
         int | None,
         typer.Option(
+            metavar="COUNT",
             min=0,
-            help="Look into the first so many gangs that wait: what exactly is in their way, and every way out. "
-            "Default: 10 with -o json, else none.",
+            help="Show blocking constraints and suggested fixes of the first COUNT pending gangs. "
+            "Default: 10 with -o json, else 0.",
         ),
     ] = None,
     snapshot: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Plan again from the snapshot of a refused plan (GET /api/v1/refusedplans/ID), and say whether the plan is "
-            "the same, byte for byte.",
+            help="Repeat a refused plan from its snapshot (GET /api/v1/refusedplans/ID), and compare the two plans.",
         ),
     ] = None,
     gang: Annotated[
         str | None,
         typer.Argument(
             metavar="NAMESPACE/NAME",
-            help="With --defrag: make room for this gang; default: the first that moving helps.",
+            help="With --defrag: make room for this gang. Default: the first gang that a migration helps.",
         ),
     ] = None,
 ) -> None:
-    """Plan offline: Nodes, Pods, queues, jobs and Workloads in; who starts where, who waits and why out."""
+    """Plan the nodes, pods, queues and jobs of files, without a cluster. Shows placements, victims, and pending gangs with reasons."""
     refused = None
     try:
         if snapshot is not None:
@@ -104,7 +115,7 @@ def plan_command(
         _fail(BAD_INPUT, str(error))
     plan = _checked_plan(given) if refused is None else _planned_again(refused)
     if explain is None:
-        explain = LOOKED_INTO if output is Output.JSON else 0
+        explain = EXPLAINED if output is Output.JSON else 0
     diagnoses = _diagnoses(given, plan, explain)
     document = plan_document(
         given.snapshot, plan, given.ignored, given.warnings, diagnoses, given.evicted
@@ -121,38 +132,36 @@ def _fail(code: int, message: str) -> NoReturn:
 
 
 def _asking_for_room(given: SnapshotInput, *, defrag: bool, gang: str | None) -> SnapshotInput:
-    """The same snapshot with the question which gangs to move."""
+    """The same snapshot, with a request to find gangs to migrate."""
     if not defrag:
-        raise BadInput(f"unexpected argument {gang}: a gang is named only with --defrag")
+        raise BadInput(f"{gang}: unexpected argument; a gang is an argument of --defrag")
     uid = None
     if gang is not None:
         named = gang if "/" in gang else f"default/{gang}"
-        waiting = [p.workload for p in given.snapshot.pending if p.workload.ref == named]
-        if not waiting:
-            raise BadInput(f"--defrag {gang}: no such workload waits in the input")
-        if len(waiting) > 1:
-            kinds = ", ".join(sorted(workload.kind for workload in waiting))
-            raise BadInput(f"--defrag {gang}: several workloads of that name wait ({kinds})")
-        uid = waiting[0].uid
+        pending = [p.workload for p in given.snapshot.pending if p.workload.ref == named]
+        if not pending:
+            raise BadInput(f"--defrag {gang}: no pending workload has this name")
+        if len(pending) > 1:
+            kinds = ", ".join(sorted(workload.kind for workload in pending))
+            raise BadInput(f"--defrag {gang}: several pending workloads have this name ({kinds})")
+        uid = pending[0].uid
     return replace(given, snapshot=replace(given.snapshot, make_room=MakeRoom(uid)))
 
 
 def _require_alone(*, alone: bool) -> None:
     if not alone:
-        raise BadInput(
-            "--snapshot: takes no other input, and no other option than -o and --explain"
-        )
+        raise BadInput("--snapshot: excludes all other options but -o and --explain")
 
 
 def _given(file: list[str], config: Path | None, now: str | None) -> SnapshotInput:
     if not file:
-        raise BadInput("-f or --snapshot: one of them is needed")
+        raise BadInput("-f or --snapshot is required")
     documents = [document for name in file for document in _read(name)]
     return read_snapshot([*documents, *_settings(config)], _clock(now))
 
 
 def _planned_again(refused: Refused) -> Plan:
-    """The plan of a refused plan's snapshot; what it is compared with that one is said on standard error."""
+    """The plan for the snapshot of a refused plan; the comparison of the two is printed on stderr."""
     from queuectl.planner import plan
 
     decided = plan(refused.snapshot)
@@ -161,20 +170,20 @@ def _planned_again(refused: Refused) -> Plan:
             f"refused: {broken.rule} {broken.subject} {broken.message}".rstrip() + "\n"
         )
     if same_plan(refused, decided):
-        sys.stderr.write("the plan is the one that was refused, byte for byte\n")
+        sys.stderr.write("the plan is identical to the refused plan\n")
     else:
-        made = f"that one was made by queuectl {refused.version}, this one by {version('queuectl')}"
-        sys.stderr.write(f"the plan differs from the one that was refused: {made}\n")
+        versions = f"queuectl {refused.version} made that plan, {version('queuectl')} this one"
+        sys.stderr.write(f"the plan differs from the refused plan: {versions}\n")
     return decided
 
 
 def _checked_plan(given: SnapshotInput) -> Plan:
-    from queuectl.planner import plan  # the solver takes a moment to load
+    from queuectl.planner import plan  # the solver is slow to import
     from queuectl.planner.verify import verify
 
     decided = plan(given.snapshot)
     if decided.cut:
-        _fail(DEFECT, "planning took too long and was cut short; nothing is known for sure")
+        _fail(DEFECT, "the planning time limit was reached; the plan is incomplete")
     violations = verify(given.snapshot, decided)
     if violations:
         listed = "; ".join(str(violation) for violation in violations)
@@ -183,13 +192,13 @@ def _checked_plan(given: SnapshotInput) -> Plan:
 
 
 def _diagnoses(given: SnapshotInput, plan: Plan, most: int) -> list[Diagnosis]:
-    """Of the first gangs that wait for something else than victims on their way out."""
-    waiting = [refusal.uid for refusal in plan.pending if refusal.lease is None][:most]
-    if not waiting:
+    """Diagnoses of the first pending gangs, without those that wait only for their victims."""
+    pending = [refusal.uid for refusal in plan.pending if refusal.lease is None][:most]
+    if not pending:
         return []
     from queuectl.planner.explain import diagnose_those
 
-    return list(diagnose_those(given.snapshot, frozenset(waiting), plan=plan))
+    return list(diagnose_those(given.snapshot, frozenset(pending), plan=plan))
 
 
 def _read(name: str) -> list[Document]:
@@ -206,12 +215,12 @@ def _bytes(name: str) -> bytes:
 
 
 def _settings(path: Path | None) -> list[Document]:
-    """The Configuration of the file given for it."""
+    """The Configuration in the file of --config."""
     documents = _read(str(path)) if path is not None else []
     for document in documents:
         if not is_single(document):
             found = f"{document.api_version} {document.kind}"
-            raise document.error("kind", f"{found} is no Configuration")
+            raise document.error("kind", f"{found} is not a Configuration")
     return documents
 
 
@@ -229,7 +238,7 @@ def _clock(text: str | None) -> float | None:
 
 def _print_tables(document: dict[str, Any]) -> None:
     console = Console(highlight=False, soft_wrap=True)
-    starts = Table("WORKLOAD", "KIND", "PODSET", "PODS", title="Start now", box=None)
+    starts = Table("WORKLOAD", "KIND", "PODSET", "PODS", title="Admitted", box=None)
     starts.add_column("NODES", overflow="fold", ratio=1)
     for gang in document["admitted"]:
         for podset in gang["podSets"]:
@@ -238,32 +247,32 @@ def _print_tables(document: dict[str, Any]) -> None:
     for victim in document["preempted"]:
         lost = str(victim["cost"]["lostWork"]) if victim["cost"] else "-"
         victims.add_row(victim["workload"], victim["for"] or "-", victim["reason"], lost)
-    title = "Would be preempted, were it not a dry run"
+    title = "Preempted without the dry run"
     spared = Table("WORKLOAD", "FOR", "LOST GPU-S", title=title, box=None)
     for victim in document["spared"]:
         spared.add_row(victim["workload"], victim["for"], str(victim["cost"]["lostWork"]))
-    moves = Table("WORKLOAD", "FOR", "FROM", "TO", "LOST GPU-S", title="Moved", box=None)
+    moves = Table("WORKLOAD", "FOR", "FROM", "TO", "LOST GPU-S", title="Migrated", box=None)
     for move in document.get("moves", ()):
         lost = str(move["cost"]["lostWork"])
         moves.add_row(move["workload"], move["for"], _nodes(move["from"]), _nodes(move["to"]), lost)
-    waits = Table("WORKLOAD", "REASON", title="Wait", box=None)
-    waits.add_column("WHY", overflow="fold", ratio=1)
+    waits = Table("WORKLOAD", "REASON", title="Pending", box=None)
+    waits.add_column("MESSAGE", overflow="fold", ratio=1)
     for gang in document["pending"]:
         reason = gang["reasons"][0]
         waits.add_row(gang["workload"], reason["code"], reason["message"])
     tables = [table for table in (starts, victims, spared, moves, waits) if table.row_count]
     if not console.is_terminal:
-        # A terminal's last column is folded; a program wants one line a row.
+        # A terminal folds the last column; a program reads one line for each row.
         console.width = max([console.width, *map(natural_width, tables)])
     for table in tables:
         console.print(table)
         console.print()
     if document.get("moves") == []:
         proved = document["proof"] == "optimal"
-        sure = "would make" if proved else "was found to make"
-        console.print(f"no moving of running gangs {sure} room", markup=False)
+        text = "no migration of running gangs makes room" + ("" if proved else " (not proved)")
+        console.print(text, markup=False)
     for gang in document["pending"]:
-        _print_ways(console, gang)
+        _print_diagnosis(console, gang)
     console.print(_summary(document), markup=False)
     for warning in document["warnings"]:
         console.print(f"warning: {warning}", markup=False)
@@ -273,15 +282,15 @@ def _nodes(podsets: list[dict[str, Any]]) -> str:
     return "; ".join(_where(podset)[1] for podset in podsets)
 
 
-def _print_ways(console: Console, gang: dict[str, Any]) -> None:
-    """What is in the way of one gang and what would help, where that was looked into."""
+def _print_diagnosis(console: Console, gang: dict[str, Any]) -> None:
+    """Blocking constraints and suggested fixes of one gang, if it was explained."""
     if not gang["conflict"]:
         return
-    console.print(f"{gang['workload']}: in its way", markup=False)
+    console.print(f"{gang['workload']}: blocking constraints", markup=False)
     for obstacle in gang["conflict"]:
         console.print(f"  - {obstacle['message']}", markup=False)
     ways = [way["message"] for way in gang["unblock"]]
-    console.print("  any one of these would let it start:" if ways else "", markup=False)
+    console.print("  suggested fixes, each enough by itself:" if ways else "", markup=False)
     for message in ways:
         console.print(f"    - {message}", markup=False)
 
@@ -293,7 +302,7 @@ def _where(podset: dict[str, Any]) -> tuple[str, str]:
 
 
 def _summary(document: dict[str, Any]) -> str:
-    told = {"admitted": "admitted", "preempted": "preempted", "moves": "moved"}
-    told |= {"pending": "pending", "ignored": "ignored"}
-    words = ", ".join(f"{len(document[k])} {word}" for k, word in told.items() if k in document)
-    return f"{words}; proof: {document['proof']}"
+    words = {"admitted": "admitted", "preempted": "preempted", "moves": "migrated"}
+    words |= {"pending": "pending", "ignored": "ignored"}
+    counts = ", ".join(f"{len(document[k])} {word}" for k, word in words.items() if k in document)
+    return f"{counts}; proof: {document['proof']}"

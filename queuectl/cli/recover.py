@@ -1,4 +1,4 @@
-"""``queuectl recover``: the queue state made again from the cluster, after the database was lost."""
+"""``queuectl recover``: rebuild the ledger from the cluster after the database was lost."""
 
 from __future__ import annotations
 
@@ -16,12 +16,17 @@ if TYPE_CHECKING:
 def recover_command(
     file: Annotated[
         list[Path],
-        typer.Option("-f", "--file", help="YAML or JSON of the configuration: queues, flavors, …"),
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="YAML or JSON file with the configuration. Can be repeated.",
+        ),
     ],
 ) -> None:
-    """Write the configuration and what the cluster shows of workloads into an empty database. Stop every `queuectl serve` first.
+    """Rebuild an empty database from configuration files and the workloads of the cluster. Stop all controllers first.
 
-    It is set up as `queuectl serve` is: QUEUECTL_DATABASE_URL, QUEUECTL_KUBECONFIG, QUEUECTL_NAMESPACE.
+    The settings are those of `queuectl serve`: QUEUECTL_DATABASE_URL, QUEUECTL_KUBECONFIG, QUEUECTL_NAMESPACE.
     """
     from queuectl.control.composition import recovered
     from queuectl.control.settings import Settings
@@ -49,6 +54,6 @@ def _read(path: Path) -> list[Document]:
 def _print(found: Recovered) -> None:
     for state, count in found.states.items():
         typer.echo(f"{state:<12}{count}")
-    typer.echo(f"{sum(found.states.values())} workloads; start queuectl again")
+    typer.echo(f"{sum(found.states.values())} workloads recovered; start the controller again")
     for sentence in found.left_alone:
         typer.echo(f"warning: {sentence}", err=True)

@@ -1,4 +1,4 @@
-"""How answers are printed: aligned columns for people, JSON, YAML or names for programs."""
+"""Output of answers: tables for people, and JSON, YAML or names for programs."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _STYLES: Final = {
 }
 
 
-_GAP: Final = 3  # between columns
-_LEAST: Final = 16  # of a text that is cut short
+_GAP: Final = 3  # spaces between columns
+_LEAST: Final = 16  # characters of a shortened text
 
 
 class Output(StrEnum):
-    """Forms of a listing."""
+    """Formats of a list."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -43,14 +43,14 @@ class Output(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column.
+    """A table column.
 
     Attributes:
-        title: of the column.
-        value: what it shows of an object.
-        wide: it is left out of the plain table.
-        spare: more than 0: a narrow terminal can do without it; the largest goes first.
-        long: prose, which a narrow terminal cuts short.
+        title: its title.
+        value: the value of an object.
+        wide: only a wide table has it.
+        spare: above 0, a narrow terminal omits it; the column with the largest value is omitted first.
+        long: prose, which is shortened on a narrow terminal.
     """
 
     title: str
@@ -61,35 +61,35 @@ class Column:
 
 
 def emit_json(body: object) -> None:
-    """The answer as the server gave it."""
+    """Print the answer of the server as JSON."""
     sys.stdout.write(json.dumps(body, indent=2, ensure_ascii=False) + "\n")
 
 
 def emit_yaml(body: object) -> None:
-    """The answer as YAML that ``queuectl apply`` reads again."""
+    """Print the answer of the server as YAML, which ``queuectl apply`` can read."""
     import yaml
 
     sys.stdout.write(yaml.safe_dump(body, sort_keys=False, allow_unicode=True))
 
 
 def emit_table(columns: Sequence[Column], rows: Iterable[Json], *, wide: bool) -> None:
-    """Aligned columns. A terminal gets what fits it; a pipe gets all, neither cut nor wrapped, for programs may read it."""
+    """Print a table. It fits the width of a terminal; in a pipe, for programs, it is complete."""
     from rich.console import Console
 
     console = Console(highlight=False)
     shown = [column for column in columns if wide or not column.wide]
     room = console.width if console.is_terminal and not wide else None
-    table, gone = laid_out(shown, rows, room)
+    table, omitted = laid_out(shown, rows, room)
     Console(width=natural_width(table), highlight=False).print(table)
-    if gone:
-        titles = ", ".join(column.title for column in gone)
-        sys.stderr.write(f"(too narrow for {titles}: -o wide)\n")
+    if omitted:
+        titles = ", ".join(column.title for column in omitted)
+        sys.stderr.write(f"(omitted for lack of width: {titles}; use -o wide)\n")
 
 
 def laid_out(
     columns: Sequence[Column], rows: Iterable[Json], room: int | None
 ) -> tuple[Table, list[Column]]:
-    """A table, and the columns for which there was no room. ``room``: width in characters; None = endless."""
+    """A table, and the columns that were omitted. ``room``: width in characters; None = unlimited."""
     from rich.table import Table
     from rich.text import Text
 
@@ -104,7 +104,7 @@ def laid_out(
 
 
 def _fitted(columns: Sequence[Column], cells: list[dict[str, str]], room: int) -> list[Column]:
-    """The columns for which there is room. Those that can be spared go first; then long texts are cut, never names."""
+    """The columns that fit. Spare columns are omitted first, then long texts are shortened, but never names."""
     from rich.cells import cell_len
 
     kept = list(columns)
@@ -115,8 +115,8 @@ def _fitted(columns: Sequence[Column], cells: list[dict[str, str]], room: int) -
     def over() -> int:
         return sum(widths[c.title] + _GAP for c in kept) - _GAP - room
 
-    while over() > 0 and (spared := [c for c in kept if c.spare]):
-        kept.remove(max(spared, key=lambda c: c.spare))
+    while over() > 0 and (spare := [c for c in kept if c.spare]):
+        kept.remove(max(spare, key=lambda c: c.spare))
     for column in kept:
         if column.long and over() > 0:
             width = widths[column.title] = max(widths[column.title] - over(), _LEAST)
@@ -136,7 +136,7 @@ def _cut(text: str, width: int) -> str:
 
 
 class GrowingTable:
-    """A table that grows at its end while somebody watches: columns get wider, never narrower."""
+    """A table to which rows are appended while the user watches: columns become wider, never narrower."""
 
     def __init__(self, columns: Sequence[Column], *, wide: bool) -> None:
         self._columns = [column for column in columns if wide or not column.wide]
@@ -144,7 +144,7 @@ class GrowingTable:
         self._headed = False
 
     def add(self, rows: Iterable[Json]) -> None:
-        """Print these below the others."""
+        """Print more rows."""
         from rich.cells import cell_len, set_cell_size
 
         cells = [[_text(column.value(row)) for column in self._columns] for row in rows]
@@ -160,12 +160,12 @@ class GrowingTable:
 
 
 def natural_width(table: Table) -> int:
-    """Columns the terminal would need for the table to be neither cut nor wrapped."""
+    """Width in characters at which the table is neither shortened nor wrapped."""
     from rich.console import Console
     from rich.measure import Measurement
 
-    endless = Console(width=100_000)
-    return max(Measurement.get(endless, endless.options, table).maximum, 1)
+    unlimited = Console(width=100_000)
+    return max(Measurement.get(unlimited, unlimited.options, table).maximum, 1)
 
 
 def _text(value: object) -> str:
@@ -173,7 +173,7 @@ def _text(value: object) -> str:
 
 
 def age(moment: str | None, now: datetime | None = None) -> str:
-    """Time since an RFC 3339 moment in the shortest form that tells: 45s, 12m, 7h, 3d."""
+    """Time since an RFC 3339 time, in a short form: 45s, 12m, 7h, 3d."""
     if moment is None:
         return ""
     seconds = int(((now or datetime.now(UTC)) - datetime.fromisoformat(moment)).total_seconds())
@@ -184,7 +184,7 @@ def age(moment: str | None, now: datetime | None = None) -> str:
 
 
 def until(moment: str | None, now: datetime | None = None) -> str:
-    """Time to an RFC 3339 moment in the same form; 0s once it is past."""
+    """Time until an RFC 3339 time, in the same form; 0s for a time in the past."""
     if moment is None:
         return ""
     now = now or datetime.now(UTC)
@@ -192,6 +192,6 @@ def until(moment: str | None, now: datetime | None = None) -> str:
 
 
 def used(use: Json) -> str:
-    """The utilization of a workload's GPUs as people say it; what is not known is not 0 %."""
+    """The utilization of a workload's GPUs in percent; ``unknown`` without metrics."""
     known = use["utilization"]
     return "unknown" if known is None else f"{known:.0%}"

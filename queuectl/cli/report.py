@@ -1,4 +1,4 @@
-"""``queuectl report``: usage, cost, waste and waits of the usage ledger, as a table, CSV or JSON."""
+"""``queuectl report``: usage, cost, waste and waiting times from the usage ledger, as a table, CSV or JSON."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from queuectl.domain.reports import By, Grouping, ReportKind
 
 Json = dict[str, Any]
 
-_NOBODY: Final = "(none)"
+_NONE: Final = "(none)"
 
 
 class Form(StrEnum):
-    """Forms of a report."""
+    """Formats of a report."""
 
     TABLE = "table"
     CSV = "csv"
@@ -31,23 +31,31 @@ class Form(StrEnum):
 
 
 def report_command(
-    kind: Annotated[ReportKind, typer.Argument(help="What it is about.")],
+    kind: Annotated[
+        ReportKind, typer.Argument(metavar="REPORT", help="usage, cost, waste or waits.")
+    ],
     by: Annotated[
         str,
         typer.Option(
-            help="queue, clusterqueue, cohort, namespace, user, flavor, price, hour, workload or label:KEY; with ,hour behind it, hour by hour."
+            metavar="GROUP",
+            help="Rows: queue, clusterqueue, cohort, namespace, user, flavor, price, hour, workload or label:KEY. Add ,hour for rows by hour.",
         ),
     ] = "queue",
     since: Annotated[
-        str, typer.Option(help="How long ago (24h, 90m), or a time (RFC 3339).")
+        str,
+        typer.Option(
+            metavar="WHEN", help="Begin: a duration before now (24h, 90m) or an RFC 3339 time."
+        ),
     ] = "24h",
-    until: Annotated[str | None, typer.Option(help="The same; now if not given.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help="End, in the same form. Default: now.")
+    ] = None,
     output: Annotated[
-        Form, typer.Option("--output", "-o", help="Form of the answer.")
+        Form, typer.Option("--output", "-o", help="Format of the output.")
     ] = Form.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Sums over full hours. CSV and JSON carry everything that is known of each row; the table what fits a terminal."""
+    """Report sums over full hours. CSV and JSON have all fields of a row; the table has the main fields."""
     grouping = Grouping.parse(by)
     with connect(server) as client:
         body = client.get(f"{PREFIX}/reports/{kind}", by=by, since=since, until=until)
@@ -113,8 +121,8 @@ _FIGURES: Final = {
 
 _UNITS: Final = {
     ReportKind.COST: "cost in {currency}, the rest in GPU-hours",
-    ReportKind.WASTE: "in GPU-hours; work lost: by being preempted or moved, in failed starts, for other reasons",
-    ReportKind.WAITS: "hours each: of one workload on average",
+    ReportKind.WASTE: "in GPU-hours; lost work by cause: preemption or migration, failed starts, other",
+    ReportKind.WAITS: "hours each: average of a workload",
 }
 
 _FLEET: Final = (
@@ -141,25 +149,27 @@ def _names(grouping: Grouping) -> Iterator[Column]:
 
 
 def _name(name: str) -> Callable[[Json], str]:
-    return lambda item: item["group"][name] or _NOBODY
+    return lambda item: item["group"][name] or _NONE
 
 
 def _emit_tables(kind: ReportKind, grouping: Grouping, body: Json) -> None:
     typer.echo(_headline(kind, body))
     items: list[Json] = body["items"]
     if not items:
-        typer.echo("nothing was used, and nobody waited, in these hours", err=True)
+        typer.echo("no usage and no pending workload in these hours", err=True)
     else:
         names = list(_names(grouping))
         _emit(names, _FIGURES[kind], items, body["total"])
     if body.get("fleet"):
-        typer.echo("\nGPUs of the nodes on average, and how many of the free ones nobody can use")
+        typer.echo(
+            "\nAverage GPUs of the nodes; fragmented and stranded GPUs are free but not usable"
+        )
         _emit(_FLEET[:1], _FLEET[1:], body["fleet"], None)
 
 
 def _headline(kind: ReportKind, body: Json) -> str:
     if body["asOf"] is None:
-        return f"{kind} by {body['by']}: nothing has been accounted for yet"
+        return f"{kind} by {body['by']}: no data yet"
     since, until, as_of = (_minute(body[name]) for name in ("since", "until", "asOf"))
     upto = f", complete until {as_of}" if as_of < until else ""
     unit = _UNITS.get(kind, "in GPU-hours").format(currency=body.get("currency"))
@@ -189,7 +199,7 @@ def _emit(
 
 
 def _emit_csv(body: Json) -> None:
-    """One line for each row: names first, labels as ``label_KEY``, then figures; no line for the total."""
+    """Print a line for each row: names, labels as ``label_KEY``, figures. There is no total."""
     lines = [_flat(item) for item in body["items"]]
     titles = list(dict.fromkeys(title for line in lines for title in line))
     writer = csv.DictWriter(sys.stdout, titles, restval="", lineterminator="\n")

@@ -20,10 +20,14 @@ if TYPE_CHECKING:
 
 
 def serve_command(
-    log_format: Annotated[str, typer.Option(help="auto, json or console")] = "auto",
-    log_level: Annotated[str, typer.Option(help="debug, info, warning or error")] = "info",
+    log_format: Annotated[
+        str, typer.Option(metavar="FORMAT", help="auto, json or console.")
+    ] = "auto",
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
+    ] = "info",
 ) -> None:
-    """Run the controller. Its settings are QUEUECTL_… environment variables: see docs/reference/settings.md."""
+    """Run the controller, its REST API and its metrics. docs/reference/settings.md lists the environment variables with its settings."""
     from pydantic import ValidationError
 
     from queuectl.control.environment import unknown_variables
@@ -116,7 +120,7 @@ def _offer(settings: Settings) -> Offer:
 async def _authenticated(
     settings: Settings, offered: Offer
 ) -> AsyncIterator[AuthenticationLayer | None]:
-    """How callers are told apart, if they are."""
+    """Authentication of callers; None = the API has none."""
     from queuectl.api.auth.authentication import Open
     from queuectl.api.auth.layers import AuthenticationLayer
     from queuectl.control.composition import access

@@ -1,4 +1,4 @@
-"""Configuration that a command line means: documents of files, and objects by name."""
+"""Configuration on a command line: the documents of files, and objects by name."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ ORDER: Final = (
     "QuotaOverride",
     "LocalQueue",
 )
-"""Kinds in an order in which nothing refers to what comes later."""
+"""Kinds in an order in which an object refers only to earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One object. ``namespace`` is "" where the kind has none."""
+    """One object. ``namespace`` is empty for a kind without namespaces."""
 
     kind: ConfigKind
     name: str
@@ -37,7 +37,7 @@ class Target:
 
     @classmethod
     def of(cls, body: Mapping[str, Any], namespace: str) -> Target:
-        """The object that a document of a known kind describes; in this namespace if it names none."""
+        """The object of a document of a known kind. ``namespace``: the default for a document without one."""
         kind, metadata = BY_KIND[body["kind"]], body.get("metadata") or {}
         name = str(metadata.get("name") or (ONLY_NAME if kind.single else ""))
         where = str(metadata.get("namespace") or namespace)
@@ -45,12 +45,12 @@ class Target:
 
     @property
     def path(self) -> str:
-        """Of the REST API."""
+        """Its path in the REST API."""
         return config_path(self.kind, self.name, self.namespace)
 
     @property
     def key(self) -> Json:
-        """As ``POST plans`` names what is deleted."""
+        """The object in the form of ``POST plans``."""
         return {
             "kind": self.kind.kind,
             "name": self.name,
@@ -63,18 +63,18 @@ class Target:
 
 
 def placed(body: Json, namespace: str) -> Json:
-    """A document of an object that has a namespace: this one, if it names none."""
+    """The document with a namespace. ``namespace``: the default."""
     metadata = body.get("metadata") or {}
     return {**body, "metadata": {**metadata, "namespace": metadata.get("namespace") or namespace}}
 
 
 def addressed(document: Document, namespace: str) -> Json:
-    """A document of configuration as it would be put."""
+    """A configuration document in the form in which it is sent."""
     return placed(document.body, namespace) if BY_KIND[document.kind].namespaced else document.body
 
 
 def read(file: str) -> list[Document]:
-    """The documents of a file; ``-`` is stdin. Raises BadInput, or CommandFailed."""
+    """The documents of a file; ``-`` reads stdin. Raises BadInput or CommandFailed."""
     try:
         content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     except OSError as error:
@@ -83,19 +83,21 @@ def read(file: str) -> list[Document]:
 
 
 def is_configuration(document: Document) -> bool:
-    """Whether it is of a kind and a version that we read as configuration."""
+    """Whether the document has a kind and a version of configuration."""
     kind = BY_KIND.get(document.kind)
     return kind is not None and document.api_version in kind.versions
 
 
 def check(documents: Iterable[Document]) -> None:
-    """Refuse what could not even be addressed, all of it at once. Raises BadInput."""
+    """Refuse documents of other kinds or without a name, all in one message. Raises BadInput."""
     mistakes = []
     for document in documents:
         if not is_configuration(document):
             kinds = ", ".join(BY_KIND)
             found = f"{document.api_version} {document.kind}"
-            mistakes.append(document.error("kind", f"{found} is no configuration; that is {kinds}"))
+            mistakes.append(
+                document.error("kind", f"{found} is not configuration; the kinds are {kinds}")
+            )
         elif not Target.of(document.body, "").name:
             mistakes.append(document.error("metadata.name", "is required"))
     if mistakes:
@@ -103,16 +105,16 @@ def check(documents: Iterable[Document]) -> None:
 
 
 def target_kind(word: str, otherwise: str) -> ConfigKind:
-    """The kind of configuration that somebody typed.
+    """The configuration kind of a word.
 
     Args:
-        word: what was typed.
-        otherwise: what to do about a workload.
+        word: the kind as the user typed it.
+        otherwise: what to do with a workload, for the message.
 
     Raises:
-        CommandFailed: it is none.
+        CommandFailed: it is not a configuration kind.
     """
     kind = config_kind(word)
     if kind is None:
-        raise CommandFailed(f"a workload is no configuration: {otherwise}", Exit.BAD_INPUT)
+        raise CommandFailed(f"a workload is not configuration: {otherwise}", Exit.BAD_INPUT)
     return kind

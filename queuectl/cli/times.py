@@ -1,4 +1,4 @@
-"""Times on the command line: a moment, or how far it is from now."""
+"""Times on the command line: a time, or a duration before or after now."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def ago(text: str, option: str) -> float:
     """Unix seconds of an RFC 3339 time, or of a duration before now.
 
     Raises:
-        CommandFailed: it is neither; ``option`` is named.
+        CommandFailed: the text is neither; the message names ``option``.
     """
     return _moment(text, option, -1)
 
 
 def ahead(text: str, option: str) -> float:
-    """The same, of a duration from now on."""
+    """Unix seconds of an RFC 3339 time, or of a duration after now. Raises CommandFailed."""
     return _moment(text, option, 1)
 
 

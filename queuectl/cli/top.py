@@ -1,4 +1,4 @@
-"""``queuectl top``: who holds GPUs, what they do with them, and who waits for what; live on a terminal."""
+"""``queuectl top``: queues, admitted gangs with their GPU use, and pending gangs with reasons; live on a terminal."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from queuectl.domain.words import counted
 
 HOLDING: Final = ("Starting", "Running", "Evicting")
 WAITING: Final = ("Pending", "Reserved", "Backoff", "Held")
-SHOWN_WHEN_PIPED: Final = 20  # gangs of each kind; `get workloads` lists them all
-_CHROME: Final = 8  # lines of a screen that hold no row: titles, blanks, the foot
+SHOWN_WHEN_PIPED: Final = 20  # gangs in each table; `get workloads` lists all
+_CHROME: Final = 8  # lines of a screen without a row: titles, blank lines, the last line
 
 
 @dataclass(slots=True)
 class Queue:
-    """Sums over the gangs of one ClusterQueue. GPUs; ``quota`` is nominal, None = it says none."""
+    """Sums over the gangs of one ClusterQueue, in GPUs. ``quota``: the nominal quota; None = not a fixed number."""
 
     name: str
     quota: float | None = None
@@ -48,21 +48,23 @@ class Queue:
 def top_command(
     namespace: Namespace = None,
     interval: Annotated[
-        float, typer.Option(min=1.0, metavar="SECONDS", help="Between two looks.")
+        float, typer.Option(min=1.0, metavar="SECONDS", help="Time between two updates.")
     ] = 5.0,
-    once: Annotated[bool, typer.Option("--once", help="Look once, as into a pipe.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print once and exit, as in a pipe.")
+    ] = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Queues with what they hold and use, then the gangs that run, then those that wait and why. q ends it."""
+    """Show queues with their GPUs, then admitted gangs, then pending gangs with reasons. Press q to exit."""
     with connect(server) as client:
         if once or not (sys.stdout.isatty() and sys.stdin.isatty()):
-            _print(*look(client, namespace))
+            _print(*current(client, namespace))
         else:
             _live(client, namespace, interval)
 
 
-def look(client: Client, namespace: str | None) -> tuple[list[Queue], list[Json], list[Json]]:
-    """The queues, those that hold GPUs (most first), and those that wait, in their order."""
+def current(client: Client, namespace: str | None) -> tuple[list[Queue], list[Json], list[Json]]:
+    """The queues, the gangs that hold GPUs (the largest first), and the pending gangs in queue order."""
     gangs = list(client.workloads(namespace=namespace, state=[*HOLDING, *WAITING]))
     documents = client.get(BY_KIND["ClusterQueue"].collection())["items"]
     holding = sorted((g for g in gangs if g["state"] in HOLDING), key=lambda g: -g["gpus"])
@@ -76,7 +78,7 @@ def _turn(gang: Json) -> tuple[bool, int, str]:
 
 
 def summed(documents: Iterable[Json], gangs: Iterable[Json]) -> list[Queue]:
-    """One line per ClusterQueue, and one per name that no document has but a gang."""
+    """A row for each ClusterQueue, and for each name that only gangs have."""
     queues = {d["metadata"]["name"]: Queue(d["metadata"]["name"], _quota(d)) for d in documents}
     for gang in gangs:
         name = gang["clusterQueue"]
@@ -99,7 +101,7 @@ def summed(documents: Iterable[Json], gangs: Iterable[Json]) -> list[Queue]:
 
 
 def _quota(document: Json) -> float | None:
-    """Nominal GPUs over all flavors; None where a quota follows the nodes or says nothing of GPUs."""
+    """Nominal GPUs of all flavors; None where the quota follows the nodes or names no GPUs."""
     amounts = [
         str(resource.get("nominalQuota"))
         for group in (document.get("spec") or {}).get("resourceGroups") or ()
@@ -128,12 +130,12 @@ def _row(queue: Queue) -> Json:
 QUEUES: Final = (
     Column("CLUSTERQUEUE", lambda o: o["name"]),
     Column("QUOTA", lambda o: o["quota"], spare=2),
-    Column("HELD", lambda o: o["held"]),
-    Column("USE", lambda o: o["used"]),
+    Column("GPUS", lambda o: o["held"]),
+    Column("UTILIZATION", lambda o: o["used"]),
     Column("IDLE", lambda o: o["idle"]),
-    Column("WAITING", lambda o: o["waiting"]),
-    Column("GPUS WANTED", lambda o: o["waitingGpus"], spare=3),
-    Column("MOSTLY FOR", lambda o: o["why"], spare=1),
+    Column("PENDING", lambda o: o["waiting"]),
+    Column("PENDING GPUS", lambda o: o["waitingGpus"], spare=3),
+    Column("MAIN REASON", lambda o: o["why"], spare=1),
 )
 _WHO: Final = Column("WORKLOAD", lambda o: f"{o['namespace']}/{o['name']}")
 _GPUS: Final = Column("GPUS", lambda o: o["gpus"])
@@ -144,17 +146,17 @@ HOLDERS: Final = (
     _WHERE,
     Column("STATE", lambda o: o["state"]),
     Column("FOR", lambda o: age(o["since"]), spare=2),
-    Column("USE", lambda o: used(o["use"]) if o["use"] else None),
-    Column("GPUS ARE", lambda o: (o["use"] or {}).get("state"), spare=1),
+    Column("UTILIZATION", lambda o: used(o["use"]) if o["use"] else None),
+    Column("GPU USE", lambda o: (o["use"] or {}).get("state"), spare=1),
 )
 WAITERS: Final = (
     _WHO,
     _GPUS,
     _WHERE,
-    Column("PLACE", lambda o: o["positionInClusterQueue"]),
-    Column("WAITS", lambda o: age(o["queuedAt"])),
+    Column("POSITION", lambda o: o["positionInClusterQueue"]),
+    Column("AGE", lambda o: age(o["queuedAt"])),
     Column("STARTS IN", lambda o: until(o["estimatedStart"]), spare=2),
-    Column("WHY", lambda o: o["reason"]["message"] or o["reason"]["code"], long=True),
+    Column("REASON", lambda o: o["reason"]["message"] or o["reason"]["code"], long=True),
 )
 
 
@@ -173,13 +175,13 @@ def _print(queues: Sequence[Queue], holding: Sequence[Json], waiting: Sequence[J
         if hidden > 0:
             typer.echo(f"and {hidden} more: queuectl get workloads")
     if not holding and not waiting:
-        typer.echo("nobody runs, and nobody waits", err=True)
+        typer.echo("no gang is admitted or pending", err=True)
 
 
 def screen(
     seen: tuple[Sequence[Queue], Sequence[Json], Sequence[Json]], width: int, height: int, foot: str
 ) -> Group:
-    """One screen: every queue if there is room, and as many gangs as fit below, half of them waiting."""
+    """One screen: the queues, and as many admitted and pending gangs as fit below."""
     queues, holding, waiting = seen
     room = max(height - _CHROME, 3)
     first = min(len(queues), max(room // 3, 1))
@@ -201,16 +203,16 @@ def _live(client: Client, namespace: str | None, interval: float) -> None:
     console = Console(highlight=False)
     with _single_keys(), Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            seen = look(client, namespace)
+            seen = current(client, namespace)
             running, waits = len(seen[1]), len(seen[2])
-            foot = f"{time.strftime('%H:%M:%S')}  {counted(running, 'gang')} hold GPUs, {waits} wait  q ends this"
+            foot = f"{time.strftime('%H:%M:%S')}  {counted(running, 'gang')} admitted, {waits} pending  press q to exit"
             live.update(screen(seen, console.width, console.height, foot), refresh=True)
             if _ended(interval):
                 return
 
 
 def _ended(seconds: float) -> bool:
-    """Whether q is pressed before the time is over."""
+    """Whether the user presses q within this time."""
     ends = time.monotonic() + seconds
     while (left := ends - time.monotonic()) > 0:
         ready, _, _ = select.select([sys.stdin], [], [], left)
@@ -221,7 +223,7 @@ def _ended(seconds: float) -> bool:
 
 @contextmanager
 def _single_keys() -> Iterator[None]:
-    """Keys are read as they are pressed."""
+    """Read single keys, without Enter."""
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)

@@ -1,4 +1,4 @@
-"""``queuectl get --watch``: the list, then what becomes of it, until somebody ends it."""
+"""``queuectl get --watch``: the list, then its changes, until the user interrupts it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from queuectl.cli.errors import Exit
 from queuectl.cli.render import Column, GrowingTable, Output, emit_yaml
 
 ONE_BY_ONE: Final = 25
-"""Of more workloads that changed at once the whole list is asked for, not each of them."""
+"""If more workloads change at once, the client requests the whole list."""
 
 Printer = Callable[[Iterable[Json]], None]
 
 
 def printer(output: Output, columns: Sequence[Column], named: Callable[[Json], str]) -> Printer:
-    """Prints objects one after the other in this form: JSON as one line each, YAML as documents."""
+    """A function that prints objects in this format: JSON as a line each, YAML as documents."""
     match output:
         case Output.JSON:
             return lambda items: _write(json.dumps(i, ensure_ascii=False) + "\n" for i in items)
@@ -45,9 +45,9 @@ def _yaml(items: Iterable[Json]) -> None:
 
 
 def watch_events(client: Client, show: Printer, after: int, **filters: Any) -> None:
-    """Steps above an id, as they come."""
-    for handful in events.gathered(events.follow(client, after, **filters)):
-        show([block.data for block in handful if block.event == "step"])
+    """Print the events above an id, as they arrive."""
+    for batch in events.gathered(events.follow(client, after, **filters)):
+        show([block.data for block in batch if block.event == "step"])
 
 
 def watch_workloads(
@@ -57,22 +57,22 @@ def watch_workloads(
     cluster_queue: str | None = None,
     **filters: Any,
 ) -> None:
-    """The list, then each workload of it that changes, as it is then. What changes meanwhile is shown once."""
+    """Print the list, then each workload that changes. Several changes in one batch are printed once."""
     scope = {"namespace": namespace, "cluster_queue": cluster_queue}
-    position = events.newest(client)  # before the list, so that nothing falls between the two
+    position = events.newest(client)  # before the list, so that no change is lost in between
     show(client.workloads(**scope, **filters))
-    for handful in events.gathered(events.follow(client, position, **scope)):
-        uids = {block.data["uid"] for block in handful if block.event == "step"}
-        anew = any(block.event == "reset" for block in handful)
-        if anew or len(uids) > ONE_BY_ONE:
+    for batch in events.gathered(events.follow(client, position, **scope)):
+        uids = {block.data["uid"] for block in batch if block.event == "step"}
+        reset = any(block.event == "reset" for block in batch)
+        if reset or len(uids) > ONE_BY_ONE:
             found = client.workloads(**scope, **filters)
-            show(item for item in list(found) if anew or item["uid"] in uids)
+            show(item for item in list(found) if reset or item["uid"] in uids)
         else:
             show(_still(client, uids, filters))
 
 
 def _still(client: Client, uids: Iterable[str], filters: dict[str, Any]) -> list[Json]:
-    """Those of them that are there and match."""
+    """The workloads that still exist and match the filters."""
     found = []
     for uid in uids:
         try:

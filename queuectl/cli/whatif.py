@@ -1,6 +1,6 @@
-"""``queuectl whatif``: what the controller would do after a change, compared with what it does without. Nothing is written.
+"""``queuectl whatif``: the plan after a change, compared with the plan without it. Nothing is changed.
 
-It is asked of a running server, which knows the nodes and who runs where; ``queuectl plan`` answers from files alone.
+The server computes both plans from the state of the cluster. ``queuectl plan`` computes a plan from files only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from queuectl.cli.targets import Target, addressed, is_configuration, placed, re
 from queuectl.domain.words import counted
 from queuectl.objects.documents import Document
 
-PATIENCE_SECONDS: Final = 300.0  # others' questions come first, and the server rests after each
+PATIENCE_SECONDS: Final = 300.0  # the server answers one question at a time, with pauses
 _STARTS: Final = ("starts", "reserves")
 
 
@@ -38,42 +38,48 @@ def whatif_command(
         typer.Option(
             "--filename",
             "-f",
-            help="YAML or JSON of jobs to submit and of configuration to apply; - is stdin.",
+            metavar="FILE",
+            help="YAML or JSON file with jobs to submit or configuration to apply; - reads stdin. Can be repeated.",
         ),
     ] = None,
     drain: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NODE,...",
-            help="Nodes that are cordoned and lose their pods; may be given again.",
+            help="Nodes to drain. Can be repeated.",
         ),
     ] = None,
     add: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="LIKE=COUNT",
-            help="So many more nodes like this one, in its rack; may be given again.",
+            metavar="NODE=COUNT",
+            help="Add COUNT nodes like this one, in the same domain. Can be repeated.",
         ),
     ] = None,
     delete: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KIND/[NAMESPACE/]NAME",
-            help="Configuration to delete; may be given again.",
+            help="Configuration to delete. Can be repeated.",
         ),
     ] = None,
     namespace: Annotated[
         str | None,
-        typer.Option("--namespace", "-n", help="Of what names none; the kubeconfig's without it."),
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="Namespace of objects without one. Default: that of the kubeconfig's context.",
+        ),
     ] = None,
     output: Annotated[
-        Form, typer.Option("--output", "-o", help="Form of the answer.")
+        Form, typer.Option("--output", "-o", help="Format of the output.")
     ] = Form.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Try out, all together, on a copy of what there is: who would start, wait, or give way to whom.
+    """Show which gangs would start, wait or be evicted after all given changes together. Nothing is changed.
 
-    Exit status 4: something in the files would wait.
+    The exit code is 4 if a job of the files would wait.
     """
     documents = [document for file in files or () for document in read(file)]
     scope = namespace or default_namespace()
@@ -81,10 +87,10 @@ def whatif_command(
         **_submitted(documents, scope),
         "drain": [name for given in drain or () for name in given.split(",") if name],
         "add": [_more(given) for given in add or ()],
-        "delete": [_condemned(given, scope) for given in delete or ()],
+        "delete": [_to_delete(given, scope) for given in delete or ()],
     }
     if not any(asked.values()):
-        message = "what would change? Give -f, --drain, --add or --delete"
+        message = "no change given: use -f, --drain, --add or --delete"
         raise CommandFailed(message, Exit.BAD_INPUT)
     with connect(server) as client:
         body = tried(client, **asked)
@@ -94,74 +100,74 @@ def whatif_command(
         case Form.YAML:
             emit_yaml(body)
         case Form.TABLE:
-            _tell(body)
+            _show(body)
     waits = [each for each in gangs(body) if each["submitted"] and each["fate"] not in _STARTS]
     raise typer.Exit(Exit.CONFLICT if waits else Exit.OK)
 
 
 def tried(client: Client, **asked: Any) -> Json:
-    """What the server answers to a question of ``POST plans``."""
+    """The answer of the server to ``POST plans``."""
     return client.post(f"{PREFIX}/plans", asked, PATIENCE_SECONDS)
 
 
 def gangs(body: Json) -> list[Json]:
-    """All that an answer lists."""
+    """All gangs of an answer."""
     return [*body["starts"], *body["waits"], *body["leaves"]]
 
 
-# ---- what is asked
+# ---- the request
 
 
 def _submitted(documents: Iterable[Document], namespace: str) -> Json:
-    """Jobs, and configuration; both in this namespace if they name none."""
-    told: Json = {"submit": [], "config": []}
+    """The jobs and the configuration of documents. ``namespace``: the default."""
+    sorted_out: Json = {"submit": [], "config": []}
     for document in documents:
         if is_configuration(document):
-            told["config"].append(addressed(document, namespace))
+            sorted_out["config"].append(addressed(document, namespace))
         else:
-            told["submit"].append(placed(document.body, namespace))
-    return told
+            sorted_out["submit"].append(placed(document.body, namespace))
+    return sorted_out
 
 
 def _more(given: str) -> Json:
     like, _, count = given.rpartition("=")
     if not like or not count.isdecimal():
-        message = f"--add {given}: write the name of a node and how many more, like n7=4"
+        message = f"--add {given!r}: not of the form NODE=COUNT, for example n7=4"
         raise CommandFailed(message, Exit.BAD_INPUT)
     return {"like": like, "count": int(count)}
 
 
-def _condemned(given: str, namespace: str) -> Json:
+def _to_delete(given: str, namespace: str) -> Json:
     word, _, rest = given.partition("/")
     where, _, name = rest.rpartition("/")
-    kind = target_kind(word, "what its leaving brings is told by `queuectl preempt --dry-run`")
+    kind = target_kind(word, "use `queuectl preempt --dry-run`")
     if not name or (where and not kind.namespaced):
         form = f"{word}/NAMESPACE/NAME" if kind.namespaced else f"{word}/NAME"
-        raise CommandFailed(f"--delete {given}: write {form}", Exit.BAD_INPUT)
+        raise CommandFailed(f"--delete {given!r}: not of the form {form}", Exit.BAD_INPUT)
     return Target(kind, name, (where or namespace) if kind.namespaced else "").key
 
 
-# ---- what is told
+# ---- the output
 
 
-def _tell(body: Json) -> None:
+def _show(body: Json) -> None:
     for gang in gangs(body):
         if gang["submitted"]:
             typer.echo("\n".join([*folded(_sentence(gang)), ""]))
-    tell_others(body)
+    show_other_gangs(body)
     typer.echo("")
-    rows = [{"when": "without it", **body["before"]}, {"when": "with it", **body["after"]}]
+    rows = [{"when": "before", **body["before"]}, {"when": "after", **body["after"]}]
     emit_table(_COUNTS, rows, wide=False)
 
 
-def tell_others(body: Json) -> None:
-    """Gangs that were there before and of which something else becomes; quotas that are exceeded, and warnings."""
+def show_other_gangs(body: Json) -> None:
+    """Print the gangs of the cluster whose outcome changes, exceeded quotas, and warnings."""
     others = [each for each in gangs(body) if not each["submitted"]]
     changed = [each for each in others if each["fate"] != each["before"]]
     if changed:
         emit_table(_OTHERS, changed, wide=False)
     else:
-        typer.echo("no gang that is there starts, waits or leaves otherwise than without it")
+        typer.echo("no change for other gangs")
     for excess in body["overQuota"]:
         typer.echo(excess_line(excess))
     for warning in body["warnings"]:
@@ -169,13 +175,13 @@ def tell_others(body: Json) -> None:
 
 
 def _sentence(gang: Json) -> list[str]:
-    """What would become of a submitted gang, where, or why not."""
+    """The outcome of a submitted gang, with its placement or its reason."""
     who = f"{gang['workload']} ({counted(gang['gpus'], 'GPU')})"
     match gang["fate"]:
         case "starts":
             return [f"{who} would start at once.", *placement_lines(gang["placement"])]
         case "reserves":
-            head = f"{who} would start as soon as others have left its place."
+            head = f"{who} would start after the eviction of its victims."
             return [head, *placement_lines(gang["placement"])]
         case _:
             return [f"{who} would wait: {_reason(gang)}", *obstacle_lines(gang)]
@@ -195,10 +201,10 @@ def _nodes(gang: Json) -> str:
 
 
 def _what(gang: Json) -> str:
-    """For whom, at what price, and where; or why."""
-    cost, ahead = gang["cost"], gang["givesWayTo"]
+    """The preemptor, the cost and the placement, or the reason."""
+    cost, preemptor = gang["cost"], gang["givesWayTo"]
     parts = [
-        f"gives way to {ahead}" if ahead is not None else _reason(gang),
+        f"preempted by {preemptor}" if preemptor is not None else _reason(gang),
         f"loses {cost['lostGpuSeconds']} GPU-seconds of work" if cost is not None else "",
         _nodes(gang),
     ]
@@ -208,15 +214,15 @@ def _what(gang: Json) -> str:
 _OTHERS: Final = (
     Column("WORKLOAD", lambda o: o["workload"]),
     Column("GPUS", lambda o: o["gpus"]),
-    Column("WITHOUT IT", lambda o: o["before"]),
-    Column("WITH IT", lambda o: o["fate"]),
-    Column("WHY AND WHERE", _what, long=True),
+    Column("BEFORE", lambda o: o["before"]),
+    Column("AFTER", lambda o: o["fate"]),
+    Column("REASON AND PLACEMENT", _what, long=True),
 )
 _COUNTS: Final = (
     Column("", lambda o: o["when"]),
-    Column("START", lambda o: o["starts"]),
-    Column("THEIR GPUS", lambda o: o["gpusStarted"]),
-    Column("WAIT", lambda o: o["waits"]),
-    Column("LEAVE", lambda o: o["leaves"]),
+    Column("STARTED", lambda o: o["starts"]),
+    Column("GPUS STARTED", lambda o: o["gpusStarted"]),
+    Column("PENDING", lambda o: o["waits"]),
+    Column("EVICTED", lambda o: o["leaves"]),
     Column("LOST GPU-SECONDS", lambda o: o["lostGpuSeconds"]),
 )

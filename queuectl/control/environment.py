@@ -29,6 +29,7 @@ OTHERS: Final = MappingProxyType(
         "QUEUECTL_TOKEN_FILE": "queuectl.cli.connection",
         "QUEUECTL_AS_SERVICEACCOUNT": "queuectl.cli.connection",
         "QUEUECTL_CA_FILE": "queuectl.cli.connection",
+        "QUEUECTL_TLS_SERVER_NAME": "queuectl.cli.connection",
     }
 )
 """Variables that are no Settings, and the module that reads each."""

@@ -20,8 +20,8 @@ BINDING = (
 async def examined(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """What it says to whoever may do everything."""
     chosen = ConnectionOptions(kubeconfig=str(plane.cluster.kubeconfig))
-    monkeypatch.setattr(cluster, "means", lambda: chosen)
-    assert connection.means() != chosen
+    monkeypatch.setattr(cluster, "given", lambda: chosen)
+    assert connection.given() != chosen
     return await cluster.examine(SYSTEM_NAMESPACE, None, None)
 
 

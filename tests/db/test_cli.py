@@ -29,9 +29,9 @@ def run(*arguments: str, **environ: str) -> tuple[int, str]:
 
 
 def test_a_schema_behind_is_told_by_the_exit_status_and_upgraded(empty_url: str):
-    assert run("current", "--database-url", empty_url) == (1, f"empty: behind {HEAD}")
-    assert run("upgrade", QUEUECTL_DATABASE_URL=empty_url) == (0, f"{HEAD}: the newest")
-    assert run("current", QUEUECTL_DATABASE_URL=empty_url) == (0, f"{HEAD}: the newest")
+    assert run("current", "--database-url", empty_url) == (1, f"empty: older than {HEAD}")
+    assert run("upgrade", QUEUECTL_DATABASE_URL=empty_url) == (0, f"{HEAD}: up to date")
+    assert run("current", QUEUECTL_DATABASE_URL=empty_url) == (0, f"{HEAD}: up to date")
 
 
 def test_the_pre_half_alone_can_be_run(empty_url: str):
@@ -55,8 +55,8 @@ def test_what_is_wrong_is_said_in_one_line(url: str, status: int, message: str):
 def test_without_a_url_it_is_the_embedded_database():
     with server_directory() as directory:
         environ = {"XDG_STATE_HOME": str(directory)}
-        assert run("upgrade", **environ) == (0, f"{HEAD}: the newest")
-        assert run("current", **environ) == (0, f"{HEAD}: the newest")
+        assert run("upgrade", **environ) == (0, f"{HEAD}: up to date")
+        assert run("current", **environ) == (0, f"{HEAD}: up to date")
         (cluster,) = Path(directory, "queuectl").iterdir()
         assert not (cluster / "data" / "postmaster.pid").exists()
 

@@ -16,10 +16,11 @@ from queuectl.api.server import Certificate
 LOOPBACK = IPv4Address("127.0.0.1")
 
 
-def write_certificate(folder: Path, name: str) -> Certificate:
-    """A self-signed one for 127.0.0.1, whose subject is ``name``."""
+def write_certificate(folder: Path, name: str, dns: str | None = None) -> Certificate:
+    """A self-signed certificate of subject ``name``, for a DNS name or for 127.0.0.1."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    valid_for = x509.DNSName(dns) if dns else x509.IPAddress(LOOPBACK)
     now = dt.datetime.now(dt.UTC)
     made = (
         x509.CertificateBuilder()
@@ -29,7 +30,7 @@ def write_certificate(folder: Path, name: str) -> Certificate:
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - dt.timedelta(hours=1))
         .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(LOOPBACK)]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([valid_for]), critical=False)
         .sign(key, hashes.SHA256())
     )
     files = Certificate(folder / "tls.crt", folder / "tls.key")

@@ -132,7 +132,7 @@ class TestDryRun:
             "clusterqueue/team-a would be configured",
             QUOTA.format(80),
             "clusterqueue/team-b would be created",
-            "no running gang would be over quota",
+            "no running gang would exceed a quota",
         ]
         assert database.documents == before
 
@@ -152,7 +152,7 @@ class TestDryRun:
         result = queuectl("apply", "--dry-run", "-f", "-", stdin=stream(CLUSTER_QUEUE))
         assert result.code == 0
         assert result.out.endswith(
-            "which running gangs would be over quota is not known: the server has just started\n"
+            "running gangs over quota: not known yet, because the server was started a moment ago; run the command again\n"
         )
 
     def test_every_wrong_document_is_named_and_the_others_are_shown(

@@ -177,8 +177,8 @@ class TestApply:
     @pytest.mark.parametrize(
         ("text", "says"),
         [
-            ("kind: Pod\napiVersion: v1\n", "document 2 (Pod/): kind: v1 Pod is no configuration"),
-            ("kind: ClusterQueue\napiVersion: apps/v1\n", "apps/v1 ClusterQueue is no config"),
+            ("kind: Pod\napiVersion: v1\n", "document 2 (Pod/): kind: v1 Pod is not configuration"),
+            ("kind: ClusterQueue\napiVersion: apps/v1\n", "apps/v1 ClusterQueue is not config"),
             ("kind: Cohort\napiVersion: queuectl.dev/v1\n", "metadata.name: is required"),
             ("a: [\n", "is not YAML"),
             ("- 1\n", "is no object"),
@@ -286,7 +286,7 @@ class TestGet:
 
     def test_nothing_found_is_said_on_stderr(self, queuectl: Cli) -> None:
         result = queuectl("get", "cohorts")
-        assert (result.code, result.out, result.err) == (0, "", "nothing found\n")
+        assert (result.code, result.out, result.err) == (0, "", "no objects found\n")
 
 
 class TestExplain:
@@ -294,13 +294,13 @@ class TestExplain:
     def test_the_sentence_comes_first_then_what_would_help(self, queuectl: Cli) -> None:
         lines = queuectl("explain", "pending", "-n", "team-a").out.splitlines()
         assert lines[0].startswith("team-a/pending is waiting (number 1 in line of team-a): 32 of")
-        assert "Reason:  WaitingForQuota" in lines
-        at = lines.index("What stands in its way:")
+        assert "Reason:   WaitingForQuota" in lines
+        at = lines.index("Blocking constraint:")
         assert lines[at:] == [
-            "What stands in its way:",
+            "Blocking constraint:",
             "  - quota: it needs 40 GPUs, 32 are left",
             "",
-            "Any one of these would let it start:",
+            "Suggested fix:",
             "  - add quota for 8 more nvidia.com/gpu",
         ]
 
@@ -311,7 +311,7 @@ class TestExplain:
         for change in live_through(victim, *LIVES["evicting"]):
             MemoryStore(ledger)._write(change, 1)
         out = queuectl("explain", "team-a/reserved").out
-        assert "; leaving: team-a/old\n" in out
+        assert "; victims: team-a/old\n" in out
 
     def test_one_pod_is_no_plural(self, queuectl: Cli, database: MemoryDatabase) -> None:
         place = Placement((PodSetPlacement("main", (("node-1", 1),)),))
@@ -341,14 +341,14 @@ class TestExplain:
                 "running",
                 [
                     r"GPU use: Idle for \d\dm: its busiest GPU stayed below 1%",
-                    r"  utilization 0%; 100% of its GPUs seen, looked \d+[sm] ago",
+                    r"  utilization 0%; 100% of its GPUs have metrics, evaluated \d+[sm] ago",
                 ],
             ),
             (
                 "unready",
                 [
                     r"GPU use: Unknown for \d+m: w-3: no GPU of it is seen",
-                    r"  utilization unknown; 50% of its GPUs seen, looked \d+[sm] ago",
+                    r"  utilization unknown; 50% of its GPUs have metrics, evaluated \d+[sm] ago",
                 ],
             ),
         ],
@@ -483,7 +483,7 @@ class TestExitCodes:
             port = probe.getsockname()[1]
         result = queuectl("get", "wl", "--server", f"http://127.0.0.1:{port}")
         assert result.code == 1
-        assert "queuectl serve" in result.err
+        assert "with --server or QUEUECTL_SERVER" in result.err
 
     def test_the_database_away_is_a_failure(self, queuectl: Cli, database: MemoryDatabase) -> None:
         database.down = True
@@ -497,14 +497,19 @@ class TestAsk:
     @pytest.mark.parametrize(
         ("arguments", "name", "priority", "said"),
         [
-            (["hold", "running"], "running", None, "hold asked for"),
-            (["release", "held"], "held", None, "release asked for"),
-            (["requeue", "backoff"], "backoff", None, "requeue asked for"),
-            (["preempt", "running"], "running", None, "preempt asked for"),
-            (["deactivate", "pending"], "pending", None, "deactivate asked for"),
-            (["activate", "deactivated"], "deactivated", None, "activate asked for"),
-            (["priority", "pending", "70"], "pending", 70, "priority 70 asked for"),
-            (["priority", "pending", "--reset"], "pending", None, "no own priority asked for"),
+            (["hold", "running"], "running", None, "hold requested"),
+            (["release", "held"], "held", None, "release requested"),
+            (["requeue", "backoff"], "backoff", None, "requeue requested"),
+            (["preempt", "running"], "running", None, "preempt requested"),
+            (["deactivate", "pending"], "pending", None, "deactivate requested"),
+            (["activate", "deactivated"], "deactivated", None, "activate requested"),
+            (["priority", "pending", "70"], "pending", 70, "priority 70 requested"),
+            (
+                ["priority", "pending", "--reset"],
+                "pending",
+                None,
+                "reset of the priority requested",
+            ),
         ],
     )
     def test_it_is_kept_for_the_leader_with_who_asked(
@@ -536,9 +541,9 @@ class TestAsk:
         [
             (["release", "team-a/running"], 4, "not held"),
             (["hold", "team-a/nobody"], 3, "there is no workload"),
-            (["priority", "team-a/running"], 2, "either a priority or --reset"),
-            (["priority", "team-a/running", "1", "--reset"], 2, "either a priority or --reset"),
-            (["priority", "team-a/running", "--reset", "--until", "1h"], 2, "not of --reset"),
+            (["priority", "team-a/running"], 2, "give a priority or --reset"),
+            (["priority", "team-a/running", "1", "--reset"], 2, "give a priority or --reset"),
+            (["priority", "team-a/running", "--reset", "--until", "1h"], 2, "--until and --reset"),
             (["priority", "team-a/running", "1", "--until", "tomorrow"], 2, "is not a duration"),
             (["priority", "team-a/running", "1", "--until", "2026-99-01"], 2, "RFC 3339"),
             (["priority", "team-a/running", "1", "--until", "2020-01-01T00:00:00Z"], 2, "future"),
@@ -562,7 +567,7 @@ class TestAsk:
     ) -> None:
         at = "2126-01-31T12:00:00Z"
         result = queuectl("priority", "team-a/running", "70", "--until", at, "--why", "a demo")
-        assert result.out == f"job/team-a/running: priority 70 until {at} asked for\n", result.err
+        assert result.out == f"job/team-a/running: priority 70 until {at} requested\n", result.err
         before = time.time()
         assert queuectl("priority", "team-a/running", "80", "--until", "1h30m").code == 0
         first, second = database.commands.values()
@@ -575,10 +580,10 @@ class TestAsk:
         ("changes", "says"),
         [
             ({}, "Priority: 0"),
-            ({"priority": 70, "priority_set": 70}, "Priority: 70, set by a person"),
+            ({"priority": 70, "priority_set": 70}, "Priority: 70, set by a user"),
             (
                 {"priority": 70, "priority_set": 70, "priority_until": 4925534400.0},
-                "Priority: 70, set by a person until 2126-01-31T12:00:00Z",
+                "Priority: 70, set by a user until 2126-01-31T12:00:00Z",
             ),
         ],
     )
@@ -593,7 +598,7 @@ class TestAsk:
     def test_a_move_names_its_queue(self, queuectl: Cli, database: MemoryDatabase) -> None:
         assert queuectl("apply", "-f", "-", stdin=stream(LOCAL_QUEUE)).code == 0
         result = queuectl("move", "team-a/pending", "default")
-        assert result.out == "job/team-a/pending: move to default asked for\n", result.err
+        assert result.out == "job/team-a/pending: move to default requested\n", result.err
         (command,) = database.commands.values()
         assert (command.action, command.queue) == ("move", "default")
 
@@ -602,8 +607,8 @@ class TestAsk:
         ("outcome", "code", "says"),
         [
             ("done", 0, "job/team-a/running: done\n"),
-            ("it was so already", 4, "nothing was done: it was so already"),
-            (None, 1, "is not carried out yet"),
+            ("it was so already", 4, "refused: it was so already"),
+            (None, 1, "has no result yet"),
         ],
     )
     def test_a_script_waits_for_what_becomes_of_it(
@@ -642,7 +647,7 @@ class TestAsk:
             "get", "commands", "running", "-n", "team-a", "--kind", "Job", "-o", "name"
         )
         assert named.out == "command/1\ncommand/2\n"
-        assert queuectl("get", "commands", "team-a/pending").err == "nothing found\n"
+        assert queuectl("get", "commands", "team-a/pending").err == "no objects found\n"
         assert [queuectl("get", "commands", name).code for name in ("9", "team-a/no")] == [3, 3]
 
     @pytest.mark.usefixtures("ledger")
@@ -663,7 +668,7 @@ class TestAsk:
         ):
             told = queuectl("get", "commands", *options, "-o", "name").out
             assert told.split() == [f"command/{number}" for number in numbers.split()]
-        assert queuectl("get", "commands", "-n", "team-b").err == "nothing found\n"
+        assert queuectl("get", "commands", "-n", "team-b").err == "no objects found\n"
         one = json.loads(queuectl("get", "command", "2", "-o", "json").out)
         assert one in json.loads(queuectl("get", "commands", "-o", "json").out)["items"]
 
@@ -674,7 +679,7 @@ class TestAsk:
             pytest.param(
                 Preview(Cost(0, 7260, 32), 30.0, ("uid-job-pending",)),
                 [
-                    "job/team-a/running: preempt would end 4 pods",
+                    "job/team-a/running: preempt would evict 4 pods",
                     "  frees   32 GPUs",
                     "  loses   7260 GPU-seconds of work (2.0 GPU-hours)",
                     "  notice  30 s",
@@ -685,7 +690,7 @@ class TestAsk:
             pytest.param(
                 Preview(Cost(0, 60, 1), 0.0, ("uid-job-running",)),
                 [
-                    "job/team-a/running: preempt would end 4 pods",
+                    "job/team-a/running: preempt would evict 4 pods",
                     "  frees   1 GPU",
                     "  loses   60 GPU-seconds of work (0.0 GPU-hours)",
                     "  notice  none",
@@ -696,8 +701,8 @@ class TestAsk:
             pytest.param(
                 None,
                 [
-                    "job/team-a/running: preempt would end 4 pods",
-                    "  what that costs, this server cannot tell: it does not watch the cluster yet",
+                    "job/team-a/running: preempt would evict 4 pods",
+                    "  cost not known: this server does not watch the cluster yet",
                 ],
                 id="a process that knows no cluster",
             ),
@@ -721,12 +726,12 @@ class TestAsk:
     @pytest.mark.usefixtures("ledger")
     def test_a_dry_run_on_one_that_waits_says_that_nobody_is_evicted(self, queuectl: Cli) -> None:
         out = queuectl("hold", "team-a/pending", "--dry-run").out
-        assert out == "job/team-a/pending does not run: hold would evict nobody\n"
+        assert out == "job/team-a/pending does not run: hold would evict no pod\n"
 
     @pytest.mark.usefixtures("ledger")
     def test_describe_tells_lines_gates_and_conditions(self, queuectl: Cli) -> None:
         out = queuectl("describe", "workload", "requeued", "-n", "team-a").out
-        assert "In line:  number 2 of team-a, number 2 of default" in out
+        assert "Position: 2 in ClusterQueue team-a, 2 in LocalQueue default" in out
         assert "Requeued       True" in out
 
 

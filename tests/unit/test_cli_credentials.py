@@ -120,14 +120,18 @@ class TestTheTokenComesFrom:
 @pytest.mark.parametrize(
     ("user", "code", "says"),
     [
-        (None, 5, "there is no kubeconfig: make one with `kubectl create token"),
+        (None, 5, "there is no kubeconfig: create a token with `kubectl create token"),
         ({"client-certificate-data": SECRET}, 5, "client certificate, which only the API server"),
-        ({"client-certificate": "x"}, 5, "--as-serviceaccount NAMESPACE/NAME, or make one with"),
-        ({"username": "a", "password": SECRET}, 5, "has no token: make one"),
-        ({"token": f"{SECRET} {SECRET}"}, 2, "is more than one word"),
+        (
+            {"client-certificate": "x"},
+            5,
+            "--as-serviceaccount NAMESPACE/NAME, or create a token with",
+        ),
+        ({"username": "a", "password": SECRET}, 5, "has none: create a token"),
+        ({"token": f"{SECRET} {SECRET}"}, 2, "holds characters"),
         ({"token": SECRET}, 5, "no token that the cluster takes"),
         ({"tokenFile": "nowhere"}, 2, "nowhere: No such file"),
-        ({"exec": {"apiVersion": "v2", "command": "x"}}, 2, "is none of client.authentication"),
+        ({"exec": {"apiVersion": "v2", "command": "x"}}, 2, "is not of client.authentication"),
         (
             {"exec": {"apiVersion": EXEC_VERSION, "command": "./no", "installHint": "brew it"}},
             1,
@@ -150,10 +154,10 @@ def test_who_has_no_token_is_told_what_to_do(
     ("body", "says"),
     [
         (f"print('{SECRET}')", "printed no ExecCredential"),
-        ("raise SystemExit(3)", "ended with status 3"),
-        (giving(SECRET, "client.authentication.k8s.io/v1beta1"), "in another version"),
-        (giving(""), "gave no token: make one"),
-        ("import time; time.sleep(60)", "gave no token in"),
+        ("raise SystemExit(3)", "failed with exit code 3"),
+        (giving(SECRET, "client.authentication.k8s.io/v1beta1"), "another version"),
+        (giving(""), "printed no token: create a token"),
+        ("import time; time.sleep(60)", "printed no token within"),
     ],
 )
 def test_a_plugin_that_fails_is_named_and_its_output_is_not_told(
@@ -175,7 +179,10 @@ def test_who_has_a_plugin_that_gives_certificates_is_told_what_to_do(
     config(tmp_path / "config", plugin(tmp_path, body))
     result = queuectl("get", "cq")
     assert result.code == Exit.NOT_ALLOWED
-    assert "by a client certificate, which only the API server can check: name a" in result.err
+    assert (
+        "has a client certificate, which only the API server of Kubernetes accepts: act as a"
+        in result.err
+    )
     assert SECRET not in result.err + result.out
 
 
@@ -255,14 +262,29 @@ class TestAsAServiceAccount:
     @pytest.mark.parametrize(
         ("arguments", "user", "code", "says"),
         [
-            (["admin"], {"token": SECRET}, 2, "--as-serviceaccount admin: write NAMESPACE/NAME"),
-            (["a/b/c"], {"token": SECRET}, 2, "--as-serviceaccount a/b/c: write NAMESPACE/NAME"),
-            (["a/b"], None, 2, "no kubeconfig names a cluster that could make its token"),
-            (["a/b", "--token-file", "x"], {"token": SECRET}, 2, "give one of them"),
-            (["a/b"], {}, 5, "has no token: make one with"),
-            (["a/b"], {"client-certificate-data": SECRET}, 2, "client-certificate-data is no base"),
+            (
+                ["admin"],
+                {"token": SECRET},
+                2,
+                "--as-serviceaccount 'admin': not of the form NAMESPACE/NAME",
+            ),
+            (
+                ["a/b/c"],
+                {"token": SECRET},
+                2,
+                "--as-serviceaccount 'a/b/c': not of the form NAMESPACE/NAME",
+            ),
+            (["a/b"], None, 2, "needs a kubeconfig with a cluster"),
+            (["a/b", "--token-file", "x"], {"token": SECRET}, 2, "exclude each other"),
+            (["a/b"], {}, 5, "has none: create a token with"),
+            (
+                ["a/b"],
+                {"client-certificate-data": SECRET},
+                2,
+                "client-certificate-data is not base",
+            ),
             (["a/b"], {"client-certificate": "gone.crt"}, 2, "gone.crt: No such file"),
-            (["a/b"], {"client-certificate-data": "AAAA"}, 2, "a key in it cannot be read"),
+            (["a/b"], {"client-certificate-data": "AAAA"}, 2, "a key cannot be read"),
         ],
     )
     def test_what_keeps_it_from_being_made_is_told(
@@ -282,7 +304,10 @@ class TestAsAServiceAccount:
 
     @pytest.mark.parametrize(
         ("address", "scheme"),
-        [("socks5://bob:secret@proxy:1080", "but socks5"), ("proxy:3128", "but proxy")],
+        [
+            ("socks5://bob:secret@proxy:1080", "the scheme is socks5"),
+            ("proxy:3128", "the scheme is proxy"),
+        ],
     )
     def test_a_proxy_of_another_kind_is_refused_by_file_context_and_field(
         self, queuectl: Cli, tmp_path: Path, address: str, scheme: str
@@ -310,7 +335,7 @@ class TestAsAServiceAccount:
             document["clusters"][0]["cluster"]["proxy-url"] = address
             path.write_text(yaml.safe_dump(document))
             result = queuectl("get", "cq", "--as-serviceaccount", "a/b")
-        assert "gives no answer" in result.err
+        assert "no answer from the Kubernetes API server" in result.err
         assert "refused" in result.err, "by the proxy; the name of the cluster cannot be resolved"
 
     def test_a_key_behind_a_password_is_refused_and_nobody_is_asked_for_it(
@@ -328,7 +353,7 @@ class TestAsAServiceAccount:
         user = {"client-certificate": pair.chain.name, "client-key": pair.key.name}
         config(tmp_path / "config", user)
         result = queuectl("get", "cq", "--as-serviceaccount", "a/b")
-        assert (result.code, "a key in it cannot be read" in result.err) == (2, True), result.err
+        assert (result.code, "a key cannot be read" in result.err) == (2, True), result.err
 
     def test_it_is_not_asked_for_over_a_network_unencrypted(
         self, queuectl: Cli, tmp_path: Path
@@ -372,9 +397,9 @@ class TestTheKubeconfig:
     @pytest.mark.parametrize(
         ("content", "says"),
         [
-            (f"{SECRET}: [", "is no YAML"),
-            (SECRET, "is no kubeconfig"),
-            ("current-context: gone", "has no context 'gone'"),
+            (f"{SECRET}: [", "not valid YAML"),
+            (SECRET, "not a kubeconfig"),
+            ("current-context: gone", "context 'gone' not found"),
         ],
     )
     def test_a_broken_one_is_named_and_not_quoted(
@@ -388,7 +413,7 @@ class TestTheKubeconfig:
         assert SECRET not in str(refused.value)
 
     def test_one_that_is_named_must_be_there(self, tmp_path: Path) -> None:
-        with pytest.raises(CommandFailed, match="there is no kubeconfig"):
+        with pytest.raises(CommandFailed, match="nowhere: not found"):
             kubeconfig.current(str(tmp_path / "nowhere"))
 
     def test_its_repr_tells_no_token(self, tmp_path: Path) -> None:
@@ -414,3 +439,27 @@ def test_a_server_with_an_authority_of_its_own_is_trusted_when_that_is_named(
         refused = queuectl(*asked)
         assert (refused.code, "--ca-file or QUEUECTL_CA_FILE" in refused.err) == (1, True)
         assert queuectl(*asked, "--ca-file", str(certificate.chain)).code == 0
+
+
+def test_a_port_forward_to_a_server_works_with_the_name_of_its_certificate(
+    queuectl: Cli, tmp_path: Path
+) -> None:
+    name = "queuectl.queuectl-system.svc"
+    certificate = write_certificate(tmp_path, "queuectl", dns=name)
+    (tmp_path / "token").write_text(ADMIN)
+    known = AuthenticationLayer(people())
+    with serving(MemoryStore(), authenticated=known, certificate=certificate) as address:
+        asked = ["get", "cq", "--server", address, "--token-file", str(tmp_path / "token")]
+        asked += ["--ca-file", str(certificate.chain)]
+        refused = queuectl(*asked)
+        assert (refused.code, "--tls-server-name or QUEUECTL_TLS_" in refused.err) == (1, True)
+        result = queuectl(*asked, "--tls-server-name", name)
+        assert result.code == 0, result.err
+
+
+def test_a_server_with_tls_at_an_http_address_is_named(queuectl: Cli, tmp_path: Path) -> None:
+    certificate = write_certificate(tmp_path, "queuectl")
+    known = AuthenticationLayer(people())
+    with serving(MemoryStore(), authenticated=known, certificate=certificate) as address:
+        result = queuectl("get", "cq", "--server", address.replace("https", "http"))
+    assert (result.code, "if it uses TLS, give an https:// address" in result.err) == (1, True)

@@ -44,7 +44,7 @@ def node(
 
 def levels(findings: Sequence[Finding]) -> list[Level]:
     for finding in findings:
-        assert (finding.level is OK) == (not finding.mend) or finding.level is UNKNOWN, finding
+        assert (finding.level is OK) == (not finding.fix) or finding.level is UNKNOWN, finding
     return [finding.level for finding in findings]
 
 
@@ -58,7 +58,7 @@ def test_the_cluster_must_be_new_enough(found: tuple[int, int], level: Level) ->
 def test_each_right_that_lacks_is_named() -> None:
     assert levels(judge.rights([])) == [OK]
     (finding,) = judge.rights(["patch pods"])
-    assert (finding.level, "may not patch pods" in finding.message) == (PROBLEM, True)
+    assert (finding.level, "lacks rights: patch pods" in finding.message) == (PROBLEM, True)
 
 
 @pytest.mark.parametrize(
@@ -131,11 +131,11 @@ def test_there_must_be_gpus_on_nodes_that_are_ready(
 @pytest.mark.parametrize(
     ("found", "expected", "says"),
     [
-        ([node("a", LABELS)], [OK], "1 nodes, all labelled"),
+        ([node("a", LABELS)], [OK], "1 nodes, all with the labels"),
         ([node("a", {"gpu": "h100"}), node("b", LABELS)], [PROBLEM], "1 of 2 nodes"),
-        ([node("a", {"gpu": "a100"})], [WARNING, WARNING], "no node is of ResourceFlavor h100"),
-        ([node("a", LABELS), node("b")], [OK, WARNING], "1 nodes, all labelled"),
-        ([node("a", LABELS), node("cpu", gpus=0)], [OK], "all labelled"),
+        ([node("a", {"gpu": "a100"})], [WARNING, WARNING], "no node matches ResourceFlavor h100"),
+        ([node("a", LABELS), node("b")], [OK, WARNING], "1 nodes, all with the labels"),
+        ([node("a", LABELS), node("cpu", gpus=0)], [OK], "all with the labels"),
     ],
 )
 def test_nodes_must_carry_what_flavors_and_topologies_go_by(
@@ -150,7 +150,7 @@ def test_many_nodes_are_not_all_named() -> None:
     unlabelled = [node(f"n{number}", {"gpu": "h100"}) for number in range(5)]
     (finding,) = judge.labels(unlabelled, [FLAVOR], [TOPOLOGY])
     assert finding.message.endswith("n0, n1, n2 and 2 more")
-    assert finding.mend == "kubectl label node n0 rack=…"
+    assert finding.fix == "kubectl label node n0 rack=…"
 
 
 def test_without_flavors_nothing_can_start() -> None:
@@ -299,8 +299,8 @@ def test_it_tells_everything_it_can_and_fails_for_what_it_cannot_reach(
     with pytest.raises(SystemExit):
         run()
     out = capsys.readouterr().out
-    assert "PROBLEM  cluster   cannot be asked:" in out
-    assert "to mend it: kubectl version" in out
+    assert "PROBLEM  cluster   no answer:" in out
+    assert "fix: check `kubectl version`" in out
     assert out.endswith("1 problem, 0 warnings\n")
 
 
@@ -314,7 +314,7 @@ VIOLATED = replace(
 @pytest.mark.parametrize(
     ("checked", "level", "message"),
     [
-        (CLEAN, "ok", "no invariant is violated: 120 workloads, 500 pods, 40 nodes were checked"),
+        (CLEAN, "ok", "no invariant is violated; checked: 120 workloads, 500 pods, 40 nodes"),
         (VIOLATED, "problem", "Job team-a/train: Once: pods run twice"),
         (None, "unknown", "only the process that leads checks invariants: queuectl-1 leads"),
     ],

@@ -78,7 +78,7 @@ class TestHistory:
     @pytest.mark.usefixtures("ledger")
     def test_the_first_line_says_who_took_it_down_and_why(self, queuectl: Cli) -> None:
         head, titles, *rows = queuectl("history", "team-a/requeued").out.splitlines()
-        assert head.startswith("job/team-a/requeued is Pending; started 1 time, taken down 1 time,")
+        assert head.startswith("job/team-a/requeued is Pending; started 1 time, evicted 1 time,")
         down = next(row for row in rows if "Evicting" in row)
         assert head.endswith(down.split("   ")[-1].strip())
         assert titles.split() == ["TIME", "EVENT", "STATE", "REASON", "MESSAGE"]
@@ -91,7 +91,7 @@ class TestHistory:
     @pytest.mark.usefixtures("ledger")
     def test_one_that_was_never_taken_down_is_told_so(self, queuectl: Cli) -> None:
         out = queuectl("history", "team-a/running").out
-        assert out.startswith("job/team-a/running is Running; started 1 time, never taken down\n")
+        assert out.startswith("job/team-a/running is Running; started 1 time, never evicted\n")
 
     def test_nobody_has_no_history(self, queuectl: Cli) -> None:
         assert queuectl("history", "team-a/nobody").code == 3
@@ -102,9 +102,9 @@ class TestExplain:
     @pytest.mark.parametrize(
         ("name", "advice"),
         [
-            ("held", "Next:    queuectl release team-a/held lets it queue again"),
-            ("deactivated", "Next:    queuectl activate team-a/deactivated lets it queue again"),
-            ("backoff", "Next:    queuectl requeue team-a/backoff queues it at once"),
+            ("held", "Next:     queuectl release team-a/held queues it again"),
+            ("deactivated", "Next:     queuectl activate team-a/deactivated queues it again"),
+            ("backoff", "Next:     queuectl requeue team-a/backoff queues it at once"),
             ("running", None),
             ("pending", None),
         ],
@@ -119,7 +119,7 @@ class TestExplain:
     @pytest.mark.parametrize(
         ("name", "says"),
         [
-            ("evicting", "It still holds:"),
+            ("evicting", "It still occupies:"),
             ("running", "It runs on:"),
             ("reserved", "It will run on:"),
         ],
@@ -150,12 +150,12 @@ class TestAudit:
         assert [item["method"] for item in body["items"]] == ["PUT", "PUT"]
         assert body["items"][0]["id"] > body["items"][1]["id"]
         header, *rows = queuectl("audit", "--path", "/api/v1/cohorts").out.splitlines()
-        assert header.split()[:4] == ["TIME", "WHO", "STATUS", "METHOD"]
+        assert header.split()[:4] == ["TIME", "USER", "STATUS", "METHOD"]
         assert [row.split()[-2] for row in rows] == ["/api/v1/cohorts/all"]
         assert queuectl("audit", "--since", "1h", "-o", "name").out.count("audit/") == len(
             DOCUMENTS
         )
-        assert queuectl("audit", "--since", "2126-01-01T00:00:00Z").err == "nothing found\n"
+        assert queuectl("audit", "--since", "2126-01-01T00:00:00Z").err == "no objects found\n"
 
     def test_a_wrong_time_is_bad_input(self, queuectl: Cli) -> None:
         assert queuectl("audit", "--since", "yesterday").code == 2
@@ -198,8 +198,8 @@ class TestConfig:
         assert result.out.splitlines() == [
             "clusterqueue/team-a differs",
             "    spec.stopPolicy: (none) -> Hold",
-            "cohort/new is not on the server",
-            "localqueue/default in team-a is in none of the files",
+            "cohort/new is missing on the server",
+            "localqueue/default in team-a is in no file",
         ]
 
 
@@ -218,7 +218,12 @@ class TestTop:
     def test_into_a_pipe_it_is_three_tables_once(self, queuectl: Cli) -> None:
         queuectl("apply", "-f", "FILE", files=EVERY)
         queues, holding, waiting = queuectl("top").out.split("\n\n")
-        assert queues.splitlines()[0].split()[:4] == ["CLUSTERQUEUE", "QUOTA", "HELD", "USE"]
+        assert queues.splitlines()[0].split()[:4] == [
+            "CLUSTERQUEUE",
+            "QUOTA",
+            "GPUS",
+            "UTILIZATION",
+        ]
         assert queues.splitlines()[1].split()[:2] == ["team-a", "64"]
         running = next(line for line in holding.splitlines() if "team-a/running" in line)
         assert running.split()[-2:] == ["25%", "Idle"]
@@ -226,7 +231,7 @@ class TestTop:
         assert (first[3], second[3]) == ("1", "2")
 
     def test_an_empty_cluster_is_told_so(self, queuectl: Cli) -> None:
-        assert queuectl("top").err == "nobody runs, and nobody waits\n"
+        assert queuectl("top").err == "no gang is admitted or pending\n"
 
     @pytest.mark.usefixtures("ledger")
     def test_on_a_terminal_it_lives_until_q(self, running: tuple[MemoryStore, str]) -> None:
@@ -243,7 +248,7 @@ class TestTop:
         ) as program:
             os.close(theirs)
             seen = b""
-            while b"q ends this" not in seen:
+            while b"press q to exit" not in seen:
                 seen += os.read(ours, 65536)
             os.write(ours, b"q")
             assert program.wait(60) == 0

@@ -124,7 +124,7 @@ def test_nodes_are_chosen_by_what_is_free_by_domain_and_by_name(
 def test_domains_say_what_is_free_in_each_and_on_which_node_most(queuectl: Cli) -> None:
     header, *rows = queuectl("get", "domains").out.splitlines()
     assert header.split() == [
-        "TOPOLOGY", "DOMAIN", "LEVEL", "NODES", "GPUS", "FREE", "FREEST", "NODE", "WORKLOADS", "USE",
+        "TOPOLOGY", "DOMAIN", "LEVEL", "NODES", "GPUS", "FREE", "LARGEST", "FREE", "WORKLOADS", "USE",
     ]  # fmt: skip
     racks = {row.split()[1]: row.split() for row in rows if row.split()[2] == "rack"}
     assert racks["b/r0"][3:] == ["1", "8", "8", "n0", "(8)", "0", "-"]
@@ -187,11 +187,11 @@ def test_unmanaged_pods_are_listed_below_the_sums_of_their_namespaces(
     body = json.loads(queuectl("get", "unmanaged", "-n", "team-a", "-o", "json").out)
     assert body["namespaces"] == [{"namespace": "team-a", "pods": 2, "gpus": 3.0}]
     assert [item["name"] for item in body["items"]] == ["notebook", "starts"]
-    assert queuectl("get", "unmanaged", "-n", "team-c").err == "nothing found\n"
+    assert queuectl("get", "unmanaged", "-n", "team-c").err == "no objects found\n"
 
 
 def test_decisions_can_be_listed_where_there_are_none(queuectl: Cli) -> None:
-    assert queuectl("get", "decisions").err == "nothing found\n"
+    assert queuectl("get", "decisions").err == "no objects found\n"
 
 
 def test_events_are_the_newest_steps_oldest_first(queuectl: Cli, store: MemoryStore) -> None:
@@ -202,31 +202,31 @@ def test_events_are_the_newest_steps_oldest_first(queuectl: Cli, store: MemorySt
     assert len(queuectl("get", "events", "--last", "2", "-o", "name").out.splitlines()) == 2
     body = json.loads(queuectl("get", "events", "-n", "team-a", "-o", "json").out)
     assert [item["toState"] for item in body["items"]][:3] == ["Pending", "Starting", "Running"]
-    assert queuectl("get", "events", "-n", "team-b").err == "nothing found\n"
+    assert queuectl("get", "events", "-n", "team-b").err == "no objects found\n"
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["cq", "--watch"], "--watch is for lists of workloads and of events"),
+        (["cq", "--watch"], "--watch is for lists of workloads and events"),
         (["wl", "x", "--watch"], "--watch is for lists"),
         (["nodes", "--queue", "x"], "--queue is for lists of workloads"),
-        (["events", "--state", "Running"], "--state is for lists of workloads and of commands"),
+        (["events", "--state", "Running"], "--state is for lists of workloads and commands"),
         (["wl", "--by", "alice"], "--by is for lists of commands"),
         (["commands", "team-a/train", "--by", "alice"], "--by is for lists of commands"),
-        (["commands", "--kind", "Job"], "--kind is for workloads, and commands of one"),
-        (["cq", "--cluster-queue", "x"], "--cluster-queue is for lists of workloads and of events"),
+        (["commands", "--kind", "Job"], "--kind is for workloads, and for the commands"),
+        (["cq", "--cluster-queue", "x"], "--cluster-queue is for lists of workloads and events"),
         (["wl", "--free", "8"], "--free is for lists of nodes"),
         (["node", "n0", "--free", "0"], "--free is for lists of nodes"),
         (["domains", "--domain", "rack=r1"], "--domain is for lists of nodes"),
-        (["nodes", "--kind", "Job"], "--kind is for workloads, and commands of one"),
-        (["pastuse", "default"], "past use is told of all at once"),
-        (["unmanaged", "notebook"], "listed all at once"),
+        (["nodes", "--kind", "Job"], "--kind is for workloads, and for the commands"),
+        (["pastuse", "default"], "pastuse: lists all entries"),
+        (["unmanaged", "notebook"], "lists all pods"),
         (["events", "train"], "queuectl history train"),
-        (["wl", "-A", "-n", "x"], "neither a name nor --namespace"),
+        (["wl", "-A", "-n", "x"], "--all-namespaces excludes"),
         (
             ["pods"],
-            "there are workloads, nodes, domains, events, decisions, commands, pastuse, unmanaged, c",
+            "the kinds are workloads, nodes, domains, events, decisions, commands, pastuse, unmanaged, c",
         ),
     ],
 )
@@ -404,7 +404,7 @@ def test_a_terminal_gets_the_columns_that_fit_and_whole_names(
     assert len(row) <= width
     assert ROW["name"] in row
     assert ("…" in row) == (width < 100)
-    assert ("too narrow for KIND" in captured.err) == (width < 200)
+    assert ("lack of width: KIND" in captured.err) == (width < 200)
 
 
 def test_a_pipe_gets_everything_and_no_colours(

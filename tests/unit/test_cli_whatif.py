@@ -21,7 +21,7 @@ from tests.support.cli import Cli, Result, queuectl_with
 
 FULL = seen(runs("a", "n0", "n1"), runs("b", "n2", "n3"))
 ROOM = seen(runs("a", "n0", "n1"))
-NOBODY_ELSE = "no gang that is there starts, waits or leaves otherwise than without it"
+NOBODY_ELSE = "no change for other gangs"
 
 
 @pytest.fixture(scope="module")
@@ -90,10 +90,18 @@ class TestWhatIf:
             NOBODY_ELSE,
         ]
         table = [line.split() for line in result.out.splitlines()[-3:]]
-        assert table[0] == ["START", "THEIR", "GPUS", "WAIT", "LEAVE", "LOST", "GPU-SECONDS"]
+        assert table[0] == [
+            "STARTED",
+            "GPUS",
+            "STARTED",
+            "PENDING",
+            "EVICTED",
+            "LOST",
+            "GPU-SECONDS",
+        ]
         assert table[1:] == [
-            ["without", "it", "0", "0", "0", "0", "0"],
-            ["with", "it", "1", "16", "0", "0", "0"],
+            ["before", "0", "0", "0", "0", "0"],
+            ["after", "1", "16", "0", "0", "0"],
         ]
 
     def test_one_that_would_wait_is_told_why_and_what_would_help_and_the_status_is_4(
@@ -103,8 +111,8 @@ class TestWhatIf:
         assert (result.code, result.err) == (4, "")
         assert "default/small (8 GPUs) would start at once." in result.out
         assert "default/new (32 GPUs) would wait: " in result.out
-        assert "What stands in its way" in result.out
-        assert "Any one of these would let it start:" in result.out
+        assert "Blocking constraint" in result.out
+        assert "Suggested fixes, each enough by itself:" in result.out
 
     def test_who_gives_way_to_whom_is_told_with_its_price(
         self, queuectl: Cli, cluster_reader: LookingOut
@@ -113,15 +121,13 @@ class TestWhatIf:
         result = queuectl("whatif", "-f", "-", files=(job("urgent", 2, "high"),))
         assert result.code == 0, result.err
         head, *_ = result.out.splitlines()
-        assert head == (
-            "default/urgent (16 GPUs) would start as soon as others have left its place."
-        )
+        assert head == ("default/urgent (16 GPUs) would start after the eviction of its victims.")
         leaving = "a" if "\ndefault/a " in result.out else "b"
         lost = result.out.split()[-1]
         assert int(lost) > 0
         assert row(result, f"default/{leaving}") == [
             f"default/{leaving}", "16", "runs", "leaves",
-            f"gives way to default/urgent; loses {lost} GPU-seconds of work",
+            f"preempted by default/urgent; loses {lost} GPU-seconds of work",
         ]  # fmt: skip
 
     def test_pods_of_drained_nodes_are_told_where_they_go(self, queuectl: Cli) -> None:
@@ -180,15 +186,15 @@ class TestWhatIf:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ([], "Give -f, --drain, --add or --delete"),
-            (["--add", "n0"], "--add n0: write the name of a node and how many more"),
-            (["--add", "n0=many"], "like n7=4"),
+            ([], "use -f, --drain, --add or --delete"),
+            (["--add", "n0"], "--add 'n0': not of the form NODE=COUNT"),
+            (["--add", "n0=many"], "for example n7=4"),
             (["--drain", "n9"], "drain: there is no node n9"),
             (["--delete", "wl/a"], "queuectl preempt --dry-run"),
-            (["--delete", "cq"], "--delete cq: write cq/NAME"),
-            (["--delete", "cq/a/b"], "--delete cq/a/b: write cq/NAME"),
-            (["--delete", "lq/"], "--delete lq/: write lq/NAMESPACE/NAME"),
-            (["--delete", "pods/a"], "'pods' is no kind"),
+            (["--delete", "cq"], "--delete 'cq': not of the form cq/NAME"),
+            (["--delete", "cq/a/b"], "--delete 'cq/a/b': not of the form cq/NAME"),
+            (["--delete", "lq/"], "--delete 'lq/': not of the form lq/NAMESPACE/NAME"),
+            (["--delete", "pods/a"], "unknown kind 'pods'"),
             (["--delete", "cohort/none"], "delete: Cohort none does not exist"),
             (["-f", "nowhere.yaml"], "nowhere.yaml: No such file"),
         ],
@@ -245,7 +251,7 @@ class TestDelete:
         assert (result.code, result.out) == (3, "clusterqueue/team-a deleted\n")
         assert result.err == "error: clusterqueue/gone: ClusterQueue gone does not exist\n"
         again = queuectl("delete", "cq", "gone", "--ignore-not-found")
-        assert (again.code, again.out) == (0, "clusterqueue/gone is not there\n")
+        assert (again.code, again.out) == (0, "clusterqueue/gone not found\n")
 
     @pytest.mark.parametrize("dry_run", [["--dry-run"], []])
     @pytest.mark.usefixtures("cluster_reader")
@@ -267,12 +273,15 @@ class TestDelete:
     @pytest.mark.parametrize(
         ("arguments", "says"),
         [
-            ([], "give a kind and names, or -f with files"),
-            (["cq"], "give a kind and names, or -f with files"),
-            (["cq", "a", "-f", "-"], "give a kind and names, or -f with files"),
-            (["wl", "train"], "`queuectl deactivate` takes it down"),
-            (["pods", "x"], "'pods' is no kind"),
-            (["cq", "a", "b", "--resource-version", "1"], "--resource-version is for one object"),
+            ([], "give a kind and names, or files with -f"),
+            (["cq"], "give a kind and names, or files with -f"),
+            (["cq", "a", "-f", "-"], "give a kind and names, or files with -f"),
+            (["wl", "train"], "stop it with `queuectl deactivate`"),
+            (["pods", "x"], "unknown kind 'pods'"),
+            (
+                ["cq", "a", "b", "--resource-version", "1"],
+                "--resource-version: needs exactly one object",
+            ),
             (["-f", "nowhere.yaml"], "nowhere.yaml: No such file"),
         ],
     )

@@ -193,7 +193,7 @@ BAD: dict[str, tuple[list[str], str]] = {
     "no time": (["-f", "cluster.yaml", "--now", "noon"], "error: --now: 'noon' is not an RFC 3339 time"),
     "no settings": (
         ["-f", "cluster.yaml", "--config", "cases/repair.yaml"],
-        "error: cases/repair.yaml: document 1 (Workload/half-lost): kind: kueue.x-k8s.io/v1beta2 Workload is no Configuration",
+        "error: cases/repair.yaml: document 1 (Workload/half-lost): kind: kueue.x-k8s.io/v1beta2 Workload is not a Configuration",
     ),
     "given twice": (
         ["-f", "cluster.yaml", "-f", "cluster.yaml"],
@@ -235,7 +235,7 @@ def test_a_plan_that_was_cut_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("queuectl.planner.plan", lambda s: replace(plan(s), cut=True))
     result = run("-f", "cluster.yaml")
     assert result.exit_code == 1
-    assert "was cut short" in result.stderr
+    assert "the plan is incomplete" in result.stderr
 
 
 def test_a_gang_evicted_for_a_reason_of_its_own_leaves_for_nobody() -> None:

@@ -72,15 +72,15 @@ def test_unasked_a_queue_that_executes_moves() -> None:
 def test_moving_helps_nobody_and_that_is_proved() -> None:
     document = printed(FULLER, "--defrag")
     assert (document["moves"], document["proof"]) == ([], "optimal")
-    assert "no moving of running gangs would make room" in run(FULLER, "--defrag").stdout
+    assert "no migration of running gangs makes room" in run(FULLER, "--defrag").stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("team-a/pretrain",), "a gang is named only with --defrag"),
-        (("--defrag", "team-a/nobody"), "no such workload waits in the input"),
-        (("--defrag", "team-a/tune-1"), "no such workload waits in the input"),
+        (("team-a/pretrain",), "a gang is an argument of --defrag"),
+        (("--defrag", "team-a/nobody"), "no pending workload has this name"),
+        (("--defrag", "team-a/tune-1"), "no pending workload has this name"),
     ],
 )
 def test_a_question_that_makes_no_sense_is_bad_input(

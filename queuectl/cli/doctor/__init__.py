@@ -1,4 +1,4 @@
-"""``queuectl doctor``: what is wrong with a cluster, a server or a database for queuectl, and how to mend it.
+"""``queuectl doctor``: problems of the server, the database and the cluster, with fixes.
 
-Readers fetch (``cluster``, ``server``); judges (``judge``) look at what was fetched and do nothing else.
+``cluster`` and ``server`` read; ``judge`` turns what they read into findings.
 """

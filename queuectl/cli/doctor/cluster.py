@@ -1,4 +1,4 @@
-"""What the doctor reads from the cluster, under the identity of whoever calls him."""
+"""The state of the cluster, which the doctor reads with the credentials of the user's kubeconfig."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.cli.connection import means
+from queuectl.cli.connection import given
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cluster.apply import manifests
@@ -29,7 +29,7 @@ from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, O
 
 Document = Mapping[str, Any]
 
-_NAME: Final = "queuectl"  # of the service account, and of the lease
+_NAME: Final = "queuectl"  # of the ServiceAccount and of the Lease
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _PAGE: Final = 500
 _PLURALS: Final = {
@@ -39,13 +39,13 @@ _PLURALS: Final = {
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
     "PriorityClass": "priorityclasses",
 }
-_USUAL: Final = Path("~/.kube/config").expanduser()
+_DEFAULT: Final = Path("~/.kube/config").expanduser()
 
 
 async def examine(
     namespace: str, flavors: Sequence[Document] | None, topologies: Sequence[Document] | None
 ) -> list[Finding]:
-    """Everything about the cluster. ``flavors``, ``topologies``: of the server; None = it did not tell them."""
+    """All findings about the cluster. ``flavors``, ``topologies``: from the server; None = not known."""
     try:
         api = await Api.connect(_connection())
     except BadInput as error:
@@ -55,12 +55,12 @@ async def examine(
             findings = judge.server_version(await server_version(api), MINIMUM_SERVER)
         except ClusterError as error:
             return [_unreachable(error)]
-        return findings + await _look(api, namespace, flavors, topologies)
+        return findings + await _examined(api, namespace, flavors, topologies)
     finally:
         await api.close()
 
 
-async def _look(
+async def _examined(
     api: Api,
     namespace: str,
     flavors: Sequence[Document] | None,
@@ -70,15 +70,15 @@ async def _look(
     deployed = manifests(controller=False)
 
     async def check(name: str, work: Callable[[], Awaitable[list[Finding]]]) -> None:
-        """What cannot be read is said, and the other checks go on."""
-        mend = "run it as somebody who may, for example as cluster-admin"
+        """Run one check. A check that cannot read something is reported, and the others continue."""
+        fix = "run it as a user with the right, for example cluster-admin"
         try:
             findings.extend(await work())
         except ClusterUnavailable as error:
-            mend = "see whether the API server is well, then run it again"
-            findings.append(Finding(name, Level.UNKNOWN, str(error), mend))
+            fix = "check the API server, then run queuectl doctor again"
+            findings.append(Finding(name, Level.UNKNOWN, str(error), fix))
         except ClusterError as error:
-            findings.append(Finding(name, Level.UNKNOWN, str(error), mend))
+            findings.append(Finding(name, Level.UNKNOWN, str(error), fix))
 
     async def rights() -> list[Finding]:
         return judge.rights(await refused(api, deployed, namespace))
@@ -90,7 +90,7 @@ async def _look(
         kueue = not await kueue_runs(api) and await kueue_keys_act(api, namespace)
         try:
             return judge.acting(await probe_policies(api, namespace, controller=False, kueue=kueue))
-        except ClusterUnavailable as error:  # a policy that fails answers 5xx
+        except ClusterUnavailable as error:  # a failing policy answers 5xx
             return judge.acting([str(error)])
 
     async def leader() -> list[Finding]:
@@ -116,22 +116,22 @@ async def _look(
 
 
 def _connection() -> Connection:
-    """As kubectl finds it; in a pod, its service account."""
-    chosen = means()
+    """The cluster that kubectl would use; in a pod, its own cluster."""
+    chosen = given()
     path = Path(chosen.kubeconfig).expanduser() if chosen.kubeconfig else None
-    given = "KUBECONFIG" in os.environ or "KUBERNETES_SERVICE_HOST" in os.environ
-    if path is None and not given and _USUAL.exists():
-        path = _USUAL
+    named = "KUBECONFIG" in os.environ or "KUBERNETES_SERVICE_HOST" in os.environ
+    if path is None and not named and _DEFAULT.exists():
+        path = _DEFAULT
     return Connection(kubeconfig=path, context=chosen.context)
 
 
 def _unreachable(error: Exception) -> Finding:
-    mend = "kubectl version; another cluster is given by --kubeconfig and --context"
-    return Finding("cluster", Level.PROBLEM, f"cannot be asked: {error}", mend)
+    fix = "check `kubectl version`, or give another cluster with --kubeconfig and --context"
+    return Finding("cluster", Level.PROBLEM, f"no answer: {error}", fix)
 
 
 async def items(api: Api, path: str) -> list[Document]:
-    """A whole list. Raises ClusterError."""
+    """All items of a list. Raises ClusterError."""
     found: list[Document] = []
     token = ""
     while True:
@@ -155,7 +155,7 @@ def _node(node: Document) -> judge.Node:
 
 
 async def missing(api: Api, deployed: Sequence[Document]) -> list[str]:
-    """Policies, bindings and priority classes of deploy/ that are not in the cluster, as ``Kind name``."""
+    """Policies, bindings and priority classes of deploy/ that the cluster lacks, as ``Kind name``."""
     absent = []
     for document in deployed:
         kind, name = document["kind"], document["metadata"]["name"]
@@ -169,7 +169,7 @@ async def missing(api: Api, deployed: Sequence[Document]) -> list[str]:
 
 
 async def refused(api: Api, deployed: Sequence[Document], namespace: str) -> list[str]:
-    """What queuectl's service account may not, of all that deploy/ means to let it do."""
+    """The rights of deploy/ that queuectl's ServiceAccount lacks, as ``verb resource``."""
     wanted = [
         (attributes, f"{attributes['verb']} {attributes['resource']}")
         for document in deployed

@@ -1,4 +1,4 @@
-"""``queuectl doctor``: the command."""
+"""The command ``queuectl doctor``."""
 
 from __future__ import annotations
 
@@ -35,27 +35,31 @@ class Form(StrEnum):
 
 def doctor_command(
     system_namespace: Annotated[
-        str, typer.Option(help="Where queuectl itself runs.")
+        str, typer.Option(metavar="NAME", help="Namespace of the controller.")
     ] = "queuectl-system",
     database_url: Annotated[
         str | None,
         typer.Option(
-            envvar="QUEUECTL_DATABASE_URL", help="Database to look at; none = what the server says."
+            metavar="URL",
+            envvar="QUEUECTL_DATABASE_URL",
+            help="Also check the schema of this database.",
         ),
     ] = None,
     audit: Annotated[
         bool,
         typer.Option(
             "--audit",
-            help="Also let the leader check every invariant of every workload, against the cluster and the database.",
+            help="Also let the leader check all invariants of all workloads against the cluster and the database.",
         ),
     ] = False,
-    output: Annotated[Form, typer.Option("--output", "-o")] = Form.TEXT,
+    output: Annotated[
+        Form, typer.Option("--output", "-o", help="Format of the output.")
+    ] = Form.TEXT,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Check server, database, cluster, rights, policies, nodes and who else schedules gangs, and say how to mend what is wrong.
+    """Check the server, the database, the cluster, rights, policies, nodes and other gang schedulers, and show fixes.
 
-    Exit status 1 when there is a problem; warnings, and what could not be looked at, are none.
+    The command changes nothing. The exit code is 1 if there is a problem; a warning or an unknown is no problem.
     """
     from queuectl.cli.doctor import server as serving
 
@@ -78,19 +82,19 @@ def doctor_command(
     if output is Form.JSON:
         emit_json({"findings": [asdict(finding) for finding in findings]})
     else:
-        tell(findings)
+        show(findings)
     if any(finding.level is Level.PROBLEM for finding in findings):
         raise typer.Exit(Exit.FAILURE)
 
 
-def tell(findings: Sequence[Finding]) -> None:
-    """A line for each, and below it how to mend it."""
+def show(findings: Sequence[Finding]) -> None:
+    """Print a line for each finding, with its fix below."""
     console = Console(highlight=False, soft_wrap=True)
     for finding in findings:
         word, style = _SIGNS[finding.level]
         console.print(Text.assemble((f"{word:<9}", style), f"{finding.check:<10}{finding.message}"))
-        if finding.mend:
-            console.print(Text.assemble(f"{'':19}", ("to mend it: ", "dim"), finding.mend))
+        if finding.fix:
+            console.print(Text.assemble(f"{'':19}", ("fix: ", "dim"), finding.fix))
     levels = [finding.level for finding in findings]
     problems, warnings = levels.count(Level.PROBLEM), levels.count(Level.WARNING)
     console.print(f"\n{counted(problems, 'problem')}, {counted(warnings, 'warning')}")

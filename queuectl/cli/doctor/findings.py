@@ -1,4 +1,4 @@
-"""What a check found."""
+"""Findings of the doctor."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-NAMED = 3  # of many, so many are named
+NAMED = 3  # names in one message
 
 
 class Level(StrEnum):
-    """How bad it is. UNKNOWN: it could not be looked at."""
+    """Severity. UNKNOWN: the check could not be made."""
 
     OK = "ok"
     WARNING = "warning"
@@ -20,15 +20,22 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence, and for what is not well how to mend it."""
+    """The result of one check.
+
+    Attributes:
+        check: name of the check.
+        level: severity.
+        message: one sentence.
+        fix: what the user can do; empty where nothing is wrong.
+    """
 
     check: str
     level: Level
     message: str
-    mend: str = ""
+    fix: str = ""
 
 
 def some(names: Sequence[str], most: int = NAMED) -> str:
-    """A few of them, and how many more there are."""
+    """The first names, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -1,4 +1,4 @@
-"""What facts mean for queuectl. Each function judges one thing."""
+"""Findings from what was read. Each function handles one subject."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from queuectl.domain.records import LeaderRecord
 Document = Mapping[str, Any]
 
 _APPLY: Final = "kubectl apply -f deploy/"
-_LISTED: Final = 8  # rights or objects that are named
+_LISTED: Final = 8  # rights or objects in one message
 _FOREIGN: Final = {
     "Kueue": "kueue",
     "Volcano": "volcano",
@@ -23,14 +23,14 @@ _FOREIGN: Final = {
     "YuniKorn": "yunikorn",
 }
 _ADVICE: Final = {
-    "Kueue": "leave its jobs to it (kueueKeys: off), or move over: docs/how-to/coming-from-kueue.md",
-    "coscheduling": "let no job with a queue of queuectl carry its PodGroup label",
+    "Kueue": "let Kueue keep its jobs (kueueKeys: off), or migrate: docs/how-to/coming-from-kueue.md",
+    "coscheduling": "remove its PodGroup label from jobs in queues of queuectl",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """``gpus``: devices it offers."""
+    """A node. ``gpus``: the devices that it offers."""
 
     name: str
     labels: Mapping[str, str]
@@ -39,7 +39,7 @@ class Node:
 
 
 def server_version(found: tuple[int, int], needed: tuple[int, int]) -> list[Finding]:
-    """Whether the API server is new enough."""
+    """Findings on the version of the API server."""
     has, needs = (".".join(map(str, one)) for one in (found, needed))
     if found >= needed:
         return [Finding("cluster", Level.OK, f"Kubernetes {has}")]
@@ -54,44 +54,48 @@ def server_version(found: tuple[int, int], needed: tuple[int, int]) -> list[Find
 
 
 def rights(refused: Sequence[str]) -> list[Finding]:
-    """Whether queuectl's service account may do what it must. ``refused``: what it may not."""
+    """Findings on the rights of queuectl's ServiceAccount. ``refused``: the rights that it lacks."""
     if not refused:
-        return [Finding("rights", Level.OK, "the service account queuectl may do all it needs")]
-    message = f"the service account queuectl may not {some(refused, _LISTED)}"
+        return [
+            Finding("rights", Level.OK, "the ServiceAccount queuectl has all rights that it needs")
+        ]
+    message = f"the ServiceAccount queuectl lacks rights: {some(refused, _LISTED)}"
     return [Finding("rights", Level.PROBLEM, message, _APPLY)]
 
 
 def objects(missing: Sequence[str]) -> list[Finding]:
-    """Whether policies and priority class are there. ``missing``: as ``Kind name``."""
+    """Findings on installed policies and priority classes. ``missing``: as ``Kind name``."""
     if missing:
         message = f"not installed: {some(missing, _LISTED)}"
         return [Finding("policies", Level.PROBLEM, message, _APPLY)]
-    return [Finding("policies", Level.OK, "all objects of deploy/ are there")]
+    return [Finding("policies", Level.OK, "all objects of deploy/ are installed")]
 
 
 def acting(sentences: Sequence[str]) -> list[Finding]:
-    """Whether the policies act. ``sentences``: what a dry run found missing."""
+    """Findings on the effect of the policies. ``sentences``: policies without effect in a dry run."""
     if not sentences:
-        return [Finding("policies", Level.OK, "dry runs show that they act")]
-    mend = f"{_APPLY}, and give the API server some seconds"
-    return [Finding("policies", Level.PROBLEM, each, mend) for each in sentences]
+        return [Finding("policies", Level.OK, "dry runs show that they have effect")]
+    fix = f"{_APPLY}, then wait some seconds for the API server"
+    return [Finding("policies", Level.PROBLEM, each, fix) for each in sentences]
 
 
 def leader(record: LeaderRecord | None, now: float) -> list[Finding]:
-    """Whether somebody leads."""
+    """Findings on the leader. ``now``: Unix seconds."""
     if record is None or not record.holder:
-        message, mend = "nobody has ever led", "kubectl get pods -n queuectl-system"
-        return [Finding("leader", Level.PROBLEM, message, mend)]
+        message, fix = "there has been no leader yet", "kubectl get pods -n queuectl-system"
+        return [Finding("leader", Level.PROBLEM, message, fix)]
     late = now - record.renewed - record.duration
     if late > 0:
-        message = f"{record.holder} led last, and its lease ended {late:.0f} s ago: nobody decides"
-        mend = "kubectl logs -n queuectl-system deployment/queuectl, or see whether clocks differ"
-        return [Finding("leader", Level.PROBLEM, message, mend)]
-    return [Finding("leader", Level.OK, f"{record.holder} leads")]
+        message = (
+            f"no leader: the lease of the last leader, {record.holder}, expired {late:.0f} s ago"
+        )
+        fix = "kubectl logs -n queuectl-system deployment/queuectl, and compare the clocks of the nodes"
+        return [Finding("leader", Level.PROBLEM, message, fix)]
+    return [Finding("leader", Level.OK, f"{record.holder} is the leader")]
 
 
 def foreign(deployments: Iterable[Document]) -> list[Finding]:
-    """Who else decides on gangs in this cluster."""
+    """Findings on other gang schedulers in the cluster."""
     found: dict[str, list[str]] = {}
     for each in deployments:
         meta = each["metadata"]
@@ -101,10 +105,10 @@ def foreign(deployments: Iterable[Document]) -> list[Finding]:
                 found.setdefault(controller, []).append(name)
     findings = []
     for controller, names in found.items():
-        advice = _ADVICE.get(controller, "let no job with a queue of queuectl name its scheduler")
-        message = f"{controller} runs here ({some(names)}): two must not decide on the same gang"
+        advice = _ADVICE.get(controller, "let no job in a queue of queuectl use its scheduler")
+        message = f"{controller} runs here ({some(names)}): only one of the two may schedule a gang"
         findings.append(Finding("others", Level.WARNING, message, advice))
-    return findings or [Finding("others", Level.OK, "no other gang controller runs here")]
+    return findings or [Finding("others", Level.OK, "no other gang scheduler runs here")]
 
 
 def _images(deployment: Document) -> list[str]:
@@ -113,12 +117,12 @@ def _images(deployment: Document) -> list[str]:
 
 
 def nodes(found: Sequence[Node]) -> list[Finding]:
-    """Whether there are GPUs, on nodes that are ready."""
+    """Findings on GPUs, and on nodes with GPUs that are not ready."""
     with_gpus = [node for node in found if node.gpus]
     if not with_gpus:
         message = f"none of {len(found)} nodes offers GPUs"
-        mend = "install the vendor's device plugin, and see its pods' logs"
-        return [Finding("nodes", Level.PROBLEM, message, mend)]
+        fix = "install the vendor's device plugin, and read the logs of its pods"
+        return [Finding("nodes", Level.PROBLEM, message, fix)]
     total = sum(node.gpus for node in with_gpus)
     message = f"{total} GPUs on {len(with_gpus)} of {len(found)} nodes"
     findings = [Finding("nodes", Level.OK, message)]
@@ -133,7 +137,7 @@ def nodes(found: Sequence[Node]) -> list[Finding]:
 def labels(
     found: Sequence[Node], flavors: Sequence[Document], topologies: Sequence[Document]
 ) -> list[Finding]:
-    """Whether nodes carry the labels that flavors choose by and topologies go by."""
+    """Findings on the node labels that ResourceFlavors and Topologies name."""
     levels = {
         topology["metadata"]["name"]: [
             level["nodeLabel"] for level in topology["spec"].get("levels") or ()
@@ -151,9 +155,9 @@ def labels(
             name, dict(wanted), mine, levels.get(spec.get("topologyName") or "", [])
         )
     if flavors and (left := [n.name for n in found if n.gpus and n.name not in taken]):
-        message = f"{len(left)} nodes with GPUs belong to no ResourceFlavor, so nobody gets them: {some(left)}"
-        mend = "label them as a flavor says, or write a flavor for them"
-        findings.append(Finding("labels", Level.WARNING, message, mend))
+        message = f"{len(left)} nodes with GPUs match no ResourceFlavor, so no gang can use them: {some(left)}"
+        fix = "add the labels of a ResourceFlavor to them, or create a ResourceFlavor for them"
+        findings.append(Finding("labels", Level.WARNING, message, fix))
     return findings or [
         Finding(
             "labels",
@@ -167,94 +171,105 @@ def labels(
 def _flavor(
     name: str, wanted: Mapping[str, str], mine: Sequence[Node], levels: Sequence[str]
 ) -> list[Finding]:
-    """One flavor, its nodes, and the labels of its topology."""
+    """Findings on one flavor: its nodes, and the labels of its Topology."""
     if not mine:
         shown = ",".join(f"{key}={value}" for key, value in wanted.items())
-        message = f"no node is of ResourceFlavor {name} ({shown})"
-        return [Finding("labels", Level.WARNING, message, f"kubectl label node NODE {shown}")]
+        message = f"no node matches ResourceFlavor {name} ({shown})"
+        return [Finding("labels", Level.WARNING, message, f"kubectl label node NAME {shown}")]
     findings = []
     for label in levels:
         without = [n.name for n in mine if label != HOSTNAME and label not in n.labels]
         if without:
             message = (
                 f"{len(without)} of {len(mine)} nodes of ResourceFlavor {name} lack the label {label} of its Topology, "
-                f"so gangs that ask for a domain get no place there: {some(without)}"
+                f"so gangs with a topology request cannot use them: {some(without)}"
             )
-            mend = f"kubectl label node {without[0]} {label}=…"
-            findings.append(Finding("labels", Level.PROBLEM, message, mend))
+            fix = f"kubectl label node {without[0]} {label}=…"
+            findings.append(Finding("labels", Level.PROBLEM, message, fix))
     return findings or [
-        Finding("labels", Level.OK, f"ResourceFlavor {name}: {len(mine)} nodes, all labelled")
+        Finding(
+            "labels",
+            Level.OK,
+            f"ResourceFlavor {name}: {len(mine)} nodes, all with the labels of its Topology",
+        )
     ]
 
 
 def readiness(blockers: Sequence[str]) -> list[Finding]:
-    """Whether the server says it is ready."""
+    """Findings on the readiness of the server."""
     if not blockers:
-        return [Finding("server", Level.OK, "it answers, and is ready")]
-    mend = "docs/how-to/operate.md says what each sentence means"
-    return [Finding("server", Level.PROBLEM, f"not ready: {each}", mend) for each in blockers]
+        return [Finding("server", Level.OK, "ready")]
+    fix = "docs/how-to/operate.md explains each message"
+    return [Finding("server", Level.PROBLEM, f"not ready: {each}", fix) for each in blockers]
 
 
 def skew(theirs: str | None, ours: str) -> list[Finding]:
-    """Whether server and command line are of one release."""
+    """Findings on the versions. ``theirs``: of the server; ``ours``: of this program."""
     if theirs is None:
-        return [Finding("versions", Level.UNKNOWN, "the server does not say its version")]
+        return [Finding("versions", Level.UNKNOWN, "the server does not report its version")]
     if theirs == ours:
-        return [Finding("versions", Level.OK, f"server and command line are {ours}")]
-    message = f"the server is {theirs}, this command line {ours}"
-    mend = f"install queuectl {theirs} here, or finish the rollout of {ours}"
-    return [Finding("versions", Level.WARNING, message, mend)]
+        return [Finding("versions", Level.OK, f"the server and this program are version {ours}")]
+    message = f"the server is version {theirs}, this program {ours}"
+    fix = f"install queuectl {theirs} here, or finish the rollout of {ours}"
+    return [Finding("versions", Level.WARNING, message, fix)]
 
 
 def measured(alarms: Mapping[str, float] | None, *, leads: bool, trusts: str = "") -> list[Finding]:
-    """Whether what GPUs do is known, and who says so.
+    """Findings on GPU metrics.
 
     Args:
-        alarms: pods whose use is not known, by reason; None = no source is configured.
-        leads: the server that answered measures.
-        trusts: whose measurements count, in words.
+        alarms: pods with unknown GPU use, by reason; None = no source of metrics is configured.
+        leads: the server that answered is the leader.
+        trusts: the trusted sources of measurements, in words.
     """
     if alarms is None and not leads:
-        message = "the server that answered does not lead, and only the leader measures"
-        return [Finding("metrics", Level.UNKNOWN, message, "ask the one that leads: --server")]
+        message = "the server that answered is a standby, and only the leader measures"
+        fix = "give the address of the leader with --server"
+        return [Finding("metrics", Level.UNKNOWN, message, fix)]
     if alarms is None:
-        message = "nobody tells what GPUs do, so idle gangs keep them"
-        mend = "set QUEUECTL_PROMETHEUS_URL of the server, or name exporters: docs/how-to/utilization.md"
-        return [Finding("metrics", Level.WARNING, message, mend)]
+        message = "no source of GPU metrics is configured, so idle gangs keep their GPUs"
+        fix = "set QUEUECTL_PROMETHEUS_URL of the server, or configure exporters: docs/how-to/utilization.md"
+        return [Finding("metrics", Level.WARNING, message, fix)]
     bad = {reason: number for reason, number in alarms.items() if number}
-    trusted = [Finding("metrics", Level.OK, f"trusted to measure GPUs: {trusts}")] if trusts else []
+    trusted = (
+        [Finding("metrics", Level.OK, f"trusted sources of GPU metrics: {trusts}")]
+        if trusts
+        else []
+    )
     if not bad:
         return [Finding("metrics", Level.OK, "the GPU use of all pods is known"), *trusted]
-    mend = "docs/how-to/runbook.md says what to do for each reason"
+    fix = "docs/how-to/runbook.md has a fix for each reason"
     unknown = [
-        Finding("metrics", Level.WARNING, f"GPU use unknown ({reason}): {number:g} pods", mend)
+        Finding("metrics", Level.WARNING, f"GPU use unknown ({reason}): {number:g} pods", fix)
         for reason, number in bad.items()
     ]
     return unknown + trusted
 
 
 def audit(checked: Mapping[str, Any]) -> list[Finding]:
-    """What a complete check of the invariants found."""
-    mend = "docs/how-to/runbook.md, QueuectlInvariantViolated"
+    """Findings of a complete check of the invariants."""
+    fix = "docs/how-to/runbook.md, QueuectlInvariantViolated"
     found = [
         Finding(
             "audit",
             Level.PROBLEM,
             f"{one['kind']} {one['namespace']}/{one['name']}: {one['invariant']}: {one['message']}",
-            mend,
+            fix,
         )
         for one in checked["violations"]
     ]
     counts = ", ".join(f"{checked[what]} {what}" for what in ("workloads", "pods", "nodes"))
-    return found or [Finding("audit", Level.OK, f"no invariant is violated: {counts} were checked")]
+    return found or [Finding("audit", Level.OK, f"no invariant is violated; checked: {counts}")]
 
 
 def schema(current: str | None, head: str, *, known: bool) -> list[Finding]:
-    """Whether the database is at the revision this release needs."""
+    """Findings on the revision of the database schema. ``head``: the revision of this release."""
     if not known:
-        message = f"the schema ({current}) is of a newer release, which is fine during a rollout"
+        message = (
+            f"the schema ({current}) belongs to a newer release, as is normal during a rollout"
+        )
         return [Finding("database", Level.WARNING, message, "finish the rollout")]
     if current == head:
-        return [Finding("database", Level.OK, f"it answers, and its schema is {current}")]
-    message = f"its schema is {current or 'empty'}, behind {head}"
+        return [Finding("database", Level.OK, f"reachable, schema {current}")]
+    message = f"the schema is {current or 'empty'}, older than {head}"
     return [Finding("database", Level.PROBLEM, message, "queuectl db upgrade")]

@@ -1,4 +1,4 @@
-"""What the doctor reads from the server and its database."""
+"""The state of the server and of its database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TRUST: Final = "queuectl_utilization_trust_info"
 
 
 def examine(client: Client) -> tuple[list[Finding], bool]:
-    """Whether it is ready, is of our release, and knows what GPUs do; and whether it answers at all."""
+    """Findings on readiness, version and GPU metrics of the server, and whether it answers."""
     try:
         findings = judge.readiness(_blockers(client))
     except CommandFailed as error:
@@ -28,14 +28,14 @@ def examine(client: Client) -> tuple[list[Finding], bool]:
     try:
         text = client.text("/metrics")
     except CommandFailed as error:
-        mend = "run it as somebody who may get metrics of queuectl.dev"
-        return [*findings, Finding("versions", Level.UNKNOWN, str(error), mend)], True
+        fix = "run it as a user with the right to get metrics of queuectl.dev"
+        return [*findings, Finding("versions", Level.UNKNOWN, str(error), fix)], True
     samples = [s for family in text_string_to_metric_families(text) for s in family.samples]
     return findings + of_metrics(samples, version("queuectl")), True
 
 
 def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
-    """What the server's metrics say of its release and of GPU use."""
+    """Findings from the server's metrics, on its version and on GPU use. ``ours``: this version."""
     theirs: str | None = None
     alarms: dict[str, float] = {}
     leads, trusts = False, ""
@@ -52,16 +52,16 @@ def of_metrics(samples: Iterable[Sample], ours: str) -> list[Finding]:
 
 
 def audited(client: Client) -> list[Finding]:
-    """What the leader's complete check of its invariants finds."""
+    """Findings of the leader's complete check of invariants."""
     try:
         return judge.audit(client.get("/api/v1/invariants"))
     except CommandFailed as error:
-        mend = "ask the process that leads (--server), as somebody who may get invariants of queuectl.dev"
-        return [Finding("audit", Level.UNKNOWN, str(error), mend)]
+        fix = "give the address of the leader with --server, as a user with the right to get invariants of queuectl.dev"
+        return [Finding("audit", Level.UNKNOWN, str(error), fix)]
 
 
 def configured(client: Client, kind: str) -> list[Json] | None:
-    """All objects of a kind; None where the server does not tell them."""
+    """All objects of a kind; None where the server does not return them."""
     try:
         found: list[Json] = client.get(BY_KIND[kind].collection())["items"]
     except CommandFailed:
@@ -78,13 +78,13 @@ def _blockers(client: Client) -> list[str]:
 
 
 async def database(url: str) -> list[Finding]:
-    """Whether the database answers, and at which revision it is."""
+    """Findings on the database: whether it answers, and the revision of its schema."""
     from queuectl.db import migrate
     from queuectl.domain.errors import QueuectlError
 
     try:
         state = await migrate.current(url)
     except QueuectlError as error:
-        mend = "see whether it runs, and whether QUEUECTL_DATABASE_URL names it"
-        return [Finding("database", Level.PROBLEM, str(error), mend)]
+        fix = "check that it runs, and that QUEUECTL_DATABASE_URL is its address"
+        return [Finding("database", Level.PROBLEM, str(error), fix)]
     return judge.schema(state.current, state.head, known=state.known)

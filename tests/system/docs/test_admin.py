@@ -144,7 +144,7 @@ def helped(town: Town, page: Page) -> None:
     town.submit("team-b", "probe", whole(2))
     town.waits("team-b/probe", "WaitingForQuota")
     asked = page.type("queuectl priority team-b/probe")
-    assert "asked for" in asked
+    assert "requested" in asked
     town.until(lambda: town.house.rest.workloads()["team-b/probe"]["priority"] == 500, "its priority")  # fmt: skip
     ahead = f"{datetime.now(UTC) + timedelta(hours=8):%Y-%m-%dT%H:%M:%SZ}"
     again = page.type(

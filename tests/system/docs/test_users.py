@@ -143,6 +143,8 @@ def test_the_page_on_the_command_line(town: Town, typing: Shell) -> None:
         "unmanaged",
         "domains",
     )
+    assert "queuectl" in page.type("queuectl version")
+    page.type("kubectl queuectl get workloads")
     for what in (*looks, "commands", "events", "decisions"):
         page.type(f"queuectl get {what}")
     for begins in ("top", "explain", "history"):
@@ -172,6 +174,5 @@ def test_the_page_on_the_command_line(town: Town, typing: Shell) -> None:
     town.house.rest.apply(configuration())
     page.type("source <(queuectl completion bash)")
     assert "server" in page.type("queuectl doctor")
-    page.type("queuectl version")
     # tests/packaging installs the package.
-    page.end("export QUEUECTL_SERVER=https://queuectl.example.com", "pip install queuectl")
+    page.end("pip install queuectl", "export QUEUECTL_", "kubectl -n queuectl-system port-forward")
