@@ -1,4 +1,4 @@
-"""What all pages share: the sources that they read, the rights of the caller, and the rendering."""
+"""The sources, the rights of the caller and the rendering that all pages share."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Site:
         return in_force(await self._stated.config(), self.clock())
 
     async def sight(self, request: Request) -> AccessScope:
-        """What the caller may see. May raise ClusterUnavailable."""
+        """The rights of the caller. May raise ClusterUnavailable."""
         return await sight_of(self.guard, request, self.store.namespaces)
 
     async def picture(self) -> Snapshot | None:
