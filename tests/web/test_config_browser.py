@@ -94,7 +94,7 @@ async def test_configuration_is_written_without_scripts(
     assert policy(sample) == "Never"
     await page.get_by_role("link", name="Delete …").click()
     await page.get_by_role("button", name="Delete").click()
-    await expect(page.locator(".note")).to_have_text("It is deleted.")
+    await expect(page.locator(".note")).to_have_text("The object is deleted.")
     assert QUEUE not in sample.database.documents
 
 

@@ -1,0 +1,108 @@
+"""My jobs: the first page of a tenant, their own jobs, and advice for each reason. Sorting, and the table of pods."""
+
+from __future__ import annotations
+
+import httpx2
+import pytest
+
+from queuectl.api.auth.authentication import Open
+from queuectl.domain.identity import Right
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.reasons import NOT_IN_LINE, PLANNED, TRANSIENT, Code
+from queuectl.domain.records import PodPhase, PodRecord
+from queuectl.domain.workload_order import SortKey, WorkloadOrder
+from queuectl.web.advice import PENDING, next_step
+from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
+from queuectl.web.pods import MOST, pod_table
+from queuectl.web.sorting import Column, headings
+from tests.api.signed import ADMIN, asking, people, signed_app
+from tests.web.sample import Sample
+
+TENANT = "of-the-tenant"
+
+
+async def page(sample: Sample, token: str, path: str) -> httpx2.Response:
+    """A page of a dashboard whose users sign in; the tenant ``ann`` may list the workloads of one namespace."""
+    access = people()
+    access.know(TENANT, "ann", Right("list", "workloads", "team-vision"))
+    app = signed_app(sample.store, access, doors=Open(OPEN, SIGN_IN))
+    add_dashboard(app, sample.store, app.state.guard, sample.cluster_reader, signs_in=True)
+    async with asking(app, token) as client:
+        return await client.get(path)
+
+
+@pytest.mark.parametrize(("token", "first"), [(TENANT, "/ui/mine"), (ADMIN, "/ui/")])
+async def test_the_first_page_of_a_tenant_is_their_jobs(sample: Sample, token: str, first: str):
+    assert (await page(sample, token, "/ui/home")).headers["location"] == first
+
+
+async def test_a_tenant_sees_their_own_jobs_in_visible_namespaces(sample: Sample):
+    text = (await page(sample, TENANT, "/ui/mine")).text
+    own = [e for e in sample.database.entries.values() if e.user == "ann" and e.state is not State.FINISHED]  # fmt: skip
+    visible = {entry.ref for entry in own if entry.namespace == "team-vision"}
+    assert visible
+    assert all(f">{ref}<" in text for ref in visible)
+    assert all(f">{entry.ref}<" not in text for entry in own if entry.ref not in visible)
+
+
+async def test_an_empty_user_shows_all_jobs_of_the_namespace(sample: Sample):
+    text = (await page(sample, TENANT, "/ui/mine?user=&namespace=team-vision")).text
+    others = [e for e in sample.database.entries.values() if e.user != "ann" and e.namespace == "team-vision"]  # fmt: skip
+    assert all(f">{entry.ref}<" in text for entry in others if entry.state is not State.FINISHED)
+    assert "team-speech" not in text
+
+
+@pytest.mark.parametrize("code", sorted(PLANNED | NOT_IN_LINE | TRANSIENT))
+def test_each_pending_reason_has_advice(code: Code):
+    assert next_step(State.PENDING, code) == PENDING[code]
+
+
+def test_a_failed_job_leads_to_its_logs():
+    assert "logs" in next_step(State.FINISHED, Code.FAILED)
+    assert next_step(State.FINISHED, Code.SUCCEEDED) == ""
+
+
+def test_a_heading_sorts_its_column_and_then_reverses_the_order():
+    columns = (
+        Column("GPUs", SortKey.GPUS, numeric=True),
+        Column("Name", SortKey.NAME),
+        Column("Age", SortKey.SINCE, numeric=True, elapsed=True),
+        Column("Kind"),
+    )
+    by_gpus = headings(columns, WorkloadOrder.parse("-gpus"), {"user": "ann", "state": ""})
+    assert [one.address for one in by_gpus] == [
+        "?user=ann&sort=gpus",
+        "?user=ann&sort=name",
+        "?user=ann&sort=since",
+        None,
+    ]
+    assert [one.aria_sort for one in by_gpus] == ["descending", None, None, None]
+    by_age = headings(columns, WorkloadOrder.parse("since"), {})
+    assert by_age[2].aria_sort == "descending"  # the smallest time is the longest ago
+    assert by_age[2].address == "?sort=-since"
+
+
+def pod(rank: int, **fields: object) -> PodRecord:
+    values: dict[str, object] = {
+        "podset": "w",
+        "attempt": 1,
+        "ready": True,
+        "phase": PodPhase.RUNNING,
+    }
+    return PodRecord("a", f"p-{rank}", f"u-{rank}", 1, rank=rank, **(values | fields))  # type: ignore[arg-type]
+
+
+def test_pods_that_do_not_run_are_among_the_rows_of_a_large_gang():
+    entry = Entry("u", "Job", "a", "train", State.RUNNING, attempt=1)
+    broken = pod(511, ready=False, trouble="CrashLoopBackOff")
+    table = pod_table(entry, [*(pod(rank) for rank in range(511)), broken])
+    assert (table.total, len(table.rows)) == (512, MOST)
+    assert table.rows[0].reason == "CrashLoopBackOff"
+    assert [row.name for row in table.rows[1:4]] == ["p-0", "p-1", "p-2"]
+    assert table.phases == (("Running", 512),)
+
+
+def test_a_pod_of_an_earlier_start_names_that_start():
+    entry = Entry("u", "Job", "a", "train", State.STARTING, attempt=2)
+    (row,) = pod_table(entry, [pod(0, terminating=True)]).rows
+    assert (row.phase, row.reason) == ("Terminating", "of start 1")
