@@ -84,7 +84,7 @@ pictures: controlplane ## render docs/images/dashboard-*.png with Grafana's comp
 	$(RUN)/python -m tests.system.pictures
 
 docs: setup ## build the documentation site in build/site
-	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --quiet
+	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build
 
 vendor: setup ## fetch the dashboard's vendored files anew through npm and compare their digests
 	$(RUN)/python -m queuectl.web.vendor

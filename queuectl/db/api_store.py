@@ -1,4 +1,4 @@
-"""The ledger as the API reads it, and what users write: the real adapter of :class:`queuectl.api.ports.ApiStore`."""
+"""The ledger for the API, with the writes of users: the real adapter of :class:`queuectl.api.ports.ApiStore`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from queuectl.domain.workload_order import BY_NAME, WorkloadOrder
 
 
 class ApiStore(Database):
-    """What REST, the dashboard and their sessions need. All methods may raise StoreUnavailable."""
+    """The reads and writes of REST, the dashboard and sessions. All methods can raise StoreUnavailable."""
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
@@ -47,7 +47,7 @@ class ApiStore(Database):
         self.sessions: Final = SessionStore(connections.transaction, connections.statement)
 
     async def start_use(self, used: Sequence[Used]) -> None:
-        """Take over past use of accounts of which nothing is known yet; the others stay as they are."""
+        """Import the past use of accounts without any. Other accounts do not change."""
         async with self._transaction("taking over past use") as connection:
             await pastuse.start(connection, used)
 
@@ -62,7 +62,7 @@ class ApiStore(Database):
             return await refused.content(connection, number)
 
     async def add_command(self, command: Command) -> Command:
-        """Keep a command for the leader; see :func:`queuectl.db.commands.add`."""
+        """Add a command for the leader; see :func:`queuectl.db.commands.add`."""
         async with self._transaction("adding a command") as connection:
             return await commands.add(connection, command)
 
@@ -115,7 +115,7 @@ class ApiStore(Database):
             return await reads.page_of(connection, wanted, cursor, limit, order)
 
     async def namespaces(self) -> frozenset[str]:
-        """Those that have a LocalQueue or a workload."""
+        """The namespaces with a LocalQueue or a workload."""
         async with self._statement("listing namespaces") as connection:
             return await reads.namespaces(connection)
 
@@ -130,7 +130,7 @@ class ApiStore(Database):
             return await reads.names_of(connection, uids)
 
     async def positions(self, uids: Iterable[str]) -> Mapping[str, QueuePosition]:
-        """Where these workloads stand in line, by uid; those that are in no line are left out."""
+        """The positions of these workloads in queue order, by uid. Workloads that are not pending are left out."""
         async with self._statement("counting lines") as connection:
             return await reads.lines_of(connection, uids)
 
@@ -142,14 +142,14 @@ class ApiStore(Database):
             return await reads.history_lines(connection, uid, after, limit)
 
     async def newest_line(self) -> int:
-        """The id of the last history line of all; 0 when there is none."""
+        """The id of the last history line; 0 without any."""
         async with self._statement("reading the end of history") as connection:
             return await reads.newest_line(connection)
 
     async def history_grown(self, after: int, *, poll: float = 5.0) -> None:
         """Wait until there is a history line with an id above ``after``.
 
-        One is seen at once where LISTEN works, otherwise within ``poll`` seconds.
+        LISTEN reports it at once; without LISTEN it takes up to ``poll`` seconds.
         """
 
         async def grown() -> bool | None:

@@ -1,4 +1,4 @@
-"""Who changed what, in Postgres: any process writes its own requests; see :mod:`queuectl.domain.audit`."""
+"""The audit log in Postgres. Each process writes its own requests; see :mod:`queuectl.domain.audit`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _BATCH: Final = 5000
 
 
 class AuditLog:
-    """Methods may raise StoreUnavailable. Made by the store, over its connections."""
+    """The audit log over the connections of a store. Methods can raise StoreUnavailable."""
 
     def __init__(self, statement: Transaction) -> None:
         """``statement``: a connection for one statement that is a transaction by itself."""
         self._statement = statement
 
     async def begin(self, line: AuditLine) -> int:
-        """Write a line whose outcome is not known yet; its id is given here."""
+        """Write a line without an outcome. This method assigns its id."""
         values = {
             "at": line.at,
             "request_id": line.request_id,

@@ -1,8 +1,8 @@
-"""Where the embedded server's programs come from, and making them usable for the account the server runs as.
+"""The programs of the embedded server, and copies of them that the account of the server can execute.
 
-Postgres refuses to run as root, and a virtual environment below ``/root`` is out of reach for anybody else. As root,
-programs that ``nobody`` could not execute are therefore copied once per version to ``/var/cache/queuectl``; nothing
-outside that directory is ever changed.
+Postgres does not run as root, and other accounts cannot read a virtual environment below ``/root``. For root, this module therefore
+copies programs that the user ``nobody`` cannot execute to ``/var/cache/queuectl``, once for each version. It changes nothing
+outside that directory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HINT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """``directory`` holds ``postgres`` and ``initdb``; ``bundle`` is the smallest folder that works when copied whole."""
+    """``directory`` holds ``postgres`` and ``initdb``; ``bundle`` is the smallest folder that works as a copy."""
 
     directory: Path
     bundle: tuple[Path, ...]
@@ -59,7 +59,7 @@ class ServerAccount:
 
 
 def server_account() -> ServerAccount | None:
-    """``nobody`` for root; None for everybody else, who runs the server as himself."""
+    """The user ``nobody`` for root; None for other users, because these run the server themselves."""
     if os.geteuid() != 0:
         return None
     nobody = pwd.getpwnam("nobody")
@@ -123,13 +123,13 @@ def _inspect(directory: Path) -> Binaries | None:
 
 
 def reachable(path: Path) -> bool:
-    """Whether any account may enter every folder above ``path`` and read it."""
+    """Whether each account can enter all folders above ``path`` and read it."""
     folders = all(folder.stat().st_mode & stat.S_IXOTH for folder in path.resolve().parents)
     return folders and bool(path.stat().st_mode & stat.S_IROTH)
 
 
 def usable(binaries: Binaries, account: ServerAccount | None, cache: Path = CACHE) -> Binaries:
-    """The same programs where ``account`` can execute them: as they are, or copied once into ``cache``."""
+    """The programs in a place where ``account`` can execute them: here, or as a copy in ``cache``."""
     if account is None or (reachable(binaries.postgres) and reachable(binaries.initdb)):
         return binaries
     base = Path(os.path.commonpath(binaries.bundle)) if len(binaries.bundle) > 1 else None
@@ -147,7 +147,7 @@ def usable(binaries: Binaries, account: ServerAccount | None, cache: Path = CACH
 
 
 def _copy(parts: tuple[Path, ...], base: Path, target: Path) -> None:
-    """Copy to a neighbour and rename, so that a copy is whole or absent whoever else copies at the same time."""
+    """Copy to a temporary folder and rename it, so that a copy is complete or absent if processes copy at the same time."""
     target.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".copy-") as work:
         staged = Path(work) / "pg"

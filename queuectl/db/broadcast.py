@@ -1,7 +1,7 @@
-"""What the leader has found out beside the ledger: one row, written anew each time.
+"""Results of the leader that are not in the ledger: one row, which each write replaces.
 
-The write does not take the leader's fence, so no commit waits for it. A leader that was deposed a moment ago may still
-write; its successor writes soon after.
+The write does not lock the leader's epoch, so no commit waits for it. A leader that was deposed a moment ago can still write; its
+successor writes soon after.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queuectl.domain.utilization import GangUse, UseState
 
 
 async def keep(connection: AsyncConnection, found: LeaderFindings, *, epoch: int) -> None:
-    """Write them over what was found before.
+    """Replace the results.
 
     Raises:
         Fenced: the epoch is no longer the caller's.
@@ -31,7 +31,7 @@ async def keep(connection: AsyncConnection, found: LeaderFindings, *, epoch: int
 
 
 async def load(connection: AsyncConnection, known: float) -> LeaderFindings | None:
-    """What was found last; None where that is of ``known``, unix seconds."""
+    """The last results; None if they are of the time ``known``, unix seconds."""
     row = (await connection.execute(select(findings).where(findings.c.at != known))).one_or_none()
     if row is None:
         return None

@@ -1,6 +1,6 @@
 """Many rows in one typed statement: ``unnest`` of one array per column, so a statement is the same for any number of rows.
 
-That keeps it cached by SQLAlchemy and by the server, where ``VALUES`` lists would be compiled anew for each length.
+Thus SQLAlchemy and the server cache it. A ``VALUES`` list is compiled again for each length.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def unnest_rows(columns: Sequence[Column[Any]], alias: str = "given") -> TableVa
     """A row source with these columns, fed by one array parameter per column (see :func:`arrays`)."""
     parameters = []
     for source in columns:
-        # One dimension, said aloud: a jsonb element that is a list would pass for another one.
+        # One dimension, explicitly: a jsonb element that is a list can be taken for a second dimension.
         array: ARRAY[Any] = ARRAY(_element(source), dimensions=1)
         parameters.append(cast(bindparam(_parameter(source), type_=array), array))
     names = [column(source.name, _element(source)) for source in columns]

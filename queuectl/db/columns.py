@@ -37,7 +37,7 @@ def key(name: str, *, primary: bool = False) -> Column[str]:
 
 
 def words(name: str) -> Column[str]:
-    """Text that nobody sorts by."""
+    """Text that is never a sort key."""
     return Column(name, Text, nullable=False)
 
 
@@ -58,12 +58,12 @@ def json(name: str, *, nullable: bool = False, default: str | None = None) -> Co
 
 
 def amount(name: str) -> Column[float]:
-    """How much of something: GPU-seconds, money."""
+    """An amount: GPU-seconds or money."""
     return Column(name, Double, nullable=False)
 
 
 def single_row(name: str, *columns: Column[Any], comment: str) -> Table:
-    """A table that holds exactly one row, put there by its migration."""
+    """A table with exactly one row, which its migration inserts."""
     return Table(
         name,
         metadata,

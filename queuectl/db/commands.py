@@ -1,4 +1,4 @@
-"""What people ask of workloads: the API adds rows, the leader answers each of them once."""
+"""Users' commands on workloads: the API adds rows, and the leader executes each of them once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STATES: Final[dict[CommandState, ColumnElement[bool]]] = {
 
 
 async def add(connection: AsyncConnection, command: Command) -> Command:
-    """Keep a command; its ``id`` is given here. The same request again gives the command of the first time.
+    """Add a command. This function assigns its ``id``. A repeated request returns the first command.
 
     Raises:
         Conflict: the request id was used for something else.
@@ -64,10 +64,10 @@ async def of_request(connection: AsyncConnection, request_id: str) -> Command | 
 
 
 def same_request(known: Command, command: Command) -> Command:
-    """``known``, if it asks for the same.
+    """``known``, if it is the same command.
 
     Raises:
-        Conflict: it does not.
+        Conflict: it is another command.
     """
     if known.wish != command.wish:
         raise Conflict(f"request {command.request_id} was {known.action} of {known.uid}")
@@ -130,10 +130,10 @@ async def any_unanswered(connection: AsyncConnection) -> bool:
 
 
 async def answer(connection: AsyncConnection, answers: Sequence[Answer]) -> None:
-    """Note what became of commands.
+    """Write the results of commands.
 
     Raises:
-        StaleSnapshot: one of them was answered before.
+        StaleSnapshot: one of them has a result already.
     """
     if not answers:
         return

@@ -1,4 +1,4 @@
-"""How the ledger's store talks to its server: transactions, snapshots, and waiting for a change."""
+"""Access to the database server: transactions, snapshots, and waits for a change."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _GOODBYE_SECONDS: Final = 3.0
 
 
 class Connections:
-    """A pool, from which each use takes a connection for one transaction. All methods may raise StoreUnavailable."""
+    """A pool of connections. Each use takes one for one transaction. All methods can raise StoreUnavailable."""
 
     def __init__(self, settings: DatabaseSettings) -> None:
         """Connect lazily."""
@@ -28,7 +28,7 @@ class Connections:
         self._bells: list[NotificationListener] = []
 
     async def check(self) -> None:
-        """See that the server is one we support.
+        """Check that the version of the server is supported.
 
         Raises:
             BadInput: it is too old.
@@ -37,7 +37,7 @@ class Connections:
             await check_version(connection)
 
     async def close(self) -> None:
-        """Give back all connections; a server that does not say goodbye is not waited for."""
+        """Close all connections, without waiting for a server that does not respond."""
         for bell in self._bells:
             await bell.close()
         try:
@@ -47,7 +47,7 @@ class Connections:
             await self._engine.dispose(close=False)
 
     def bell(self, channel: str) -> NotificationListener:
-        """What rings when something is notified on a channel; it ends with this."""
+        """A listener for notifications on a channel. It closes with this pool."""
         bell = NotificationListener(self._engine, self._settings, channel)
         self._bells.append(bell)
         return bell
@@ -59,7 +59,7 @@ class Connections:
         what: str,
         poll: float,
     ) -> T:
-        """What a look finds: looks at once, and again whenever the bell rings, or else after ``poll`` seconds."""
+        """The result of a query: once now, again after each notification, and at the latest after ``poll`` seconds."""
         while True:
             async with self._guarded(f"listening for {what}"):
                 if not self._settings.pgbouncer:
@@ -81,7 +81,7 @@ class Connections:
 
     @asynccontextmanager
     async def statement(self, doing: str) -> AsyncIterator[AsyncConnection]:
-        """For one statement that is a transaction by itself: one round trip, not three."""
+        """A connection for one statement that is its own transaction: one round trip instead of three."""
         async with self._guarded(doing), self._engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             try:
@@ -92,7 +92,7 @@ class Connections:
 
     @asynccontextmanager
     async def snapshot(self, doing: str) -> AsyncIterator[AsyncConnection]:
-        """Reads that all see one moment."""
+        """A transaction in which all reads see the same moment."""
         async with self._guarded(doing), self._engine.connect() as connection:
             await connection.execution_options(
                 isolation_level="REPEATABLE READ", postgresql_readonly=True
@@ -106,7 +106,7 @@ class Connections:
 
 @asynccontextmanager
 async def _begun(connection: AsyncConnection) -> AsyncIterator[None]:
-    """A transaction whose connection is dropped when it is given up: ROLLBACK would wait for a server that is silent."""
+    """A transaction whose connection is dropped on cancellation, because ROLLBACK waits for a server that does not respond."""
     try:
         await connection.begin()
         try:

@@ -1,4 +1,4 @@
-"""The records of planning cycles: written with their commits, read by the API, deleted when they are old."""
+"""The records of planning cycles: written with their commits, read by the API, deleted after a week."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COUNTS: Final = ("nodes", "pending", "running", "started", "gpus", "evicted", "
 async def add(
     connection: AsyncConnection, decision: Decision, *, epoch: int, cycle: int, lines: int
 ) -> None:
-    """Write a record after the last so many lines of history, which are its own: commits are serial."""
+    """Write a record. The last lines of history belong to it, because commits are serial."""
     newest = select(history.c.id).order_by(history.c.id.desc()).limit(lines + 1).subquery()
     ends = select(func.min(newest.c.id), func.max(newest.c.id), func.count()).select_from(newest)
     first, last, found = (await connection.execute(ends)).one()
@@ -64,7 +64,7 @@ async def one(connection: AsyncConnection, number: int) -> StoredDecision | None
 
 
 async def prune(connection: AsyncConnection, now: float) -> int:
-    """Delete some that are kept long enough; how many."""
+    """Delete some records that have expired; returns their number."""
     d = decisions.c
     oldest = select(d.id, d.at).order_by(d.id).limit(_BATCH).subquery()
     old = select(oldest.c.id).where(oldest.c.at < now - KEPT_SECONDS)

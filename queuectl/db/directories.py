@@ -1,4 +1,4 @@
-"""Where an embedded server lives, and where its socket fits: short enough for an address, closed to everybody else."""
+"""The directories of an embedded server. The path of its socket is short enough for an address, and only its account can read it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LONGEST_SOCKET_PATH: Final = 103  # the smallest sun_path among our platforms, 
 
 
 def default_directory(major: int, environ: Mapping[str, str] = os.environ) -> Path:
-    """``$XDG_STATE_HOME/queuectl/pg<major>``; ``/var/lib/queuectl/pg<major>`` for root when ``nobody`` cannot get there."""
+    """``$XDG_STATE_HOME/queuectl/pg<major>``; ``/var/lib/queuectl/pg<major>`` for root if ``nobody`` has no access to it."""
     state = Path(environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
     if os.geteuid() == 0:
         existing = next(folder for folder in (state, *state.parents) if folder.exists())
@@ -28,7 +28,7 @@ def default_directory(major: int, environ: Mapping[str, str] = os.environ) -> Pa
 
 
 def socket_directory(directory: Path, account: ServerAccount | None) -> Path:
-    """Beside the data, or somewhere shorter when the socket's path would not fit an address."""
+    """A directory beside the data, or a shorter one if the path of the socket is too long for an address."""
     beside = directory / "sock"
     if len(os.fsencode(beside / _SOCKET)) <= _LONGEST_SOCKET_PATH:
         return beside
@@ -43,7 +43,7 @@ def make_private(directory: Path, account: ServerAccount | None) -> None:
     """Make a directory only the server's account may enter, or make sure that an existing one is such.
 
     Raises:
-        BadInput: it is somebody else's, or open to others.
+        BadInput: another account owns it, or other accounts can read it.
     """
     owner = account.uid if account else os.geteuid()
     with contextlib.suppress(FileExistsError):

@@ -1,8 +1,8 @@
-"""Configuration documents: any process may write them; each write raises the one revision that plans are checked against.
+"""Configuration documents. Each process can write them. Each write increments the revision against which plans are checked.
 
-The version of a document (its ETag) is the revision that wrote it. Writers queue up on the ``configuration`` row, and a
-commit of the leader that depends on the revision holds that row shared, so a quota change that is answered to the user
-is in force: no plan made before it can be committed after it.
+The version of a document (its ETag) is the revision of its last write. Writers wait for a lock on the ``configuration`` row, and a
+commit of the leader that depends on the revision holds a shared lock on that row. Thus a change of quota is in force when the user
+gets the response: no plan from before can be committed after it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ async def revision_and_documents(connection: AsyncConnection) -> tuple[int, tupl
 async def changes(
     connection: AsyncConnection, since: int, known: Collection[DocumentKey]
 ) -> ConfigChanges:
-    """What was written after a revision, and which of these documents are gone; see the Protocol.
+    """The documents that were written after a revision, and those that were deleted; see the Protocol.
 
     The caller's transaction must be REPEATABLE READ.
     """
     current, c = await revision(connection), documents.c
-    if current < since:  # a database from the past: nothing that was read of the other counts
+    if current < since:  # the database was restored from a backup: all earlier reads are invalid
         since = 0
     written = tuple(await connection.scalars(select(c.document).where(c.version > since)))
     there = {*known, *map(DocumentKey.of, written)}
@@ -48,7 +48,7 @@ async def changes(
 
 
 async def revision(connection: AsyncConnection) -> int:
-    """Of the configuration as a whole."""
+    """The revision of the whole configuration."""
     return int((await connection.scalars(select(configuration.c.revision))).one())
 
 
@@ -62,7 +62,7 @@ async def read(connection: AsyncConnection, key: DocumentKey) -> ConfigDocument 
 async def read_those(
     connection: AsyncConnection, keys: Collection[DocumentKey]
 ) -> tuple[ConfigDocument, ...]:
-    """Those of these documents that exist, in the order of their keys."""
+    """The documents with these keys that exist, in the order of their keys."""
     c = documents.c
     identity = tuple_(c.kind, c.namespace, c.name)
     wanted = [(key.kind, key.namespace, key.name) for key in keys]
@@ -83,11 +83,11 @@ async def read_kind(
 
 
 async def write(connection: AsyncConnection, document: Document, if_match: int | None) -> int:
-    """Create or replace a document; the new version, or the present one when nothing changes.
+    """Create or replace a document. Returns the new version, or the current one if nothing changes.
 
     Raises:
         BadInput: the document has no kind or name.
-        Conflict: it is not at version ``if_match`` (0 = does not exist yet, None = do not ask).
+        Conflict: its version is not ``if_match`` (0 = it does not exist yet, None = any).
     """
     key = DocumentKey.of(document)
     present = await _locked(connection, key, if_match)
@@ -116,7 +116,7 @@ async def remove(connection: AsyncConnection, key: DocumentKey, if_match: int | 
 
     Raises:
         NotFound: there is none.
-        Conflict: it is not at version ``if_match``.
+        Conflict: its version is not ``if_match``.
     """
     if await _locked(connection, key, if_match) is None:
         raise NotFound(f"{key} does not exist")
@@ -128,7 +128,7 @@ def check_version(key: DocumentKey, version: int, if_match: int | None) -> None:
     """Compare-and-swap: ``version`` 0 means that the document does not exist.
 
     Raises:
-        Conflict: the caller named another version.
+        Conflict: the caller expects another version.
     """
     if if_match is not None and if_match != version:
         state = f"is at version {version}" if version else "does not exist"
@@ -138,7 +138,7 @@ def check_version(key: DocumentKey, version: int, if_match: int | None) -> None:
 async def _locked(
     connection: AsyncConnection, key: DocumentKey, if_match: int | None
 ) -> ConfigDocument | None:
-    """The document as it stands, with all other writers kept out until the transaction ends."""
+    """The current document, with a lock against all other writers until the transaction ends."""
     await connection.execute(select(configuration.c.revision).with_for_update())
     present = await read(connection, key)
     check_version(key, present.version if present is not None else 0, if_match)

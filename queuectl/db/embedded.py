@@ -1,9 +1,9 @@
-"""An embedded Postgres: a private server in one directory, reached over a Unix socket only, that goes with its owner.
+"""An embedded Postgres: a private server in one directory, with a Unix socket only, that stops with its owner.
 
-The directory holds ``data`` (the cluster), ``log``, ``lock`` (an flock: one owner at a time, released by the kernel
-however he dies) and, where the path is short enough, ``sock``. The owner's death stops the server in order (see
-:mod:`queuectl.db.launch`); a server that is still on its way out is waited for at the next start. Nothing here depends
-on an event loop staying the same, but the *thread* that calls :meth:`EmbeddedServer.start` must live as long as the server.
+The directory holds ``data`` (the cluster), ``log``, ``lock`` (an flock: one owner at a time, which the kernel releases when the
+process ends) and, if the path is short enough, ``sock``. The end of the owner stops the server in order (see
+:mod:`queuectl.db.launch`). The next start waits for a server that is still stopping. The module does not depend on one event
+loop, but the *thread* that calls :meth:`EmbeddedServer.start` must live as long as the server.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class EmbeddedFailed(StoreError):
 
 
 class EmbeddedServer:
-    """One embedded server; start and stop it as often as needed, or use it as an asynchronous context.
+    """One embedded server. You can start and stop it repeatedly, or use it as an asynchronous context.
 
     Args:
-        directory: where it lives; None takes :func:`queuectl.db.directories.default_directory`.
+        directory: of the server; None takes :func:`queuectl.db.directories.default_directory`.
         binaries: None takes :func:`queuectl.db.binaries.find_binaries`.
-        durable: False survives crashes of the server but not of the machine; for tests only.
+        durable: False loses data in a crash of the machine, but not of the server; for tests only.
         settings: further settings of postgresql.conf.
-        timeout: seconds a start may take, crash recovery included.
+        timeout: seconds for a start, with crash recovery.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class EmbeddedServer:
 
     @property
     def pid(self) -> int | None:
-        """Of the postmaster, None when it does not run."""
+        """The pid of the postmaster; None if it does not run."""
         return self._process.pid if self._process and self._process.poll() is None else None
 
     def url(self, database: str = DATABASE) -> str:
@@ -109,10 +109,10 @@ class EmbeddedServer:
         await self.stop()
 
     async def start(self) -> None:
-        """Bring it up, creating the cluster and the database when they are missing. Does nothing while it runs.
+        """Start it, and create the cluster and the database if they are missing. Does nothing while it runs.
 
         Raises:
-            EmbeddedFailed: another process uses the directory, or Postgres does not come up.
+            EmbeddedFailed: another process uses the directory, or Postgres does not start.
             BadInput: the directory cannot be used.
         """
         if self.pid is not None:
@@ -132,7 +132,7 @@ class EmbeddedServer:
             raise
 
     async def stop(self, *, immediate: bool = False) -> None:
-        """Stop it: in order, or ``immediate`` as in a crash (the next start recovers). Does nothing when it is down."""
+        """Stop it: in order, or ``immediate`` as in a crash (the next start recovers). Does nothing if it is stopped."""
         await self._end(_STOP_SIGNALS[1:] if immediate else _STOP_SIGNALS)
 
     async def _end(self, signals: tuple[tuple[signal.Signals, float], ...]) -> None:
@@ -154,7 +154,7 @@ class EmbeddedServer:
         self.directory.mkdir(parents=True, exist_ok=True)
         if self._account is not None and not reachable(self.directory):
             raise BadInput(
-                f"{self.directory}: as root the embedded database runs as `nobody`, who cannot get there; "
+                f"{self.directory}: as root the embedded database runs as user `nobody`, which has no access to it; "
                 "choose a directory whose parents others may enter, or run as an ordinary user"
             )
         make_private(self.sockets, self._account)
@@ -182,7 +182,7 @@ class EmbeddedServer:
         self._lock = lock
 
     async def _settle(self) -> None:
-        """Wait out the server of an owner who died: it has been told to stop; tell it again if need be."""
+        """Wait for the server of an owner that has ended. It is stopping; stop it again if necessary."""
         for number, patience in ((None, 5.0), *_STOP_SIGNALS):
             pid = _running_postmaster(self.data)
             if pid is None:
@@ -192,7 +192,7 @@ class EmbeddedServer:
             await _until(lambda: _running_postmaster(self.data) is None, patience)
 
     async def _create_cluster(self) -> None:
-        """Initialise beside the final name, so that an interrupted start leaves no half cluster."""
+        """Initialize under a temporary name, so that an interrupted start leaves no incomplete cluster."""
         if self.data.exists():
             return
         fresh = self.directory / "data.new"
@@ -209,7 +209,7 @@ class EmbeddedServer:
         fresh.rename(self.data)
 
     async def _launch(self) -> None:
-        """Start the postmaster; backends of a killed one may hold its shared memory for another moment."""
+        """Start the postmaster. Backends of a killed one can hold its shared memory for a moment."""
         settings = {**self._settings, "unix_socket_directories": str(self.sockets)}
         options = [f"--{key}={value}" for key, value in settings.items()]
         while True:
@@ -273,7 +273,7 @@ def _pid_file(data: Path) -> list[str]:
 
 
 def _running_postmaster(data: Path) -> int | None:
-    """Pid of a live server on ``data``; a pid that another program has meanwhile does not count."""
+    """The pid of a live server on ``data``. A pid that another program has now does not count."""
     lines = _pid_file(data)
     if not lines or not lines[0].strip().isdigit():
         return None
@@ -286,13 +286,13 @@ def _running_postmaster(data: Path) -> int | None:
 
 
 def _status(data: Path, pid: int) -> str:
-    """What the postmaster says of itself in its pid file: ``starting``, ``ready``, ``stopping``; "" before."""
+    """The state of the postmaster in its pid file: ``starting``, ``ready``, ``stopping``; "" before."""
     lines = _pid_file(data)
     return lines[7].strip() if len(lines) > 7 and lines[0].strip() == str(pid) else ""
 
 
 async def _until(done: Callable[[], bool], patience: float = math.inf) -> bool:
-    """Poll ``done`` for at most ``patience`` seconds; whether it came true."""
+    """Poll ``done`` for at most ``patience`` seconds. Returns whether it became true."""
     deadline = time.monotonic() + patience
     while not done():
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""How the database is reached: one URL, a few settings, a pool."""
+"""The connection to the database: a URL, settings, a pool."""
 
 from __future__ import annotations
 
@@ -27,10 +27,12 @@ from queuectl.domain.errors import BadInput
 MINIMUM_VERSION: Final = 150000  # as server_version_num counts
 PROGRAM: Final = "queuectl"
 APPLICATION: Final = f"{PROGRAM} {version(PROGRAM)}"
-"""What sessions are called in ``pg_stat_activity``: by it a migration knows which releases are connected."""
+"""The name of sessions in ``pg_stat_activity``, by which a migration finds the releases that are connected."""
 _DRIVER: Final = "postgresql+asyncpg"
 _NUL: Final = "\x00"
-_TRUSTED_SECONDS: Final = 1.0  # a connection in use so lately is not tried before it is used
+_TRUSTED_SECONDS: Final = (
+    1.0  # a connection that was used within this time is not tested before its use
+)
 _LEFT: Final = "queuectl.left"
 _FILE: Final = "QUEUECTL_DATABASE_PASSWORD_FILE"
 _API_FILE: Final = "QUEUECTL_API_DATABASE_PASSWORD_FILE"
@@ -41,7 +43,7 @@ _TLS: Final = "ssl"
 
 @dataclass(frozen=True, slots=True)
 class DatabaseSettings:
-    """Where the database is and how long to wait for it. Times are in seconds.
+    """The URL of the database, and time-outs in seconds.
 
     Attributes:
         url: ``postgresql://user:password@host:port/database?sslmode=verify-full&sslrootcert=…``.
@@ -49,7 +51,7 @@ class DatabaseSettings:
         connect_timeout: to open a connection.
         statement_timeout: for one statement, enforced by the server.
         lock_timeout: for one lock, enforced by the server.
-        answer_timeout: for a whole operation, enforced here: a server that is frozen or cut off says nothing at all.
+        answer_timeout: for a whole operation, enforced here, because a frozen or unreachable server does not respond.
         password_file: holds the password, read for each new connection; None = it is in the URL, or none is needed.
         pgbouncer: the URL leads to PgBouncer in transaction mode: no prepared statements are kept, no LISTEN is held,
             and the server-side limits must be set on the role or in PgBouncer.
@@ -68,10 +70,10 @@ class DatabaseSettings:
     def from_environment(
         cls, url: str, environ: Mapping[str, str] = os.environ, *, api: bool = False
     ) -> DatabaseSettings:
-        """Settings for ``url`` with what the environment says.
+        """Settings for ``url`` from the environment.
 
-        QUEUECTL_DATABASE_PGBOUNCER (1, true or yes) and QUEUECTL_DATABASE_PASSWORD_FILE, or
-        QUEUECTL_API_DATABASE_PASSWORD_FILE where it is the URL of the API alone.
+        The variables are QUEUECTL_DATABASE_PGBOUNCER (1, true or yes) and QUEUECTL_DATABASE_PASSWORD_FILE, or
+        QUEUECTL_API_DATABASE_PASSWORD_FILE for the URL of the API alone.
         """
         flag = environ.get("QUEUECTL_DATABASE_PGBOUNCER", "").lower()
         file = environ.get(_API_FILE if api else _FILE)
@@ -83,10 +85,10 @@ class DatabaseSettings:
 
 
 def parse_url(url: str) -> URL:
-    """A Postgres URL for our driver, without what it says of TLS (:func:`_tls_of`).
+    """A Postgres URL for the driver, without its TLS parameters (:func:`_tls_of`).
 
     Raises:
-        BadInput: it is no Postgres URL. The message does not quote it: it may hold a password.
+        BadInput: it is not a Postgres URL. The message does not quote it, because it can hold a password.
     """
     parsed = _read(url)
     query = {name: value for name, value in parsed.query.items() if not name.startswith(_TLS)}
@@ -94,10 +96,10 @@ def parse_url(url: str) -> URL:
 
 
 def _tls_of(url: str) -> str | None:
-    """What a URL says of TLS, as a URL that the driver itself reads; None = nothing.
+    """The TLS parameters of a URL, as a URL for the driver; None without any.
 
     Raises:
-        BadInput: a file that it names is not there.
+        BadInput: a file that it names does not exist.
     """
     said = {name: value for name, value in _read(url).query.items() if name.startswith(_TLS)}
     for name in _TLS_FILES & said.keys():
@@ -141,9 +143,9 @@ def make_engine(settings: DatabaseSettings) -> AsyncEngine:
 
 
 def _try_idle_connections(engine: Engine) -> None:
-    """Before a connection that has been idle is used, see that it still works; if not, all idle ones are replaced.
+    """Test an idle connection before its use. If it does not work, all idle connections are replaced.
 
-    The pool's own pre-ping tries it before every transaction: three round trips more for each commit of a busy leader.
+    The pre-ping of the pool tests it before each transaction, which adds three round trips to each commit of a busy leader.
     """
 
     @event.listens_for(engine, "checkin")
@@ -161,7 +163,7 @@ def _try_idle_connections(engine: Engine) -> None:
 
 
 async def open_connection(engine: AsyncEngine, settings: DatabaseSettings) -> asyncpg.Connection:
-    """A connection of the driver's own kind, outside the pool; raises what the driver raises."""
+    """A connection of the driver outside the pool. Raises the errors of the driver."""
     _, named = engine.dialect.create_connect_args(engine.url)
     return await asyncpg.connect(**named, **_connect_arguments(settings))
 
@@ -169,11 +171,11 @@ async def open_connection(engine: AsyncEngine, settings: DatabaseSettings) -> as
 def _connect_arguments(settings: DatabaseSettings) -> dict[str, Any]:
     arguments: dict[str, Any] = {"timeout": settings.connect_timeout}
     if (tls := _tls_of(settings.url)) is not None:
-        arguments["dsn"] = tls  # everything else that is named goes before it
+        arguments["dsn"] = tls  # the other arguments take precedence over it
     if settings.password_file is not None:
         arguments["password"] = partial(_password, settings.password_file)
     if settings.pgbouncer:
-        # Server connections change under us, so no statement may be prepared under a name another one uses.
+        # PgBouncer changes the server connection, so prepared statements need unique names.
         return arguments | {"statement_cache_size": 0}
     limits = {
         "application_name": APPLICATION,
@@ -186,7 +188,7 @@ def _connect_arguments(settings: DatabaseSettings) -> dict[str, Any]:
 
 
 async def _password(file: Path) -> str:
-    """What the file holds now: whoever rotates the password need not restart anything.
+    """The current content of the file. A rotated password needs no restart.
 
     Raises:
         OSError: it cannot be read.

@@ -1,4 +1,4 @@
-"""The driver's many failures as the few that the domain knows."""
+"""Errors of the driver as errors of the domain."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from queuectl.domain.errors import StoreError, StoreUnavailable
 
-# SQLSTATE classes and codes after which trying again, having read again, is right.
+# SQLSTATE classes and codes after which a retry with new reads is correct.
 _CLASSES: Final = (
     "08",  # connection exceptions
     "53",  # out of disk, memory, connections
@@ -21,9 +21,9 @@ _CLASSES: Final = (
     "58",  # I/O errors of the server
 )
 _CODES: Final = {
-    "28000": "not let in: a rotated certificate or a new pg_hba.conf",
+    "28000": "access denied: a rotated certificate or a new pg_hba.conf",
     "28P01": "the password was rotated, and the file does not have the new one yet",
-    "25006": "the server is read-only: a standby, or just demoted",
+    "25006": "the server is read-only: a standby, or a demoted primary",
     "25P03": "the transaction was idle for too long",
     "40001": "serialization failure",
     "40P01": "deadlock",
@@ -34,11 +34,11 @@ _NO_SCHEMA: Final = {"42P01", "42703"}
 
 @asynccontextmanager
 async def answers_within(seconds: float, doing: str) -> AsyncIterator[None]:
-    """Bound one operation in time, and let only errors of the domain out.
+    """Limit the time of one operation, and raise errors of the domain only.
 
     Raises:
-        StoreUnavailable: no answer, connection lost or server going down: the outcome is unknown.
-        StoreError: the server refused the statement.
+        StoreUnavailable: no response, a lost connection or a server that shuts down: the outcome is unknown.
+        StoreError: the server rejected the statement.
     """
     try:
         async with asyncio.timeout(seconds):

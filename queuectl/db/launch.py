@@ -1,9 +1,9 @@
 """Becomes a Postgres program that dies with its owner: ``python -I -S launch.py OWNER UID GID PROGRAM ARGUMENT...``.
 
-Run as a script with the standard library alone. It drops root's rights (UID and GID are ``-`` where there are none to
-drop), asks the kernel for SIGINT when the owner is gone, which Postgres takes as an orderly "fast" shutdown, and then
-replaces itself by PROGRAM, so its pid is the program's. Changing the user clears the request, hence the order; and
-doing it here, not between fork and exec of the owner, keeps it safe in a process with many threads.
+It runs as a script with the standard library alone. It drops the rights of root (UID and GID are ``-`` if there are none), and asks the
+kernel for SIGINT when the owner ends, which is an orderly "fast" shutdown for Postgres. Then it replaces itself by PROGRAM, so its
+pid is that of the program. A change of the user clears the request, hence the order. A separate process is safe for an owner
+with threads; code between fork and exec is not.
 
 The kernel counts the parent *thread*: the owner must start this from a thread that lives as long as the server.
 """
@@ -19,8 +19,8 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(owner: int, uid: str, gid: str, argv: list[str]) -> None:
-    """Do what the module says; returns only when the owner is already gone."""
-    os.setsid()  # a Ctrl-C at the owner's terminal is for the owner, who then stops us in order
+    """Start the program. Returns only if the owner has ended already."""
+    os.setsid()  # Ctrl-C in the terminal reaches the owner only, which stops this process in order
     os.umask(0o077)
     if uid != "-":
         os.setgroups([])

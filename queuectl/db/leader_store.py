@@ -1,4 +1,4 @@
-"""The ledger as the leader uses it: the real adapter of :class:`queuectl.control.ports.Store`."""
+"""The ledger for the leader: the real adapter of :class:`queuectl.control.ports.Store`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NOW: Final = func.extract("epoch", func.clock_timestamp())
 
 
 class LeaderStore(Database):
-    """What a process needs to lead and to follow a leader. All methods may raise StoreUnavailable."""
+    """The reads and writes of a leader and of a standby. All methods can raise StoreUnavailable."""
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
@@ -50,7 +50,7 @@ class LeaderStore(Database):
             return float(await connection.scalar(select(_NOW)) or 0.0)
 
     async def take_over(self, holder: str, floor: int) -> int:
-        """Become the one who may commit: raise the epoch to ``max(stored, floor) + 1`` and return it."""
+        """Become the leader that can commit: set the epoch to ``max(stored, floor) + 1`` and return it."""
         raised = (
             update(leadership)
             .values(
@@ -64,16 +64,16 @@ class LeaderStore(Database):
             return int((await connection.scalars(raised)).one())
 
     async def commits_ended(self, *, epoch: int) -> None:
-        """Wait until no commit under this epoch is under way; see the Protocol.
+        """Wait until no commit under this epoch is in progress; see the Protocol.
 
-        A commit holds the fence until it has ended. One that does not hold it yet never ends in a commit once its client has
-        given up, because the client sends COMMIT only after the fence has been answered.
+        A commit holds the lock on the epoch until it has ended. If the client of a commit without the lock has timed out, it never
+        commits, because the client sends COMMIT only after the lock.
         """
         async with self._transaction("waiting for earlier commits") as connection:
             await writes.fence(connection, epoch)
 
     async def load(self) -> Loaded:
-        """Read everything the leader works on, in one consistent snapshot."""
+        """Read all data of the leader in one consistent snapshot."""
         async with self._snapshot("loading the ledger") as connection:
             revision, found = await documents.revision_and_documents(connection)
             spent = await reads.spent_on_moves(connection)
@@ -81,7 +81,7 @@ class LeaderStore(Database):
             return Loaded(await reads.live_entries(connection), found, revision, spent, used)
 
     async def follow(self, before: Loaded) -> Loaded:
-        """The same, having read of it before: what has not changed since is the very same object."""
+        """The same after an earlier read: an entry without a change is the same object."""
         async with self._snapshot("following the ledger") as connection:
             revision, found = before.revision, before.documents
             if await documents.revision(connection) != revision:
@@ -114,7 +114,7 @@ class LeaderStore(Database):
             await usage.note(connection, [mark for change in changes for mark in change.marks])
 
     async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
-        """Delete some rows that are kept long enough; see the Protocol."""
+        """Delete some rows that have expired; see the Protocol."""
         async with self._transaction("deleting old rows") as connection:
             await writes.fence(connection, epoch)
             return await prune(connection, retention, now) + await decisions.prune(connection, now)
@@ -126,36 +126,36 @@ class LeaderStore(Database):
             await pastuse.keep(connection, used, forget)
 
     async def keep_findings(self, found: LeaderFindings, *, epoch: int) -> None:
-        """Write what the leader found out over what it found before; see the Protocol."""
+        """Replace the results of the leader that are not in the ledger; see the Protocol."""
         async with self._transaction("writing findings") as connection:
             await broadcast.keep(connection, found, epoch=epoch)
 
     async def findings(self, known: float) -> LeaderFindings | None:
-        """What the leader found out last; None where that is of ``known``, unix seconds."""
+        """The last results of the leader; None if they are of the time ``known``, unix seconds."""
         async with self._statement("reading findings") as connection:
             return await broadcast.load(connection, known)
 
     async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
-        """Keep the file of a plan that the verifier refused; see the Protocol."""
+        """Store the file of a plan that the verifier refused; see the Protocol."""
         async with self._transaction("writing a refused plan") as connection:
             await refused.keep(connection, plan, content)
 
     async def commands_waiting(self, *, poll: float = 5.0) -> None:
-        """Wait until there is a command that is not answered.
+        """Wait until there is a command without a result.
 
-        One is seen at once where LISTEN works, otherwise within ``poll`` seconds.
+        LISTEN reports it at once; without LISTEN it takes up to ``poll`` seconds.
         """
 
         async def asked() -> bool | None:
-            async with self._statement("looking for commands") as connection:
+            async with self._statement("reading commands") as connection:
                 return await commands.any_unanswered(connection) or None
 
         await self._connections.found(asked, self._command_added, "commands", poll)
 
     async def config_changed(self, since: int, *, poll: float = 5.0) -> int:
-        """Wait until the configuration's revision differs from ``since``; the new one.
+        """Wait until the revision of the configuration differs from ``since``, and return it.
 
-        A change is seen at once where LISTEN works, otherwise within ``poll`` seconds.
+        LISTEN reports a change at once; without LISTEN it takes up to ``poll`` seconds.
         """
 
         async def other() -> int | None:

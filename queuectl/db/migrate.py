@@ -1,4 +1,4 @@
-"""Bringing the schema to what this release needs. The revisions are in ``migrations/``; its README tells how to add one."""
+"""Migrations to the schema that this release needs. The revisions are in ``migrations/``; its README describes how to add one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from queuectl.db.engine import (
 from queuectl.db.failures import answers_within
 from queuectl.domain.errors import StoreError
 
-_LOCK: Final = 0x7175657565  # "queue"; any constant nobody else uses
+_LOCK: Final = 0x7175657565  # "queue"; a constant that other programs do not use
 _PATIENCE: Final = 24 * 3600.0
 _OTHERS: Final = text(
     "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()"
@@ -59,18 +59,18 @@ def migrations_directory(package: Path = Path(queuectl.__file__).parent) -> Path
 async def upgrade(
     url: str, *, pre_only: bool = False, directory: Path | None = None
 ) -> SchemaState:
-    """Apply what is missing, in one transaction; concurrent upgrades wait for each other.
+    """Apply the missing revisions in one transaction. Concurrent upgrades wait for each other.
 
-    A schema that a newer release has upgraded is left alone: its pre half keeps this release working.
+    A schema of a newer release does not change: its pre half is compatible with this release.
 
     Args:
         url: of the database.
-        pre_only: stop before the first post revision, because replicas of an earlier release may run. An empty database has
-            none, so it gets all revisions.
+        pre_only: stop before the first post revision, because replicas of an earlier release can be running. An empty database
+            gets all revisions.
         directory: of the revisions; None takes those of this release.
 
     Raises:
-        StoreUnavailable: no answer; nothing was changed unless all was.
+        StoreUnavailable: no response; either all revisions were applied or none.
         StoreError: a revision failed, or replicas of another release are connected and a post revision is to be applied, or
             ``pre_only`` stops before a pre revision that this release needs; nothing was changed.
         BadInput: the URL is wrong or the server too old.
@@ -79,7 +79,7 @@ async def upgrade(
 
 
 async def current(url: str, *, directory: Path | None = None) -> SchemaState:
-    """Which revision the database is at; changes nothing. Errors as for :func:`upgrade`."""
+    """The revision of the database. It changes nothing. Errors as for :func:`upgrade`."""
     return await _with_connection(url, directory, _state)
 
 
@@ -90,7 +90,7 @@ async def _with_connection(
     config.set_main_option(
         "script_location", str(directory or migrations_directory()).replace("%", "%%")
     )
-    # A long migration, or waiting for somebody else's, is no reason to give up.
+    # A long migration, also of another process, is no reason for a time-out.
     patient = replace(
         DatabaseSettings.from_environment(url),
         pool_size=1,

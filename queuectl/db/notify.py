@@ -1,4 +1,4 @@
-"""Waiting for what another process writes: LISTEN on a connection of its own, and a poll in case a message is lost."""
+"""Notifications of other processes: LISTEN on a separate connection, and a poll in case a message is lost."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _CLOSE_SECONDS: Final = 2.0
 
 
 class NotificationListener:
-    """Rings when any process has notified a channel, and when the listening connection is lost.
+    """Reports when any process has notified a channel, and when the listening connection is lost.
 
-    It may stay silent or ring for nothing, so who hears it looks at what may have changed, and looks now and then anyway.
+    A notification can be lost or have no cause, so the caller always reads the data, and polls as well.
     """
 
     def __init__(self, engine: AsyncEngine, settings: DatabaseSettings, channel: str) -> None:
@@ -28,7 +28,7 @@ class NotificationListener:
         self._connection: asyncpg.Connection | None = None
 
     async def listen(self) -> None:
-        """Make sure that the connection listens; raises what the driver raises when it cannot."""
+        """Make sure that the connection listens. Raises the errors of the driver."""
         if self._connection is not None and not self._connection.is_closed():
             return
         connection = await open_connection(self._engine, self._settings)
@@ -41,7 +41,7 @@ class NotificationListener:
         self._connection = connection
 
     async def heard(self, patience: float) -> bool:
-        """Wait until it rings, at most ``patience`` seconds; whether it did."""
+        """Wait for a notification, at most ``patience`` seconds. Returns whether there was one."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await self._rung.wait()
@@ -50,7 +50,7 @@ class NotificationListener:
         return rang
 
     async def close(self) -> None:
-        """Close the listening connection, without waiting long for a server that is gone."""
+        """Close the listening connection, without a long wait for a server that has stopped."""
         connection, self._connection = self._connection, None
         if connection is not None and not connection.is_closed():
             connection.remove_termination_listener(self._on_loss)

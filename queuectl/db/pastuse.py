@@ -23,13 +23,13 @@ _KEEP: Final = _INSERT.on_conflict_do_update(
 
 
 async def keep(connection: AsyncConnection, used: Sequence[Used], forget: float) -> None:
-    """Write these accounts over what is known of them; delete what was last written before ``forget``."""
+    """Replace these accounts, and delete accounts that were last written before ``forget``."""
     await _write(connection, _KEEP, used)
     await connection.execute(delete(past_use).where(past_use.c.at < forget))
 
 
 async def start(connection: AsyncConnection, used: Sequence[Used]) -> None:
-    """Write these accounts where nothing is known of them yet. The leader's commits wait meanwhile: it may know by then."""
+    """Add those of these accounts that do not exist. The leader's commits wait until then, because they can add some."""
     await connection.execute(select(leadership.c.epoch).with_for_update(key_share=True))
     known = {one.account for one in await load(connection)}
     await _write(connection, _INSERT, [one for one in used if one.account not in known])

@@ -1,8 +1,8 @@
-"""Deleting what was kept long enough: finished workloads, answered commands, hours of the usage ledger.
+"""Deletion of expired rows: finished workloads, executed commands, hours of the usage ledger.
 
-Workloads go by the rules of retention, commands after a day, hours by the rules of accounting.
+Workloads expire by the retention rules, commands after a day, hours by the accounting rules.
 
-History is never deleted: it says what became of a workload long after its row is gone.
+History is never deleted. It describes a workload after its row is deleted.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from queuectl.domain.durations import DAY
 from queuectl.domain.reasons import Code
 from queuectl.domain.rules import Retention
 
-BATCH: Final = 500  # rows deleted at once: a commit of the leader waits no longer than that takes
+BATCH: Final = 500  # rows in one deletion, which is the longest wait of a commit of the leader
 USAGE_BATCH: Final = 5000  # no commit waits for these
 
 
 async def prune(connection: AsyncConnection, retention: Retention, now: float) -> int:
-    """Delete at most :data:`BATCH` rows of each table; how many in all."""
+    """Delete at most :data:`BATCH` rows of each table. Returns their number."""
     deleted = 0
     if retention != Retention():
         old = kept_enough(retention, now)
@@ -62,9 +62,9 @@ async def prune(connection: AsyncConnection, retention: Retention, now: float) -
 
 
 def kept_enough(retention: Retention, now: float) -> Select[tuple[str]]:
-    """Uids of some finished workloads that are kept long enough; the tests pin its plan.
+    """Uids of some finished workloads that have expired. The tests pin its query plan.
 
-    A deactivated workload is finished only by the deletion of its job: while that is there, its row says not to start it.
+    A deactivated workload finishes only when its job is deleted. Until then its row prevents another start.
     """
     w, held = workloads.c, Code.HELD.value
     given_up = func.coalesce(w.parked["code"].astext, held) != held
@@ -77,10 +77,9 @@ def kept_enough(retention: Retention, now: float) -> Select[tuple[str]]:
 
 
 async def prune_usage(connection: AsyncConnection, before: float) -> int:
-    """Delete at most :data:`USAGE_BATCH` hours of each kind that begin before ``before`` (unix seconds); how many in all.
+    """Delete at most :data:`USAGE_BATCH` hours of each kind that begin before ``before`` (unix seconds). Returns their number.
 
-    The subjects of deleted hours go when they have no others. That of a workload which lives stays: its next hour is
-    written for it.
+    It also deletes subjects without hours, but not those of live workloads: their next hour needs them.
     """
     hours = await connection.scalars(older(usage_hours, before).returning(usage_hours.c.subject))
     subjects = list(hours)
@@ -94,9 +93,9 @@ async def prune_usage(connection: AsyncConnection, before: float) -> int:
 
 
 def older(table: Table, before: float) -> Delete:
-    """The oldest rows of a table of hours; the tests pin its plan.
+    """The oldest rows of a table of hours. The tests pin its query plan.
 
-    Rows are named by where they are stored: finding 5,000 of them by their key once more would take as long as reading all.
+    Rows are identified by their storage location: to find 5,000 of them by key takes as long as to read all rows.
     """
     place: ColumnElement[Any] = literal_column("ctid")
     found = select(place).select_from(table).where(table.c.hour < before)
@@ -105,7 +104,7 @@ def older(table: Table, before: float) -> Delete:
 
 
 def without_hours(subjects: Sequence[UUID]) -> Delete:
-    """Those of these subjects that nothing needs any more; the tests pin its plan."""
+    """Those of these subjects that are no longer needed. The tests pin its query plan."""
     s = usage_subjects.c
     needed = (
         select(usage_hours.c.subject).where(usage_hours.c.subject == s.id),

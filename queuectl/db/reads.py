@@ -1,4 +1,4 @@
-"""Reading workloads and history: what the leader loads, and what the API lists."""
+"""Reads of workloads and history, for the leader and for lists of the API."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.reasons import NOT_IN_LINE, Code, Reason
 from queuectl.domain.workload_order import BY_NAME, FIELDS, Position, SortKey, WorkloadOrder
 
-_CLOCKS_APART: Final = 3600.0  # seconds by which the server's clock may be off
+_CLOCKS_APART: Final = 3600.0  # largest difference of the server's clock in seconds
 _KEYSET: Final = (workloads.c.namespace, workloads.c.name, workloads.c.uid)
 _TEXT_KEYS: Final = (SortKey.STATE, SortKey.CLUSTER_QUEUE)  # columns of the database's collation
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
@@ -51,7 +51,7 @@ TURN: Final = (
     func.coalesce(workloads.c.requeued_at, workloads.c.queued_at),
     workloads.c.uid,
 )
-"""The order of a line, as :func:`queuectl.domain.queries.turn` has it."""
+"""The queue order, as in :func:`queuectl.domain.queries.turn`."""
 
 # Only live workloads have rows in the three side tables, so loading all live ones reads those whole.
 LIVE: Final = (
@@ -65,7 +65,7 @@ async def live_entries(connection: AsyncConnection) -> tuple[Entry, ...]:
     return await _complete(connection, rows, None)
 
 
-# `version` counts the writes of a row; `since` beside it tells a row from that of a database that was restored.
+# `version` counts the writes of a row; `since` distinguishes it from a row of a restored database.
 _VERSIONS: Final = (
     select(workloads.c.uid, workloads.c.version, workloads.c.since)
     .where(workloads.c.finished_at.is_(None))
@@ -101,7 +101,7 @@ def moves_since(seconds: float) -> Select[Any]:
 
 
 async def spent_on_moves(connection: AsyncConnection) -> tuple[MigrationCost, ...]:
-    """What moving gangs cost in the last day by the server's clock, and a little before: ours may differ."""
+    """The cost of moves in the last day by the server's clock, and some time before, because the clocks can differ."""
     rows = await connection.execute(moves_since(DAY + _CLOCKS_APART))
     costs = (
         MigrationCost.from_reason(row.at, Reason(Code(row.code), row.message, row.details))
@@ -111,7 +111,7 @@ async def spent_on_moves(connection: AsyncConnection) -> tuple[MigrationCost, ..
 
 
 async def rows_of(connection: AsyncConnection, statement: Select[Any]) -> tuple[Entry, ...]:
-    """The workloads whose rows a statement selects, in its order, without what is kept beside the rows: one round trip."""
+    """The workloads whose rows a statement selects, in its order, without their rows in side tables: one round trip."""
     return tuple(entry_from(row) for row in await connection.execute(statement))
 
 
@@ -177,7 +177,7 @@ def _sort_key(order: WorkloadOrder) -> tuple[ColumnElement[Any], ...]:
 
 
 async def namespaces(connection: AsyncConnection) -> frozenset[str]:
-    """Those that have a LocalQueue or a workload."""
+    """The namespaces with a LocalQueue or a workload."""
     d = documents.c
     of_queues = select(d.namespace).where(d.kind == "LocalQueue")
     found = of_queues.union(select(workloads.c.namespace).distinct())
@@ -207,7 +207,7 @@ def lines(uids: Iterable[str]) -> Select[Any]:
     """The statement behind :func:`lines_of`; the tests pin its plan."""
     w = workloads.c
     given = func.any(cast(bindparam("uids", list(uids), type_=_TEXTS), _TEXTS))
-    # An array is looked up first, by uid. As a join PostgreSQL may compare every pair until it has statistics of a new rush.
+    # The array is resolved first, by uid. In a join, PostgreSQL can compare all pairs until it has statistics of a new burst.
     queues = func.any(func.array(select(w.cluster_queue).where(w.uid == given).scalar_subquery()))
     ranked = (
         select(
@@ -230,7 +230,7 @@ def lines(uids: Iterable[str]) -> Select[Any]:
 
 
 async def lines_of(connection: AsyncConnection, uids: Iterable[str]) -> dict[str, QueuePosition]:
-    """Where workloads stand in line, by uid; those that are in no line are left out."""
+    """The positions of workloads in queue order, by uid. Workloads that are not pending are left out."""
     rows = await connection.execute(lines(uids))
     return {row.uid: QueuePosition(row.among, row.local) for row in rows}
 
@@ -267,7 +267,7 @@ async def history_lines(
 
 
 async def newest_line(connection: AsyncConnection) -> int:
-    """The id of the last line of all; 0 when there is none."""
+    """The id of the last line; 0 without any."""
     return int(await connection.scalar(select(func.max(history.c.id))) or 0)
 
 

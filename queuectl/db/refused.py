@@ -15,7 +15,7 @@ _ABOUT = [column for column in refused_plans.c if column is not refused_plans.c.
 
 
 async def keep(connection: AsyncConnection, refused: RefusedPlan, content: bytes) -> None:
-    """Write one, and delete the oldest beyond what is kept. It does not take the leader's fence: no commit waits for it.
+    """Write one, and delete the oldest beyond the limit. It does not lock the leader's epoch, so no commit waits for it.
 
     Raises:
         Fenced: the epoch is no longer the caller's.
@@ -44,7 +44,7 @@ async def keep(connection: AsyncConnection, refused: RefusedPlan, content: bytes
 
 
 async def listed(connection: AsyncConnection) -> tuple[RefusedPlan, ...]:
-    """All that are kept, the newest first."""
+    """All stored plans, the newest first."""
     statement = select(*_ABOUT).order_by(refused_plans.c.id.desc())
     rows: Result[Any] = await connection.execute(statement)
     return tuple(

@@ -53,7 +53,7 @@ async def make(
     as_of = await connection.scalar(select(usage_progress.c.until))
     names = tuple(_names(usage_hours, grouping))
     lost: dict[tuple[str, ...], dict[str, LostWorkSum]] = {}
-    if grouping.by is not By.PRICE:  # work is lost at no price
+    if grouping.by is not By.PRICE:  # lost work has no price
         for row in await connection.execute(losses_by(period, grouping, namespaces)):
             of = lost.setdefault(_key(row, names), {})
             of[row.reason] = LostWorkSum(row.gpu_seconds, row.evictions)
@@ -149,7 +149,7 @@ def _grouped(
 
 
 def _names(table: FromClause, grouping: Grouping) -> Mapping[str, ColumnElement[Any]]:
-    """Columns that tell groups apart."""
+    """Columns that distinguish groups."""
     names = _group_columns(table, grouping)
     return {By.HOUR.value: table.c.hour, **names} if grouping.hourly else names
 

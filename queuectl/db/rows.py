@@ -1,4 +1,4 @@
-"""Ledger values to rows and back; the only place that knows both."""
+"""Conversions between values of the ledger and rows of the database."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _PLAIN: Final = (
 )  # fmt: skip
 _FIXED: Final = {"kind", "namespace", "name"}  # part of the identity: never updated
 
-# What :func:`entry_from` reads, in this order.
+# The columns that :func:`entry_from` reads, in this order.
 ENTRY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
     workloads.c[name]
     for name in (
@@ -123,7 +123,7 @@ def outbox_row(change: EntryChange, epoch: int) -> Row:
 
 
 def history_row(change: EntryChange, *, epoch: int, cycle: int) -> Row | None:
-    """The line to append, None when the change is not worth one."""
+    """The line to append; None if the change has no line."""
     before, after, note = change.before, change.after, change.note
     if note is None:
         return None
@@ -148,7 +148,7 @@ def history_row(change: EntryChange, *, epoch: int, cycle: int) -> Row | None:
 
 
 def placement_document(placement: Placement) -> list[dict[str, Any]]:
-    """A placement as it stands in a jsonb column."""
+    """A placement for a jsonb column."""
     return [
         {"podset": p.podset, "nodes": p.nodes, "flavors": p.flavors}
         | ({"pods": p.pods} if p.pods is not None else {})
@@ -210,7 +210,7 @@ def entry_from(
     leased: Mapping[str, CapacityLease] = MappingProxyType({}),
     owed: Mapping[str, Intent] = MappingProxyType({}),
 ) -> Entry:
-    """One workload from its ENTRY_COLUMNS and what is kept beside them. Tens of thousands are read at a take-over."""
+    """One workload from its ENTRY_COLUMNS and side tables. A new leader reads tens of thousands."""
     values = dict(zip(_PLAIN, row, strict=False))
     state, excluded, preempted_at, code, message, details, why, parked, gates, planned, user = row[
         len(_PLAIN) :

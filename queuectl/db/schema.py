@@ -1,4 +1,4 @@
-"""The schema whole: the metadata once every module of tables has put its own in, as alembic compares it."""
+"""The whole schema: the metadata of all modules with tables, which alembic compares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sessions of browsers, in Postgres, so that every replica knows them. Only hashes of their ids are here."""
+"""Browser sessions in Postgres, for all replicas. Only the hashes of their ids are stored."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from queuectl.domain.identity import Caller, Session
 
 
 class SessionStore:
-    """Methods may raise StoreUnavailable. Made by the store, over its connections."""
+    """Sessions over the connections of a store. Methods can raise StoreUnavailable."""
 
     def __init__(self, transaction: Transaction, statement: Transaction) -> None:
         """``statement``: for one that is a transaction by itself."""
@@ -21,7 +21,7 @@ class SessionStore:
         self._statement = statement
 
     async def open(self, key: str, session: Session) -> None:
-        """Keep a session under the hash of its id; those that are over go."""
+        """Store a session under the hash of its id, and delete expired sessions."""
         c, caller = sessions.c, session.caller
         values = {
             "key": key,
@@ -35,10 +35,10 @@ class SessionStore:
             await connection.execute(insert(sessions).values(values))
 
     async def find(self, key: str, now: float) -> Session | None:
-        """The session, unless it is over; or None."""
+        """The session; None without one, or if it has expired."""
         c = sessions.c
         found = select(sessions).where(c.key == key, c.until > now)
-        async with self._statement("looking for a session") as connection:
+        async with self._statement("reading a session") as connection:
             row = (await connection.execute(found)).one_or_none()
         return _session(row) if row is not None else None
 

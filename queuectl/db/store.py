@@ -1,4 +1,4 @@
-"""What the leader's store and the API's store share: connections, the configuration, and reads of single rows."""
+"""The common part of the leader's store and the API's store: connections, configuration, and reads of single rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from queuectl.domain.queries import (
 
 
 class Database:
-    """A pool of connections to the ledger. All methods may raise StoreUnavailable."""
+    """A pool of connections to the ledger. All methods can raise StoreUnavailable."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
@@ -36,7 +36,7 @@ class Database:
 
     @classmethod
     async def connect(cls, settings: DatabaseSettings) -> Self:
-        """Open the pool and see that the server is one we support.
+        """Open the pool and check the version of the server.
 
         Raises:
             BadInput: the URL is wrong or the server too old.
@@ -50,7 +50,7 @@ class Database:
         return cls(connections)
 
     async def close(self) -> None:
-        """Give back all connections; a server that does not say goodbye is not waited for."""
+        """Close all connections, without waiting for a server that does not respond."""
         await self._connections.close()
 
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
@@ -59,7 +59,7 @@ class Database:
             return await documents.revision_and_documents(connection)
 
     async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
-        """What was written after a revision, and which of these documents are gone; see the Protocol."""
+        """The documents that were written after a revision, and those that were deleted; see the Protocol."""
         async with self._snapshot("reading changes of the configuration") as connection:
             return await documents.changes(connection, since, known)
 
@@ -74,7 +74,7 @@ class Database:
             return await reads.one_entry(connection, uid)
 
     async def commands(self) -> tuple[Command, ...]:
-        """Commands that are not answered yet, oldest first; not necessarily all of them."""
+        """Commands without a result, oldest first; not necessarily all of them."""
         async with self._statement("reading commands") as connection:
             return await commands.unanswered(connection)
 

@@ -1,10 +1,10 @@
-"""What is stored, but for the usage ledger (:mod:`queuectl.db.usagetables`).
+"""All tables except those of the usage ledger (:mod:`queuectl.db.usagetables`).
 
 One workload is one row of ``workloads`` plus, while it has them, rows of ``placements``, ``leases`` and ``outbox``; all
 four change only together, by the leader, in :meth:`queuectl.db.leader_store.LeaderStore.commit`. ``history`` only grows.
-``refused_plans`` is what a defect of the planner left; nothing refers to it.
-``past_use`` is what the leader samples, ``findings`` what it tells replicas that stand by; nothing refers to them.
-``commands`` is the one table in which others ask the leader for changes.
+``refused_plans`` holds plans that the verifier refused. ``past_use`` holds samples of the leader, and ``findings`` its results for
+standbys. No table refers to these three.
+``commands`` is the only table in which other processes ask the leader for changes.
 ``sessions`` and ``audit`` are the REST API's own; nothing refers to them. No extension of Postgres is used.
 
 A change here needs a revision in ``migrations/``; a test compares the two.
@@ -76,11 +76,11 @@ workloads: Final = Table(
     Column("user", Text(collation="C"), nullable=False, server_default=text("''")),
     postgresql_with={
         "fillfactor": 70
-    },  # room for the next version of a row on its own page: HOT again
+    },  # room for the next version of a row on its page: HOT updates
 )
 
-# The leader's load reads live rows only; finished ones pile up and must not cost it anything. A finish time is set exactly
-# in state Finished; asking for the state itself would put every change of state into all four indexes (no HOT update).
+# The leader loads live rows only; the number of finished rows must not matter. A finish time is set exactly in state Finished. A
+# condition on the state puts each change of state into all four indexes (no HOT update).
 Index("workloads_live_idx", workloads.c.uid, postgresql_where=workloads.c.finished_at.is_(None))
 # Listings page by (namespace, name, uid), cluster-wide or within one ClusterQueue.
 Index("workloads_listing_idx", workloads.c.namespace, workloads.c.name, workloads.c.uid)
@@ -99,7 +99,7 @@ Index(
     workloads.c.name,
     workloads.c.uid,
 )
-# What is kept long enough is found by its finish time; a row enters this index once, when it is finished.
+# Expired rows are found by their finish time. A row enters this index once, when it finishes.
 Index(
     "workloads_finished_idx",
     workloads.c.finished_at,
@@ -168,9 +168,9 @@ history: Final = Table(
     comment="append-only; a trigger refuses UPDATE, DELETE and TRUNCATE",
 )
 Index("history_uid_id_idx", history.c.uid, history.c.id)
-# What moving gangs has cost in the last day is read at each take-over; moves are few among very many lines.
+# A new leader reads the cost of moves in the last day. Few lines of history are moves.
 Index("history_moves_idx", history.c.at, postgresql_where=history.c.event == text("'Defragmented'"))
-# The log of evictions goes back as far as history does; a tenant's is picked out of it by namespace.
+# The log of evictions is as long as history. Tenants read it by namespace.
 Index(
     "history_evictions_idx",
     history.c.id,

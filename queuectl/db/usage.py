@@ -1,10 +1,9 @@
-"""The usage ledger in Postgres: marks written by commits, and hours made of them.
+"""The usage ledger in Postgres: marks written by commits, and hours computed from them.
 
-Folding does not take the leader's fence, so no commit waits for it. What keeps each span of time from being accounted
-twice is the row of ``usage_progress``: it moves on only from where the folding began, in the transaction that writes the
-hours. Marks become visible in the order of their ids, because commits do (see :mod:`queuectl.db.writes`), so those up to
-the last one that was read are exactly those that were folded; where one of them is missing, this fold, or another one with
-the same marks, was done already.
+Folding does not lock the leader's epoch, so no commit waits for it. The row of ``usage_progress`` prevents that a span of time is
+accounted for twice: it advances only from the start of the folding, in the transaction that writes the hours. Marks become visible in
+the order of their ids, because commits do (see :mod:`queuectl.db.writes`). Thus the marks up to the last one that was read are
+exactly those that were folded. If one of them is missing, this folding, or another one with the same marks, has been done.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.usage_history import UsageHours
 
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
-_AT_ONCE: Final = 1000  # rows of one statement: while they are made ready, nobody else gets a turn
+_AT_ONCE: Final = 1000  # rows of one statement: their preparation blocks the event loop
 _MARK_COLUMNS: Final = tuple(c for c in usage_marks.c if c.name != "id")
 _NOTE: Final = insert_rows(usage_marks, _MARK_COLUMNS)
 
@@ -65,14 +64,14 @@ async def note(connection: AsyncConnection, marks: Sequence[Mark]) -> None:
 
 
 class UsageLedger:
-    """The usage ledger; methods may raise StoreUnavailable. Made by the store, over its connections."""
+    """The usage ledger over the connections of a store. Methods can raise StoreUnavailable."""
 
     def __init__(self, transaction: Transaction, snapshot: Transaction) -> None:
         self._transaction = transaction
         self._snapshot = snapshot
 
     async def progress(self) -> UsageProgress:
-        """Where it stands."""
+        """The time up to which everything is accounted for, and the next mark."""
         async with self._snapshot("reading the usage ledger") as connection:
             until = await connection.scalar(select(usage_progress.c.until))
             rows = await connection.execute(select(usage_meters))
@@ -86,11 +85,11 @@ class UsageLedger:
             return tuple((number, _mark(uid, mark)) for number, uid, mark in rows)
 
     async def accounted(self, uids: Iterable[str]) -> frozenset[str]:
-        """Those of these workloads that have hours."""
+        """The workloads among these that have hours."""
         wanted = list(uids)
         given = func.any(cast(bindparam("uids", wanted, type_=_TEXTS), _TEXTS))
         found = select(usage_subjects.c.uid).where(usage_subjects.c.uid == given).distinct()
-        async with self._transaction("looking for earlier usage") as connection:
+        async with self._transaction("reading earlier usage") as connection:
             return frozenset(await connection.scalars(found))
 
     async def keep(
@@ -103,7 +102,7 @@ class UsageLedger:
         epoch: int,
         free: Mapping[str, Free],
     ) -> None:
-        """Add the hours of one fold and move on to ``until``; see the Protocol for the rest and the errors."""
+        """Add the hours of one folding and advance to ``until``; see the Protocol for the rest and the errors."""
         async with self._transaction("writing the usage ledger") as connection:
             await _move_on(connection, over, until, epoch)
             await _drop(connection, marks)
@@ -128,7 +127,7 @@ class UsageLedger:
             await _merge(connection, _FLEET, _fleet_rows(free, over, until))
 
     async def past_runs(self, most: int) -> tuple[Run, ...]:
-        """How long the workloads held their places that have finished last, oldest first."""
+        """The run times of the workloads that have finished last, oldest first."""
         async with self._snapshot("reading past run times") as connection:
             rows = (await connection.execute(runs_before(most))).all()
             return tuple(Run(*row) for row in reversed(rows))
@@ -147,7 +146,7 @@ class UsageLedger:
             return await reports.make(connection, period, grouping, namespaces)
 
     async def hours(self, period: Period) -> UsageHours:
-        """What each LocalQueue held and requested in each hour of a period, by hour and name."""
+        """The use and the requests of each LocalQueue in each hour of a period, by hour and name."""
         async with self._snapshot("reading hours of the usage ledger") as connection:
             return await reports.hours(connection, period)
 
@@ -180,7 +179,7 @@ async def _move_on(
 
 
 async def _drop(connection: AsyncConnection, marks: Collection[int]) -> None:
-    """A fold that moves on to no later time is told by its marks alone from one that happened already."""
+    """Whether a folding that advances to no later time has been done: only its marks show it."""
     folded = usage_marks.c.id <= max(marks, default=0)
     if (await connection.execute(delete(usage_marks).where(folded))).rowcount != len(marks):
         raise StaleSnapshot("marks of the usage ledger have been folded meanwhile")
@@ -191,7 +190,7 @@ async def _drop(connection: AsyncConnection, marks: Collection[int]) -> None:
 
 @dataclass(frozen=True)
 class _Merge:
-    """Rows to be inserted, or added to those that are there."""
+    """Rows to insert, or to add to existing rows."""
 
     table: Table
     added: tuple[str, ...]
@@ -242,7 +241,7 @@ async def _keep_meters(connection: AsyncConnection, meters: Mapping[str, Meter |
 
 
 def _fleet_rows(free: Mapping[str, Free], over: float | None, until: float) -> list[Row]:
-    """The GPUs that are free now stand for those since the last look."""
+    """The GPUs that are free now represent those since the last sample."""
     return [
         {
             "hour": hour,
@@ -262,7 +261,7 @@ def _fleet_rows(free: Mapping[str, Free], over: float | None, until: float) -> l
 
 
 def _mark_row(mark: Mark) -> Row:
-    """One document for all of it: a commit pays by the column."""
+    """One document for all fields: the cost of a commit grows with the number of columns."""
     held = _held_document(mark.held) if mark.held is not None else None
     subject = _subject_document(mark.subject) if mark.subject is not None else None
     loss = [mark.loss.reason, mark.loss.gpu_seconds] if mark.loss is not None else None

@@ -1,7 +1,7 @@
-"""The usage ledger's tables: marks, meters, and what they come to by hour.
+"""The usage ledger's tables: marks, meters, and their sums by hour.
 
 ``usage_marks`` are written by commits and folded into the others by :mod:`queuectl.control.leader.accounting`. The ledger refers to no
-other table, so whatever else is deleted, it stays.
+other table, so it does not depend on the deletion of other rows.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ usage_hours: Final = Table(
         ("allocated", "used", "idle", "stuck", "unknown", "waited", "waiting", "cost", "unpriced"),
     ),
     comment="GPU-seconds by hour; waiting in seconds, cost in money; hour is its start in unix seconds",
-    postgresql_with={"fillfactor": 70},  # the present hour's rows are written again and again: HOT
+    postgresql_with={
+        "fillfactor": 70
+    },  # rows of the current hour are updated repeatedly: HOT updates
 )
 Index("usage_hours_subject_idx", usage_hours.c.subject)
 

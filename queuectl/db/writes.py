@@ -1,11 +1,11 @@
-"""What one commit of the leader writes, given its transaction.
+"""The writes of one commit of the leader in its transaction.
 
-1. The fence: the row of ``leadership`` is locked if it still carries the caller's epoch. The lock is exclusive among
-   commits (FOR NO KEY UPDATE, not FOR SHARE), so that history becomes visible in the order of its ids; a successor's
-   take-over waits for it, and after that take-over the row no longer matches.
-2. The configuration is locked shared. It must be at the plan's revision, or what became of it since must not matter to the plan.
-3. Rows are inserted, or updated over the version they were read at; every row must be hit.
-4. Placements, leases and the outbox follow from the difference between before and after; history is appended.
+1. The fence: the row of ``leadership`` is locked if it still has the caller's epoch. The lock is exclusive among commits
+   (FOR NO KEY UPDATE, not FOR SHARE), so that history becomes visible in the order of its ids. The next leader waits for it, and
+   after that the row no longer matches.
+2. The configuration gets a shared lock. It must have the revision of the plan, or its changes since then must not matter to the plan.
+3. Rows are inserted, or updated if they have the version that was read. Each row must be affected.
+4. Placements, leases and the outbox follow from the difference between before and after. Lines are appended to history.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from queuectl.domain.queries import Tolerance
 
 CHANNEL: Final = "queuectl_history"
 _WAS: Final = "was"
-# A job that was out of our sight and came back, because labels count again, begins anew over its finished row.
+# A job that was unmanaged for a time, and has a queue label again, starts over with its finished row.
 _NEW: Final = insert_rows(workloads, rows.WORKLOAD_COLUMNS)
 _INSERT: Final = _NEW.on_conflict_do_update(
     index_elements=[workloads.c.uid],
@@ -70,7 +70,7 @@ async def same_configuration(
     """Keep the configuration as it is for the rest of the transaction.
 
     Raises:
-        StaleConfiguration: it is no longer at ``revision``, and what became of it is not tolerated.
+        StaleConfiguration: its revision is not ``revision``, and its changes are not tolerated.
     """
     present = select(configuration.c.revision).with_for_update(read=True)
     if (await connection.scalars(present)).one() == revision:
@@ -78,7 +78,7 @@ async def same_configuration(
     stale = StaleConfiguration(f"the configuration is no longer at revision {revision}")
     if tolerance is None:
         raise stale
-    # Writers wait for the lock, so what is found stays so until the commit.
+    # Writers wait for the lock, so the configuration does not change until the commit.
     if not tolerance.of(await documents.changes(connection, revision, tolerance.documents)):
         raise stale
 
@@ -89,7 +89,7 @@ async def write(
     """Write rows, placements, leases, outbox and history.
 
     Returns:
-        How many lines were added to the history.
+        The number of lines that were added to the history.
 
     Raises:
         StaleSnapshot: a row is not at the version it was read at.
@@ -156,7 +156,7 @@ async def _bulk(
     columns: Sequence[Column[Any]],
     given: Sequence[Row],
 ) -> int:
-    """Run a statement of :mod:`queuectl.db.bulk` over these rows; how many it hit. No rows, no round trip."""
+    """Run a statement of :mod:`queuectl.db.bulk` for these rows. Returns the number of affected rows. Without rows it does nothing."""
     if not given:
         return 0
     result: CursorResult[Any] = await connection.execute(statement, arrays(columns, given))
