@@ -43,6 +43,8 @@ PAGES: Final = (
     "/ui/queues/language",
     "/ui/workloads",
     "/ui/workloads?state=Pending",
+    "/ui/workloads?sort=-gpus",
+    "/ui/mine?namespace={namespace}",
     "/ui/workloads/{running}",
     "/ui/workloads/{waiting}",
     "/ui/nodes",
@@ -99,10 +101,11 @@ async def look(addresses: list[str]) -> None:
 async def paths(world: World) -> list[str]:
     """Of all pages; those of one workload are of a gang that runs and of one that waits."""
     store = world.controllers["leads"].store
-    uids = {}
+    uids: dict[str, str] = {}
     for word, state in (("running", State.RUNNING), ("waiting", State.PENDING)):
         wanted = WorkloadFilter(cluster_queue="language", states=frozenset({state}))
-        uids[word] = (await store.list_workloads(wanted, None, 1)).entries[0].uid
+        entry = (await store.list_workloads(wanted, None, 1)).entries[0]
+        uids |= {word: entry.uid, "namespace": entry.namespace}
     return [page.format_map(uids) for page in PAGES]
 
 

@@ -1,4 +1,4 @@
-"""A Chromium for the tests of the pages, without anything installed by hand; a server and a page in it to look at.
+"""A Chromium for the tests of the pages, without anything installed by hand; a server, and a page in it.
 
 In this order: the one ``QUEUECTL_CHROMIUM`` names; one on the path; the one that ``npm`` packs (a headless build with its
 libraries), unpacked once into the cache. Where there is none of them, tests marked ``browser`` are skipped and say so.
@@ -92,7 +92,7 @@ def _unpack(folder: Path) -> None:
 
 
 def launching() -> dict[str, Any]:
-    """What Playwright is told to launch a Chromium. Raises NoBrowser."""
+    """The arguments with which Playwright launches a Chromium. Raises NoBrowser."""
     found = find()
     return {
         "executable_path": found.executable,
@@ -111,7 +111,7 @@ def scanner() -> str:
 
 @asynccontextmanager
 async def running() -> AsyncIterator[Browser]:
-    """A Chromium that is gone afterwards. Raises NoBrowser."""
+    """A Chromium that is stopped at the end. Raises NoBrowser."""
     launch = await asyncio.to_thread(launching)
     async with async_playwright() as tools:
         started = await tools.chromium.launch(**launch)
@@ -121,7 +121,7 @@ async def running() -> AsyncIterator[Browser]:
 
 @asynccontextmanager
 async def served(app: FastAPI) -> AsyncIterator[str]:
-    """The address of a server that is gone afterwards."""
+    """The address of a server that is stopped at the end."""
     server = WebServer(app, Address("127.0.0.1", 0))
     task = asyncio.create_task(server.run())
     yield server.url

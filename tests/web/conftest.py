@@ -22,7 +22,7 @@ from tests.web.serve_sample import dashboard
 
 
 class FixedRights:
-    """May what the test says."""
+    """Allows the rights that the test gives."""
 
     def __init__(self, *rights: Right) -> None:
         self.rights = set(rights)
@@ -32,9 +32,9 @@ class FixedRights:
 
 
 class Standby:
-    """The API and the dashboard over whatever the test whose turn it is brings; the clock stands still.
+    """The API and the dashboard over the sample of the current test, with a fixed clock.
 
-    Made once, as tests/api/conftest.py says of its own.
+    Made once, because the application takes long to make; see tests/api/conftest.py.
     """
 
     def __init__(self) -> None:
@@ -48,19 +48,19 @@ class Standby:
         add_dashboard(self._app, store, guard, cluster_reader, diagnoser, clock=lambda: NOW)
 
     def over(self, sample: Sample, guard: Guard | None = None) -> FastAPI:
-        """Until the next test; without a guard everybody may do everything."""
+        """The application over this sample until the next test; without a guard, everything is allowed."""
         self._sample, self._guard = sample, guard or Guard()
         return self._app
 
 
 @cache
 def _standby(*, guarded: bool) -> Standby:
-    """One for those who may do everything, one for the others: a test may ask as both."""
+    """One application with all rights and one with a guard, because a test can use both."""
     return Standby()
 
 
 def app_over(sample: Sample, guard: Guard | None = None) -> FastAPI:
-    """The API and the dashboard over a sample; the clock stands still."""
+    """The API and the dashboard over a sample, with a fixed clock."""
     return _standby(guarded=guard is not None).over(sample, guard)
 
 
@@ -71,14 +71,14 @@ def sample() -> Sample:
 
 @pytest.fixture
 async def pages(sample: Sample) -> AsyncIterator[httpx2.AsyncClient]:
-    """Asks for pages as somebody who may do everything."""
+    """A client with all rights."""
     async with talking_to(app_over(sample)) as client:
         yield client
 
 
 @pytest.fixture
 async def tenant(sample: Sample) -> AsyncIterator[httpx2.AsyncClient]:
-    """Asks for pages as somebody who may read the workloads of one team and the nodes, and hold that team's gangs."""
+    """A client that may read the workloads of one team and the nodes, and hold the gangs of that team."""
     rights = FixedRights(
         Right("list", "workloads", "team-vision"),
         Right("list", "nodes"),
@@ -101,7 +101,7 @@ async def address(sample: Sample) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def browser(address: str) -> AsyncIterator[Browser]:
-    """Gone before its server: a page that is still open follows its events, and a server waits for whom it answers."""
+    """Stopped before its server: an open page follows the event stream, and a server waits for open responses."""
     try:
         async with running() as started:
             yield started

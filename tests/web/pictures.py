@@ -1,4 +1,4 @@
-"""Draws the pictures of docs/how-to/dashboard.md anew, over the large sample: ``python -m tests.web.pictures``."""
+"""Draws the pictures of docs/how-to/dashboard.md over the large sample: ``python -m tests.web.pictures``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER = Path(__file__).parents[2] / "docs" / "images"
 
 @dataclass(frozen=True)
 class Picture:
-    """``chosen``: by what the map of nodes is coloured; ``retyped``: what is changed in an object, and checked."""
+    """``chosen``: the colors of the node map; ``retyped``: the text to replace in an object before the check, and its replacement."""
 
     name: str
     path: str

@@ -1,4 +1,4 @@
-"""What is written down beside the ledger of the sample: planning cycles, requests that changed something, usage by hour."""
+"""Records of the sample beside the ledger: planning cycles, requests for changes, usage by hour."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CONFIGURATION: dict[str, Any] = {
 def keep_records(
     database: MemoryDatabase, now: float, nodes: int, gpus: int, rng: random.Random
 ) -> None:
-    """Of what the database holds already; ``nodes`` and ``gpus``: how many there are."""
+    """Add the records of the entries in the database; ``nodes`` and ``gpus``: numbers of the cluster."""
     database.decisions = list(_decisions(database, nodes, rng))
     database.audit = list(_audit(database, now, rng))
     _account(database, now, gpus, rng)
@@ -86,7 +86,7 @@ def _decisions(
 
 
 def _audit(database: MemoryDatabase, now: float, rng: random.Random) -> Iterator[AuditLine]:
-    """Holds of gangs, changes of queues, and what was refused."""
+    """Holds of gangs, changes of queues, and refused requests."""
     uids = sorted(database.entries)[:20]
     requests = [
         *(("POST", f"/api/v1/workloads/{uid}/hold", "holdWorkload", 202, "") for uid in uids),
@@ -105,7 +105,7 @@ def _audit(database: MemoryDatabase, now: float, rng: random.Random) -> Iterator
 
 
 def _account(database: MemoryDatabase, now: float, gpus: int, rng: random.Random) -> None:
-    """Hours of what runs and of what waits, until the last full one."""
+    """Hours of running and pending gangs, until the last full hour."""
     tables = database.usage
     last = int(now // HOUR) * HOUR
     tables.until = float(last)
@@ -127,7 +127,7 @@ def _account(database: MemoryDatabase, now: float, gpus: int, rng: random.Random
         if not waits and begin < last and rng.random() < 0.3:
             tables.losses[begin, subject.id, "h100", Code.PREEMPTED] = LostWorkSum(9000.0, 1)
     for hour in range(last - HOURS * HOUR, last, HOUR):
-        shares = (1.0, 0.14, 0.04, 0.01)  # all, free, of no use to the next pod, of no use to any
+        shares = (1.0, 0.14, 0.04, 0.01)  # all, free, fragmented, stranded
         tables.fleet[hour, "h100"] = FleetRow("h100", HOUR, *(HOUR * gpus * x for x in shares))
 
 

@@ -1,4 +1,4 @@
-"""A cluster to look at: racks of GPU nodes, four teams that share them, gangs that run, wait, and had to leave."""
+"""A sample cluster: racks of GPU nodes that four teams share, with running, pending and evicted gangs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WORDS = ("llama", "diffusion", "whisper", "retrieval", "rlhf", "eval", "sweep", 
 
 @dataclass(frozen=True)
 class Size:
-    """How much there is to see."""
+    """The size of the sample."""
 
     blocks: int = 10
     racks: int = 20
@@ -53,7 +53,7 @@ LARGE = Size()
 
 
 class Scene:
-    """A cluster that stands still."""
+    """A cluster that does not change."""
 
     def __init__(self, snapshot: Snapshot, uses: dict[str, GangUse]) -> None:
         self.snapshot: Snapshot | None = snapshot
@@ -77,7 +77,7 @@ class Scene:
 
 @dataclass
 class Sample:
-    """Everything a dashboard reads."""
+    """All sources of a dashboard."""
 
     database: MemoryDatabase
     store: MemoryStore
@@ -109,7 +109,7 @@ def _pods(entry: Entry) -> Iterator[PodRecord]:
 
 
 def documents(size: Size) -> list[dict[str, Any]]:
-    """Configuration as people write it."""
+    """Configuration as users write it."""
     gpus = size.nodes * HOST_GPUS
     parts = dict(zip(QUEUES, (0.45, 0.1, 0.15, 0.3), strict=True))
     found: list[dict[str, Any]] = [
@@ -263,7 +263,7 @@ def _user(uid: str) -> str:
 _REASONS = (
     (Code.WAITING_FOR_QUOTA, "it needs {g} nvidia.com/gpu of flavor h100; 96 of the quota are left"),
     (Code.TOPOLOGY_PLACEMENT_FAILED, "no rack has {p} nodes with 8 free GPUs: the best has 11"),
-    (Code.PENDING_EVALUATION, "behind others; not looked at yet"),
+    (Code.PENDING_EVALUATION, "behind other gangs; not considered yet"),
     (Code.WAITING_IN_ORDER, "behind a gang that is blocked"),
     (Code.EXCEEDS_MAX_QUOTA, "it needs {g} nvidia.com/gpu, more than the queue may ever use"),
 )  # fmt: skip
@@ -326,7 +326,7 @@ def _aside(rng: random.Random) -> Iterator[Entry]:
 
 
 def _reserve(entries: list[Entry]) -> None:
-    """One gang has its place and waits for others to leave it."""
+    """One gang has a reservation and waits for its victims."""
     place = next(i for i, entry in enumerate(entries) if entry.uid == "wait-00000")
     host = next(entry for entry in entries if entry.placement is not None)
     assert host.placement is not None

@@ -1,4 +1,4 @@
-"""Serves the dashboard over a sample, to look at it: ``python -m tests.web.serve_sample [PORT] [--small]``.
+"""Serves the dashboard over a sample: ``python -m tests.web.serve_sample [PORT] [--small]``.
 
 Every two seconds a gang is submitted, so that the pages have something to follow.
 """
@@ -47,7 +47,7 @@ async def submit(sample: Sample, number: int) -> None:
 
 
 async def answer(sample: Sample, outcome: str, *changes: EntryChange) -> None:
-    """What the leader does with the newest command."""
+    """Answer the newest command, as the leader does."""
     (number, _) = max(sample.database.commands.items())
     await sample.store.commit(
         changes,

@@ -1,4 +1,4 @@
-"""A page shows what its reader may see, and offers what he may do."""
+"""A page shows only what the caller may see, and offers only what the caller may do."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def test_a_tenant_reads_no_name_of_another_team(tenant: httpx2.AsyncClient
 
 
 @pytest.mark.parametrize("path", ["/ui/workloads/{uid}", "/ui/queues/vision", "/ui/evictions"])
-async def test_a_tenant_reads_of_his_own_gangs_without_the_names_of_others(
+async def test_a_tenant_reads_their_own_gangs_without_the_names_of_others(
     sample: Sample, tenant: httpx2.AsyncClient, path: str
 ):
     entries, history = sample.database.entries, sample.database.history
@@ -58,7 +58,7 @@ def _naming_others(text: str) -> list[str]:
     return [line for line in text.splitlines() if any(f"{other}/" in line for other in OTHERS)]
 
 
-async def test_a_tenant_sees_his_own_gangs_on_the_map_and_others_without_a_name(
+async def test_a_tenant_sees_their_own_gangs_on_the_map_and_others_without_a_name(
     tenant: httpx2.AsyncClient,
 ):
     gangs = (await tenant.get("/ui/nodes/data")).json()["gangs"]
@@ -76,7 +76,7 @@ async def test_another_teams_pages_are_closed(tenant: httpx2.AsyncClient, path: 
     assert (await tenant.get(path)).status_code == status
 
 
-async def test_actions_are_offered_to_who_may(
+async def test_commands_are_offered_with_their_rights(
     sample: Sample, tenant: httpx2.AsyncClient, pages: httpx2.AsyncClient
 ):
     entry = next(e for e in sample.database.entries.values() if e.namespace == "team-vision")
@@ -87,7 +87,7 @@ async def test_actions_are_offered_to_who_may(
     assert 'data-action="priority"' in everything
 
 
-async def test_an_action_that_makes_no_sense_says_why(pages: httpx2.AsyncClient):
+async def test_the_reason_of_a_disabled_button_is_on_the_page(pages: httpx2.AsyncClient):
     text = (await pages.get("/ui/workloads/run-00001")).text
     button = text[text.index('data-action="release"') :].partition("</button>")[0]
     assert "disabled" in button
@@ -100,7 +100,7 @@ CLOSED = ("/ui/decisions", "/ui/decisions/3", "/ui/usage", "/ui/audit", "/ui/con
 
 
 @pytest.mark.parametrize("path", CLOSED)
-async def test_pages_of_those_who_rule_are_closed_to_others_and_not_offered(
+async def test_pages_of_administrators_are_closed_to_others_and_not_offered(
     tenant: httpx2.AsyncClient, pages: httpx2.AsyncClient, path: str
 ):
     assert (await tenant.get(path)).status_code == 403
@@ -111,7 +111,7 @@ async def test_pages_of_those_who_rule_are_closed_to_others_and_not_offered(
 
 @pytest.fixture
 async def viewer(sample: Sample) -> AsyncIterator[httpx2.AsyncClient]:
-    """Asks for pages as somebody who sees decisions, and the workloads and the usage of one team."""
+    """A client that may list decisions, and the workloads and the usage of one team."""
     rights = FixedRights(
         Right("list", "decisions"),
         Right("get", "decisions"),
@@ -133,7 +133,7 @@ async def test_usage_is_that_of_the_namespaces_one_may_report_on(
     assert 'href="/ui/usage"' in text
 
 
-async def test_a_decision_tells_only_of_gangs_that_may_be_seen(
+async def test_a_decision_shows_visible_gangs_only(
     sample: Sample, viewer: httpx2.AsyncClient, pages: httpx2.AsyncClient
 ):
     seen = ""
@@ -147,10 +147,10 @@ async def test_a_decision_tells_only_of_gangs_that_may_be_seen(
     assert _naming_others(seen) == []
 
 
-async def test_a_start_leads_to_the_decision_that_brought_it(
+async def test_a_start_leads_to_its_decision(
     sample: Sample, pages: httpx2.AsyncClient, tenant: httpx2.AsyncClient
 ):
-    """Every line of the history finds its record, or that there is none."""
+    """Each line of the history leads to its record, or to none."""
     decided = sample.database.decisions
     for line in sample.database.history:
         answer = await pages.get(f"/ui/decisions/of?line={line.id}")

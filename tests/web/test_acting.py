@@ -1,4 +1,4 @@
-"""Acting on a workload in a real Chromium, and what a page does when the database or the session is gone."""
+"""Commands for workloads and queues in a real Chromium, and pages during an outage and after the session."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.web.serve_sample import answer
 pytestmark = pytest.mark.browser
 
 
-async def test_an_action_is_asked_for_only_when_it_is_confirmed(
+async def test_a_command_is_sent_only_when_it_is_confirmed(
     browser: Browser, address: str, sample: Sample
 ):
     page = await open_page(browser, address)
@@ -41,7 +41,7 @@ async def test_an_action_is_asked_for_only_when_it_is_confirmed(
     ]
 
 
-async def test_a_price_that_nobody_can_tell_yet_is_asked_for_again(
+async def test_a_cost_that_is_not_known_yet_is_requested_again(
     browser: Browser, address: str, sample: Sample
 ):
     page = await open_page(browser, address)
@@ -54,7 +54,7 @@ async def test_a_price_that_nobody_can_tell_yet_is_asked_for_again(
     assert sample.database.commands == {}
 
 
-async def test_an_outage_is_told_where_the_price_would_be(
+async def test_the_dialog_shows_an_outage_in_place_of_the_cost(
     browser: Browser, address: str, sample: Sample
 ):
     page = await open_page(browser, address)
@@ -110,7 +110,7 @@ async def _ask(page: Page, label: str) -> None:
     await expect(page.get_by_role("dialog")).to_be_hidden()
 
 
-async def test_what_was_asked_is_followed_until_it_is_done(
+async def test_a_command_is_followed_until_it_is_done(
     browser: Browser, address: str, sample: Sample
 ):
     page = await open_page(browser, address)
@@ -127,7 +127,7 @@ async def test_what_was_asked_is_followed_until_it_is_done(
     await expect(page.get_by_role("button", name="Release")).to_be_enabled()
 
 
-async def test_a_refusal_is_told_in_its_own_words_though_nothing_happened(
+async def test_the_reason_of_a_refused_command_is_shown(
     browser: Browser, address: str, sample: Sample
 ):
     page = await open_page(browser, address)
@@ -139,7 +139,7 @@ async def test_a_refusal_is_told_in_its_own_words_though_nothing_happened(
     await expect(told).to_contain_text("refused: it is over already")
 
 
-async def test_an_outage_leaves_what_is_shown_until_it_is_over(
+async def test_a_page_keeps_its_content_during_an_outage(
     browser: Browser, address: str, sample: Sample
 ):
     page = await open_page(browser, address)
@@ -153,7 +153,7 @@ async def test_an_outage_leaves_what_is_shown_until_it_is_over(
         await expect(page.get_by_role("heading", name=name)).to_be_visible()
 
 
-async def test_who_is_signed_out_elsewhere_is_led_to_sign_in_and_back(
+async def test_a_user_who_is_signed_out_elsewhere_returns_after_signing_in(
     browser: Browser, sample: Sample
 ):
     access = people()

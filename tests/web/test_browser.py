@@ -1,4 +1,4 @@
-"""The pages in a real Chromium: nothing breaks, nothing is out of reach, and what happens shows."""
+"""The pages in a real Chromium: no errors, no accessibility violations, and live updates."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def axe() -> str:
 
 
 def _complaints(page: Page) -> list[str]:
-    """What the browser complains of from now on."""
+    """The errors that the browser reports from now on."""
     found: list[str] = []
 
     def erred(error: Error) -> None:
@@ -97,7 +97,7 @@ async def test_a_new_gang_shows_without_a_reload(browser: Browser, address: str,
     await expect(page.get_by_role("link", name="team-vision/new-0001")).to_be_visible(timeout=30_000)  # fmt: skip
 
 
-async def test_the_map_is_walked_by_keys_and_searched(browser: Browser, address: str):
+async def test_the_map_works_with_keys_and_has_a_search(browser: Browser, address: str):
     page = await open_page(browser, address)
     await page.goto("/ui/nodes")
     await expect(page.locator("#map-key li").first).to_be_visible()
@@ -136,7 +136,7 @@ async def test_a_report_is_not_made_with_every_event(browser: Browser, address: 
     assert [url.rpartition("/")[2] for url in asked if "/ui/" in url] == ["usage"]
 
 
-async def test_the_theme_that_was_chosen_stays(browser: Browser, address: str):
+async def test_the_chosen_theme_is_remembered(browser: Browser, address: str):
     page = await open_page(browser, address)
     await page.goto("/ui/")
     await page.locator("#theme").click()
@@ -144,8 +144,8 @@ async def test_the_theme_that_was_chosen_stays(browser: Browser, address: str):
     assert await page.evaluate("document.documentElement.dataset.theme") == "dark"
 
 
-async def test_a_question_what_if_is_answered_in_tables(browser: Browser, address: str):
-    """The API is played here: its answer is tested where it is made."""
+async def test_a_what_if_plan_is_shown_in_tables(browser: Browser, address: str):
+    """With a fixed response: tests/api tests the response itself."""
     counts = {"starts": 1, "gpusStarted": 8, "waits": 2, "leaves": 1, "lostGpuSeconds": 7200}
     fate: dict[str, object] = {
         "workload": "team-vision/<b>new</b>", "uid": None, "gpus": 8, "submitted": True, "before": None,

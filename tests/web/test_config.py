@@ -39,9 +39,9 @@ CHECK = "/ui/config/check"
 
 
 def command_service(sample: Sample, *rights: Right) -> FastAPI:
-    """The pages behind the layers of the API, beside its paths for ClusterQueues: all of it takes ten times longer to make.
+    """The pages behind the layers of the API, beside its paths for ClusterQueues: the whole application takes ten times longer to make.
 
-    ``rights``: of who asks; none = he may do everything.
+    ``rights``: of the caller; none = all rights.
     """
     app = FastAPI(openapi_url=None)
     problems.install(app)
@@ -59,14 +59,14 @@ def command_service(sample: Sample, *rights: Right) -> FastAPI:
 
 @pytest.fixture
 async def pages(sample: Sample) -> AsyncIterator[httpx2.AsyncClient]:
-    """Asks for pages as somebody who may do everything."""
+    """A client with all rights."""
     async with talking_to(command_service(sample)) as client:
         yield client
 
 
 @pytest.fixture
 async def stranger(sample: Sample) -> AsyncIterator[httpx2.AsyncClient]:
-    """Asks for pages as somebody who may see the workloads of a team."""
+    """A client that may list the workloads of one team."""
     async with talking_to(
         command_service(sample, Right("list", "workloads", "team-vision"))
     ) as client:
@@ -136,7 +136,7 @@ def policy(sample: Sample) -> str:
 
 
 async def meanwhile(sample: Sample, strategy: str = "StrictFIFO", policy: str = "") -> None:
-    """Somebody else changes the queue."""
+    """Change the queue as another user."""
     document = copy.deepcopy(dict(sample.database.documents[QUEUE].document))
     document["spec"]["queueingStrategy"] = strategy
     if policy:
@@ -159,7 +159,7 @@ async def meanwhile(sample: Sample, strategy: str = "StrictFIFO", policy: str = 
         ("?q=nothing-says-this", ["No object that you may see matches"], ["<table"]),
     ],
 )
-async def test_objects_are_found_by_name_kind_and_what_they_say(
+async def test_objects_are_found_by_name_kind_and_content(
     pages: httpx2.AsyncClient, query: str, shown: list[str], hidden: list[str]
 ):
     text = (await pages.get(f"/ui/config{query}")).text
@@ -167,9 +167,7 @@ async def test_objects_are_found_by_name_kind_and_what_they_say(
     assert [one for one in hidden if one in text] == []
 
 
-async def test_a_second_object_of_a_kind_of_which_there_is_one_is_not_offered(
-    pages: httpx2.AsyncClient, sample: Sample
-):
+async def test_a_second_configuration_is_not_offered(pages: httpx2.AsyncClient, sample: Sample):
     offer = "New Configuration"
     assert offer not in (await pages.get("/ui/config")).text
     del sample.database.documents[DocumentKey("Configuration", "", "default")]
@@ -179,7 +177,7 @@ async def test_a_second_object_of_a_kind_of_which_there_is_one_is_not_offered(
 # -- checking and applying
 
 
-async def test_a_check_tells_what_would_change_and_changes_nothing(
+async def test_a_check_shows_the_changes_and_stores_nothing(
     pages: httpx2.AsyncClient, sample: Sample
 ):
     sample.diagnoser.running = sample.cluster_reader.snapshot
@@ -207,9 +205,7 @@ async def test_a_check_of_the_same_offers_nothing_to_apply(pages: httpx2.AsyncCl
     assert Editor.of(answer).applies_to == ""
 
 
-async def test_what_was_checked_is_applied_and_stands_in_the_audit_log(
-    pages: httpx2.AsyncClient, sample: Sample
-):
+async def test_a_checked_text_is_applied_and_audited(pages: httpx2.AsyncClient, sample: Sample):
     editor = await checked(pages, (await opened(pages)).replaced("LowerPriority", "Never"))
     answer = await applied(pages, editor)
     assert (answer.status_code, answer.headers["location"]) == (303, f"{PAGE}?done=configured")
@@ -223,7 +219,7 @@ async def test_what_was_checked_is_applied_and_stands_in_the_audit_log(
 
 
 @pytest.mark.parametrize("forget", ["checked", "text"])
-async def test_nothing_is_applied_that_was_not_checked_like_this(
+async def test_an_unchecked_text_is_not_applied(
     pages: httpx2.AsyncClient, sample: Sample, forget: str
 ):
     editor = await checked(pages, (await opened(pages)).replaced("LowerPriority", "Never"))
@@ -247,7 +243,7 @@ async def test_a_text_changed_after_its_check_is_checked_again(
     assert policy(sample) == "LowerOrNewerEqualPriority"
 
 
-# -- somebody else
+# -- concurrent changes
 
 
 @pytest.mark.parametrize("step", ["check", "apply"])
@@ -292,7 +288,7 @@ async def test_a_second_change_by_others_is_a_second_conflict(
     assert policy(sample) == "LowerOrNewerEqualPriority"
 
 
-async def test_an_object_that_was_deleted_meanwhile_can_be_made_anew(
+async def test_an_object_that_was_deleted_meanwhile_can_be_created_again(
     pages: httpx2.AsyncClient, sample: Sample
 ):
     editor = await checked(pages, (await opened(pages)).replaced("LowerPriority", "Never"))
@@ -308,7 +304,7 @@ async def test_an_object_that_was_deleted_meanwhile_can_be_made_anew(
 
 
 @pytest.mark.parametrize("kind", CONFIG_KINDS, ids=lambda kind: kind.kind)
-async def test_the_text_that_a_new_object_begins_with_can_be_applied_as_it_is(
+async def test_the_first_text_of_a_new_object_is_valid(
     pages: httpx2.AsyncClient, sample: Sample, kind: Any
 ):
     sample.database.documents.clear()
@@ -320,7 +316,7 @@ async def test_the_text_that_a_new_object_begins_with_can_be_applied_as_it_is(
     assert set(STARTS) == {one.kind for one in CONFIG_KINDS}
 
 
-async def test_a_new_object_takes_no_others_place_unasked(
+async def test_a_new_object_replaces_no_other_without_confirmation(
     pages: httpx2.AsyncClient, sample: Sample
 ):
     editor = await opened(pages, "/ui/config/new?kind=clusterqueues")
@@ -349,7 +345,7 @@ WRONG: dict[str, str] = {
 
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG)
-async def test_what_the_api_refuses_the_pages_refuse_in_its_words_and_keep(
+async def test_the_pages_refuse_with_the_messages_of_the_api_and_keep_the_text(
     pages: httpx2.AsyncClient, sample: Sample, text: str
 ):
     yaml = {"Content-Type": "application/yaml"}
@@ -368,7 +364,7 @@ async def test_what_the_api_refuses_the_pages_refuse_in_its_words_and_keep(
 
 
 class Plain(HTMLParser):
-    """What a page says, without its markup."""
+    """The text of a page, without its markup."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -394,9 +390,7 @@ HOSTILE = (
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-async def test_what_is_typed_comes_back_as_typed_and_is_never_markup(
-    pages: httpx2.AsyncClient, text: str
-):
+async def test_typed_text_is_kept_and_is_never_markup(pages: httpx2.AsyncClient, text: str):
     answer = await pages.post(CHECK, data=(await opened(pages)).typed(text) | {"base": text})
     assert Editor.of(answer).fields["text"] == text
     assert "<script>alert" not in answer.text
@@ -404,7 +398,7 @@ async def test_what_is_typed_comes_back_as_typed_and_is_never_markup(
 
 
 @pytest.mark.parametrize("text", HOSTILE[:2])
-async def test_what_an_object_says_is_never_markup(
+async def test_the_content_of_an_object_is_never_markup(
     pages: httpx2.AsyncClient, sample: Sample, text: str
 ):
     """Nor are the names of gangs that would be over quota, and of fields that are refused."""
@@ -452,7 +446,7 @@ async def test_json_is_no_form(pages: httpx2.AsyncClient):
     assert (await pages.post(CHECK, json={"text": ""})).status_code == 415
 
 
-async def test_an_outage_keeps_what_was_typed(pages: httpx2.AsyncClient, sample: Sample):
+async def test_an_outage_keeps_the_typed_text(pages: httpx2.AsyncClient, sample: Sample):
     editor = await checked(pages, (await opened(pages)).replaced("LowerPriority", "Never"))
     sample.database.down = True
     answer = await pages.post(CHECK, data=editor.fields)
@@ -464,7 +458,7 @@ async def test_an_outage_keeps_what_was_typed(pages: httpx2.AsyncClient, sample:
 # -- deleting
 
 
-async def test_a_deletion_says_what_follows_and_is_done_when_it_is_confirmed(
+async def test_a_deletion_shows_its_consequences_and_needs_a_confirmation(
     pages: httpx2.AsyncClient, sample: Sample
 ):
     asked = await pages.get("/ui/config/delete?of=clusterqueues/vision")
@@ -490,12 +484,12 @@ async def test_an_object_that_was_changed_meanwhile_is_not_deleted(
     assert QUEUE in sample.database.documents
 
 
-async def test_a_deletion_that_takes_nothing_from_others_says_so(pages: httpx2.AsyncClient):
+async def test_a_deletion_without_consequences_shows_none(pages: httpx2.AsyncClient):
     text = (await pages.get("/ui/config/delete?of=cohorts/research")).text
     assert "No other object refers to it" in text
 
 
-# -- who may
+# -- rights
 
 READ = (Right("get", "clusterqueues", "", "vision"), Right("list", "clusterqueues"))
 WRITE = Right("update", "clusterqueues", "", "vision")
@@ -511,7 +505,7 @@ DELETE = Right("delete", "clusterqueues", "", "vision")
         ((*READ, DELETE), {"read", "delete"}),
     ],
 )
-async def test_only_what_one_may_do_is_offered_and_the_rest_refused(
+async def test_buttons_need_rights_and_other_requests_are_refused(
     sample: Sample, rights: tuple[Right, ...], offered: set[str]
 ):
     sent = text_of(sample.database.documents[QUEUE].document).replace("LowerPriority", "Never")
@@ -589,7 +583,7 @@ async def test_a_session_writes_for_our_own_page_alone(
     assert (QUEUE in sample.database.documents) is (status == 403)
 
 
-# -- who changed it
+# -- latest changes
 
 
 @pytest.mark.parametrize(

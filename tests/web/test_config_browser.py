@@ -99,7 +99,7 @@ async def test_configuration_is_written_without_scripts(
 
 
 @pytest.mark.parametrize("lost", ["database", "server"])
-async def test_what_is_typed_stays_when_nobody_answers(
+async def test_typed_text_is_kept_without_a_response(
     browser: Browser, address: str, sample: Sample, lost: str
 ):
     page = await open_page(browser, address)

@@ -1,6 +1,6 @@
 """Expensive requests to every route of the REST API and the dashboard: nothing is read before rights, all that is read is bounded.
 
-The routes are taken from the application, so a new one is covered, or fails here until it says what it takes.
+The routes are taken from the application, so a new one is covered, or fails here until it declares what it takes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VALUES = {
 
 
 def routes(among: list[BaseRoute], prefix: str = "") -> Iterator[tuple[str, str, BaseRoute]]:
-    """Method, path and route of everything that can be asked."""
+    """Method, path and route of each operation."""
     for route in among:
         if isinstance(route, Mount) and route.name == "static":
             continue
@@ -99,7 +99,7 @@ async def access() -> MemoryAccess:
 
 @pytest.fixture
 def parsed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, str]]:
-    """What is decoded while the test runs: how many bytes, and in which thread."""
+    """The decoded bodies while the test runs: size in bytes and thread."""
     seen: list[tuple[int, str]] = []
 
     def recorded(of: Callable[..., Any]) -> Callable[..., Any]:
@@ -124,7 +124,7 @@ async def sent(
 
 BODIES: dict[str, bytes] = {
     "broken": b"{",
-    "as large as may be": b'{"items": [' + b"1," * ((MAX_LIST_BYTES - 20) // 2) + b"1]}",
+    "of the largest size": b'{"items": [' + b"1," * ((MAX_LIST_BYTES - 20) // 2) + b"1]}",
     "nested": b"[" * 100_000,
     "too large": b" " * (MAX_LIST_BYTES + 1),
 }
@@ -159,7 +159,7 @@ async def test_nothing_is_read_for_a_caller_without_the_right(
                 assert not parsed, f"{token} {method} {path}"
 
 
-async def test_the_description_that_everybody_may_read_exists_before_the_first_request(
+async def test_the_public_description_exists_before_the_first_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     app = signed_app(SAMPLE.store, ACCESS)
@@ -282,7 +282,7 @@ async def test_the_reviews_of_one_dry_run_are_few(access: MemoryAccess) -> None:
         assert len(access.asked) <= most
 
 
-async def test_a_dry_run_goes_by_the_narrowest_right(access: MemoryAccess) -> None:
+async def test_a_dry_run_accepts_the_narrowest_right(access: MemoryAccess) -> None:
     name = "of-one-queue"
     access.know(name, name, Right("update", "localqueues", "team-vision", "queue-0"))
     access.know(name, name, Right("update", "localqueues", "team-speech"))

@@ -1,6 +1,6 @@
-"""Expensive reads: who may not see anything costs nothing, and what a read costs is bounded.
+"""Expensive reads: a caller without rights causes no reads of rows, and the cost of each read is bounded.
 
-The routes are taken from the application, as in test_expensive.py: a new one is covered, or fails here until it says what it takes.
+The routes are taken from the application, as in test_expensive.py: a new one is covered, or fails here until it declares what it takes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_LINES: Final = 500
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What is read of the store and of the cluster while the test runs."""
+    """The methods of the store and of the cluster reader that are called while the test runs."""
     seen: list[str] = []
 
     def recorded(owner: object, name: str) -> Callable[..., Any]:
@@ -112,7 +112,7 @@ BOUNDED_BY: Final = {
     "/api/v1/reports/history": "168 hours",
     **{f"/api/v1/reports/{one}": f"{MOST_ROWS} rows" for one in ("usage", "cost", "waste", "waits")},
 }  # fmt: skip
-"""What bounds the answers of routes without a limit."""
+"""The bounds of responses of routes without a limit."""
 
 
 async def test_every_list_has_a_limit_or_another_bound(access: MemoryAccess) -> None:

@@ -1,4 +1,4 @@
-"""Every page says what it is for, to everybody, and what it says cannot be mistaken for markup."""
+"""Each page shows its content, and names and reasons are never markup."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ async def test_a_page_shows(pages: httpx2.AsyncClient, path: str):
     assert missing == []
 
 
-async def test_the_root_leads_to_the_overview(pages: httpx2.AsyncClient):
+async def test_the_root_leads_to_the_first_page(pages: httpx2.AsyncClient):
     assert (await pages.get("/")).headers["location"] == "/ui/home"
     assert (await pages.get("/ui/home")).headers["location"] == "/ui/"
 
 
 @pytest.mark.parametrize("path", PAGES)
 async def test_a_page_needs_nothing_inline(pages: httpx2.AsyncClient, path: str):
-    """The policy forbids it, so it would silently do nothing."""
+    """The content security policy blocks it."""
     answer = await pages.get(path)
     assert "'unsafe" not in answer.headers["content-security-policy"]
     assert " style=" not in answer.text
@@ -131,9 +131,7 @@ async def test_a_page_needs_nothing_inline(pages: httpx2.AsyncClient, path: str)
         ("/ui/usage?span=days&from=2020-01-01&to=2026-11-19", 422),
     ],
 )
-async def test_what_is_not_there_is_told_by_a_page(
-    pages: httpx2.AsyncClient, path: str, status: int
-):
+async def test_an_error_is_a_page(pages: httpx2.AsyncClient, path: str, status: int):
     answer = await pages.get(path)
     assert answer.status_code == status
     assert answer.headers["content-type"].startswith("text/html")
@@ -146,7 +144,7 @@ async def test_what_is_not_there_is_told_by_a_page(
      "/ui/workloads?state=Nonsense", "/ui/nodes?topology=nope&q=%E2%98%83",
      "/ui/decisions?before=x", "/ui/audit?before=-3&caller=%00", "/ui/usage?span=ever", "/ui/workloads/run-00001/asked?looks=x"],
 )  # fmt: skip
-async def test_a_strange_question_gets_an_ordinary_page(pages: httpx2.AsyncClient, path: str):
+async def test_a_wrong_parameter_is_ignored(pages: httpx2.AsyncClient, path: str):
     assert (await pages.get(path)).status_code == 200
 
 
@@ -214,7 +212,7 @@ async def test_groups_beyond_the_largest_are_one_row_and_nothing_is_left_out(
     assert f'data-h="workloads">{everything - 2}<' in rows[4]
 
 
-async def test_a_gang_that_is_forgotten_is_no_link(sample: Sample, pages: httpx2.AsyncClient):
+async def test_a_deleted_gang_is_no_link(sample: Sample, pages: httpx2.AsyncClient):
     gone = sample.database.entries.pop("run-00001")
     text = (await pages.get("/ui/usage?by=workload")).text
     assert gone.ref in text
@@ -266,7 +264,7 @@ async def test_signing_in_leads_to_our_own_pages_only(
     assert f'data-next="{shown}"' in answer.text
 
 
-async def test_without_a_view_of_the_cluster_the_ledger_is_still_told(
+async def test_without_a_snapshot_the_pages_show_the_ledger(
     sample: Sample, pages: httpx2.AsyncClient
 ):
     sample.cluster_reader.snapshot = None

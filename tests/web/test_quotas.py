@@ -1,4 +1,4 @@
-"""Quota as the pages show it is what the planner goes by."""
+"""The pages show the quota that the planner uses."""
 
 from __future__ import annotations
 

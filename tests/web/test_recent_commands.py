@@ -1,4 +1,4 @@
-"""What was asked of a workload is told until it is answered, and a page does not ask for ever."""
+"""A page shows the results of commands, and stops to read them after a minute."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def ask(sample: Sample, action: Action = Action.HOLD, **more: Any) -> Comm
 
 
 def next_look(page: str) -> tuple[str, float] | None:
-    """Where the page looks next and after how many seconds; None = it does not."""
+    """The address of the next read and its delay in seconds; None = no next read."""
     fragment = page[page.index('id="asked"') :]
     found = re.search(r"load delay:(\d+)ms", fragment)
     address = re.search(r'hx-get="([^"]+)"', fragment)
@@ -33,7 +33,7 @@ def next_look(page: str) -> tuple[str, float] | None:
     return (unescape(address[1]), int(found[1]) / 1000) if found is not None else None
 
 
-async def test_a_page_looks_again_at_growing_distances_and_not_for_ever(
+async def test_a_page_reads_at_growing_intervals_and_then_stops(
     sample: Sample, pages: httpx2.AsyncClient
 ):
     await ask(sample)
@@ -48,9 +48,7 @@ async def test_a_page_looks_again_at_growing_distances_and_not_for_ever(
     assert LEAST < sum(waits) < MOST
 
 
-async def test_what_is_asked_meanwhile_is_followed_from_the_start(
-    sample: Sample, pages: httpx2.AsyncClient
-):
+async def test_a_new_command_starts_the_intervals_again(sample: Sample, pages: httpx2.AsyncClient):
     first = await ask(sample)
     late = f"{ASKED}?newest={first.id}&looks=12"
     assert next_look((await pages.get(late)).text) is None
@@ -60,7 +58,7 @@ async def test_what_is_asked_meanwhile_is_followed_from_the_start(
     assert look[1] < 1
 
 
-async def test_once_it_is_answered_the_page_is_made_anew_and_looks_no_more(
+async def test_a_page_is_refreshed_after_the_last_result_and_stops_reading(
     sample: Sample, pages: httpx2.AsyncClient
 ):
     await ask(sample)
@@ -82,7 +80,7 @@ async def test_once_it_is_answered_the_page_is_made_anew_and_looks_no_more(
         (Action.MOVE, {"queue": "batch"}, "Move to LocalQueue batch, requested by ann"),
     ],
 )  # fmt: skip
-async def test_it_says_what_was_asked(
+async def test_a_command_is_shown_with_its_values(
     sample: Sample,
     pages: httpx2.AsyncClient,
     action: Action,
@@ -94,7 +92,7 @@ async def test_it_says_what_was_asked(
     assert words in " ".join(re.sub(r"<[^>]+>", "", text).split())
 
 
-async def test_the_newest_of_many_come_first(sample: Sample, pages: httpx2.AsyncClient):
+async def test_the_newest_commands_are_first(sample: Sample, pages: httpx2.AsyncClient):
     for number in range(601):
         await ask(sample, why=f"number {number}")
         await answer(sample, DONE if number % 2 else "it was so already")
@@ -102,5 +100,5 @@ async def test_the_newest_of_many_come_first(sample: Sample, pages: httpx2.Async
     assert told == ["600", "599", "598"]
 
 
-async def test_what_others_asked_of_a_hidden_gang_is_hidden(tenant: httpx2.AsyncClient):
+async def test_commands_for_a_hidden_gang_are_hidden(tenant: httpx2.AsyncClient):
     assert (await tenant.get("/ui/workloads/aside-0/asked")).status_code == 404
