@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import httpx2
 import pytest
+import yaml
 from starlette.routing import Route
 
 from queuectl.api.kinds import CONFIG_KINDS
@@ -18,7 +20,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.domain.commands import Action, Command
 from tests.api.conftest import commit
 from tests.api.signed import asking, signed_app
-from tests.api.support import DOCUMENTS, LIVES, LOCAL_QUEUE, job, live_through
+from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LIVES, LOCAL_QUEUE, job, live_through
 from tests.doubles.store import MemoryStore
 from tests.support.controlplane import ControlPlane, control_plane
 from tests.support.people import Document, account, binding, namespace, token_of
@@ -182,6 +184,29 @@ async def ask(client: httpx2.AsyncClient, method: str, path: str, where: str) ->
     return await client.request(
         method, filled(path, where), params=query, headers=headers, json=body
     )
+
+
+async def test_the_role_of_the_page_for_team_leads_permits_to_stop_one_queue(
+    control_plane: ControlPlane, access: KubernetesAccess
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "team.md").read_text()
+    role = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])
+    lead = account(OTHER, "queue-lead")
+    api = await Api.connect(Connection(kubeconfig=control_plane.cluster.kubeconfig))
+    await apply(api, [namespace(OTHER), lead, role, binding("queue-lead", role["metadata"]["name"], lead, "")])  # fmt: skip
+    await api.close()
+    store = MemoryStore()
+    for name in ("team-a", "team-b"):
+        await store.put_config({**CLUSTER_QUEUE, "metadata": {"name": name}})
+    async with asking(signed_app(store, access), await token_of(control_plane, lead)) as client:
+        path = "/api/v1/clusterqueues"
+        answers = [
+            (await client.post(f"{path}/team-b/stop", json={"drain": True})).status_code,
+            (await client.post(f"{path}/team-b/resume")).status_code,
+            (await client.post(f"{path}/team-a/stop")).status_code,
+            (await client.put(f"{path}/team-b", json=CLUSTER_QUEUE)).status_code,
+        ]
+    assert answers == [200, 200, 403, 403]
 
 
 async def test_lists_hold_what_one_may_see(people: list[Person], access: KubernetesAccess) -> None:
