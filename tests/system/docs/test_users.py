@@ -33,6 +33,7 @@ def test_the_page_for_users(town: Town, typing: Shell) -> None:
     read = f"kubectl get job train -n team-a -o jsonpath='{{{status}}}'"
     town.until(lambda: "Running" in page.shell.type(read)[1], "it is told so")
     page.type("kubectl get job train")
+    page.type("kubectl get pods")
     town.remove("team-a")
 
     for number in range(5):
