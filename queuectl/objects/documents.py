@@ -191,7 +191,7 @@ def _check_plain(value: Any, path: str, address: Address, open_: set[int], done:
         return
     if isinstance(value, float):
         if value != value or value in (float("inf"), float("-inf")):
-            raise DocumentError(address, path, f"{value} is no number")
+            raise DocumentError(address, path, f"{value} is not a number")
         return
     if not isinstance(value, (dict, list)):
         raise DocumentError(address, path, f"{type(value).__name__} is no JSON value")

@@ -182,7 +182,7 @@ async def test_a_tree_of_cohorts_has_a_greatest_height(api: httpx2.AsyncClient) 
     for name, parent in ((f"upper-{half - 1}", "one-more"), ("one-more", "lower-0")):
         answer = await joined(name, parent)
         assert answer.status_code == 422
-        assert f"puts 65 Cohorts above each other; {MAX_COHORTS} are" in answer.json()["detail"]
+        assert f"makes a chain of 65 Cohorts; at most {MAX_COHORTS} are" in answer.json()["detail"]
     assert (await joined("beside", "upper-0")).status_code == 201
 
 

@@ -133,8 +133,8 @@ async def test_names_may_lead_to_documents_of_the_same_list(api: httpx2.AsyncCli
         ([{**COHORT, "spec": {"parentName": "b"}},
           {**COHORT, "metadata": {"name": "b"}, "spec": {"parentName": "all"}}], "is a cycle"),
         ([{**COHORT, "metadata": {"name": f"c-{n}"}, "spec": {"parentName": f"c-{n + 1}"}} for n in range(MAX_COHORTS)],
-         "spec.parentName: puts 65 Cohorts above each other; 64 are allowed"),
-        ([{"kind": "Pod", "apiVersion": "v1"}], "'Pod' is none of"),
+         "spec.parentName: makes a chain of 65 Cohorts; at most 64 are allowed"),
+        ([{"kind": "Pod", "apiVersion": "v1"}], "'Pod' is not one of"),
         ([1], "items: must be a list of documents"),
     ],
 )  # fmt: skip

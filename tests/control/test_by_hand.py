@@ -302,7 +302,7 @@ async def test_a_waiting_gang_is_moved_and_starts_where_there_is_room(
     [
         ("nowhere", "LocalQueue nowhere does not exist in namespace default"),
         ("lost", "LocalQueue lost points to ClusterQueue gone, which does not exist"),
-        ("shut", "ClusterQueue private does not take namespace default"),
+        ("shut", "ClusterQueue private does not accept namespace default"),
     ],
 )
 async def test_a_move_to_a_queue_that_does_not_take_it_comes_to_nothing(

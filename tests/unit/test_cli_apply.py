@@ -94,7 +94,7 @@ class TestWhatKubectlPrints:
         ]
         assert result.err == (
             "warning: ClusterQueue/team-a: spec.admissionChecks:"
-            " admission checks are not run: nothing starts in this queue\n"
+            " admission checks are not supported: no gang of this queue starts\n"
         )
 
     def test_the_file_of_kueues_manager_is_the_configuration(self, queuectl: Cli) -> None:
@@ -107,7 +107,7 @@ class TestWhatKubectlPrints:
         }
         result = queuectl("apply", "-f", "-", stdin=stream(settings))
         assert (result.code, result.out) == (0, "configuration/default created\n")
-        assert result.err == "warning: Configuration/default: integrations: not honoured yet\n"
+        assert result.err == "warning: Configuration/default: integrations: not supported\n"
         printed = yaml.safe_load(queuectl("get", "configuration", "default", "-o", "yaml").out)
         assert printed["waitForPodsReady"] == {"timeout": "10m"}
 
@@ -115,7 +115,7 @@ class TestWhatKubectlPrints:
         other = {**CONFIGURATION, "metadata": {"name": "other"}}
         result = queuectl("apply", "-f", "-", stdin=stream(other))
         assert result.code == 2
-        assert "metadata.name: 'other': there is one Configuration" in result.err
+        assert "metadata.name: 'other': the only Configuration" in result.err
 
 
 class TestDryRun:

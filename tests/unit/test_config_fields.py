@@ -372,7 +372,7 @@ def test_a_known_field_without_effect_is_told(kind: str, field: str, value: Any)
     (warning,) = warnings
     name = document(kind)["metadata"]["name"]
     assert warning.startswith(f"{kind}/{name}: {field}: ")
-    assert warning.endswith(": not honoured yet") or "is not honoured" in warning
+    assert warning.endswith(": not supported") or "is not supported" in warning
     assert read(kind, part) == DEFAULTS[kind]
 
 
@@ -400,7 +400,7 @@ def test_admission_checks_close_a_queue_and_are_warned_of(
 ) -> None:
     assert read("ClusterQueue", {"spec": spec}).admission_checks == named
     _, warnings = validate(document("ClusterQueue", {"spec": spec}))
-    text = "admission checks are not run: nothing starts in this queue"
+    text = "admission checks are not supported: no gang of this queue starts"
     assert warnings == tuple(f"ClusterQueue/x: spec.{field}: {text}" for field in warned)
 
 
@@ -450,10 +450,10 @@ def test_what_runs_a_kueue_manager_means_nothing_here(field: str, value: Any) ->
 WAITS, REQUEUE = "waitForPodsReady", "waitForPodsReady.requeuingStrategy"
 TRANSFORM = "resources.transformations"
 REFUSED: list[tuple[str, str, Any, str]] = [
-    ("ClusterQueue", "spec.fairSharing.weight", "-1", "'-1' is no number from 0 on"),
-    ("ClusterQueue", "spec.fairSharing.weight", "heavy", "'heavy' is no number from 0 on"),
-    ("LocalQueue", "spec.fairSharing.weight", -1, "'-1' is no number from 0 on"),
-    ("Cohort", "spec.fairSharing.weight", "1 kg", "'1 kg' is no number from 0 on"),
+    ("ClusterQueue", "spec.fairSharing.weight", "-1", "'-1' is not a number of at least 0"),
+    ("ClusterQueue", "spec.fairSharing.weight", "heavy", "'heavy' is not a number of at least 0"),
+    ("LocalQueue", "spec.fairSharing.weight", -1, "'-1' is not a number of at least 0"),
+    ("Cohort", "spec.fairSharing.weight", "1 kg", "'1 kg' is not a number of at least 0"),
     ("ClusterQueue", "spec.fairSharing.wait", 1, "unknown field"),
     ("ClusterQueue", "spec.policy.idleReclaim", "Sometimes", "invalid enum value 'Sometimes'"),
     ("ClusterQueue", "spec.policy.idleReclaim", {"window": 5}, "unknown field"),
@@ -470,8 +470,8 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("ClusterQueue", "spec.policy.quotaFromNodes.headroom", "0.1", "'0.1' is not between 0% and 100%"),
     ("ClusterQueue", "spec.policy.quotaFromNodes.part", "1%", "unknown field"),
     ("Configuration", "colour", "red", "unknown field"),
-    ("Configuration", "metadata.name", "other", "'other': there is one Configuration, and its name is default"),
-    ("Configuration", "metadata.namespace", "kueue-system", "a Configuration lives in no namespace"),
+    ("Configuration", "metadata.name", "other", "'other': the only Configuration has the name default"),
+    ("Configuration", "metadata.namespace", "kueue-system", "a Configuration has no namespace"),
     ("Configuration", "fairSharing.preemptionStrategies", [INITIAL, FINAL],
      "[LessThanInitialShare, LessThanOrEqualToFinalShare] is not [LessThanOrEqualToFinalShare, LessThanInitialShare] or"),
     ("Configuration", "fairSharing.preemptionStrategies", ["Least"], "invalid enum value 'Least'"),
@@ -483,32 +483,32 @@ REFUSED: list[tuple[str, str, Any, str]] = [
      ".usageSamplingInterval: must be more than 0"),
     ("Configuration", "admissionFairSharing", {"usageHalfLifeTime": "1h", "resourceWeights": {"cpu": -1}},
      ".resourceWeights[...]: expected `float` >= 0.0"),
-    ("Configuration", "queuectl.usageBeforePriority", True, "means nothing without admissionFairSharing"),
-    ("Configuration", "queuectl.userLabel", "user", "means nothing without admissionFairSharing"),
-    ("Configuration", "queuectl.userLabel", "no label", "'no label' is not the key of a label"),
+    ("Configuration", "queuectl.usageBeforePriority", True, "has no effect without admissionFairSharing"),
+    ("Configuration", "queuectl.userLabel", "user", "has no effect without admissionFairSharing"),
+    ("Configuration", "queuectl.userLabel", "no label", "'no label' is not a label key"),
     ("Configuration", "queuectl.backoffJitter", 1.5, "expected `float` <= 1.0"),
     ("Configuration", "queuectl.evictionGrace", "soon", "'soon' is not a duration like 30s, 5m or 1h30m"),
     ("Configuration", "queuectl.kueueKeys", "never", "invalid enum value 'never'"),
-    ("Configuration", "queuectl.accounting.userLabel", "no label", "'no label' is not the key of a label"),
-    ("Configuration", "queuectl.accounting.labels", ["team", "no label"], "'no label' is not the key of a label"),
-    ("Configuration", "queuectl.accounting.labels", [f"l{i}" for i in range(17)], "at most 16 are possible"),
+    ("Configuration", "queuectl.accounting.userLabel", "no label", "'no label' is not a label key"),
+    ("Configuration", "queuectl.accounting.labels", ["team", "no label"], "'no label' is not a label key"),
+    ("Configuration", "queuectl.accounting.labels", [f"l{i}" for i in range(17)], "at most 16 are allowed"),
     ("Configuration", "queuectl.accounting.keepDays", 0, "expected `int` >= 1"),
     ("Configuration", "queuectl.accounting.prices", [{"name": "a", "gpuHour": -1}], "[0].gpuHour: expected `float` >= 0.0"),
     ("Configuration", "queuectl.accounting.prices", [{"name": "a", "gpuHour": 1}, {"name": "a", "gpuHour": 2}],
-     ": name 'a' stands there 2 times"),
+     ": name 'a' occurs 2 times"),
     ("Configuration", "queuectl.accounting.prices", [{"name": "", "gpuHour": 1}], "[0].name: is empty"),
     ("Configuration", "queuectl.accounting.prices", [{"name": "a", "gpuHour": 1, "nodeLabels": {"no label": "x"}}],
-     "[0].nodeLabels: 'no label' is not the key of a label"),
-    ("Configuration", "queuectl.accounting.gpuWeights", {"no resource": 1}, "'no resource' is not the name of a resource"),
+     "[0].nodeLabels: 'no label' is not a label key"),
+    ("Configuration", "queuectl.accounting.gpuWeights", {"no resource": 1}, "'no resource' is not a resource name"),
     ("Configuration", "queuectl.accounting.gpuWeights", {"nvidia.com/gpu": -1}, "expected `float` >= 0.0"),
     ("Configuration", "resources.quotaCheckStrategy", "Ignore", "invalid enum value 'Ignore'"),
     ("Configuration", "resources.excludeResourcePrefixes", [""], "[0]: is empty"),
     ("Configuration", TRANSFORM, [{"outputs": {}}], "[0].input: is required"),
-    ("Configuration", TRANSFORM, [{"input": "cpu"}, {"input": "cpu"}], ": input 'cpu' stands there 2 times"),
-    ("Configuration", TRANSFORM, [{"input": "c p u"}], "[0].input: 'c p u' is not the name of a resource"),
+    ("Configuration", TRANSFORM, [{"input": "cpu"}, {"input": "cpu"}], ": input 'cpu' occurs 2 times"),
+    ("Configuration", TRANSFORM, [{"input": "c p u"}], "[0].input: 'c p u' is not a resource name"),
     ("Configuration", TRANSFORM, [{"input": "cpu", "strategy": "Drop"}], "[0].strategy: invalid enum value 'Drop'"),
     ("Configuration", TRANSFORM, [{"input": "cpu", "outputs": {"x": "many"}}], "[0].outputs: x: 'many' is not a quantity"),
-    ("Configuration", "resources.deviceClassMappings", [{"name": f"d{i}"} for i in range(17)], "at most 16 are possible"),
+    ("Configuration", "resources.deviceClassMappings", [{"name": f"d{i}"} for i in range(17)], "at most 16 are allowed"),
     ("Configuration", f"{WAITS}.timeout", "5", "'5' is not a duration like 30s, 5m or 1h30m"),
     ("Configuration", f"{WAITS}.recoveryTimeout", "-1s", "'-1s' is negative"),
     ("Configuration", f"{REQUEUE}.timestamp", "Now", "invalid enum value 'Now'"),
@@ -521,7 +521,7 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("WorkloadPriorityClass", "description", "x" * 2049, "expected `str` of length <= 2048"),
     ("QuotaOverride", "spec.clusterQueue", "a b", "'a b' is not a name"),
     ("QuotaOverride", "spec.flavor", "", "'' is not a name"),
-    ("QuotaOverride", "spec.resource", "g p u", "is not the name of a resource"),
+    ("QuotaOverride", "spec.resource", "g p u", "is not a resource name"),
     ("QuotaOverride", "spec.from", "yesterday", "'yesterday' is not an RFC 3339 time"),
     ("QuotaOverride", "spec.until", "2026-01-31T12:00:00Z", "is not after spec.from"),
     ("QuotaOverride", "spec.nominalQuota", -1, "'-1' is negative"),
@@ -530,13 +530,13 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("QuotaOverride", "spec.reason", "x" * 501, "expected `str` of length <= 500"),
     ("QuotaOverride", "spec", {}, "give either nominalQuota or add"),
     ("QuotaOverride", "spec", {"add": 1, "nominalQuota": 1}, "give either nominalQuota or add"),
-    ("ResourceFlavor", "spec.nodeLabels", {f"l{i}": "" for i in range(9)}, "9 entries, but at most 8 are possible"),
+    ("ResourceFlavor", "spec.nodeLabels", {f"l{i}": "" for i in range(9)}, "9 entries; at most 8 are allowed"),
     ("ResourceFlavor", "spec.nodeTaints", [{"key": f"k{i}", "effect": "NoSchedule"} for i in range(9)], "9 entries"),
     ("ResourceFlavor", "spec.nodeTaints", [{"key": "k", "effect": "NoSchedule"}] * 2,
-     ": taint 'k:NoSchedule' stands there 2 times"),
-    ("ResourceFlavor", "spec.tolerations", [{"operator": "Exists"}] * 9, "9 entries, but at most 8 are possible"),
+     ": taint 'k:NoSchedule' occurs 2 times"),
+    ("ResourceFlavor", "spec.tolerations", [{"operator": "Exists"}] * 9, "9 entries; at most 8 are allowed"),
     ("ResourceFlavor", "spec.tolerations", [{"key": "k", "tolerationSeconds": 1}],
-     "[0].effect: must be NoExecute where tolerationSeconds is set"),
+     "[0].effect: must be NoExecute with tolerationSeconds"),
 ]  # fmt: skip
 
 
@@ -582,16 +582,16 @@ def many(number: int, flavors: int = 1, resources: int = 1) -> list[Fields]:
 
 NUMBERS = [
     (many(16), None),
-    (many(17), "spec.resourceGroups: 17 groups, but at most 16 are possible"),
+    (many(17), "spec.resourceGroups: 17 groups; at most 16 are allowed"),
     (many(1, flavors=64), None),
-    (many(1, flavors=65), "spec.resourceGroups[0].flavors: 65 flavors, but at most 64 are possible"),
+    (many(1, flavors=65), "spec.resourceGroups[0].flavors: 65 flavors; at most 64 are allowed"),
     (many(1, resources=64), None),
-    (many(1, resources=65), "spec.resourceGroups[0].coveredResources: 65 resources, but at most 64 are possible"),
+    (many(1, resources=65), "spec.resourceGroups[0].coveredResources: 65 resources; at most 64 are allowed"),
     (many(4, flavors=64), None),
-    (many(5, flavors=52), "spec.resourceGroups: 260 flavors in all, but at most 256 are possible"),
-    (many(5, resources=52), "spec.resourceGroups: 260 resources in all, but at most 256 are possible"),
+    (many(5, flavors=52), "spec.resourceGroups: 260 flavors in all; at most 256 are allowed"),
+    (many(5, resources=52), "spec.resourceGroups: 260 resources in all; at most 256 are allowed"),
     (many(1, flavors=64, resources=8), None),
-    (many(1, flavors=64, resources=9), "spec.resourceGroups[0]: 576 quotas, but at most 512 are possible"),
+    (many(1, flavors=64, resources=9), "spec.resourceGroups[0]: 576 quotas; at most 512 are allowed"),
 ]  # fmt: skip
 
 
@@ -627,7 +627,7 @@ def pair(**fields: Any) -> Fields:
 PAIRS: list[tuple[str, str, Fields, str | None]] = [
     # kind, what happens (taken, warned, refused), the fields, what is said
     ("ClusterQueue", "refused", pair(spec__preemption={"reclaimWithinCohort": "Never", "borrowWithinCohort": {"policy": "LowerPriority"}}),
-     f"{BORROW}: must be Never where reclaimWithinCohort is Never"),
+     f"{BORROW}: must be Never if reclaimWithinCohort is Never"),
     ("ClusterQueue", "taken", pair(spec__preemption={"reclaimWithinCohort": "Never", "borrowWithinCohort": {"policy": "Never"}}), None),
     ("ClusterQueue", "taken", pair(spec__preemption={"reclaimWithinCohort": "Any", "borrowWithinCohort": {"policy": "LowerPriority"}}), None),
     ("ClusterQueue", "warned", pair(spec__preemption={"borrowWithinCohort": {"policy": "LowerPriority"}}), f"{BORROW}: {KUEUE_TAKES}"),
@@ -646,11 +646,11 @@ PAIRS: list[tuple[str, str, Fields, str | None]] = [
     ("ClusterQueue", "refused", pair(spec__cohort="a", spec__cohortName="b"), "spec.cohortName: 'b' differs from spec.cohort 'a'"),
     ("ClusterQueue", "taken", pair(spec__cohort="a", spec__cohortName="a"), None),
     ("Configuration", "refused", pair(resources={"quotaCheckStrategy": "IgnoreUndeclared", "excludeResourcePrefixes": ["a"]}),
-     "resources.quotaCheckStrategy: IgnoreUndeclared and excludeResourcePrefixes exclude each other"),
+     "resources.quotaCheckStrategy: IgnoreUndeclared and excludeResourcePrefixes cannot be used together"),
     ("Configuration", "taken", pair(resources={"quotaCheckStrategy": "BlockUndeclared", "excludeResourcePrefixes": ["a"]}), None),
     ("Configuration", "taken", pair(admissionFairSharing__usageHalfLifeTime="1h", queuectl__usageBeforePriority=False), None),
     ("Configuration", "warned", pair(admissionFairSharing__usageHalfLifeTime="1h"),
-     "admissionFairSharing: past use counts after priority here; queuectl.usageBeforePriority: true puts it before, as in Kueue"),
+     "admissionFairSharing: priority precedes past usage; for the order of Kueue, set queuectl.usageBeforePriority: true"),
     ("Configuration", "taken", pair(queuectl__kueueKeys="off"), None),
     ("Configuration", "taken", pair(queuectl__kueueKeys=True), None),  # YAML's bare on
     ("Configuration", "taken", pair(queuectl__kueueKeys=False), None),

@@ -203,12 +203,12 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "namespace of a cluster-scoped kind": (
         {"apiVersion": OURS, "kind": "Cohort", "metadata": {"name": "x", "namespace": "n"}},
-        "Cohort/x: metadata.namespace: a Cohort lives in no namespace",
+        "Cohort/x: metadata.namespace: a Cohort has no namespace",
     ),
-    "unknown kind": (document("Queue"), "Queue/x: kind: 'Queue' is none of ClusterQueue, LocalQueue,"),
+    "unknown kind": (document("Queue"), "Queue/x: kind: 'Queue' is not one of ClusterQueue, LocalQueue,"),
     "unknown version": (
         document("Cohort", version="kueue.x-k8s.io/v9"),
-        "Cohort/x: apiVersion: 'kueue.x-k8s.io/v9' is none of queuectl.dev/v1,",
+        "Cohort/x: apiVersion: 'kueue.x-k8s.io/v9' is not one of queuectl.dev/v1,",
     ),
     "wrong value": (
         document("ClusterQueue", {"queueingStrategy": "LIFO"}),
@@ -224,11 +224,11 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "flavor twice": (
         document("ClusterQueue", {"resourceGroups": [group(), group(name="cpu") | {"coveredResources": ["cpu"]}]}),
-        "spec.resourceGroups: flavor 'h100' stands there 2 times",
+        "spec.resourceGroups: flavor 'h100' occurs 2 times",
     ),
     "resource twice": (
         document("ClusterQueue", {"resourceGroups": [group(), group()]}),
-        "spec.resourceGroups: resource 'nvidia.com/gpu' stands there 2 times",
+        "spec.resourceGroups: resource 'nvidia.com/gpu' occurs 2 times",
     ),
     "quota of a resource that is not covered": (
         document("ClusterQueue", {"resourceGroups": [group(name="cpu")]}),
@@ -244,7 +244,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "victim key twice": (
         document("ClusterQueue", {"policy": {"victimOrder": ["count", "count"]}}),
-        "spec.policy.victimOrder: 'count' stands there 2 times",
+        "spec.policy.victimOrder: 'count' occurs 2 times",
     ),
     "our policy in Kueue's API": (
         document("ClusterQueue", {"policy": {"defragment": "Plan"}}, version="kueue.x-k8s.io/v1beta2"),
@@ -258,14 +258,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         document("Topology", {"levels": [{"nodeLabel": "kubernetes.io/hostname"}, {"nodeLabel": "rack"}]}),
         "Topology/x: spec.levels[0].nodeLabel: kubernetes.io/hostname can only be the last level",
     ),
-    "no levels": (document("Topology", {"levels": []}), "Topology/x: spec.levels: 0 levels, but 1 to 16 are possible"),
+    "no levels": (document("Topology", {"levels": []}), "Topology/x: spec.levels: 0 levels; 1 to 16 are allowed"),
     "level twice": (
         document("Topology", {"levels": [{"nodeLabel": "rack"}, {"nodeLabel": "rack"}]}),
-        "Topology/x: spec.levels: node label 'rack' stands there 2 times",
+        "Topology/x: spec.levels: node label 'rack' occurs 2 times",
     ),
     "toleration of everything with Equal": (
         document("ResourceFlavor", {"tolerations": [{"operator": "Equal"}]}),
-        "ResourceFlavor/x: spec.tolerations[0].operator: must be Exists where there is no key",
+        "ResourceFlavor/x: spec.tolerations[0].operator: must be Exists without a key",
     ),
     "negative policy": (
         document("ClusterQueue", {"policy": {"defragmentBudget": -1}}),

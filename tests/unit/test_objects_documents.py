@@ -60,7 +60,7 @@ def test_a_time_stays_the_text_it_is() -> None:
         ("{apiVersion: v1, kind: List, items: [3]}", "f.yaml: document 1, item 1: is no object but int"),
         ("{apiVersion: v1, kind: Pod, metadata: {name: 3}}", "f.yaml: document 1 (Pod/): metadata.name: 3 is not text"),
         ("{apiVersion: v1, kind: Pod, metadata: 3}", "f.yaml: document 1: metadata: is no object but int"),
-        ("{apiVersion: v1, kind: Pod, spec: {a: .inf}}", "f.yaml: document 1: spec.a: inf is no number"),
+        ("{apiVersion: v1, kind: Pod, spec: {a: .inf}}", "f.yaml: document 1: spec.a: inf is not a number"),
         ("{apiVersion: v1, kind: Pod, spec: {1: a}}", "f.yaml: document 1: spec: key 1 is not text"),
         ("{apiVersion: v1, kind: Pod, spec: &a [*a]}", "f.yaml: document 1: spec[0]: contains itself"),
         ("{apiVersion: v1, kind: Pod, spec: !!set {a}}", "f.yaml: document 1: spec: set is no JSON value"),

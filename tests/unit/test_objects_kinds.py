@@ -127,7 +127,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "level is no label key": (
         job_with(podset_required_topology="no label!"),
-        "spec.template.metadata.annotations: podset-required-topology: 'no label!' is not the key of a node label",
+        "spec.template.metadata.annotations: podset-required-topology: 'no label!' is not a node label key",
     ),
     "unconstrained is not a boolean": (
         job_with(podset_unconstrained_topology="maybe"),
@@ -170,7 +170,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "unknown operator": (
         job_with({"affinity": {"nodeAffinity": {AFFINITY: {"nodeSelectorTerms": [
             {"matchExpressions": [{"key": "a", "operator": "Like"}]}]}}}}),
-        "operator: 'Like' is none of DoesNotExist, Exists, Gt, In, Lt, NotIn",
+        "operator: 'Like' is not one of DoesNotExist, Exists, Gt, In, Lt, NotIn",
     ),
     "PyTorchJob without replicas": (pytorch({}), "spec.pytorchReplicaSpecs: has neither Master nor Worker"),
     "unknown replica type": (
@@ -194,27 +194,27 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
 UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
     "required pod affinity": (
         job_with({"affinity": {"podAffinity": {AFFINITY: [{"topologyKey": "rack"}]}}}),
-        "required pod affinity cannot be honoured",
+        "required pod affinity is not supported",
     ),
     "required pod anti-affinity": (
         job_with({"affinity": {"podAntiAffinity": {AFFINITY: [{"topologyKey": "rack"}]}}}),
-        "required pod anti-affinity cannot be honoured",
+        "required pod anti-affinity is not supported",
     ),
     "hard spread": (
         job_with({"topologySpreadConstraints": [{"topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]}),
-        "topologySpreadConstraints[0]: DoNotSchedule over 'zone' cannot be honoured",
+        "topologySpreadConstraints[0]: DoNotSchedule over 'zone' is not supported",
     ),
     "host port": (
         job_with({"containers": [{"ports": [{"containerPort": 80, "hostPort": 8080}]}]}),
-        "containers[0].ports: host port 8080 cannot be honoured",
+        "containers[0].ports: host port 8080 is not supported",
     ),
     "port on the host network": (
         job_with({"hostNetwork": True, "containers": [{"ports": [{"containerPort": 80}]}]}),
-        "containers[0].ports: host port 80 cannot be honoured",
+        "containers[0].ports: host port 80 is not supported",
     ),
     "resource claims": (
         job_with({"resourceClaims": [{"name": "gpu"}]}),
-        "resourceClaims: claims of dynamic resource allocation cannot be honoured",
+        "resourceClaims: dynamic resource allocation is not supported",
     ),
     "preset node": (job_with({"nodeName": "n1"}), "nodeName: 'n1' bypasses placement"),
     "another controller": (

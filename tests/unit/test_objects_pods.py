@@ -369,7 +369,7 @@ def test_capacity_stands_in_for_a_missing_allocatable() -> None:
     ("body", "sentence"),
     [
         ({"status": {"allocatable": {"cpu": "lots"}}}, "status.allocatable: cpu: 'lots' is not a quantity"),
-        ({"spec": {"taints": [{"key": "a", "effect": "Never"}]}}, "spec.taints[0].effect: 'Never' is none of"),
+        ({"spec": {"taints": [{"key": "a", "effect": "Never"}]}}, "spec.taints[0].effect: 'Never' is not one of"),
     ],
 )  # fmt: skip
 def test_a_malformed_node_names_the_field(body: dict[str, Any], sentence: str) -> None:

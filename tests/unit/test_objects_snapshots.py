@@ -260,7 +260,7 @@ def test_a_stopped_queue_and_a_foreign_namespace_keep_gangs_out() -> None:
     )
     (pending,) = load(job(), cluster=foreign).snapshot.pending
     assert pending.blocked is not None
-    assert pending.blocked.message == "ClusterQueue team-a does not take namespace team-a"
+    assert pending.blocked.message == "ClusterQueue team-a does not accept namespace team-a"
     namespace = {
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -737,7 +737,7 @@ UNHONOURED: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("field", UNHONOURED)
 def test_what_a_workload_asks_in_vain_is_named(field: str) -> None:
     assert load(workload(**UNHONOURED[field])).warnings == (
-        f"f.yaml: document 7 (Workload/w): {field}: not honoured yet",
+        f"f.yaml: document 7 (Workload/w): {field}: not supported",
     )
 
 
@@ -790,11 +790,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "workload without podsets": (workload(spec={"podSets": []}), "f.yaml: document 7 (Workload/w): spec.podSets: is required"),
     "version of a workload": (
         {**workload(), "apiVersion": "kueue.x-k8s.io/v9"},
-        "f.yaml: document 7 (Workload/w): apiVersion: 'kueue.x-k8s.io/v9' is none of",
+        "f.yaml: document 7 (Workload/w): apiVersion: 'kueue.x-k8s.io/v9' is not one of",
     ),
     "podset that does not exist": (
         workload(spec={"podSets": [{"name": "other", "template": template()}]}, status=on_hosts(r1_a=1)),
-        "f.yaml: document 7 (Workload/w): status.admission.podSetAssignments: 'main' is none of spec.podSets",
+        "f.yaml: document 7 (Workload/w): status.admission.podSetAssignments: 'main' is not one of spec.podSets",
     ),
     "field of a queue": (
         {"apiVersion": "queuectl.dev/v1", "kind": "ClusterQueue", "metadata": {"name": "q"}, "spec": {"x": 1}},

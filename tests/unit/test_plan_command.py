@@ -183,7 +183,7 @@ def test_settings_may_come_from_a_file_of_their_own(tmp_path: Path) -> None:
     )
     document = printed("-f", "cluster.yaml", "--config", str(settings))
     assert document["warnings"] == [
-        f"{settings}: document 1 (Configuration/default): waitForPodsReady.blockAdmission: not honoured yet"
+        f"{settings}: document 1 (Configuration/default): waitForPodsReady.blockAdmission: not supported"
     ]
 
 

@@ -783,7 +783,7 @@ def test_without_a_workload_priority_class_the_pods_class_counts() -> None:
             JOB,
             replace(CONFIG, cluster_queues={"cq": ClusterQueue("cq")}),
             Code.MISCONFIGURED,
-            "does not take namespace",
+            "does not accept namespace",
         ),
         (
             JOB,
@@ -805,7 +805,7 @@ def test_without_a_workload_priority_class_the_pods_class_counts() -> None:
                 },
             ),
             Code.UNSATISFIED_CHECKS,
-            "ClusterQueue cq requires admission checks (prov), and queuectl runs none: nothing starts in it",
+            "ClusterQueue cq requires admission checks (prov), which queuectl does not support: no gang of it starts",
         ),
         (
             JOB,

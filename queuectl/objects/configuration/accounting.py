@@ -1,4 +1,4 @@
-"""Block ``queuectl.accounting`` of kind ``Configuration``: how usage is told apart, priced and kept."""
+"""Block ``queuectl.accounting`` of kind ``Configuration``: labels, prices and retention of the usage ledger."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def read_accounting(asked: wire.AccountingSettings | None) -> Accounting:
         return Accounting()
     labels = tuple(asked.labels or ())
     if len(labels) > _MOST_LABELS:
-        raise RequestError(f"{_PATH}.labels: at most {_MOST_LABELS} are possible")
+        raise RequestError(f"{_PATH}.labels: at most {_MOST_LABELS} are allowed")
     for field, key in (("userLabel", asked.user_label), *(("labels", key) for key in labels)):
         if key is not None and not is_label_key(key):
-            raise RequestError(f"{_PATH}.{field}: {key!r} is not the key of a label")
+            raise RequestError(f"{_PATH}.{field}: {key!r} is not a label key")
     weights = asked.gpu_weights or {}
     for resource in weights:
         if not is_label_key(resource):
-            raise RequestError(f"{_PATH}.gpuWeights: {resource!r} is not the name of a resource")
+            raise RequestError(f"{_PATH}.gpuWeights: {resource!r} is not a resource name")
     prices = asked.prices or []
     once((price.name for price in prices), f"{_PATH}.prices: name")
     return Accounting(
@@ -46,7 +46,7 @@ def _price(asked: wire.PriceSpec, path: str) -> Price:
         raise RequestError(f"{path}.name: is empty")
     for key in asked.node_labels or {}:
         if not is_label_key(key):
-            raise RequestError(f"{path}.nodeLabels: {key!r} is not the key of a label")
+            raise RequestError(f"{path}.nodeLabels: {key!r} is not a label key")
     return Price(
         asked.name, asked.gpu_hour, asked.flavor, tuple(sorted((asked.node_labels or {}).items()))
     )

@@ -1,4 +1,4 @@
-"""Whether a workload may be planned at all, as its queues stand: the reasons that need no look at capacity."""
+"""Whether a workload can be planned: the reasons of its queues and namespace, which do not depend on capacity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuectl.domain.reasons import Code, Reason
 def standing(
     namespace: str, queue: str, config: QueueConfig, labels: Mapping[str, str]
 ) -> Reason | None:
-    """Why nothing of this LocalQueue may start now, or None.
+    """The reason for which no gang of this LocalQueue can start now, or None.
 
     Args:
         namespace: of the workload and its LocalQueue.
@@ -31,7 +31,7 @@ def standing(
 def closed(
     namespace: str, queue: str, config: QueueConfig, labels: Mapping[str, str]
 ) -> Reason | None:
-    """Why this LocalQueue takes nothing of the namespace, stopped or not; None when it does. Arguments as above."""
+    """The same without stop policies: the reason for which the LocalQueue does not accept the namespace, or None."""
     local = config.local_queues.get((namespace, queue))
     if local is None:
         text = f"LocalQueue {queue} does not exist in namespace {namespace}"
@@ -43,13 +43,13 @@ def closed(
         )
         return Reason(Code.MISCONFIGURED, text)
     if target.namespace_selector is None or not target.namespace_selector.matches(labels):
-        text = f"ClusterQueue {target.name} does not take namespace {namespace}"
+        text = f"ClusterQueue {target.name} does not accept namespace {namespace}"
         return Reason(Code.MISCONFIGURED, text)
     if target.admission_checks:
         listed = ", ".join(target.admission_checks)
         text = (
             f"ClusterQueue {target.name} requires admission checks ({listed}),"
-            " and queuectl runs none: nothing starts in it"
+            " which queuectl does not support: no gang of it starts"
         )
         details = {"clusterQueue": target.name, "admissionChecks": list(target.admission_checks)}
         return Reason(Code.UNSATISFIED_CHECKS, text, details)
@@ -57,7 +57,7 @@ def closed(
 
 
 def drain(namespace: str, queue: str, config: QueueConfig) -> Reason | None:
-    """Why what runs of this LocalQueue is evicted (``HoldAndDrain``), or None."""
+    """The reason for which running gangs of this LocalQueue are evicted (``HoldAndDrain``), or None."""
     local = config.local_queues.get((namespace, queue))
     target = config.cluster_queues.get(local.cluster_queue) if local is not None else None
     if local is None or target is None:

@@ -1,6 +1,6 @@
-"""The configuration as one holds it while it changes: a document is read when it is new or written anew, and not again.
+"""The configuration of a running process. A document is parsed when it is written, and not again.
 
-A write costs what it changes, however many queues there are.
+The cost of a write depends on the change, not on the number of queues.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from queuectl.objects.errors import DocumentError
 _Body: TypeAlias = Mapping[str, Any]
 _BY_KEY: Final = attrgetter("kind", "namespace", "name")
 _OF_SOME: Final = frozenset({"ClusterQueue", "LocalQueue", "Cohort"})
-"""Kinds that concern the gangs of some queues only; Cohorts decide nothing but what may be planned."""
+"""Kinds that affect only the gangs of some queues. A Cohort affects only plans."""
 
 
 class Catalog:
-    """Documents by key, each as stored and as read; one that cannot be read is kept as its error."""
+    """Documents by key, stored and parsed. For an invalid document, its error is kept."""
 
     def __init__(self) -> None:
         self._objects: dict[DocumentKey, tuple[_Body, ReadDocument | DocumentError]] = {}
 
     @property
     def keys(self) -> set[DocumentKey]:
-        """Of all documents in it."""
+        """The keys of all documents."""
         return set(self._objects)
 
     def replace(self, documents: Iterable[_Body]) -> None:
-        """Hold these documents and no others; what did not change is not read again."""
+        """Replace all documents by these. Unchanged documents are not parsed again."""
         known, self._objects = self._objects, {}
         for body in documents:
             key = DocumentKey.of(body)
@@ -41,14 +41,14 @@ class Catalog:
             self._objects[key] = held if held is not None and held[0] == body else _taken(body)
 
     def follow(self, changes: ConfigChanges) -> None:
-        """Take in what became of the documents."""
+        """Apply changes of documents."""
         for gone in changes.deleted:
             self._objects.pop(gone, None)
         for body in changes.written:
             self._objects[DocumentKey.of(body)] = _taken(body)
 
     def config(self, revision: int) -> QueueConfig:
-        """All of it, in the order of keys: how it came to be does not show.
+        """The whole configuration, in the order of keys, so that the order of changes has no effect.
 
         Raises:
             DocumentError: a document is invalid.
@@ -61,7 +61,7 @@ class Catalog:
         return together(objects, revision)
 
     def tangled(self) -> frozenset[str]:
-        """Cohorts whose parent :meth:`config` ignores; two writes at once may leave such ones."""
+        """Cohorts whose parent :meth:`config` ignores. Two concurrent writes can cause a cycle."""
         parents = {
             one.key: one.value.parent
             for _, one in self._objects.values()
@@ -71,9 +71,9 @@ class Catalog:
 
 
 def concerned(changes: ConfigChanges, config: QueueConfig) -> frozenset[tuple[str, str]] | None:
-    """LocalQueues (namespace, name) whose gangs the changes may make something else of, beside what is planned for them.
+    """LocalQueues (namespace, name) whose gangs the changes can affect in other ways than through the plan.
 
-    None: all, even those that lead nowhere. ``config``: after the changes.
+    None means all LocalQueues, also those without a ClusterQueue. ``config`` is the configuration after the changes.
     """
     keys = _keys(changes)
     if any(key.kind not in _OF_SOME for key in keys):
@@ -85,10 +85,10 @@ def concerned(changes: ConfigChanges, config: QueueConfig) -> frozenset[tuple[st
 
 
 def diverted(changes: ConfigChanges, before: QueueConfig) -> frozenset[tuple[str, str]] | None:
-    """LocalQueues (namespace, name) whose gangs may not start any more as they could before the changes.
+    """LocalQueues (namespace, name) whose gangs cannot start as before the changes.
 
-    Those that are deleted, stopped, or lead to another ClusterQueue; another weight only orders what is planned next. None if
-    more than LocalQueues changed.
+    These are deleted or stopped LocalQueues, and those that point to another ClusterQueue. A change of weight affects only the
+    order of the next plan. None means that other kinds changed too.
     """
     if any(key.kind != "LocalQueue" for key in _keys(changes)):
         return None

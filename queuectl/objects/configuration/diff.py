@@ -1,4 +1,4 @@
-"""What differs between two versions of a configuration object, field by field, as a person would say it."""
+"""Differences between two versions of a configuration object, field by field, for people."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-_NAMES: Final = ("name", "nodeLabel", "input")  # what tells the members of a list apart
+_NAMES: Final = ("name", "nodeLabel", "input")  # fields that identify the members of a list
 _IGNORED: Final = ("status",)
 _IGNORED_META: Final = ("resourceVersion",)
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One field. ``before`` or ``after`` None = it is not there. The path names list members by their names."""
+    """One changed field. ``before`` or ``after`` is None if the field is absent. The path contains the names of list members."""
 
     field: str
     before: Any
@@ -25,7 +25,7 @@ class Difference:
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Difference, ...]:
-    """Every field in which two normalised documents differ, in the order of their paths; a null counts as absent."""
+    """All fields in which two normalised documents differ, in the order of their paths. A null counts as absent."""
     return tuple(_compare("", _plain(before), _plain(after)))
 
 
@@ -60,13 +60,15 @@ def _compare_lists(path: str, before: Sequence[Any], after: Sequence[Any]) -> It
         return
     shared = [name for name in old if name in new]
     if shared != [name for name in new if name in old]:
-        yield Difference(path, list(old), list(new))  # their order counts: flavors are tried in it
+        yield Difference(
+            path, list(old), list(new)
+        )  # the order matters: it is the order of flavors
     for name in [*old, *(name for name in new if name not in old)]:
         yield from _compare(f"{path}[{name}]", old.get(name), new.get(name))
 
 
 def _by_name(items: Sequence[Any]) -> dict[str, Any] | None:
-    """The members by name, None where not all have one of their own."""
+    """The members by name, or None if not all have a unique name."""
     for key in _NAMES:
         names = [item.get(key) if isinstance(item, Mapping) else None for item in items]
         if all(isinstance(name, str) for name in names) and len(set(names)) == len(names):

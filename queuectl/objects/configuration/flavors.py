@@ -1,4 +1,4 @@
-"""ResourceFlavor and Topology: which nodes there are, in the words of the domain."""
+"""Parses ResourceFlavors and Topologies."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def read_flavor(document: wire.ResourceFlavorDocument) -> ResourceFlavor:
         refuse_more(len(entries or ()), _MOST_ENTRIES, "entries", f"spec.{field}")
     for key in spec.node_labels or {}:
         if not is_label_key(key):
-            raise RequestError(f"spec.nodeLabels: {key!r} is not the key of a node label")
+            raise RequestError(f"spec.nodeLabels: {key!r} is not a node label key")
     for i, toleration in enumerate(spec.tolerations or ()):
         path = f"spec.tolerations[{i}]"
         if not toleration.key and toleration.operator != "Exists":
-            raise RequestError(f"{path}.operator: must be Exists where there is no key")
+            raise RequestError(f"{path}.operator: must be Exists without a key")
         if toleration.operator == "Exists" and toleration.value:
-            raise RequestError(f"{path}.value: must be empty where the operator is Exists")
+            raise RequestError(f"{path}.value: must be empty with the operator Exists")
         if toleration.toleration_seconds is not None and toleration.effect != "NoExecute":
-            raise RequestError(f"{path}.effect: must be NoExecute where tolerationSeconds is set")
+            raise RequestError(f"{path}.effect: must be NoExecute with tolerationSeconds")
     once(
         (f"{taint.key}:{taint.effect}" for taint in spec.node_taints or ()),
         "spec.nodeTaints: taint",
@@ -53,11 +53,11 @@ def read_topology(document: wire.TopologyDocument) -> Topology:
     """Raises RequestError naming field and value."""
     levels = tuple(level.node_label for level in document.spec.levels)
     if not 1 <= len(levels) <= 16:
-        raise RequestError(f"spec.levels: {len(levels)} levels, but 1 to 16 are possible")
+        raise RequestError(f"spec.levels: {len(levels)} levels; 1 to 16 are allowed")
     for i, level in enumerate(levels):
         path = f"spec.levels[{i}].nodeLabel"
         if not is_label_key(level):
-            raise RequestError(f"{path}: {level!r} is not the key of a node label")
+            raise RequestError(f"{path}: {level!r} is not a node label key")
         if level == HOSTNAME and i + 1 < len(levels):
             raise RequestError(f"{path}: {HOSTNAME} can only be the last level")
     once(levels, "spec.levels: node label")

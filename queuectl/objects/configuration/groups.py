@@ -1,4 +1,4 @@
-"""Resource groups as they are written: quotas and limits per flavor and resource."""
+"""Parses resource groups: quotas and limits per flavor and resource."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from queuectl.objects.names import is_label_key
 
 MOST_GROUPS: Final = 16
 MOST_IN_GROUP: Final = 64  # flavors, and resources
-MOST_IN_ALL: Final = 256  # of either, in all groups together
+MOST_IN_ALL: Final = 256  # flavors or resources, in all groups
 MOST_QUOTAS: Final = 512  # pairs of flavor and resource in one group
 
 
 def read_groups(
     groups: list[wire.ResourceGroupSpec], *, in_cohort: bool, lends_at_most_nominal: bool
 ) -> tuple[ResourceGroup, ...]:
-    """The resource groups of a ClusterQueue or a Cohort; Kueue's limits on their numbers are ours.
+    """The resource groups of a ClusterQueue or a Cohort, with Kueue's limits on their numbers.
 
     Args:
-        groups: as written.
-        in_cohort: whether there is somebody to borrow from and to lend to; limits mean nothing otherwise.
-        lends_at_most_nominal: whether a lending limit above nominal quota is a mistake. A Cohort also lends what its
-            members put in.
+        groups: from the document.
+        in_cohort: whether the object shares quota. Without a cohort, limits have no effect.
+        lends_at_most_nominal: whether a lending limit above nominal quota is an error. A Cohort also lends the quota of its
+            members.
 
     Raises:
         RequestError: naming field and value.
@@ -68,22 +68,20 @@ def _check_sizes(group: wire.ResourceGroupSpec, path: str) -> None:
     refuse_more(resources * flavors, MOST_QUOTAS, "quotas", path)
     for i, name in enumerate(group.covered_resources):
         if not is_label_key(name):
-            raise RequestError(
-                f"{path}.coveredResources[{i}]: {name!r} is not the name of a resource"
-            )
+            raise RequestError(f"{path}.coveredResources[{i}]: {name!r} is not a resource name")
 
 
 def refuse_more(number: int, most: int, what: str, path: str) -> None:
-    """Raises RequestError where there are more than Kueue allows."""
+    """Raises RequestError for more than ``most`` members, Kueue's limit."""
     if number > most:
-        raise RequestError(f"{path}: {number} {what}, but at most {most} are possible")
+        raise RequestError(f"{path}: {number} {what}; at most {most} are allowed")
 
 
 def once(names: Iterable[str], what: str) -> None:
-    """Raises RequestError for a name that stands there more often."""
+    """Raises RequestError for a duplicate name."""
     for name, times in Counter(names).items():
         if times > 1:
-            raise RequestError(f"{what} {str(name)!r} stands there {times} times")
+            raise RequestError(f"{what} {str(name)!r} occurs {times} times")
 
 
 def _read_quotas(
@@ -99,7 +97,7 @@ def _read_quotas(
     for k, quota in enumerate(quotas.resources):
         place = f"{path}.resources[{k}]"
         if quota.name in nominal or quota.name not in covered:
-            wrong = "stands there twice" if quota.name in nominal else "is not in coveredResources"
+            wrong = "occurs twice" if quota.name in nominal else "is not in coveredResources"
             raise RequestError(f"{place}.name: {quota.name!r} {wrong}")
         nominal[quota.name] = _amount(quota.name, quota.nominal_quota, f"{place}.nominalQuota")
         given = {"borrowingLimit": quota.borrowing_limit, "lendingLimit": quota.lending_limit}

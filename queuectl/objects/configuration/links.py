@@ -1,4 +1,4 @@
-"""What configuration objects need of each other: circles of Cohorts, names that lead nowhere, users nobody tells apart."""
+"""References between configuration objects: cycles of Cohorts, and names that do not exist."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from queuectl.domain.queues import QueueConfig, QuotaOverride
 from queuectl.objects.documents import Document, as_document
 
 MAX_COHORTS: Final = 64
-"""Cohorts above each other, from one to the root of its tree: each level sums the quota of all cohorts below it."""
+"""The longest chain of Cohorts to the root of a tree. Each level sums the quota of all Cohorts below it."""
 
 
 def refuse_tangles(
     cohorts: Iterable[Document | Mapping[str, Any]], parents: Mapping[str, str | None]
 ) -> None:
-    """Check that no Cohort is above itself, where it would borrow from its own quota, and that no tree is too high.
+    """Check that no Cohort is its own ancestor, which would borrow from its own quota, and that no tree is too high.
 
-    The work grows with the number of Cohorts, not with its square.
+    The cost is linear in the number of Cohorts.
 
     Args:
-        cohorts: documents of those that are to be refused.
-        parents: Cohort name to its parent's, of all Cohorts, those that are checked included.
+        cohorts: the documents to check.
+        parents: from the name of each Cohort to the name of its parent, with the Cohorts to check.
 
     Raises:
         DocumentError: naming document and field.
@@ -39,19 +39,19 @@ def refuse_tangles(
         if name in circular:
             raise document.error("spec.parentName", f"is a cycle: {_cycle(name, parents)}")
         if parents.get(name) and below[name] > MAX_COHORTS:
-            reason = f"puts {below[name]} Cohorts above each other; {MAX_COHORTS} are allowed"
+            reason = f"makes a chain of {below[name]} Cohorts; at most {MAX_COHORTS} are allowed"
             raise document.error("spec.parentName", reason)
 
 
 def tangled(parents: Mapping[str, str | None]) -> frozenset[str]:
-    """Cohorts whose parent must be ignored, so that none is above itself and no tree is too high."""
+    """Cohorts whose parent must be ignored, so that there is no cycle and no tree is too high."""
     levels, circular = _levels(parents)
     high = (name for name, level in levels.items() if level > 1 and level % MAX_COHORTS == 1)
     return frozenset(circular).union(high)
 
 
 def _levels(parents: Mapping[str, str | None]) -> tuple[dict[str, int], set[str]]:
-    """How many Cohorts there are from each to its root, itself included; and those above themselves, which count as roots."""
+    """The number of Cohorts from each to its root, itself included, and the Cohorts in cycles, which count as roots."""
     levels: dict[str, int] = {}
     circular: set[str] = set()
     for start in parents:
@@ -80,7 +80,7 @@ def _cycle(name: str, parents: Mapping[str, str | None]) -> str:
 
 
 def references(document: Mapping[str, Any]) -> frozenset[DocumentKey]:
-    """What else must be looked at to say of one object, in the form in which it is kept, what :func:`dangling` says of it."""
+    """The keys of the objects that :func:`dangling` needs to check one stored object."""
     spec: Mapping[str, Any] = document.get("spec") or {}
     named: set[tuple[str, str | None]] = set()
     match document["kind"]:
@@ -95,7 +95,7 @@ def references(document: Mapping[str, Any]) -> frozenset[DocumentKey]:
 
 
 def dangling(config: QueueConfig) -> tuple[str, ...]:
-    """What has no effect for want of another object, as sentences: a queue may be written before what it refers to."""
+    """Sentences about references to missing objects. They are allowed: a queue can be created before its flavors."""
     found = []
     for queue in config.cluster_queues.values():
         for group in queue.groups:
@@ -111,8 +111,8 @@ def dangling(config: QueueConfig) -> tuple[str, ...]:
                 f" ClusterQueue {local.cluster_queue} does not exist"
             )
     for override in config.overrides.values():
-        if (why := _no_quota(config, override)) is not None:
-            found.append(f"QuotaOverride {override.name}: {why}")
+        if (reason := _no_quota(config, override)) is not None:
+            found.append(f"QuotaOverride {override.name}: {reason}")
     for flavor in config.flavors.values():
         if flavor.topology is not None and flavor.topology not in config.topologies:
             found.append(f"ResourceFlavor {flavor.name}: Topology {flavor.topology} does not exist")

@@ -1,11 +1,11 @@
 """Quota that follows the nodes: nominal quota of ClusterQueues with ``policy.quotaFromNodes``.
 
-What a flavor offers is the sum of allocatable over the nodes that are ready, not cordoned and have its labels. From it
-comes off what other ClusterQueues and Cohorts state as nominal quota of the flavor: nothing is promised twice. The rest is
-shared among the ClusterQueues that ask for it, in proportion to the nominal quota they state (equally where all state 0);
-each keeps its own headroom free of its share, and rounds down. A node with the labels of two flavors counts for both.
+The capacity of a flavor is the sum of allocatable over the nodes that are ready, not cordoned and have its labels. The nominal
+quota of Cohorts, and of ClusterQueues without the policy, is subtracted, so that no capacity is given out twice. The ClusterQueues
+with the policy share the rest in proportion to their nominal quota, or equally if all are 0. Each subtracts its own headroom
+and rounds down. A node with the labels of two flavors counts for both.
 
-A flavor without node labels keeps its stated quota, for nothing tells its nodes; so do all, as long as no node is known.
+A flavor without node labels has no known nodes, and keeps its nominal quota. While no node is known, all flavors do.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _Row: TypeAlias = tuple[str, str]  # flavor, resource
 
 @dataclass
 class NodeQuota:
-    """Remembers its last answer: the same object comes back while nothing it depends on has changed."""
+    """Caches its last result, and returns the same object until an input changes."""
 
     _stated: QueueConfig | None = None
     _fleet: Fleet | None = None
     _answer: QueueConfig | None = None
 
     def of(self, config: QueueConfig, fleet: Fleet) -> QueueConfig:
-        """The configuration as planning sees it over these nodes."""
+        """The configuration with the quota that these nodes give."""
         if config is not self._stated:
             self._answer = None
         elif fleet is self._fleet and self._answer is not None:
@@ -50,7 +50,7 @@ class NodeQuota:
 
 
 def quota_from_nodes(config: QueueConfig, fleet: Fleet) -> QueueConfig:
-    """The configuration with nominal quota taken from the nodes; ``config`` itself where no queue asks for that."""
+    """The configuration with nominal quota from the nodes, or ``config`` itself if no queue has the policy."""
     following = [q for q in config.cluster_queues.values() if q.headroom is not None]
     if not following or not fleet.nodes:
         return config
@@ -74,7 +74,7 @@ def _quotas(groups: Iterable[ResourceGroup]) -> Iterator[FlavorQuotas]:
 
 
 def _stated(of: Iterable[Iterable[ResourceGroup]]) -> dict[_Row, int]:
-    """Nominal quota in all of these together."""
+    """The sum of the nominal quota."""
     stated: dict[_Row, int] = {}
     for groups in of:
         for quotas in _quotas(groups):
@@ -85,7 +85,7 @@ def _stated(of: Iterable[Iterable[ResourceGroup]]) -> dict[_Row, int]:
 
 
 def _offered(flavor: ResourceFlavor, nodes: Iterable[Node]) -> dict[str, int]:
-    """Resource to what the flavor's usable nodes have of it."""
+    """The capacity of the usable nodes of a flavor, by resource."""
     offered: dict[str, int] = {}
     for node in nodes:
         if not node.ready or node.unschedulable:
@@ -97,7 +97,7 @@ def _offered(flavor: ResourceFlavor, nodes: Iterable[Node]) -> dict[str, int]:
 
 
 class _Shares:
-    """Who gets which part of what the flavors offer."""
+    """Divides the capacity of the flavors among the queues."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class _Shares:
         return replace(quotas, nominal=nominal)
 
     def _part(self, row: _Row, stated: int) -> Fraction:
-        """Of what the flavor offers, what falls to a queue that states so much nominal quota."""
+        """The part of a flavor's capacity for a queue with this nominal quota."""
         flavor, resource = row
         left = max(0, self._offered[flavor].get(resource, 0) - self._fixed.get(row, 0))
         total = self._stated[row]

@@ -1,4 +1,4 @@
-"""Quota overrides as they are written: of which quota, how much, from when until when."""
+"""Parses quota overrides."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def read_override(document: wire.QuotaOverrideDocument) -> QuotaOverride:
         if not is_name(name):
             raise RequestError(f"spec.{field}: {name!r} is not a name")
     if not is_label_key(spec.resource):
-        raise RequestError(f"spec.resource: {spec.resource!r} is not the name of a resource")
+        raise RequestError(f"spec.resource: {spec.resource!r} is not a resource name")
     begins, ends = _moment(spec.begins, "from"), _moment(spec.until, "until")
     if ends <= begins:
         raise RequestError(f"spec.until: {spec.until!r} is not after spec.from")

@@ -1,8 +1,7 @@
-"""The one reader of configuration: ClusterQueue and its relatives, ours and Kueue's, to a QueueConfig.
+"""Parses configuration objects of queuectl and of Kueue into a QueueConfig.
 
-Three doors, one set of rules: :func:`validate` (one object over REST), :func:`build` (what the database holds) and both
-together for files. A field outside the kind's schema is an error; one that is known but not honoured yet is a warning;
-server metadata and status are ignored.
+:func:`validate` is for one object over REST, :func:`build` for the objects in the database; files use both. An unknown field is an
+error. A known field that is not supported is a warning. Server metadata and status are ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ API_VERSION: Final = "queuectl.dev/v1"
 KUEUE_VERSIONS: Final = ("kueue.x-k8s.io/v1beta1", "kueue.x-k8s.io/v1beta2")
 KUEUE_SETTINGS_VERSIONS: Final = ("config.kueue.x-k8s.io/v1beta1", "config.kueue.x-k8s.io/v1beta2")
 ONLY_NAME: Final = "default"
-"""Name of the one Configuration; Kueue's file gives it none."""
+"""The name of the only Configuration. Kueue's file has none."""
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -47,15 +46,15 @@ class ConfigKind:
     """One kind of configuration object.
 
     Attributes:
-        kind: as written.
+        kind: name of the kind.
         plural: REST resource name.
         wire: strict struct it is decoded to.
-        read: to the domain's value; may raise RequestError.
-        warn: what it asks that is not honoured yet.
-        namespaced: whether it lives in a namespace.
-        single: there is one of it, named :data:`ONLY_NAME`.
-        kueue_versions: of Kueue's API that it is read from.
-        modernise: write what an older version means as the newest does, in place.
+        read: converts it to the domain's value; can raise RequestError.
+        warn: its fields that are not supported.
+        namespaced: whether it has a namespace.
+        single: whether there is only one object, named :data:`ONLY_NAME`.
+        kueue_versions: versions of Kueue's API from which it is parsed.
+        modernise: converts an older version to the newest, in place.
     """
 
     kind: str
@@ -129,7 +128,7 @@ CONFIG_KINDS: Final[Mapping[str, ConfigKind]] = MappingProxyType(
 
 
 def is_config(document: Document) -> bool:
-    """Whether it is a configuration object, of whatever version."""
+    """Whether it is a configuration object, of any version."""
     kind = CONFIG_KINDS.get(document.kind)
     if kind is None:
         return False
@@ -138,7 +137,7 @@ def is_config(document: Document) -> bool:
 
 
 def named(document: Document) -> Document:
-    """The document; with its name, if it is of a kind of which there is one and says none."""
+    """The document, with the only name if its kind has only one object and the document has no name."""
     kind = CONFIG_KINDS.get(document.kind)
     meta = document.body.get("metadata") or {}
     if kind is None or not kind.single or meta.get("name"):
@@ -148,7 +147,7 @@ def named(document: Document) -> Document:
 
 
 def is_single(document: Document) -> bool:
-    """Whether it is the only object of its kind, in whatever version."""
+    """Whether its kind has only one object, in any version."""
     return is_config(document) and CONFIG_KINDS[document.kind].single
 
 
@@ -160,8 +159,8 @@ def validate(document: Document | Mapping[str, Any]) -> tuple[dict[str, Any], tu
     """Check one configuration object.
 
     Returns:
-        The object as it is kept (``queuectl.dev/v1``, Kueue's older spellings renamed, server fields dropped), and
-        warnings about fields that are not honoured yet.
+        The object in stored form (``queuectl.dev/v1``, without older names and server fields), and warnings about fields
+        that are not supported.
 
     Raises:
         DocumentError: naming document and field.
@@ -179,15 +178,15 @@ def _decode(document: Document) -> tuple[ConfigKind, Any]:
     kind = CONFIG_KINDS.get(document.kind)
     if kind is None:
         listed = ", ".join(CONFIG_KINDS)
-        raise document.error("kind", f"{document.kind!r} is none of {listed}")
+        raise document.error("kind", f"{document.kind!r} is not one of {listed}")
     if document.api_version not in kind.versions:
         listed = ", ".join(kind.versions)
-        raise document.error("apiVersion", f"{document.api_version!r} is none of {listed}")
+        raise document.error("apiVersion", f"{document.api_version!r} is not one of {listed}")
     decoded = document.convert(kind.wire)
     kind.modernise(decoded)
     name = decoded.metadata.name
     if kind.single and name != ONLY_NAME:
-        reason = f"{name!r}: there is one {kind.kind}, and its name is {ONLY_NAME}"
+        reason = f"{name!r}: the only {kind.kind} has the name {ONLY_NAME}"
         raise document.error("metadata.name", reason)
     if not is_name(name):
         raise document.error(
@@ -201,7 +200,7 @@ def _decode(document: Document) -> tuple[ConfigKind, Any]:
                 "metadata.namespace", f"{namespace!r} is not a name of letters, digits, -, _ and ."
             )
     elif namespace:
-        raise document.error("metadata.namespace", f"a {kind.kind} lives in no namespace")
+        raise document.error("metadata.namespace", f"a {kind.kind} has no namespace")
     return kind, decoded
 
 
@@ -239,7 +238,7 @@ def _normalise(kind: ConfigKind, decoded: Any) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ReadDocument:
-    """A configuration object in the domain's terms; ``key``: its name, with the namespace where its kind has one."""
+    """A parsed configuration object. ``key`` is its name, with the namespace if its kind has one."""
 
     document: Document
     kind: str
@@ -248,7 +247,7 @@ class ReadDocument:
 
 
 def read(body: Mapping[str, Any] | Document) -> ReadDocument:
-    """Read one configuration object.
+    """Parse one configuration object.
 
     Raises:
         DocumentError: naming document and field.
@@ -263,12 +262,12 @@ def read(body: Mapping[str, Any] | Document) -> ReadDocument:
 def build(
     documents: Iterable[Mapping[str, Any] | Document], revision: int, *, strict: bool = False
 ) -> QueueConfig:
-    """All configuration of one revision. Later documents replace earlier ones of the same kind and name.
+    """The configuration of one revision. Later documents replace earlier ones of the same kind and name.
 
     Args:
         documents: of all kinds.
-        revision: of the store, in which they are.
-        strict: refuse Cohorts above themselves or too many above each other, rather than ignoring the parents of some.
+        revision: of the store.
+        strict: refuse cycles of Cohorts and trees that are too high, instead of ignoring some parents.
 
     Raises:
         DocumentError: one of them is invalid.
@@ -282,7 +281,7 @@ def build(
 
 
 def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
-    """The same of objects that are read already. Of Cohorts above themselves the parents are ignored, see :func:`tangled`."""
+    """The same for parsed objects. It ignores the parents of Cohorts in cycles, see :func:`tangled`."""
     parts: dict[str, dict[Any, Any]] = {kind: {} for kind in CONFIG_KINDS}
     for one in objects:
         parts[one.kind][one.key] = one.value

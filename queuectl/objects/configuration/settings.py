@@ -34,7 +34,7 @@ _MOST_MAPPINGS: Final = 16
 
 
 def modernise(document: wire.ConfigurationDocument) -> None:
-    """Write in place what ``v1beta1`` says by its defaults as later versions say it, and each thing in one way only."""
+    """Convert ``v1beta1`` to the newest version in place: write its defaults out, and use one form for each setting."""
     own, fair = document.queuectl, document.fair_sharing
     old = document.api_version == V1BETA1
     if own is not None and isinstance(own.kueue_keys, bool):
@@ -64,10 +64,10 @@ def read_rules(document: wire.ConfigurationDocument) -> Rules:
     ignore = resources.quota_check_strategy == "IgnoreUndeclared"
     if ignore and resources.exclude_resource_prefixes:
         raise RequestError(
-            "resources.quotaCheckStrategy: IgnoreUndeclared and excludeResourcePrefixes exclude each other"
+            "resources.quotaCheckStrategy: IgnoreUndeclared and excludeResourcePrefixes cannot be used together"
         )
     if len(resources.device_class_mappings or ()) > _MOST_MAPPINGS:
-        raise RequestError(f"resources.deviceClassMappings: at most {_MOST_MAPPINGS} are possible")
+        raise RequestError(f"resources.deviceClassMappings: at most {_MOST_MAPPINGS} are allowed")
     return Rules(
         fair_sharing=_read_fair_sharing(document.fair_sharing),
         usage_fairness=_read_usage(document.admission_fair_sharing, own),
@@ -105,11 +105,11 @@ def _read_usage(
     asked: wire.AdmissionFairSharing | None, own: wire.OwnSettings
 ) -> UsageFairness | None:
     if own.user_label is not None and not is_label_key(own.user_label):
-        raise RequestError(f"queuectl.userLabel: {own.user_label!r} is not the key of a label")
+        raise RequestError(f"queuectl.userLabel: {own.user_label!r} is not a label key")
     if asked is None:
         for field, given in _usage_only(own):
             if given is not None:
-                raise RequestError(f"queuectl.{field}: means nothing without admissionFairSharing")
+                raise RequestError(f"queuectl.{field}: has no effect without admissionFairSharing")
         return None
     path = "admissionFairSharing"
     sampling = asked.usage_sampling_interval
@@ -131,7 +131,7 @@ def _usage_only(own: wire.OwnSettings) -> Iterator[tuple[str, Any]]:
     yield "userLabel", own.user_label
 
 
-# ---- what quota is charged
+# ---- resources that are charged
 
 
 def _read_prefixes(prefixes: Sequence[str]) -> tuple[str, ...]:
@@ -156,7 +156,7 @@ def _read_one(asked: wire.ResourceTransformation, path: str) -> Transformation:
         names["multiplyBy"] = asked.multiply_by
     for field, name in names.items():
         if not is_label_key(name):
-            raise RequestError(f"{path}.{field}: {name!r} is not the name of a resource")
+            raise RequestError(f"{path}.{field}: {name!r} is not a resource name")
     with under(f"{path}.outputs"):
         factors = {name: read_factor(name, amount) for name, amount in outputs.items()}
     return Transformation(
@@ -202,7 +202,7 @@ def _read_retention(policies: wire.ObjectRetention | None) -> Retention:
     )
 
 
-# ---- what has no effect
+# ---- fields without effect
 
 _UNHONOURED: Final = (
     ("manageJobsWithoutQueueName", "manage_jobs_without_queue_name"),
@@ -214,13 +214,13 @@ _UNHONOURED: Final = (
 
 
 def warn_configuration(document: wire.ConfigurationDocument) -> Iterator[Warned]:
-    """Fields that would change a decision but do not. Those about a manager's own process are passed over."""
+    """Fields that affect decisions in Kueue and have no effect here. Fields about the process of a manager are ignored."""
     waits = document.wait_for_pods_ready or wire.WaitForPodsReady()
     if waits.enable is False:
         default = PodsReady().timeout
         yield Warned(
             "waitForPodsReady.enable",
-            f"false is not honoured: a gang that is not ready {default / 60:g} minutes after its start is requeued",
+            f"false is not supported: a gang that is not ready {default / 60:g} minutes after its start is requeued",
         )
     if waits.block_admission:
         yield Warned("waitForPodsReady.blockAdmission")
@@ -228,7 +228,7 @@ def warn_configuration(document: wire.ConfigurationDocument) -> Iterator[Warned]
     if document.admission_fair_sharing is not None and own.usage_before_priority is None:
         yield Warned(
             "admissionFairSharing",
-            "past use counts after priority here; queuectl.usageBeforePriority: true puts it before, as in Kueue",
+            "priority precedes past usage; for the order of Kueue, set queuectl.usageBeforePriority: true",
         )
     if document.resources is not None and document.resources.device_class_mappings:
         yield Warned("resources.deviceClassMappings")

@@ -1,7 +1,6 @@
 """Kind ``Configuration``, field by field: the union of Kueue's ``v1beta1`` and ``v1beta2`` and of ours.
 
-Strict like the other kinds. Parts that only run a Kueue manager are told apart no further than their own fields: they
-mean nothing here.
+Strict like the other kinds. Parts about the process of a Kueue manager have no effect, and only their fields are checked.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from queuectl.objects.kubernetes.wire import Quantity
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 Factor = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
-# ---- honoured
+# ---- supported
 
 
 class RequeuingStrategy(Strict):
@@ -76,7 +75,7 @@ class ObjectRetention(Strict):
 
 
 class PriceSpec(Strict):
-    """What a GPU costs for an hour; the first that holds of a flavor on a node counts."""
+    """The price of one GPU for one hour. The first price that matches the flavor and the node counts."""
 
     name: str
     gpu_hour: Factor
@@ -85,7 +84,7 @@ class PriceSpec(Strict):
 
 
 class AccountingSettings(Strict):
-    """How reports tell usage apart, and what it costs."""
+    """Labels, prices and retention of the usage ledger."""
 
     user_label: str | None = None
     labels: list[str] | None = None
@@ -96,7 +95,7 @@ class AccountingSettings(Strict):
 
 
 class OwnSettings(Strict):
-    """Block ``queuectl``: what Kueue has no field for."""
+    """Fields particular to queuectl."""
 
     usage_before_priority: bool | None = None
     user_label: str | None = None
@@ -104,11 +103,11 @@ class OwnSettings(Strict):
     backoff_jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     eviction_grace: str | None = None
     accounting: AccountingSettings | None = None
-    # YAML takes a bare on or off for a truth value.
+    # YAML reads an unquoted on or off as a Boolean.
     kueue_keys: Literal["auto", "on", "off"] | bool | None = None
 
 
-# ---- known, not honoured
+# ---- known, not supported
 
 
 class PodOptions(Strict):

@@ -1,4 +1,4 @@
-"""Configuration structs to the domain's values, the rules one field alone cannot tell, and what is not honoured yet."""
+"""Converts configuration structs to the values of the domain, checks rules across fields, and warns about unsupported fields."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
     reclaim = preemption.reclaim_within_cohort
     if reclaim is ReclaimWithinCohort.NEVER and _borrows(preemption):
         raise RequestError(
-            "spec.preemption.borrowWithinCohort.policy: must be Never where reclaimWithinCohort is Never"
+            "spec.preemption.borrowWithinCohort.policy: must be Never if reclaimWithinCohort is Never"
         )
     policy = spec.policy or wire.PolicySpec()
     cohort = _read_cohort_name(spec.cohort_name or spec.cohort, "spec.cohortName")
@@ -106,7 +106,7 @@ def _seconds(asked: int | None, default: float) -> float:
 
 
 def _admission_checks(spec: wire.ClusterQueueSpec) -> tuple[str, ...]:
-    """Of both spellings, by name; one for some flavors only counts as one for all."""
+    """The names in both fields. A check for some flavors counts for all."""
     strategy = spec.admission_checks_strategy or wire.AdmissionChecksStrategy()
     named = {check.name for check in strategy.admission_checks or ()}
     return tuple(sorted(named.union(spec.admission_checks or ())))
@@ -122,18 +122,22 @@ def _uses_past_use(scope: wire.AdmissionScope | None) -> bool:
 
 
 def _read_weight(sharing: wire.FairSharing | None) -> int:
-    """In thousandths; finer than that rounds up, so that only 0 is 0."""
+    """In thousandths, rounded up, so that only 0 is 0."""
     if sharing is None or sharing.weight is None:
         return WEIGHT_UNIT
     try:
-        return read_amount(CPU, sharing.weight, round_up=True)  # cpu is counted in thousandths, too
+        return read_amount(
+            CPU, sharing.weight, round_up=True
+        )  # cpu has the unit of a thousandth too
     except RequestError:
         shown = str(sharing.weight)
-        raise RequestError(f"spec.fairSharing.weight: {shown!r} is no number from 0 on") from None
+        raise RequestError(
+            f"spec.fairSharing.weight: {shown!r} is not a number of at least 0"
+        ) from None
 
 
 def _read_headroom(asked: bool | wire.QuotaFromNodes | None) -> float | None:
-    """Part of the capacity that is not given out; None where quota does not follow the nodes."""
+    """The fraction of capacity that stays free, or None if quota does not follow the nodes."""
     if isinstance(asked, wire.QuotaFromNodes):
         text = asked.headroom if asked.headroom is not None else "0%"
         part = Fraction(text[:-1]) / 100 if _PERCENT.fullmatch(text) else Fraction(2)
@@ -175,16 +179,16 @@ def _read_protection(policy: wire.PolicySpec) -> Protection:
 
 
 def _read_idle_reclaim(asked: ReclaimMode | wire.IdleReclaimSpec | None) -> IdleReclaim:
-    """What is not said keeps its default. A mode alone is the short form."""
+    """Omitted fields have their defaults. A string is the mode."""
     spec = wire.IdleReclaimSpec(asked) if isinstance(asked, ReclaimMode) else asked
     if spec is None:
         return IdleReclaim()
-    said = {
+    given = {
         field: getattr(spec, name)
         for field, name in _IDLE_RECLAIM.items()
         if getattr(spec, name) is not None
     }
-    rule = replace(IdleReclaim(), **said)
+    rule = replace(IdleReclaim(), **given)
     path = "spec.policy.idleReclaim"
     if not rule.window:
         raise RequestError(f"{path}.windowSeconds: must be at least 1")
@@ -246,10 +250,10 @@ def _read_max_per_user(asked: dict[str, Quantity] | int | None) -> tuple[tuple[s
 
 
 def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
-    """Fields that would change a decision but do not yet; defaults that the server fills in are passed over."""
+    """Fields that affect decisions in Kueue and have no effect here, without defaults that a server adds."""
     spec = document.spec
     checks = spec.admission_checks_strategy or wire.AdmissionChecksStrategy()
-    closes = "admission checks are not run: nothing starts in this queue"
+    closes = "admission checks are not supported: no gang of this queue starts"
     if spec.admission_checks:
         yield Warned("spec.admissionChecks", closes)
     if checks.admission_checks:
@@ -290,7 +294,7 @@ def read_cohort(document: wire.CohortDocument) -> Cohort:
 
 
 def warn_cohort(document: wire.CohortDocument) -> Iterator[Warned]:
-    """Limits towards a parent it does not have."""
+    """Limits of a Cohort without a parent, which have no effect."""
     spec = document.spec
     if not spec.parent_name:
         yield from _warn_limits(spec.resource_groups, "has no effect: this Cohort has no parent")

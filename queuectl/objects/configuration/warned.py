@@ -1,4 +1,4 @@
-"""What a reader of configuration says of a field without effect."""
+"""Warnings about fields without effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """A field that was understood but has no effect, or not the whole of it."""
+    """A known field that has no effect, or only a part of it."""
 
     field: str
-    reason: str = "not honoured yet"
+    reason: str = "not supported"

@@ -1,7 +1,7 @@
 """The configuration kinds, field by field: the union of ``queuectl.dev/v1`` and Kueue's ``v1beta1`` and ``v1beta2``.
 
-Strict: a field that is not named here is refused. What is named here but not honoured yet, objects/configuration/queue_config.py warns about.
-Defaults are left out again when a document is written, so a document read and written twice stays the same.
+Strict: a field that is not declared here is refused. objects/configuration/queue_config.py warns about declared fields that are not
+supported. Defaults are not written, so a document that is parsed and written twice does not change.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from queuectl.domain.queues import (
 from queuectl.objects.kubernetes.wire import Expression, Quantity, WireTaint, WireToleration
 
 Priority = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]  # as far as every JSON reader counts exactly
+Count = Annotated[
+    int, msgspec.Meta(ge=0, le=2**53)
+]  # the largest integer that every JSON parser keeps exact
 
 
 class Strict(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
@@ -30,7 +32,7 @@ class Strict(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_de
 
 
 class ConfigMeta(msgspec.Struct, rename="camel", omit_defaults=True):
-    """What is kept of metadata; what the server adds is ignored."""
+    """The stored part of metadata. Fields that a server adds are ignored."""
 
     name: str
     namespace: str | None = None
@@ -152,7 +154,7 @@ class IdleReclaimSpec(Strict):
 
 
 class PolicySpec(Strict):
-    """Policies Kueue has no field for."""
+    """Policies particular to queuectl."""
 
     victim_order: list[VictimKey] | None = None
     min_runtime_seconds: Count | None = None
@@ -220,7 +222,7 @@ class TopologySpec(Strict):
 
 
 class Head(Strict, kw_only=True):
-    """What every kind has; the status is ignored."""
+    """Fields of all kinds. The status is ignored."""
 
     api_version: str
     kind: str

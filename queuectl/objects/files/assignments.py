@@ -91,7 +91,7 @@ def read_admission(admission: AdmissionStatus) -> dict[str, Assigned]:
     for i, assignment in enumerate(admission.pod_set_assignments or ()):
         path = f"status.admission.podSetAssignments[{i}]"
         if assignment.name in read:
-            raise RequestError(f"{path}.name: {assignment.name!r} stands there twice")
+            raise RequestError(f"{path}.name: {assignment.name!r} occurs twice")
         if assignment.count is not None and assignment.count < 0:
             raise RequestError(f"{path}.count: {assignment.count} is negative")
         topology = assignment.topology_assignment

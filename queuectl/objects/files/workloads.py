@@ -113,14 +113,14 @@ def is_workload(document: Document) -> bool:
 
 
 def read_workload_gang(document: Document) -> tuple[Gang, tuple[str, ...]]:
-    """The gang, and warnings about what is not honoured yet.
+    """The gang, and warnings about what is not supported.
 
     Raises:
         DocumentError: a field is unknown or malformed. A contradictory request is told in the gang's ``error``.
     """
     if document.api_version not in (API_VERSION, *KUEUE_VERSIONS):
         listed = ", ".join((API_VERSION, *KUEUE_VERSIONS))
-        raise document.error("apiVersion", f"{document.api_version!r} is none of {listed}")
+        raise document.error("apiVersion", f"{document.api_version!r} is not one of {listed}")
     wire = document.convert(WireWorkload)
     if not wire.spec.pod_sets:
         raise document.error("spec.podSets", "is required")
@@ -222,7 +222,7 @@ def _check_names(assigned: dict[str, Assigned], podsets: list[PodSetSpec]) -> No
     for name in assigned:
         if name not in known:
             raise MalformedError(
-                f"status.admission.podSetAssignments: {name!r} is none of spec.podSets"
+                f"status.admission.podSetAssignments: {name!r} is not one of spec.podSets"
             )
 
 
@@ -238,7 +238,7 @@ def _read_podsets(specs: list[PodSetSpec], done: Mapping[str, int]) -> tuple[Pod
     for i, spec in enumerate(specs):
         path = f"spec.podSets[{i}]"
         if any(spec.name == podset.name for podset in podsets):
-            raise MalformedError(f"{path}.name: {spec.name!r} stands there twice")
+            raise MalformedError(f"{path}.name: {spec.name!r} occurs twice")
         if spec.count == 0:
             continue  # Kueue allows podsets without pods; they ask for nothing
         check_count(spec.count, f"{path}.count")
@@ -311,4 +311,4 @@ def _warnings(wire: WireWorkload) -> list[str]:
         "spec.preemptionGates": bool(spec.preemption_gates),
         "status.reclaimablePods": bool(status.reclaimable_pods and status.admission),
     }
-    return [f"{field}: not honoured yet" for field, asked in found.items() if asked]
+    return [f"{field}: not supported" for field, asked in found.items() if asked]

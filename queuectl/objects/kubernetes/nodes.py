@@ -51,7 +51,7 @@ def read_taints(taints: list[WireTaint] | None, path: str) -> tuple[Taint, ...]:
         effect = _EFFECTS.get(taint.effect)
         if effect is None:
             raise MalformedError(
-                f"{path}[{i}].effect: {taint.effect!r} is none of {', '.join(_EFFECTS)}"
+                f"{path}[{i}].effect: {taint.effect!r} is not one of {', '.join(_EFFECTS)}"
             )
         read.append(Taint(intern(taint.key), effect, intern(taint.value or "")))
     return tuple(read)

@@ -95,9 +95,9 @@ def _check(slices: Sequence[Slice], count: int, names: Sequence[tuple[str, str]]
     levels: set[str] = set()
     for layer, (level_name, size_name) in zip(slices, names, strict=True):
         if not is_label_key(layer.level):
-            raise RequestError(f"{level_name}: {layer.level!r} is not the key of a node label")
+            raise RequestError(f"{level_name}: {layer.level!r} is not a node label key")
         if layer.level in levels:
-            raise RequestError(f"{level_name}: {layer.level!r} stands there twice")
+            raise RequestError(f"{level_name}: {layer.level!r} occurs twice")
         if HOSTNAME in levels:
             raise RequestError(
                 f"{level_name}: {layer.level!r} is coarser than {HOSTNAME} before it"

@@ -1,4 +1,4 @@
-"""What a pod template asks of placement: its shape, its topology request, and what cannot be honoured.
+"""What a pod template asks of placement: its shape, its topology request, and what is not supported.
 
 A pin names one node before kube-scheduler looks, so whatever kube-scheduler would judge against *other pods* or devices is
 refused at once instead of looping through Unschedulable: required pod (anti-)affinity, hard topology spread, host ports,
@@ -135,7 +135,7 @@ def topology_request(
         raise RequestError(f"{listed} contradict each other: keep one of them")
     for name, level in ((names[0], required), (names[1], preferred)):
         if level is not None and not is_label_key(level):
-            raise RequestError(f"{name}: {level!r} is not the key of a node label")
+            raise RequestError(f"{name}: {level!r} is not a node label key")
         check_below(level, slices, name)
     mode = TopologyMode.UNCONSTRAINED
     if required is not None:
@@ -210,17 +210,17 @@ def _unsupported(spec: TemplateSpec) -> Iterator[str]:
     affinity = spec.affinity or Affinity()
     rule = "requiredDuringSchedulingIgnoredDuringExecution"
     if affinity.pod_affinity and affinity.pod_affinity.required:
-        yield f"affinity.podAffinity.{rule}: required pod affinity cannot be honoured"
+        yield f"affinity.podAffinity.{rule}: required pod affinity is not supported"
     if affinity.pod_anti_affinity and affinity.pod_anti_affinity.required:
-        yield f"affinity.podAntiAffinity.{rule}: required pod anti-affinity cannot be honoured"
+        yield f"affinity.podAntiAffinity.{rule}: required pod anti-affinity is not supported"
     for i, spread in enumerate(spec.topology_spread_constraints or ()):
         if (spread.when_unsatisfiable or "DoNotSchedule") == "DoNotSchedule":
             yield (
                 f"topologySpreadConstraints[{i}]: DoNotSchedule over {spread.topology_key!r}"
-                " cannot be honoured"
+                " is not supported"
             )
     if spec.resource_claims:
-        yield "resourceClaims: claims of dynamic resource allocation cannot be honoured"
+        yield "resourceClaims: dynamic resource allocation is not supported"
     if spec.node_name:
         yield f"nodeName: {spec.node_name!r} bypasses placement"
     yield from _host_ports(spec)
@@ -233,7 +233,7 @@ def _host_ports(spec: TemplateSpec) -> Iterator[str]:
             for port in container.ports or ():
                 taken = port.host_port or (port.container_port if spec.host_network else None)
                 if taken:
-                    yield f"{field}[{i}].ports: host port {taken} cannot be honoured"
+                    yield f"{field}[{i}].ports: host port {taken} is not supported"
 
 
 def _node_affinity(affinity: Affinity | None) -> tuple[SelectorTerm, ...] | None:
@@ -264,7 +264,7 @@ def read_requirements(
         operator, values = expression.operator, tuple(expression.values or ())
         if operator not in _OPERATORS:
             listed = ", ".join(sorted(_OPERATORS))
-            raise MalformedError(f"{path}[{i}].operator: {operator!r} is none of {listed}")
+            raise MalformedError(f"{path}[{i}].operator: {operator!r} is not one of {listed}")
         if operator in ("In", "NotIn") and not values:
             raise MalformedError(f"{path}[{i}].values: {operator} needs at least one")
         if operator in ("Exists", "DoesNotExist") and values:
