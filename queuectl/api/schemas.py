@@ -114,7 +114,7 @@ class ConfigApplied(View):
 
     result: Literal["created", "configured", "unchanged"]
     warnings: list[str] = Field(
-        description="Fields that are known but not honoured yet, and names it refers to that do not exist."
+        description="Warnings about fields that are not supported, and about references to missing objects."
     )
     changes: list[DifferenceView] = Field(description="Empty for an object that is new.")
     object: ConfigObject

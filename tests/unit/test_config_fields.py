@@ -348,7 +348,7 @@ def test_a_priority_class_has_a_value_and_a_description() -> None:
     assert read("WorkloadPriorityClass", {"value": -7, "description": "low"}) == -7
 
 
-# ---- known, not honoured: one warning naming the field, and the object means what it means without it
+# ---- known, not supported: one warning names the field, and the object has the same meaning as without it
 
 WARNED: list[tuple[str, str, Any]] = [
     ("ClusterQueue", "spec.concurrentAdmissionPolicy", {"migration": {"mode": "TryPreferredFlavors"}}),
