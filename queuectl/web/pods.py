@@ -41,11 +41,13 @@ class PodTable:
         rows: at most :data:`MOST`.
         phases: number of pods by phase, the most frequent phase first.
         total: number of pods.
+        broken: number of pods that do not run, or are not ready.
     """
 
     rows: tuple[PodRow, ...]
     phases: tuple[tuple[str, int], ...]
     total: int
+    broken: int
 
 
 def pod_table(entry: Entry, pods: Iterable[PodRecord]) -> PodTable:
@@ -53,7 +55,8 @@ def pod_table(entry: Entry, pods: Iterable[PodRecord]) -> PodTable:
     listed = sorted(pods, key=_order)
     phases = Counter(_phase(pod) for pod in listed)
     rows = tuple(_row(entry, pod) for pod in listed[:MOST])
-    return PodTable(rows, tuple(phases.most_common()), len(listed))
+    broken = sum(not _runs(pod) for pod in listed)
+    return PodTable(rows, tuple(phases.most_common()), len(listed), broken)
 
 
 def _order(pod: PodRecord) -> tuple[bool, str, bool, int, str]:

@@ -96,7 +96,7 @@ def test_pods_that_do_not_run_are_among_the_rows_of_a_large_gang():
     entry = Entry("u", "Job", "a", "train", State.RUNNING, attempt=1)
     broken = pod(511, ready=False, trouble="CrashLoopBackOff")
     table = pod_table(entry, [*(pod(rank) for rank in range(511)), broken])
-    assert (table.total, len(table.rows)) == (512, MOST)
+    assert (table.total, len(table.rows), table.broken) == (512, MOST, 1)
     assert table.rows[0].reason == "CrashLoopBackOff"
     assert [row.name for row in table.rows[1:4]] == ["p-0", "p-1", "p-2"]
     assert table.phases == (("Running", 512),)
