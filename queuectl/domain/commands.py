@@ -137,7 +137,7 @@ def reserved_to_admins(entry: Entry, action: Action) -> str | None:
         return None
     word = "held" if entry.parked.code is Code.HELD else "deactivated"
     need = f"create workloads/{action} in all namespaces"
-    return f"an admin has {word} {entry.ref}: to {action} it you need the right to {need}"
+    return f"an administrator has {word} {entry.ref}; to {action} it you need permission to {need}"
 
 
 LARGEST_PRIORITY = 1 << 31  # as of PriorityClasses, in either direction
@@ -157,14 +157,18 @@ def objection(entry: Entry, action: Action) -> str | None:
             return None if held else f"{state}, not held"
         case Action.REQUEUE:
             may = entry.state is State.BACKOFF or entry.state.live
-            return None if may else f"{state}: only what runs or waits for a back-off is requeued"
+            return (
+                None if may else f"{state}; only a running gang or one in back-off can be requeued"
+            )
         case Action.PREEMPT:
-            return None if entry.state.live else f"{state}: only what runs is preempted"
+            return None if entry.state.live else f"{state}; only a running gang can be preempted"
         case Action.MOVE if not entry.state.waiting:
-            return f"{state}: hold it first, and move it when it is Held"
+            return f"{state}; hold it first and move it when it is Held"
         case Action.MOVE:
             on_its_way = entry.queue_set
-            return f"{entry.ref} moves to LocalQueue {on_its_way} already" if on_its_way else None
+            return (
+                f"{entry.ref} is already moving to LocalQueue {on_its_way}" if on_its_way else None
+            )
         case Action.ACTIVATE:
             return None if given_up else f"{state}, not deactivated"
         case Action.DEACTIVATE | Action.PRIORITY:

@@ -106,8 +106,8 @@ def _limits_broken(needs: PodNeeds) -> Iterator[_Found]:
         for name, amount in one.requests:
             most = dict(one.limits).get(name, amount)
             if amount > most:
-                why = f"{place}: request {_say(name, amount)} of {name} is above the limit"
-                why += f" {_say(name, most)} that it is given"
+                why = f"{place}: the request of {_say(name, amount)} {name} is above the default limit"
+                why += f" of {_say(name, most)}"
                 yield "LimitRanges", why, {"field": "default", "resource": name}
 
 
@@ -142,7 +142,7 @@ def _broken(needs: PodNeeds, bound: Bound) -> Iterator[str]:
     if bound.whole:
         requests = together(needs, lambda container: container.asked) | dict(needs.requests)
         limits = together(needs, lambda container: dict(container.limits)) | dict(needs.limits)
-        yield from _says(bound, "its containers together", requests, limits)
+        yield from _says(bound, "all containers together", requests, limits)
         return
     for place, one in _each(needs):
         yield from _says(bound, place, one.asked, dict(one.limits))
@@ -156,21 +156,21 @@ def _says(
     field = f"{bound.kind} of {name}"
     if bound.kind is Kind.RATIO:
         if not asked or not most:
-            yield f"{who} must say request and limit of {name}: there is a {bound.kind}"
+            yield f"{who} must set a request and a limit for {name}, because {bound.kind} is set"
         elif Fraction(most, asked) > bound.value:
             ratio = f"limit {_say(name, most)} over request {_say(name, asked)}"
-            yield f"{who}: {ratio} is more than the {field}, {float(bound.value):g}"
+            yield f"{who}: {ratio} is more than the {field} ({float(bound.value):g})"
         return
     needed = asked if bound.kind is Kind.MIN else most
     if needed is None:
         word = _MUST_SAY[bound.kind]
-        yield f"{who} must say a {word} of {name}: the {field} is {_say(name, bound.value)}"
+        yield f"{who} must set a {word} for {name}: the {field} is {_say(name, bound.value)}"
         return
     for word, amount in (("request", asked), ("limit", most)):
         if amount is not None and _beyond(bound, amount):
             than = "less" if bound.kind is Kind.MIN else "more"
-            said = f"{word} {_say(name, amount)} is {than} than the {field}"
-            yield f"{who}: {said}, {_say(name, bound.value)}"
+            said = f"the {word} of {_say(name, amount)} is {than} than the {field}"
+            yield f"{who}: {said} ({_say(name, bound.value)})"
 
 
 def _beyond(bound: Bound, amount: int) -> bool:

@@ -1,6 +1,6 @@
-"""Why a workload is where it is: a code machines read, a sentence people read, and the numbers behind it.
+"""The reason for the state of a workload: a code for programs, a sentence for people, and numbers as details.
 
-Codes are Kueue's where they mean the same.
+Codes that mean the same as in Kueue have the name that they have there.
 """
 
 from __future__ import annotations
@@ -12,70 +12,68 @@ from typing import Any, Final
 
 
 class Code(StrEnum):
-    """Reason codes: part of the API. The comment says what the reader should understand."""
+    """Reason codes: part of the API. The comment is the meaning for users."""
 
     # pending
-    WAITING_FOR_QUOTA = "WaitingForQuota"  # fits the queue's quota once others finish
-    EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"  # larger than the queue's whole quota: never
-    NO_MATCHING_FLAVOR = "NoMatchingFlavor"  # no flavor of the queue covers or allows it
-    TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"  # no placement exists on what is free now
-    SHAPE_NEVER_FITS = "ShapeNeverFits"  # no placement exists even on the empty cluster
-    RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"  # the namespace may not use so much
-    LIMIT_RANGE_VIOLATED = "LimitRangeViolated"  # the namespace lets no such pods be created
-    MAX_PER_USER = "MaxPerUserExceeded"  # its user holds all that the queue lets one user hold
-    WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"
-    WAITING_TO_RECLAIM = "WaitingToReclaim"  # it evicts gangs that borrow, but not yet
-    UNDECIDED = "Undecided"  # the solver's budget ended first; retried with a larger one
-    PENDING_EVALUATION = "PendingEvaluation"  # behind others; not looked at yet
-    WAITING_IN_ORDER = "WaitingInOrder"  # StrictFIFO: behind a blocked gang
-    MISCONFIGURED = "Misconfigured"  # label, queue or request is wrong; the message says which
-    UNSUPPORTED = "UnsupportedConstraint"  # asks for what placement cannot honour yet
-    QUEUE_STOPPED = "ClusterQueueStopped"
-    LOCAL_QUEUE_STOPPED = "LocalQueueStopped"
-    UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"  # its queue names checks, which are not run
-    BACKOFF = "Backoff"
-    HELD = "Held"  # by a person
-    QUEUE_SET = (
-        "QueueSet"  # a person moves it to another LocalQueue, and its object does not name that yet
-    )
-    ADMISSION_GATED = "AdmissionGated"  # until its admission gates are removed
+    WAITING_FOR_QUOTA = "WaitingForQuota"  # other gangs use the quota that it needs
+    EXCEEDS_MAX_QUOTA = "ExceedsMaxQuota"  # larger than all the quota its queue can ever use
+    NO_MATCHING_FLAVOR = "NoMatchingFlavor"  # no flavor of its ClusterQueue is admissible
+    TOPOLOGY_PLACEMENT_FAILED = "TopologyPlacementFailed"  # no placement on the free capacity
+    SHAPE_NEVER_FITS = "ShapeNeverFits"  # no placement even if all nodes were empty
+    RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"  # a ResourceQuota of its namespace is full
+    LIMIT_RANGE_VIOLATED = "LimitRangeViolated"  # a LimitRange of its namespace refuses its pods
+    MAX_PER_USER = "MaxPerUserExceeded"  # its user would hold more than maxPerUser
+    WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"  # evicted gangs free capacity for it
+    WAITING_TO_RECLAIM = "WaitingToReclaim"  # it will evict gangs that borrow, after reclaimWait
+    UNDECIDED = "Undecided"  # the solver reached its limit; retried with a larger limit
+    PENDING_EVALUATION = "PendingEvaluation"  # the planner has not evaluated it yet
+    WAITING_IN_ORDER = "WaitingInOrder"  # StrictFIFO: the head of its ClusterQueue is pending
+    MISCONFIGURED = "Misconfigured"  # an invalid label, queue or request; the message names it
+    UNSUPPORTED = "UnsupportedConstraint"  # it requests a constraint that is not supported
+    QUEUE_STOPPED = "ClusterQueueStopped"  # stopPolicy of its ClusterQueue
+    LOCAL_QUEUE_STOPPED = "LocalQueueStopped"  # stopPolicy of its LocalQueue
+    UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"  # queuectl runs no admission checks
+    BACKOFF = "Backoff"  # a start failed, or its GPUs were idle; it queues again later
+    HELD = "Held"  # a user holds it
+    QUEUE_SET = "QueueSet"  # a user moves it to another LocalQueue
+    ADMISSION_GATED = "AdmissionGated"  # held until its admission gates are removed
     # starting and running
-    ADMITTED = "Admitted"
-    PODS_READY = "PodsReady"
-    ADOPTED = "Adopted"  # it ran already when queuectl first saw it, or the ledger had forgotten
-    REPAIRED = "Repaired"
+    ADMITTED = "Admitted"  # it starts; its nodes are decided
+    PODS_READY = "PodsReady"  # all pods are ready
+    ADOPTED = "Adopted"  # it already ran when queuectl first saw it
+    REPAIRED = "Repaired"  # pods of lost nodes are placed on other nodes
     # evictions
-    PREEMPTED = "Preempted"
-    DEFRAGMENTED = "Defragmented"  # moved elsewhere so that another gang fits
-    IDLE_RECLAIMED = "IdleReclaimed"  # it did not use its GPUs, and was warned twice
-    PODS_READY_TIMEOUT = "PodsReadyTimeout"
-    NODE_FAILURES = "NodeFailures"
-    START_REFUSED = "StartRefused"  # the API server refuses its start, or the pin of a pod
-    PODS_LARGER_THAN_ASKED = "PodsLargerThanAsked"  # e.g. a webhook raised what the template says
-    PIN_UNSCHEDULABLE = "PinUnschedulable"  # kube-scheduler refused a pinned pod
-    RESUMED_OUTSIDE = "ResumedOutside"  # somebody else resumed a managed job
-    SUSPENDED_OUTSIDE = "SuspendedOutside"  # somebody else suspended it
+    PREEMPTED = "Preempted"  # evicted for another gang
+    DEFRAGMENTED = "Defragmented"  # evicted to migrate, so that another gang fits
+    IDLE_RECLAIMED = "IdleReclaimed"  # its GPUs were idle, after two warnings
+    PODS_READY_TIMEOUT = "PodsReadyTimeout"  # not all pods were ready in time
+    NODE_FAILURES = "NodeFailures"  # its nodes failed, and no repair is possible
+    START_REFUSED = "StartRefused"  # the API server refuses its start, or to place a pod
+    PODS_LARGER_THAN_ASKED = "PodsLargerThanAsked"  # its pods request more than its template
+    PIN_UNSCHEDULABLE = "PinUnschedulable"  # kube-scheduler refuses a pod on its planned node
+    RESUMED_OUTSIDE = "ResumedOutside"  # resumed without queuectl; it is suspended again
+    SUSPENDED_OUTSIDE = "SuspendedOutside"  # suspended without queuectl
     CHANGED_OUTSIDE = "ChangedOutside"  # its podsets changed while it ran
-    REQUEUED = "Requeued"  # a person asked for it
-    MAX_EXECUTION_TIME = "MaximumExecutionTimeExceeded"  # all attempts together; deactivated
+    REQUEUED = "Requeued"  # a user requeued it
+    MAX_EXECUTION_TIME = "MaximumExecutionTimeExceeded"  # of all attempts together; deactivated
     # ends
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     DELETED = "Deleted"
     # deactivations
-    DEACTIVATED = "Deactivated"  # by a person
+    DEACTIVATED = "Deactivated"  # a user deactivated it
     REQUEUING_LIMIT = "RequeuingLimitExceeded"  # too many failed starts in a row
-    # of the history only
-    PRIORITY_SET = "PrioritySet"
-    IDLE_GPUS = "IdleGPUs"  # a warning: it does not use its GPUs
-    WOULD_RECLAIM = "WouldReclaim"  # what idle reclaim had done, were it not a dry run
-    WRITE_REFUSED = "WriteRefused"  # the API server refuses a write that the workload owes
-    QUEUED = "Queued"
+    # only in the history
+    PRIORITY_SET = "PrioritySet"  # its priority changed
+    IDLE_GPUS = "IdleGPUs"  # a warning: its GPUs are idle
+    WOULD_RECLAIM = "WouldReclaim"  # idle reclaim would evict it, if it were not a dry run
+    WRITE_REFUSED = "WriteRefused"  # the API server refuses a write of queuectl
+    QUEUED = "Queued"  # it is in its queue
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """``details`` holds plain JSON values only."""
+    """``details`` contains plain JSON values only."""
 
     code: Code
     message: str = ""
@@ -107,20 +105,20 @@ MEANINGS: Final[Mapping[Code, str]] = {
 """One line for each code that many pending gangs can have; after an eviction a gang shows the cause of that until it is planned."""
 
 
-# What follows from a code. A new code goes into each of these sets that applies; tests/unit/test_reasons.py asks for it.
+# The sets below say how each code is handled. Add a new code to each set that applies; tests/unit/test_reasons.py checks that.
 
-# Neither the empty cluster nor the whole quota holds it: it could not use what others take.
+# The gang fits neither the empty cluster nor the whole quota: evicting others does not help.
 NEVER_FITS: Final = frozenset(
     {Code.SHAPE_NEVER_FITS, Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR}
 )
 
-# Other nodes, or the same nodes with fewer gangs on them, would let it start: migrating others can help.
+# Free nodes would let it start: migrating other gangs can help.
 WAITS_FOR_NODES: Final = frozenset({Code.TOPOLOGY_PLACEMENT_FAILED})
 
-# It would start if fewer gangs held quota or nodes: evicting others can help.
+# Free quota or nodes would let it start: evicting other gangs can help.
 WAITS_FOR_ROOM: Final = WAITS_FOR_NODES | {Code.WAITING_FOR_QUOTA}
 
-# The planner considered it, or would: more quota or nodes can change the answer.
+# The planner evaluates it: more quota or nodes can change the result.
 PLANNED: Final = (
     NEVER_FITS
     | WAITS_FOR_ROOM
@@ -133,7 +131,7 @@ PLANNED: Final = (
     }
 )
 
-# Of the reasons under several flavors, the one that is shown first: what ends soonest.
+# Among reasons for several flavors, the order in which they are shown: the one that ends soonest is first.
 SHOWN_FIRST: Final = (
     Code.TOPOLOGY_PLACEMENT_FAILED,
     Code.WAITING_FOR_QUOTA,
@@ -141,7 +139,7 @@ SHOWN_FIRST: Final = (
     Code.EXCEEDS_MAX_QUOTA,
 )
 
-# It does not wait for its turn, but for a person, or for more than the cluster or the quota has when empty.
+# It waits for a user, an administrator, or a larger cluster or quota, not for other gangs.
 NOT_IN_LINE: Final = NEVER_FITS | {
     Code.MISCONFIGURED,
     Code.UNSUPPORTED,
@@ -151,7 +149,7 @@ NOT_IN_LINE: Final = NEVER_FITS | {
     Code.UNSATISFIED_CHECKS,
 }
 
-# No user must act on it, and it often ends at once: it becomes an Event only if it lasts.
+# It requires no action and often ends soon: it becomes an Event only if it lasts.
 TRANSIENT: Final = WAITS_FOR_ROOM | {
     Code.QUEUED,
     Code.RESOURCE_QUOTA_EXCEEDED,
@@ -181,10 +179,10 @@ WARNINGS: Final = NOT_IN_LINE | {
     Code.REQUEUING_LIMIT,
 }
 
-# About a gang that runs on: an Event, and nothing about its state.
+# The gang keeps running: an Event without a change of state.
 REMARKS: Final = frozenset({Code.IDLE_GPUS, Code.WOULD_RECLAIM, Code.WRITE_REFUSED})
 
-# An eviction for one of these means that the start itself failed: retry later, not at once.
+# Evictions because a start failed: the next start is tried after a back-off.
 FAILED_START: Final = frozenset(
     {
         Code.PODS_READY_TIMEOUT,
@@ -194,13 +192,13 @@ FAILED_START: Final = frozenset(
     }
 )
 
-# An eviction for one of these was in favour of others.
+# Evictions in favor of other gangs.
 MADE_ROOM: Final = frozenset({Code.PREEMPTED, Code.DEFRAGMENTED})
 
-# By an eviction for one of these a queue's policy took the place of a gang that ran as it should: protections count them.
+# Evictions by the policy of a queue, of a gang that ran correctly: protections count them.
 BY_POLICY: Final = MADE_ROOM | {Code.IDLE_RECLAIMED}
 
-# An eviction for one of these can wait for the gang to save its work; what is broken already has nothing to save.
+# Evictions that can wait for the gang to save its work.
 COOPERATIVE: Final = BY_POLICY | {
     Code.QUEUE_STOPPED,
     Code.LOCAL_QUEUE_STOPPED,
@@ -212,6 +210,6 @@ COOPERATIVE: Final = BY_POLICY | {
 
 
 def gated(gates: tuple[str, ...]) -> Reason:
-    """Why a gang with these admission gates is held."""
-    text = f"admission gates: {', '.join(gates)}"
+    """The reason for which a gang with these admission gates is held."""
+    text = f"held until these admission gates are removed: {', '.join(gates)}"
     return Reason(Code.ADMISSION_GATED, text, {"gates": list(gates)})

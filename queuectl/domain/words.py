@@ -1,13 +1,21 @@
-"""How numbers are said in sentences that people read."""
+"""Numbers and times in the text of messages."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
+from queuectl.domain.quantity import PODS
+
 
 def counted(number: int, thing: str) -> str:
     """``1 pod``, ``2 pods``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def is_or_are(resource: str, value: int) -> str:
+    """The verb for an amount: ``8 nvidia.com/gpu are``, ``64Gi memory is``."""
+    countable = "/" in resource or resource == PODS
+    return "are" if countable and value != 1 else "is"
 
 
 def format_time(at: float) -> str:

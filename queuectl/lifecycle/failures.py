@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from queuectl.domain.events import Evict, WriteRefused
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
+from queuectl.domain.quantity import Resources, format_quantity
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, PodPhase, PodRecord
 from queuectl.domain.rules import PodsReady
@@ -19,14 +20,12 @@ from queuectl.state.readiness import needed
 def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> Evict | None:
     """The job was edited while it ran, or its pods request more than its template. ``pods``: of this attempt."""
     if job.suspended and entry.intent is Intent.START and not as_planned(entry, job):
-        text = "what it asks was changed before it started; it is planned again"
+        text = "its request changed before it started; it is planned again"
         return Evict(Reason(Code.CHANGED_OUTSIDE, text))
     placed = entry.placement.podsets if entry.placement else ()
     asked = {p.name: p for p in job.podsets}
     if any(p.podset not in asked or _other_size(p, asked[p.podset], job, pods) for p in placed):
-        return Evict(
-            Reason(Code.CHANGED_OUTSIDE, "the number of its pods was changed while it ran")
-        )
+        return Evict(Reason(Code.CHANGED_OUTSIDE, "its number of pods changed while it ran"))
     for pod in pods:
         podset = asked.get(pod.podset)
         if podset is None or pod.terminal:
@@ -34,9 +33,13 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
         planned = entry.planned.requests if entry.planned is not None else {}
         most = planned.get(pod.podset, podset.shape.requests)
         if not pod.requests.fits(most):
-            text = f"pod {pod.name} asks {pod.requests!r}; {most!r} were planned for it"
+            text = f"pod {pod.name} requests {_said(pod.requests)}, more than the planned {_said(most)}"
             return Evict(Reason(Code.PODS_LARGER_THAN_ASKED, text))
     return None
+
+
+def _said(requests: Resources) -> str:
+    return " + ".join(f"{format_quantity(n, v)} {n}" for n, v in sorted(requests.items()))
 
 
 def _other_size(
@@ -69,19 +72,19 @@ def start_refused(
 def stop_is_refused(refusal: Refusal, *, resumed: bool) -> WriteRefused:
     """The message for an evicted gang that cannot be stopped, with the possible fix."""
     if resumed:
-        follows = "its pods keep what they hold until it accepts that"
+        effect = "its pods keep their nodes until the API server accepts it"
     else:
-        follows = "what was planned for it is kept, because an answer to its start was lost, until the object changes"
-    advice = "remove what refuses it (a webhook, a policy, an object that is too large), or delete the job"
-    text = f"the API server refuses to suspend it ({refusal.why}); {follows}: {advice}"
+        effect = "its placement is kept until the object changes, because the response to its start was lost"
+    advice = "remove the cause (a webhook, a policy, an object that is too large) or delete the job"
+    text = f"the API server refuses to suspend the job ({refusal.why}); {effect}; {advice}"
     return WriteRefused(refusal.purpose, text)
 
 
 def pin_is_refused(refusal: Refusal) -> WriteRefused:
     """The message for a running gang with a pod that cannot be released to its node, with the possible fix."""
     text = (
-        f"the API server refuses to place a pod of it ({refusal.why}); the pod stays gated until it accepts that: "
-        "remove what refuses it (a webhook, a policy), or delete the job"
+        f"the API server refuses to place one of its pods ({refusal.why}); the pod stays gated until the API server "
+        "accepts it; remove the cause (a webhook, a policy) or delete the job"
     )
     return WriteRefused(refusal.purpose, text)
 
@@ -135,7 +138,7 @@ def held_up(
     stuck = sum(now - since >= patience for since in late.values())
     if entry.state is not State.STARTING or job.suspended or not stuck:
         return None
-    text = f"its controller made {counted(stuck, 'pod')} of an earlier attempt; it is stopped and starts again"
+    text = f"the job controller created {counted(stuck, 'pod')} of an earlier attempt; the job is stopped and starts again"
     return Evict(Reason(Code.CHANGED_OUTSIDE, text))
 
 
@@ -159,7 +162,8 @@ def pin_refused(
     if not stuck:
         return None
     pins = sorted({names.get(pod.pin, pod.pin) for pod in stuck if pod.pin})
-    text = f"kube-scheduler refuses {counted(len(stuck), 'pinned pod')} on {', '.join(pins[:3])}"
+    nodes = f"planned node{'s' * (len(pins) != 1)} {', '.join(pins[:3])}"
+    text = f"kube-scheduler refuses {counted(len(stuck), 'pod')} on the {nodes}"
     return Evict(Reason(Code.PIN_UNSCHEDULABLE, text), excluded=tuple(pins))
 
 

@@ -202,12 +202,12 @@ def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, first: float, numb
     """``first``: the time of the first warning (unix seconds), when the grace period starts."""
     rule, ends = queue.idle_reclaim, format_time(first + queue.idle_reclaim.grace)
     what = {
-        ReclaimMode.DRY_RUN: f"ClusterQueue {queue.name} only reports it (idleReclaim: DryRun)",
-        ReclaimMode.ON_DEMAND: f"from {ends} on it is stopped and queued again when another gang needs the room",
-        ReclaimMode.ALWAYS: f"after {ends} it is stopped and queued again",
+        ReclaimMode.DRY_RUN: f"ClusterQueue {queue.name} only reports this (idleReclaim: DryRun)",
+        ReclaimMode.ON_DEMAND: f"from {ends} on it is evicted when another gang needs its capacity",
+        ReclaimMode.ALWAYS: f"after {ends} it is evicted",
     }[rule.mode]
     held = f" with {counted(entry.gpus, 'GPU')}" if entry.gpus else ""
-    unless = "" if rule.mode is ReclaimMode.DRY_RUN else ", unless it uses them by then"
+    unless = "" if rule.mode is ReclaimMode.DRY_RUN else ", unless its GPUs are in use by then"
     text = (
         f"idle since {format_time(use.since)}{held}: {use.text}; {what}{unless}. {_remedy(queue)}"
     )
@@ -239,8 +239,8 @@ def _taken(gang: Admitted, use: GangUse, rule: IdleReclaim, now: float) -> Reaso
     cost = costs([gang], now)[gang.workload.uid]
     since = format_time(use.since)
     text = (
-        f"idle since {since}, and warned twice: {use.text}; {cost.lost_work} GPU-seconds of work lost, "
-        f"{cost.gpus} GPUs freed"
+        f"idle since {since}, and warned twice: {use.text}; this loses {cost.lost_work} GPU-seconds of work "
+        f"and frees {counted(cost.gpus, 'GPU')}"
     )
     details = {
         "idleSince": since,

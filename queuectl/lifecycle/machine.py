@@ -148,7 +148,9 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> EntryChange
     if entry is not None:
         return None
     job = event.job
-    reason = gated(job.gates) if job.gates else Reason(Code.QUEUED, f"queued in {job.queue}")
+    reason = (
+        gated(job.gates) if job.gates else Reason(Code.QUEUED, f"queued in LocalQueue {job.queue}")
+    )
     after = Entry(
         uid=job.uid,
         kind=job.kind,
@@ -196,7 +198,7 @@ def _described(entry: Entry, event: ObjectChanged, now: float) -> EntryChange | 
         return EntryChange(entry, next_of(entry, **said), now)
     if entry.state is State.EVICTING:  # it was moving; the eviction continues, and it queues again
         return EntryChange(entry, next_of(entry, lease=None, **said), now)
-    text = "its request has changed; its reservation is released"
+    text = "its request changed; its reservation is released"
     return move(entry, State.PENDING, now, Reason(Code.QUEUED, text), lease=None, **said)
 
 
@@ -204,7 +206,7 @@ def _admit(entry: Entry, event: Admit, now: float) -> EntryChange | None:
     _need(entry, event, State.PENDING, State.RESERVED)
     if entry.queue_set is not None:
         return None  # the decision is for a gang that is moving to another queue
-    reason = Reason(Code.ADMITTED, f"attempt {entry.attempt + 1}", event.details)
+    reason = Reason(Code.ADMITTED, f"admitted as attempt {entry.attempt + 1}", event.details)
     return move(
         entry,
         State.STARTING,
@@ -231,7 +233,7 @@ def _adopt(entry: Entry, event: Adopt, now: float) -> EntryChange:
         entry,
         State.RUNNING,
         now,
-        Reason(Code.ADOPTED, f"it runs already, as attempt {event.attempt}"),
+        Reason(Code.ADOPTED, f"already running as attempt {event.attempt}"),
         attempt=event.attempt,
         placement=event.placement,
         lease=None,
@@ -289,7 +291,7 @@ def _remarked(entry: Entry, event: NoteAdded, now: float) -> EntryChange | None:
 def _repair(entry: Entry, event: Repair, now: float) -> EntryChange:
     _need(entry, event, State.STARTING, State.RUNNING)
     after = next_of(entry, placement=event.placement)
-    reason = Reason(Code.REPAIRED, "slots on lost nodes moved")
+    reason = Reason(Code.REPAIRED, "pods of lost nodes are placed on other nodes")
     return EntryChange(entry, after, now, Note("Repaired", entry.state, entry.state, reason))
 
 
@@ -298,7 +300,7 @@ def _ready(entry: Entry, now: float) -> EntryChange | None:
         return EntryChange(entry, next_of(entry, unready_since=None), now)
     if entry.state is not State.STARTING:
         return None
-    text = "its pod is ready" if entry.pods == 1 else f"all {entry.pods} pods ready"
+    text = "its pod is ready" if entry.pods == 1 else f"all {entry.pods} pods are ready"
     reason = Reason(Code.PODS_READY, text)
     return move(entry, State.RUNNING, now, reason, ready_at=now, failures=0, excluded=())
 
@@ -312,7 +314,7 @@ def _lost(entry: Entry, now: float) -> EntryChange | None:
 def _not_moved(entry: Entry, event: MoveRefused, now: float) -> EntryChange | None:
     if entry.intent is not Intent.MOVE:
         return None
-    text = f"it stays in LocalQueue {entry.queue}: the API server refuses the move to {entry.queue_set}: {event.why}"
+    text = f"it stays in LocalQueue {entry.queue}: the API server refused the move to {entry.queue_set}: {event.why}"
     note = Note(str(Code.WRITE_REFUSED), entry.state, entry.state, Reason(Code.WRITE_REFUSED, text))
     return EntryChange(entry, next_of(entry, queue_set=None, intent=None), now, note)
 
@@ -353,13 +355,13 @@ def _gated(entry: Entry, event: GatesChanged, now: float) -> EntryChange | None:
         return None
     if entry.state is not State.HELD or entry.parked is not None:
         return EntryChange(entry, next_of(entry, gates=gates), now)
-    return rejoin(entry, now, Reason(Code.QUEUED, "its admission gates are removed"), gates=gates)
+    return rejoin(entry, now, Reason(Code.QUEUED, "its admission gates were removed"), gates=gates)
 
 
 def _priority_over(entry: Entry, event: PriorityOver, now: float) -> EntryChange | None:
     if entry.priority_until is None or now < entry.priority_until:
         return None
-    text = f"priority as its classes say: the time set for {entry.priority_set} is over"
+    text = f"priority {entry.priority_set} expired; reset to that of its priority class"
     reason = Reason(Code.PRIORITY_SET, text)
     after = next_of(entry, priority=event.priority, priority_set=None, priority_until=None)
     return EntryChange(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))

@@ -122,7 +122,7 @@ def observe(
 
 def _waiting(entry: Entry, job: JobRecord, now: float, terms: ObservationRules) -> Iterator[Event]:
     if not job.suspended:
-        text = "the job was resumed without queuectl; it is suspended again and keeps its place"
+        text = "the job was resumed without queuectl; it is suspended again and keeps its position in the queue"
         yield Evict(Reason(Code.RESUMED_OUTSIDE, text))
         return
     if entry.queue_set is not None and entry.queue_set == job.queue:
@@ -203,7 +203,7 @@ def _over_time(entry: Entry, job: JobRecord, now: float) -> Evict | None:
     limit = job.max_execution
     if limit is None or entry.executed(now) < limit:
         return None
-    text = f"it may run for {limit:.0f} s over all attempts and has"
+    text = f"all attempts together ran for the maximum execution time of {limit:.0f} s"
     reason = Reason(Code.MAX_EXECUTION_TIME, text)
     return Evict(reason, parked=reason)
 
@@ -357,7 +357,7 @@ class Observer:
         new = handle(None, submitted, now)
         placement = self._running(job, config, prior)
         if new is not None and job.suspended and self._leaves(job):
-            text = f"pods of attempt {job.attempt} have not ended yet; it queues when they have"
+            text = f"pods of attempt {job.attempt} still run; the gang queues when they have ended"
             return joined(new, handle(new.after, Evict(Reason(Code.SUSPENDED_OUTSIDE, text)), now))
         if new is None or (placement is None and (prior is None or prior.active)):
             return new

@@ -109,10 +109,12 @@ def drained(entry: Entry, now: float, policy: PodsReady) -> EntryChange:
     if code in FAILED_START:
         return _failed(entry, now, policy, cleared)
     if (wait := rest(entry)) > 0:
-        reason = Reason(Code.BACKOFF, f"it did not use its GPUs; queued again in {wait:.0f} s")
+        reason = Reason(Code.BACKOFF, f"its GPUs were idle; it queues again in {wait:.0f} s")
         return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)
     if entry.lease is not None and not entry.gates:
-        waits = Reason(Code.WAITING_FOR_PREEMPTED, "moved; its new place is held for it")
+        waits = Reason(
+            Code.WAITING_FOR_PREEMPTED, "evicted to migrate; its new placement is reserved"
+        )
         return move(entry, State.RESERVED, now, waits, **cleared)
     reason = Reason(Code.QUEUED, f"requeued after {code}")
     return rejoin(entry, now, reason, lease=None, **cleared)
@@ -120,14 +122,14 @@ def drained(entry: Entry, now: float, policy: PodsReady) -> EntryChange:
 
 def _failed(entry: Entry, now: float, policy: PodsReady, cleared: dict[str, Any]) -> EntryChange:
     why = f": {entry.reason.message}" if entry.reason.code is Code.START_REFUSED else ""
-    told = f"start {entry.attempt} failed ({entry.reason.code}{why})"
+    failed = f"start {entry.attempt} failed ({entry.reason.code}{why})"
     limit = policy.backoff_limit
     if limit is not None and entry.failures > limit:
-        text = f"{told}; {entry.failures} failures in a row, the limit is {limit} retries"
-        given_up = Reason(Code.REQUEUING_LIMIT, text)
-        return rejoin(entry, now, given_up, parked=given_up, lease=None, **cleared)
+        text = f"{failed}; {entry.failures} failed starts in a row exceed the limit of {limit}"
+        deactivated = Reason(Code.REQUEUING_LIMIT, text)
+        return rejoin(entry, now, deactivated, parked=deactivated, lease=None, **cleared)
     wait = pause(policy, entry)
-    reason = Reason(Code.BACKOFF, f"{told}; retried in {wait:.0f} s")
+    reason = Reason(Code.BACKOFF, f"{failed}; the next start is tried in {wait:.0f} s")
     return move(entry, State.BACKOFF, now, reason, requeue_at=now + wait, lease=None, **cleared)
 
 

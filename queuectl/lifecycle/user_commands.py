@@ -72,11 +72,11 @@ def _prioritize(entry: Entry, command: Command, now: float) -> EntryChange | Non
     value, until = command.priority, command.until
     if (value, until) == (entry.priority_set, entry.priority_until):
         return None
-    text = "priority as its classes say" if value is None else f"priority {value}"
+    text = f"priority {entry.priority} changed to {value}"
+    if value is None:
+        text = f"priority {entry.priority} reset to that of its priority class"
     ends = f" until {format_time(until)}" if until is not None else ""
-    reason = Reason(
-        Code.PRIORITY_SET, f"{text}{ends}, {command.attribution}; it was {entry.priority}"
-    )
+    reason = Reason(Code.PRIORITY_SET, f"{text}{ends}, {command.attribution}")
     priority = entry.priority if value is None else value
     after = next_of(entry, priority=priority, priority_set=value, priority_until=until)
     return EntryChange(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
@@ -87,7 +87,8 @@ def _send(entry: Entry, command: Command, now: float) -> EntryChange | None:
     target = command.queue
     if target == entry.queue:
         return None
-    text = f"to LocalQueue {target}, {command.attribution}; it was in {entry.queue or 'none'}"
+    origin = f" from LocalQueue {entry.queue}" if entry.queue else ""
+    text = f"moving{origin} to LocalQueue {target}, {command.attribution}"
     reason = Reason(Code.QUEUE_SET, text)
     state = State.PENDING if entry.state is State.RESERVED else entry.state
     after = next_of(

@@ -159,7 +159,7 @@ class SnapshotBuilder:
 
     def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:
         if entry.queue_set is not None:
-            text = f"it moves to LocalQueue {entry.queue_set}; its object does not say so yet"
+            text = f"moving to LocalQueue {entry.queue_set}; its object does not name that LocalQueue yet"
             return Reason(Code.QUEUE_SET, text)
         if job.error is not None:
             return Reason(Code.UNSUPPORTED if job.unsupported else Code.MISCONFIGURED, job.error)

@@ -84,10 +84,10 @@ def test_the_reason_and_the_explanation_say_when_it_may_borrow() -> None:
     made = decided(snapshot)
     (reason,) = made.pending[0].reasons
     assert reason.code is Code.WAITING_FOR_QUOTA
-    assert f"it was evicted and does not borrow before {AT}" in reason.message
+    assert f"no borrowing before {AT} because it was evicted" in reason.message
     assert reason.details["quota"][0]["borrowsAt"] == AT
     (obstacle,) = diagnose(snapshot, "g", None, made).conflict
-    assert f"does not borrow before {AT}" in obstacle.message
+    assert f"no borrowing before {AT}" in obstacle.message
     assert obstacle.details["borrowsAt"] == AT
 
 

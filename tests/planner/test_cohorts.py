@@ -59,8 +59,8 @@ def test_a_borrowing_limit_holds_and_the_lender_keeps_the_rest() -> None:
     assert made.started == ["a1", "b1"]
     assert made.waiting == {"a2": "WaitingForQuota"}
     assert made.reason("a2")["message"] == (
-        "waits for quota of ClusterQueue a: needs 8 nvidia.com/gpu of flavor default, 0 of its own 16 unused"
-        " and nothing left to borrow in cohort all (borrowing limit 8)"
+        "8 more nvidia.com/gpu of flavor default are needed in ClusterQueue a: 8 requested,"
+        " 0 of nominal quota 16 unused, nothing left to borrow in cohort all (borrowing limit 8)"
     )
 
 
@@ -77,8 +77,8 @@ def test_a_lending_limit_refuses_although_machines_are_idle() -> None:
     assert made.waiting == {"a1": "ExceedsMaxQuota"}
     reason = made.reason("a1")
     assert reason["message"] == (
-        "needs more than ClusterQueue a ever has: 24 nvidia.com/gpu of flavor default, nominal quota 16"
-        " and at most 4 borrowed from cohort all"
+        "24 nvidia.com/gpu of flavor default are needed, 4 more than ClusterQueue a can ever use:"
+        " nominal quota 16, at most 4 borrowed from cohort all"
     )
     assert reason["details"]["quota"] == [
         {
@@ -429,8 +429,8 @@ def test_a_lender_that_was_borrowed_from_is_told_so() -> None:
         two(), workload("borrower", "a", 7, flavor="default"), workload("owner", "b", 4, at=1)
     )
     assert made.reason("owner")["message"] == (
-        "waits for quota of ClusterQueue b: needs 4 nvidia.com/gpu of flavor default, 4 of its own 4 unused,"
-        " but others of cohort all have borrowed 3 of that"
+        "3 more nvidia.com/gpu of flavor default are needed in ClusterQueue b: 4 requested,"
+        " 4 of nominal quota 4 unused, of which other queues of cohort all have borrowed 3"
     )
 
 

@@ -92,7 +92,7 @@ def test_moves_are_a_way_out_that_works_where_the_queue_has_them_said(mode: Defr
     assert bool(ways) == (mode is not Defragment.OFF)
     for way in ways:
         assert way.least
-        assert "460 GPU-seconds of lost work: team/small0" in way.message
+        assert "(460 GPU-seconds of lost work): team/small0" in way.message
         assert way.details["gangs"][0]["nodes"] == ["n1"]
         assert [a.uid for a in planned(apply_all(way.changes, snapshot)).admitted] == ["whole"]
 

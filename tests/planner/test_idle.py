@@ -143,8 +143,8 @@ def test_policies_have_no_say_in_it_and_quota_has(strategies: Any) -> None:
     assert taken(plan(snapshot)) == {}
     (end,) = (fix for fix in diagnose(snapshot, "in").ways if fix.remedy is Remedy.END_OTHERS)
     assert [gang["policy"] for gang in end.details["gangs"]] == [
-        "withinClusterQueue of a is Never",
-        "policy allows it, but it alone is not enough",
+        "withinClusterQueue of ClusterQueue a is Never",
+        "policy allows its eviction, but that alone is not enough",
     ]
 
 

@@ -150,49 +150,49 @@ SMALL = {"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}
         pytest.param({"max": {"cpu": "4"}}, SMALL, None, id="as much as is allowed"),
         pytest.param(
             {"max": {"cpu": "3"}}, SMALL,
-            "containers[0]: limit 4 is more than the max of cpu, 3", id="a limit above it",
+            "containers[0]: the limit of 4 is more than the max of cpu (3)", id="a limit above it",
         ),
         pytest.param(
             {"max": {"cpu": "1"}}, {"requests": {"cpu": "1500m"}},
-            "containers[0]: request 1500m is more than the max of cpu, 1", id="a request above it",
+            "containers[0]: the request of 1500m is more than the max of cpu (1)", id="a request above it",
         ),
         pytest.param({"min": {"cpu": "2"}}, SMALL, None, id="as little as is allowed"),
         pytest.param(
             {"min": {"cpu": "3"}}, SMALL,
-            "containers[0]: request 2 is less than the min of cpu, 3", id="a request below it",
+            "containers[0]: the request of 2 is less than the min of cpu (3)", id="a request below it",
         ),
         pytest.param(
             {"min": {"memory": "1Gi"}}, {"limits": {"memory": "1Mi"}},
-            "containers[0]: request 1Mi is less than the min of memory, 1Gi",
+            "containers[0]: the request of 1Mi is less than the min of memory (1Gi)",
             id="a limit below it stands in",
         ),
         pytest.param({"maxLimitRequestRatio": {"cpu": "2"}}, SMALL, None, id="the ratio allowed"),
         pytest.param(
             {"maxLimitRequestRatio": {"cpu": "1.5"}}, SMALL,
-            "containers[0]: limit 4 over request 2 is more than the maxLimitRequestRatio of cpu, 1.5",
+            "containers[0]: limit 4 over request 2 is more than the maxLimitRequestRatio of cpu (1.5)",
             id="more than the ratio",
         ),
         pytest.param(
             {"maxLimitRequestRatio": {"cpu": "2"}}, {"requests": {"cpu": "1"}},
-            "containers[0] must say request and limit of cpu: there is a maxLimitRequestRatio",
+            "containers[0] must set a request and a limit for cpu, because maxLimitRequestRatio is set",
             id="a ratio of what is not said",
         ),
         pytest.param(
             {"type": "Pod", "max": {"cpu": "7"}}, SMALL,
-            "its containers together: limit 8 is more than the max of cpu, 7", id="all its containers",
+            "all containers together: the limit of 8 is more than the max of cpu (7)", id="all its containers",
         ),
         pytest.param(
             {"type": "Pod", "min": {"cpu": "5"}}, SMALL,
-            "its containers together: request 4 is less than the min of cpu, 5", id="too little of all",
+            "all containers together: the request of 4 is less than the min of cpu (5)", id="too little of all",
         ),
         pytest.param(
             {"type": "Pod", "max": {"memory": "1Gi"}}, SMALL,
-            "its containers together must say a limit of memory: the max of memory is 1Gi",
+            "all containers together must set a limit for memory: the max of memory is 1Gi",
             id="a limit nobody says",
         ),
         pytest.param(
             {"default": {"cpu": "1"}}, {"requests": {"cpu": "2"}},
-            "containers[0]: request 2 of cpu is above the limit 1 that it is given",
+            "containers[0]: the request of 2 cpu is above the default limit of 1",
             id="a request above the limit it fills in",
         ),
         pytest.param({"type": "PersistentVolumeClaim", "max": {"storage": "1"}}, SMALL, None, id="claims"),
@@ -217,7 +217,7 @@ def test_an_init_container_may_break_it_too() -> None:
     job = job_of(SMALL, init=(SMALL, {"limits": {"cpu": "9"}}))
     blocked = seen(job, limit_range({"max": {"cpu": "8"}})).blocked
     assert blocked is not None
-    assert "initContainers[1]: request 9 is more than the max of cpu, 8" in blocked.message
+    assert "initContainers[1]: the request of 9 is more than the max of cpu (8)" in blocked.message
 
 
 def test_the_init_container_that_an_operator_adds_may_break_it() -> None:
@@ -227,7 +227,10 @@ def test_the_init_container_that_an_operator_adds_may_break_it() -> None:
     ).blocked
     assert blocked is not None
     assert blocked.details["podSet"] == "worker"
-    assert "initContainers[0]: request 50m is less than the min of cpu, 200m" in blocked.message
+    assert (
+        "initContainers[0]: the request of 50m is less than the min of cpu (200m)"
+        in blocked.message
+    )
 
 
 @pytest.mark.parametrize(

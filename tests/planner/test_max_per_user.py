@@ -122,7 +122,7 @@ def test_the_reason_names_user_queue_cap_and_need() -> None:
     done = planned(parts, runs, mine(workload("next", "main", 2, 4, at=1)))
     reason = done.reason("next")
     assert reason["message"] == (
-        f"user ann may hold 12 {GPU} in ClusterQueue main at once, of which 8 are held: needs 8"
+        f"4 more {GPU} are needed for user ann in ClusterQueue main: 8 requested, 8 held, maxPerUser 12"
     )
     assert reason["details"] == {
         "clusterQueue": "main",

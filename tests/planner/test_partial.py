@@ -134,7 +134,7 @@ def test_equal_gangs_get_what_is_left_one_after_the_other() -> None:
     gangs = [workload(f"g{i}", "q", 6, least=2, at=i) for i in range(4)]
     made = planned(flavor(), cluster_queue("q", 15), *gangs)
     assert [pods(made, name) for name in made.started] == [6, 6, 3]
-    assert made.reason("g3")["message"].startswith("even with 2 pods: waits for quota")
+    assert made.reason("g3")["message"].startswith("even with the minimum of 2 pods: 2 more ")
 
 
 def test_a_lease_keeps_the_number_of_pods_it_was_given_for() -> None:

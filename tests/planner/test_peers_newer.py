@@ -30,7 +30,10 @@ def preferring_a_rack(body: Doc) -> Doc:
     return body
 
 
-@pytest.mark.parametrize(("least", "told"), [(1, "even with 1 pod: "), (2, "even with 2 pods: ")])
+@pytest.mark.parametrize(
+    ("least", "told"),
+    [(1, "even with the minimum of 1 pod: "), (2, "even with the minimum of 2 pods: ")],
+)
 def test_the_smallest_part_is_what_the_reason_speaks_of(least: int, told: str) -> None:
     waiting = gang("g", "q", 4, least=least)
     made = planned(flavor(), cluster_queue("q", 0, "all"), cluster_queue("other", 4, "all"), waiting,

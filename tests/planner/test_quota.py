@@ -252,8 +252,8 @@ def test_a_contradicted_flavor_is_explained() -> None:
     reason = refusal(made).reasons[0]
     assert reason.code is Code.NO_MATCHING_FLAVOR
     assert reason.details["flavors"] == {
-        "a": "node selector model=z",
-        "b": "node selector model=z",
+        "a": "node selector model=z does not match",
+        "b": "node selector model=z does not match",
     }
 
 

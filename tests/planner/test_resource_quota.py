@@ -94,7 +94,7 @@ def test_the_reason_names_quota_resource_use_and_need() -> None:
     done = planned(BASE, workload("train", "main", 4, 2), resource_quota({GPUS: 20}, {GPUS: 13}))
     reason = done.reason("train")
     assert reason["message"] == (
-        f"ResourceQuota team of namespace default: needs 8 {GPUS}, 13 of 20 in use"
+        f"1 more {GPUS} is needed in ResourceQuota team of namespace default: 8 requested, 13 of 20 in use"
     )
     assert reason["details"] == {
         "namespace": "default",
@@ -111,7 +111,7 @@ def test_gangs_of_one_plan_share_what_is_left() -> None:
     gangs = [workload(name, "main", 2, 4, at=i) for i, name in enumerate("abc")]
     done = planned(BASE, gangs, resource_quota({GPUS: 20}, {GPUS: 0}))
     assert (done.started, done.waiting) == (["a", "b"], {"c": "ResourceQuotaExceeded"})
-    assert "16 promised to gangs that start" in done.reason("c")["message"]
+    assert "16 reserved for gangs that start" in done.reason("c")["message"]
 
 
 def test_a_smaller_gang_behind_starts_meanwhile() -> None:

@@ -1,4 +1,4 @@
-"""What a refusal by counting says: the freest domain and what it holds, or why none holds anything."""
+"""The reason of a refusal by sums names the best domain and the missing room."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ RACKS = {"a1": "r1", "a2": "r1", "b1": "r2", "b2": "r2"}
 
 
 @pytest.mark.parametrize(
-    ("full", "says"),
+    ("full", "missing", "best"),
     [
-        (["a1", "b1"], "the freest rack, r1, has room for 1; 16 nvidia.com/gpu are free in all"),
-        (["a1", "a2", "b1"], "the freest rack, r2, has room for 1; 8 nvidia.com/gpu are free in all"),
+        (["a1", "b1"], "1 more pod", "at most 1 of 2 fits (r1); 16 nvidia.com/gpu are free in total"),
+        (["a1", "a2", "b1"], "1 more pod", "at most 1 of 2 fits (r2); 8 nvidia.com/gpu are free in total"),
         (
             ["a1", "a2", "b1", "b2"],
-            "no rack has room for any part of it on the 4 nodes it may use; 0 nvidia.com/gpu are free in all",
+            "2 pods",
+            "no rack has room for any of them; 0 nvidia.com/gpu are free in total",
         ),
     ],
     ids=["a node free in each rack", "one rack full", "both racks full"],
 )  # fmt: skip
-def test_a_refusal_names_the_freest_rack(full: list[str], says: str) -> None:
+def test_a_refusal_names_the_best_rack(full: list[str], missing: str, best: str) -> None:
     nodes = [node(name, rack, gpu=8) for name, rack in RACKS.items()]
     held = [holding(gang(f"runs-{name}", podset(count=1, gpu=8)), {name: 1}) for name in full]
     pair = gang("w", podset(count=2, gpu=8, required="rack"))
     [refusal] = plan(world(nodes, [pair], held)).pending
-    asked = "needs 2 pods × 8 nvidia.com/gpu in one rack"
-    assert refusal.reasons[0].message == f"{asked}; {says}"
+    needed = f"room for {missing} × 8 nvidia.com/gpu is needed in one rack"
+    assert refusal.reasons[0].message == f"{needed}; {best}"

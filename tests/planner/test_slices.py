@@ -190,12 +190,12 @@ def test_the_two_podsets_that_share_racks_are_settled_by_the_solver() -> None:
         (
             [("rack", 4), ("block", 2)],
             {},
-            "slices in one block cannot be parts of slices in one rack",
+            "slice level block is not finer than the slice level rack above it",
         ),
         (
             [("block", 2)],
             {"required": "rack"},
-            "slices in one block cannot be in one rack together",
+            "slice level block is coarser than the requested level rack",
         ),
         ([("row", 2)], {}, "topology gpus has no level row"),
     ],
@@ -214,8 +214,8 @@ def test_a_refusal_counts_whole_slices() -> None:
     wanted = podset(count=8, gpu=1, required="block", slices=[("rack", 4), (HOSTNAME, 2)])
     (refusal,) = planned(world(nodes, [gang("g", wanted)])).pending
     assert refusal.reasons[0].message == (
-        "needs 8 pods × 1 nvidia.com/gpu (in slices: 4 to a rack, 2 to a node) in one block; "
-        "even empty, the freest block, b, has room for 4 in whole slices"
+        "room for 4 more pods × 1 nvidia.com/gpu in slices (4 per rack, 2 per node) is needed in one block; "
+        "even if all nodes were empty, at most 4 of 8 fit in whole slices (b)"
     )
 
 

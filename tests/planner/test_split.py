@@ -326,7 +326,7 @@ def test_a_gang_that_only_a_split_could_ever_start_waits_and_is_told_so() -> Non
     assert refusal.proof is Proof.OPTIMAL
     assert refusal.reasons[0].code == "TopologyPlacementFailed"
     assert refusal.reasons[0].message == (
-        "8 pods of podset w, split over flavors: room for 1 with flavor a, 4 with flavor b"
+        "room for 3 more pods of podset w is needed; split over flavors, 1 with flavor a and 4 with flavor b fit"
     )
     (never,) = plan(replace(snapshot, fleet=replace(snapshot.fleet, nodes=(fleet[0],)))).pending
     assert never.reasons[0].code == "ShapeNeverFits"

@@ -125,8 +125,8 @@ def test_a_queue_that_never_evicts_its_own_is_told_how_little_would_do(
     (way,) = _ways(world(RACKS, [_blocked(priority)], _full(), closed))
     assert way.changes == (AllowPreemption("main", PolicyField.WITHIN, value),)
     assert way.message == (
-        f"set withinClusterQueue of ClusterQueue main to {value}: it would evict 1 gang with 8 GPUs, "
-        "at 60 GPU-seconds of lost work: team/b0"
+        f"set withinClusterQueue of ClusterQueue main to {value}; it then evicts 1 gang "
+        "(8 GPUs, 60 GPU-seconds of lost work): team/b0"
     )
     assert way.details["policy"] == [
         {"clusterQueue": "main", "field": "withinClusterQueue", "value": value}
@@ -170,7 +170,10 @@ def test_a_queue_outside_every_cohort_evicts_nobody_elsewhere() -> None:
     snapshot = world(RACKS, [_blocked(9)], _full("lab"), *queues)
     assert _ways(snapshot) == []
     (end,) = [w for w in diagnose(snapshot, "w0").ways if w.remedy is Remedy.END_OTHERS]
-    assert end.details["gangs"][0]["policy"] == "ClusterQueue lab shares no cohort with main"
+    assert (
+        end.details["gangs"][0]["policy"]
+        == "ClusterQueue lab shares no cohort with ClusterQueue main"
+    )
 
 
 def test_the_protections_of_the_victims_queue_are_named() -> None:

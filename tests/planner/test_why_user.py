@@ -60,8 +60,8 @@ def test_what_he_runs_is_told_the_oldest_first() -> None:
     (obstacle,) = diagnosis.conflict
     assert obstacle.limit is Limit.USER
     assert obstacle.message == (
-        "user: ann may hold 9 nvidia.com/gpu in ClusterQueue main and holds 8; it needs 4; running there:"
-        " team/old (6, since 1970-01-01 00:01:40 UTC), team/new (2, since 1970-01-01 00:03:20 UTC)"
+        "user: ann may hold at most 9 nvidia.com/gpu in ClusterQueue main and holds 8; this gang requests 4;"
+        " running gangs: team/old (6, since 1970-01-01T00:01:40Z), team/new (2, since 1970-01-01T00:03:20Z)"
     )
     assert obstacle.details["over"] == [{"resource": GPU, "most": 9, "held": 8, "needed": 4}]
     assert [one["workload"] for one in obstacle.details["gangs"]] == ["team/old", "team/new"]
@@ -71,9 +71,7 @@ def test_a_higher_cap_is_said_exactly() -> None:
     raised = way(diagnose(capped(9, [of("ann", "a", 4)], RUNNING), "a"), Remedy.RAISE_USER_CAP)
     assert raised.changes == (RaiseUserCap("main", GPU, 12),)
     assert raised.least
-    assert raised.message == (
-        "let one user hold 12 nvidia.com/gpu, 3 more, in ClusterQueue main (maxPerUser)"
-    )
+    assert raised.message == ("raise maxPerUser of ClusterQueue main to 12 nvidia.com/gpu (3 more)")
     assert (raised.details["maxPerUser"], raised.details["now"]) == ({GPU: 12}, {GPU: 9})
 
 
@@ -99,7 +97,7 @@ def test_those_that_leave_anyway_are_waited_for() -> None:
     diagnosis = diagnose(capped(9, [of("ann", "a", 4)], [leaving, RUNNING[1]]), "a")
     waited = way(diagnosis, Remedy.WAIT)
     assert waited.changes == (Leave(("old",)),)
-    assert waited.message == "wait: it fits once team/old has left"
+    assert waited.message == "wait until team/old has stopped"
 
 
 def test_fewer_pods_are_offered_up_to_what_he_may_hold() -> None:
@@ -111,7 +109,7 @@ def test_a_gang_larger_than_the_cap_for_ever_is_helped_by_a_higher_one_alone() -
     diagnosis = diagnose(capped(3, [of("ann", "a", 4)], []), "a")
     assert remedies(diagnosis) == [Remedy.RAISE_USER_CAP]
     assert diagnosis.conflict[0].message == (
-        "user: ann may hold 3 nvidia.com/gpu in ClusterQueue main and holds 0; it needs 4"
+        "user: ann may hold at most 3 nvidia.com/gpu in ClusterQueue main and holds 0; this gang requests 4"
     )
 
 

@@ -120,7 +120,7 @@ def test_what_quota_lacks_is_said_exactly() -> None:
     assert way.changes == (AddQuota("main", "default", "nvidia.com/gpu", 8),)
     assert way.least
     assert way.message == (
-        "add quota for 8 more nvidia.com/gpu of flavor default in ClusterQueue main"
+        "add 8 nvidia.com/gpu of flavor default to the nominal quota of ClusterQueue main"
     )
 
 
@@ -175,7 +175,7 @@ def test_a_node_selector_in_the_way_is_named() -> None:
 def test_a_taint_nobody_tolerates_is_named() -> None:
     nodes = [replace(n, taints=(Taint("team", Effect.NO_SCHEDULE, "x"),)) for n in RACKS]
     diagnosis = diagnose(world(nodes, [gang("w0", podset("w", 2, gpu=8))]), "w0")
-    assert _way(diagnosis, Remedy.RELAX_RULES).message == "tolerate the taint team"
+    assert _way(diagnosis, Remedy.RELAX_RULES).message == "add a toleration for the taint team"
 
 
 def test_a_flavor_the_queue_does_not_have_is_offered() -> None:
@@ -207,7 +207,7 @@ def test_behind_the_head_of_a_strict_queue_only_a_higher_priority_helps() -> Non
 @pytest.mark.parametrize(
     ("within", "said"),
     [
-        (WithinClusterQueue.NEVER, "withinClusterQueue of main is Never"),
+        (WithinClusterQueue.NEVER, "withinClusterQueue of ClusterQueue main is Never"),
         (WithinClusterQueue.LOWER_PRIORITY, "its priority 5 is not below 0"),
     ],
 )
@@ -223,7 +223,7 @@ def test_gangs_that_policy_protects_are_named_with_the_policy(
 @pytest.mark.parametrize(
     ("priority", "queued_at", "said"),
     [
-        (0, 50.0, "policy allows it, but it alone is not enough"),
+        (0, 50.0, "policy allows its eviction, but that alone is not enough"),
         (0, 0.5, "it has the same priority 0 and is not newer"),
         (1, 50.0, "its priority 1 is not below 0"),
     ],
@@ -249,14 +249,14 @@ def test_an_equal_gang_is_protected_only_if_it_is_not_newer(
             "ClusterQueue theirs uses no more than its nominal quota", id="within its own",
         ),
         pytest.param(
-            64, 32, ReclaimWithinCohort.NEVER, "reclaimWithinCohort of ours is Never", id="never"
+            64, 32, ReclaimWithinCohort.NEVER, "reclaimWithinCohort of ClusterQueue ours is Never", id="never"
         ),
         pytest.param(
             64, 32, ReclaimWithinCohort.LOWER_PRIORITY, "its priority 5 is not below 0", id="higher"
         ),
         pytest.param(
             0, 32, ReclaimWithinCohort.ANY,
-            "ours would have to borrow, and may not evict it then", id="to borrow",
+            "ClusterQueue ours would borrow, and must not evict it while borrowing", id="to borrow",
         ),
     ],
 )  # fmt: skip
@@ -279,7 +279,7 @@ def test_a_gang_that_runs_too_short_is_named_with_the_time_its_protection_ends()
     running = [holding(gang("a", podset("w", 8, gpu=8)), {n.name: 1 for n in RACKS})]
     blocked = gang("w0", podset("w", 1, gpu=8), priority=1)
     way = _way(diagnose(world(RACKS, [blocked], running, shielded), "w0"), Remedy.END_OTHERS)
-    assert "protected until 1970-01-12 14:46:40 UTC" in way.message
+    assert "protected until 1970-01-12T14:46:40Z" in way.message
 
 
 def test_those_that_leave_anyway_are_waited_for() -> None:
@@ -299,7 +299,7 @@ def test_a_gang_for_which_freed_capacity_is_held_is_named() -> None:
     snapshot = world(RACKS, [Pending(holder, lease), blocked], [leaving])
     diagnosis = diagnose(snapshot, "w1")
     assert [o.limit.value for o in diagnosis.conflict] == ["Lease"]
-    assert diagnosis.conflict[0].message == "leases: freed capacity is held for team/w0"
+    assert diagnosis.conflict[0].message == "reservations: freed capacity is reserved for team/w0"
     way = _way(diagnosis, Remedy.END_OTHERS)
     assert way.changes == (Withdraw(("w0",)),)
     assert starts(apply_all(way.changes, snapshot), "w1")
@@ -314,9 +314,7 @@ def test_a_pod_larger_than_any_node_is_its_own_conflict() -> None:
 def test_more_than_the_whole_fleet_is_said_with_both_numbers() -> None:
     diagnosis = diagnose(world(RACKS, [gang("w0", podset("w", 9, gpu=8))]), "w0")
     (obstacle,) = diagnosis.conflict
-    assert obstacle.message == (
-        "fleet: it needs 72 nvidia.com/gpu, all 8 nodes have 64 nvidia.com/gpu"
-    )
+    assert obstacle.message == ("cluster size: 72 nvidia.com/gpu are needed, 8 nodes have 64")
     assert _way(diagnosis, Remedy.ADD_NODES).details["count"] == 1
 
 

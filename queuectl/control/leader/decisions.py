@@ -11,11 +11,12 @@ from typing import Any
 
 from queuectl.domain.events import Admit, Event, Evict, NoteAdded, Refuse, Repair, Reserve
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.plan import Admission, Move, Plan, Preemption, PreemptionReason, Refusal
+from queuectl.domain.plan import Admission, Cost, Move, Plan, Preemption, PreemptionReason, Refusal
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
+from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement, Workload
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.owed_writes import planned_of
@@ -222,8 +223,8 @@ class Decider:
     def _spared_by(self, spared: Preemption) -> NoteAdded:
         cost = spared.cost
         text = (
-            f"it does not use its GPUs and would have been stopped for {self._name(spared.preemptor)}: "
-            f"{cost.lost_work} GPU-seconds of work lost, {cost.gpus} GPUs freed (idleReclaim: DryRun)"
+            f"its GPUs are idle; without idleReclaim: DryRun it would be evicted for {self._name(spared.preemptor)}, "
+            f"{_loss(cost)}"
         )
         return NoteAdded(Reason(Code.WOULD_RECLAIM, text, _cost_of(spared)))
 
@@ -233,7 +234,7 @@ class Decider:
 
     def _preemption(self, preemption: Preemption, config: QueueConfig) -> Evict:
         name, cost = self._name(preemption.preemptor), preemption.cost
-        text = f"for {name}: {cost.lost_work} GPU-seconds of work lost, {cost.gpus} GPUs freed"
+        text = f"preempted for {name}, {_loss(cost)}"
         details = _cost_of(preemption)
         entry = self._ledger.get(preemption.victim)
         queue = config.cluster_queues.get(entry.cluster_queue) if entry is not None else None
@@ -247,7 +248,7 @@ class Decider:
     def _move(self, move: Move, lease: CapacityLease) -> Evict:
         """Take it down with its new place in hand, held as long as that of the gang it makes room for."""
         name, entry = self._name(move.beneficiary), self._ledger.get(move.uid)
-        text = f"moved so that {name} fits: {move.cost.lost_work} GPU-seconds of work lost"
+        text = f"migrated so that {name} fits, at the loss of {move.cost.lost_work} GPU-seconds of work"
         details = {
             "beneficiary": move.beneficiary,
             "clusterQueue": entry.cluster_queue if entry is not None else "",
@@ -256,6 +257,11 @@ class Decider:
         }
         place = CapacityLease(move.placement, (), lease.created_at, lease.expires_at)
         return Evict(Reason(Code.DEFRAGMENTED, text, details), lease=place)
+
+
+def _loss(cost: Cost) -> str:
+    gpus = counted(cost.gpus, "GPU")
+    return f"which loses {cost.lost_work} GPU-seconds of work and frees {gpus}"
 
 
 def _cost_of(preemption: Preemption) -> dict[str, Any]:
@@ -301,7 +307,7 @@ def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> 
     moving = [e for e in leaving if e.reason.code is Code.DEFRAGMENTED]
     evicted = [e for e in leaving if e not in moving]
     if moving:
-        parts.append(f"moving {', '.join(e.ref for e in moving[:3])}{_more(len(moving))}")
+        parts.append(f"migrating {', '.join(e.ref for e in moving[:3])}{_more(len(moving))}")
     if evicted:
         parts.append(f"evicting {', '.join(e.ref for e in evicted[:3])}{_more(len(evicted))}")
     reasons: dict[str, int] = {}
@@ -310,8 +316,8 @@ def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> 
         reasons[code] = reasons.get(code, 0) + 1
     if reasons:
         inner = ", ".join(f"{code} {count}" for code, count in sorted(reasons.items()))
-        parts.append(f"{len(plan.pending)} wait ({inner})")
-    return "; ".join(parts) or "nothing to do"
+        parts.append(f"{len(plan.pending)} pending ({inner})")
+    return "; ".join(parts) or "no change"
 
 
 def _gpus_started(snapshot: Snapshot, plan: Plan, uids: Container[str]) -> int:

@@ -67,7 +67,13 @@ def drain(namespace: str, queue: str, config: QueueConfig) -> Reason | None:
 
 def _stopped(target: ClusterQueue, local: LocalQueue, *policies: StopPolicy) -> Reason | None:
     if target.stop_policy in policies:
-        return Reason(Code.QUEUE_STOPPED, f"ClusterQueue {target.name} is stopped")
+        return Reason(
+            Code.QUEUE_STOPPED,
+            f"ClusterQueue {target.name} is stopped (stopPolicy {target.stop_policy})",
+        )
     if local.stop_policy in policies:
-        return Reason(Code.LOCAL_QUEUE_STOPPED, f"LocalQueue {local.name} is stopped")
+        return Reason(
+            Code.LOCAL_QUEUE_STOPPED,
+            f"LocalQueue {local.name} is stopped (stopPolicy {local.stop_policy})",
+        )
     return None

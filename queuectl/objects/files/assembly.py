@@ -284,7 +284,7 @@ class Assembly:
             return Reason(Code.HELD, "held by spec.active: false")
         if gang.requeue_at is not None and gang.requeue_at > self._now:
             until = format_time(gang.requeue_at)
-            return Reason(Code.BACKOFF, f"backs off until {until}", {"until": until})
+            return Reason(Code.BACKOFF, f"in back-off until {until}", {"until": until})
         if gang.queue is None:
             return None
         labels = self._namespaces()[gang.namespace]

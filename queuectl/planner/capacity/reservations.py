@@ -21,6 +21,7 @@ import numpy as np
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.words import counted
 from queuectl.domain.workload import Workload
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
@@ -94,10 +95,8 @@ def awaited(
 
 def waits_for_victims(victims: Sequence[str]) -> Reason:
     """Its capacity is leased; the gangs that hold it are leaving."""
-    whom = f"{len(victims)} workload{'s' if len(victims) != 1 else ''}"
-    text = f"waits for {whom} to leave; their capacity is leased to it"
-    if not victims:
-        text = "waits for workloads that are leaving already; their capacity is leased to it"
+    whom = counted(len(victims), "evicted gang") if victims else "gangs that are already evicted"
+    text = f"waits for {whom} to stop; the freed capacity is reserved for this gang"
     return Reason(Code.WAITING_FOR_PREEMPTED, text, {"victims": sorted(victims)})
 
 

@@ -25,7 +25,7 @@ from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.limits import Limits
-from queuectl.planner.order.queue_order import Head, StrictFifoHeads, barred
+from queuectl.planner.order.queue_order import Head, StrictFifoHeads, barred, behind
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
 from queuectl.planner.problem.parts import smallest
@@ -44,7 +44,10 @@ from queuectl.planner.search.gang_classes import Candidate, GangClasses
 from queuectl.planner.search.size_search import SizeSearch
 from queuectl.planner.solver.solver import Solver
 
-_NOT_YET = Reason(Code.PENDING_EVALUATION, "behind others; not looked at yet")
+_NOT_YET = Reason(
+    Code.PENDING_EVALUATION,
+    "not evaluated yet; the planner considers gangs before it in queue order first",
+)
 
 
 @dataclass(slots=True)
@@ -119,8 +122,7 @@ class AdmissionCycle:
         if refusal is not None and (refusal[0].code in NEVER_FITS or head is None):
             self._refute(gang)
         elif head is not None:
-            text = f"StrictFIFO: behind {head.ref}, which waits"
-            self._wait(gang, Reason(Code.WAITING_IN_ORDER, text, {"behind": head.ref}))
+            self._wait(gang, behind(head.ref))
         elif self.over:
             self.unproved = True
             self._wait(gang, _NOT_YET, proof=Proof.UNDECIDED)

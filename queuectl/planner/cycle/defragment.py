@@ -219,5 +219,5 @@ def _commit(cycle: AdmissionCycle, request: GangRequest, room: Room) -> tuple[Mo
 
 
 def _waits_for(leavers: Sequence[str]) -> Reason:
-    text = f"waits for {counted(len(leavers), 'workload')} to move elsewhere; their capacity is leased to it"
+    text = f"waits for {counted(len(leavers), 'gang')} to migrate; the freed capacity is reserved for this gang"
     return Reason(Code.WAITING_FOR_PREEMPTED, text, {"victims": sorted(leavers)})

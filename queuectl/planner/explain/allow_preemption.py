@@ -188,8 +188,8 @@ def _fix(ctx: Context, changes: Sequence[Change], victims: Sequence[Preemption])
     gpus, lost = sum(v.cost.gpus for v in victims), sum(v.cost.lost_work for v in victims)
     said = [_in_words(ctx, change) for change in changes]
     message = (
-        f"{' and '.join(text for text, _ in said)}: it would evict "
-        f"{counted(len(victims), 'gang')} with {counted(gpus, 'GPU')}, at {lost} GPU-seconds of lost work: "
+        f"{' and '.join(text for text, _ in said)}; it then evicts {counted(len(victims), 'gang')} "
+        f"({counted(gpus, 'GPU')}, {lost} GPU-seconds of lost work): "
         f"{some([refs[v.victim] for v in victims])}"
     )
     gangs = [
@@ -216,7 +216,7 @@ def _in_words(ctx: Context, change: Change) -> tuple[str, list[dict[str, Any]]]:
             text = f"set idleReclaim of ClusterQueue {queue} to {mode}"
             return text, row(queue, "idleReclaim", mode.value)
         case LiftProtection(queue):
-            text = f"lift the protection of gangs of ClusterQueue {queue}"
+            text = f"remove the protection from ClusterQueue {queue}"
             return text, row(queue, "protection", None)
         case MakePreemptible(uids):
             named = map(ctx.queue_of, ctx.snapshot.admitted_of(uids))

@@ -59,7 +59,7 @@ def repaired_nodes(ctx: Context) -> Iterator[Way]:
             continue
         names = tuple(index.nodes[i].name for i in nodes)
         said = some([f"{name} ({ailment(ctx, name) or 'tainted'})" for name in names], _NAMED)
-        message = f"bring back {counted(len(names), 'node')}: {said}"
+        message = f"repair or uncordon {counted(len(names), 'node')}: {said}"
         change, details = HealNodes(ctx.uid, names), {"nodes": list(names)}
         fix = Way(Remedy.HEAL_NODES, message, details, (change,), least=len(nodes) == 1)
         yield from offer(ctx, replace(past_heads(ctx), repaired=_mask(ctx, nodes)), fix)

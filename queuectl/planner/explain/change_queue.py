@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import combinations
 from typing import Any, Final
 
@@ -13,7 +12,7 @@ from queuectl.domain.diagnosis import Limit, Obstacle, Remedy, Way
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import FlavorQuotas
 from queuectl.domain.snapshot import Admitted, Pending
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, format_time
 from queuectl.planner.explain.change_request import largest_part
 from queuectl.planner.explain.context import Context
 from queuectl.planner.explain.others_leave import once_left
@@ -32,7 +31,7 @@ def more_quota(ctx: Context) -> Iterator[Way]:
     """Exactly what is missing, where there are nodes for it."""
     verdict = ask(ctx, any_quota(ctx))
     if ctx.queue is not None and verdict.fits and verdict.short:
-        yield from finish(ctx, Way(Remedy.ADD_QUOTA, "add", {}, (), least=True), verdict.short)
+        yield from finish(ctx, Way(Remedy.ADD_QUOTA, "", {}, (), least=True), verdict.short)
 
 
 def one_more_flavor(ctx: Context) -> Iterator[Way]:
@@ -49,8 +48,8 @@ def one_more_flavor(ctx: Context) -> Iterator[Way]:
             change = AllowFlavor(queue.name, number, FlavorQuotas(name, nominal))
             relaxed = replace(past_heads(ctx), config=change.apply(ctx.snapshot).config)
             devices = " + ".join(amount(r, v) for r, v in sorted(nominal.items()) if "/" in r)
-            message = f"allow flavor {name} in ClusterQueue {queue.name}"
-            message += f", with quota for {devices}" if devices else ""
+            message = f"add flavor {name} to ClusterQueue {queue.name}"
+            message += f", with a nominal quota of {devices}" if devices else ""
             details = {"clusterQueue": queue.name, "flavor": name, "nominal": dict(nominal)}
             yield from offer(ctx, relaxed, Way(Remedy.ALLOW_FLAVOR, message, details, (change,)))
 
@@ -76,13 +75,13 @@ def user_sentence(ctx: Context, over: Sequence[Bound]) -> Obstacle:
     assert ctx.queue is not None
     first, user = over[0], ctx.pending.workload.user
     text = (
-        f"user: {user} may hold {amount(first.resource, first.most)} in ClusterQueue {ctx.queue.name} "
+        f"user: {user} may hold at most {amount(first.resource, first.most)} in ClusterQueue {ctx.queue.name} "
         f"and holds {format_quantity(first.resource, first.held)}; "
-        f"it needs {format_quantity(first.resource, first.need)}"
+        f"this gang requests {format_quantity(first.resource, first.need)}"
     )
     held = sorted(_held(ctx), key=lambda held: (held[0].started_at, held[0].workload.uid))
     if held:
-        text += f"; running there: {some([_named(one, first.resource) for one in held])}"
+        text += f"; running gangs: {some([_named(one, first.resource) for one in held])}"
     limits = [
         {"resource": o.resource, "most": o.most, "held": o.held, "needed": o.need} for o in over
     ]
@@ -144,10 +143,10 @@ def _raised(
     queue: str, changes: Sequence[RaiseUserCap], now: Mapping[str, int], *, least: bool
 ) -> Way:
     said = " and ".join(
-        f"{amount(c.resource, c.most)}, {format_quantity(c.resource, c.most - now[c.resource])} more"
+        f"{amount(c.resource, c.most)} ({format_quantity(c.resource, c.most - now[c.resource])} more)"
         for c in changes
     )
-    message = f"let one user hold {said}, in ClusterQueue {queue} (maxPerUser)"
+    message = f"raise maxPerUser of ClusterQueue {queue} to {said}"
     details = {
         "clusterQueue": queue,
         "maxPerUser": {c.resource: c.most for c in changes},
@@ -207,7 +206,7 @@ def _named(held: _Held, resource: str) -> str:
     gang, amounts = held
     name = f"{gang.workload.ref} ({format_quantity(resource, amounts.get(resource, 0))}"
     if gang.leaving:
-        return f"{name}, leaving)"
+        return f"{name}, being evicted)"
     if not gang.started_at:
         return f"{name})"
-    return f"{name}, since {datetime.fromtimestamp(gang.started_at, UTC):%Y-%m-%d %H:%M:%S} UTC)"
+    return f"{name}, since {format_time(gang.started_at)})"

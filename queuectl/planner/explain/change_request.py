@@ -76,7 +76,7 @@ def coarser_level(ctx: Context) -> Iterator[Way]:
     for level in _coarser(ctx, bound):
         change = RelaxLevel(ctx.uid, {p.name: level for p in bound if _finer(ctx, p, level)})
         to = f"one {level_name(level)}" if level is not None else "any nodes"
-        message = f"ask for {to} instead of one {' or '.join(asked)}" if asked else f"ask for {to}"
+        message = f"request {to} instead of one {' or '.join(asked)}" if asked else f"request {to}"
         details = {"podSets": sorted(change.levels), "from": asked, "to": level}
         fix = Way(Remedy.RELAX_TOPOLOGY, message, details, (change,), least=True)
         found = list(offer(ctx, _with(ctx, change), fix))
@@ -130,14 +130,14 @@ def _eased(ctx: Context) -> Iterator[tuple[str, dict[str, str], dict[str, NodeRu
             if selector in r.selector
         }
         said = "=".join(selector)
-        yield f"drop the node selector {said}", {"selector": said}, less
+        yield f"remove the node selector {said}", {"selector": said}, less
     less = {n: replace(r, affinity=None) for n, r in rules.items() if r.affinity is not None}
     if less:
-        yield "drop the required node affinity", {"affinity": "required"}, less
+        yield "remove the required node affinity", {"affinity": "required"}, less
     for key in taints(ctx)[:_TAINTS_TRIED]:
         more = (Toleration(key, "Exists"),)
         less = {n: replace(r, tolerations=r.tolerations + more) for n, r in rules.items()}
-        yield f"tolerate the taint {key}", {"taint": key}, less
+        yield f"add a toleration for the taint {key}", {"taint": key}, less
 
 
 def higher_priority(ctx: Context) -> Iterator[Way]:
@@ -148,7 +148,7 @@ def higher_priority(ctx: Context) -> Iterator[Way]:
     for priority in sorted({w.priority for w in before})[:_PRIORITIES_TRIED]:
         change = RaisePriority(ctx.uid, priority + 1)
         ahead = next(w for w in before if w.priority == priority)
-        message = f"priority {priority + 1} or more, above {ahead.ref} ({priority})"
+        message = f"raise the priority to {priority + 1} or more, above {ahead.ref} ({priority})"
         details = {"priority": priority + 1, "now": own.priority, "above": ahead.ref}
         fix = Way(Remedy.RAISE_PRIORITY, message, details, (change,))
         for found in offer(ctx, relaxed, fix):

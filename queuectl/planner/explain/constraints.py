@@ -13,7 +13,7 @@ from queuectl.domain.diagnosis import Limit, Obstacle
 from queuectl.domain.fleet import PASSING_TAINTS, NodeRules, Toleration
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import QueueConfig
-from queuectl.domain.words import counted, format_time
+from queuectl.domain.words import counted, format_time, is_or_are
 from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import (
@@ -28,7 +28,8 @@ from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource
-from queuectl.planner.reasons.words import amount, asked_by, requests_of, room_of, scarcest, some
+from queuectl.planner.reasons.refusals import uncovered
+from queuectl.planner.reasons.words import amount, requests_of, room_of, scarcest, some
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,10 +113,11 @@ def _quota(ctx: Context, row: FlavorResource) -> _Said:
     borrows = ctx.pending.may_borrow(ctx.snapshot.now)
     left = max(0, state.quota.left(queue.name, borrows=borrows).get(row, 0))
     most = state.quota.most(queue.name).get(row, 0)
-    cohort = f" and its cohort {queue.cohort}" if queue.cohort is not None else ""
+    cohort = f" with cohort {queue.cohort}" if queue.cohort is not None else " in total"
     text = (
-        f"quota: it needs {amount(resource, need)} of flavor {flavor}; ClusterQueue {queue.name}{cohort} "
-        f"can give at most {amount(resource, most)}, {amount(resource, left)} now"
+        f"quota: {amount(resource, need)} of flavor {flavor} {is_or_are(resource, need)} needed in "
+        f"ClusterQueue {queue.name}; {format_quantity(resource, left)} {is_or_are(resource, left)} available "
+        f"now, at most {format_quantity(resource, most)}{cohort}"
     )
     details: dict[str, Any] = {"clusterQueue": queue.name, "flavor": flavor, "resource": resource}
     details |= {"needs": need, "left": left, "most": most}
@@ -123,7 +125,7 @@ def _quota(ctx: Context, row: FlavorResource) -> _Said:
         details["cohort"] = queue.cohort
     if ctx.pending.borrows_at is not None and not borrows:
         details["borrowsAt"] = format_time(ctx.pending.borrows_at)
-        text += f"; it was evicted and does not borrow before {details['borrowsAt']}"
+        text += f"; no borrowing before {details['borrowsAt']} because it was evicted"
     return text, details
 
 
@@ -133,12 +135,13 @@ def _flavor(ctx: Context) -> _Said:
     details: dict[str, Any] = {"clusterQueue": ctx.queue.name}
     if options.uncovered:
         details["uncovered"] = list(options.uncovered)
-        return f"ClusterQueue {ctx.queue.name} covers no {', '.join(options.uncovered)}", details
+        return f"flavors: {uncovered(ctx.queue, options)}", details
     listed = list(dict.fromkeys(q.flavor for g in ctx.queue.groups for q in g.flavors))
     details |= {"flavors": listed, "refused": dict(sorted(options.refused.items()))}
     why = [f"{name} ({options.refused[name]})" for name in listed if name in options.refused]
-    text = f"flavors: ClusterQueue {ctx.queue.name} has only the nodes of {', '.join(listed)}"
-    return text + (f", and it cannot use {', '.join(why)}" if why else ""), details
+    flavors = f"flavor{'s' * (len(listed) != 1)} {', '.join(listed)}"
+    text = f"flavors: ClusterQueue {ctx.queue.name} has only the nodes of {flavors}"
+    return text + (f"; not admissible: {', '.join(why)}" if why else ""), details
 
 
 def _rules(ctx: Context) -> _Said:
@@ -150,7 +153,7 @@ def _rules(ctx: Context) -> _Said:
         parts.append("tolerations")
     usable, size = int(_usable(ctx, as_it_is(ctx)).sum()), ctx.problem.size
     verb = "leaves" if len(parts) == 1 and parts != ["tolerations"] else "leave"
-    text = f"node rules: its {' and '.join(parts) or 'flavors'} {verb} it {usable} of {counted(size, 'node')}"
+    text = f"node rules: {' and '.join(parts) or 'flavors'} {verb} {usable} of {counted(size, 'node')} eligible"
     return text, {"usable": usable, "nodes": size, "rules": parts}
 
 
@@ -164,11 +167,13 @@ def _topology(ctx: Context) -> _Said:
     if not bound:
         podsets = ctx.pending.workload.podsets
         levels = sorted({level for p in podsets if p.topology for level in p.topology.levels})
-        return f"topology: it asks for {', '.join(levels) or 'one domain'}", {"levels": levels}
+        return f"topology: one {' and one '.join(levels) or 'domain'} is requested", {
+            "levels": levels
+        }
     free = state_under(ctx, as_it_is(ctx)).free()
     rooms = [room_of(podset_group, free) for podset_group in bound]
     tight = next((room for room in rooms if room.short), rooms[0])
-    return f"topology: it {asked_by(tight.podset_group)}; {tight.sentence}", tight.details
+    return f"topology: {tight.sentence}", tight.details
 
 
 def _sliced(podset_group: PodSetGroup) -> bool:
@@ -178,15 +183,15 @@ def _sliced(podset_group: PodSetGroup) -> bool:
 def _shape(ctx: Context) -> _Said:
     pods = _largest(ctx)
     if pods is None:
-        return "shape: its pods do not fit the nodes", {}
+        return "pod size: its pods do not fit on the nodes", {}
     free = state_under(ctx, as_it_is(ctx)).free()
     fits = int(caps(free, pods.shape).sum())
     room = np.maximum(free[pods.shape.columns[0]], 0)[pods.shape.eligible]
     name, total, most = scarcest(pods) or "", int(room.sum()), int(room.max(initial=0))
     text = (
-        f"shape: one node must hold {requests_of(pods.shape.requests)} for each pod, all at once; "
-        f"{amount(name, total)} are free on the nodes it may use, at most {amount(name, most)} "
-        f"on one, room for {counted(fits, 'such pod')}"
+        f"pod size: one node with {requests_of(pods.shape.requests)} is needed for each pod; "
+        f"{amount(name, total)} {is_or_are(name, total)} free on eligible nodes, at most "
+        f"{format_quantity(name, most)} on one node, with room for {counted(fits, 'pod')} in total"
     )
     asked = dict(sorted(pods.shape.requests.items()))
     return text, {"requests": asked, "free": total, "largest": most, "fits": fits}
@@ -207,22 +212,24 @@ def _order(ctx: Context) -> _Said:
     names += [ctx.refs[uid] for uid in leased]
     parts = [f"StrictFIFO keeps it behind {some(behind)}"] if behind else []
     if names:
-        parts.append(f"{some(names)} before it in line start{'s' * (len(names) == 1)} first")
-    text = f"order: {'; '.join(parts) or 'gangs before it'}"
+        parts.append(f"{some(names)} get{'s' * (len(names) == 1)} capacity first")
+    text = f"queue order: {'; '.join(parts) or 'gangs before it get capacity first'}"
     return text, {"before": names, "behind": behind}
 
 
 def _lease(ctx: Context) -> _Said:
     names = [ctx.refs.get(u, u) for u, _, _ in ctx.cycle.leases.held() if u != ctx.uid]
-    return f"leases: freed capacity is held for {some(names)}", {"heldFor": names}
+    return f"reservations: freed capacity is reserved for {some(names)}", {"heldFor": names}
 
 
 def _health(ctx: Context) -> _Said:
     names = [ctx.problem.index.nodes[i].name for i in np.flatnonzero(unhealthy(ctx)).tolist()]
-    nodes = {name: ailment(ctx, name) or "not well" for name in names}
+    nodes = {name: ailment(ctx, name) or "tainted" for name in names}
     said = some([f"{name} ({why})" for name, why in nodes.items()])
     verb = "is" if len(nodes) == 1 else "are"
-    text = f"node health: {counted(len(nodes), 'node')} it could use {verb} out: {said}"
+    text = (
+        f"node health: {counted(len(nodes), 'otherwise eligible node')} {verb} unavailable: {said}"
+    )
     return text, {"nodes": nodes}
 
 
@@ -247,7 +254,7 @@ def _running(ctx: Context) -> _Said:
     holders = [counted(gangs, "gang")] if gangs else []
     holders += ["other pods"] if ctx.snapshot.other_pods else []
     verb = "holds" if holders == ["1 gang"] else "hold"
-    text = f"what runs: {' and '.join(holders) or 'evicted gangs'} {verb}"
+    text = f"running: {' and '.join(holders) or 'evicted gangs'} {verb}"
     details: dict[str, Any] = {"gangs": gangs, "leaving": leaving}
     pods = _largest(ctx)
     name = scarcest(pods) if pods is not None else None
@@ -255,12 +262,12 @@ def _running(ctx: Context) -> _Said:
         column = pods.shape.columns[0]
         total = int(ctx.problem.index.allocatable[column][pods.shape.eligible].sum())
         held = int(ctx.held[Limit.RUNNING].nodes[0][column][pods.shape.eligible].sum())
-        text += f" {format_quantity(name, held)} of {amount(name, total)} on the nodes it may use"
+        text += f" {format_quantity(name, held)} of {amount(name, total)} on eligible nodes"
         details |= {"resource": name, "held": held, "of": total}
     else:
-        text += " quota of the queue and its cohort"
+        text += " quota of the ClusterQueue and its cohort"
     if leaving:
-        text += f"; {leaving} of them {'is' if leaving == 1 else 'are'} leaving"
+        text += f"; {counted(leaving, 'gang')} {'is' if leaving == 1 else 'are'} being evicted"
     return text, details
 
 
@@ -273,16 +280,17 @@ def _fleet(ctx: Context) -> _Said:
     details: dict[str, Any] = {"nodes": size, "short": rows}
     if short:
         parts = [
-            f"it needs {amount(name, need)}, all {counted(size, 'node')} have {amount(name, has)}"
+            f"{amount(name, need)} {is_or_are(name, need)} needed, "
+            f"{counted(size, 'node')} {'has' if size == 1 else 'have'} {format_quantity(name, has)}"
             for name, need, has in short
         ]
-        return f"fleet: {'; '.join(parts)}", details
+        return f"cluster size: {'; '.join(parts)}", details
     seen = max((len(u.tree.order) for r in _requests(ctx) for u in r.podset_groups), default=size)
     if seen < size:
         details["inTopology"] = seen
-        text = f"fleet: only {seen} of {counted(size, 'node')} carry every label of the topology"
+        text = f"cluster size: only {seen} of {counted(size, 'node')} {'has' if seen == 1 else 'have'} all labels of the topology"
         return text, details
-    text = f"fleet: even empty, with no rule or level, {counted(size, 'node')} cannot hold it"
+    text = f"cluster size: the gang does not fit on {counted(size, 'empty node')}, even without node rules and topology"
     return text, details
 
 

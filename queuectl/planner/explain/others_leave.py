@@ -45,9 +45,13 @@ _ALL: Final = 0.1  # and for all together
 def once_left(leaving: Sequence[Admitted]) -> Way | None:
     """Nothing to do but to wait until these have left."""
     names = [gang.workload.ref for gang in leaving]
-    message = f"wait: it fits once {some(names)} {'has' if len(names) == 1 else 'have'} left"
+    message = f"wait until {_stopped(names)}"
     change = Leave(tuple(gang.workload.uid for gang in leaving))
     return Way(Remedy.WAIT, message, {"leaving": names}, (change,)) if names else None
+
+
+def _stopped(names: Sequence[str]) -> str:
+    return f"{some(names)} {'has' if len(names) == 1 else 'have'} stopped"
 
 
 def those_leaving(ctx: Context) -> Iterator[Way]:
@@ -63,7 +67,7 @@ def holders_withdraw(ctx: Context) -> Iterator[Way]:
     if not uids or not {p.workload.uid for p in ctx.snapshot.pending} >= set(uids):
         return
     names = [ctx.refs[uid] for uid in uids]
-    message = f"withdraw {some(names)}, for which freed capacity is held"
+    message = f"hold or delete {some(names)}, for which freed capacity is reserved"
     fix = Way(Remedy.END_OTHERS, message, {"heldFor": names}, (Withdraw(tuple(uids)),))
     yield from offer(ctx, replace(past_heads(ctx), holders=HOLDERS - {Limit.LEASE}), fix)
 
@@ -99,7 +103,7 @@ def others_move(ctx: Context) -> Iterator[Way]:
     ]
     names = sorted(moved.gang.workload.ref for moved in room.moved)
     message = (
-        f"move {counted(len(names), 'gang')} elsewhere, at {room.cost[0]} GPU-seconds of lost work: "
+        f"migrate {counted(len(names), 'gang')} ({room.cost[0]} GPU-seconds of lost work): "
         f"{some(names)}"
     )
     least = room.proof is Proof.OPTIMAL
@@ -137,7 +141,7 @@ def _ending(ctx: Context, chosen: tuple[Admitted, ...], *, least: bool) -> Itera
     why = {g.workload.ref: shield(ctx, g) for g in chosen}
     message = f"end {counted(len(chosen), 'gang')}: {some([f'{r} ({w})' for r, w in why.items()])}"
     if len(gone) > len(chosen):
-        message += f", and wait for {some([g.workload.ref for g in ctx.leaving])} to leave"
+        message += f", and wait until {_stopped([g.workload.ref for g in ctx.leaving])}"
     gangs = [{"workload": ref, "policy": policy} for ref, policy in why.items()]
     details = {"gangs": gangs, "gpus": sum(g.gpus for g in chosen)}
     change = Leave(tuple(g.workload.uid for g in gone))

@@ -71,7 +71,7 @@ def finish(ctx: Context, fix: Way, short: Mapping[FlavorResource, int]) -> Itera
         return
     message, details = fix.message, dict(fix.details)
     if quota:
-        message += f"{', with' if fix.changes else ''} {_in_words(quota)}"
+        message = f"{message}, and {_in_words(quota)}" if message else _in_words(quota)
         details["quota"] = [
             {
                 "clusterQueue": q.queue,
@@ -82,7 +82,7 @@ def finish(ctx: Context, fix: Way, short: Mapping[FlavorResource, int]) -> Itera
             for q in quota
         ]
     if raised:
-        message += f", and priority {raised[0].priority} or more"
+        message += f", and raise the priority to {raised[0].priority} or more"
         details["priority"] = raised[0].priority
     changes = (*fix.changes, *quota, *raised)
     least = fix.least and not _unsettled(ctx, changes)
@@ -160,17 +160,16 @@ def _waits_on(ctx: Context, problem: Problem, pending: Pending, *, adds_quota: b
 
 
 def _in_words(quota: Sequence[AddQuota]) -> str:
-    """``quota for 32 more nvidia.com/gpu of flavor h100 in ClusterQueue team-a``."""
-    parts = [
-        f"{amount(q.resource, q.amount).replace(' ', ' more ', 1)} of flavor {q.flavor}"
-        for q in quota
-    ]
-    return f"quota for {' and '.join(parts)} in ClusterQueue {quota[0].queue}"
+    """``add 32 nvidia.com/gpu of flavor h100 to the nominal quota of ClusterQueue team-a``."""
+    parts = [f"{amount(q.resource, q.amount)} of flavor {q.flavor}" for q in quota]
+    return f"add {' and '.join(parts)} to the nominal quota of ClusterQueue {quota[0].queue}"
 
 
 # The cycle again.
 
-_AS_BEFORE: Final = Reason(Code.TOPOLOGY_PLACEMENT_FAILED, "no placement, as before the change")
+_AS_BEFORE: Final = Reason(
+    Code.TOPOLOGY_PLACEMENT_FAILED, "no placement exists, as before the change"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,8 +19,9 @@ from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.words import is_or_are
 from queuectl.domain.workload import Workload
-from queuectl.planner.order.queue_order import StrictFifoHeads
+from queuectl.planner.order.queue_order import StrictFifoHeads, behind
 from queuectl.planner.problem.usage import charges_of
 
 Row: TypeAlias = tuple[str, ...]
@@ -173,8 +174,7 @@ class Limits:
             limit = (waits, sharer)
             head = heads.ahead_at_limit(queue, limit)
             if head is not None:
-                text = f"StrictFIFO: behind {head}, {waits}"
-                return Reason(Code.WAITING_IN_ORDER, text, {"behind": head})
+                return behind(head, waits)
             over = next(filter(Bound.exceeded, bounds), None)
             if over is not None:
                 if over.need <= over.most:  # a gang larger than the limit holds back no gang
@@ -204,10 +204,10 @@ class Limits:
 
     def _shared(self, workload: Workload) -> Iterator[_Shared]:
         if workload.namespace in self.snapshot.allowances:
-            waits = "which waits for a ResourceQuota of its namespace"
+            waits = "exceeds a ResourceQuota of its namespace"
             yield _Shared(waits, workload.namespace, self._quotas(workload))
         if (user := self.users.user(workload)) is not None:
-            yield _Shared("whose user holds all that one user may", user, self._caps(workload))
+            yield _Shared("exceeds maxPerUser of its ClusterQueue", user, self._caps(workload))
 
     def _quotas(self, workload: Workload) -> Iterator[Bound]:
         return self._beside(_of_namespace(self.snapshot, workload))
@@ -240,12 +240,20 @@ def _quota_exceeded(namespace: str, allowance: Allowance, limit: Limit, bound: B
         return format_quantity(limit.resource, amount)
 
     coming = bound.held - limit.used
-    used = f"{say(limit.used)} of {say(limit.hard)} in use"
-    if coming:
-        used += f", {say(coming)} promised to gangs that start"
-    if bound.need > limit.hard:
-        used = f"it never allows more than {say(limit.hard)}"
-    text = f"ResourceQuota {allowance.name} of namespace {namespace}: needs {say(bound.need)} {limit.key}, {used}"
+    quota = f"ResourceQuota {allowance.name} of namespace {namespace}"
+    over = say(bound.need - limit.hard)
+    text = (
+        f"{say(bound.need)} {limit.key} {is_or_are(limit.key, bound.need)} needed, "
+        f"{over} more than {quota} can ever allow (hard limit {say(limit.hard)})"
+    )
+    if bound.need <= limit.hard:
+        missing = bound.held + bound.need - limit.hard
+        text = (
+            f"{say(missing)} more {limit.key} {is_or_are(limit.key, missing)} needed in {quota}: "
+            f"{say(bound.need)} requested, "
+            f"{say(limit.used)} of {say(limit.hard)} in use"
+        )
+        text += f", {say(coming)} reserved for gangs that start" if coming else ""
     details: dict[str, Any] = {
         "namespace": namespace,
         "resourceQuota": allowance.name,
@@ -264,11 +272,18 @@ def _cap_exceeded(workload: Workload, queue: ClusterQueue, bound: Bound) -> Reas
     def say(amount: int) -> str:
         return format_quantity(resource, amount)
 
-    now = f"of which {say(held)} are held" if need <= most else "which is less than this gang alone"
+    user = f"user {workload.user}"
     text = (
-        f"user {workload.user} may hold {say(most)} {resource} in ClusterQueue {queue.name} at once,"
-        f" {now}: needs {say(need)}"
+        f"{say(need)} {resource} {is_or_are(resource, need)} needed, "
+        f"{say(need - most)} more than {user} may ever hold in ClusterQueue {queue.name} (maxPerUser {say(most)})"
     )
+    if need <= most:
+        missing = held + need - most
+        text = (
+            f"{say(missing)} more {resource} {is_or_are(resource, missing)} needed for {user} "
+            f"in ClusterQueue {queue.name}: "
+            f"{say(need)} requested, {say(held)} held, maxPerUser {say(most)}"
+        )
     details: dict[str, Any] = {
         "clusterQueue": queue.name,
         "user": workload.user,

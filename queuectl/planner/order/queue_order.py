@@ -8,7 +8,7 @@ from math import inf
 from typing import TypeAlias
 
 from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, QueueingStrategy
-from queuectl.domain.reasons import Reason
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.objects.configuration.admissibility import standing
@@ -24,6 +24,12 @@ Rank: TypeAlias = tuple[
 def place(workload: Workload) -> Place:
     """Sort key of the queue order where past use does not count: priority first, then time queued, then uid."""
     return -workload.priority, workload.queued_at, workload.uid
+
+
+def behind(head: str, why: str = "is pending") -> Reason:
+    """Why a gang of a StrictFIFO ClusterQueue waits for the head: ``head`` is its ``namespace/name``."""
+    text = f"StrictFIFO: it waits behind {head}, which {why}"
+    return Reason(Code.WAITING_IN_ORDER, text, {"behind": head})
 
 
 @dataclass(eq=False, slots=True)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from math import inf
 from typing import Final
 
@@ -22,6 +21,7 @@ from queuectl.domain.plan import Plan, Preemption, PreemptionReason
 from queuectl.domain.queues import ClusterQueue, Protection
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.words import counted, format_time
 from queuectl.domain.workload import Workload
 from queuectl.planner.preempt.cost import RESTART_COST
 
@@ -78,7 +78,7 @@ def _evicted_often(asked: _Question) -> float:
 
 
 def _for_ever(asked: _Question) -> str:
-    return f"a protection of ClusterQueue {asked.queue.name} does not end"
+    return f"the protection of ClusterQueue {asked.queue.name} has no end"
 
 
 PROTECTIONS: Final = (
@@ -134,7 +134,7 @@ def why_protected(
     if until == inf:
         return next(row.sentence(asked) for row in PROTECTIONS if row.until(asked) == inf)
     if until > now:
-        return f"protected until {datetime.fromtimestamp(until, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return f"protected until {format_time(until)}"
     return None
 
 
@@ -198,10 +198,9 @@ def reclaim_wait(
     grows = sum(v.cost.gpus for v in victims)  # what the victims hold is lost with every second
     if gpus > grows:
         until = min(until, now + short / (gpus - grows))
-    workloads = f"{len(victims)} workload{'s' if len(victims) != 1 else ''}"
     text = (
-        f"waits up to {queue.reclaim_wait:g} s for quota that others have borrowed; "
-        f"then it evicts {workloads}, which loses {lost} GPU-seconds of work now"
+        f"waits up to {queue.reclaim_wait:g} s until other queues return borrowed quota; then it evicts "
+        f"{counted(len(victims), 'gang')}, which now loses {lost} GPU-seconds of work"
     )
     details = {"since": since, "until": until, "lostGpuSeconds": lost, "victims": len(victims)}
     return Reason(Code.WAITING_TO_RECLAIM, text, details)

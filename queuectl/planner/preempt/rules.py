@@ -48,7 +48,7 @@ from queuectl.planner.preempt.returning import evicts_below
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Mask
 
-_ALLOWED: Final = "policy allows it, but it alone is not enough"
+_ALLOWED: Final = "policy allows its eviction, but that alone is not enough"
 
 
 class Together(Enum):
@@ -117,7 +117,7 @@ def _below_threshold(by: Preemptor) -> Mask:
 
 
 def _borrows(by: Preemptor, _: Admitted) -> str:
-    return f"{by.queue.name} would have to borrow, and may not evict it then"
+    return f"ClusterQueue {by.queue.name} would borrow, and must not evict it while borrowing"
 
 
 def _reclaims_from(by: Preemptor) -> Mask:
@@ -144,10 +144,10 @@ def _lacks_room_alone(by: Preemptor) -> bool:
 
 
 _WITHIN_QUEUE: Final = (
-    _Condition(lambda by: by.own, lambda by, _: f"it is not of ClusterQueue {by.queue.name}"),
+    _Condition(lambda by: by.own, lambda by, _: f"it is not in ClusterQueue {by.queue.name}"),
     _Condition(
         lambda by: _all(by, by.queue.within_cluster_queue is not WithinClusterQueue.NEVER),
-        lambda by, _: f"withinClusterQueue of {by.queue.name} is Never",
+        lambda by, _: f"withinClusterQueue of ClusterQueue {by.queue.name} is Never",
     ),
     _Condition(_after, _not_after),
     _Condition(lambda by: ~by.running.reclaim_only, lambda *_: "it is not preemptible"),
@@ -155,11 +155,13 @@ _WITHIN_QUEUE: Final = (
 _WITHIN_COHORT: Final = (
     _Condition(
         lambda by: by.others,
-        lambda by, gang: f"ClusterQueue {by.queue_of(gang)} shares no cohort with {by.queue.name}",
+        lambda by, gang: (
+            f"ClusterQueue {by.queue_of(gang)} shares no cohort with ClusterQueue {by.queue.name}"
+        ),
     ),
     _Condition(
         lambda by: _all(by, by.queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER),
-        lambda by, _: f"reclaimWithinCohort of {by.queue.name} is Never",
+        lambda by, _: f"reclaimWithinCohort of ClusterQueue {by.queue.name} is Never",
     ),
     _Condition(_reclaims_from, _not_below),
     _Condition(lambda by: by.by_queue(lambda m: by.within_nominal(m) is None), _at_its_nominal),
@@ -167,7 +169,7 @@ _WITHIN_COHORT: Final = (
         lambda by: by.by_queue(lambda meeting: ~by.could_return(meeting)),
         lambda by, gang: (
             f"it is within the nominal quota of ClusterQueue {by.queue_of(gang)}"
-            " before lower gangs of that queue"
+            " before gangs of lower priority in that queue"
         ),
     ),
     _Condition(
@@ -249,7 +251,7 @@ def why_not(
     if protected is not None:
         return protected
     if queue is None:
-        return f"ClusterQueue {theirs.name} is not its own"
+        return f"it is in ClusterQueue {theirs.name}, and the pending gang has none"
     failed: list[tuple[int, str]] = []
     for request in requests:
         by = Preemptor(state, request, queue, everywhere=True)

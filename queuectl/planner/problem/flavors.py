@@ -128,7 +128,7 @@ def _admissible(
     mixed = any(flavor is not None and flavor.topology is None for flavor in known)
     for quotas in group.flavors:
         flavor = config.flavors.get(quotas.flavor)
-        why = "no such ResourceFlavor" if flavor is None else None
+        why = "the ResourceFlavor does not exist" if flavor is None else None
         if flavor is not None:
             why = next(filter(None, (_contradiction(p, flavor) for p in podsets)), None)
             if why is None and problem.size:
@@ -156,9 +156,9 @@ def _contradiction(podset: PodSet, flavor: ResourceFlavor) -> str | None:
     labels = dict(flavor.node_labels)
     for key, value in rules.selector:
         if labels.get(key, value) != value:
-            return f"node selector {key}={value}"
+            return f"node selector {key}={value} does not match"
     if rules.affinity is not None and not any(_may_match(term, labels) for term in rules.affinity):
-        return "required node affinity"
+        return "required node affinity does not match"
     return None
 
 
@@ -173,7 +173,7 @@ def _reserved(podset_group: Sequence[PodSet], flavor: ResourceFlavor) -> str | N
     """In a resource group that has flavors of both kinds, those with a topology are for pods that ask for one."""
     if flavor.topology is None or all(podset.topology is not None for podset in podset_group):
         return None
-    return f"flavor {flavor.name} is for pods with a topology request"
+    return "it is for pods with a topology request"
 
 
 def _no_level(
@@ -188,7 +188,7 @@ def _no_level(
         # What pods are charged but have none of themselves, by a transformation, needs no node.
         on_nodes = {name for p in asking for name in p.shape.requests} - {PODS}
         apart = on_nodes.isdisjoint(group.covered)
-        return None if apart else f"flavor {flavor.name} has no topology"
+        return None if apart else "it has no topology"
     requests = (p.topology for p in asking)
     return next(filter(None, (misfit(r, topology) for r in requests if r is not None)), None)
 

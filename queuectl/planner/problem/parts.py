@@ -62,7 +62,7 @@ def at_least(why: Reason, choices: Sequence[range]) -> Reason:
     """The reason of the smallest part, as that of the gang."""
     counts = [choice[0] for choice in choices]
     least = f"{' + '.join(map(str, counts))} {'pod' if counts == [1] else 'pods'}"
-    return replace(why, message=f"even with {least}: {why.message}")
+    return replace(why, message=f"even with the minimum of {least}: {why.message}")
 
 
 @dataclass(frozen=True, slots=True)

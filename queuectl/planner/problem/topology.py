@@ -143,10 +143,10 @@ def misfit(request: TopologyRequest, topology: Topology) -> str | None:
     for number, layer in enumerate(request.slices):
         at = topology.levels.index(layer.level)
         if at < own:
-            return f"slices in one {layer.level} cannot be in one {request.level} together"
+            return f"slice level {layer.level} is coarser than the requested level {request.level}"
         if number and at <= topology.levels.index(request.slices[number - 1].level):
             above = request.slices[number - 1].level
-            return f"slices in one {layer.level} cannot be parts of slices in one {above}"
+            return f"slice level {layer.level} is not finer than the slice level {above} above it"
     return None
 
 

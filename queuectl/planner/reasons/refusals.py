@@ -1,6 +1,6 @@
-"""Why a gang does not start, in numbers and in a sentence, as the cycle finds it.
+"""Reasons for which a gang does not start: one sentence, and the numbers as details.
 
-What would let it start is worked out on demand, off the admission path: :mod:`queuectl.planner.explain`.
+:mod:`queuectl.planner.explain` computes blocking constraints and suggested fixes, on demand and outside the cycle.
 """
 
 from __future__ import annotations
@@ -12,35 +12,40 @@ from typing import Any
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.words import format_time
+from queuectl.domain.words import format_time, is_or_are
 from queuectl.planner.capacity.state import State
 from queuectl.planner.problem.flavors import Options
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, Pool
-from queuectl.planner.reasons.words import asked_by, plain, room_of
+from queuectl.planner.reasons.words import asked_by, no_placement, plain, room_of
 
 
 def no_flavor(queue: ClusterQueue, options: Options) -> Reason:
     """No choice of flavors is admissible."""
     details: dict[str, Any] = {"clusterQueue": queue.name}
     if options.uncovered:
-        names = ", ".join(options.uncovered)
         details["uncovered"] = list(options.uncovered)
-        text = f"ClusterQueue {queue.name} covers no {names}"
-        return Reason(Code.NO_MATCHING_FLAVOR, text, details)
+        return Reason(Code.NO_MATCHING_FLAVOR, uncovered(queue, options), details)
     details["flavors"] = dict(sorted(options.refused.items()))
     why = "; ".join(f"{name}: {text}" for name, text in sorted(options.refused.items()))
-    text = f"no flavor of ClusterQueue {queue.name} admits it ({why})"
+    text = f"no flavor of ClusterQueue {queue.name} is admissible ({why})"
     return Reason(Code.NO_MATCHING_FLAVOR, text, details)
 
 
+def uncovered(queue: ClusterQueue, options: Options) -> str:
+    """The requested resources that no resource group of the ClusterQueue covers."""
+    names = ", ".join(options.uncovered)
+    verb, pronoun = ("is", "it") if len(options.uncovered) == 1 else ("are", "them")
+    return f"{names} {verb} requested, but ClusterQueue {queue.name} has no quota for {pronoun}"
+
+
 def undecided(budget: int, alarm: str = "") -> Reason:
-    """The search ended before an answer."""
+    """The search ended without an answer."""
     if alarm:
-        text = "the solver failed on it; it is tried again"
+        text = "the solver failed; the next cycle tries again"
         return Reason(Code.UNDECIDED, text, {"budget": budget, "alarm": alarm})
-    text = "the solver's limit ended the search first; it is tried again with a larger one"
+    text = "the solver reached its limit without an answer; the next cycle tries again with a larger limit"
     return Reason(Code.UNDECIDED, text, {"budget": budget})
 
 
@@ -48,7 +53,7 @@ def undecided(budget: int, alarm: str = "") -> Reason:
 
 
 def placement_failed(state: State, request: GangRequest) -> Reason:
-    """No placement on what is free beside the gangs that come before it."""
+    """No placement on the capacity that the gangs before it leave free."""
     return _first_tight(request, state.free()) or _together(request)
 
 
@@ -63,28 +68,27 @@ def never_fits(state: State, request: GangRequest) -> Reason:
     for podset_group in request.podset_groups:
         room = room_of(podset_group, empty)
         if room.short:
-            text = f"{asked_by(podset_group)}; even empty, {room.sentence}"
+            text = f"{room.needed}; even if all nodes were empty, {room.at_most}"
             return Reason(Code.SHAPE_NEVER_FITS, text, room.details)
-    text = f"{'; '.join(map(asked_by, request.podset_groups))}: no placement exists even on the empty fleet"
+    parts = "; ".join(map(asked_by, request.podset_groups))
+    text = f"no placement exists for {parts}, even if all nodes were empty"
     details = {"units": [plain(podset_group) for podset_group in request.podset_groups]}
     return Reason(Code.SHAPE_NEVER_FITS, text, details)
 
 
 def _first_tight(request: GangRequest, free: Ints) -> Reason | None:
-    """The first podset group whose floor sums alone exclude every domain."""
+    """The first podset group that the sums of free capacity alone exclude from every domain."""
     for podset_group in request.podset_groups:
         room = room_of(podset_group, free)
         if room.short:
-            text = f"{asked_by(podset_group)}; {room.sentence}{room.free_in_all}"
+            text = f"{room.sentence}{room.free_in_all}"
             return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, room.details)
     return None
 
 
 def _together(request: GangRequest) -> Reason:
-    parts = "; ".join(map(asked_by, request.podset_groups))
-    text = f"{parts}: each part has room by itself, but not all at once"
     details = {"units": [plain(podset_group) for podset_group in request.podset_groups]}
-    return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, details)
+    return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, no_placement(request.podset_groups), details)
 
 
 # Quota.
@@ -92,16 +96,17 @@ def _together(request: GangRequest) -> Reason:
 
 @dataclass(frozen=True, slots=True)
 class _Short:
-    """One flavor and resource of which a gang needs more than there is.
+    """One flavor and resource of which a gang needs more than is left.
 
     Attributes:
         nominal: quota of the ClusterQueue itself.
-        used: of the ClusterQueue, leases included.
-        most: what it could use if nothing were used.
-        left: what it may use now.
-        borrows_at: unix seconds before which it must not borrow; None = it may.
+        used: by the ClusterQueue, reservations included.
+        most: usable by the ClusterQueue if nothing were used.
+        left: usable by the ClusterQueue now.
+        borrows_at: unix seconds before which the gang must not borrow; None if it may.
     """
 
+    queue: str
     row: FlavorResource
     pool: Pool
     need: int
@@ -115,42 +120,48 @@ class _Short:
         return format_quantity(self.row[1], amount)
 
     @property
-    def asks(self) -> str:
-        return f"{self.say(self.need)} {self.row[1]} of flavor {self.row[0]}"
-
-    @property
     def limit(self) -> str:
         most = self.pool.borrowing.get(self.row)
         return "" if most is None else f" (borrowing limit {self.say(most)})"
 
     @property
     def never(self) -> str:
-        """Why it is too large for ever."""
-        own = f"{self.asks}, nominal quota {self.say(self.nominal)}"
-        if self.pool.parent is None:
-            return own
-        if self.most < self.nominal:
-            return f"{own}, of which cohort {self.pool.parent.name} grants {self.say(self.most)}"
-        borrowed = self.say(self.most - self.nominal)
-        return (
-            f"{own} and at most {borrowed} borrowed from cohort {self.pool.parent.name}{self.limit}"
+        """Why it is too large for the quota that the ClusterQueue can ever use."""
+        flavor, resource = self.row
+        text = (
+            f"{self.say(self.need)} {resource} of flavor {flavor} {is_or_are(resource, self.need)} needed, "
+            f"{self.say(self.need - self.most)} more than ClusterQueue {self.queue} can ever use: "
+            f"nominal quota {self.say(self.nominal)}"
         )
+        if self.pool.parent is None:
+            return text
+        cohort = self.pool.parent.name
+        if self.most < self.nominal:
+            return f"{text}, of which cohort {cohort} allows {self.say(self.most)}"
+        borrowed = self.say(self.most - self.nominal)
+        return f"{text}, at most {borrowed} borrowed from cohort {cohort}{self.limit}"
 
     @property
     def now(self) -> str:
         """Which quota it lacks now."""
+        (flavor, resource), missing = self.row, self.need - self.left
+        text = (
+            f"{self.say(missing)} more {resource} of flavor {flavor} {is_or_are(resource, missing)} needed "
+            f"in ClusterQueue {self.queue}: {self.say(self.need)} requested"
+        )
         if self.pool.parent is None:
-            held, all_ = self.say(self.nominal - self.left), self.say(self.nominal)
-            return f"needs {self.asks}, {held} of {all_} in use or leased"
+            held = self.say(self.nominal - self.left)
+            return f"{text}, {held} of nominal quota {self.say(self.nominal)} in use or reserved"
         own, cohort = max(0, self.nominal - self.used), self.pool.parent.name
-        quota = f"needs {self.asks}, {self.say(own)} of its own {self.say(self.nominal)} unused"
+        text = f"{text}, {self.say(own)} of nominal quota {self.say(self.nominal)} unused"
         if self.left < own:
             lent = self.say(own - self.left)
-            return f"{quota}, but others of cohort {cohort} have borrowed {lent} of that"
+            return f"{text}, of which other queues of cohort {cohort} have borrowed {lent}"
         if self.borrows_at is not None:
-            return f"{quota}, and it was evicted and does not borrow before {format_time(self.borrows_at)}"
+            until = format_time(self.borrows_at)
+            return f"{text}, no borrowing before {until} because it was evicted"
         more = self.say(self.left - own) if self.left > own else "nothing"
-        return f"{quota} and {more} left to borrow in cohort {cohort}{self.limit}"
+        return f"{text}, {more} left to borrow in cohort {cohort}{self.limit}"
 
     def details(self) -> dict[str, Any]:
         flavor, resource = self.row
@@ -167,31 +178,29 @@ class _Short:
 
 
 def short_of_quota(state: State, request: GangRequest) -> Reason | None:
-    """Why quota holds a gang back, if it does: it asks more than there ever is, or others hold it now."""
+    """The quota that a gang lacks: it needs more than the ClusterQueue can ever use, or others use it now. None if it lacks none."""
     shorts = list(_shorts(state, request))
     if not shorts:
         return None
-    queue = request.queue
     never = [short for short in shorts if short.need > short.most]
     if never:
-        text = f"needs more than ClusterQueue {queue} ever has: {'; '.join(s.never for s in never)}"
-        code, rows = Code.EXCEEDS_MAX_QUOTA, [s.details() for s in never]
+        text = "; ".join(short.never for short in never)
+        code, rows = Code.EXCEEDS_MAX_QUOTA, [short.details() for short in never]
     else:
-        text = f"waits for quota of ClusterQueue {queue}: {'; '.join(s.now for s in shorts)}"
+        text = "; ".join(short.now for short in shorts)
         code, rows = Code.WAITING_FOR_QUOTA, [{**s.details(), "used": s.used} for s in shorts]
-    return Reason(code, text, {"clusterQueue": queue, "quota": rows})
+    return Reason(code, text, {"clusterQueue": request.queue, "quota": rows})
 
 
 def _shorts(state: State, request: GangRequest) -> Iterator[_Short]:
-    """What is short for a gang that holds no lease: the tighter of the two views counts."""
+    """The quota rows that are short for a gang without a reservation: the tighter of the two views counts."""
     if request.queue is None:
         return
-    pool = state.later.quota.pools[request.queue]
+    queue, pool = request.queue, state.later.quota.pools[request.queue]
     borrows = state.quota.may_borrow(request)
     for row, left in state.quota.short(request).items():
         need, nominal = request.charges[row], pool.subtree.get(row, 0)
-        used = max(
-            use.of(request.queue, row) for use in (state.now.quota, state.later.quota)
-        )  # what leaves, and what is leased
+        # leaving gangs are in the use of now, reservations in that of later
+        used = max(use.of(queue, row) for use in (state.now.quota, state.later.quota))
         until = None if borrows or pool.parent is None else request.pending.borrows_at
-        yield _Short(row, pool, need, nominal, used, pool.most(row), left, until)
+        yield _Short(queue, row, pool, need, nominal, used, pool.most(row), left, until)

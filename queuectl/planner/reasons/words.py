@@ -1,4 +1,4 @@
-"""Pods, podset groups, levels and amounts in words, and how much of a podset group its best domain holds by the floor sums alone."""
+"""Pods, podset groups, levels and amounts as text, and how much of a podset group fits its best domain by sums of free capacity."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, Final
 import numpy as np
 
 from queuectl.domain.quantity import PODS, Resources, format_quantity
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, is_or_are
 from queuectl.planner.placement.single import Capacity
 from queuectl.planner.problem.problem import COMMON, caps
 from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup
 from queuectl.planner.problem.topology import Ints
 
 TIMES: Final = "\u00d7"
-NAMED: Final = 3  # nodes or gangs called by name in a sentence
+NAMED: Final = 3  # nodes or gangs that a sentence names
 
 
 def amount(resource: str, value: int) -> str:
@@ -25,38 +25,58 @@ def amount(resource: str, value: int) -> str:
 
 
 def pods_of(pods: Pods) -> str:
-    """``4 pods x 8 nvidia.com/gpu``."""
-    return f"{counted(pods.total, 'pod')} {TIMES} {requests_of(each(pods))}"
+    """``4 pods x 8 nvidia.com/gpu in slices (8 per rack, 2 per node)``."""
+    return f"{counted(pods.total, 'pod')} {_kind_of(pods)}"
+
+
+def _kind_of(pods: Pods) -> str:
+    return f"{TIMES} {requests_of(each(pods))}"
 
 
 def each(pods: Pods) -> Resources:
-    """What one pod asks, also where a slice of several counts as one."""
+    """The request of one pod, also where a slice of several counts as one."""
     if pods.size == 1:
         return pods.shape.requests
     return Resources({name: value // pods.size for name, value in pods.shape.requests.items()})
 
 
 def _slices_of(podset_group: PodSetGroup, pods: Pods) -> str:
-    """`` (in slices: 8 to a rack, 2 to a node)``, nothing for pods that come one by one."""
+    """`` in slices (8 per rack, 2 per node)``; empty for pods without slices."""
     layers = [
         (level_name(podset_group.tree.levels[at]), size * pods.size) for at, size in pods.slices
     ]
     layers += [("node", pods.size)] if pods.size > 1 else []
-    parts = ", ".join(f"{size} to a {level}" for level, size in layers)
-    return f" (in slices: {parts})" if parts else ""
+    parts = ", ".join(f"{size} per {level}" for level, size in layers)
+    return f" in slices ({parts})" if parts else ""
 
 
 def asked_by(podset_group: PodSetGroup) -> str:
-    """What a podset group needs, and how close together."""
+    """The pods of a podset group and the domain that they share: ``4 pods x 8 nvidia.com/gpu in one rack``."""
     pods = " and ".join(pods_of(p) + _slices_of(podset_group, p) for p in podset_group.pods)
+    return pods + _where(podset_group)
+
+
+def _where(podset_group: PodSetGroup) -> str:
     if podset_group.on_one_node:
-        return f"needs {pods} on one node"
-    where = f" in one {level_of(podset_group)}" if podset_group.required != ANYWHERE else ""
-    return f"needs {pods}{where}"
+        return " on one node"
+    if podset_group.required == ANYWHERE:
+        return ""
+    level = level_of(podset_group)
+    return f" on one {level}" if level == "node" else f" in one {level}"
+
+
+def no_placement(podset_groups: Sequence[PodSetGroup]) -> str:
+    """The sentence for pods that do not fit, although the sums of free capacity are large enough."""
+    first, *others = map(asked_by, podset_groups)
+    if others:
+        return (
+            f"{'; '.join((first, *others))}: each of these fits alone, but not all of them together"
+        )
+    return f"no placement exists for {first}, although enough capacity is free in total"
 
 
 def requests_of(requests: Resources) -> str:
-    """What a pod asks for, in short: its devices, or else all resources."""
+    """The request of a pod in short form: its devices, or else all resources."""
     named = [(n, v) for n, v in sorted(requests.items()) if n != PODS]
     devices = [(n, v) for n, v in named if "/" in n]
     shown = devices or named or [(PODS, requests[PODS])]
@@ -64,7 +84,7 @@ def requests_of(requests: Resources) -> str:
 
 
 def some(names: Sequence[str], most: int = NAMED) -> str:
-    """The first few of them, and how many more there are."""
+    """The first ``most`` names and the number of the others: ``a, b, c and 2 more``."""
     more = len(names) - most
     return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
 
@@ -85,13 +105,13 @@ def level_name(label: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What the best domain holds of a podset group.
+    """How much of a podset group the best domain can hold.
 
     Attributes:
-        domain: the best one at the podset group's level; -1 without a level, or when none has room for anything.
-        fits: how many of each pods it holds, each by itself.
-        nodes: nodes eligible for the first pods.
-        free: of the scarcest resource that the first pods ask, on all nodes eligible for them.
+        domain: the best one at the podset group's level; -1 without a level, or if no domain can hold any pod.
+        fits: how many of each kind of pods it can hold, each kind alone.
+        nodes: number of nodes that are eligible for the first pods.
+        free: amount of the scarcest resource of the first pods, on all nodes that are eligible for them.
     """
 
     podset_group: PodSetGroup
@@ -113,35 +133,63 @@ class Room:
 
     @property
     def sentence(self) -> str:
-        """What the best domain has room for."""
-        podset_group = self.podset_group
-        if podset_group.on_one_node:
-            return f"no node of the {self.nodes} it may use has room for all of them"
+        """The missing room, and how much the best domain has."""
+        if not self.short:
+            return no_placement([self.podset_group])
+        return f"{self.needed}; {self.at_most}"
+
+    @property
+    def needed(self) -> str:
+        """``room for 2 more pods x 8 nvidia.com/gpu is needed in one rack``."""
+        if self.podset_group.on_one_node:
+            pods = " and ".join(map(pods_of, self.podset_group.pods))
+            return f"one node with room for {pods} is needed"
         parts = [
-            f"{n * p.size}"
-            if len(self.fits) == 1
-            else f"{n * p.size} of {p.total} {TIMES} {requests_of(each(p))}"
+            f"{_more((p.count - n) * p.size, n)} {_kind_of(p)}{_slices_of(self.podset_group, p)}"
+            for n, p in zip(self.fits, self.asked, strict=True)
+            if n < p.count
+        ]
+        return f"room for {' and '.join(parts)} is needed{_where(self.podset_group)}"
+
+    @property
+    def at_most(self) -> str:
+        """``at most 6 of 8 fit (rack-3)``."""
+        nodes = counted(self.nodes, "eligible node")
+        if self.podset_group.on_one_node:
+            return f"none of {nodes} has it" if self.nodes else "no node is eligible"
+        if self.podset_group.required == ANYWHERE:
+            if not self.nodes:
+                return "no node is eligible"
+            return f"{self._held} on {nodes}"
+        level = level_of(self.podset_group)
+        if self.domain < 0:
+            return f"no {level} has {'room for any of them' if self.nodes else 'an eligible node'}"
+        return f"{self._held} ({self.name})"
+
+    @property
+    def _held(self) -> str:
+        pairs = [
+            (min(n, p.count) * p.size, f"{min(n, p.count) * p.size} of {p.total}")
             for n, p in zip(self.fits, self.asked, strict=True)
         ]
-        held = " and ".join(parts)
-        if any(p.slices or p.size > 1 for p in self.asked):
-            held += " in whole slices"
-        if podset_group.required == ANYWHERE:
-            return f"the {self.nodes} nodes it may use have room for {held}"
-        level = level_of(podset_group)
-        if self.domain < 0:
-            if not self.nodes:
-                return f"no {level} has a node it may use"
-            return f"no {level} has room for any part of it on the {self.nodes} nodes it may use"
-        return f"the freest {level}, {self.name}, has room for {held}"
+        whole = " in whole slices" if any(p.slices or p.size > 1 for p in self.asked) else ""
+        if len(pairs) > 1:
+            parts = [
+                f"{text} {_kind_of(p)}" for (_, text), p in zip(pairs, self.asked, strict=True)
+            ]
+            return f"at most {' and '.join(parts)} fit{whole}"
+        ((number, text),) = pairs
+        if not number:
+            return f"none fits{whole}"
+        return f"at most {text} {'fits' if number == 1 else 'fit'}{whole}"
 
     @property
     def free_in_all(self) -> str:
-        """How much of the scarcest resource it asks is free on all nodes it may use."""
+        """``; 96 nvidia.com/gpu are free in total``, on all eligible nodes."""
         name = scarcest(self.podset_group.pods[0])
-        if name is None or self.podset_group.required == ANYWHERE:
+        if name is None or self.podset_group.required == ANYWHERE or not self.nodes:
             return ""
-        return f"; {amount(name, self.free)} are free in all"
+        return f"; {amount(name, self.free)} {is_or_are(name, self.free)} free in total"
 
     @property
     def details(self) -> dict[str, Any]:
@@ -159,8 +207,13 @@ class Room:
         return details
 
 
+def _more(missing: int, fits: int) -> str:
+    """``2 more pods``, or ``8 pods`` if none of them fits."""
+    return counted(missing, "more pod" if fits else "pod")
+
+
 def room_of(podset_group: PodSetGroup, free: Ints) -> Room:
-    """The room a podset group has on a free matrix (R, N)."""
+    """The room that a podset group has on a free matrix (R, N)."""
     asked = podset_group.asked
     per_node = [caps(free, p.shape) for p in asked]
     eligible = asked[0].shape.eligible
@@ -185,14 +238,14 @@ def room_of(podset_group: PodSetGroup, free: Ints) -> Room:
 
 
 def scarcest(pods: Pods) -> str | None:
-    """What is likely short for these pods: the first of their devices, else of what they ask; None if no node has it."""
+    """The resource that is likely short for these pods: their first device, else their first resource; None if no node has it."""
     if not pods.shape.columns:
         return None
     return min(pods.shape.requests, key=lambda name: (name in COMMON, name))
 
 
 def plain(podset_group: PodSetGroup) -> dict[str, Any]:
-    """What a podset group asks, as plain JSON values."""
+    """The request of a podset group as plain JSON values."""
     level = None
     if podset_group.on_one_node:
         level = podset_group.tree.node_level

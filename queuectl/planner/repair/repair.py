@@ -101,7 +101,7 @@ class Awaiting:
         until = lease_end(snapshot)
         lease = CapacityLease(self.placement, self.awaited, snapshot.now, until)
         waits = waits_for_victims(self.awaited)
-        text = f"{_lost(self.gang)}; the rest of it stays and {waits.message}"
+        text = f"{_lost(self.gang)} are lost, its other pods keep running; {waits.message}"
         reason = Reason(waits.code, text, waits.details)
         return Refusal(self.gang.workload.uid, (reason,), lease, self.proof)
 
@@ -198,12 +198,12 @@ def _whole(
 
 def _give_up(state: State, gang: Admitted, why: str) -> Eviction:
     state.evict(gang)
-    text = f"{_lost(gang)} and they cannot be placed anew: {why}"
+    text = f"{_lost(gang)} are lost and cannot be placed again: {why}"
     return Eviction(gang.workload.uid, Code.NODE_FAILURES, text)
 
 
 def _lost(gang: Admitted) -> str:
-    return f"lost pods on {', '.join(sorted({node for _, node, _ in gang.lost}))}"
+    return f"its pods on {', '.join(sorted({node for _, node, _ in gang.lost}))}"
 
 
 def _near(state: State, broken: Broken, request: GangRequest) -> Decision | None:

@@ -22,6 +22,7 @@ from typing import Final
 from queuectl.domain.queues import ClusterQueue, WhenCan
 from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import Pending
+from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, TopologyMode
 from queuectl.planner.placement.feasible import decide, place
 from queuectl.planner.preempt.shortage import borrows
@@ -265,11 +266,13 @@ class _Search:
                 (podset,) = self._podsets(podset_group)
                 (number,) = self.options.members[podset_group]
                 room = {"+".join(_names(p.flavors[number])): n * p.step for p, n in own}
-                said = ", ".join(f"{pods} with flavor {name}" for name, pods in room.items())
-                text = f"{podset.count} pods of podset {podset.name}, split over flavors: room for {said}"
+                fits = " and ".join(f"{pods} with flavor {name}" for name, pods in room.items())
+                lacks = "quota" if code is Code.WAITING_FOR_QUOTA else "room"
+                more = counted(podset.count - sum(room.values()), "more pod")
+                text = f"{lacks} for {more} of podset {podset.name} is needed; split over flavors, {fits} fit"
                 details = {"podset": podset.name, "pods": podset.count, "room": room}
                 return Reason(code, text, details)
-        text = "split over flavors: each flavor has room for some pods, but not for all at once"
+        text = "no split over flavors fits, although each flavor has room for some of the pods"
         return Reason(code, text)
 
 
