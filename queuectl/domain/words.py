@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from queuectl.domain.quantity import PODS
+from queuectl.domain.quantity import format_quantity
 
 
 def counted(number: int, thing: str) -> str:
@@ -13,9 +13,9 @@ def counted(number: int, thing: str) -> str:
 
 
 def is_or_are(resource: str, value: int) -> str:
-    """The verb for an amount: ``8 nvidia.com/gpu are``, ``64Gi memory is``."""
-    countable = "/" in resource or resource == PODS
-    return "are" if countable and value != 1 else "is"
+    """The verb for an amount: ``8 nvidia.com/gpu are``, ``1 cpu is``, ``64Gi memory is``."""
+    uncountable = any(word in resource for word in ("memory", "storage", "hugepages"))
+    return "is" if uncountable or format_quantity(resource, value) == "1" else "are"
 
 
 def format_time(at: float) -> str:

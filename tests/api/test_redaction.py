@@ -37,8 +37,12 @@ FACTS = {
     "beneficiary": "uid-secret",
     "also": [{"code": "WaitingInOrder", "message": f"behind {SECRET}, which waits"}],
 }
-BEHIND = Reason(Code.WAITING_IN_ORDER, f"StrictFIFO: behind {SECRET}, which waits", FACTS)
-LEAVES = Reason(Code.PREEMPTED, f"for {SECRET}: 40 GPU-seconds of work lost", FACTS)
+BEHIND = Reason(
+    Code.WAITING_IN_ORDER, f"StrictFIFO: it waits behind {SECRET}, which is pending", FACTS
+)
+LEAVES = Reason(
+    Code.PREEMPTED, f"preempted for {SECRET}, which loses 40 GPU-seconds of work", FACTS
+)
 DIAGNOSIS = Diagnosis(
     "uid-job-waits",
     (Obstacle(Limit.ORDER, f"order: behind {SECRET} and team-b/mine", FACTS),),
@@ -165,7 +169,7 @@ async def test_who_sees_all_workloads_is_told_their_names(app: FastAPI, path: st
 async def test_what_names_nobody_else_is_told_as_it_is(app: FastAPI) -> None:
     """A tenant's program goes by numbers, and his own gangs have names."""
     body = json.loads(await shown(app, TENANT, f"{MINE}/waits/explain"))
-    assert body["message"] == f"StrictFIFO: behind {ANOTHER_TEAM}, which waits"
+    assert body["message"] == f"StrictFIFO: it waits behind {ANOTHER_TEAM}, which is pending"
     masked = {
         "behind": ANOTHER_TEAM,
         "needs": 8,

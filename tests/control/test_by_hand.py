@@ -91,7 +91,7 @@ async def test_a_priority_set_for_a_time_ends_by_itself_though_nothing_else_happ
         after = await entry_of(world, low)
         assert (after.priority_set, after.priority_until) == (None, None)
         assert time.time() >= until
-        assert "priority as its classes say: the time set for 90 is over" in await told(world, low)
+        assert "priority 90 expired; reset to that of its priority class" in await told(world, low)
 
 
 async def test_a_running_gang_loses_its_place_to_others_when_its_priority_is_over(
@@ -289,8 +289,9 @@ async def test_a_waiting_gang_is_moved_and_starts_where_there_is_room(
         runs = await world.until_state(uid, State.RUNNING)
         assert (runs.queue, runs.cluster_queue, runs.queue_set) == ("spare", "reserve", None)
         assert runs.queued_at == waits.queued_at
-        assert "to LocalQueue spare, by alice: it is free; it was in research" in await told(
-            world, uid
+        assert (
+            "moving from LocalQueue research to LocalQueue spare, by alice: it is free"
+            in await told(world, uid)
         )
         resource = "jobs" if kind == "Job" else "pytorchjobs"
         assert document_of(world, uid, resource)["metadata"]["labels"][QUEUE] == "spare"
@@ -382,7 +383,7 @@ async def test_a_held_gang_is_moved_and_stays_held(database_url: str) -> None:
         uid = world.cluster.submit(gang("Job", "train", 2))
         await world.until_state(uid, State.RUNNING)
         refused = await answered(world, uid, Action.MOVE, queue="spare")
-        assert refused == "default/train is Running: hold it first, and move it when it is Held"
+        assert refused == "default/train is Running; hold it first and move it when it is Held"
         await world.ask(uid, Action.HOLD)
         await world.until_state(uid, State.HELD)
         assert await answered(world, uid, Action.MOVE, queue="spare") == DONE

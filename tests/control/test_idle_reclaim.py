@@ -277,7 +277,7 @@ class TestDryRun:
             assert line.reason.details["preemptor"] == waits
             assert line.reason.details["lostGpuSeconds"] == RESTART_COST
             assert line.reason.details["gpus"] == 16
-            assert "would have been stopped for default/waits" in line.reason.message
+            assert "would be evicted for default/waits" in line.reason.message
             assert watched.counted("would_reclaim") == 1
             assert (await watched.until_state(sleepy, State.RUNNING)).attempt == 1
             await watched.until(

@@ -238,7 +238,10 @@ async def test_a_gated_job_starts_when_its_last_gate_is_removed(database_url: st
         )
         uid = world.cluster.submit(document)
         held = await until_reason(world, uid, State.HELD, Code.ADMISSION_GATED)
-        assert held.reason.message == "admission gates: example.com/budget, example.com/data"
+        assert (
+            held.reason.message
+            == "held until these admission gates are removed: example.com/budget, example.com/data"
+        )
 
         def gate(value: str | None) -> None:
             world.cluster.user_patch(
@@ -353,7 +356,7 @@ async def story(world: Rig) -> None:
         "activated by alice",
     ):
         assert told.count(once) >= 1, once
-    assert sum(text.startswith("priority 77, by alice") for text in told) == 1
+    assert sum("changed to 77, by alice" in text for text in told) == 1
     await world.at_rest()
 
 

@@ -67,7 +67,7 @@ async def says(world: Rig, uid: str, code: str, write: Purpose) -> Entry:
     """Until the workload, an Event and the gauge say that this write is refused, with this status."""
     entry = await world.until_entry(uid, lambda e: e.refused_write is write, f"{write} refused")
     assert f" {code}: " in entry.reason.message
-    assert "remove what refuses it" in entry.reason.message
+    assert "remove the cause" in entry.reason.message
     await world.until(lambda: told(world, uid, Code.WRITE_REFUSED), "an Event says so")
     return entry
 
@@ -187,7 +187,7 @@ async def test_a_replacement_that_cannot_be_placed_is_waited_for_aloud(database_
         assert len(live(world.cluster.pods_of(uid))) == 1
         accept(world)
         again = await world.until_entry(uid, lambda e: e.refused_write is None, "it is placed")
-        assert again.reason.message == "all 2 pods ready"
+        assert again.reason.message == "all 2 pods are ready"
         await world.until(lambda: len(live(world.cluster.pods_of(uid))) == 2, "whole again")
 
 
@@ -203,7 +203,7 @@ async def test_nothing_is_freed_while_an_answer_is_unknown(database_url: str, ki
         world.cluster.refuses = lost_at_first
         uid = world.cluster.submit(gang(kind, "g422", 2))
         entry = await says(world, uid, "422", Purpose.STOP)
-        assert "an answer to its start was lost" in entry.reason.message
+        assert "the response to its start was lost" in entry.reason.message
         other = world.cluster.submit(gang(kind, "other", 2))
         await until_reason(world, other, State.PENDING, Code.WAITING_FOR_QUOTA)
         assert world.cluster.pods_of(other) == []

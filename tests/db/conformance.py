@@ -304,7 +304,7 @@ class StoreConformance:
         assert (queued.event, queued.from_state, queued.to_state) == ("Queued", None, State.PENDING)
         assert (started.from_state, started.to_state) == (State.PENDING, State.STARTING)
         assert (started.at, started.cycle, started.epoch) == (1700000002.5, 6, epoch)
-        assert started.reason == Reason(Code.ADMITTED, "attempt 1", {"tried": 3})
+        assert started.reason == Reason(Code.ADMITTED, "admitted as attempt 1", {"tried": 3})
         assert (started.placement, queued.placement) == (HERE, None)
         assert (started.kind, started.namespace, started.name) == ("Job", "team-a", "job-u1")
 

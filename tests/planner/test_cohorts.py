@@ -430,7 +430,7 @@ def test_a_lender_that_was_borrowed_from_is_told_so() -> None:
     )
     assert made.reason("owner")["message"] == (
         "3 more nvidia.com/gpu of flavor default are needed in ClusterQueue b: 4 requested,"
-        " 4 of nominal quota 4 unused, of which other queues of cohort all have borrowed 3"
+        " 4 of nominal quota 4 unused, but other queues of cohort all have borrowed 3 of it"
     )
 
 

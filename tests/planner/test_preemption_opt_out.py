@@ -130,7 +130,10 @@ def test_a_borrowing_queue_gives_back_its_cheapest_gang_whether_or_not_it_opted_
     ("row", "says"),
     [
         (ROWS[2], "it is not preemptible, and preemptionOptOut of ClusterQueue b is Always"),
-        (ROWS[2], "or set preemptionOptOut of ClusterQueue b to Never; it then evicts 1 gang"),
+        (
+            ROWS[2],
+            "or set preemptionOptOut of ClusterQueue b to Never; the gang then evicts 1 gang",
+        ),
         (ROWS[5], "it is not preemptible"),
         (ROWS[6], "reclaimWithinCohort of ClusterQueue a is Never"),
         (ROWS[9], "the API server refuses to suspend its job"),

@@ -125,7 +125,7 @@ def test_a_queue_that_never_evicts_its_own_is_told_how_little_would_do(
     (way,) = _ways(world(RACKS, [_blocked(priority)], _full(), closed))
     assert way.changes == (AllowPreemption("main", PolicyField.WITHIN, value),)
     assert way.message == (
-        f"set withinClusterQueue of ClusterQueue main to {value}; it then evicts 1 gang "
+        f"set withinClusterQueue of ClusterQueue main to {value}; the gang then evicts 1 gang "
         "(8 GPUs, 60 GPU-seconds of lost work): team/b0"
     )
     assert way.details["policy"] == [

@@ -144,7 +144,7 @@ def test_a_user_holds_no_more_than_his_part_and_others_pass(home: House) -> None
         waits = until_reason(room, "second", "Pending", "MaxPerUserExceeded")
         told = room.rest.explain(room.namespace, "second")
         assert waits["reason"]["message"] in told["message"]
-        assert "user ann may hold 16" in told["message"]
+        assert "needed for user ann in ClusterQueue" in told["message"]
         assert not room.pods("second")
         remove(room, "first")
         die(room)

@@ -52,8 +52,8 @@ def test_it_is_told_for_whom_at_what_loss_and_nothing_else_changes() -> None:
     assert change.note is not None
     assert change.note.event == "WouldReclaim"
     assert change.note.reason.message == (
-        "it does not use its GPUs and would have been stopped for a/waits: 60 GPU-seconds of work lost, 16 GPUs freed "
-        "(idleReclaim: DryRun)"
+        "its GPUs are idle; without idleReclaim: DryRun it would be evicted for a/waits, "
+        "which loses 60 GPU-seconds of work and frees 16 GPUs"
     )
     assert change.note.reason.details == {
         "preemptor": "u2",

@@ -317,10 +317,10 @@ class TestWarnings:
     @pytest.mark.parametrize(
         ("mode", "says"),
         [
-            (ReclaimMode.DRY_RUN, "ClusterQueue cq only reports it (idleReclaim: DryRun). "),
+            (ReclaimMode.DRY_RUN, "ClusterQueue cq only reports this (idleReclaim: DryRun). "),
             (ReclaimMode.ON_DEMAND,
-             "from 1970-01-01T02:56:41Z on it is stopped and queued again when another gang needs the room, unless"),
-            (ReclaimMode.ALWAYS, "after 1970-01-01T02:56:41Z it is stopped and queued again, unless"),
+             "from 1970-01-01T02:56:41Z on it is evicted when another gang needs its capacity, unless"),
+            (ReclaimMode.ALWAYS, "after 1970-01-01T02:56:41Z it is evicted, unless"),
         ],
     )  # fmt: skip
     def test_they_say_since_when_what_will_happen_and_how_to_be_exempt(

@@ -221,12 +221,12 @@ BLOCKED: dict[str, tuple[dict[str, Any], Code, str]] = {
     ),
     "gated": (
         job() | {"metadata": {**job()["metadata"], "annotations": {"kueue.x-k8s.io/admission-gated-by": "a.com/x"}}},
-        Code.ADMISSION_GATED, "admission gates: a.com/x",
+        Code.ADMISSION_GATED, "held until these admission gates are removed: a.com/x",
     ),
     "held": (workload(spec={"active": False}), Code.HELD, "held by spec.active: false"),
     "backing off": (
         workload(status={"requeueState": {"count": 1, "requeueAt": "2027-01-01T00:00:00Z"}}),
-        Code.BACKOFF, "backs off until 2027-01-01T00:00:00Z",
+        Code.BACKOFF, "in back-off until 2027-01-01T00:00:00Z",
     ),
     "slices": (
         workload(spec={"podSets": [{"template": template(), "topologyRequest": {"podSetSliceRequiredTopology": RACK}}]}),

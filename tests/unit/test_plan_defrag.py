@@ -60,7 +60,7 @@ def test_unasked_a_queue_that_only_plans_says_what_would_help() -> None:
     assert "moves" not in document
     (waits,) = document["pending"]
     (way,) = [way for way in waits["unblock"] if way["code"] == "MoveOthers"]
-    text = "move 1 gang elsewhere, at 540 GPU-seconds of lost work: team-a/tune-2"
+    text = "migrate 1 gang (540 GPU-seconds of lost work): team-a/tune-2"
     assert (way["message"], way["least"]) == (text, True)
 
 

@@ -682,7 +682,7 @@ def test_a_gang_that_moves_is_not_planned_until_its_object_names_the_queue() -> 
     assert world.look().changes == []
     (pending,) = world.freeze().pending
     assert pending.blocked is not None
-    assert "it moves to LocalQueue r" in pending.blocked.message
+    assert "moving to LocalQueue r" in pending.blocked.message
     world.see(replace(JOB, version=8, queue="r"))
     seen = world.look()
     (change,) = seen.changes

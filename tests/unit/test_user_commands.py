@@ -55,7 +55,7 @@ def carried(
             WAITS, command(1, Action.MOVE, queue="lost"), [], "there is no LocalQueue lost for a", id="no such queue"
         ),
         pytest.param(
-            MOVED, command(1, Action.MOVE, queue="open"), [], "a/train moves to LocalQueue new already",
+            MOVED, command(1, Action.MOVE, queue="open"), [], "a/train is already moving to LocalQueue new",
             id="one move at a time",
         ),
     ],

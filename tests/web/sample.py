@@ -263,7 +263,7 @@ def _user(uid: str) -> str:
 _REASONS = (
     (Code.WAITING_FOR_QUOTA, "it needs {g} nvidia.com/gpu of flavor h100; 96 of the quota are left"),
     (Code.TOPOLOGY_PLACEMENT_FAILED, "no rack has {p} nodes with 8 free GPUs: the best has 11"),
-    (Code.PENDING_EVALUATION, "behind other gangs; not considered yet"),
+    (Code.PENDING_EVALUATION, "not evaluated yet; the planner considers gangs before it in queue order first"),
     (Code.WAITING_IN_ORDER, "behind a gang that is blocked"),
     (Code.EXCEEDS_MAX_QUOTA, "it needs {g} nvidia.com/gpu, more than the queue may ever use"),
 )  # fmt: skip
@@ -296,9 +296,9 @@ def _waiting(size: Size, rng: random.Random) -> Iterator[Entry]:
 def _aside(rng: random.Random) -> Iterator[Entry]:
     states = (
         (State.HELD, Code.HELD, "by ann: waits for the data"),
-        (State.BACKOFF, Code.BACKOFF, "start 3 failed (PodsReadyTimeout); retried in 240 s"),
-        (State.DEACTIVATED, Code.REQUEUING_LIMIT, "start 6 failed; 6 failures in a row, the limit is 5 retries"),
-        (State.EVICTING, Code.PREEMPTED, "for team-vision/urgent: 5400 GPU-seconds of work lost, 32 GPUs freed"),
+        (State.BACKOFF, Code.BACKOFF, "start 3 failed (PodsReadyTimeout); the next start is tried in 240 s"),
+        (State.DEACTIVATED, Code.REQUEUING_LIMIT, "start 6 failed (PodsReadyTimeout); 6 failed starts in a row exceed the limit of 5"),
+        (State.EVICTING, Code.PREEMPTED, "preempted for team-vision/urgent, which loses 5400 GPU-seconds of work and frees 32 GPUs"),
         (State.FINISHED, Code.SUCCEEDED, ""),
     )  # fmt: skip
     for number, (state, code, text) in enumerate(states):
@@ -380,7 +380,7 @@ def _evicted(
     at = entry.queued_at + rng.uniform(0.2, 0.8) * ((entry.started_at or NOW) - entry.queued_at)
     lost = int(rng.expovariate(1 / 40_000))
     if rng.random() < 0.7:
-        text = f"for {favoured.ref}: {lost} GPU-seconds of work lost, {entry.gpus} GPUs freed"
+        text = f"preempted for {favoured.ref}, which loses {lost} GPU-seconds of work and frees {entry.gpus} GPUs"
         why = rng.choice(("InClusterQueue", "InCohortReclamation", "InCohortFairSharing"))
         details = {"preemptor": favoured.uid, "why": why, "lostGpuSeconds": lost, "gpus": entry.gpus}  # fmt: skip
         reason = Reason(Code.PREEMPTED, text, json.loads(json.dumps(details)))

@@ -188,7 +188,7 @@ def _fix(ctx: Context, changes: Sequence[Change], victims: Sequence[Preemption])
     gpus, lost = sum(v.cost.gpus for v in victims), sum(v.cost.lost_work for v in victims)
     said = [_in_words(ctx, change) for change in changes]
     message = (
-        f"{' and '.join(text for text, _ in said)}; it then evicts {counted(len(victims), 'gang')} "
+        f"{' and '.join(text for text, _ in said)}; the gang then evicts {counted(len(victims), 'gang')} "
         f"({counted(gpus, 'GPU')}, {lost} GPU-seconds of lost work): "
         f"{some([refs[v.victim] for v in victims])}"
     )

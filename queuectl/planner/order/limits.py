@@ -243,13 +243,13 @@ def _quota_exceeded(namespace: str, allowance: Allowance, limit: Limit, bound: B
     quota = f"ResourceQuota {allowance.name} of namespace {namespace}"
     over = say(bound.need - limit.hard)
     text = (
-        f"{say(bound.need)} {limit.key} {is_or_are(limit.key, bound.need)} needed, "
+        f"{say(bound.need)} {limit.key} {is_or_are(limit.resource, bound.need)} needed, "
         f"{over} more than {quota} can ever allow (hard limit {say(limit.hard)})"
     )
     if bound.need <= limit.hard:
         missing = bound.held + bound.need - limit.hard
         text = (
-            f"{say(missing)} more {limit.key} {is_or_are(limit.key, missing)} needed in {quota}: "
+            f"{say(missing)} more {limit.key} {is_or_are(limit.resource, missing)} needed in {quota}: "
             f"{say(bound.need)} requested, "
             f"{say(limit.used)} of {say(limit.hard)} in use"
         )

@@ -156,7 +156,7 @@ class _Short:
         text = f"{text}, {self.say(own)} of nominal quota {self.say(self.nominal)} unused"
         if self.left < own:
             lent = self.say(own - self.left)
-            return f"{text}, of which other queues of cohort {cohort} have borrowed {lent}"
+            return f"{text}, but other queues of cohort {cohort} have borrowed {lent} of it"
         if self.borrows_at is not None:
             until = format_time(self.borrows_at)
             return f"{text}, no borrowing before {until} because it was evicted"
