@@ -36,7 +36,12 @@ class Identities(Protocol):
     """Who knows whose a token is: the cluster's authentication."""
 
     async def who(self, token: str) -> Caller | None:
-        """Whose token this is; None = nobody's, or no longer good. May raise ClusterUnavailable."""
+        """Whose token this is; None = the cluster does not take it.
+
+        Raises:
+            Problem: unauthenticated, where the reason of a refusal is known.
+            ClusterUnavailable, IssuerUnavailable: the authority does not answer.
+        """
 
 
 class Rights(Protocol):

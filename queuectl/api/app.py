@@ -23,6 +23,7 @@ from queuectl.api.body import Bodies
 from queuectl.api.current_configuration import CurrentConfiguration
 from queuectl.api.feed import Feed
 from queuectl.api.kinds import CONFIG_KINDS, PREFIX
+from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.openapi import describe
 from queuectl.api.ports import ApiStore, ClusterReader, Diagnoser, Health
 from queuectl.api.routes import (
@@ -47,8 +48,9 @@ from queuectl.api.usage_history import UsageHistory
 
 _ABOUT: Final = """Configuration and workloads of queuectl.
 
-Configuration documents have Kueue's shape. Every error is problem+json (RFC 9457). Who asks, and what he may do, is known
-from the cluster: TokenReview and SubjectAccessReview on resources of the group queuectl.dev."""
+Configuration documents have Kueue's shape. Every error is problem+json (RFC 9457). A caller is known by a token of the cluster
+(TokenReview) or by an ID token of the configured OpenID Connect issuer. What a caller may do follows from the cluster's RBAC:
+SubjectAccessReview on resources of the group queuectl.dev."""
 
 _DESCRIPTION: Final[list[bytes]] = []
 
@@ -75,7 +77,14 @@ def create_app(
     app = _bare("queuectl")
     guard = app.state.guard = Guard(authenticated.access if authenticated else None)
     bodies = app.state.bodies = Bodies()
-    command_service = layers.install(app, store, authenticated)
+    session_service = layers.install(app, store, authenticated)
+    app.state.logins = None
+    if (
+        session_service is not None
+        and authenticated is not None
+        and authenticated.login is not None
+    ):
+        app.state.logins = BrowserLogins(authenticated.login, session_service)
     for kind in CONFIG_KINDS:
         config.add_routes(app.router, guard, bodies, kind, store, diagnoser)
     queue_stops.add_routes(app.router, guard, store, diagnoser)
@@ -92,7 +101,7 @@ def create_app(
     decisions.add_routes(app.router, guard, store)
     refused.add_routes(app.router, guard, store)
     workloads.add_routes(app.router, guard, store, diagnoser, cluster_reader)
-    session.add_routes(app.router, command_service)
+    session.add_routes(app.router, session_service)
     audit.add_routes(app.router, guard, store)
     invariants.add_routes(app.router, guard, diagnoser)
     health_routes.add_routes(app.router, guard, health, registry)

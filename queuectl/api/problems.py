@@ -20,6 +20,7 @@ from queuectl.api.auth.requests import careful_headers, request_id_of
 from queuectl.domain.errors import (
     BadInput,
     ClusterUnavailable,
+    IssuerUnavailable,
     StoreUnavailable,
     TooManyReviews,
 )
@@ -29,6 +30,9 @@ MEDIA_TYPE: Final = "application/problem+json"
 TYPE_BASE: Final = "https://queuectl.dev/problems/"
 RETRY_SECONDS: Final = 2
 _DETAIL: Final = "queuectl.problem"
+Outage = StoreUnavailable | ClusterUnavailable | IssuerUnavailable
+OUTAGES: Final = (StoreUnavailable, ClusterUnavailable, IssuerUnavailable)
+"""Errors of which no caller is the cause: the request can be sent again."""
 
 _log = structlog.get_logger(source="queuectl.api")
 
@@ -57,6 +61,7 @@ class ProblemType(Enum):
     INTERNAL = ("internal-error", 500, "Internal error")
     STORE_UNAVAILABLE = ("store-unavailable", 503, "The database is unavailable")
     CLUSTER_UNAVAILABLE = ("cluster-unavailable", 503, "The API server is unavailable")
+    ISSUER_UNAVAILABLE = ("issuer-unavailable", 503, "The OpenID Connect issuer is unavailable")
     TOOK_TOO_LONG = ("took-too-long", 503, "The answer took too long")
     NOT_KNOWN_YET = ("not-known-yet", 503, "This process has not read the cluster yet")
     NOT_READY = ("not-ready", 503, "Not ready")
@@ -138,13 +143,18 @@ def refusal_of(scope: Scope) -> str:
     return detail
 
 
-def outage(request: Request, error: StoreUnavailable | ClusterUnavailable) -> JSONResponse:
-    """The answer while the database or the API server is unavailable."""
+def outage(request: Request, error: Outage) -> JSONResponse:
+    """The answer while the database, the API server or the OpenID Connect issuer is unavailable."""
     retry = {"Retry-After": str(RETRY_SECONDS)}
     if isinstance(error, StoreUnavailable):
         _log.warning("store_unavailable", path=request.url.path, error=str(error))
         detail = "the database does not answer; running workloads are not affected; try again"
         return respond(request, Problem(ProblemType.STORE_UNAVAILABLE, detail, retry))
+    if isinstance(error, IssuerUnavailable):
+        detail = (
+            f"ID tokens cannot be verified now ({error}); try again, or send a token of the cluster"
+        )
+        return respond(request, Problem(ProblemType.ISSUER_UNAVAILABLE, detail, retry))
     if isinstance(error, TooManyReviews):
         retry["Retry-After"] = str(math.ceil(error.retry_after or RETRY_SECONDS))
         detail = f"{error}; name a namespace, or try again later"
@@ -161,8 +171,8 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _validation)
     app.add_exception_handler(BadInput, _document)
     app.add_exception_handler(ClientDisconnect, _cut)
-    app.add_exception_handler(StoreUnavailable, _outage)
-    app.add_exception_handler(ClusterUnavailable, _outage)
+    for each in OUTAGES:
+        app.add_exception_handler(each, _outage)
     app.add_exception_handler(Exception, _defect)
 
 
@@ -218,7 +228,7 @@ async def _cut(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _outage(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, StoreUnavailable | ClusterUnavailable)
+    assert isinstance(error, OUTAGES)
     return outage(request, error)
 
 

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from queuectl.domain.diagnosis import Limit, Remedy
+from queuectl.domain.identity import LONGEST_TOKEN
 from queuectl.domain.ledger import State
 from queuectl.domain.pastuse import AccountScope
 from queuectl.domain.reasons import Code
@@ -40,7 +41,7 @@ class View(BaseModel):
 class SignInBody(View):
     """A token the cluster takes, as ``kubectl create token`` prints it."""
 
-    token: str = Field(min_length=1, max_length=16_384)
+    token: str = Field(min_length=1, max_length=LONGEST_TOKEN)
 
 
 class FieldError(View):

@@ -113,6 +113,7 @@ def _offer(settings: Settings) -> Offer:
         key_file=settings.tls_key_file,
         tls=settings.tls == "on",
         trusted_proxies=settings.trusted_proxies,
+        issuer=settings.oidc.issuer,
     )
 
 
@@ -123,15 +124,17 @@ async def _authenticated(
     """Authentication of callers; None = the API has none."""
     from queuectl.api.auth.authentication import Open
     from queuectl.api.auth.layers import AuthenticationLayer
+    from queuectl.api.oidc.access import with_issuer
     from queuectl.control.composition import access
     from queuectl.web.app import OPEN, SIGN_IN
 
     if not offered.authenticated:
         yield None
         return
-    async with access(settings) as known:
+    async with access(settings) as cluster, with_issuer(cluster, settings.oidc) as (known, login):
         yield AuthenticationLayer(
             known,
+            login=login,
             secure=offered.secure,
             per_second=settings.requests_per_second,
             burst=settings.request_burst,

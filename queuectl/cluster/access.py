@@ -19,7 +19,7 @@ from queuectl.cluster.client import Api, Forbidden
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.remembered import Remembered
 from queuectl.domain.errors import ClusterUnavailable, TooManyReviews
-from queuectl.domain.identity import API_GROUP, Caller, Right
+from queuectl.domain.identity import API_GROUP, LONGEST_TOKEN, Caller, Right
 from queuectl.domain.rate_limit import Buckets
 
 TOKEN_SECONDS: Final = 60.0  # for which a token that was withdrawn may still be taken
@@ -30,7 +30,6 @@ LIST_REFUSAL_SECONDS: Final = 30.0
 LONGEST_REFUSAL_SECONDS: Final = 300.0
 REVIEWS_PER_SECOND: Final = 100.0  # SubjectAccessReviews for one caller, in the long run
 REVIEW_BURST: Final = 3000  # and at once
-LONGEST_TOKEN: Final = 16 * 1024  # characters; OIDC tokens with hundreds of groups have 8,000
 _MOST_TOKENS: Final = 10_000
 _MOST_RIGHTS: Final = 100_000
 _AT_ONCE: Final = 16  # reviews under way

@@ -14,6 +14,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from queuectl.control.oidc_settings import OidcSettings
 from queuectl.domain.snapshot import SolverLimits
 
 
@@ -163,6 +164,7 @@ class Settings(BaseSettings):
         None,
         description="kubernetes = tokens and RBAC of the cluster; none = no authentication, only on loopback; unset = none on loopback, else kubernetes",
     )
+    oidc: OidcSettings = OidcSettings()
     tls_cert_file: Path | None = Field(
         None,
         description="PEM file with the certificate and its chain; a renewed file is read without a restart",

@@ -4,6 +4,7 @@ QueuectlError
 ├── BadInput                   what a user wrote is wrong; the message names document and field
 ├── TookTooLong                a question to the planner was given up; nothing was changed
 ├── SourceUnavailable          the source of GPU utilization gave no answer that can be used
+├── IssuerUnavailable          the OpenID Connect issuer gave no answer that can be used
 ├── StoreError
 │   ├── StoreUnavailable       no answer, or the outcome is unknown: reload before planning again
 │   ├── Fenced                 another leader has taken over: stop at once
@@ -35,6 +36,10 @@ class TookTooLong(QueuectlError):
 
 class SourceUnavailable(QueuectlError):
     """The source of GPU utilization gave no answer that can be used; the message says why."""
+
+
+class IssuerUnavailable(QueuectlError):
+    """The OpenID Connect issuer gave no answer that can be used; the message says why."""
 
 
 class StoreError(QueuectlError):

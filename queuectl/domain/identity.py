@@ -9,6 +9,7 @@ from typing import Final
 API_GROUP: Final = "queuectl.dev"
 """In RBAC rules: the group of every resource below. No such resources exist in the cluster; only rights to them do."""
 LONGEST_NAME: Final = 253  # of an object, in characters
+LONGEST_TOKEN: Final = 16 * 1024  # characters; OIDC tokens with hundreds of groups have 8,000
 
 
 @dataclass(frozen=True, slots=True)

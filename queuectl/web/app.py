@@ -21,6 +21,7 @@ from starlette.types import Scope
 
 from queuectl.api.access import Guard
 from queuectl.api.auth.audit import done
+from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
@@ -107,11 +108,11 @@ def add_dashboard(
     async def home() -> Response:
         return RedirectResponse(f"{PREFIX}/home", 307)
 
-    app.mount(PREFIX, create_pages(site), "dashboard")
+    app.mount(PREFIX, create_pages(site, app.state.logins), "dashboard")
 
 
-def create_pages(site: Site) -> Starlette:
-    """The pages, below ``/ui``."""
+def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
+    """The pages, below ``/ui``. ``logins``: None where users sign in with a token only."""
 
     async def problem(request: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
@@ -146,7 +147,7 @@ def create_pages(site: Site) -> Starlette:
         *config.routes(site),
         *config_write.routes(site),
         *audit.routes(site),
-        *session.routes(site),
+        *session.routes(site, logins),
         Mount("/static", _Static(directory=STATIC), name="static"),
     ]
     return Starlette(

@@ -13,7 +13,8 @@ import pytest
 from fastapi import FastAPI
 
 from queuectl.api.auth.authentication import Open
-from queuectl.api.auth.sessions import LONGEST, expiry
+from queuectl.api.auth.sessions import LONGEST
+from queuectl.api.auth.tokens import expiry
 from queuectl.db.engine import DatabaseSettings
 from queuectl.telemetry.logs import LogFormat, configure
 from tests.api.conftest import talking_to

@@ -20,10 +20,10 @@ from structlog.contextvars import bound_contextvars
 from queuectl.api import problems
 from queuectl.api.access import ANYBODY, know, vouch
 from queuectl.api.auth import origin
-from queuectl.api.auth.sessions import SessionService, expiry
+from queuectl.api.auth.sessions import SessionService
+from queuectl.api.auth.tokens import expiry
 from queuectl.api.kinds import PREFIX
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.domain.identity import Caller
 
 PROOF: Final = "X-Queuectl-Session"
@@ -75,7 +75,7 @@ class Authentication:
             caller = await self._caller(request)
         except Problem as problem:
             await self._refuse(request, problem)(scope, receive, send)
-        except (ClusterUnavailable, StoreUnavailable) as error:
+        except problems.OUTAGES as error:
             await problems.outage(request, error)(scope, receive, send)
         else:
             know(scope, caller)

@@ -20,6 +20,7 @@ from queuectl.api.auth.loopback import ThisMachine
 from queuectl.api.auth.requests import Requests
 from queuectl.api.auth.sessions import SessionService
 from queuectl.api.kinds import PREFIX
+from queuectl.api.oidc.login import OidcLogin
 from queuectl.api.ports import ApiStore
 from queuectl.domain.rate_limit import Buckets
 
@@ -39,6 +40,7 @@ class AuthenticationLayer:
         per_second, burst: how often one of them may ask.
         failures_per_second, failure_burst: how often one address may show credentials that are no good.
         doors: what anybody may see.
+        login: logins in the browser through an OpenID Connect issuer; None = sessions begin with a token.
     """
 
     access: Access
@@ -48,6 +50,7 @@ class AuthenticationLayer:
     failures_per_second: float = 5.0
     failure_burst: int = 100
     doors: Open = Open()
+    login: OidcLogin | None = None
 
 
 def install(

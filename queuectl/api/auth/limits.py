@@ -13,7 +13,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from queuectl.api import problems
 from queuectl.api.access import ANYBODY, caller_of
 from queuectl.api.problems import Problem, ProblemType
-from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.domain.rate_limit import Buckets
 
 _Found = TypeVar("_Found")
@@ -54,7 +53,7 @@ class UnknownCallerLimit:
             raise _too_often(f"credentials from {address} failed too often", wait)
         try:
             found = await find()
-        except (ClusterUnavailable, StoreUnavailable):
+        except problems.OUTAGES:
             self._buckets.give_back(address)
             raise
         if found is not None:

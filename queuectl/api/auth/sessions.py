@@ -6,28 +6,32 @@ itself and at most for :data:`LONGEST` seconds; the rights of whoever it was are
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
-import json
 import secrets
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from queuectl.api.access import Identities
 from queuectl.api.auth.limits import UnknownCallerLimit
+from queuectl.api.auth.tokens import expiry
 from queuectl.api.ports import Sessions
 from queuectl.domain.identity import Caller, Session
 
 LONGEST: Final = 8 * 3600.0
+_Found = TypeVar("_Found")
 
 
 class SessionService:
-    """Opens, finds and closes sessions. Methods may raise StoreUnavailable."""
+    """Opens, finds and closes sessions. Methods may raise StoreUnavailable.
+
+    Attributes:
+        secure: browsers use TLS.
+        cookie: name of the cookie of a session.
+    """
 
     def __init__(
         self,
@@ -42,22 +46,32 @@ class SessionService:
         self._identities = identities
         self._sessions = sessions
         self._unknown_callers = unknown_callers
-        self._secure = secure
+        self.secure = secure
         self._clock = clock
         # The prefix binds it to this very host: no other one, nor a page without TLS, can put a cookie in its place.
-        self._cookie = "__Host-queuectl" if secure else "queuectl"
+        self.cookie = "__Host-queuectl" if secure else "queuectl"
 
     async def who(self, request: Request, token: str) -> Caller | None:
-        """Whose token this is. May raise ClusterUnavailable, and too-many-requests."""
-        return await self._unknown_callers.look_up(request, lambda: self._identities.who(token))
+        """Whose token this is. Raises what :meth:`Identities.who` raises, and too-many-requests."""
+        return await self.look_up(request, lambda: self._identities.who(token))
+
+    async def look_up(
+        self, request: Request, find: Callable[[], Awaitable[_Found | None]]
+    ) -> _Found | None:
+        """What ``find`` finds; not called for an address whose credentials failed too often. Raises too-many-requests."""
+        return await self._unknown_callers.look_up(request, find)
 
     async def open(self, request: Request, token: str) -> tuple[str, Session] | None:
         """A new session and what its cookie holds; None: nobody's token. Raises as :meth:`who`."""
         caller = await self.who(request, token)
-        if caller is None:
-            return None
+        return await self.begin(caller, expiry(token)) if caller is not None else None
+
+    async def begin(self, caller: Caller, ends: float | None) -> tuple[str, Session]:
+        """A new session of a caller that is known, and what its cookie holds.
+
+        ``ends``: unix seconds at which the caller's token ends; None = it does not say.
+        """
         now = self._clock()
-        ends = expiry(token)
         until = now + LONGEST
         session = Session(caller, now, until if ends is None else min(until, ends))
         name = secrets.token_urlsafe(32)
@@ -67,45 +81,30 @@ class SessionService:
     def give(self, response: Response, name: str, session: Session) -> None:
         """Put the cookie into a response."""
         response.set_cookie(
-            self._cookie,
+            self.cookie,
             name,
             max_age=max(1, int(session.until - session.since)),
             path="/",
-            secure=self._secure,
+            secure=self.secure,
             httponly=True,
             samesite="strict",
         )
 
     async def find(self, request: Request) -> Session | None:
         """The session whose cookie the request has. May raise too-many-requests."""
-        name = request.cookies.get(self._cookie)
+        name = request.cookies.get(self.cookie)
         if not name:
             return None
-        return await self._unknown_callers.look_up(
-            request, lambda: self._sessions.find(_key(name), self._clock())
-        )
+        return await self.look_up(request, lambda: self._sessions.find(_key(name), self._clock()))
 
     async def close(self, request: Request, response: Response) -> None:
         """End the session whose cookie the request has, and take the cookie back."""
-        name = request.cookies.get(self._cookie)
+        name = request.cookies.get(self.cookie)
         if name:
             await self._sessions.close(_key(name))
         response.delete_cookie(
-            self._cookie, path="/", secure=self._secure, httponly=True, samesite="strict"
+            self.cookie, path="/", secure=self.secure, httponly=True, samesite="strict"
         )
-
-
-def expiry(token: str) -> float | None:
-    """When a token ends, if it says so: unix seconds. It was reviewed before; its signature is not looked at here."""
-    parts = token.split(".")
-    if len(parts) != 3:
-        return None
-    try:
-        claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
-    except (binascii.Error, ValueError):
-        return None
-    ends = claims.get("exp") if isinstance(claims, dict) else None
-    return float(ends) if isinstance(ends, int | float) else None
 
 
 def _key(name: str) -> str:

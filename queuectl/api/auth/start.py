@@ -37,8 +37,9 @@ def offer(
     key_file: Path | None,
     tls: bool,
     trusted_proxies: str = "",
+    issuer: str = "",
 ) -> Offer:
-    """What the settings come to. ``tls``: false = it ends before us.
+    """What the settings come to. ``tls``: false = it ends before us. ``issuer``: of OpenID Connect; empty = none.
 
     Raises:
         BadInput: they contradict each other.
@@ -52,6 +53,10 @@ def offer(
         raise BadInput("QUEUECTL_TLS=off, but QUEUECTL_TLS_CERT_FILE names a certificate")
     proxies = _networks(trusted_proxies)
     authenticated = auth == "kubernetes" or (auth is None and not address.loopback)
+    if issuer and not authenticated:
+        raise BadInput(
+            "QUEUECTL_OIDC__ISSUER is set, but callers on loopback are not authenticated: set QUEUECTL_AUTH=kubernetes"
+        )
     if address.loopback:
         return Offer(
             address, authenticated, certificate, certificate is not None or not tls, proxies

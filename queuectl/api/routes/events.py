@@ -20,9 +20,8 @@ from queuectl.api.kinds import PREFIX
 from queuectl.api.openapi import responses
 from queuectl.api.params import UID, OfClusterQueue, OfNamespace
 from queuectl.api.ports import ApiStore
-from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.problems import OUTAGES, Problem, ProblemType
 from queuectl.api.redaction import veil_over
-from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.redaction import Redactor
@@ -202,7 +201,7 @@ class Stream:
                         yield events.signed_out(position)
                         return
                     text = await self._shown(lines)
-                except (StoreUnavailable, ClusterUnavailable):
+                except OUTAGES:
                     await asyncio.sleep(RETRY_SECONDS)
                     lines, text = (), ""
                 position = lines[-1].id if lines else position

@@ -1,0 +1,134 @@
+"""ID tokens of the configured issuer: signature and claims, by OpenID Connect Core 1.0, section 3.1.3.7."""
+
+from __future__ import annotations
+
+import hmac
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from joserfc import jws, jwt
+from joserfc.errors import ExpiredTokenError, InvalidClaimError, JoseError, MissingClaimError
+from joserfc.jwt import JWTClaimsRegistry
+
+from queuectl.api.auth.tokens import unverified_claims
+from queuectl.api.oidc.claims import TokenRefused, caller_from
+from queuectl.api.oidc.issuer import Issuer
+from queuectl.control.oidc_settings import OidcSettings
+from queuectl.domain.identity import Caller
+
+ALGORITHMS: Final = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512",
+)  # fmt: skip
+"""Those that kube-apiserver accepts, too. With a key that is public, HMAC would let each reader of it sign."""
+LEEWAY_SECONDS: Final = 10
+"""By which the clocks of the issuer and of this machine may differ."""
+_WRONG: Final = {
+    "iss": "it is of another issuer",
+    "aud": "it is for another audience",
+    "nbf": "it is not valid yet",
+    "iat": "it was issued in the future",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """An ID token that is accepted.
+
+    Attributes:
+        caller: the user.
+        ends: unix seconds.
+    """
+
+    caller: Caller
+    ends: float
+
+
+class _Registry(jws.JWSRegistry):
+    max_header_length = 4096  # bytes: some issuers put certificates there
+
+
+class TokenVerifier:
+    """Verifies ID tokens."""
+
+    def __init__(
+        self,
+        settings: OidcSettings,
+        issuer: Issuer,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``clock``: unix seconds."""
+        self._settings = settings
+        self._issuer = issuer
+        self._clock = clock
+        self._registry = _Registry(algorithms=ALGORITHMS, strict_check_header=False)
+
+    def is_of_issuer(self, token: str) -> bool:
+        """Whether a token names the configured issuer. Its signature is not verified for this."""
+        return unverified_claims(token).get("iss") == self._settings.issuer
+
+    async def bearer(self, token: str) -> Verified:
+        """Verify a token that a client of the REST API sends.
+
+        Raises:
+            TokenRefused: it is not accepted.
+            IssuerUnavailable: the keys of the issuer are not known.
+        """
+        return await self._verify(token, self._settings.accepted_audiences, None)
+
+    async def of_login(self, token: str, nonce: str) -> Verified:
+        """Verify the token of a login in the browser; it is for queuectl itself and has this nonce. Raises as :meth:`bearer`."""
+        return await self._verify(token, {self._settings.client_id}, nonce)
+
+    async def _verify(self, token: str, audiences: Collection[str], nonce: str | None) -> Verified:
+        claims = await self._signed(token)
+        self._check(claims, audiences)
+        if nonce is not None:
+            given = claims.get("nonce")
+            if not isinstance(given, str) or not hmac.compare_digest(
+                given.encode(), nonce.encode()
+            ):
+                raise TokenRefused("its nonce is not the one of this login")
+        return Verified(caller_from(claims, self._settings), claims["exp"])
+
+    async def _signed(self, token: str) -> Mapping[str, Any]:
+        """The claims, once the signature is verified."""
+        try:
+            header = jws.extract_compact(token.encode(), registry=self._registry).headers()
+        except (JoseError, ValueError, RecursionError) as error:
+            raise TokenRefused("it is not a signed JSON Web Token") from error
+        algorithm, kid = header.get("alg"), header.get("kid")
+        if algorithm not in ALGORITHMS:
+            raise TokenRefused(f"its algorithm is not one of {', '.join(ALGORITHMS)}")
+        key = await self._issuer.key(kid if isinstance(kid, str) else None, algorithm)
+        if key is None:
+            raise TokenRefused("the issuer publishes no key of its key ID")
+        try:
+            return jwt.decode(token, key, registry=self._registry).claims
+        except (JoseError, ValueError) as error:
+            raise TokenRefused("its signature is wrong") from error
+
+    def _check(self, claims: Mapping[str, Any], audiences: Collection[str]) -> None:
+        registry = JWTClaimsRegistry(
+            now=int(self._clock()),
+            leeway=LEEWAY_SECONDS,
+            iss={"essential": True, "value": self._settings.issuer},
+            aud={"essential": True, "values": list(audiences)},
+            exp={"essential": True},
+            iat={"essential": True},
+        )
+        try:
+            registry.validate(dict(claims))
+        except ExpiredTokenError as error:
+            raise TokenRefused("it has expired") from error
+        except MissingClaimError as error:
+            missing = [name for name in registry.essential_keys if claims.get(name) is None]
+            raise TokenRefused(f"it has no claim {', '.join(sorted(missing))}") from error
+        except InvalidClaimError as error:
+            why = _WRONG.get(error.claim, f"its claim {error.claim} is not valid")
+            raise TokenRefused(why) from error
+        party, audience = claims.get("azp"), claims["aud"]
+        several = isinstance(audience, list) and len(audience) > 1
+        if (several or party is not None) and party not in audiences:
+            raise TokenRefused("its authorized party (azp) is another client")

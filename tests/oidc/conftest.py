@@ -1,0 +1,10 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.doubles.store import MemoryStore
+
+
+@pytest.fixture
+def memory() -> MemoryStore:
+    return MemoryStore()
