@@ -59,6 +59,13 @@ async def signed_in(browser: httpx2.AsyncClient) -> bool:
     return (await browser.get(SESSION)).status_code == 200
 
 
+def app_of(browser: httpx2.AsyncClient) -> Any:
+    """Where its requests go."""
+    transport = browser._transport
+    assert isinstance(transport, httpx2.ASGITransport)
+    return transport.app
+
+
 # ---- what completes one
 
 
@@ -159,7 +166,7 @@ async def replayed_with_its_cookie(
 
 async def login_csrf(browser: httpx2.AsyncClient, issuer: FakeIssuer) -> httpx2.Response:
     """An attacker's own answer in the browser of a victim, who has started a login, too."""
-    async with browser_of(browser._transport.app) as attacker:
+    async with browser_of(app_of(browser)) as attacker:
         given = issuer.authorize(await started(attacker))
     await started(browser)
     return await back(browser, given)
@@ -173,7 +180,7 @@ async def without_a_start(browser: httpx2.AsyncClient, issuer: FakeIssuer) -> ht
 
 async def code_injected(browser: httpx2.AsyncClient, issuer: FakeIssuer) -> httpx2.Response:
     """The code of a victim, stolen, in the attacker's own login: its PKCE challenge is another."""
-    async with browser_of(browser._transport.app) as victim:
+    async with browser_of(app_of(browser)) as victim:
         stolen = issuer.authorize(await started(victim))["code"]
     given = issuer.authorize(await started(browser))
     return await back(browser, {**given, "code": stolen})
@@ -294,7 +301,7 @@ async def test_the_session_ends_with_its_token(
     assert session.until == issuer.token["exp"]
     for key, known in memory.database.sessions.items():
         memory.database.sessions[key] = replace(known, until=time.time() - 1)
-    async with browser_of(browser._transport.app) as other:  # whatever its browser does with it
+    async with browser_of(app_of(browser)) as other:  # whatever its browser does with it
         other.cookies.update(copied)
         assert not await signed_in(other)
         page = await other.get("/ui/queues", headers={"Accept": "text/html"})
