@@ -35,21 +35,24 @@ class OidcSettings(BaseModel):
     )
     audiences: str = Field(
         "",
-        description="audiences, by commas, of the ID tokens that the REST API accepts; unset = the client ID",
+        description="audiences, separated by commas, of the ID tokens that the REST API accepts; unset = the client ID",
     )
     scopes: str = Field(
         "openid,profile,email",
-        description="scopes, by commas, that a login in the browser asks for",
+        description="scopes, separated by commas, that a login in the browser asks for",
     )
     username_claim: str = Field("sub", min_length=1, description="claim that holds the user name")
     username_prefix: str = Field(
-        "oidc:", description="put before each user name; - = no prefix", min_length=1
+        "oidc:", description="prefix of each user name; - = no prefix", min_length=1
     )
     groups_claim: str = Field("groups", min_length=1, description="claim that holds the groups")
     groups_prefix: str = Field(
-        "oidc:", description="put before each group; - = no prefix", min_length=1
+        "oidc:", description="prefix of each group; - = no prefix", min_length=1
     )
-    ca_file: Path | None = Field(None, description="certificates to trust for the issuer")
+    ca_file: Path | None = Field(
+        None,
+        description="PEM file with the certificate authorities of the issuer; unset = those of the system",
+    )
 
     @field_validator("issuer")
     @classmethod

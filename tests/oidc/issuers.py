@@ -33,7 +33,7 @@ CLIENT: Final = "queuectl"
 KEY: Final = RSAKey.generate_key(2048, {"kid": "first", "use": "sig"})
 ROTATED: Final = RSAKey.generate_key(2048, {"kid": "second", "use": "sig"})
 STRANGE: Final = RSAKey.generate_key(2048, {"kid": "first", "use": "sig"})
-"""A key of somebody else, under the ID of the issuer's."""
+"""A key of an attacker, under the ID of the issuer's."""
 CURVE: Final = ECKey.generate_key("P-256", {"kid": "curve", "use": "sig"})
 
 
@@ -94,7 +94,7 @@ class FakeIssuer:
         return {name: value for name, value in changed.items() if value is not None}
 
     def authorize(self, address: str) -> dict[str, str]:
-        """What a user at this address who agrees sends back."""
+        """The parameters with which the browser of a user who signs in is sent back."""
         asked = {name: values[0] for name, values in parse_qs(urlsplit(address).query).items()}
         code = f"code-{len(self.granted)}"
         self.granted[code] = asked
@@ -116,7 +116,7 @@ class FakeIssuer:
         return Issuer(known or settings(), http, clock=lambda: self.now)
 
     def access(self, cluster: MemoryAccess | None = None, **given: Any) -> OidcAccess:
-        """Who a token is, with these settings."""
+        """The identities of the issuer and of a cluster, with these settings."""
         known = settings(**given)
         return OidcAccess(cluster or people(), TokenVerifier(known, self.issuer(known)))
 

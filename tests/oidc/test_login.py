@@ -137,7 +137,7 @@ def with_token(**changed: Any) -> Attack:
 
 
 def with_answer(**changed: str) -> Attack:
-    """The browser comes back with such parameters."""
+    """The browser is sent back with such parameters."""
 
     async def attack(browser: httpx2.AsyncClient, issuer: FakeIssuer) -> httpx2.Response:
         given = issuer.authorize(await started(browser)) | changed
@@ -165,7 +165,7 @@ async def replayed_with_its_cookie(
 
 
 async def login_csrf(browser: httpx2.AsyncClient, issuer: FakeIssuer) -> httpx2.Response:
-    """An attacker's own answer in the browser of a victim, who has started a login, too."""
+    """The answer to an attacker's own login, in the browser of a victim that has started a login too."""
     async with browser_of(app_of(browser)) as attacker:
         given = issuer.authorize(await started(attacker))
     await started(browser)
@@ -187,7 +187,7 @@ async def code_injected(browser: httpx2.AsyncClient, issuer: FakeIssuer) -> http
 
 
 async def downgraded(browser: httpx2.AsyncClient, issuer: FakeIssuer) -> httpx2.Response:
-    """Someone takes the challenge out of the request: the issuer knows none, or another one."""
+    """An attacker changes the challenge of the request."""
     address = await started(browser)
     given = issuer.authorize(address)
     issuer.granted[given["code"]]["code_challenge"] = "plain"
@@ -282,9 +282,9 @@ async def test_a_login_leads_to_pages_of_the_dashboard_alone(
     browser: httpx2.AsyncClient, issuer: FakeIssuer, page: str
 ) -> None:
     answer = await back(browser, issuer.authorize(await started(browser, page)))
-    assert answer.headers["location"] == "/ui/signin/done?next=%2Fui%2F"
+    assert answer.headers["location"] == "/ui/signin/done?next=%2Fui%2Fhome"
     shown = await browser.get("/ui/signin/done", params={"next": page})
-    assert 'content="0; url=/ui/"' in shown.text
+    assert 'content="0; url=/ui/home"' in shown.text
 
 
 # ---- how sessions end

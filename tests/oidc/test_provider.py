@@ -132,7 +132,7 @@ async def test_a_user_of_the_provider_signs_in(
     made: Dashboard = request.getfixturevalue(kind)
     async with made.client() as http:
         answer = await logged_in(http, login)
-        assert answer.headers["location"] == "/ui/signin/done?next=%2Fui%2F"
+        assert answer.headers["location"] == "/ui/signin/done?next=%2Fui%2Fhome"
         told = (await http.get(SESSION)).json()
         assert told["name"] == f"oidc:{login}"
         assert told["groups"] == [*(f"oidc:{group}" for group in groups), "system:authenticated"]
@@ -141,7 +141,9 @@ async def test_a_user_of_the_provider_signs_in(
 
 
 @pytest.mark.parametrize("login", ["system:admin", "eve"])
-async def test_names_that_kubernetes_reserves_sign_nobody_in(public: Dashboard, login: str) -> None:
+async def test_a_user_with_a_name_that_kubernetes_reserves_is_not_signed_in(
+    public: Dashboard, login: str
+) -> None:
     async with public.client() as http:
         answer = await logged_in(http, login)
         assert answer.status_code == 401

@@ -67,7 +67,7 @@ ATTACKS: dict[str, tuple[Callable[[], str], str]] = {
     "alg none": (lambda: unsigned(claims()), "algorithm"),
     "alg NoNe": (lambda: unsigned(claims(), "NoNe"), "algorithm"),
     "HS256 with the public key": (lambda: by_public_key(claims()), "algorithm"),
-    "a key of somebody else": (lambda: signed(claims(), STRANGE), "signature"),
+    "a key of an attacker": (lambda: signed(claims(), STRANGE), "signature"),
     "claims changed": (lambda: altered(claims(sub="admin")), "signature"),
     "the key in the header": (
         lambda: signed(claims(), STRANGE, jwk=STRANGE.as_dict(private=False)),
@@ -180,7 +180,7 @@ async def test_a_name_that_kubernetes_reserves_is_refused_after_prefixing_too(
 async def test_a_user_of_the_issuer_is_not_the_user_of_the_cluster_of_that_name(
     memory: MemoryStore,
 ) -> None:
-    """``admin`` of the cluster may do everything; ``oidc:admin`` is somebody else."""
+    """``admin`` of the cluster may do everything; ``oidc:admin`` is another user."""
     token = signed(claims(sub="admin"))
     async with asking(FakeIssuer().app(memory), token) as client:
         assert (await client.get("/api/v1/cohorts")).status_code == 403
@@ -225,7 +225,9 @@ async def test_a_pasted_id_token_opens_a_session_that_ends_with_it(memory: Memor
         assert "another audience" in refused.json()["detail"]
 
 
-async def test_an_issuer_that_is_down_is_named_and_no_caller_is_let_in(memory: MemoryStore) -> None:
+async def test_an_issuer_that_is_down_is_named_and_no_caller_is_accepted(
+    memory: MemoryStore,
+) -> None:
     async with asking(FakeIssuer(down=True).app(memory), signed(claims())) as client:
         answer = await client.get(SESSION)
     assert answer.status_code == 503

@@ -1,4 +1,4 @@
-"""What a bearer token says of itself, before anything is verified."""
+"""Claims of bearer tokens before anything is verified."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuectl.domain.identity import LONGEST_TOKEN
 
 
 def unverified_claims(token: str) -> Mapping[str, Any]:
-    """The claims of a JSON Web Token; empty for any other text. Anybody can write them: they decide no right."""
+    """The claims of a JSON Web Token; empty for any other text. A client can write any: they decide no right."""
     parts = token.split(".")
     if len(parts) != 3 or len(token) > LONGEST_TOKEN:
         return {}
@@ -24,7 +24,7 @@ def unverified_claims(token: str) -> Mapping[str, Any]:
 
 
 def expiry(token: str) -> float | None:
-    """When a token ends, in unix seconds; None if it does not say so."""
+    """When a token ends, in unix seconds; None if it has no such claim."""
     ends = unverified_claims(token).get("exp")
     try:
         return float(ends) if isinstance(ends, int | float) else None

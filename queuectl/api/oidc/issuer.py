@@ -44,7 +44,7 @@ class CodeRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """What is known of the issuer.
+    """The description of an issuer and its keys.
 
     Attributes:
         authorization_endpoint, token_endpoint: URLs.
@@ -105,7 +105,7 @@ class Issuer:
             yield cls(settings, http)
 
     async def provider(self) -> Provider:
-        """What is known of the issuer, at most :data:`FRESH_SECONDS` old while it answers."""
+        """The description of the issuer, at most :data:`FRESH_SECONDS` old while it answers."""
         known = self._provider
         if known is None or self._clock() - known.read_at >= FRESH_SECONDS:
             known = await self._read_after(known)
@@ -168,7 +168,7 @@ class Issuer:
         return {"Authorization": f"Basic {b64encode(pair.encode()).decode()}"}
 
     async def _read_after(self, known: Provider | None) -> Provider | None:
-        """What is known now; read again unless that was done since ``known``, or tried a moment ago."""
+        """The newest description; read again unless it is newer than ``known`` or was tried a moment ago."""
         async with self._reading:
             now = self._clock()
             if self._provider is known and now >= self._again_at:

@@ -65,7 +65,7 @@ class OidcLogin:
             page: path to show once it is completed.
 
         Returns:
-            Where to send the browser, and the secret that its cookie keeps until it comes back.
+            Where to send the browser, and the secret that its cookie keeps until the login is complete.
         """
         provider = await self._issuer.provider()
         kept = _text(page.encode()) if len(page) <= _LONGEST_PAGE else ""

@@ -23,7 +23,7 @@ ALGORITHMS: Final = (
 )  # fmt: skip
 """Those that kube-apiserver accepts, too. With a key that is public, HMAC would let each reader of it sign."""
 LEEWAY_SECONDS: Final = 10
-"""By which the clocks of the issuer and of this machine may differ."""
+"""Largest difference between the clocks of the issuer and of this machine."""
 _WRONG: Final = {
     "iss": "it is of another issuer",
     "aud": "it is for another audience",

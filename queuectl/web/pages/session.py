@@ -74,7 +74,7 @@ def routes(site: Site, logins: BrowserLogins | None) -> list[Route]:
 
 
 def _own_page(wanted: str | None) -> str:
-    """The page after signing in: always one of the dashboard. The start of the dashboard is the user's first page."""
+    """The page to show after sign-in: one of the dashboard, so that no link leads to another site. By default the first page."""
     text = wanted or ""
     plain = text.startswith(f"{PREFIX}/") and "\\" not in text and text.isprintable()
     own = plain and text != f"{PREFIX}/" and "//" not in text.partition("?")[0]
