@@ -236,3 +236,13 @@ async def test_pending_gangs_of_a_local_queue_are_its_own_in_queue_order(
     places = [text.index(f">{entry.ref}<") for entry in waiting]
     assert places == sorted(places)
     assert (other.ref in text) is (other.namespace == "team-vision")
+
+
+async def test_the_link_of_a_reason_leads_to_the_gangs_that_it_counts(
+    sample: Sample, pages: httpx2.AsyncClient
+) -> None:
+    tallies = [one for one in await sample.store.tallies() if one.namespace == "team-vision"]
+    for reason in pending_reasons(tallies, namespace="team-vision", localqueue="default"):
+        listed = (await pages.get(reason.address)).text
+        assert listed.count('href="/ui/workloads/wait-') == reason.gangs
+        assert f'<option value="{reason.code}" selected>' in listed

@@ -81,7 +81,7 @@ async def _one(site: Site, request: Request) -> Response:
         weight=queue.weight / WEIGHT_UNIT,
         counts=counts_of(mine),
         held=held_by(snapshot, site.cache, namespace, name) if snapshot is not None else None,
-        reasons=pending_reasons(mine, namespace=namespace, queue=queue.cluster_queue),
+        reasons=pending_reasons(mine, namespace=namespace, localqueue=name),
         chart=await usage_chart(site, request, sight, queue=f"{namespace}/{name}"),
         configured=await site.guard.may(request, Right("get", "localqueues", namespace, name)),
         buttons=await queue_buttons(site.guard, request, key, queue.stop_policy),

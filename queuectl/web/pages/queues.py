@@ -200,4 +200,5 @@ async def _admitted(site: Site, request: Request, name: str, sight: AccessScope)
     return {
         "admitted": await site.presenter.workloads(request, page.entries),
         "next_cursor": page.cursor,
+        "paged": cursor is not None,
     }

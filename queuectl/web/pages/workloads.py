@@ -16,6 +16,7 @@ from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import IN_LINE, HistoryLine, WorkloadFilter, WorkloadPage
+from queuectl.domain.reasons import MEANINGS, Code
 from queuectl.domain.workload_order import BY_NAME, SortKey, WorkloadOrder
 from queuectl.objects.kinds import KINDS
 from queuectl.web.access_scope import AccessScope
@@ -28,6 +29,7 @@ from queuectl.web.site import PREFIX, Site, text, whole
 from queuectl.web.sorting import Column, address, headings
 
 PAGE: Final = 100
+_FILTERS: Final = ("q", "namespace", "queue", "localqueue", "user", "state", "reason")
 _STEPS: Final = 200  # of a history, the latest
 _PLACED: Final = (State.RESERVED, State.STARTING)
 _UID: Final = re.compile(r"[0-9A-Za-z._-]{1,128}")
@@ -105,7 +107,7 @@ async def page_of(
 
 
 async def _list(site: Site, request: Request) -> Response:
-    asked = {name: text(request, name) for name in ("q", "namespace", "queue", "user", "state")}
+    asked = {name: text(request, name) for name in _FILTERS}
     sight = await site.sight(request)
     found = await _by_name(site, sight, asked["q"])
     if len(found) == 1:
@@ -117,6 +119,8 @@ async def _list(site: Site, request: Request) -> Response:
         states=states,
         namespaces=sight.namespaces,
         user=asked["user"] or None,
+        queue=asked["localqueue"] or None,
+        code=Code(asked["reason"]) if asked["reason"] in set(Code) else None,
     )
     order = order_of(request)
     page = (
@@ -129,6 +133,7 @@ async def _list(site: Site, request: Request) -> Response:
         asked=asked,
         found=found,
         states=list(State),
+        reasons=sorted(MEANINGS),
         headings=headings(_COLUMNS, order, asked),
         sort=str(order),
         workloads=await site.presenter.workloads(request, page.entries),
