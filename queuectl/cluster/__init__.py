@@ -1,4 +1,4 @@
-"""The Kubernetes adapter: the only room that speaks to an API server.
+"""The Kubernetes adapter: the only package that sends requests to an API server.
 
 - :mod:`client`: configuration, credentials, TLS and the one function through which every request goes
 - :mod:`resources`: what is watched, where it lives in the API and which reader turns it into a record
@@ -6,7 +6,7 @@
 - :mod:`stream`: the bytes of a watch or a list to deltas
 - :mod:`writes`: merge patches and Events
 - :mod:`lease`: the LeaderLease
-- :mod:`review`: is the server new enough, are the admission policies in force
+- :mod:`review`: checks of the server's version and of the admission policies
 - :mod:`apply`: set-up documents by server-side apply
 - :mod:`adapter`: all of it behind the Protocol ``Cluster`` of the control loop
 """

@@ -1,7 +1,7 @@
-"""Who somebody is and what he may do, as the API server says: TokenReview and SubjectAccessReview.
+"""Authentication and authorization by the API server: TokenReview and SubjectAccessReview.
 
-So ``kubectl create token`` makes credentials for queuectl, every way to sign in that the cluster has works here too, and
-its RBAC rules what may be done. Rights are to resources of the group ``queuectl.dev`` that exist in RBAC alone.
+Tokens of ``kubectl create token`` and of each sign-in method of the cluster are credentials for queuectl, and the RBAC of the cluster
+grants the permissions. They are for resources of the group ``queuectl.dev``, which exist in RBAC only.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from queuectl.domain.errors import ClusterUnavailable, TooManyReviews
 from queuectl.domain.identity import API_GROUP, LONGEST_TOKEN, Caller, Right
 from queuectl.domain.rate_limit import Buckets
 
-TOKEN_SECONDS: Final = 60.0  # for which a token that was withdrawn may still be taken
-RIGHT_SECONDS: Final = 30.0  # the same for a right
-REFUSAL_SECONDS: Final = 3.0  # soon over: whoever was just granted something tries again at once
-# A list asks this of every namespace there is, and most say no: each time the same is refused again, it is kept twice as long.
+TOKEN_SECONDS: Final = 60.0  # for which a revoked token is still accepted
+RIGHT_SECONDS: Final = 30.0  # for which a revoked permission is still accepted
+REFUSAL_SECONDS: Final = 3.0  # short, because users retry directly after a grant
+# A list asks for each namespace, and most are denied: after each equal denial, it is kept twice as long.
 LIST_REFUSAL_SECONDS: Final = 30.0
 LONGEST_REFUSAL_SECONDS: Final = 300.0
 REVIEWS_PER_SECOND: Final = 100.0  # SubjectAccessReviews for one caller, in the long run
-REVIEW_BURST: Final = 3000  # and at once
+REVIEW_BURST: Final = 3000  # in a burst
 _MOST_TOKENS: Final = 10_000
 _MOST_RIGHTS: Final = 100_000
-_AT_ONCE: Final = 16  # reviews under way
-_SECONDS: Final = 5.0  # for one of them: somebody waits for his answer
+_AT_ONCE: Final = 16  # reviews in progress
+_SECONDS: Final = 5.0  # for one review, because a user waits for it
 _TOKENS: Final = "/apis/authentication.k8s.io/v1/tokenreviews"
 _RIGHTS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
@@ -70,7 +70,7 @@ _read_access_review = msgspec.json.Decoder(_AccessReview).decode
 
 
 class KubernetesAccess:
-    """The cluster's own identities and rights. Methods may raise ClusterUnavailable."""
+    """The identities and permissions of the cluster. Methods can raise ClusterUnavailable."""
 
     def __init__(self, api: Api, clock: Callable[[], float] = time.monotonic) -> None:
         """``api``: under queuectl's own identity; closed by :meth:`close`. ``clock``: monotonic seconds."""
@@ -86,7 +86,7 @@ class KubernetesAccess:
 
     @classmethod
     async def connect(cls, kubeconfig: Path | None) -> Self:
-        """Over connections of its own: made-up tokens by the thousand must not take those of the controller.
+        """Use separate connections: thousands of invalid tokens must not block those of the controller.
 
         Raises:
             BadInput: the kubeconfig, or the pod's service account, cannot be used.
@@ -101,15 +101,15 @@ class KubernetesAccess:
         await self._api.close()
 
     async def who(self, token: str) -> Caller | None:
-        """Whose token this is; None = nobody's, or no longer good."""
+        """The user of this token; None if the token is invalid or has expired."""
         if not token or len(token) > LONGEST_TOKEN:
             return None
-        # Kept by its hash: what lies in memory for a minute, and in core dumps, opens no door.
+        # The key is the hash: a copy of the memory, for example a core dump, must not contain valid tokens.
         key = hashlib.sha256(token.encode(errors="surrogateescape")).digest()
         return await self._callers.get(key, lambda: self._review(token))
 
     async def may(self, caller: Caller, right: Right) -> bool:
-        """Whether the cluster's authorizers let him. May raise TooManyReviews."""
+        """Whether the cluster's authorizers allow it. Can raise TooManyReviews."""
         if not right.nameable:
             return False
         extra = tuple(sorted(caller.extra.items()))
@@ -117,7 +117,7 @@ class KubernetesAccess:
         return await self._rights.get(key, lambda: self._ask(caller, right))
 
     async def _review(self, token: str) -> Caller | None:
-        # No audiences: those of the API server itself, so that what opens kubectl's door opens ours.
+        # No audiences: those of the API server, so that each token for kubectl is valid here.
         body = {"spec": {"token": token}}
         status = _read_token_review(await self._post(_TOKENS, body)).status
         user = status.user
@@ -146,13 +146,13 @@ class KubernetesAccess:
         async with self._reviews:
             try:
                 return await self._api.request("POST", path, body=body)
-            except Forbidden as error:  # of us, not of the caller
-                text = f"queuectl may not ask ({error}); deploy/10-identity.yaml says what it needs"
+            except Forbidden as error:  # queuectl lacks the permission, not the caller
+                text = f"queuectl lacks a permission ({error}); deploy/10-identity.yaml lists the permissions that it needs"
                 raise ClusterUnavailable(text) from error
 
 
 def _good_for(key: _Key, allowed: bool, last: float) -> float:
-    """Seconds. ``last``: of the same answer before; 0 = there was none."""
+    """Seconds for which a denial is kept. ``last``: of the equal denial before; 0 without one."""
     if allowed:
         return RIGHT_SECONDS
     right = key[-1]

@@ -1,4 +1,4 @@
-"""The Protocol ``Cluster`` of the control loop on a real API server: each duty is a module of this room."""
+"""The Protocol ``Cluster`` of the control loop on a real API server. Each part of it is a module of this package."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class KubernetesCluster:
         Args:
             api: under queuectl's own identity; closed by :meth:`close`.
             namespace: of the LeaderLease and of dry runs.
-            hooks: are told how the watches fare.
+            hooks: receive the events of the watches.
             clock: unix seconds.
             pace: of the watches.
         """

@@ -1,6 +1,6 @@
-"""Set-up by server-side apply: what ``kubectl apply -f deploy/`` does, for the demo, tests and our own commands.
+"""Set-up by server-side apply, as ``kubectl apply -f deploy/``, for the demo, tests and commands.
 
-Needs an identity that may write admission policies and RBAC; the controller's own may not.
+It needs an identity that can write admission policies and RBAC. The identity of the controller cannot.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _WORKLOADS: Final = frozenset({"Deployment", "Service"})
 
 
 def deploy_folder() -> Path:
-    """Where our manifests stand: in the wheel, or beside the package in a checkout."""
+    """The folder of the manifests: in the wheel, or beside the package in a checkout."""
     package = Path(queuectl.__file__).parent
     shipped = package / "_deploy"
     return shipped if shipped.is_dir() else package.parent / "deploy"
@@ -51,7 +51,7 @@ def optional(name: str, folder: Path | None = None) -> list[Document]:
 
 
 async def apply(api: Api, documents: Iterable[Document]) -> None:
-    """Create or update each object, in order; fields that others set meanwhile are overruled.
+    """Create or update each object, in order. It overwrites fields of other field managers.
 
     Raises:
         BadInput: the server does not know a kind.
@@ -81,10 +81,10 @@ async def wait_until_in_force(
 ) -> None:
     """Wait until the admission policies act; ``kueue``: on jobs with Kueue's label, too.
 
-    A server needs some seconds to learn the schema of a new kind, before it can mutate it; till then it answers 503.
+    A server needs some seconds to load the schema of a new kind before it can mutate it. Until then it answers 503.
 
     Raises:
-        ClusterUnavailable: they do not after ``seconds``; the message says what is missing.
+        ClusterUnavailable: they do not act after ``seconds``; the message names the missing parts.
     """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds

@@ -1,8 +1,8 @@
-"""The one way requests go to the API server.
+"""All requests to the API server.
 
-Only the client library's transport and its credentials are used, never its models, and not its ``call_api``, which walks
-through every body: thousands of writes a minute leave here. The transport looks at no status code, so :meth:`Api._send`
-does, and turns what the server says into one of :mod:`queuectl.domain.errors`.
+The module uses the transport and the credentials of the client library, but neither its models nor its ``call_api``, which converts
+each body: the controller sends thousands of writes a minute. The transport does not check status codes. :meth:`Api._send` does, and
+raises an error of :mod:`queuectl.domain.errors`.
 """
 
 from __future__ import annotations
@@ -34,27 +34,25 @@ APPLY_PATCH: Final = "application/apply-patch+yaml"
 METADATA_ONLY: Final = (
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 )
-"""For writes: of the answer only the resourceVersion is read, and a job can be large."""
+"""For writes: only the resourceVersion of the response is needed, and a job can be large."""
 
-_NO_LIMITS: Final = aiohttp.ClientTimeout(
-    total=None
-)  # asyncio.timeout rules, over the whole request
+_NO_LIMITS: Final = aiohttp.ClientTimeout(total=None)  # asyncio.timeout limits the whole request
 
 
 class Expired(ClusterError):
-    """410, or a resourceVersion the server does not know: list again."""
+    """410, or a resourceVersion that is unknown to the server: list again."""
 
 
 class StreamTimeout(ClusterUnavailable):
-    """An open stream brought nothing for too long."""
+    """An open stream was silent for too long."""
 
 
 class Forbidden(WriteRefused):
-    """403: our identity may not."""
+    """403: the identity of queuectl lacks the permission."""
 
 
 class NotServed(ObjectGone):
-    """A 404 that says nothing of an object: the server does not serve this path, or it was not the API server that answered."""
+    """A 404 that names no object: the server does not serve this path, or the response is not from the API server."""
 
 
 class _Cause(msgspec.Struct):
@@ -68,7 +66,7 @@ class _Details(msgspec.Struct, rename="camel"):
 
 
 class _Status(msgspec.Struct):
-    """``v1.Status``: how the API server says no."""
+    """``v1.Status``: the error of the API server."""
 
     message: str | None = None
     reason: str | None = None
@@ -83,14 +81,14 @@ _read_status = msgspec.json.Decoder(_Status).decode
 
 
 class Stream:
-    """The body of one answer, read piece by piece."""
+    """The body of one response, read in parts."""
 
     def __init__(self, response: aiohttp.ClientResponse, path: str) -> None:
         self._response = response
         self._path = path
 
     async def read(self, seconds: float) -> bytes:
-        """What has arrived, at least a byte; empty at the end of the stream.
+        """The bytes that have arrived, at least one; empty at the end of the stream.
 
         Raises:
             StreamTimeout: nothing for ``seconds``.
@@ -132,12 +130,12 @@ class Api:
         content_type: str = JSON,
         accept: str = JSON,
     ) -> bytes:
-        """Send one request and return the body of a successful answer.
+        """Send one request and return the body of a successful response.
 
         Raises:
-            ClusterUnavailable: no usable answer; the request may or may not have had its effect.
+            ClusterUnavailable: no usable response; it is unknown whether the request took effect.
             WriteConflict: 409.
-            ObjectGone: 404, or the uid in the body is another's; :class:`NotServed` where the 404 names no object.
+            ObjectGone: 404, or the uid in the body is of another object; :class:`NotServed` if the 404 names no object.
             Forbidden: 403.
             WriteRefused: any other 4xx.
             Expired: 410.
@@ -156,7 +154,7 @@ class Api:
 
     @asynccontextmanager
     async def stream(self, path: str, query: Query) -> AsyncIterator[Stream]:
-        """GET whose answer is read as it comes. Raises what :meth:`request` raises."""
+        """GET with a streamed response. Raises the errors of :meth:`request`."""
         try:
             async with asyncio.timeout(self._timeout):
                 response = await self._send("GET", path, query, None, JSON, JSON, _NO_LIMITS)
@@ -166,13 +164,13 @@ class Api:
         try:
             yield Stream(response, path)
         finally:
-            # Not a polite TLS farewell, for which nobody would wait: the rest of the stream is not wanted.
+            # No TLS close: the rest of the stream is not needed.
             if response.connection is not None and response.connection.transport is not None:
                 response.connection.transport.abort()
             response.close()
 
     async def close(self) -> None:
-        """Give back all connections."""
+        """Close all connections."""
         await self._client.close()
         await self._sockets.closed()
 
@@ -186,8 +184,8 @@ class Api:
         accept: str,
         limits: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        """The only caller of the client library. The answer is one of success."""
-        # identity: the server would compress lists, which costs it more than it saves on a cluster's network.
+        """The only caller of the client library. It returns successful responses only."""
+        # identity: compression of lists costs the server more than it saves on the network of a cluster.
         headers = {
             **self._client.default_headers,
             "Accept": accept,
@@ -215,12 +213,12 @@ class Api:
 
 
 def failure(what: str, code: int, body: bytes, after: str = "") -> ClusterError:
-    """The error for an unsuccessful answer.
+    """The error for an unsuccessful response.
 
     Args:
         what: request, for the message.
         code: HTTP status.
-        body: a ``v1.Status`` if the API server itself answered; anything from a proxy.
+        body: a ``v1.Status`` from the API server; any text from a proxy.
         after: the ``Retry-After`` header.
     """
     try:
@@ -231,7 +229,7 @@ def failure(what: str, code: int, body: bytes, after: str = "") -> ClusterError:
     reasons = {cause.reason for cause in status.causes()}
     if code == 410 or "ResourceVersionTooLarge" in reasons:
         return Expired(message)
-    if code >= 500 or code in (401, 408, 429):  # a token may be renewed meanwhile
+    if code >= 500 or code in (401, 408, 429):  # a token can be renewed in the meantime
         return ClusterUnavailable(message, _retry_after(status, after))
     if code == 404 and status.reason != "NotFound":
         return NotServed(message)

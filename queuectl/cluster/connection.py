@@ -1,4 +1,4 @@
-"""How the API server is reached: kubeconfig or service account, tokens that end, proxies, sockets."""
+"""The connection to the API server: kubeconfig or service account, tokens that expire, proxies, sockets."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from queuectl.cluster.library import (
 from queuectl.domain.errors import BadInput
 
 _REFRESH_SECONDS: Final = 60.0
-_SPARE_CONNECTIONS: Final = 4  # the LeaderLease and Events never queue behind patches
+_SPARE_CONNECTIONS: Final = 4  # so that the LeaderLease and Events never wait for patches
 _FAREWELL_TURNS: Final = 1000  # of a millisecond
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """How to reach the API server.
+    """The settings of the connection.
 
     Attributes:
-        kubeconfig: file; None = the service account of the pod we run in, outside of pods ``$KUBECONFIG``.
+        kubeconfig: file; None = the service account of the pod, or ``$KUBECONFIG`` outside of a pod.
         context: of the kubeconfig; None = its current one.
-        in_flight: ordinary requests at once.
-        watches: streams at once: with HTTP/1.1 each holds a connection of its own.
-        timeout: seconds for one ordinary request, the wait for a free connection included.
+        in_flight: ordinary requests at a time.
+        watches: streams at a time. With HTTP/1.1 each needs its own connection.
+        timeout: seconds for one ordinary request, with the wait for a free connection.
     """
 
     kubeconfig: Path | None = None
@@ -63,7 +63,7 @@ async def open_client(connection: Connection) -> ApiClient:
     configuration.connection_pool_maxsize = (
         connection.in_flight + connection.watches + _SPARE_CONNECTIONS
     )
-    # Python 3.13 refuses authorities without certain extensions; those of many clusters have none. Go does not mind.
+    # Python 3.13 rejects authorities without certain extensions, which those of many clusters lack. Go accepts them.
     configuration.disable_strict_ssl_verification = True
     client = ApiClient(configuration)
     client.user_agent = "queuectl"
@@ -72,11 +72,11 @@ async def open_client(connection: Connection) -> ApiClient:
 
 
 class Sockets:
-    """The open sockets of a client. It forgets those of requests that were cancelled itself."""
+    """The open sockets of a client, which does not track those of cancelled requests."""
 
     def __init__(self, client: ApiClient) -> None:
         self._open: WeakSet[socket.socket] = WeakSet()
-        # The library makes the connector, and lets nobody choose more than its size and its certificates.
+        # The library creates the connector. Only its size and its certificates can be set.
         connector = client.rest_client.pool_manager.connector
         assert isinstance(connector, aiohttp.TCPConnector)
         connector._socket_factory = self._made
@@ -87,7 +87,7 @@ class Sockets:
         return made
 
     async def closed(self) -> None:
-        """End what is left once the client is closed: handshakes, and farewells of TLS that nobody waits for."""
+        """Close the remaining sockets after the client is closed: handshakes, and TLS connections that are closing."""
         for one in self._open:
             with contextlib.suppress(OSError):  # not connected
                 one.shutdown(socket.SHUT_RDWR)
@@ -102,7 +102,7 @@ async def _configure(configuration: Configuration, connection: Connection) -> No
 
     async def load() -> None:
         if not files:
-            # Its own refresh goes by the machine's clock, and waits an hour longer where that is set back by one.
+            # The refresh of the library uses the clock of the machine, and waits an hour longer if that is set back by an hour.
             load_incluster_config(client_configuration=configuration, try_refresh_token=False)  # type: ignore[no-untyped-call]  # library
         else:
             await load_kube_config(
@@ -112,7 +112,7 @@ async def _configure(configuration: Configuration, connection: Connection) -> No
                 persist_config=False,
             )
         keys = configuration.api_key
-        # A token file may end in a newline, which no header may hold.
+        # A token file can end in a newline, which is invalid in a header.
         keys.update({name: key.strip() for name, key in keys.items()})
 
     await load()
@@ -121,7 +121,7 @@ async def _configure(configuration: Configuration, connection: Connection) -> No
     due = time.monotonic() + _REFRESH_SECONDS
 
     async def refresh(_: Configuration) -> None:
-        """Token files, service accounts, exec plugins and OIDC all give tokens that end; the library reads them only once."""
+        """Token files, service accounts, exec plugins and OIDC give tokens that expire. The library reads them only once."""
         nonlocal due
         if time.monotonic() >= due:
             due = time.monotonic() + _REFRESH_SECONDS
@@ -135,7 +135,7 @@ def _named(context: str | None) -> str:
 
 
 def _check_proxy(configuration: Configuration, source: str) -> None:
-    """Raise BadInput for a proxy-url that the library would trip over only with the first request. It may hold a password."""
+    """Raise BadInput for a proxy-url that fails only with the first request otherwise. The URL can hold a password."""
     scheme = urlsplit(configuration.proxy or "http:").scheme
     if scheme not in ("http", "https"):
         raise BadInput(
@@ -145,14 +145,14 @@ def _check_proxy(configuration: Configuration, source: str) -> None:
 
 
 def _kubeconfig_from_environment() -> str:
-    """Empty inside a pod, where the service account is meant. May name several files."""
+    """The value of ``$KUBECONFIG``, which can name several files; empty in a pod, which uses its service account."""
     if "KUBERNETES_SERVICE_HOST" in os.environ:
         return ""
     return os.environ.get("KUBECONFIG", "")
 
 
 def _skip_proxy_to_loopback(client: ApiClient) -> None:
-    """Like Go's clients: HTTPS_PROXY is not for a server on this machine."""
+    """As in clients in Go, HTTPS_PROXY does not apply to a server on this machine."""
     if urlsplit(client.configuration.host).hostname not in ("127.0.0.1", "::1", "localhost"):
         return
     rest = client.rest_client

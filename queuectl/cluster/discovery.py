@@ -1,6 +1,6 @@
-"""Whether the API server serves a resource, by its own list of what it serves.
+"""Whether the API server serves a resource, by its discovery.
 
-A 404 alone does not say that: a proxy or a load balancer on the way answers it too, for a resource that is full of objects.
+A 404 alone is no evidence: a proxy or a load balancer can also answer it, for a resource with objects.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _resources: Final = msgspec.json.Decoder(_Resources).decode
 
 
 async def confirm_absent(api: Api, path: str) -> None:
-    """Return if the API server says that it serves no such resource.
+    """Return if the discovery of the API server does not list the resource.
 
     Args:
-        api: how to reach it.
+        api: the API server.
         path: of the collection in all namespaces, ``/apis/GROUP/VERSION/PLURAL``.
 
     Raises:
-        ClusterError: it serves the resource, or does not say.
+        ClusterError: it serves the resource, or its discovery is not available.
     """
     base, _, plural = path.rpartition("/")
     try:

@@ -1,6 +1,6 @@
 """The LeaderLease: a ``coordination.k8s.io`` Lease whose annotation carries the leader's epoch.
 
-It elects; it does not fence (the database does). The epoch is on it so that a database restored from the past is noticed.
+The lease elects a leader. It does not fence: the database does. The epoch in the annotation reveals a restored database.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Lease:
         self._name = name
 
     async def read(self) -> LeaderRecord | None:
-        """See ``Cluster.read_leader``. ``renewed`` is by the holder's clock: judge by how long ``version`` stays."""
+        """See ``Cluster.read_leader``. ``renewed`` is by the holder's clock: use the time since ``version`` changed instead."""
         try:
             lease = _lease(await self._api.request("GET", f"{self._collection}/{self._name}"))
         except ObjectGone:

@@ -1,8 +1,8 @@
-"""What queuectl uses of kubernetes_asyncio: the transport and the configuration, without the generated models and calls.
+"""The parts of kubernetes_asyncio that queuectl uses: the transport and the configuration, without generated models and calls.
 
-Those are 840 modules, which cost every controller 32 MiB and which nobody here calls, but the library's packages import
-all of themselves. So its packages are entered here without running their own code; their modules are then found and
-imported as ever. In a process that has imported the whole library before, the whole library it is.
+The generated code has 840 modules and needs 32 MiB of memory. queuectl does not call it, but the packages of the library import all
+their modules. This module therefore loads the packages without their own code. Their modules are then imported as usual. If the
+process has imported the whole library before, it uses that.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LIBRARY: Final = "kubernetes_asyncio"
 
 
 def _hollow(name: str) -> ModuleType:
-    """A package of which only the modules that are asked for are ever imported."""
+    """A package that imports only the modules that are requested."""
     spec = find_spec(name)
     if spec is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
@@ -36,7 +36,7 @@ def _leave_out_what_is_generated() -> None:
 if _LIBRARY not in sys.modules:
     _leave_out_what_is_generated()
 
-# Only now, for otherwise this is what imports them.
+# After the packages are replaced; otherwise these lines import all modules.
 from kubernetes_asyncio.client import ApiClient, Configuration  # noqa: E402
 from kubernetes_asyncio.config import (  # noqa: E402
     ConfigException,

@@ -1,11 +1,11 @@
-"""List and watch of one resource for ever, as batches of deltas.
+"""Continuous list and watch of one resource, as batches of deltas.
 
     list (WatchList, or pages where that is not served) ──▶ watch from its version ──▶ reconnect from the last version
       ▲                                                                                     │
-      └──────────────────────── 410: the server has forgotten that version ─────────────────┘
+      └──────────────────────── 410: the version has expired on the server ─────────────────┘
 
-Nothing is cached: the mirror is the cache. A complete list ends with ``Listed``, by which the mirror drops what was
-deleted unseen. Every silence is bounded: bookmarks come about once a minute, so a longer one is a dead connection.
+The reflector has no cache: the copy in state/ is the cache. A complete list ends with ``Listed``, after which the copy drops objects
+whose deletion was missed. A connection is dead if it is silent for longer than the interval of bookmarks, about a minute.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ Synced = Callable[[str], None]
 
 
 class WatchHooks(Protocol):
-    """What the reflectors tell about themselves; telemetry makes metrics of it."""
+    """The events of reflectors, which telemetry counts."""
 
     def listed(self, resource: str, objects: int) -> None:
         """A (re)list is complete."""
 
     def received(self, resource: str, events: int) -> None:
-        """Events arrived, bookmarks included: the stream is alive."""
+        """Events, also bookmarks, have arrived: the stream is alive."""
 
     def interrupted(self, resource: str, error: str) -> None:
-        """The stream ended before its time; it is being taken up again."""
+        """The stream ended early, and is opened again."""
 
 
 class NoHooks:
-    """Tells nobody."""
+    """Ignores all events."""
 
     def listed(self, resource: str, objects: int) -> None: ...
     def received(self, resource: str, events: int) -> None: ...
@@ -56,11 +56,11 @@ class Pace:
     """Times of a reflector, in seconds.
 
     Attributes:
-        watch: the server ends a watch after this, plus up to a tenth: so load spreads over API servers again.
-        idle: silence that means a dead connection; the server's bookmarks come every 60 s.
-        initial: the same while the initial events stream in.
+        watch: after which the server ends a watch, plus up to a tenth, so that load spreads over API servers again.
+        idle: silence after which a connection is dead; the server sends bookmarks every 60 s.
+        initial: the same during the initial events.
         backoff, ceiling: first and longest pause after a failure; doubled each time, with jitter.
-        absent: pause between looks for an API that is not installed.
+        absent: interval of checks for an API that is not installed.
         page: objects per page of a list.
     """
 
@@ -94,9 +94,9 @@ class Reflector:
         self._pace = pace
         self._sleep = sleep
         self._feed = Feed(resource)
-        self._listed = False  # the feed's version is that of a complete list and of what followed
+        self._listed = False  # the version includes a complete list
         self._announced = False  # synced() was called
-        self._watch_list = True  # until the server refuses it
+        self._watch_list = True  # until the server rejects it
         self._by_pages = False  # for the next list
         self._failures = 0
         self._absent = False
@@ -140,7 +140,7 @@ class Reflector:
         except StreamTimeout as error:
             if self._listed:
                 raise
-            # Some servers send the objects but never say that these were all.
+            # Some servers send the objects, but never the bookmark that ends the list.
             log.info("%s: listing by pages: %s", self._resource.name, error)
             self._by_pages = True
 
@@ -157,7 +157,7 @@ class Reflector:
                 break
 
     async def _follow(self) -> None:
-        """One watch: from the last version, or with all objects first when there is none."""
+        """One watch: from the last version, or with all objects first without one."""
         lines, opened, heard = LineSplitter(), asyncio.get_running_loop().time(), False
         async with self._api.stream(self._resource.path, self._query()) as stream:
             while piece := await stream.read(self._patience()):
@@ -182,7 +182,7 @@ class Reflector:
         return [*query, ("sendInitialEvents", "true"), ("resourceVersionMatch", "NotOlderThan")]
 
     def _deliver(self, batch: WatchBatch) -> None:
-        """Hand on what came, then judge how it ended."""
+        """Pass the deltas on, then handle the end of the stream."""
         if batch.deltas:
             self._sink(batch.deltas)
         if batch.complete:
@@ -208,7 +208,7 @@ class Reflector:
             self._synced(self._resource.name)
 
     async def _pause(self, error: ClusterError) -> None:
-        # The first failure is news; that it goes on is not, until it is over.
+        # The first failure is logged, the next ones are not, until the stream works again.
         level = logging.DEBUG if self._failures else logging.WARNING
         log.log(level, "%s: %s", self._resource.name, error)
         self._hooks.interrupted(self._resource.name, str(error))
@@ -219,7 +219,7 @@ class Reflector:
         await self._sleep(max(jittered, asked or 0.0))
 
     async def _missing(self, error: ObjectGone) -> None:
-        """If the API is not served there is nothing of this kind until it is installed; else the 404 was not the server's."""
+        """If the API is not installed, there are no objects of this kind. Otherwise the 404 is not from the API server."""
         try:
             await confirm_absent(self._api, self._resource.path)
         except ClusterError as unconfirmed:
@@ -232,5 +232,5 @@ class Reflector:
             self._deliver(nothing)
             self._absent = True
         self._listed = False
-        self._hooks.received(self._resource.name, 0)  # an answer, however often it is the same
+        self._hooks.received(self._resource.name, 0)  # a response shows that the server is alive
         await self._sleep(self._pace.absent)

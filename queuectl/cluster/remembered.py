@@ -1,4 +1,4 @@
-"""Answers of the API server that are worth keeping for a moment, so that a busy client costs it one question a minute."""
+"""A cache of short-lived answers of the API server, so that a busy client costs it one request a minute."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _Answer = TypeVar("_Answer")
 
 
 class Remembered(Generic[_Key, _Answer]):
-    """At most so many answers, each for as long as it is good; those used longest ago go first.
+    """A cache with a maximal number of answers, each for its validity. The least recently used are dropped first.
 
-    Who asks for what is being asked just now waits for that answer. A failure is nobody's answer: it is not kept.
+    A call for a key that is being requested waits for that answer. Failures are not cached.
     """
 
     def __init__(
@@ -25,11 +25,11 @@ class Remembered(Generic[_Key, _Answer]):
         most: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Nothing is known yet.
+        """Start empty.
 
         Args:
-            good_for: seconds an answer to a key may be used; given those of the answer before it if that was the same, else 0.
-            most: how many answers are kept.
+            good_for: the validity of an answer in seconds, from the validity of the equal answer before it; 0 without one.
+            most: the maximal number of answers.
             clock: monotonic seconds.
         """
         self._good_for = good_for
@@ -42,7 +42,7 @@ class Remembered(Generic[_Key, _Answer]):
         return len(self._known)
 
     async def get(self, key: _Key, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
-        """The answer to ``key``; raises what ``ask`` raises."""
+        """The answer to ``key``. Raises the errors of ``ask``."""
         known = self._known.get(key)
         if known is not None and self._clock() < known[0]:
             self._known.move_to_end(key)
@@ -52,7 +52,9 @@ class Remembered(Generic[_Key, _Answer]):
             asking = asyncio.create_task(self._ask(key, ask), name="ask the API server")
             asking.add_done_callback(_heard)
             self._asked[key] = asking
-        return await asyncio.shield(asking)  # others may wait for it when we no longer do
+        return await asyncio.shield(
+            asking
+        )  # other calls can wait for it when this one is cancelled
 
     async def _ask(self, key: _Key, ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
         try:
@@ -70,6 +72,6 @@ class Remembered(Generic[_Key, _Answer]):
 
 
 def _heard(asking: asyncio.Task[_Answer]) -> None:
-    """When everybody who waited has gone, a failure is no news."""
+    """Retrieve the exception, in case all calls that waited were cancelled."""
     if not asking.cancelled():
         asking.exception()

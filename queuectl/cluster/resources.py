@@ -1,8 +1,8 @@
-"""What is watched: where it lives in the API, and the reader that turns its bytes into a record.
+"""The watched resources: their paths, and the readers that turn bytes into records.
 
-All Jobs are watched and unlabelled ones dropped after decoding. Two labels count (ours and Kueue's) and label selectors
-cannot be OR-ed; two watches per kind would make "what is not listed is gone" a statement about half a resource, while
-decoding an unlabelled job costs some 30 µs.
+queuectl watches all Jobs and drops those without a queue label after decoding. Two labels count (its own and Kueue's), and label
+selectors have no OR. With two watches for a kind, a list would be complete for half of the objects only. To decode an unlabelled job
+takes about 30 µs.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ class Resource:
     Attributes:
         name: plural, as in deltas.
         path: of the collection, all namespaces.
-        read: bytes of one object to its record, None when it is none of ours. Raises MsgspecError or RequestError.
-        by_uid: deltas name the object by uid, not by name.
-        optional: its API may be absent (a CustomResourceDefinition not installed).
+        read: bytes of one object to its record; None if queuectl does not manage it. Raises MsgspecError or RequestError.
+        by_uid: deltas identify the object by uid, not by name.
+        optional: its API can be absent (a CustomResourceDefinition that is not installed).
     """
 
     name: str
@@ -51,7 +51,7 @@ class Resource:
 
 
 def watched(*, kueue: bool = True) -> tuple[Resource, ...]:
-    """Everything the mirror needs. ``kueue``: Kueue's labels count beside ours."""
+    """All resources that the controller watches. ``kueue``: Kueue's labels count, too."""
     return (
         Resource("nodes", "/api/v1/nodes", _reader(WireNode, read_node)),
         Resource("namespaces", "/api/v1/namespaces", _reader(WireNamespace, read_namespace)),

@@ -1,9 +1,9 @@
-"""Before queuectl acts: is the server new enough, are the admission policies in force, and do they name us.
+"""Checks before queuectl acts: the version of the server, and admission policies in force that name the controller.
 
-Policies act with a delay after they are written, so being there is not enough. What acts is found out by dry runs in our
-own namespace: creations that must come back changed, and creations that must be refused whoever asks. Each refusal belongs
-to the policy whose other rules cannot be tried by us (nobody but us may resume a job), and a policy takes effect whole.
-An API server answers for itself alone: behind a load balancer others may lag by the same delay.
+A policy takes effect some time after it is written, so its existence is not enough. Dry runs in the namespace of queuectl show whether it
+is in force: creations that must be mutated, and creations that must be denied for each user. Each denial belongs to a policy whose
+other rules the controller cannot try (only the controller can resume a job), and all rules of a policy take effect together. An API
+server answers for itself only: behind a load balancer, others can lag by the same delay.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ PROTECTING: Final = (
     "queuectl-pytorchjobs-scale",
     "queuectl-pods",
 )
-"""The ValidatingAdmissionPolicies of deploy/; each has a match condition that lets our identity update."""
+"""The ValidatingAdmissionPolicies of deploy/. Each has a match condition that exempts updates by the controller."""
 
 INSTALLED: Final = (*PROTECTING, "queuectl-deletions")
-"""These, and the one that forbids every identity to delete a running job without its pods."""
+"""These, and the policy that forbids each identity to delete a running job without its pods."""
 
 KUEUE_WEBHOOKS: Final = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration",
@@ -52,10 +52,10 @@ def _number(text: str) -> int:
 
 
 async def kueue_runs(api: Api) -> bool:
-    """Whether a Kueue is installed: it takes hold of jobs by its webhooks.
+    """Whether a Kueue is installed. It manages jobs by its webhooks.
 
     Raises:
-        ClusterError: the API server does not say. A 404 from a proxy on the way is no answer.
+        ClusterError: the API server gives no answer. A 404 from a proxy does not count.
     """
     for webhook in KUEUE_WEBHOOKS:
         try:
@@ -69,7 +69,7 @@ async def kueue_runs(api: Api) -> bool:
 
 
 async def kueue_keys_act(api: Api, namespace: str) -> bool:
-    """Whether the policies gate a Job with Kueue's label: deploy/optional/kueue-keys.yaml is applied, at least in part."""
+    """Whether the policies gate a Job with Kueue's label, so that deploy/optional/kueue-keys.yaml is applied, at least in part."""
     label = keys.KUEUE_PREFIX + keys.QUEUE_NAME
     kind = KINDS["Job"]
     try:
@@ -82,13 +82,13 @@ async def kueue_keys_act(api: Api, namespace: str) -> bool:
 async def probe_policies(
     api: Api, namespace: str, *, controller: bool = True, kueue: bool = True
 ) -> list[str]:
-    """What is missing, one sentence each; empty when everything is in force.
+    """The missing parts, one sentence each; empty if all policies are in force.
 
     Args:
-        api: as which identity to ask.
-        namespace: in which it may create jobs and pods by dry run.
-        controller: that identity is queuectl's own, so the policies must name it.
-        kueue: Kueue's labels count beside ours.
+        api: the API server and the identity.
+        namespace: in which the identity can create jobs and pods by dry run.
+        controller: whether the identity is that of the controller, so that the policies must name it.
+        kueue: Kueue's labels count, too.
     """
     version = await server_version(api)
     if version < MINIMUM_SERVER:
@@ -161,7 +161,7 @@ async def _probe_kind(api: Api, namespace: str, kind: JobKind) -> AsyncIterator[
 async def _probe_kueue_key(
     api: Api, namespace: str, kind: JobKind, counts: bool
 ) -> AsyncIterator[str]:
-    """Whether a job with Kueue's label is ours to hold just when it should be."""
+    """Sentences if jobs with Kueue's label are managed and must not be, or the reverse."""
     label = keys.KUEUE_PREFIX + keys.QUEUE_NAME
     try:
         born = await _dry_run(api, path(kind, namespace), _job(kind, {label: "probe"}))
@@ -170,7 +170,7 @@ async def _probe_kueue_key(
             raise
         return  # not installed
     except WriteRefused as error:
-        yield f"whether the policies act on label {label} cannot be told: {error}"
+        yield f"cannot check whether the policies act on label {label}: {error}"
         return
     if counts and (text := _unborn(born)):
         yield f"a new {kind.kind} with label {label} {text}: apply deploy/optional/kueue-keys.yaml"
@@ -193,18 +193,18 @@ async def _dry_run(api: Api, collection: str, document: _Document) -> _Document:
 
 
 async def _accepted(api: Api, collection: str, document: _Document, policy: str) -> str | None:
-    """A sentence unless ``policy`` refuses the document."""
+    """A sentence unless ``policy`` denies the document."""
     try:
         await _dry_run(api, collection, document)
     except WriteRefused as error:
         if f"'{policy}'" in str(error):
             return None
-        return f"whether ValidatingAdmissionPolicy {policy} is in force cannot be told: {error}"
+        return f"cannot check whether ValidatingAdmissionPolicy {policy} is in force: {error}"
     return f"ValidatingAdmissionPolicy {policy} is not in force"
 
 
 def _unborn(job: _Document) -> str | None:
-    """What a managed job lacks that admission should have put there."""
+    """The fields of a managed job that admission did not set."""
     spec = job["spec"]
     if keys.SUBMITTED_BY not in job["metadata"].get("annotations", {}):
         return f"lacks the annotation {keys.SUBMITTED_BY}"
@@ -223,7 +223,7 @@ def _unborn(job: _Document) -> str | None:
     return None
 
 
-# Acceptable to the strictest Pod Security level, so that only our own policy has a reason to refuse it.
+# Valid for the strictest Pod Security level, so that only the policies of queuectl can deny it.
 _POD: Final[_Document] = {
     "restartPolicy": "Never",
     "serviceAccountName": "queuectl",

@@ -1,7 +1,7 @@
-"""The bytes of a watch or a list, decoded once: envelope first, then each object straight into its record.
+"""The bytes of a watch or a list, decoded once: the envelope first, then each object directly into its record.
 
 A watch is one JSON document per line, cut anywhere by the network; :class:`LineSplitter` keeps the tail. Objects that no reader
-takes (unlabelled jobs) are dropped here, objects that stop being ours become ``Deleted``.
+takes (unlabelled jobs) are dropped here. Objects that queuectl no longer manages become ``Deleted``.
 """
 
 from __future__ import annotations
@@ -72,19 +72,19 @@ _code = msgspec.json.Decoder(_Code).decode
 
 
 class LineSplitter:
-    """Whole lines out of pieces of any size."""
+    """Complete lines from parts of any size."""
 
     def __init__(self) -> None:
         self._tail = b""
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that this piece completes."""
+        """The lines that this part completes."""
         *lines, self._tail = (self._tail + piece).split(b"\n")
         return lines
 
 
 def key_of(record: Record) -> str:
-    """What identifies an object in deltas: the uid of what stands in a namespace, the name of everything else."""
+    """The key of an object in deltas: the uid of a namespaced object, the name of each other object."""
     match record:
         case JobRecord() | PodRecord() | ResourceQuotaRecord() | LimitRangeRecord():
             return record.uid
@@ -96,13 +96,13 @@ def key_of(record: Record) -> str:
 
 @dataclass(slots=True)
 class WatchBatch:
-    """What one piece of a watch says.
+    """The content of one part of a watch.
 
     Attributes:
         deltas: in order.
-        events: how many events it held, dropped ones and bookmarks included.
+        events: the number of events, with dropped ones and bookmarks.
         complete: a ``ListCompleted`` is among the deltas.
-        error: why the watch is over. What came before it counts.
+        error: why the watch has ended. Deltas before it are valid.
     """
 
     deltas: list[Delta] = field(default_factory=list)
@@ -116,8 +116,8 @@ class Feed:
     """State of one resource's stream.
 
     Attributes:
-        version: newest resourceVersion seen; where a watch can go on.
-        keys: of all objects ever delivered and not deleted since.
+        version: the newest resourceVersion, from which a watch can continue.
+        keys: of all objects that were delivered and not deleted since.
     """
 
     resource: Resource
@@ -141,7 +141,7 @@ class Feed:
         return batch
 
     def page(self, body: bytes) -> tuple[WatchBatch, str]:
-        """Decode one page of a list, and give the token of the next page, empty at the last.
+        """Decode one page of a list. Returns the token of the next page, which is empty on the last.
 
         Raises:
             ClusterUnavailable: the bytes are no list.
@@ -159,7 +159,7 @@ class Feed:
         return batch, page.metadata.next
 
     def complete(self, batch: WatchBatch) -> None:
-        """All objects there are have been seen."""
+        """End a list: all objects have been delivered."""
         version = int(self.version or 0)
         batch.deltas.append(ListCompleted(self.resource.name, frozenset(self.keys), version))
         batch.complete = True
@@ -182,7 +182,7 @@ class Feed:
         try:
             record = self.resource.read(raw)
         except (msgspec.MsgspecError, RequestError) as error:
-            # One object nobody can read must not blind us to all others. It cannot come from an API server of ours.
+            # One unreadable object must not hide all others. An API server with valid data does not send one.
             meta = _object(raw).metadata
             log.error("unreadable %s %s: %s", self.resource.name, meta.name, error)  # noqa: TRY400 - says it all
             self.unreadable += 1

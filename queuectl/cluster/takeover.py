@@ -1,4 +1,4 @@
-"""Reads the Workloads of a Kueue that was shut down, once: by them its jobs are taken over as it had admitted them."""
+"""Reads the Workloads of a Kueue that was stopped, once, to adopt its jobs with the admissions that Kueue made."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _workload = msgspec.json.Decoder(WireLeftWorkload).decode
 
 
 async def read_admissions(api: Api) -> list[PriorAdmission]:
-    """Of all Workloads that are not finished; none where their kind is not installed.
+    """The admissions of all unfinished Workloads; none if the kind is not installed.
 
     Raises:
-        ClusterError: they can be read in no version.
+        ClusterError: the Workloads cannot be read in any version.
     """
     failed: ClusterUnavailable | None = None
     for path in _PATHS:
@@ -48,7 +48,7 @@ async def read_admissions(api: Api) -> list[PriorAdmission]:
         except ObjectGone:
             await confirm_absent(api, path)
         except ClusterUnavailable as error:
-            # Only Kueue's webhook converts what is stored in another version, and it is gone.
+            # Only Kueue's webhook converts objects that are stored in another version, and it is stopped.
             failed = failed or error
     if failed is not None:
         raise failed

@@ -1,7 +1,7 @@
-"""What queuectl writes to the cluster: merge patches of jobs, pods and namespaces, and Events on jobs.
+"""The writes to the cluster: merge patches of jobs, pods and namespaces, and Events on jobs.
 
-Merge patches because custom resources take no strategic ones. Their body carries uid and resourceVersion, which makes them
-compare-and-swap: a replay is a conflict, never a second effect.
+Custom resources do not support strategic merge patches. The body of a patch contains uid and resourceVersion, which makes it a
+compare-and-swap: a repeated patch is a conflict, never a second effect.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from queuectl.objects.kubernetes.nodes import version_of
 MANAGER: Final = "queuectl"
 REPORTER: Final = "queuectl.dev/controller"
 
-# Strict: a field the server does not know is an error of ours, not a warning for nobody.
+# Strict: a field that is unknown to the server is a defect of queuectl, not a warning.
 _WRITE: Final = (("fieldManager", MANAGER), ("fieldValidation", "Strict"))
 
 
@@ -52,9 +52,9 @@ async def merge_patch(api: Api, target: str, patch: Mapping[str, Any]) -> str:
     """Patch one object; returns its new resourceVersion. ``target`` is its API path.
 
     Raises:
-        ObjectGone: also when the name now belongs to another object than the patch's uid says.
-        WriteRefused: also when the server says 404 or 409 although the object is there as the patch expects it.
-        ClusterUnavailable: also when what answered is no API server.
+        ObjectGone: also if the object with this name has another uid than the patch.
+        WriteRefused: also if the server answers 404 or 409 although the object exists as the patch expects it.
+        ClusterUnavailable: also if the response is not from an API server.
     """
     try:
         body = await api.request(
@@ -70,7 +70,7 @@ async def merge_patch(api: Api, target: str, patch: Mapping[str, Any]) -> str:
         raise meant(
             error, target, patch.get("metadata", {}), found.uid, found.resource_version
         ) from None
-    except Expired as error:  # says nothing of a write: a webhook made it up
+    except Expired as error:  # no valid answer to a write: it is from a webhook
         raise WriteRefused(str(error)) from None
     return _metadata(target, body).resource_version
 
@@ -82,17 +82,17 @@ def meant(
     uid: str,
     version: str,
 ) -> ClusterError:
-    """What a 404 or 409 to a patch means, by the object as it is.
+    """The meaning of a 404 or 409 to a patch, from the current object.
 
-    The server compares versions before uids, so a successor of the same name is a conflict to it. Where the object is just as
-    the patch expects it, something else said no (a webhook may answer with any code), and will say so again.
+    The server compares versions before uids, so a new object of the same name is a conflict. If the object is as the patch expects
+    it, another component denied the patch (a webhook can answer with any code), and will deny it again.
 
     Args:
-        error: the answer.
+        error: the response.
         target: API path of the object.
         expected: ``metadata`` of the patch.
         uid: of the object now.
-        version: likewise.
+        version: of the object now.
     """
     if expected.get("uid", uid) != uid:
         return ObjectGone(f"{target}: uid is {uid} now, not {expected['uid']}")
@@ -148,7 +148,7 @@ class _SentEvent:
 
 
 class Events:
-    """Events on jobs, in ``events.k8s.io/v1``. The same one again counts up a series, written at most once a minute."""
+    """Events on jobs, in ``events.k8s.io/v1``. A repeated Event increments a series, which is written at most once a minute."""
 
     INTERVAL: Final = 60.0
     KEEP: Final = 4096
@@ -181,7 +181,7 @@ class Events:
         series = {"count": sent.count, "lastObservedTime": micro_time(now)}
         try:
             await merge_patch(self._api, f"{_events(job)}/{sent.name}", {"series": series})
-        except ObjectGone:  # the server forgets Events after an hour
+        except ObjectGone:  # the server deletes Events after an hour
             return False
         return True
 
@@ -222,7 +222,7 @@ def micro_time(seconds: float) -> str:
 
 
 def _shorten(text: str, size: int) -> str:
-    """To at most ``size`` bytes, the server's limit."""
+    """The text cut to at most ``size`` bytes, the limit of the server."""
     encoded = text.encode()
     if len(encoded) <= size:
         return text

@@ -1,4 +1,4 @@
-"""The cluster map of a snapshot: which gang is where, and what is free in which domain."""
+"""The cluster map of a snapshot: the nodes of each gang, and the free capacity of each domain."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WHOLE: Final = 6  # digits: sevenths of GPUs add up to whole ones
 def cluster_map_of(
     snapshot: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache | None = None
 ) -> ClusterMap:
-    """The cluster map. ``uses``: what gangs do with their GPUs, by uid, as far as it is known."""
+    """The cluster map. ``uses``: the known GPU utilization of gangs, by uid."""
     cache = cache or PlannerCache()
     index = index_of(snapshot.fleet, cache)
     gangs, seats = _seated(snapshot, index, uses)
@@ -125,7 +125,7 @@ def _levels(
 def _domain(
     path: tuple[str, ...], node_counts: Sequence[NodeOccupancy], gangs: Sequence[GangOnMap]
 ) -> Domain:
-    """What its nodes come to together."""
+    """The sums over its nodes."""
     takes = [occupancy for occupancy in node_counts if occupancy.open]
     most = max(takes, key=lambda occupancy: occupancy.free_gpus, default=None)
     tenants = [tenant for occupancy in node_counts for tenant in occupancy.tenants]

@@ -1,8 +1,8 @@
-"""Over how many domains a plan spreads the gangs it starts, beside the fewest that could hold them.
+"""The number of domains over which a plan spreads the gangs that it starts, compared with the lowest possible number.
 
-Counted podset by podset and level by level, single nodes included. The fewest is that of an empty cluster: of the nodes that
-take pods and that the podset may use, the domains with the most room, until all its pods have a place. So a ratio above 1 is
-what others that run, and its own other podsets, cost it in neighbourhood; a required or preferred level does not change it.
+It is counted for each podset and each level, and for single nodes. The lowest possible number is for an empty cluster: of the
+schedulable nodes that the podset can use, the domains with the most capacity, until all its pods fit. A ratio above 1 shows the
+effect of running gangs and of the gang's other podsets. A required or preferred level does not change it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_KNOWN: Final = 4096
 
 
 class Spread(NamedTuple):
-    """Domains of one level, summed over podsets: those that are used, and the fewest that would do."""
+    """Domains of one level, summed over podsets: the used number, and the lowest possible number."""
 
     used: int
     least: int
@@ -37,10 +37,10 @@ class Spread(NamedTuple):
 def spreads(
     snapshot: Snapshot, admissions: Iterable[Admission], cache: PlannerCache | None = None
 ) -> dict[str, Spread]:
-    """Of every podset that is started, by level label.
+    """The domains of all started podsets, by the label of the level.
 
-    Repaired gangs are left out: most of their pods stay where they are. So are podsets split over flavors, and those of
-    flavors without a topology.
+    Repaired gangs are left out, because most of their pods do not move. Podsets that are split over flavors, and podsets of flavors
+    without a topology, are left out, too.
     """
     index = index_of(snapshot.fleet, cache or PlannerCache())
     started = {admission.uid: admission for admission in admissions if not admission.repaired}
@@ -60,7 +60,7 @@ def spreads(
 def _levels(
     config: QueueConfig, index: FleetIndex, shape: PodShape, placed: PodSetPlacement
 ) -> Iterator[tuple[str, int, int]]:
-    """Level, domains used, and the fewest."""
+    """Level, used domains, and the lowest possible number."""
     flavors = tuple(config.flavors[name] for name in dict.fromkeys(placed.flavors.values()))
     known = (config.topologies.get(flavor.topology or "") for flavor in flavors)
     topology = next((one for one in known if one is not None), None)
@@ -82,7 +82,7 @@ def _known_fewest(
     flavors: tuple[ResourceFlavor, ...],
     pods: int,
 ) -> _Fewest:
-    """Remembered as long as the fleet stays as it is: gangs come in few shapes."""
+    """The lowest possible numbers, cached while the nodes do not change: gangs have few shapes."""
     known = index.fewest
     asked = (tree, shape, flavors, pods)
     if asked not in known:
@@ -96,7 +96,7 @@ def _known_fewest(
 
 
 def _room(index: FleetIndex, shape: PodShape, flavors: Iterable[ResourceFlavor], most: int) -> Ints:
-    """(N,): how many such pods each node could hold if nobody else were there; no more than ``most``."""
+    """(N,): the number of such pods that fit each empty node; at most ``most``."""
     rules = shape.rules
     for flavor in flavors:
         rules = NodeRules(
@@ -112,6 +112,6 @@ def _room(index: FleetIndex, shape: PodShape, flavors: Iterable[ResourceFlavor],
 
 
 def _fewest(rooms: Ints, pods: int) -> int:
-    """Domains with the most room that together hold so many pods; all of them, where they do not."""
+    """The fewest domains that hold so many pods, largest first; all domains if they do not hold them."""
     filled = np.cumsum(np.sort(rooms)[::-1])
     return min(int(np.searchsorted(filled, pods)) + 1, len(rooms))

@@ -1,10 +1,9 @@
-"""Free GPUs, and how many of them the gangs that want GPUs cannot use where they are.
+"""Free GPUs, and the number of them that pods cannot use because of fragmentation.
 
-The measure is that of fragmentation gradient descent (FGD): a node's free GPUs are fragments for a pod shape that does not
-fit the node, because other resources are used up, too few GPUs are left, or its labels and taints forbid it. Averaged over
-the shapes, each weighed by how many pods want it, that is how many free GPUs the next pod is expected not to be able to
-use. Shapes are those of gangs that wait and that run. A shape that fits no node of a flavor even when it is empty says
-nothing of that flavor.
+The measure is that of fragmentation gradient descent (FGD). The free GPUs of a node are fragments for a pod shape that does not fit the
+node, because other resources are used up, too few GPUs are free, or its labels and taints exclude the pod. The average over the
+shapes, weighted by their number of pods, is the expected number of free GPUs that the next pod cannot use. The shapes are those of
+pending and running gangs. A shape that does not fit any empty node of a flavor does not count for that flavor.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from queuectl.planner.problem.usage import beside_other_pods, usage_of
 
 Floats: TypeAlias = NDArray[np.float64]
 
-MOST_SHAPES: Final = 64  # the most wanted ones; a cluster's jobs come in few shapes
+MOST_SHAPES: Final = 64  # the most frequent ones; the jobs of a cluster have few shapes
 
 
 def free_gpus(snapshot: Snapshot, cache: PlannerCache | None = None) -> Mapping[str, Free]:
-    """GPUs on nodes that take pods, by the ResourceFlavor whose labels the nodes carry; flavors without GPUs are left out.
+    """GPUs on schedulable nodes, by the ResourceFlavor whose labels the nodes have. Flavors without GPUs are left out.
 
-    Where there are several resources that are GPUs (whole ones, instances, another vendor's), each is looked at with the
-    shapes that ask for it, and counts by its weight.
+    If several resources are GPUs (whole GPUs, instances, another vendor's), each is computed with the shapes that request it, and
+    counts with its weight.
     """
     cache = cache or PlannerCache()
     index = index_of(snapshot.fleet, cache)
@@ -60,14 +59,14 @@ def free_gpus(snapshot: Snapshot, cache: PlannerCache | None = None) -> Mapping[
 
 
 def fragmented_on_nodes(snapshot: Snapshot, index: FleetIndex, free: Ints) -> Floats:
-    """(N,): free GPUs of each node that the next pod is expected not to be able to use, under the flavor that uses most.
+    """(N,): the expected number of free GPUs of each node that the next pod cannot use, under the flavor that uses most.
 
-    0 on nodes that take no pods, and where no flavor has its labels.
+    0 on unschedulable nodes, and on nodes without a flavor.
 
     Args:
-        snapshot: which gangs want what.
-        index: of its fleet.
-        free: what :func:`left_on_nodes` says of it.
+        snapshot: with the gangs.
+        index: of its nodes.
+        free: the result of :func:`left_on_nodes`.
     """
     kinds = _kinds(snapshot, index)
     least = np.full(index.size, np.inf)
@@ -84,7 +83,7 @@ def fragmented_on_nodes(snapshot: Snapshot, index: FleetIndex, free: Ints) -> Fl
 def _kinds(
     snapshot: Snapshot, index: FleetIndex
 ) -> list[tuple[int, float, Mapping[PodShape, int]]]:
-    """Row, weight and wanted shapes of each resource that is a GPU."""
+    """Row, weight and requested shapes of each resource that is a GPU."""
     weights = snapshot.config.rules.accounting.gpus
     return [
         (row, weights.of(resource), shapes_wanted(snapshot, resource))
@@ -96,14 +95,14 @@ def _kinds(
 def _open_nodes(
     snapshot: Snapshot, index: FleetIndex
 ) -> Iterator[tuple[str, ResourceFlavor, Mask]]:
-    """Each flavor with those of its nodes that take pods."""
+    """Each flavor with its schedulable nodes."""
     takes = np.array([n.ready and not n.unschedulable for n in index.nodes], dtype=np.bool_)
     for name, flavor in sorted(snapshot.config.flavors.items()):
         yield name, flavor, takes & index.labelled(flavor.node_labels)
 
 
 def shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:
-    """Pod shapes of all gangs that ask for these GPUs, with how many pods want each: the most wanted ones."""
+    """The most frequent pod shapes of gangs that request these GPUs, each with its number of pods."""
     wanted: Counter[PodShape] = Counter()
     gangs = (
         *(p.workload for p in snapshot.pending),
@@ -117,14 +116,14 @@ def shapes_wanted(snapshot: Snapshot, resource: str) -> Mapping[PodShape, int]:
 
 
 def left_on_nodes(snapshot: Snapshot, index: FleetIndex, cache: PlannerCache) -> Ints:
-    """(R, N): what nobody holds on each node; never below 0."""
+    """(R, N): the free capacity of each node; never below 0."""
     left: Ints = np.maximum(beside_other_pods(usage_of(snapshot, cache).free, snapshot, index), 0)
     return left
 
 
 @dataclass(frozen=True, slots=True)
 class _Fragments:
-    """Of each node: free GPUs times the pods that cannot use them, of ``pods`` in all; those no shape can use."""
+    """For each node: free GPUs times the pods that cannot use them, of ``pods`` in total; and GPUs that no shape can use."""
 
     times: Ints
     pods: int

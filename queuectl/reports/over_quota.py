@@ -1,4 +1,4 @@
-"""Running gangs that a configuration has no quota for: what an administrator wants to know before he lowers one."""
+"""Running gangs that exceed the quota of a configuration, for an administrator who wants to lower a quota."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class _Charge:
 
 
 def over_quota(snapshot: Snapshot, config: QueueConfig) -> tuple[Excess, ...]:
-    """Every quota that what runs now would exceed under another configuration, by name, flavor and resource.
+    """Each quota that running gangs exceed under another configuration, by name, flavor and resource.
 
-    Gangs that are leaving already do not count.
+    Gangs that are leaving do not count.
     """
     charges = list(_charges(replace(snapshot, config=config)))
     use = QuotaUse(build_pools(config))
@@ -57,7 +57,7 @@ def _charges(snapshot: Snapshot) -> Iterator[_Charge]:
 
 
 def _allowed(pool: Pool, row: FlavorResource) -> int | None:
-    """Most it may use by its own quota and limit; None where only those above it set one."""
+    """The most that it can use by its own quota and limit; None if only its parents have a limit."""
     quota = pool.subtree.get(row, 0)
     if pool.parent is None:
         return quota
@@ -68,7 +68,7 @@ def _allowed(pool: Pool, row: FlavorResource) -> int | None:
 def _youngest(
     pool: Pool, row: FlavorResource, allowed: int, use: QuotaUse, charges: list[_Charge]
 ) -> Iterator[str]:
-    """The gangs started last, without which the excess would be gone. In queues within their own quota nobody counts."""
+    """The newest gangs whose end removes the excess. Gangs of queues within their own quota do not count."""
     left = QuotaUse(use.pools, {p: {row: rows.get(row, 0)} for p, rows in use.used.items()})
     inside = [c for c in charges if c.row == row and _below(use.pools[c.queue], pool)]
     inside.sort(key=lambda c: (-c.gang.started_at, c.gang.workload.uid))
