@@ -139,8 +139,8 @@ def _check_proxy(configuration: Configuration, source: str) -> None:
     scheme = urlsplit(configuration.proxy or "http:").scheme
     if scheme not in ("http", "https"):
         raise BadInput(
-            f"kubeconfig {source}: its cluster's proxy-url is no http:// or https:// address but "
-            f"{scheme or 'without a scheme'}: others are not supported"
+            f"kubeconfig {source}: proxy-url of its cluster: the scheme is {scheme or 'missing'}, but only http and "
+            "https are supported"
         )
 
 

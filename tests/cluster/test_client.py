@@ -156,7 +156,10 @@ async def test_a_cluster_is_reached_by_the_proxy_its_kubeconfig_names(tmp_path: 
 
 @pytest.mark.parametrize(
     ("address", "says"),
-    [("socks5://user:secret@proxy:1080", "the scheme is socks5: "), ("proxy", "without a scheme")],
+    [
+        ("socks5://user:secret@proxy:1080", "the scheme is socks5, "),
+        ("proxy", "the scheme is missing"),
+    ],
 )
 async def test_a_proxy_of_another_kind_is_refused_at_once_by_file_context_and_field(
     tmp_path: Path, address: str, says: str
