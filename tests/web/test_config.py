@@ -50,6 +50,7 @@ def command_service(sample: Sample, *rights: Right) -> FastAPI:
     bodies = app.state.bodies = Bodies()
     app.state.stated = CurrentConfiguration(sample.store)
     app.state.history = UsageHistory(sample.store)
+    app.state.logins = None
     config.add_routes(app.router, guard, bodies, KIND, sample.store, sample.diagnoser)
     add_dashboard(
         app, sample.store, guard, sample.cluster_reader, sample.diagnoser, clock=lambda: NOW
