@@ -75,6 +75,16 @@ def counts_of(tallies: Iterable[QueueCounts]) -> Counts:
     )
 
 
+def by_local_queue(
+    tallies: Iterable[QueueCounts],
+) -> dict[tuple[str, str], list[QueueCounts]]:
+    """Namespace and name of each LocalQueue to its counts."""
+    found: dict[tuple[str, str], list[QueueCounts]] = {}
+    for tally in tallies:
+        found.setdefault((tally.namespace, tally.queue), []).append(tally)
+    return found
+
+
 def count(tallies: Iterable[QueueCounts], states: frozenset[State]) -> Count:
     """The gangs in these states."""
     found = [tally for tally in tallies if tally.state in states]

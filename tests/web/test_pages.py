@@ -31,7 +31,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     ),
     "/ui/cohorts": ("research", "Borrowed", "Lent", "/ui/queues/platform"),
     "/ui/localqueues": ("team-speech/default", "/ui/queues/speech"),
-    "/ui/localqueues?namespace=team-vision": ("team-vision/default", "Show all"),
+    "/ui/localqueues?namespace=team-vision": ("team-vision/default", "Show all namespaces"),
     "/ui/localqueues/team-vision/default": (
         "/ui/queues/vision",
         "In ClusterQueue",

@@ -23,6 +23,7 @@ from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
 from queuectl.web.cohort_tree import cohort_trees
 from queuectl.web.counts import counts_of, pending_reasons
+from queuectl.web.pages import local_queues
 from queuectl.web.quotas import Quotas, held_by, quotas_of
 from tests.api.conftest import talking_to
 from tests.web.conftest import FixedRights, app_over
@@ -189,6 +190,16 @@ async def test_a_tenant_sees_the_queues_of_their_namespaces(lead: httpx2.AsyncCl
     assert "3 other ClusterQueues" in tree
     assert (await lead.get("/ui/localqueues/team-vision/default")).status_code == 200
     assert (await lead.get("/ui/localqueues/team-speech/default")).status_code == 404
+
+
+async def test_a_long_list_of_local_queues_is_cut_and_says_so(
+    pages: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_queues, "SHOWN", 3)
+    text = (await pages.get("/ui/localqueues")).text
+    assert "3 of 4 LocalQueues are shown." in text
+    assert "team-vision/default" not in text
+    assert "are shown" not in (await pages.get("/ui/localqueues?namespace=team-vision")).text
 
 
 async def test_a_button_is_there_for_who_may_press_it(lead: httpx2.AsyncClient) -> None:

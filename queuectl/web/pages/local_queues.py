@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,12 +13,14 @@ from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, LocalQueue
-from queuectl.web.counts import Counts, counts_of, pending_reasons
+from queuectl.web.counts import Counts, by_local_queue, counts_of, pending_reasons
 from queuectl.web.history import usage_chart
 from queuectl.web.pages.queues import pending_page
 from queuectl.web.queue_buttons import queue_buttons
 from queuectl.web.quotas import held_by
 from queuectl.web.site import Site, text
+
+SHOWN: Final = 500  # LocalQueues of a list
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +50,24 @@ def routes(site: Site) -> list[Route]:
 async def _list(site: Site, request: Request) -> Response:
     sight = await site.sight(request)
     config = await site.config()
-    tallies = sight.tallies(await site.store.tallies())
     wanted = text(request, "namespace")
     found = [
+        queue
+        for _, queue in sorted(config.local_queues.items())
+        if sight.sees(queue.namespace) and wanted in ("", queue.namespace)
+    ]
+    tallies = by_local_queue(sight.tallies(await site.store.tallies()))
+    rows = [
         LocalQueueRow(
             queue,
             config.cluster_queues.get(queue.cluster_queue),
-            counts_of(t for t in tallies if (t.namespace, t.queue) == key),
+            counts_of(tallies.get((queue.namespace, queue.name), ())),
         )
-        for key, queue in sorted(config.local_queues.items())
-        if sight.sees(queue.namespace) and wanted in ("", queue.namespace)
+        for queue in found[:SHOWN]
     ]
-    return site.page(request, "local_queues.html", sight, queues=found, namespace=wanted)
+    return site.page(
+        request, "local_queues.html", sight, queues=rows, found=len(found), namespace=wanted
+    )
 
 
 async def _one(site: Site, request: Request) -> Response:

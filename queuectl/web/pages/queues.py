@@ -16,7 +16,7 @@ from queuectl.domain.queries import DocumentKey, WorkloadFilter
 from queuectl.domain.queue_counts import QueueCounts
 from queuectl.domain.queues import ClusterQueue
 from queuectl.web.access_scope import AccessScope
-from queuectl.web.counts import ADMITTED, Counts, counts_of, pending_reasons
+from queuectl.web.counts import ADMITTED, Counts, by_local_queue, counts_of, pending_reasons
 from queuectl.web.history import usage_chart
 from queuectl.web.queue_buttons import queue_buttons
 from queuectl.web.quotas import QuotaBar, Quotas, quotas_of
@@ -153,13 +153,10 @@ def _local_queues(
         for local in quotas.stated.local_queues.values()
         if local.cluster_queue == cluster_queue and sight.sees(local.namespace)
     }
+    counted = by_local_queue(tallies)
     return [
-        LocalRow(
-            *key,
-            key in configured,
-            counts_of(t for t in tallies if (t.namespace, t.queue) == key),
-        )
-        for key in sorted(configured | {(t.namespace, t.queue) for t in tallies})
+        LocalRow(*key, key in configured, counts_of(counted.get(key, ())))
+        for key in sorted(configured | counted.keys())
     ]
 
 
