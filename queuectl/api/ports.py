@@ -253,7 +253,7 @@ class Diagnoser(Protocol):
         """
 
     async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
-        """What draining a ClusterQueue or a LocalQueue would evict now; None when this process cannot tell.
+        """The cost of draining a ClusterQueue or a LocalQueue now; None while this process does not know the cluster.
 
         May raise StoreUnavailable.
         """

@@ -88,7 +88,7 @@ class Controller:
         return await self.supervisor.previewer.preview(entry, action)
 
     async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
-        """What draining a queue would evict now; None while this process cannot tell."""
+        """The cost of draining a queue now; None while this process does not know the cluster."""
         return await self.supervisor.previewer.drain_cost(queue)
 
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:

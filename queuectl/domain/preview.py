@@ -1,4 +1,4 @@
-"""What evicting a gang, or draining a queue, would cost, before a person does it."""
+"""The cost of an eviction by hand, or of the drain of a queue, before a person requests it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ class Preview:
     """Of one gang and one action.
 
     Attributes:
-        cost: None for one that holds nothing: there is nobody to take down.
-        notice: seconds that it is given to save its work.
-        starts: uids of those that could start then and cannot now, in queue order; its own among them if it is the one to
-            start again. None when that could not be told in time.
+        cost: None for a gang that holds nothing, so that nothing is evicted.
+        notice: seconds in which the gang can save its work.
+        starts: uids of the gangs that could start then and cannot now, in queue order; the gang itself is among them if it
+            starts again. None when the planner had not enough time.
     """
 
     cost: Cost | None
@@ -25,7 +25,7 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class DrainCost:
-    """What draining a queue would evict now.
+    """The gangs that the drain of a queue would evict now.
 
     Attributes:
         gangs: that hold places by the queue and are not being evicted yet.

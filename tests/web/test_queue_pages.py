@@ -192,7 +192,7 @@ async def test_a_tenant_sees_the_queues_of_their_namespaces(lead: httpx2.AsyncCl
     assert (await lead.get("/ui/localqueues/team-speech/default")).status_code == 404
 
 
-async def test_a_long_list_of_local_queues_is_cut_and_says_so(
+async def test_a_long_list_of_local_queues_is_cut_with_a_note(
     pages: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_queues, "SHOWN", 3)

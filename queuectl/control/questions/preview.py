@@ -27,11 +27,11 @@ from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.cost import costs
 
-PATIENCE_SECONDS: Final = 5.0  # then who starts is left open; clients wait no longer
+PATIENCE_SECONDS: Final = 5.0  # then the gangs that start are left open; clients wait no longer
 
 
 def taken_down(snapshot: Snapshot, gang: Admitted, action: Action) -> Snapshot:
-    """The world when its pods are gone: it is back in the queue, at its old place or behind the others, or parked."""
+    """The snapshot after its pods have ended: it is pending at its old place or behind the others, or held."""
     gone = Leave((gang.workload.uid,)).apply(snapshot)
     if action not in (Action.REQUEUE, Action.PREEMPT):
         return gone
@@ -48,7 +48,7 @@ def starters(before: Plan, after: Plan) -> tuple[str, ...]:
 
 
 def drain_cost(snapshot: Snapshot, queue: DocumentKey) -> DrainCost:
-    """What ``stopPolicy: HoldAndDrain`` would evict of a ClusterQueue or a LocalQueue."""
+    """The cost of ``stopPolicy: HoldAndDrain`` for a ClusterQueue or a LocalQueue."""
     gangs = [
         gang for gang in snapshot.admitted if not gang.leaving and _is_of(gang, queue, snapshot)
     ]
@@ -70,7 +70,7 @@ def _is_of(gang: Admitted, queue: DocumentKey, snapshot: Snapshot) -> bool:
 
 
 class Previewer:
-    """Of one process; plans for one question at a time."""
+    """The previews of one process; it plans for one question at a time."""
 
     def __init__(
         self,
@@ -78,15 +78,16 @@ class Previewer:
         throttle: PlannerThrottle,
         cache: PlannerCache,
     ) -> None:
-        """``look``: what there is now, not before."""
+        """``look``: a view that is not older than the call."""
         self._look = look
         self._throttle = throttle
         self._cache = cache
 
     async def preview(self, entry: Entry, action: Action) -> Preview | None:
-        """What this action, one of EVICTING, does to a gang; None while this process cannot tell.
+        """The effect of this action, one of EVICTING, on a gang. May raise StoreUnavailable.
 
-        That is while it does not see the gang, or while too many ask. May raise StoreUnavailable.
+        Returns:
+            None while this process does not know the gang, and while too many other questions wait.
         """
         if not entry.state.live:
             return Preview(None, 0.0)
@@ -97,7 +98,7 @@ class Previewer:
             return None
 
     async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
-        """What draining a queue would evict now; None while this process cannot tell. May raise StoreUnavailable."""
+        """The cost of draining a queue now; None while this process does not know the cluster. May raise StoreUnavailable."""
         seen = await self._look()
         return drain_cost(seen.snapshot, queue) if seen is not None else None
 
@@ -107,7 +108,7 @@ class Previewer:
             return None
         snapshot, uid = seen.snapshot, entry.uid
         gang = next((a for a in snapshot.admitted if a.workload.uid == uid), None)
-        # Our watch does not show it yet, or it has just been told to go.
+        # The watch does not show it yet, or its eviction has begun.
         if gang is None or gang.leaving:
             return None
         cost = costs([gang], snapshot.now)[uid]
@@ -119,7 +120,7 @@ class Previewer:
 def _planned(
     snapshot: Snapshot, gang: Admitted, action: Action, cache: PlannerCache, stop: StopSignal
 ) -> tuple[str, ...] | None:
-    """Who starts; None when that was cut."""
+    """Uids of the gangs that start; None when the planner had not enough time."""
     before = plan(snapshot, stop, cache)
     after = plan(taken_down(snapshot, gang, action), stop, cache)
     return None if before.cut or after.cut else starters(before, after)
