@@ -107,6 +107,14 @@ def test_what_contradicts_itself_is_refused(given: dict[str, Any]) -> None:
         ({"LISTEN": "0.0.0.0:0", "AUTH": "none"}, 1, "could do everything"),
         ({"TLS_KEY_FILE": "x"}, 1, "go together"),
         ({"AUTH": "maybe"}, 2, "QUEUECTL_AUTH"),
+        ({"OIDC__ISSUER": "http://issuer.example"}, 2, "QUEUECTL_OIDC__ISSUER"),
+        ({"OIDC__ISSUER": "https://issuer.example"}, 2, "QUEUECTL_OIDC__CLIENT_ID"),
+        ({"OIDC__USERNAME_PREFIX": "system:"}, 2, "QUEUECTL_OIDC__USERNAME_PREFIX"),
+        (
+            {"OIDC__ISSUER": "https://issuer.example", "OIDC__CLIENT_ID": "queuectl"},
+            1,
+            "set QUEUECTL_AUTH=kubernetes",
+        ),
         ({"REQUEST_BURST": "0"}, 2, "QUEUECTL_REQUEST_BURST"),
     ],
 )

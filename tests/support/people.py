@@ -43,6 +43,12 @@ def binding(name: str, role: str, account: Document, where: str = "") -> Documen
     }
 
 
+def group_binding(name: str, role: str, group: str, where: str) -> Document:
+    """A role for a group of users in one namespace."""
+    made = binding(name, role, account(where, name), where)
+    return {**made, "subjects": [{"apiGroup": RBAC, "kind": "Group", "name": group}]}
+
+
 class Plane(Protocol):
     """A control plane of a test."""
 

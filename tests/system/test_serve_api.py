@@ -5,17 +5,22 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import httpx2
 import pytest
 
+from queuectl.api.oidc.login import CALLBACK
 from queuectl.cluster.apply import apply
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.demo.controller import Controller
 from queuectl.localcluster.layout import free_ports
 from tests.api.support import COHORT
-from tests.support.people import account, binding, namespace, token_of
+from tests.oidc.certified import LOCAL_CALLBACK, PUBLIC, authorize, provider
+from tests.oidc.plugin import id_token
+from tests.support.node import NoPackages
+from tests.support.people import account, binding, group_binding, namespace, token_of
 from tests.support.tls import write_certificate
 from tests.system.house import QUICK, House
 
@@ -26,13 +31,40 @@ PATH = "/api/v1/cohorts/all"
 
 
 @pytest.fixture(scope="module")
-def replica(home: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Controller]:
+def port() -> int:
+    [found] = free_ports(1)
+    return found
+
+
+@pytest.fixture(scope="module")
+def issuer(port: int) -> Iterator[str]:
+    """A certified OpenID Connect provider; empty if it cannot be installed here."""
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(
+                provider([f"https://127.0.0.1:{port}{CALLBACK}", LOCAL_CALLBACK])
+            )
+        except NoPackages:
+            url = ""
+        yield url
+
+
+@pytest.fixture(scope="module")
+def replica(
+    home: House, port: int, issuer: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Controller]:
     """A second one beside the house's controller; it stands by, and answers."""
     folder = tmp_path_factory.mktemp("tls")
     files = write_certificate(folder, "queuectl")
-    [port] = free_ports(1)
+    sign_in = {
+        "QUEUECTL_OIDC__ISSUER": issuer,
+        "QUEUECTL_OIDC__CLIENT_ID": PUBLIC,
+        "QUEUECTL_OIDC__SCOPES": "email,groups",
+        "QUEUECTL_OIDC__DASHBOARD_URL": f"https://127.0.0.1:{port}",
+    }
     settings = {
         **QUICK,
+        **(sign_in if issuer else {}),
         "QUEUECTL_LISTEN": f"0.0.0.0:{port}",
         "QUEUECTL_TLS_CERT_FILE": str(files.chain),
         "QUEUECTL_TLS_KEY_FILE": str(files.key),
@@ -57,6 +89,7 @@ def tokens(home: House) -> dict[str, str]:
         rights = [
             binding("serve-api-admin", "queuectl-platform-admin", ADMIN),
             binding("serve-api-member", "queuectl-submitter", MEMBER, "serve-api"),
+            group_binding("serve-api-ml", "queuectl-submitter", "oidc:ml", "serve-api"),
         ]
         await apply(api, [namespace("serve-api"), ADMIN, MEMBER, *rights])
         await api.close()
@@ -101,6 +134,38 @@ def test_a_browser_signs_in_with_a_token(address: str, tokens: dict[str, str]) -
         assert opened.status_code == 201
         assert browser.get("/api/v1/session").json()["name"].endswith(":serve-api:member")
         assert browser.delete("/api/v1/session").status_code == 403  # no page of ours asks
+
+
+@pytest.mark.usefixtures("tokens")
+def test_roles_of_the_cluster_rule_for_groups_of_an_issuer(address: str, issuer: str) -> None:
+    """``oidc:ml`` is bound in one namespace; ``system:masters`` of the issuer, to which eve belongs, is refused."""
+    if not issuer:
+        pytest.skip("oidc-provider cannot be installed")
+    token = asyncio.run(id_token(issuer, PUBLIC, "bob"))
+    with client(address, token) as bob:
+        assert bob.get("/api/v1/session").json()["name"] == "oidc:bob"
+        assert bob.get("/api/v1/workloads?namespace=serve-api").status_code == 200
+        assert bob.get("/api/v1/workloads?namespace=default").status_code == 403
+        assert bob.put(PATH, json=COHORT).status_code == 403
+    with client(address, asyncio.run(id_token(issuer, PUBLIC, "eve"))) as eve:
+        assert eve.get("/api/v1/session").status_code == 401
+
+
+@pytest.mark.usefixtures("tokens")
+def test_a_browser_signs_in_through_the_issuer(address: str, issuer: str) -> None:
+    if not issuer:
+        pytest.skip("oidc-provider cannot be installed")
+
+    async def back(at: str) -> str:
+        async with httpx2.AsyncClient(trust_env=False) as http:
+            return await authorize(http, at, "bob")
+
+    with client(address) as browser:
+        started = browser.get("/ui/signin/oidc?next=/ui/workloads")
+        answer = browser.get(asyncio.run(back(started.headers["location"])))
+        assert "next=%2Fui%2Fworkloads" in answer.headers["location"]
+        assert browser.cookies.get("__Host-queuectl")
+        assert browser.get("/ui/workloads").status_code == 200
 
 
 def test_no_token_is_in_what_it_says(
