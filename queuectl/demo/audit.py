@@ -1,16 +1,16 @@
-"""Replays a recording and says whether the cluster was ever in a state it must not be in.
+"""Checks of a recording: whether the cluster was in a forbidden state at any revision.
 
-Each check is stated on what the API server showed at every single revision:
+Each check uses the objects of the API server at every revision:
 
-- **whole**: no pod of an attempt loses its gate before all pods of that attempt exist, and an attempt that begins gets
-  all its pods onto nodes, unless it is suspended, finished or deleted meanwhile
-- **domain**: all pods of a podset (or podset group) with a required topology sit in one domain of that level
-- **capacity**: on no node do the pods bound or pinned to it ask for more than its allocatable
-- **once**: no two attempts of a gang, and no two pods of the same rank, hold places at the same time
-- **quota**: the pods of no queue ask for more than the limit given here; a job that has ended holds no quota, even where its
-  controller leaves pods running, as the training-operator does with workers when the master is done
+- **complete**: no pod of an attempt loses its gate before all pods of that attempt exist, and all pods of an attempt are bound
+  to nodes, unless the job is suspended, finished or deleted
+- **domain**: all pods of a PodSet (or PodSet group) with a required topology are in one domain of that level
+- **capacity**: on each node, the requests of the bound or pinned pods fit the allocatable resources
+- **once**: no two attempts of a gang, and no two pods of the same rank, occupy capacity at the same time
+- **quota**: the requests of each queue's pods are within the given limit; a finished job has no quota, even if its
+  controller leaves pods running, as the training operator does with workers after the master
 
-Pods count from the revision in which their gate is gone until they are terminal. Only jobs with a queue label are gangs.
+A pod counts from the revision without its gate until it is terminal. Only jobs with a queue label are gangs.
 """
 
 from __future__ import annotations
@@ -32,7 +32,13 @@ Queue = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: what was asked, the numbers that answer it, and each violation in a sentence."""
+    """The result of one check.
+
+    Attributes:
+        name: the checked statement.
+        numbers: its figures.
+        problems: one sentence for each violation.
+    """
 
     name: str
     numbers: str
@@ -44,7 +50,7 @@ class Finding:
 
 
 class Check(Protocol):
-    """Sees every step in order, then says what it found."""
+    """Receives every step in order, then returns its finding."""
 
     def see(self, step: Step) -> None: ...
 
@@ -57,8 +63,8 @@ def checks(
     """Run every check over a recording.
 
     Args:
-        recording: complete up to now (Recorder.settle).
-        limits: what the pods of each queue may ask for together; a queue that is not named is not checked.
+        recording: the recording, complete up to now (Recorder.settle).
+        limits: the limit of each queue's requests; a queue without a limit is not checked.
     """
     replay = Replay(recording)
     picture = replay.picture
@@ -76,7 +82,7 @@ def _gang(pod: PodRecord | None, picture: ObservedState) -> JobRecord | None:
 
 
 def _opens(step: Step) -> bool:
-    """Whether this step is the one in which a pod may run from now on."""
+    """Whether this step removes the gates of a pod."""
     return (
         step.after is not None
         and not step.after.gated
@@ -122,7 +128,7 @@ class Whole:
         for podset in job.podsets:
             if there[podset.name] < job.expects(podset):
                 self.problems.append(
-                    f"{job.namespace}/{job.name}: a pod of attempt {pod.attempt} was let go at revision {step.version}, "
+                    f"{job.namespace}/{job.name}: a pod of attempt {pod.attempt} lost its gates at revision {step.version}, "
                     f"when {there[podset.name]} of {job.expects(podset)} pods of {podset.name} existed"
                 )
         expected = sum(job.expects(podset) for podset in job.podsets)
@@ -139,8 +145,8 @@ class Whole:
                 )
         spans = [a.whole_at - a.opened_at for a in self.attempts.values() if a.whole_at is not None]
         gangs = len({uid for uid, _ in self.attempts})
-        numbers = f"{len(self.attempts)} starts of {gangs} gangs; from the first to the last pod at most {max(spans, default=0):.1f} s"
-        return Finding("every gang started whole", numbers, tuple(self.problems))
+        numbers = f"{len(self.attempts)} starts of {gangs} gangs; at most {max(spans, default=0):.1f} s from the first to the last pod"
+        return Finding("all pods of each gang started together", numbers, tuple(self.problems))
 
 
 @dataclass(slots=True)
@@ -167,14 +173,14 @@ class Domain:
 
     def finding(self) -> Finding:
         problems = [
-            f"{self.names[uid]}: {what} of attempt {attempt} sits in {len(domains)} domains of {level}: "
+            f"{self.names[uid]}: {what} of attempt {attempt} is in {len(domains)} domains of {level}: "
             + ", ".join(sorted(domains))
             for (uid, attempt, what, level), domains in self.seen.items()
             if len(domains) > 1
         ]
         gangs = len(self.names)
         numbers = f"{gangs} gangs with a required topology, {len(self.seen)} placements"
-        return Finding("inside the required domain", numbers, tuple(problems))
+        return Finding("each gang is inside its required domain", numbers, tuple(problems))
 
 
 def _required(podset: PodSet | None) -> str | None:
@@ -209,8 +215,8 @@ class Capacity:
 
     def finding(self) -> Finding:
         total = sum(node.allocatable[GPU] for node in self.picture.nodes.values())
-        numbers = f"{len(self.picture.nodes)} nodes over {self.revisions} revisions of pods; at most {self.peak} of {total} GPUs in use"
-        return Finding("nothing over a node's capacity", numbers, tuple(self.problems))
+        numbers = f"{len(self.picture.nodes)} nodes, {self.revisions} revisions of pods; at most {self.peak} of {total} GPUs in use"
+        return Finding("no node exceeds its capacity", numbers, tuple(self.problems))
 
 
 @dataclass(slots=True)
@@ -231,9 +237,9 @@ class Once:
             if other.uid == pod.uid or place_of(other) is None:
                 continue
             if other.attempt != pod.attempt:
-                what = f"a pod of attempt {other.attempt} still holds its place"
+                what = f"a pod of attempt {other.attempt} still occupies a node"
             elif pod.rank is not None and (other.podset, other.rank) == (pod.podset, pod.rank):
-                what = f"two pods of rank {pod.rank} of {podset_of(job, pod)} hold places"
+                what = f"two pods of rank {pod.rank} of {podset_of(job, pod)} occupy nodes"
             else:
                 continue
             self.problems.append(
@@ -242,7 +248,7 @@ class Once:
 
     def finding(self) -> Finding:
         numbers = f"{len(self.gangs)} gangs"
-        return Finding("none started twice at once", numbers, tuple(self.problems))
+        return Finding("no gang has two attempts at the same time", numbers, tuple(self.problems))
 
 
 @dataclass(slots=True)
@@ -300,4 +306,4 @@ class Quota:
             f"{'/'.join(queue)} at most {self.peaks.get(queue, 0)} of {limit[GPU]} GPUs"
             for queue, limit in self.limits.items()
         )
-        return Finding("no queue over its quota", numbers, tuple(self.problems))
+        return Finding("no queue exceeds its quota", numbers, tuple(self.problems))

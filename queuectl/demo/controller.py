@@ -1,7 +1,7 @@
-"""queuectl on a local cluster as in production: installed from deploy/, `queuectl serve` as a process of its own.
+"""queuectl on a local cluster: installed from deploy/ as in production, with `queuectl serve` as a process.
 
-It runs under the ServiceAccount that deploy/ gives it and no other rights, with an embedded Postgres, on free loopback
-ports. Everything it writes stands in one folder, which goes with it.
+The process has only the rights of its ServiceAccount in deploy/. It uses an embedded Postgres and free loopback ports. All its
+files are in one folder, which is removed when it stops.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ _LAST_LINES: Final = 12
 
 
 class ControllerFailed(QueuectlError):
-    """queuectl ended, or did not become ready; the message ends with its last words."""
+    """queuectl ended, or did not become ready. The message ends with the last lines of its log."""
 
 
 KUEUE_KEYS: Final = "kueue-keys"
-"""The opt-in by which Kueue's labels count."""
+"""The opt-in for Kueue's labels."""
 
 
 def install(cluster: LocalCluster, *opt_ins: str) -> None:
-    """Apply deploy/ without what only runs inside a cluster, and wait until the admission policies act.
+    """Apply deploy/ without the Deployment, and wait until the admission policies have effect.
 
     Args:
-        cluster: where.
+        cluster: the cluster.
         opt_ins: names of files in deploy/optional to apply, too.
 
     Raises:
-        BadInput: the server does not know a kind.
-        ClusterError: a request failed, or the policies do not act in time.
+        BadInput: the server does not have a kind.
+        ClusterError: a request failed, or the policies have no effect in time.
     """
     asyncio.run(_install(cluster.kubeconfig, opt_ins))
 
@@ -68,15 +68,15 @@ async def _install(kubeconfig: Path, opt_ins: Sequence[str]) -> None:
 
 
 def home_of(name: str) -> Path:
-    """The folder of the controller that belongs to a cluster of this name.
+    """The folder of the controller of a cluster with this name.
 
-    Not under the home directory: as root the embedded Postgres runs as `nobody`, who must be able to get there.
+    It is not under the home directory: as root, the embedded Postgres runs as the user `nobody`, which must be able to read it.
     """
     return Path(tempfile.gettempdir()) / f"queuectl-{name}-{os.geteuid()}"
 
 
 class Controller:
-    """A running `queuectl serve`; it ends with this process, unless it is detached.
+    """A running `queuectl serve`. It ends with this process, unless it is detached.
 
     Attributes:
         home: its folder.
@@ -99,23 +99,23 @@ class Controller:
         *,
         replica: str = "",
     ) -> Controller:
-        """Start it on a cluster where it was installed; :meth:`wait_ready` tells when it works.
+        """Start it on a cluster where it is installed. :meth:`wait_ready` waits until it is ready.
 
         Args:
-            cluster: to serve.
+            cluster: the cluster.
             settings: further QUEUECTL_… variables.
-            replica: tells apart several controllers of one cluster.
+            replica: a suffix for one of several controllers of a cluster.
 
         Raises:
-            ControllerFailed: its folder exists, so one runs for a cluster of this name already.
+            ControllerFailed: its folder exists, so a controller of this name is running.
         """
         home = home_of(cluster.name + replica)
         if home.exists():
-            raise ControllerFailed(f"{home} exists: take down what runs there first")
-        # The folder is made inside: an interrupt right after that must not leave it behind.
+            raise ControllerFailed(f"{home} exists: stop the controller of this folder first")
+        # Created inside the try block, so that an interrupt does not leave the folder behind.
         try:
             home.mkdir()
-            home.chmod(0o755)  # whatever the umask says
+            home.chmod(0o755)  # independent of the umask
             account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, ACCOUNT)
             api, metrics = (f"{LOOPBACK}:{port}" for port in free_ports(2))
             environment = {
@@ -124,7 +124,7 @@ class Controller:
                 "TMPDIR": str(home),
                 "XDG_STATE_HOME": str(home),
                 "QUEUECTL_KUBECONFIG": str(account),
-                "QUEUECTL_HOLDER": home.name,  # several on one machine are several candidates
+                "QUEUECTL_HOLDER": home.name,  # several processes on one machine are several candidates
                 "QUEUECTL_LISTEN": api,
                 "QUEUECTL_METRICS_LISTEN": metrics,
             }
@@ -148,17 +148,17 @@ class Controller:
 
     @property
     def log(self) -> Path:
-        """What it says."""
+        """Its log file."""
         return self.home / "serve.log"
 
     def wait_ready(
         self, seconds: float = _READY_SECONDS, *, waiting: Callable[[], None] | None = None
     ) -> None:
-        """Wait until /readyz says so.
+        """Wait until /readyz answers 200.
 
         Args:
-            seconds: how long.
-            waiting: is called every now and then.
+            seconds: the time limit.
+            waiting: called repeatedly during the wait.
 
         Raises:
             ControllerFailed: it ended, or is not ready after ``seconds``.
@@ -167,10 +167,10 @@ class Controller:
         while (problem := self._problem()) is not None:
             program = self._supervisor.programs()[_PROGRAM]
             if not program.running or time.monotonic() > deadline:
-                fate = problem if program.running else f"ended with code {program.returncode}"
-                words = self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
+                state = problem if program.running else f"ended with exit code {program.returncode}"
+                lines = self.log.read_text(errors="replace").splitlines()[-_LAST_LINES:]
                 raise ControllerFailed(
-                    "\n  ".join([f"queuectl serve: {fate}; its last words:", *words])
+                    "\n  ".join([f"queuectl serve: {state}; end of its log:", *lines])
                 )
             if waiting is not None:
                 waiting()
@@ -189,20 +189,20 @@ class Controller:
         return self._supervisor.programs()[_PROGRAM].pid
 
     def detach(self) -> None:
-        """Let it outlive this process, until :func:`take_down`."""
+        """Let it continue after this process, until :func:`take_down`."""
         self._supervisor.detach()
 
     def kill(self) -> None:
-        """End it by SIGKILL; its database goes down in order, and stays where it is."""
+        """End it by SIGKILL. Its database shuts down cleanly and keeps its files."""
         self._supervisor.kill(_PROGRAM)
 
     def stop(self) -> None:
-        """End it in order and remove its folder. Harmless when it has ended."""
+        """Stop it and remove its folder. Without effect if it has ended."""
         _take_down(self.home, self._supervisor)
 
 
 def take_down(name: str) -> bool:
-    """End the controller of a cluster of this name and remove its folder.
+    """Stop the controller of a cluster with this name and remove its folder.
 
     Returns:
         Whether there was one.

@@ -1,4 +1,4 @@
-"""What to try on a demo that was left up: lines that work as printed, in a shell on this machine."""
+"""Shell commands to try on a kept demo. They work as printed, in a shell on this machine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.nodes import RACK
 from queuectl.localcluster.prometheus import Prometheus
 
-# Prometheus gives the exporters' own pods the label `pod`, and that of the measured one becomes `exported_pod`.
+# Prometheus uses the label `pod` for the exporter's own pod; the label of the measured pod becomes `exported_pod`.
 _DONE_BY_GPUS: Final = (
     "avg by (gang) (label_replace("
     'avg_over_time(DCGM_FI_PROF_GR_ENGINE_ACTIVE{exported_pod=~"(busy|idle)-64-.*"}[1h]), '
@@ -29,10 +29,10 @@ _DONE_BY_GPUS: Final = (
 def lines(
     cluster: LocalCluster, prometheus: Prometheus, controller: Controller
 ) -> list[tuple[str, list[str]]]:
-    """Groups of shell lines under a heading each; the first group sets up the shell."""
+    """Groups of shell commands, each with a heading. The first group sets up the shell."""
     gang = _example(controller)
     return [
-        ("In a shell of your own, first", _environment(cluster, controller)),
+        ("First, in your shell", _environment(cluster, controller)),
         (
             "queuectl",
             [
@@ -44,7 +44,7 @@ def lines(
             ],
         ),
         (
-            "A gang of your own: 4 pods of 8 GPUs in one rack, until you delete it",
+            "Your own gang: 4 pods of 8 GPUs in one rack, until you delete it",
             [
                 f"kubectl create -f {gang}",
                 "queuectl explain team-a/mine",
@@ -54,7 +54,7 @@ def lines(
             ],
         ),
         (
-            "The cluster itself",
+            "The cluster",
             [
                 f"kubectl get nodes -L {RACK}",
                 "kubectl get jobs,pytorchjobs -A -L queuectl.dev/queue-name",
@@ -71,22 +71,22 @@ def lines(
             ],
         ),
         (
-            "Prometheus: the GPUs of busy-64 and idle-64, queuectl's own metrics, alerts",
+            "Prometheus: GPU utilization of busy-64 and idle-64, metrics of queuectl, alerts",
             [
                 _query(prometheus, _DONE_BY_GPUS),
                 _query(prometheus, "sum by (cluster_queue, status) (queuectl_workloads)"),
                 f"curl -s {prometheus.url}/api/v1/alerts | python3 -m json.tool",
             ],
         ),
-        ("When you are done", ["queuectl demo --down"]),
+        ("At the end", ["queuectl demo --down"]),
     ]
 
 
-def tell(
+def show(
     console: Console, cluster: LocalCluster, prometheus: Prometheus, controller: Controller
 ) -> None:
-    """Print them."""
-    console.print("It is left up.", highlight=False)
+    """Print the commands."""
+    console.print("The demo keeps running. Commands to try:", highlight=False)
     for heading, group in lines(cluster, prometheus, controller):
         console.print(f"\n[bold]{heading}[/]", highlight=False)
         for line in group:
@@ -105,13 +105,13 @@ def _environment(cluster: LocalCluster, controller: Controller) -> list[str]:
 
 
 def _query(prometheus: Prometheus, expression: str) -> str:
-    """A line that asks Prometheus and shows the answer."""
+    """A command that queries Prometheus."""
     asked = shlex.quote(f"query={expression}")
     return f"curl -s {prometheus.url}/api/v1/query --data-urlencode {asked} | python3 -m json.tool"
 
 
 def _example(controller: Controller) -> str:
-    """A file with a Job that runs until it is deleted."""
+    """The path of a file with a Job that runs until it is deleted."""
     path = controller.home / "mine.yaml"
     document = job(
         "mine", "team-a", QUEUE, Pods(4, 8, "48", "512Gi", required=RACK), priority_class=BATCH

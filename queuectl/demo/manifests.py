@@ -1,7 +1,7 @@
 """Jobs, PyTorchJobs and configuration documents as plain dicts, for the demo, system tests and benchmarks.
 
-A job's pods are played by KWOK: ``seconds`` is how long each runs (None = until it is deleted), see
-localcluster/manifests/stages.yaml. Containers carry an image that nothing ever pulls.
+KWOK simulates the pods of a job. ``seconds`` is the run time of each pod (None = until it is deleted), see
+localcluster/manifests/stages.yaml. No component pulls the image of the containers.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ _IMAGE: Final = "registry.invalid/trainer:1"
 
 @dataclass(frozen=True, slots=True)
 class Pods:
-    """One podset.
+    """One PodSet.
 
     Attributes:
-        count: of pods.
-        gpus: per pod.
-        cpu: per pod, a quantity.
-        memory: per pod, a quantity; None asks for none.
-        required: node label of the level whose one domain must hold them all.
+        count: number of pods.
+        gpus: GPUs per pod.
+        cpu: CPU per pod, a quantity.
+        memory: memory per pod, a quantity; None = no request.
+        required: node label of the topology level of which the pods must be in one domain.
         preferred: the same, if possible.
-        group: name shared by podsets that must share that domain.
-        annotations: further ones of the pod template.
+        group: name of a group of PodSets that must share that domain.
+        annotations: further annotations of the pod template.
     """
 
     count: int = 1
@@ -47,16 +47,16 @@ class Pods:
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     def template(self, container: str, seconds: float | None, *, restart: str) -> Document:
-        """The pod template, run by KWOK for ``seconds``."""
-        told = {
+        """The pod template, which KWOK runs for ``seconds``."""
+        given = {
             RUN_SECONDS: None if seconds is None else str(seconds),
             keys.PREFIX + keys.REQUIRED_TOPOLOGY: self.required,
             keys.PREFIX + keys.PREFERRED_TOPOLOGY: self.preferred,
             keys.PREFIX + keys.GROUP_NAME: self.group,
         }
-        annotations = {key: value for key, value in told.items() if value is not None}
-        asked = {CPU: self.cpu, MEMORY: self.memory, GPU: str(self.gpus) if self.gpus else None}
-        amounts = {name: value for name, value in asked.items() if value is not None}
+        annotations = {key: value for key, value in given.items() if value is not None}
+        requested = {CPU: self.cpu, MEMORY: self.memory, GPU: str(self.gpus) if self.gpus else None}
+        amounts = {name: value for name, value in requested.items() if value is not None}
         return {
             "metadata": {"annotations": annotations | dict(self.annotations)},
             "spec": {
@@ -112,7 +112,7 @@ def pytorchjob(
         kind: {
             "replicas": pods.count,
             "restartPolicy": "Never",
-            # The operator demands this container name.
+            # The operator requires this container name.
             "template": pods.template("pytorch", seconds, restart="Never"),
         }
         for kind, pods in (("Master", master), ("Worker", worker))
@@ -147,7 +147,7 @@ def _metadata(
 
 
 def topology(name: str, *levels: str) -> Document:
-    """Levels as node labels, coarse to fine; the hostname is added as the last."""
+    """A Topology. ``levels``: node labels, from coarse to fine; the hostname is added."""
     listed = [{"nodeLabel": level} for level in (*levels, HOSTNAME)]
     return _config("Topology", name, {"levels": listed})
 
@@ -166,10 +166,10 @@ def cluster_queue(
     strategy: str = "BestEffortFIFO",
     within: str = "LowerPriority",
 ) -> Document:
-    """A ClusterQueue of one flavor, open to every namespace.
+    """A ClusterQueue of one flavor for all namespaces.
 
     Args:
-        name: of the queue.
+        name: name of the queue.
         flavor: its ResourceFlavor.
         quotas: nominal quota by resource.
         strategy: queueingStrategy.

@@ -1,4 +1,4 @@
-"""The live table: what queuectl says of each gang, beside where the API server shows its pods."""
+"""The live table: the state of each gang from queuectl, with the racks of its pods from the API server."""
 
 from __future__ import annotations
 
@@ -41,29 +41,29 @@ class GangRow:
     """One gang at one moment.
 
     Attributes:
-        gang: which.
-        priority: as queuectl sees it.
-        state: None until queuectl knows it.
-        where: racks of its pods; of most of them while they end one after the other.
-        pods: how many ``where`` speaks of.
+        gang: the gang.
+        priority: its priority in queuectl.
+        state: its state; None until queuectl has it.
+        racks: racks of its pods; while pods end, the racks that it had.
+        pods: number of pods in ``racks``.
         waited: seconds in the queue before its latest start.
-        code: of the reason it is where it is, or that its GPUs idle; "" where the state says it all.
-        why: the same as a sentence.
+        code: its reason code, or the state of idle GPUs; empty where the state is enough.
+        reason: the same as a sentence.
     """
 
     gang: Gang
     priority: int
     state: State | None
-    where: str = ""
+    racks: str = ""
     pods: int = 0
     waited: float = 0.0
     code: str = ""
-    why: str = ""
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TableState:
-    """The whole table at one moment; ``racks``: GPUs in use by rack."""
+    """The table at one moment. ``racks``: GPUs in use by rack."""
 
     at: float
     rows: tuple[GangRow, ...]
@@ -71,16 +71,16 @@ class TableState:
 
     @property
     def gpus(self) -> int:
-        """In use."""
+        """GPUs in use."""
         return sum(self.racks.values())
 
     @property
     def sentence(self) -> str:
-        """The cluster in a line."""
+        """The state of the cluster in one line."""
         states = Counter(row.state for row in self.rows)
         shown = ", ".join(f"{states[s]} {s.lower()}" for s in State if states[s])
         busy = sum(1 for used in self.racks.values() if used)
-        return f"{self.gpus}/{GPUS} GPUs in use on {busy}/{len(self.racks)} racks; {shown or 'nothing yet'}"
+        return f"{self.gpus}/{GPUS} GPUs in use on {busy}/{len(self.racks)} racks; {shown or 'no gang yet'}"
 
 
 def moment(
@@ -92,16 +92,16 @@ def moment(
     pods: Iterable[PodRecord],
     before: TableState | None,
 ) -> TableState:
-    """Put together what was read.
+    """The state of the table.
 
     Args:
-        now: unix seconds.
-        began: unix seconds of the start of the show.
-        gangs: those submitted so far.
-        workloads: queuectl's answer, by ``namespace/name``.
-        nodes: of the cluster, by name.
-        pods: of the cluster.
-        before: the moment before; a gang whose pods end keeps the place it had.
+        now: Unix seconds.
+        began: Unix seconds of the start of the run.
+        gangs: the gangs submitted so far.
+        workloads: the answer of queuectl, by ``namespace/name``.
+        nodes: the nodes of the cluster, by name.
+        pods: the pods of the cluster.
+        before: the previous state; a gang whose pods end keeps its racks.
     """
     racks: Counter[str] = Counter({node.labels[RACK]: 0 for node in nodes.values()})
     used: dict[str, Counter[str]] = {}
@@ -130,21 +130,21 @@ def _row(
     if workload is None:
         return GangRow(gang, 0, None)
     state = State(workload["state"])
-    where, pods = _where(used), used.total()
+    racks, pods = _shown(used), used.total()
     if last is not None and not state.waiting and pods < last.pods:
-        where, pods = last.where, last.pods
+        racks, pods = last.racks, last.pods
     reason = workload["reason"]
     use = workload["use"] or {}
     plain = state.live or reason["code"] == Code.SUCCEEDED
-    code, why = ("", "") if plain else (reason["code"], reason["message"])
+    code, text = ("", "") if plain else (reason["code"], reason["message"])
     if use.get("state") == UseState.IDLE:
-        code, why = use["state"], use["message"]
+        code, text = use["state"], use["message"]
     return GangRow(
-        gang, workload["priority"], state, where, pods, _waited(workload, now), code, why
+        gang, workload["priority"], state, racks, pods, _waited(workload, now), code, text
     )
 
 
-def _where(racks: Mapping[str, int]) -> str:
+def _shown(racks: Mapping[str, int]) -> str:
     names = sorted(racks)
     more = f" +{len(names) - _RACKS_SHOWN}" if len(names) > _RACKS_SHOWN else ""
     return " ".join(names[:_RACKS_SHOWN]) + more
@@ -159,13 +159,13 @@ def _waited(workload: Mapping[str, Any], now: float) -> float:
 
 
 class ProgressTable:
-    """Shows one moment after the other: a table that lives on a terminal, lines of what changed elsewhere."""
+    """Shows the states: a live table on a terminal, else a line for each change."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._live = Live(console=console, auto_refresh=False) if console.is_terminal else None
         self._shown: dict[str, tuple[State | None, bool]] = {}
-        self._spoke = 0.0
+        self._printed_at = 0.0
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -177,7 +177,7 @@ class ProgressTable:
             self._live.stop()
 
     def show(self, now: TableState) -> None:
-        """Show it."""
+        """Show a state."""
         if self._live is not None:
             self._live.update(_table(now), refresh=True)
         else:
@@ -185,16 +185,18 @@ class ProgressTable:
 
     def _lines(self, now: TableState) -> None:
         for row in now.rows:
-            told = row.state, row.code == UseState.IDLE
-            if row.state is not None and self._shown.get(row.gang.ref) != told:
-                self._shown[row.gang.ref] = told
-                tail = "  ".join(filter(None, (row.where, row.code, row.why)))
-                self._say(now, f"{row.gang.ref:<22} {row.gang.gpus:>3} GPUs  {row.state:<9} {tail}")
-        if now.at - self._spoke >= _HEARTBEAT_SECONDS:
-            self._spoke = now.at
-            self._say(now, now.sentence)
+            shown = row.state, row.code == UseState.IDLE
+            if row.state is not None and self._shown.get(row.gang.ref) != shown:
+                self._shown[row.gang.ref] = shown
+                tail = "  ".join(filter(None, (row.racks, row.code, row.reason)))
+                self._print(
+                    now, f"{row.gang.ref:<22} {row.gang.gpus:>3} GPUs  {row.state:<9} {tail}"
+                )
+        if now.at - self._printed_at >= _HEARTBEAT_SECONDS:
+            self._printed_at = now.at
+            self._print(now, now.sentence)
 
-    def _say(self, now: TableState, text: str) -> None:
+    def _print(self, now: TableState, text: str) -> None:
         self._console.print(
             f"[{now.at:5.1f} s] {text}", highlight=False, markup=False, soft_wrap=True
         )
@@ -207,9 +209,9 @@ def _table(now: TableState) -> RenderableType:
     for title in ("GPUS", "PRIO"):
         table.add_column(title, justify="right", no_wrap=True)
     table.add_column("STATE", no_wrap=True)
-    table.add_column("WHERE", no_wrap=True)
+    table.add_column("RACKS", no_wrap=True)
     table.add_column("WAITED", justify="right", no_wrap=True)
-    table.add_column("WHY", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("REASON", ratio=1, no_wrap=True, overflow="ellipsis")
     for row in now.rows:
         state = Text(row.state or "Submitted", style=_STYLES.get(row.state, ""))
         table.add_row(
@@ -219,15 +221,15 @@ def _table(now: TableState) -> RenderableType:
             str(row.gang.gpus),
             str(row.priority),
             state,
-            row.where,
+            row.racks,
             f"{row.waited:.0f} s",
-            Text(row.why, style="dim"),
+            Text(row.reason, style="dim"),
         )
     return Group(table, Text(), Text(now.sentence, style="bold"), _bars(now.racks))
 
 
 def _bars(racks: Mapping[str, int]) -> Text:
-    """A bar per rack: eight cells, one per eighth of its GPUs."""
+    """A bar for each rack, of eight cells: one for each eighth of its GPUs."""
     size = GPUS // max(1, len(racks))
     text = Text()
     for rack in sorted(racks):
@@ -238,7 +240,7 @@ def _bars(racks: Mapping[str, int]) -> Text:
 
 
 def verdicts(findings: Sequence[Any]) -> Iterable[Text]:
-    """The findings as lines, each with ✓ or ✗, its numbers, and its problems below."""
+    """The findings as lines: ✓ or ✗, the numbers, and the problems below."""
     for finding in findings:
         mark = Text("✓ ", style="green") if finding.ok else Text("✗ ", style="bold red")
         yield mark.append(finding.name, style="bold").append(f": {finding.numbers}", style="")

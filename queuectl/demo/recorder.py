@@ -1,11 +1,11 @@
-"""Writes down every revision of nodes, jobs and pods while something runs, as an outsider with read rights sees them.
+"""Records every revision of nodes, jobs and pods, as a user with the right to read them.
 
     with Recorder(cluster.kubeconfig) as recorder:
         ...
         recorder.settle()
     findings = audit.checks(recorder.recording())
 
-Revisions are etcd's, one order over all resources, so the recording can be replayed exactly as the cluster changed.
+Revisions are those of etcd, which order the changes of all resources, so a replay has the exact order of the cluster.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class Event:
     """One revision of one object.
 
     Attributes:
-        version: of etcd; the order of all events.
-        at: unix seconds of arrival here.
+        version: revision of etcd; the order of all events.
+        at: Unix seconds of arrival.
         key: uid of the object.
-        fact: what it is from now on; as it was last when ``gone``.
-        gone: it was deleted.
+        fact: the object from now on; the last state of a deleted object.
+        gone: the object was deleted.
     """
 
     version: int
@@ -57,18 +57,18 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """``gaps``: how often a watch expired, so that revisions between two events may be missing."""
+    """Events. ``gaps``: the number of expired watches, after each of which revisions can be missing."""
 
     events: tuple[Event, ...]
     gaps: int = 0
 
 
 class Recorder:
-    """Records from its start until it is closed; a thread of its own does the work.
+    """Records in a thread, from its start until it is closed.
 
     Args:
-        kubeconfig: of an identity that may list and watch nodes, pods and the job kinds ``kinds``.
-        kinds: of jobs to record.
+        kubeconfig: kubeconfig of a user with the right to list and watch nodes, pods and jobs of ``kinds``.
+        kinds: kinds of jobs to record.
     """
 
     def __init__(self, kubeconfig: Path, kinds: Iterable[str] = tuple(KINDS)) -> None:
@@ -103,34 +103,34 @@ class Recorder:
         self.close()
 
     def close(self) -> None:
-        """Stop recording; what was recorded stays readable. Harmless when it has stopped already."""
+        """Stop recording. The recording stays readable. Without effect if it is stopped."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._cancel)
             self._thread.join()
 
     def recording(self) -> Recording:
-        """What was seen so far, in the cluster's order."""
+        """The events so far, in the order of the cluster."""
         with self._lock:
             return Recording(tuple(sorted(self._events, key=lambda e: e.version)), self._gaps)
 
     def now(self) -> tuple[dict[str, Node], list[PodRecord]]:
-        """The nodes by name and the pods that exist, as seen last."""
+        """The present nodes by name, and the present pods."""
         with self._lock:
             facts = [fact for known in self._known.values() for fact in known.values()]
         nodes = {fact.node.name: fact.node for fact in facts if isinstance(fact, NodeRecord)}
         return nodes, [fact for fact in facts if isinstance(fact, PodRecord)]
 
     def jobs(self) -> list[JobRecord]:
-        """The jobs that exist, as seen last."""
+        """The present jobs."""
         with self._lock:
             facts = [fact for known in self._known.values() for fact in known.values()]
         return [fact for fact in facts if isinstance(fact, JobRecord)]
 
     def settle(self, seconds: float = _START_SECONDS) -> None:
-        """Wait until everything a fresh list says has been recorded.
+        """Wait until the recording has all objects of a new list.
 
         Raises:
-            TimeoutError: it has not after ``seconds``.
+            TimeoutError: it does not after ``seconds``.
         """
         for collection in self._paths:
             future = asyncio.run_coroutine_threadsafe(self._server.list(collection), self._loop)
@@ -149,7 +149,7 @@ class Recorder:
         deadline = time.monotonic() + seconds
         while not done():
             if time.monotonic() > deadline or not self._thread.is_alive():
-                raise TimeoutError(f"the recorder waits in vain for {what}")
+                raise TimeoutError(f"the recorder has no answer in time: {what}")
             time.sleep(_POLL_SECONDS)
 
     def _run(self) -> None:
@@ -207,7 +207,7 @@ class Recorder:
 
 
 def _same(before: Fact, after: Fact) -> bool:
-    """Whether nothing but the resourceVersion differs."""
+    """Whether only the resourceVersion differs."""
     return replace(after, version=before.version) == before
 
 

@@ -1,4 +1,4 @@
-"""The cluster at each revision of a recording: what the checks of the audit look at."""
+"""The cluster at each revision of a recording, for the checks of the audit."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from queuectl.domain.records import JobRecord, NodeRecord, OwnerKey, PodRecord
 
 
 def place_of(pod: PodRecord) -> str | None:
-    """Where a pod uses capacity: its node, before that the hostname it is pinned to once no gate holds it back."""
+    """The node on which a pod occupies capacity; before it is bound, the hostname to which an ungated pod is pinned."""
     return None if pod.terminal or pod.gated else pod.node or pod.pin
 
 
 def podset_of(job: JobRecord, pod: PodRecord) -> str:
-    """Podset of a managed pod; of one without the label when there is only one."""
+    """PodSet of a managed pod. A pod without the label belongs to the only PodSet."""
     return pod.podset or (job.podsets[0].name if len(job.podsets) == 1 else "")
 
 
 @dataclass(slots=True)
 class ObservedState:
-    """Everything that exists at one revision. ``hosts`` maps hostname labels to nodes."""
+    """All objects at one revision. ``hosts`` maps hostname labels to nodes."""
 
     nodes: dict[str, Node] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)
@@ -33,14 +33,14 @@ class ObservedState:
     use: dict[str, Resources] = field(default_factory=dict)
 
     def node_of(self, pod: PodRecord) -> str | None:
-        """Node on which a pod uses capacity."""
+        """The node on which a pod occupies capacity."""
         place = place_of(pod)
         return self.hosts.get(place, place) if place is not None and not pod.node else place
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One pod before and after a revision; None = does not exist."""
+    """One pod before and after a revision; None = it does not exist."""
 
     version: int
     at: float
@@ -56,7 +56,7 @@ class Replay:
     picture: ObservedState = field(default_factory=ObservedState)
 
     def steps(self) -> Iterator[Step]:
-        """Each change of a pod, with the picture as it is after it."""
+        """Each change of a pod; ``picture`` is the state after it."""
         for event in self.recording.events:
             match event.fact:
                 case NodeRecord() as fact:
@@ -83,7 +83,7 @@ class Replay:
         picture = self.picture
         job = picture.jobs.get(pod.owner)
         if job is not None and pod.owned_by != OwnerKey(job.kind, job.namespace, job.uid):
-            pod = replace(pod, owner="")  # it only claims so
+            pod = replace(pod, owner="")  # its claim to the job is wrong
         before = picture.pods.get(event.key)
         after = None if event.gone else pod
         siblings = picture.of_job.setdefault(pod.owner, {})

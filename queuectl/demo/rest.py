@@ -1,4 +1,4 @@
-"""queuectl's REST API as the demo uses it: configuration in, workloads and explanations out."""
+"""A client of queuectl's REST API for the demo: configuration, workloads and explanations."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _PAGE: Final = 500
 
 
 class ApiRefused(QueuectlError):
-    """The API did not do what was asked; the message is its own."""
+    """The API refused a request. The message is that of the API."""
 
 
 class ApiConnection:
     """A connection to one queuectl. Methods raise ApiRefused."""
 
     def __init__(self, url: str, **connection: Any) -> None:
-        """``connection``: how else the HTTP client is made, for example with ``headers``."""
+        """``connection``: further arguments of the HTTP client, for example ``headers``."""
         options: dict[str, Any] = {
             "verify": NOBODY_TRUSTED,
             "timeout": 10.0,
@@ -51,7 +51,7 @@ class ApiConnection:
             self._ask("PUT", path, json=document)
 
     def workloads(self) -> dict[str, Json]:
-        """The newest workload of each ``namespace/name``: a name may have been used before."""
+        """The newest workload of each ``namespace/name``: a name can be used again."""
         found: list[Json] = []
         query: dict[str, object] = {"limit": _PAGE}
         while True:
@@ -67,11 +67,11 @@ class ApiConnection:
         return self._ask("GET", f"/api/v1/namespaces/{namespace}/workloads/{name}")
 
     def explain(self, namespace: str, name: str) -> Json:
-        """Why a workload is where it is."""
+        """The explanation of a workload."""
         return self._ask("GET", f"{PREFIX}/namespaces/{namespace}/workloads/{name}/explain")
 
     def history(self, namespace: str, name: str) -> list[Json]:
-        """What happened to a workload: the first page, which is all of a short life."""
+        """The history of a workload: the first page, which has all events of a short run."""
         path = f"{PREFIX}/namespaces/{namespace}/workloads/{name}/history"
         found: list[Json] = self._ask("GET", path, params={"limit": _PAGE})["items"]
         return found

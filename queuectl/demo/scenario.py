@@ -1,11 +1,11 @@
-"""What is on the programme: 512 GPUs, two teams, a rush of gangs in three acts, and what must come of each.
+"""The scenario of the demo: 512 GPUs, two teams, three phases of gangs, and the expected outcome of each gang.
 
-1. **Prologue**: two gangs of 64 GPUs, equal but for what their GPUs do, fill most of team-b's quota.
-2. **Rush**: gangs from 1 to 256 GPUs, both kinds interleaved, far more than fits at once.
-3. **Emergency**: once one of the first two was measured to be idle, a gang of higher priority that fits only if one of them
-   gives way. It must be the idle one.
+1. **First**: two gangs of 64 GPUs use most of team-b's quota. They differ only in the use of their GPUs.
+2. **Burst**: gangs from 1 to 256 GPUs of both kinds of job, more than fit at once.
+3. **Urgent**: after queuectl has measured an idle gang, a gang of higher priority that fits only if one of the first two is
+   preempted. It must be the idle one.
 
-What GPUs do is played by the stand-in of their exporters (localcluster/exporter.py), which a real Prometheus scrapes.
+Simulated exporters (localcluster/exporter.py) report the use of GPUs, and a real Prometheus scrapes them.
 """
 
 from __future__ import annotations
@@ -41,57 +41,57 @@ LIMITS: Final = {(team, QUEUE): Resources({GPU: quota}) for team, quota in QUOTA
 CPU_PER_GPU: Final = 12
 GIB_PER_GPU: Final = 128
 BATCH, URGENT = "batch", "urgent"
-IN_A_HURRY: Final[Document] = {
+IDLE_RECLAIM: Final[Document] = {
     "mode": "OnDemand",
     "windowSeconds": 4,
     "memoryWindowSeconds": 4,
     "warmupSeconds": 1,
     "graceSeconds": 1,
 }
-"""``idleReclaim`` of every queue here: a demo has seconds where a cluster has half an hour."""
+"""``idleReclaim`` of every queue of the demo: seconds, where a cluster has half an hour."""
 SCRAPE_SECONDS: Final = 1.0
 SETTINGS: Final = {
     "QUEUECTL_UTILIZATION__LOOK_SECONDS": "1",
     "QUEUECTL_UTILIZATION__SCRAPE_SECONDS": str(SCRAPE_SECONDS),
     "QUEUECTL_UTILIZATION__PATIENCE_SECONDS": "5",
-    # What the rules of deploy/ record spans two minutes; here gangs are judged by seconds.
+    # The recording rules of deploy/ span two minutes, but the demo evaluates gangs in seconds.
     "QUEUECTL_UTILIZATION__RECORDING_RULES": "off",
     "QUEUECTL_ACCOUNT_SECONDS": "1",
 }
-"""Of queuectl, for the same reason: with looks and the usage ledger every second, the demo's reports are complete."""
+"""Settings of queuectl: evaluations and usage accounting every second, so that the reports of the demo are complete."""
 
-WHAT_TO_WATCH: Final = """\
-Two teams share 512 GPUs in 8 racks of 64: team-a starts its gangs in strict order, team-b lets small ones pass.
-busy-64 and idle-64 start first and fill team-b. Nobody says which of them computes: queuectl finds out from the
-Prometheus that scrapes the GPU exporters. Once it has, urgent-64 comes, and the one whose GPUs idle must give way.
-too-wide-80 wants ten whole nodes in one rack of eight: it waits, and says why. All others must start whole, and finish.
+INTRODUCTION: Final = """\
+Two teams share 512 GPUs in 8 racks of 64 GPUs. The queue of team-a is StrictFIFO, the queue of team-b BestEffortFIFO.
+busy-64 and idle-64 start first, and use most of team-b's quota. queuectl measures through Prometheus which of them is idle.
+Then urgent-64 is submitted, and queuectl preempts the idle gang for it. too-wide-80 requires ten nodes in one rack of eight:
+it stays pending, with a reason. Each of the other gangs starts with all its pods at once, and finishes.
 """
 
 
-class Act(IntEnum):
+class Phase(IntEnum):
     """When a gang is submitted."""
 
-    PROLOGUE = 1
-    RUSH = 2
-    EMERGENCY = 3
+    FIRST = 1
+    BURST = 2
+    URGENT = 3
 
 
-class Fate(IntEnum):
-    """What must come of a gang."""
+class Expected(IntEnum):
+    """The expected outcome of a gang."""
 
     FINISHES = 1
-    GIVES_WAY = 2  # is preempted once, runs again, finishes
+    IS_PREEMPTED = 2  # once; then it runs again and finishes
     NEVER_FITS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """One job of the programme. ``within``: the level whose one domain must hold it."""
+    """One job of the scenario. ``within``: the topology level of which it must be in one domain."""
 
     document: Document
     gpus: int
-    act: Act = Act.RUSH
-    fate: Fate = Fate.FINISHES
+    phase: Phase = Phase.BURST
+    expected: Expected = Expected.FINISHES
     within: str | None = None
 
     @property
@@ -117,7 +117,7 @@ class Gang:
 
 
 def configuration() -> list[Document]:
-    """The documents that `queuectl apply` would take."""
+    """The configuration, as for `queuectl apply`."""
     documents = [
         topology("datacenter", BLOCK, RACK),
         flavor("h100", topology="datacenter", **{PRODUCT: NODES.product}),
@@ -133,29 +133,29 @@ def configuration() -> list[Document]:
     return documents
 
 
-def hurried(document: Document) -> Document:
-    """A ClusterQueue that judges idleness as :data:`IN_A_HURRY` says; anything else as it is."""
+def with_idle_reclaim(document: Document) -> Document:
+    """A ClusterQueue with the policy :data:`IDLE_RECLAIM`; another object unchanged."""
     if document["kind"] != "ClusterQueue":
         return document
-    return document | {"spec": document["spec"] | {"policy": {"idleReclaim": IN_A_HURRY}}}
+    return document | {"spec": document["spec"] | {"policy": {"idleReclaim": IDLE_RECLAIM}}}
 
 
-def programme() -> list[Gang]:
-    """Every gang, in the order of submission."""
-    return [*_prologue(), *_rush_of_team_a(), *_rush_of_team_b(), _emergency()]
+def gangs() -> list[Gang]:
+    """All gangs, in the order of submission."""
+    return [*_first(), *_burst_of_team_a(), *_burst_of_team_b(), _urgent()]
 
 
-def _prologue() -> Iterable[Gang]:
-    for name, profile, fate in (
-        ("busy-64", "busy=0.9", Fate.FINISHES),
-        ("idle-64", "idle", Fate.GIVES_WAY),
+def _first() -> Iterable[Gang]:
+    for name, profile, expected in (
+        ("busy-64", "busy=0.9", Expected.FINISHES),
+        ("idle-64", "idle", Expected.IS_PREEMPTED),
     ):
-        played = {TERMINATE_SECONDS: "2", PROFILE: profile}
-        rack = replace(_pods(8, 8, required=RACK), annotations=played)
-        yield _job("team-b", name, rack, 20, act=Act.PROLOGUE, fate=fate, within=RACK)
+        annotations = {TERMINATE_SECONDS: "2", PROFILE: profile}
+        rack = replace(_pods(8, 8, required=RACK), annotations=annotations)
+        yield _job("team-b", name, rack, 20, phase=Phase.FIRST, expected=expected, within=RACK)
 
 
-def _rush_of_team_a() -> Iterable[Gang]:
+def _burst_of_team_a() -> Iterable[Gang]:
     yield _pytorchjob("team-a", "two-shapes-33", _pods(1, 1), _pods(4, 8), 9)
     yield _job("team-a", "one-rack-32", _pods(8, 4, required=RACK), 8, within=RACK)
     yield _job("team-a", "train-128", _pods(16, 8, required=BLOCK), 9, within=BLOCK)
@@ -167,18 +167,18 @@ def _rush_of_team_a() -> Iterable[Gang]:
     yield _job("team-a", "debug-1", _pods(1, 1), 4)
 
 
-def _rush_of_team_b() -> Iterable[Gang]:
+def _burst_of_team_b() -> Iterable[Gang]:
     yield _job("team-b", "sweep-4", _pods(4, 1), 6, indexed=False)
     yield _pytorchjob("team-b", "tune-16", _pods(1, 8), _pods(1, 8), 7)
     wide = _pods(10, 8, required=RACK)
-    yield _job("team-b", "too-wide-80", wide, 5, fate=Fate.NEVER_FITS, within=RACK)
+    yield _job("team-b", "too-wide-80", wide, 5, expected=Expected.NEVER_FITS, within=RACK)
     yield _job("team-b", "eval-2", _pods(2, 1), 5)
     yield _pytorchjob("team-b", "tune-24", _pods(1, 8), _pods(2, 8), 6)
 
 
-def _emergency() -> Gang:
+def _urgent() -> Gang:
     pods = _pods(8, 8, required=RACK)
-    return _job("team-b", "urgent-64", pods, 7, act=Act.EMERGENCY, within=RACK, priority=URGENT)
+    return _job("team-b", "urgent-64", pods, 7, phase=Phase.URGENT, within=RACK, priority=URGENT)
 
 
 def _pods(
@@ -194,8 +194,8 @@ def _job(
     pods: Pods,
     seconds: float,
     *,
-    act: Act = Act.RUSH,
-    fate: Fate = Fate.FINISHES,
+    phase: Phase = Phase.BURST,
+    expected: Expected = Expected.FINISHES,
     within: str | None = None,
     priority: str = BATCH,
     indexed: bool = True,
@@ -203,7 +203,7 @@ def _job(
     document = job(
         name, team, QUEUE, pods, seconds=seconds, priority_class=priority, indexed=indexed
     )
-    return Gang(document, pods.count * pods.gpus, act, fate, within)
+    return Gang(document, pods.count * pods.gpus, phase, expected, within)
 
 
 def _pytorchjob(team: str, name: str, master: Pods, worker: Pods, seconds: float) -> Gang:

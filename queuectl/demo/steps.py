@@ -1,4 +1,4 @@
-"""What the demo is doing, for people: a live line on a terminal, one line per step elsewhere."""
+"""Progress of the demo: a live line on a terminal, else one line for each step."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SIGN_OF_LIFE_SECONDS: Final = 30.0
 
 
 class Steps:
-    """A Progress (queuectl.localcluster.progress) that closes its live line however it is left."""
+    """A Progress (queuectl.localcluster.progress) that removes its live line after an error, too."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._status: Status | None = None
         self._what = self._coming = ""
-        self._began = self._step_began = self._spoke = time.monotonic()
+        self._began = self._step_began = self._printed_at = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -34,31 +34,31 @@ class Steps:
 
     @property
     def elapsed(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since the start."""
         return time.monotonic() - self._began
 
     def step(self, what: str, coming: str = "") -> None:
-        """The step before is done, this one begins; ``coming`` names the one after it."""
+        """End the previous step and begin this one. ``coming`` names the next step."""
         self._close()
         self._what = what
-        self._step_began = self._spoke = time.monotonic()
+        self._step_began = self._printed_at = time.monotonic()
         self._coming = f"  next: {coming}" if coming else ""
         if self._console.is_terminal:
             self._status = self._console.status(what)
             self._status.start()
 
     def tick(self, detail: str = "") -> None:
-        """The current step still goes on; where nothing is live that is said now and then."""
+        """Show that the current step continues; without a live line, every 30 s."""
         now = time.monotonic()
         passed = now - self._step_began
-        if self._status is None and now - self._spoke >= _SIGN_OF_LIFE_SECONDS:
-            self._spoke = now
+        if self._status is None and now - self._printed_at >= _SIGN_OF_LIFE_SECONDS:
+            self._printed_at = now
             self._console.print(f"  {self._what}: {passed:.0f} s  {detail}", highlight=False)
         elif self._status is not None:
             self._status.update(f"{self._what}  [dim]{passed:.0f} s  {detail}{self._coming}")
 
     def done(self, what: str) -> None:
-        """The current step is done, and this sums up."""
+        """End the current step, and print a summary."""
         self._close()
         self._console.print(what, highlight=False, soft_wrap=True)
 

@@ -1,7 +1,7 @@
-"""What must be true at the end, beyond the audit: the right victim, the right finishes, the reason of what never fits.
+"""Checks of the scenario, beyond the audit: the victim, the finished gangs, and the reason of the gang that never fits.
 
-Read from the recording, that is from the API server; only the reason of the gang that never fits, and who was measured to
-be idle, is queuectl's word, because that is nothing the cluster could show. By what it was measured Prometheus is asked.
+The checks use the recording of the API server. Two facts come from queuectl, because the cluster does not have them: the reason
+of the gang that never fits, and the gangs that queuectl classified as idle.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 from queuectl.demo.audit import Finding
 from queuectl.demo.recorder import Recording
 from queuectl.demo.replay import Replay, place_of
-from queuectl.demo.scenario import Act, Fate, Gang
+from queuectl.demo.scenario import Expected, Gang, Phase
 from queuectl.domain.plan import PreemptionReason
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord, Outcome
@@ -23,7 +23,7 @@ from queuectl.localcluster.prometheus import EXPORTERS_JOB
 
 @dataclass(slots=True)
 class Attempt:
-    """One start as the cluster showed it: when its first pod was let go, when its last place was free again."""
+    """One start of a job: when its first pod lost its gates, and when its last pod released its node."""
 
     opened_at: float
     opened: int
@@ -34,14 +34,16 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class JobHistory:
-    """What became of one job: its attempts by number, and its last record."""
+    """One job: its attempts by number, and its last record."""
 
     job: JobRecord
     attempts: Mapping[int, Attempt]
 
 
-def courses(recording: Recording) -> tuple[dict[str, JobHistory], Mapping[str, Mapping[str, str]]]:
-    """The course of each job by ``namespace/name``, and the labels of each node."""
+def histories(
+    recording: Recording,
+) -> tuple[dict[str, JobHistory], Mapping[str, Mapping[str, str]]]:
+    """The history of each job by ``namespace/name``, and the labels of each node."""
     replay = Replay(recording)
     attempts: dict[tuple[str, int], Attempt] = {}
     for step in replay.steps():
@@ -68,17 +70,17 @@ def courses(recording: Recording) -> tuple[dict[str, JobHistory], Mapping[str, M
 def verdict(
     gangs: Sequence[Gang], recording: Recording, explained: Mapping[str, Mapping[str, Any]]
 ) -> list[Finding]:
-    """Judge the run.
+    """Check the run.
 
     Args:
-        gangs: the programme.
-        recording: of the whole run.
-        explained: answer of `/explain` for each gang that can never fit, by ``namespace/name``.
+        gangs: the gangs of the scenario.
+        recording: the recording of the run.
+        explained: the answer of `/explain` for each gang that can never fit, by ``namespace/name``.
     """
-    found, labels = courses(recording)
+    found, labels = histories(recording)
     missing = [gang.ref for gang in gangs if gang.ref not in found]
     if missing:
-        return [Finding("every gang was seen", f"{len(found)}", tuple(missing))]
+        return [Finding("every gang is in the recording", f"{len(found)}", tuple(missing))]
     return [
         _placed(gangs, found, labels),
         _victim(gangs, found),
@@ -88,29 +90,29 @@ def verdict(
 
 
 def measured(gangs: Sequence[Gang], uses: Mapping[str, Collection[UseState]]) -> Finding:
-    """Whether the gang whose GPUs do nothing was seen idle, and nobody else.
+    """Whether the gang with idle GPUs was classified as idle, and no other gang.
 
     Args:
-        gangs: the programme.
-        uses: what the GPUs of each gang were ever said to do, by ``namespace/name``.
+        gangs: the gangs of the scenario.
+        uses: the states of GPU use of each gang, by ``namespace/name``.
     """
     idle = {ref for ref, states in uses.items() if UseState.IDLE in states}
-    expected = {gang.ref for gang in gangs if gang.fate is Fate.GIVES_WAY}
+    expected = {gang.ref for gang in gangs if gang.expected is Expected.IS_PREEMPTED}
     problems = (
-        *(f"{ref} was never seen idle" for ref in sorted(expected - idle)),
-        *(f"{ref} was taken for idle" for ref in sorted(idle - expected)),
+        *(f"{ref} was never classified as idle" for ref in sorted(expected - idle)),
+        *(f"{ref} was classified as idle" for ref in sorted(idle - expected)),
     )
     known = sum(not {UseState.ACTIVE, UseState.IDLE}.isdisjoint(one) for one in uses.values())
-    numbers = f"{known} of {len(uses)} gangs lived long enough to be measured"
-    return Finding("only whose GPUs did nothing was seen idle", numbers, problems)
+    numbers = f"{known} of {len(uses)} gangs ran long enough for a measurement"
+    return Finding("only gangs with idle GPUs were classified as idle", numbers, problems)
 
 
 def scraped(query: Callable[[str], Sequence[Mapping[str, Any]]], exporters: int) -> Finding:
     """Whether Prometheus reached the exporter of every node.
 
     Args:
-        query: the samples of an instant query.
-        exporters: how many there are.
+        query: returns the samples of an instant query.
+        exporters: the number of exporters.
     """
     up = f'up{{job="{EXPORTERS_JOB}"}}[1h]'
     reached, answered, failed = (
@@ -122,25 +124,27 @@ def scraped(query: Callable[[str], Sequence[Mapping[str, Any]]], exporters: int)
         )
     )
     numbers = f"{reached} of {exporters} GPU exporters; {answered} scrapes, {failed} failed"
-    problems = () if reached == exporters else (f"{exporters - reached} were never reached",)
-    return Finding("measured by a Prometheus that sees every node", numbers, problems)
+    problems = (
+        () if reached == exporters else (f"{exporters - reached} exporters were never reached",)
+    )
+    return Finding("Prometheus scraped the GPU exporter of every node", numbers, problems)
 
 
 def reclaimed(gangs: Sequence[Gang], reasons: Mapping[str, Collection[str]]) -> Finding:
-    """Whether the gang that gave way did so for not using its GPUs, and nobody else was evicted for others.
+    """Whether the victim was preempted for its idle GPUs, and no other gang was preempted.
 
     Args:
-        gangs: the programme.
-        reasons: why each gang was preempted, by ``namespace/name``.
+        gangs: the gangs of the scenario.
+        reasons: the reasons of each gang's preemptions, by ``namespace/name``.
     """
-    expected = {gang.ref for gang in gangs if gang.fate is Fate.GIVES_WAY}
+    expected = {gang.ref for gang in gangs if gang.expected is Expected.IS_PREEMPTED}
     problems = []
     for gang in gangs:
         wanted = {PreemptionReason.IDLE.value} if gang.ref in expected else set()
-        if (told := set(reasons.get(gang.ref, ()))) != wanted:
-            problems.append(f"{gang.ref} was preempted for {sorted(told) or 'nothing'}")
+        if (found := set(reasons.get(gang.ref, ()))) != wanted:
+            problems.append(f"{gang.ref} was preempted for {sorted(found) or 'nothing'}")
     numbers = f"{', '.join(sorted(expected))}: {PreemptionReason.IDLE.value}"
-    return Finding("it gave way because its GPUs did nothing", numbers, tuple(problems))
+    return Finding("the reason of the preemption was idle GPUs", numbers, tuple(problems))
 
 
 def _placed(
@@ -148,21 +152,21 @@ def _placed(
     found: Mapping[str, JobHistory],
     labels: Mapping[str, Mapping[str, str]],
 ) -> Finding:
-    """The programme's own word on where gangs must sit, whatever their objects ask."""
+    """Placements, compared with the scenario and not with the topology requests of the objects."""
     problems = []
-    bound = [gang for gang in gangs if gang.within and gang.fate is not Fate.NEVER_FITS]
+    bound = [gang for gang in gangs if gang.within and gang.expected is not Expected.NEVER_FITS]
     for gang in bound:
         for number, attempt in found[gang.ref].attempts.items():
             domains = {labels[node].get(gang.within or "", "none") for node in attempt.nodes}
             if len(domains) != 1:
-                problems.append(f"{gang.ref}: start {number} sat in {sorted(domains)}")
+                problems.append(f"{gang.ref}: attempt {number} was in {sorted(domains)}")
     names = ", ".join(gang.name for gang in bound)
-    return Finding("what asked for one rack or block got one", names, tuple(problems))
+    return Finding("gangs that require one rack or block were in one", names, tuple(problems))
 
 
 def _victim(gangs: Sequence[Gang], found: Mapping[str, JobHistory]) -> Finding:
-    [victim] = [gang for gang in gangs if gang.fate is Fate.GIVES_WAY]
-    [urgent] = [gang for gang in gangs if gang.act is Act.EMERGENCY]
+    [victim] = [gang for gang in gangs if gang.expected is Expected.IS_PREEMPTED]
+    [urgent] = [gang for gang in gangs if gang.phase is Phase.URGENT]
     problems = [
         f"{gang.ref} was started {len(found[gang.ref].attempts)} times"
         for gang in gangs
@@ -172,27 +176,27 @@ def _victim(gangs: Sequence[Gang], found: Mapping[str, JobHistory]) -> Finding:
     if not problems:
         first, winner = found[victim.ref].attempts[1], found[urgent.ref].attempts[1]
         numbers = (
-            f"{victim.name} left {winner.opened_at - first.freed_at:.1f} s before {urgent.name} started, "
+            f"{victim.name} ended {winner.opened_at - first.freed_at:.1f} s before {urgent.name} started, "
             "and ran again later"
         )
         if first.freed >= winner.opened:
-            problems = [f"{urgent.ref} started before the last pod of {victim.ref} was gone"]
-    return Finding("the idlest gave way, and nobody else", numbers, tuple(problems))
+            problems = [f"{urgent.ref} started before the last pod of {victim.ref} had ended"]
+    return Finding("only the idle gang was preempted", numbers, tuple(problems))
 
 
 def _starts(gang: Gang) -> int:
-    return {Fate.FINISHES: 1, Fate.GIVES_WAY: 2, Fate.NEVER_FITS: 0}[gang.fate]
+    return {Expected.FINISHES: 1, Expected.IS_PREEMPTED: 2, Expected.NEVER_FITS: 0}[gang.expected]
 
 
 def _finished(gangs: Sequence[Gang], found: Mapping[str, JobHistory]) -> Finding:
-    expected = [gang for gang in gangs if gang.fate is not Fate.NEVER_FITS]
+    expected = [gang for gang in gangs if gang.expected is not Expected.NEVER_FITS]
     problems = tuple(
         f"{gang.ref}: {found[gang.ref].job.outcome or 'not finished'}"
         for gang in expected
         if found[gang.ref].job.outcome is not Outcome.SUCCEEDED
     )
     numbers = f"{len(expected) - len(problems)} of {len(expected)} jobs succeeded"
-    return Finding("everything that can run has finished", numbers, problems)
+    return Finding("each gang that can run has finished", numbers, problems)
 
 
 def _never(
@@ -201,9 +205,13 @@ def _never(
     explained: Mapping[str, Mapping[str, Any]],
 ) -> Finding:
     problems, sentences = [], []
-    for gang in (one for one in gangs if one.fate is Fate.NEVER_FITS):
-        said = explained.get(gang.ref, {})
-        sentences.append(f"{gang.name}: {said.get('code')}: {said.get('message')}")
-        if not found[gang.ref].job.suspended or said.get("code") != Code.SHAPE_NEVER_FITS:
-            problems.append(f"{gang.ref} should wait, with the reason {Code.SHAPE_NEVER_FITS}")
-    return Finding("what can never fit waits and says why", "; ".join(sentences), tuple(problems))
+    for gang in (one for one in gangs if one.expected is Expected.NEVER_FITS):
+        answer = explained.get(gang.ref, {})
+        sentences.append(f"{gang.name}: {answer.get('code')}: {answer.get('message')}")
+        if not found[gang.ref].job.suspended or answer.get("code") != Code.SHAPE_NEVER_FITS:
+            problems.append(f"{gang.ref} is not pending with the reason {Code.SHAPE_NEVER_FITS}")
+    return Finding(
+        "the gang that can never fit is pending, with its reason",
+        "; ".join(sentences),
+        tuple(problems),
+    )

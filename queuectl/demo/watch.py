@@ -1,6 +1,6 @@
-"""List and watch of one resource over plain HTTP, for the recorder: no event between two revisions is lost or merged.
+"""List and watch of one resource over plain HTTP, for the recorder. No event is lost or merged.
 
-Not the controller's reflector: what audits the controller must not stand on its code.
+The audit of the controller must not use the controller's code, so this is not its reflector.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import yaml
 
 _PAGE: Final = "500"
 _SILENCE_SECONDS: Final = (
-    300  # the server ends a watch after this long; the next goes on where it ended
+    300  # after this time the server ends a watch, and the next watch continues
 )
 _RETRY_SECONDS: Final = 0.5
 
@@ -52,7 +52,7 @@ _list = msgspec.json.Decoder(_List).decode
 
 @dataclass(frozen=True, slots=True)
 class WatchedObject:
-    """One event of a watch, or one object of a list. ``version`` is the resourceVersion of the event."""
+    """One event of a watch, or one object of a list. ``version``: the resourceVersion of the event."""
 
     uid: str
     version: int
@@ -62,9 +62,9 @@ class WatchedObject:
 
 @dataclass(frozen=True, slots=True)
 class ListCompleted:
-    """A list is complete: what is not among ``versions`` (uid to resourceVersion) is gone.
+    """A list is complete: an object that is not in ``versions`` (uid to resourceVersion) is deleted.
 
-    ``first`` is False when a watch had expired: revisions between may have been missed.
+    ``first`` is False after an expired watch: revisions in between can be missing.
     """
 
     version: int
@@ -73,7 +73,7 @@ class ListCompleted:
 
 
 class Server:
-    """An API server as a kubeconfig names it; client certificate or token."""
+    """The API server of a kubeconfig, with a client certificate or a token."""
 
     def __init__(self, kubeconfig: Path) -> None:
         document = yaml.safe_load(kubeconfig.read_text())
@@ -93,11 +93,11 @@ class Server:
         await self._client.aclose()
 
     async def list(self, path: str) -> ListCompleted:
-        """What a collection holds now."""
+        """The present objects of a collection."""
         return (await self._read(path, first=True))[1]
 
     async def follow(self, path: str) -> AsyncIterator[WatchedObject | ListCompleted]:
-        """Everything that happens to the objects of a collection, from its present content on, until cancelled."""
+        """The present objects of a collection, then all its events, until the task is cancelled."""
         first = True
         while True:
             try:
@@ -113,7 +113,7 @@ class Server:
                 yield event
 
     async def _onward(self, path: str, version: int) -> AsyncIterator[WatchedObject]:
-        """Watch from a version on, over interruptions, until the server has forgotten where we stood."""
+        """Watch from a version on, with reconnections, until the version expires on the server."""
         while True:
             try:
                 async for event in self._watch(path, version):
@@ -134,7 +134,7 @@ class Server:
             answer = await self._client.get(path, params=query)
             if (
                 answer.status_code == 404
-            ):  # the kind is not installed, so there are none; the watch asks on
+            ):  # the kind is not installed, so there are no objects; the watch tries again
                 return (), ListCompleted(0, {}, first)
             answer.raise_for_status()
             page = _list(answer.content)
@@ -171,7 +171,7 @@ class Server:
 
 
 class _Expired(Exception):
-    """The server no longer knows where the watch stood: list again."""
+    """The version of the watch has expired on the server: list again."""
 
 
 def _seen(raw: msgspec.Raw, *, gone: bool) -> WatchedObject:
@@ -189,7 +189,7 @@ def _tls(cluster: dict[str, Any], user: dict[str, Any]) -> ssl.SSLContext:
     context = ssl.create_default_context(cadata=authority)
     if "client-certificate-data" in user:
         pair = (user["client-certificate-data"], user["client-key-data"])
-        # OpenSSL loads client keys from files alone; this one is private and gone at once.
+        # OpenSSL loads client keys only from files; this file is private and deleted at once.
         with tempfile.NamedTemporaryFile(suffix=".pem") as file:
             file.write(b"\n".join(base64.b64decode(part) for part in pair))
             file.flush()

@@ -1,8 +1,8 @@
-"""A real Kubernetes control plane on one machine: for the demo, the tests, the benchmarks, and for people.
+"""A real Kubernetes control plane on one machine, for the demo, the tests, the benchmarks and manual use.
 
-etcd, kube-apiserver, kube-controller-manager, kube-scheduler, the kubeflow training operator, and KWOK, which plays the
-kubelets of GPU nodes.  The programs are built once per version (about ten minutes on two cores) and cached; then a
-cluster is up in a few seconds.  Everything listens on loopback alone, with authentication and RBAC on.
+The components are etcd, kube-apiserver, kube-controller-manager, kube-scheduler, the kubeflow training operator, and KWOK,
+which simulates the kubelets of GPU nodes.  The programs are built once for each version (about ten minutes on two cores) and
+cached.  A cluster then starts in a few seconds.  All servers listen only on loopback, with authentication and RBAC.
 
     from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 
@@ -15,8 +15,8 @@ cluster is up in a few seconds.  Everything listens on loopback alone, with auth
         cluster.nodes.lose("b0-r0-h0")                           # delete, cordon, restore, create, wait_ready
         cluster.restart_apiserver()                              # kill_apiserver, start_apiserver, pause, resume
 
-`start` blocks; from asyncio call it as `await asyncio.to_thread(LocalCluster.start, spec)`.  The processes belong to a
-keeper process, not to the calling thread, and end with the calling process even if that is killed.
+`start` blocks; with asyncio, call it as `await asyncio.to_thread(LocalCluster.start, spec)`.  The processes belong to a
+keeper process and not to the calling thread.  They end with the calling process, even if that is killed.
 
 In tests:
 
@@ -28,14 +28,14 @@ In tests:
     def test_it(cluster):
         with cluster.namespace() as namespace: ...
 
-What pods do is told by annotations on them (for a job: on its pod template), numbers of seconds:
-`kwok.queuectl.dev/{start,run,terminate}-seconds` and `kwok.queuectl.dev/fail-after-seconds`; without them a pod runs at
-once, until it is deleted.  See manifests/stages.yaml.
+Annotations on a pod (for a job, on its pod template) control its simulation, in seconds:
+`kwok.queuectl.dev/{start,run,terminate}-seconds` and `kwok.queuectl.dev/fail-after-seconds`; without them, a pod runs
+at once, until it is deleted.  See manifests/stages.yaml.
 
-What their GPUs do is played by `exporter.Exporters`, the stand-in of the nodes' GPU exporters, by further annotations; a
-real Prometheus to scrape it is `prometheus.Prometheus`, no part of a cluster but built in the same way.
+`exporter.Exporters` simulates the GPU exporters of the nodes, with further annotations.  `prometheus.Prometheus` is a real
+Prometheus to scrape them; it is not part of a cluster, but is built in the same way.
 
-For people: `queuectl localcluster up | status | down | build | exporters`.
+On the command line: `queuectl localcluster up | status | down | build | exporters`.
 """
 
 from queuectl.localcluster.cluster import LocalCluster, take_down

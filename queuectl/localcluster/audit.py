@@ -1,6 +1,6 @@
-"""The audit log of an API server: which requests the ServiceAccounts of queuectl's namespace made, and which were refused.
+"""The audit log of an API server: the requests of the ServiceAccounts in queuectl's namespace, with refused requests.
 
-The variable QUEUECTL_AUDIT_LOGS names the folder of the logs, one file for each cluster, named after it. Without the variable
+The variable QUEUECTL_AUDIT_LOGS is the folder of the logs. Each cluster has one file with its name. Without the variable,
 there is no log.
 """
 
@@ -27,7 +27,7 @@ _POLICY: Final = {
 
 
 def flags(layout: Layout) -> tuple[str, ...]:
-    """The flags of the API server that make it write the log; none if no log is wanted."""
+    """The flags of the API server for the log; none without the variable."""
     wanted = os.environ.get(VARIABLE)
     if not wanted:
         return ()

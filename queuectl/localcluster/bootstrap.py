@@ -1,4 +1,4 @@
-"""Brings up a cluster in its folder: keys, components in order, roles, CRDs and nodes."""
+"""Starts a cluster in its folder: keys, components in order, roles, CRDs and nodes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _OPERATOR_NAMESPACE = "kubeflow"
 
 
 class Bootstrap:
-    """The steps from an empty folder to a cluster that works."""
+    """The steps from an empty folder to a running cluster."""
 
     def __init__(
         self, layout: Layout, supervisor: Supervisor, assets: Assets, spec: ClusterSpec
@@ -45,13 +45,13 @@ class Bootstrap:
         self._spec = spec
 
     def run(self, progress: Progress) -> Layout:
-        """Start everything and wait until it works.
+        """Start all components and wait until they are ready.
 
         Returns:
-            The layout with the command lines written down, so that components can be started again.
+            The layout with the command lines of the components, so that they can be started again.
 
         Raises:
-            LocalClusterError: A component ended or is not ready in time; the message ends with its last words.
+            LocalClusterError: A component ended or is not ready in time; the message ends with the last lines of its log.
         """
         layout, spec = self._layout, self._spec
         progress.step("Starting etcd", components.API_SERVER)
@@ -98,7 +98,7 @@ class Bootstrap:
         return {one.name: one for one in wanted}
 
     def _make_identities(self) -> None:
-        """Authorities, server certificates, and a kubeconfig for each component's identity."""
+        """Create CAs, server certificates, and a kubeconfig for each component."""
         pki = self._layout.pki
         authority, store = (
             Authority.create("queuectl-localcluster"),
@@ -144,17 +144,17 @@ class Bootstrap:
         names = [name for spec in self._spec.nodes for name in nodes.create(spec, wait_seconds=0)]
         for name in rest:
             wait_healthy(self._layout, self._supervisor, name)
-        # Pods of a namespace are refused until it has its service account.
+        # The API server refuses pods in a namespace without a ServiceAccount.
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         wait_until(
             lambda: client.exists(account),
-            "the service account of namespace default",
+            "the ServiceAccount of namespace default",
             _START_SECONDS,
         )
         nodes.wait_ready(names, seconds=_NODES_SECONDS)
 
     def _prepare_operator(self, client: Client) -> None:
-        """What the operator finds when it starts: CRD, role, and the certificate of its webhook server."""
+        """Create the objects that the operator needs: its CRD, its role, and the certificate of its webhook server."""
         client.apply_file(self._assets.files["crds/pytorchjobs.yaml"])
         client.apply_file(self._assets.files["rbac/role.yaml"])
         [role] = [
@@ -188,7 +188,7 @@ class Bootstrap:
         authority = Authority.load(pki / "ca.crt", pki / "ca.key")
         authority.server("training-operator").save(serving / "tls.crt", serving / "tls.key")
         wait_until(lambda: _established(client), "the PyTorchJob CRD", _START_SECONDS)
-        # An admission policy whose parameters are of a kind unknown to discovery is in error for the next 30 s.
+        # An admission policy with parameters of a kind that discovery does not have fails for 30 s.
         wait_until(
             lambda: client.discovers("kubeflow.org"), "discovery of kubeflow.org", _START_SECONDS
         )
@@ -206,17 +206,17 @@ def admin(layout: Layout) -> Client:
 
 
 def admin_pair(layout: Layout) -> KeyPair:
-    """The client certificate of whoever has all rights."""
+    """The client certificate of the administrator, which has all rights."""
     pki = layout.pki
     return KeyPair((pki / "admin.crt").read_bytes(), (pki / "admin.key").read_bytes())
 
 
 def start(layout: Layout, supervisor: Supervisor, name: str) -> None:
-    """Start one component by the command line that was written down for it."""
+    """Start one component with its recorded command line."""
     scratch = layout.home / "tmp"
-    # Nothing of the caller's environment reaches a component: proxies and Go settings least of all.
+    # A component inherits nothing of the environment, for example no proxy and no setting of Go.
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(scratch), "TMPDIR": str(scratch)}
-    # A seventh of an API server's processor time until the cluster is up, for 170 MB more memory.
+    # This saves a seventh of the API server's CPU time during the start, for 170 MB more memory.
     environment["GOGC"] = "400"
     log = layout.logs / f"{name}.log"
     supervisor.start(
@@ -225,35 +225,35 @@ def start(layout: Layout, supervisor: Supervisor, name: str) -> None:
 
 
 def wait_healthy(layout: Layout, supervisor: Supervisor, name: str) -> None:
-    """Wait until a component answers that it is ready.
+    """Wait until a component is ready.
 
     Raises:
-        LocalClusterError: It ended, or is not ready in time; the message ends with its last words.
+        LocalClusterError: It ended, or is not ready in time; the message ends with the last lines of its log.
     """
     deadline = time.monotonic() + _START_SECONDS
     with contextlib.closing(Probe(layout, name)) as probe:
         while (problem := probe.problem()) is not None:
             program = supervisor.programs()[name]
             if not program.running or time.monotonic() > deadline:
-                fate = (
+                state = (
                     "is not ready"
                     if program.running
                     else f"ended with exit code {program.returncode}"
                 )
-                words = (
+                lines = (
                     (layout.logs / f"{name}.log")
                     .read_text(errors="replace")
                     .strip()
                     .splitlines()[-8:]
                 )
                 raise LocalClusterError(
-                    "\n  ".join([f"{name} {fate} ({problem}); its last words:", *words])
+                    "\n  ".join([f"{name} {state} ({problem}); end of its log:", *lines])
                 )
             time.sleep(0.02)
 
 
 class Probe:
-    """Asks one component how it is."""
+    """Reads the health of one component."""
 
     def __init__(self, layout: Layout, name: str) -> None:
         url, pki = layout.description["health"][name], layout.pki
@@ -264,7 +264,7 @@ class Probe:
         self._client = Client(server, (pki / f"{ca}.crt").read_bytes(), pair)
 
     def problem(self) -> str | None:
-        """None if the component is ready to work, else what it says about itself."""
+        """None if the component is ready, else its problem."""
         try:
             self._client.text(self._path)
         except (RequestError, UnreachableError) as error:

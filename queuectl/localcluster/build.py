@@ -1,4 +1,4 @@
-"""Finds or builds the programs of the control plane and of what measures it, and says what it is doing meanwhile."""
+"""Finds or builds the programs of the control plane and of Prometheus, and shows progress."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _WRAPPER = "localcluster.example/wrapper"
 
 @dataclass(frozen=True)
 class Assets:
-    """Where everything is that a cluster runs.
+    """The files that a cluster needs.
 
     Attributes:
-        programs: Path of each program by its name; `kubectl` may be missing.
+        programs: Path of each program by its name; `kubectl` can be missing.
         files: Path of each file kept from the sources, by its cached name.
     """
 
@@ -43,14 +43,14 @@ class Assets:
 def ensure(
     progress: Progress, *, thorough: bool = False, units: Sequence[Unit] | None = None
 ) -> Assets:
-    """Find every program, building what is neither provided nor cached.
+    """Find every program, and build those that are neither provided nor cached.
 
-    The first build takes about ten minutes on two cores; finding takes milliseconds.
+    The first build takes about ten minutes on two cores. Without a build, this takes milliseconds.
 
     Args:
-        progress: Is told each build step; nothing when there is nothing to build.
-        thorough: Compare the digests of cached files even if they look untouched.
-        units: What is wanted; None = the control plane's.
+        progress: Receives each build step; no step if all programs exist.
+        thorough: Compare the digests of cached files, even if their size and time are unchanged.
+        units: The units to find; None = those of the control plane.
 
     Raises:
         BuildError: A step failed; the message names it and its log.
@@ -73,7 +73,7 @@ def ensure(
 
 
 def cached(unit: Unit) -> Assets:
-    """The assets of a unit as the cache holds them; unchecked."""
+    """The assets of a unit in the cache, without a check."""
     home = cache.folder(unit)
     return Assets(
         programs={name: home / "bin" / name for name in unit.programs},
@@ -82,7 +82,7 @@ def cached(unit: Unit) -> Assets:
 
 
 def _find(unit: Unit, *, thorough: bool) -> Assets | None:
-    """Provided explicitly, else cached and whole, else on PATH."""
+    """The assets of a unit: provided, else cached and complete, else on PATH."""
     explicit = os.environ.get("KUBEBUILDER_ASSETS")
     if explicit and (assets := _provided(unit, explicit)):
         return assets
@@ -92,9 +92,9 @@ def _find(unit: Unit, *, thorough: bool) -> Assets | None:
 
 
 def _provided(unit: Unit, search_path: str) -> Assets | None:
-    """The unit's programs on a search path, if all needed ones are there in the right minor version."""
+    """The unit's programs on a search path, if all required ones exist in the right minor version."""
     if unit.files:
-        return None  # its CRDs and roles come only with its source
+        return None  # its CRDs and roles exist only in its source
     programs = {}
     for name in unit.programs:
         path = shutil.which(name, path=search_path)
@@ -118,7 +118,7 @@ def _minor(program: str) -> str | None:
 
 
 def _build_once(unit: Unit, progress: Progress, coming: str) -> Assets:
-    """Build under the unit's lock; if another process built it meanwhile, take that."""
+    """Build under the unit's lock, unless another process has built the unit in the meantime."""
     with cache.locked(
         unit, lambda: progress.step(f"Waiting for another process that builds {unit.key}", coming)
     ):
@@ -129,7 +129,7 @@ def _build_once(unit: Unit, progress: Progress, coming: str) -> Assets:
 
 
 class _Builder:
-    """Builds one unit in a scratch folder which a keeper removes, whatever happens to this process."""
+    """Builds one unit in a scratch folder, which a keeper removes even if this process is killed."""
 
     def __init__(self, unit: Unit, progress: Progress, coming: str) -> None:
         self._unit = unit
@@ -141,7 +141,7 @@ class _Builder:
 
     @contextlib.contextmanager
     def working(self) -> Iterator[_Builder]:
-        """Hold the scratch folder and the keeper of the Go commands."""
+        """Create the scratch folder and the keeper of the Go commands."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         self._log.unlink(missing_ok=True)
         self._scratch = Path(
@@ -154,7 +154,7 @@ class _Builder:
             self._supervisor.shutdown()
 
     def build(self) -> None:
-        """Fetch, compile, check and adopt the unit.
+        """Fetch, compile, check and cache the unit.
 
         Raises:
             BuildError: A step failed; the message names it and its log.
@@ -180,7 +180,7 @@ class _Builder:
             ["-s", "-w", *(f"-X {name}={value}" for name, value in unit.variables.items())]
         )
         tags = ["-tags", ",".join(unit.tags)] if unit.tags else []
-        # One command for all: they share most of their packages, and link side by side.
+        # One command builds all programs: they share most packages, and are linked in parallel.
         output = built / "bin" if len(packages) > 1 else built / "bin" / next(iter(packages))
         self._run(
             "build",
@@ -196,7 +196,7 @@ class _Builder:
         self._log.unlink(missing_ok=True)
 
     def _packages(self, wrapper: Path, source: Path) -> dict[str, str]:
-        """The package to build for each program: the module's own, or a copy in the wrapper when it has to be patched."""
+        """The package to build for each program: that of the module, or a patched copy in the wrapper."""
         unit = self._unit
         packages = {
             name: "/".join(filter(None, (unit.module, path)))
@@ -215,7 +215,7 @@ class _Builder:
         return packages
 
     def _patched_program(self, patch: Patch, source: Path) -> str:
-        """The one program in whose main package the text stands that is to be replaced."""
+        """The program with the text to replace in its main package."""
         unit = self._unit
         places = [
             name
@@ -225,7 +225,7 @@ class _Builder:
         ]
         if len(places) != 1:
             raise BuildError(
-                f"cannot patch {unit.key}: {patch.old!r} stands {len(places)} times in {', '.join(unit.programs)}"
+                f"cannot patch {unit.key}: {patch.old!r} occurs {len(places)} times in {', '.join(unit.programs)}"
             )
         return places[0]
 
@@ -249,7 +249,7 @@ class _Builder:
             log.write(text + "\n")
 
     def _newest_line(self) -> str:
-        """What the Go command said last: the package it compiles."""
+        """The last line of the Go command: the package that it compiles."""
         with self._log.open("rb") as log:
             log.seek(max(0, self._log.stat().st_size - 400))
             return log.read().decode(errors="replace").strip().rpartition("\n")[2][-60:]
@@ -260,13 +260,13 @@ def _go_files(folder: Path) -> list[Path]:
 
 
 def _vouch(ours: Path, theirs: Path) -> None:
-    """Check what the unit requires against the unit's own checksums: the checksum database need not know all of it."""
+    """Check the unit's requirements against the unit's own checksums: the checksum database does not have all of them."""
     with ours.open("ab") as checksums, contextlib.suppress(FileNotFoundError):
         checksums.write(theirs.read_bytes())
 
 
 def _wrapper_module(unit: Unit, source: Path) -> str:
-    """The go.mod of a module that only requires the unit, so that its `replace` directives do not stand in the way."""
+    """The go.mod of a module that requires only the unit, so that the unit's `replace` directives have no effect."""
     directives = re.findall(r"^(?:go|godebug) .*$", (source / "go.mod").read_text(), re.MULTILINE)
     lines = [f"module {_WRAPPER}", *directives, f"require {unit.module} {unit.version}"]
     if unit.staging_version:

@@ -1,4 +1,4 @@
-"""The cache of built programs: one folder per unit and version, with a manifest against which it is checked.
+"""The cache of built programs: one folder for each unit and version, with a manifest for checks.
 
 Layout under the root (`$QUEUECTL_CACHE`, else `$XDG_CACHE_HOME/queuectl`, else `~/.cache/queuectl`):
 
@@ -7,7 +7,7 @@ Layout under the root (`$QUEUECTL_CACHE`, else `$XDG_CACHE_HOME/queuectl`, else 
     go/{mod,build,toolchain}                       the Go client's own caches
     logs/                                          logs of failed builds
 
-`<recipe>` is a digest of how the unit is built, so that a changed recipe never meets an old program.
+`<recipe>` is a digest of how the unit is built, so that a changed recipe never uses an old program.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHUNK = 1 << 20
 
 
 def root() -> Path:
-    """The cache folder of queuectl on this machine; not necessarily there yet."""
+    """The cache folder of queuectl on this machine. It does not always exist."""
     if explicit := os.environ.get("QUEUECTL_CACHE"):
         return Path(explicit).expanduser().absolute()
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
@@ -40,26 +40,26 @@ def root() -> Path:
 
 
 def folder(unit: Unit) -> Path:
-    """Where the programs and files of a unit are kept."""
+    """The folder of the programs and files of a unit."""
     recipe = {
         key: value for key, value in asdict(unit).items() if key not in ("minutes", "reports")
     }
     if not unit.tags:
-        del recipe["tags"]  # programs built before there were any keep their folders
+        del recipe["tags"]  # so that programs that were built before this field keep their folders
     digest = hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()
     return root() / "localcluster" / f"{unit.key}-{digest[:8]}"
 
 
 def damage(unit: Unit, *, thorough: bool = False) -> str | None:
-    """What is wrong with the cached unit.
+    """The damage of a cached unit.
 
     Args:
-        unit: The unit to look at.
-        thorough: Compare digests, which reads every byte (about a second for all units).  Otherwise a file whose size
-            and modification time are those of the manifest is taken as good, and only others are digested.
+        unit: The unit to check.
+        thorough: Compare digests, which reads every byte (about a second for all units).  Otherwise only files
+            with another size or modification time than in the manifest are compared by digest.
 
     Returns:
-        None when it is whole, else the reason as part of a sentence.
+        None for a complete unit, else the damage as part of a sentence.
     """
     home = folder(unit)
     try:
@@ -78,13 +78,13 @@ def damage(unit: Unit, *, thorough: bool = False) -> str | None:
             return f"{path} has {seen.st_size} bytes instead of {expected['size']}"
         untouched = seen.st_mtime_ns == expected["mtime_ns"] and not thorough
         if not untouched and _digest(path) != expected["sha256"]:
-            return f"{path} is not what was built"
+            return f"{path} differs from the built file"
     return None
 
 
 @contextlib.contextmanager
 def locked(unit: Unit, waiting: Callable[[], None]) -> Iterator[None]:
-    """Hold the unit's lock, so that of two processes one builds and the other finds the result.
+    """Hold the unit's lock, so that one of two processes builds, and the other uses the result.
 
     Args:
         unit: The unit to be built.
@@ -103,7 +103,7 @@ def locked(unit: Unit, waiting: Callable[[], None]) -> Iterator[None]:
 
 
 def adopt(unit: Unit, built: Path) -> None:
-    """Make a folder of built programs the cached one: write its manifest, then move it into place as a whole."""
+    """Move a folder of built programs with a manifest into the cache, in one step."""
     manifest = {}
     for path in sorted(path for path in built.rglob("*") if path.is_file()):
         seen = path.stat()

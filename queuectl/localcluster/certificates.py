@@ -1,4 +1,4 @@
-"""Certificates and keys of one cluster: its own authorities, and the identities they vouch for."""
+"""Certificates and keys of one cluster: its CAs, and the certificates that they sign."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class KeyPair:
     key: bytes
 
     def save(self, certificate: Path, key: Path) -> None:
-        """Write both; the key is readable by its owner alone."""
+        """Write both files. Only the owner can read the key."""
         certificate.write_bytes(self.certificate)
         write_secret(key, self.key)
 
 
 class Authority:
-    """A certificate authority; what it signs is good for one year."""
+    """A CA. Its certificates are valid for one year."""
 
     def __init__(self, pair: KeyPair) -> None:
         self.pair = pair
@@ -46,7 +46,7 @@ class Authority:
 
     @classmethod
     def create(cls, name: str) -> Authority:
-        """A new self-signed authority."""
+        """A new self-signed CA."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = (
@@ -63,11 +63,11 @@ class Authority:
 
     @classmethod
     def load(cls, certificate: Path, key: Path) -> Authority:
-        """The authority that was saved under these paths."""
+        """The CA in these files."""
         return cls(KeyPair(certificate.read_bytes(), key.read_bytes()))
 
     def client(self, user: str, groups: Iterable[str] = ()) -> KeyPair:
-        """A certificate with which a client is `user`, member of `groups`."""
+        """A client certificate of `user`, a member of `groups`."""
         names = [x509.NameAttribute(NameOID.COMMON_NAME, user)]
         names += [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
         return self._issue(x509.Name(names), [ExtendedKeyUsageOID.CLIENT_AUTH], [])
@@ -75,7 +75,7 @@ class Authority:
     def server(self, name: str, addresses: Iterable[str] = ()) -> KeyPair:
         """A certificate for a server on loopback (and for further DNS names or IP addresses).
 
-        It serves as a client certificate too, for peers that talk to each other.
+        It is also a client certificate, for peers that connect to each other.
         """
         more: list[x509.GeneralName] = []
         for address in addresses:
@@ -112,7 +112,7 @@ class Authority:
 
 
 def signing_key() -> KeyPair:
-    """A key for service-account tokens: the private half as `key`, the public one as `certificate`."""
+    """A key for ServiceAccount tokens: the private key as `key`, the public key as `certificate`."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(
         serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
@@ -121,7 +121,7 @@ def signing_key() -> KeyPair:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can ever read."""
+    """Write a file that only its owner can read."""
     path.unlink(missing_ok=True)
     path.touch(mode=0o600)
     path.write_bytes(content)
@@ -154,7 +154,7 @@ def _usage(*, authority: bool) -> x509.KeyUsage:
 
 
 def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
-    # The traditional form ("EC PRIVATE KEY") is the one that every component reads.
+    # All components read the traditional form ("EC PRIVATE KEY").
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.TraditionalOpenSSL,

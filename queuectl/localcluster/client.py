@@ -1,6 +1,6 @@
-"""A small synchronous client of the API server: enough to set a cluster up and to look at it in tests and demos.
+"""A small synchronous client of the API server, to set up a cluster and to read it in tests and the demo.
 
-The controller itself does not use it; it has its own client in `queuectl.cluster`.
+The controller has another client, in `queuectl.cluster`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Document = dict[str, Any]
 FIELD_MANAGER = "queuectl-localcluster"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 NOBODY_TRUSTED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""For clients of servers without TLS."""
+"""A TLS context without CAs, for clients of servers without TLS."""
 _TIMEOUT_SECONDS = 30.0
 _CONNECTIONS = 16
 
 
 class Client:
-    """Requests to one API server under one identity.  Safe to use from several threads.
+    """Requests to one API server as one user.  Safe to use from several threads.
 
     Paths are those of the Kubernetes API, such as `/api/v1/nodes/n0`.  Every method raises `RequestError` when the
     server refuses, and `UnreachableError` when it does not answer.
@@ -47,7 +47,7 @@ class Client:
 
         Args:
             server: URL of the API server.
-            authority: The certificate authority of the server, as PEM.
+            authority: The CA of the server, as PEM.
             identity: A client certificate, a bearer token, or None for an anonymous client.
         """
         context = tls(authority, identity if isinstance(identity, KeyPair) else None)
@@ -74,11 +74,11 @@ class Client:
         return self._request("GET", path, query=query)
 
     def text(self, path: str) -> str:
-        """Read a path that answers in plain text, such as `/readyz` or `/metrics`."""
+        """Read a path with a plain text answer, such as `/readyz` or `/metrics`."""
         return self._send("GET", path, None, {}, {}).text
 
     def create(self, path: str, document: Mapping[str, Any], **query: str) -> Document:
-        """Create an object in the collection at `path`; `query`: parameters of the request, such as `dryRun`."""
+        """Create an object in the collection at `path`. `query`: parameters of the request, such as `dryRun`."""
         return self._request("POST", path, document, query=query)
 
     def patch(self, path: str, change: Mapping[str, Any]) -> Document:
@@ -90,7 +90,7 @@ class Client:
 
         Args:
             path: The object.
-            missing_ok: It need not exist.
+            missing_ok: Do not fail if it does not exist.
             **options: Fields of DeleteOptions, such as `propagationPolicy="Foreground"`.
         """
         try:
@@ -100,7 +100,7 @@ class Client:
                 raise
 
     def exists(self, path: str) -> bool:
-        """Whether an object is there."""
+        """Whether an object exists."""
         try:
             self.get(path)
         except RequestError as error:
@@ -110,12 +110,12 @@ class Client:
         return True
 
     def discovers(self, group: str) -> bool:
-        """Whether the server's discovery names an API group; a new one it names a moment after serving it."""
+        """Whether the server's discovery has an API group. A new group is served before discovery has it."""
         answer = self._send("GET", "/apis", None, {"accept": _DISCOVERY}, {}).json()
         return any(one["metadata"]["name"] == group for one in answer["items"])
 
     def apply(self, *documents: Mapping[str, Any]) -> list[Document]:
-        """Create or update objects by server-side apply; what others changed meanwhile is overruled."""
+        """Create or update objects by server-side apply. It overwrites the changes of other clients."""
         query = {"fieldManager": FIELD_MANAGER, "force": "true"}
         return [
             self._request("PATCH", self.path_of(one), one, "application/apply-patch+yaml", query)
@@ -148,7 +148,7 @@ class Client:
         return template % scope + f"/{metadata['name']}"
 
     def each(self, work: Callable[[Any], object], items: Iterable[Any]) -> None:
-        """Do `work` for every item, several at a time; the first error is raised."""
+        """Do `work` for every item, several at a time. Raises the first error."""
         with ThreadPoolExecutor(_CONNECTIONS) as pool:
             for _ in pool.map(work, items):
                 pass
@@ -174,7 +174,7 @@ class Client:
         query: Mapping[str, str],
     ) -> httpx2.Response:
         try:
-            # JSON is YAML: the apply content type takes it as well.
+            # JSON is YAML, so the content type of apply accepts it.
             answer = self._http.request(
                 method, path, json=body, headers=dict(headers), params=dict(query)
             )
@@ -186,10 +186,10 @@ class Client:
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float) -> None:
-    """Poll until `condition()` holds; a server that refuses or does not answer counts as not yet.
+    """Poll until `condition()` is true. A refused or unanswered request counts as false.
 
     Raises:
-        LocalClusterError: It does not hold after `seconds`; the message says `what` was awaited, and the last error.
+        LocalClusterError: It is not true after `seconds`; the message has `what` and the last error.
     """
     deadline = time.monotonic() + seconds
     pause, last = 0.01, ""
@@ -201,8 +201,8 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float) -> None
         except (RequestError, UnreachableError) as error:
             last = f" ({error})"
         if time.monotonic() > deadline:
-            raise LocalClusterError(f"waited {seconds:.0f} s in vain for {what}{last}")
-        # A costly question (a list of thousands) is not asked more than half of the time.
+            raise LocalClusterError(f"{what}: not there after {seconds:.0f} s{last}")
+        # A slow request (a list of thousands) takes at most half of the time.
         time.sleep(max(pause, time.monotonic() - began))
         pause = min(pause * 1.3, 0.25)
 
@@ -223,18 +223,18 @@ def _refusal(method: str, path: str, answer: httpx2.Response) -> RequestError:
 def get_plain(
     url: str, params: Mapping[str, str] | None = None, *, timeout: float = 5.0
 ) -> httpx2.Response:
-    """Ask a server of this machine that does not speak TLS.
+    """Read from a server of this machine without TLS.
 
-    Whoever leaves the choice to httpx2 has it read the machine's authorities for each client: 30 ms of processor.
+    By default, httpx2 reads the CA certificates of the machine for each client, which takes 30 ms.
 
     Raises:
-        httpx2.HTTPError: it does not answer.
+        httpx2.HTTPError: It does not answer.
     """
     return httpx2.get(url, params=params, timeout=timeout, trust_env=False, verify=NOBODY_TRUSTED)
 
 
 def tls(authority: bytes, pair: KeyPair | None) -> ssl.SSLContext:
-    """TLS towards a server that `authority` (PEM) vouches for, with a client certificate or none."""
+    """A TLS context for a server of the CA `authority` (PEM), with or without a client certificate."""
     context = ssl.create_default_context(cadata=authority.decode())
     if pair is not None:
         with _as_file(pair.certificate + pair.key) as path:
@@ -244,7 +244,7 @@ def tls(authority: bytes, pair: KeyPair | None) -> ssl.SSLContext:
 
 @contextlib.contextmanager
 def _as_file(content: bytes) -> Iterator[Path]:
-    """A private file for as long as it takes to read it: OpenSSL loads client keys from files alone."""
+    """A private temporary file: OpenSSL loads client keys only from files."""
     with tempfile.TemporaryDirectory(prefix="queuectl-") as folder:
         path = Path(folder) / "client.pem"
         write_secret(path, content)

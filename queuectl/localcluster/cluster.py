@@ -1,4 +1,4 @@
-"""A running cluster, as tests, the demo, benchmarks and people hold it."""
+"""A running cluster, for tests, the demo, benchmarks and manual use."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _API_SERVER_STOP_SECONDS = 15.0
 
 
 class LocalCluster:
-    """A control plane on this machine; as a context manager it is stopped at the end.
+    """A control plane on this machine. As a context manager, it stops at the end.
 
     Attributes:
         client: An API client with all rights.
@@ -58,18 +58,18 @@ class LocalCluster:
         name: str | None = None,
         progress: Progress = _SILENT,
     ) -> LocalCluster:
-        """Start a cluster and wait until it works; the first time on a machine its programs are built.
+        """Start a cluster and wait until it is ready. The first start on a machine builds the programs.
 
-        It ends with this process, however that ends, unless it is detached.
+        The cluster ends with this process, even if that is killed, unless it is detached.
 
         Args:
-            spec: What it shall be like; the default is eight nodes.
-            name: Under which `find` knows it; None invents one.
-            progress: Is told the steps.
+            spec: Its components and nodes; the default is eight nodes.
+            name: Its name, for `find`; None = a random name.
+            progress: Receives the steps.
 
         Raises:
             BuildError: A program cannot be built; the message names the step and its log.
-            LocalClusterError: The name is taken, or a component does not come up.
+            LocalClusterError: The name is taken, or a component does not start.
         """
         assets = build.ensure(progress)
         began = time.monotonic()
@@ -93,16 +93,16 @@ class LocalCluster:
 
     @classmethod
     def find(cls, name: str) -> LocalCluster:
-        """A cluster that runs already.
+        """A running cluster.
 
         Raises:
-            LocalClusterError: There is none of that name, or it does not run any more.
+            LocalClusterError: No cluster has this name, or it does not run.
         """
         place = layout.find(name)
         if place is None:
             names = ", ".join(one.name for one in layout.find_all())
             raise LocalClusterError(
-                f"there is no cluster named {name}" + (f"; there are: {names}" if names else "")
+                f"no cluster has the name {name}" + (f"; the clusters are {names}" if names else "")
             )
         supervisor = Supervisor(place.home)
         if not supervisor.alive():
@@ -125,18 +125,18 @@ class LocalCluster:
         self.stop()
 
     def stop(self) -> None:
-        """End every process of the cluster and remove its files.  Harmless when it has been stopped already."""
+        """Stop every process of the cluster and remove its files.  Without effect if it is stopped."""
         self.client.close()
         self._supervisor.shutdown()
         self._layout.remove()
 
     def detach(self) -> None:
-        """Let the cluster outlive this process, until `stop` is called on it (`queuectl localcluster down`)."""
+        """Let the cluster continue after this process, until `stop` or `queuectl localcluster down`."""
         self._supervisor.detach()
 
     @property
     def supervisor(self) -> Supervisor:
-        """Starts and ends its programs; whatever else is started by it ends with the cluster."""
+        """The supervisor of its programs. Other programs that it starts end with the cluster, too."""
         return self._supervisor
 
     @property
@@ -156,16 +156,16 @@ class LocalCluster:
 
     @property
     def kubectl(self) -> Path | None:
-        """The kubectl that goes with it, if there is one."""
+        """The kubectl of the same version, if there is one."""
         return build.ensure(_SILENT).programs.get("kubectl")
 
     @property
     def authority(self) -> bytes:
-        """The certificate authority of the API server, as PEM."""
+        """The CA of the API server, as PEM."""
         return (self._layout.pki / "ca.crt").read_bytes()
 
     def tls(self) -> ssl.SSLContext:
-        """TLS for a client of one's own, with all rights: for loads that `client` is too slow for."""
+        """A TLS context with all rights, for clients that are faster than `client`."""
         return tls(self.authority, bootstrap.admin_pair(self._layout))
 
     def log(self, component: str) -> Path:
@@ -177,7 +177,7 @@ class LocalCluster:
         return {name: one.pid for name, one in self._supervisor.programs().items() if one.running}
 
     def health(self) -> dict[str, str | None]:
-        """Each component's problem; None where all is well."""
+        """The problem of each component; None for a healthy one."""
         answers: dict[str, str | None] = {}
         for name in self._layout.description["commands"]:
             with contextlib.closing(Probe(self._layout, name)) as probe:
@@ -185,22 +185,22 @@ class LocalCluster:
         return answers
 
     def kubeconfig_for_user(self, name: str, groups: Iterable[str] = ()) -> Path:
-        """A kubeconfig for a plain user, who has no rights but those that RBAC gives to name and groups."""
+        """A kubeconfig for a user. The user has only the rights that RBAC grants to the name and the groups."""
         identity = self._authority().client(name, groups)
         return self._write_kubeconfig(name, identity)
 
     def kubeconfig_for_service_account(
         self, namespace: str, name: str, *, hours: float = 24
     ) -> Path:
-        """A kubeconfig with a token of a ServiceAccount, which exists already.
+        """A kubeconfig with a token of an existing ServiceAccount.
 
         Args:
             namespace: Its namespace.
             name: Its name.
-            hours: How long the token is good for; at least ten minutes.
+            hours: Validity of the token; at least ten minutes.
 
         Raises:
-            RequestError: There is no such account.
+            RequestError: The ServiceAccount does not exist.
         """
         request = {
             "apiVersion": "authentication.k8s.io/v1",
@@ -212,18 +212,18 @@ class LocalCluster:
         return self._write_kubeconfig(f"system:serviceaccount:{namespace}:{name}", token)
 
     def client_for_user(self, name: str, groups: Iterable[str] = ()) -> Client:
-        """An API client for a plain user; close it after use."""
+        """An API client for a user. Close it after use."""
         return Client(self.server, self.authority, self._authority().client(name, groups))
 
     def anonymous_client(self) -> Client:
-        """An API client without any identity; close it after use."""
+        """An API client without credentials. Close it after use."""
         return Client(self.server, self.authority)
 
     @contextlib.contextmanager
     def namespace(
         self, prefix: str = "test", *, labels: dict[str, str] | None = None
     ) -> Iterator[str]:
-        """A new namespace, ready for pods; it and everything in it goes at the end."""
+        """A new namespace, ready for pods. It is deleted with all its objects at the end."""
         name = f"{prefix}-{secrets.token_hex(3)}"
         self.client.create(
             "/api/v1/namespaces", {"metadata": {"name": name, "labels": labels or {}}}
@@ -246,20 +246,20 @@ class LocalCluster:
             )
 
     def kill(self, component: str) -> None:
-        """End a component by SIGKILL, and wait until it is gone."""
+        """End a component by SIGKILL, and wait until it has ended."""
         self._supervisor.kill(component)
 
     def start_component(self, component: str) -> None:
-        """Start a component that was ended, and wait until it is ready."""
+        """Start a stopped component, and wait until it is ready."""
         bootstrap.start(self._layout, self._supervisor, component)
         bootstrap.wait_healthy(self._layout, self._supervisor, component)
 
     def pause(self, component: str) -> None:
-        """Freeze a component, as when its machine hangs: connections stay open, nothing is answered."""
+        """Freeze a component, like a hanging machine: connections stay open, and no request is answered."""
         self._supervisor.pause(component)
 
     def resume(self, component: str) -> None:
-        """Let a frozen component go on."""
+        """Let a frozen component continue."""
         self._supervisor.signal(component, signal.SIGCONT)
 
     def kill_apiserver(self) -> None:
@@ -290,10 +290,10 @@ class LocalCluster:
 
 
 def take_down(name: str) -> bool:
-    """Stop a cluster and remove its files, also those of one that has ended in disorder.
+    """Stop a cluster and remove its files, also after a crash.
 
     Returns:
-        Whether there was one of that name.
+        Whether there was a cluster of this name.
     """
     place = layout.find(name)
     if place is None:

@@ -1,4 +1,4 @@
-"""`queuectl localcluster`: a control plane for people, left up until it is taken down."""
+"""`queuectl localcluster`: a control plane that runs until you stop it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from queuectl.localcluster.spec import ClusterSpec
 if TYPE_CHECKING:
     from queuectl.localcluster.layout import Layout
 
-app = typer.Typer(help="A real Kubernetes control plane on this machine.", no_args_is_help=True)
+app = typer.Typer(help="Run a Kubernetes control plane on this machine.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Option("--name", help="Name of the cluster.")]
+Name = Annotated[str, typer.Option("--name", metavar="NAME", help="Name of the cluster.")]
 DEFAULT_NAME = "queuectl"
 _BAD_INPUT = 2
 
@@ -33,17 +33,20 @@ def up(
     nodes: Annotated[
         str,
         typer.Option(
-            help="blocks=,racks= (per block),hosts= (per rack),gpus=,cpu=,memory=,pods=,product= by commas."
+            metavar="KEY=VALUE,...",
+            help="Nodes: blocks, racks (per block), hosts (per rack), gpus, cpu, memory, pods, product.",
         ),
     ] = "",
     *,
-    fsync: Annotated[bool, typer.Option(help="Let etcd wait for the disk.")] = True,
+    fsync: Annotated[bool, typer.Option(help="etcd waits for the disk.")] = True,
     training_operator: Annotated[
         bool, typer.Option(help="Run the kubeflow training operator.")
     ] = True,
-    foreground: Annotated[bool, typer.Option(help="Stay, and take it down at Ctrl-C.")] = False,
+    foreground: Annotated[
+        bool, typer.Option(help="Stay in the foreground, and stop the cluster at Ctrl-C.")
+    ] = False,
 ) -> None:
-    """Start a cluster; the first time, build its programs."""
+    """Start a cluster. The first start builds the programs, which takes about ten minutes on two cores."""
     try:
         node_spec = NodeSpec.parse(nodes)
     except ValueError as error:
@@ -56,9 +59,9 @@ def up(
     if foreground:
         with cluster:
             _explain(cluster)
-            Console(stderr=True).print("Ctrl-C takes it down.")
+            Console(stderr=True).print("Press Ctrl-C to stop the cluster.")
             _wait_for_interrupt()
-            Console(stderr=True).print("Taking it down.")
+            Console(stderr=True).print("Stopping the cluster.")
     else:
         cluster.detach()
         _explain(cluster)
@@ -68,19 +71,19 @@ def up(
 def down(
     name: Name = DEFAULT_NAME,
     *,
-    every: Annotated[bool, typer.Option("--all", help="Every cluster.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Stop all clusters.")] = False,
 ) -> None:
     """Stop a cluster and remove its files."""
     names = [one.name for one in layout.find_all()] if every else [name]
     for one in names:
         if not take_down(one):
-            _fail(f"there is no cluster named {one}")
-        Console().print(f"Cluster {one} is down.", highlight=False)
+            _fail(f"no cluster has the name {one}")
+        Console().print(f"Cluster {one} is stopped.", highlight=False)
 
 
 @app.command()
 def status() -> None:
-    """Show the clusters of this machine, and how their components are."""
+    """Show the clusters of this machine, and the health of their components."""
     places = layout.find_all()
     if not places:
         Console().print("No clusters.")
@@ -94,15 +97,15 @@ def status() -> None:
 @app.command()
 def exporters(
     name: Name = DEFAULT_NAME,
-    port: Annotated[int, typer.Option(help="Loopback port to listen on.")] = 9400,
+    port: Annotated[int, typer.Option(metavar="PORT", help="Loopback port to listen on.")] = 9400,
 ) -> None:
-    """Play the GPU exporters of a cluster's nodes, each at /metrics/NODE, until Ctrl-C."""
+    """Simulate the GPU exporters of a cluster's nodes, each at /metrics/NODE, until Ctrl-C."""
     try:
         cluster = LocalCluster.find(name)
-        with Exporters(port=port) as playing, playing.following(cluster.client):
+        with Exporters(port=port) as simulated, simulated.following(cluster.client):
             for node, gpus in cluster.nodes.gpus().items():
-                playing.add_node(node, gpus)
-            Console(stderr=True).print(f"Listening on {playing.address}.", highlight=False)
+                simulated.add_node(node, gpus)
+            Console(stderr=True).print(f"Listening on {simulated.address}.", highlight=False)
             _wait_for_interrupt()
     except (LocalClusterError, OSError) as error:
         _fail(str(error))
@@ -110,13 +113,13 @@ def exporters(
 
 @app.command("build")
 def build_programs() -> None:
-    """Build all programs now, a Prometheus for tests and the demo too, and check those that are cached byte by byte."""
+    """Build all programs, including Prometheus, and check cached programs byte by byte."""
     shown = progress.for_terminal()
     try:
         assets = build.ensure(shown, thorough=True, units=versions.ALL_UNITS)
     except LocalClusterError as error:
         _fail(str(error))
-    shown.done("All programs are there.")
+    shown.done("All programs are built.")
     for name, path in assets.programs.items():
         Console().print(f"{name:<26} {path}", highlight=False, soft_wrap=True)
 
@@ -140,7 +143,7 @@ def _explain(cluster: LocalCluster) -> None:
         f"{kubectl} get nodes -L topology.queuectl.dev/rack",
         f"queuectl localcluster down --name {cluster.name}",
     ]
-    Console().print("Try:\n  " + "\n  ".join(lines), highlight=False, soft_wrap=True)
+    Console().print("Commands to try:\n  " + "\n  ".join(lines), highlight=False, soft_wrap=True)
 
 
 def _wait_for_interrupt() -> None:

@@ -1,4 +1,4 @@
-"""The programs of a cluster: how each is called, and how one sees that it is up."""
+"""The programs of a cluster: their command lines and their health checks."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KWOK = "kwok"
 TRAINING_OPERATOR = "training-operator"
 
 QPS, BURST = 1000, 2000
-"""Client limits of controller manager, scheduler and operator: no component waits for its own limiter."""
+"""Client limits of the controller manager, the scheduler and the operator, so high that no component waits."""
 
 _SERVICE_CLUSTER_RANGE = "10.0.0.0/16"
 _POD_RANGE = "10.128.0.1/9"
@@ -47,7 +47,7 @@ _CONTROLLERS = (
 
 @dataclass(frozen=True)
 class Identity:
-    """Who a component is to the API server."""
+    """The user of a component at the API server."""
 
     user: str
     groups: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ IDENTITIES = {
     "admin": Identity("queuectl-localcluster-admin", ("system:masters",)),
     CONTROLLER_MANAGER: Identity("system:kube-controller-manager"),
     SCHEDULER: Identity("system:kube-scheduler"),
-    # The names that these two have in an ordinary installation: flow control and policies see the same users.
+    # The usual names of these two users, so that flow control and policies apply as in other installations.
     KWOK: Identity(
         "system:serviceaccount:kube-system:kwok-controller",
         ("system:serviceaccounts", "system:serviceaccounts:kube-system"),
@@ -74,9 +74,9 @@ class Component:
     """One program of the cluster.
 
     Attributes:
-        name: Its name, which is the program's too.
+        name: Its name, and the name of the program.
         arguments: Its command line without the program.
-        health: URL that answers 200 when it is ready to work.
+        health: URL that answers 200 when it is ready.
     """
 
     name: str
@@ -85,7 +85,7 @@ class Component:
 
 
 def etcd(layout: Layout, *, fsync: bool) -> Component:
-    """The store; without `fsync` a power cut may lose it, which tests and benchmarks do not mind."""
+    """The database. Without `fsync`, a power failure can lose data, which is acceptable for tests and benchmarks."""
     client, peer = layout.url("etcd"), layout.url("etcd-peer")
     pki = layout.pki
     arguments = [
@@ -113,7 +113,7 @@ def etcd(layout: Layout, *, fsync: bool) -> Component:
 
 
 def api_server(layout: Layout) -> Component:
-    """The API server: client certificates and service-account tokens, RBAC, no anonymous requests."""
+    """The API server, with client certificates, ServiceAccount tokens, RBAC, and without anonymous requests."""
     pki = layout.pki
     arguments = (
         f"--etcd-servers={layout.url('etcd')}",
@@ -123,7 +123,7 @@ def api_server(layout: Layout) -> Component:
         "--bind-address=127.0.0.1",
         "--advertise-address=127.0.0.1",
         f"--secure-port={layout.ports[API_SERVER]}",
-        # The address of the server itself, on loopback, is none that a Service may point to.
+        # A Service cannot point to the address of the server, which is on loopback.
         "--endpoint-reconciler-type=none",
         f"--tls-cert-file={pki / 'server.crt'}",
         f"--tls-private-key-file={pki / 'server.key'}",
@@ -136,7 +136,7 @@ def api_server(layout: Layout) -> Component:
         f"--service-cluster-ip-range={_SERVICE_CLUSTER_RANGE}",
         "--max-requests-inflight=2000",
         "--max-mutating-requests-inflight=1000",
-        # One server, whose watchers need no time to find another.
+        # There is one server, so watchers need no time to find another.
         "--shutdown-watch-termination-grace-period=0s",
         "--profiling=false",
         *audit.flags(layout),
@@ -164,7 +164,7 @@ def controller_manager(layout: Layout, *, node_grace_seconds: int) -> Component:
 
 
 def scheduler(layout: Layout) -> Component:
-    """The scheduler; its client limits have to stand in a file."""
+    """The scheduler. It reads its client limits from a file."""
     path = layout.home / "scheduler.yaml"
     configuration = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -183,20 +183,20 @@ def scheduler(layout: Layout) -> Component:
 
 
 def kwok(layout: Layout, stages: Path, *, lease_seconds: int) -> Component:
-    """The kubelet of all fake nodes."""
+    """KWOK, which simulates the kubelets of all nodes."""
     path = layout.home / "kwok.yaml"
     configuration = {
         "apiVersion": "config.kwok.x-k8s.io/v1alpha1",
         "kind": "KwokConfiguration",
         "metadata": {"name": "kwok"},
         "options": {
-            # A node without the label has lost its kubelet (Nodes.lose).
+            # A node without the label has no kubelet (Nodes.lose).
             "manageNodesWithLabelSelector": f"{KUBELET}=running",
             "cidr": _POD_RANGE,
             "serverAddress": f"127.0.0.1:{layout.ports[KWOK]}",
             "nodeLeaseDurationSeconds": lease_seconds,
             "nodeLeaseParallelism": 8,
-            # Enough to keep the API server busy with gangs of hundreds of pods; more only lengthens its queues.
+            # Enough to use the API server fully with gangs of hundreds of pods; more would lengthen its queues.
             "podPlayStageParallelism": 16,
             "nodePlayStageParallelism": 8,
             "podsOnNodeSyncParallelism": 4,
@@ -204,7 +204,7 @@ def kwok(layout: Layout, stages: Path, *, lease_seconds: int) -> Component:
         },
     }
     path.write_text(yaml.safe_dump(configuration) + "---\n" + stages.read_text())
-    # At its usual level it logs a line for every pod it touches.
+    # At the default level, it logs a line for every pod.
     arguments = (f"--kubeconfig={layout.kubeconfig(KWOK)}", f"--config={path}", "--v=WARN")
     return Component(KWOK, arguments, f"{layout.url(KWOK, 'http')}/readyz")
 

@@ -1,14 +1,14 @@
-"""The errors this package raises on purpose; each message is a sentence fit for a terminal."""
+"""The errors of this package. Each message is a sentence for a terminal."""
 
 from __future__ import annotations
 
 
 class LocalClusterError(Exception):
-    """Something about the local control plane went wrong; the message says what, and what to look at."""
+    """A failure of the local control plane. The message has the cause, and where to find details."""
 
 
 class BuildError(LocalClusterError):
-    """A build step failed; the message names the step and its log."""
+    """A build step failed. The message names the step and its log."""
 
 
 class RequestError(LocalClusterError):

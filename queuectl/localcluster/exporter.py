@@ -1,11 +1,10 @@
-"""A stand-in for the GPU exporters of all fake nodes, in one process, for tests and the demo.
+"""A simulation of the GPU exporters of all nodes, in one process, for tests and the demo.
 
-It answers scrapes with the metric names, labels and text format of the real exporter, node by node, and tells Prometheus
-by HTTP service discovery where they are. What the GPUs of a pod do is said by annotations on the pod (on a job: on its pod
-template)::
+It answers scrapes with the metric names, labels and text format of the real exporter, for each node. Prometheus finds the
+exporters by HTTP service discovery. Annotations on a pod (on a job, on its pod template) define the work of its GPUs::
 
-    dcgm.queuectl.dev/profile: "busy=0.9 for 60; idle"      see gpus.py; without it its GPUs are busy
-    dcgm.queuectl.dev/profile.3: "idle"                     the same, for the pod of completion index 3 alone
+    dcgm.queuectl.dev/profile: "busy=0.9 for 60; idle"      see gpus.py; the default is busy
+    dcgm.queuectl.dev/profile.3: "idle"                     the same, only for the pod of completion index 3
     dcgm.queuectl.dev/shared: "true"                        its GPU is time-sliced with other such pods
 """
 
@@ -48,15 +47,15 @@ _TARGETS = "/targets"
 
 
 class Exporters:
-    """The exporters of all nodes; as a context manager they end with the block. Safe to use from several threads.
+    """The exporters of all nodes. As a context manager, they end with the block. Safe to use from several threads.
 
     Attributes:
-        dialect: of the nodes that have none of their own.
-        problems: pods whose annotations are not understood, with what is wrong; they hold nothing.
+        dialect: the dialect of nodes without their own.
+        problems: pods with invalid annotations, with the error; such a pod has no GPUs here.
     """
 
     def __init__(self, dialect: Dialect | None = None, *, port: int = 0) -> None:
-        """Listen on this port of loopback; 0 = on any that is free."""
+        """Listen on this port of loopback; 0 = a free port."""
         self.dialect = dialect or Dialect()
         self.problems: dict[str, str] = {}
         self._bays: dict[str, NodeDevices] = {}
@@ -87,7 +86,7 @@ class Exporters:
             request_queue_size = 256
 
             def handle_error(self, *_: Any) -> None:
-                """A scraper that is killed hangs up; that is its business."""
+                """Ignore errors of a connection: a scraper can be killed."""
 
         self._server = Server((LOOPBACK, port), Answers)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
@@ -105,7 +104,7 @@ class Exporters:
         self.stop()
 
     def stop(self) -> None:
-        """End the server."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
@@ -117,41 +116,41 @@ class Exporters:
 
     @property
     def targets_url(self) -> str:
-        """For the ``http_sd_configs`` of a Prometheus."""
+        """The URL for the ``http_sd_configs`` of a Prometheus."""
         return targets_url(self._server.server_address[1])
 
     def url(self, node: str) -> str:
-        """Of one node's exporter."""
+        """The URL of a node's exporter."""
         return url(self._server.server_address[1], node)
 
     def add_node(self, node: str, gpus: int = 8, dialect: Dialect | None = None) -> None:
-        """An exporter for this node, whose GPUs nobody holds; ``dialect``: where it is set up unlike the others."""
+        """Add the exporter of a node with free GPUs. ``dialect``: its own dialect."""
         with self._lock:
             self._bays.setdefault(node, NodeDevices(node, gpus))
             if dialect is not None:
                 self._dialects[node] = dialect
 
     def put(self, load: Load) -> None:
-        """A pod has got its GPUs."""
+        """Assign GPUs to a pod."""
         self.add_node(load.node)
         with self._lock:
             self._loads[load.uid] = load
             self._bays[load.node].put(load)
 
     def take(self, uid: str) -> None:
-        """A pod has gone."""
+        """Remove a pod."""
         with self._lock:
             load = self._loads.pop(uid, None)
             if load is not None:
                 self._bays[load.node].take(uid)
 
     def kill(self, node: str) -> None:
-        """The node's exporter fails every scrape from now on."""
+        """Let the node's exporter fail every scrape from now on."""
         with self._lock:
             self._dead.add(node)
 
     def revive(self, node: str) -> None:
-        """It answers again."""
+        """Let the node's exporter answer again."""
         with self._lock:
             self._dead.discard(node)
 
@@ -170,12 +169,12 @@ class Exporters:
 
     @contextlib.contextmanager
     def following(self, client: Client) -> Iterator[None]:
-        """Take the pods of a cluster for as long as the block runs."""
+        """Follow the pods of a cluster while the block runs."""
         stop = threading.Event()
 
         def follow() -> None:
             while not stop.wait(_FOLLOW_SECONDS):
-                # Away for a while: the next look will tell.
+                # The API server can be away for a time; the next poll reads all pods.
                 with contextlib.suppress(LocalClusterError):
                     self.see(client.get("/api/v1/pods", resourceVersion="0")["items"])
 
@@ -188,13 +187,13 @@ class Exporters:
             thread.join()
 
     def see(self, pods: list[dict[str, Any]]) -> None:
-        """These are all pods there are: those that run hold their GPUs."""
+        """Take these as all pods of the cluster. Running pods hold their GPUs."""
         loads: dict[str, Load] = {}
         self.problems.clear()
         for pod in pods:
             try:
                 load = load_of(pod)
-            except ValueError as error:  # a user's annotation
+            except ValueError as error:  # an annotation of a user
                 meta = pod["metadata"]
                 self.problems[f"{meta['namespace']}/{meta['name']}"] = str(error)
                 continue
@@ -207,7 +206,7 @@ class Exporters:
                 self.put(load)
 
     def _targets(self) -> list[dict[str, Any]]:
-        """What a service discovery of Kubernetes would say of the exporters' own pods."""
+        """The targets with the labels that a service discovery of Kubernetes gives to the pods of exporters."""
         with self._lock:
             nodes = sorted(self._bays)
         return [
@@ -226,23 +225,23 @@ class Exporters:
 
 
 def url(port: int, node: str) -> str:
-    """Of one node's exporter, where they listen on this port."""
+    """The URL of a node's exporter, for exporters on this port."""
     return f"http://{LOOPBACK}:{port}/metrics/{node}"
 
 
 def targets_url(port: int) -> str:
-    """For the ``http_sd_configs`` of a Prometheus, where they listen on this port."""
+    """The URL for the ``http_sd_configs`` of a Prometheus, for exporters on this port."""
     return f"http://{LOOPBACK}:{port}{_TARGETS}"
 
 
-def play_beside(cluster: LocalCluster) -> str:
-    """Play for the nodes of a cluster in a process of its own, which ends with it.
+def start_for(cluster: LocalCluster) -> str:
+    """Simulate the exporters of a cluster's nodes in a separate process, which ends with the cluster.
 
     Returns:
-        Where a Prometheus finds them: :func:`targets_url`.
+        The URL for a Prometheus: :func:`targets_url`.
 
     Raises:
-        LocalClusterError: They do not come up.
+        LocalClusterError: They do not start.
     """
     (port,) = free_ports(1)
     program = [sys.executable, "-m", "queuectl.localcluster", _NAME]
@@ -265,10 +264,10 @@ def _answer(urls: Iterable[str]) -> bool:
 
 
 def load_of(pod: dict[str, Any]) -> Load | None:
-    """What a pod holds; None for one that has no GPUs, or does not run.
+    """The GPUs of a pod; None for a pod without GPUs or that does not run.
 
     Raises:
-        ValueError: its profile is not understood.
+        ValueError: its profile is invalid.
     """
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status", {})
     if status.get("phase") != "Running" or not spec.get("nodeName"):

@@ -1,4 +1,4 @@
-"""What the exporter of a node answers to a scrape: the text of NVIDIA's DCGM exporter, or of AMD's."""
+"""The metrics of a node's exporter, in the text format of NVIDIA's DCGM exporter or of AMD's exporter."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MEMORY_MIB: Final = 81559
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How an exporter is set up.
+    """The configuration of an exporter.
 
     Attributes:
-        dcp: the profiling metrics (DCGM_FI_PROF_…) are there.
-        pod_uid: pods carry their uid.
-        virtual_gpus: of a time-sliced GPU, every pod has a series; else only the last one.
+        dcp: it has the profiling metrics (DCGM_FI_PROF_…).
+        pod_uid: it labels pods with their uid.
+        virtual_gpus: each pod of a time-sliced GPU has a series; else only the last pod.
         amd: it is AMD's exporter.
     """
 
@@ -33,7 +33,7 @@ class Dialect:
 
 
 def render(seats: Seats, spare: Sequence[Device], dialect: Dialect, now: float) -> str:
-    """What the exporter of a node answers to a scrape. ``spare``: its devices that nobody holds."""
+    """The answer to a scrape of a node's exporter. ``spare``: devices without a pod."""
     rows = list(_rows(seats, spare, dialect, now))
     families = _amd_families(dialect) if dialect.amd else _dcgm_families(dialect)
     lines: list[str] = []
@@ -49,7 +49,7 @@ def render(seats: Seats, spare: Sequence[Device], dialect: Dialect, now: float) 
 def _rows(
     seats: Seats, spare: Sequence[Device], dialect: Dialect, now: float
 ) -> Iterator[tuple[Device, Work, Work, str]]:
-    """Of each series: its device, what the whole device does, what its pod does there, and its labels."""
+    """The device of each series, the work of the whole device, the work of its pod, and its labels."""
     by_device: dict[tuple[int, int | None], list[tuple[Device, Load, Work]]] = {}
     for device, load, number in seats:
         key = (device.index, device.instance)
@@ -101,14 +101,14 @@ def _amd_labels(device: Device) -> dict[str, str]:
 
 
 class _Value:
-    """Value of a metric: ``of`` the work, times ``scale``; ``own``: of the pod alone where the GPU is shared."""
+    """The value of a metric: ``of`` the work, times ``scale``. ``own``: only the pod's part of a shared GPU."""
 
     def __init__(self, of: str, scale: float = 1.0, *, own: bool = False, mig: bool = True) -> None:
         self._of, self._scale, self._own, self._mig = of, scale, own, mig
 
     def __call__(self, device: Device, whole: Work, own: Work) -> float | None:
         if device.instance is not None and not self._mig:
-            return None  # the driver knows no utilization of an instance
+            return None  # the driver has no utilization of an instance
         work = own if self._own else whole
         part = 1.0 - work.memory_held if self._of == "free" else getattr(work, self._of)
         return float(part) * self._scale

@@ -1,13 +1,13 @@
-"""What the GPUs of fake nodes do, and which pod holds which of them.
+"""The work of the GPUs of simulated nodes, and their assignment to pods.
 
-A pod says what its GPUs do by a profile: steps ``WORD[=LEVEL][ for SECONDS]`` by ``;``, the last of which lasts; profiles
-by ``|`` are for one GPU after the other, the last for all that follow::
+The profile of a pod defines the work of its GPUs: steps ``WORD[=LEVEL][ for SECONDS]``, separated by ``;``, of which the last
+has no end. Profiles separated by ``|`` are for successive GPUs, and the last is for all further GPUs::
 
     busy=0.9                        computes
-    busy=0.9 for 60; idle           computes for a minute, then holds its GPUs without using them
-    stuck                           waits in a collective: engines busy, nothing computed
+    busy=0.9 for 60; idle           computes for a minute, then is idle
+    stuck                           waits in a collective: the engines are busy without a result
     held                            idle, with its memory full
-    busy | unseen                   computes on the first GPU; the exporter has lost whose the others are
+    busy | unseen                   computes on the first GPU; the exporter has no pod for the others
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_INSTANCES: Final = 7  # of a GPU in MIG mode, as far as this stand-in goes
+_INSTANCES: Final = 7  # of a GPU in MIG mode, in this simulation
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What one GPU does: parts of 1; ``seen``: the exporter knows whose it is."""
+    """The work of one GPU, as parts of 1. ``seen``: the exporter has its pod."""
 
     engine: float = 0.0
     tensor: float = 0.0
@@ -51,10 +51,10 @@ class Step:
 
 
 def parse_profile(text: str) -> tuple[tuple[Step, ...], ...]:
-    """One tuple of steps per GPU; the last is for all further ones.
+    """One tuple of steps for each GPU; the last is for all further GPUs.
 
     Raises:
-        ValueError: naming the part that is not understood.
+        ValueError: the profile is invalid; the message names the wrong part.
     """
     return tuple(
         tuple(_parse_step(step.strip()) for step in gpu.split(";")) for gpu in text.split("|")
@@ -75,18 +75,18 @@ def _parse_step(text: str) -> Step:
     except (KeyError, ValueError, ZeroDivisionError):
         words = ", ".join(_WORDS)
         raise ValueError(
-            f"{text!r} is no step of a GPU profile: one of {words}, =LEVEL after busy or stuck, then ' for SECONDS'"
+            f"{text!r} is not a step of a GPU profile: one of {words}, =LEVEL after busy or stuck, then ' for SECONDS'"
         ) from None
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A pod that holds GPUs of a node.
+    """A pod with GPUs of a node.
 
     Attributes:
-        gpus: how many, or how many instances.
-        since: unix seconds at which its profile begins.
-        mig: profile of the instances it holds, "" for whole GPUs.
+        gpus: number of GPUs or instances.
+        since: Unix seconds at which its profile begins.
+        mig: profile of its instances; empty for whole GPUs.
         shared: its GPU is time-sliced with other such pods.
     """
 
@@ -102,7 +102,7 @@ class Load:
     shared: bool = False
 
     def work(self, number: int, now: float) -> Work:
-        """Of its GPU of that number, counted from 0."""
+        """The work of its GPU of this number, from 0."""
         steps = self.profile[min(number, len(self.profile) - 1)]
         passed = now - self.since
         for step in steps:
@@ -114,7 +114,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, or an instance of one, and who holds it."""
+    """A GPU, or an instance of a GPU."""
 
     node: str
     index: int
@@ -123,16 +123,16 @@ class Device:
 
     @property
     def uuid(self) -> str:
-        """The same for all instances of a GPU."""
+        """The UUID of the GPU, the same for all its instances."""
         return f"GPU-{self.node}-{self.index}"
 
 
 Seats = list[tuple[Device, "Load", int]]
-"""Devices of a node with the pod that holds each, and which of the pod's devices it is."""
+"""Devices of a node, each with its pod and the number among the pod's devices."""
 
 
 class NodeDevices:
-    """Which pod holds which GPUs of one node: the lowest free ones, for as long as it is there."""
+    """The GPUs of one node and their pods. A pod gets the lowest free GPUs until it is removed."""
 
     def __init__(self, node: str, gpus: int) -> None:
         self._node = node
@@ -140,7 +140,7 @@ class NodeDevices:
         self._seats: dict[str, Seats] = {}
 
     def put(self, load: Load) -> None:
-        """Give a pod its devices; nothing changes for one that has them."""
+        """Assign devices to a pod, unless it has them."""
         if load.uid not in self._seats:
             self._seats[load.uid] = [
                 (device, load, number) for number, device in enumerate(self._choose(load))
@@ -151,12 +151,12 @@ class NodeDevices:
 
     @property
     def seats(self) -> Seats:
-        """All that is held, in the order in which it was taken."""
+        """The assigned devices, in the order of assignment."""
         return [seat for seats in self._seats.values() for seat in seats]
 
     @property
     def spare(self) -> list[Device]:
-        """The GPUs that nobody holds."""
+        """The free GPUs."""
         used = {device.index for device, _, _ in self.seats}
         return [Device(self._node, index) for index in range(self._gpus) if index not in used]
 

@@ -1,13 +1,13 @@
-"""The keeper: a small process that owns the programs of one cluster or one build, and takes them down with it.
+"""The keeper: a small process that owns the programs of one cluster or one build. They end with it.
 
-It is run as a script, with the standard library alone, so that it starts in milliseconds:
+It runs as a script with only the standard library, so that it starts in milliseconds:
 
     python -I keeper.py DIRECTORY OWNER_PID REMOVE
 
-Why a process of its own: the kernel can kill a child when its parent dies (PR_SET_PDEATHSIG), but counts the parent
-*thread*; a program started from a worker thread would die with that thread.  The keeper has one thread, so its
-programs live exactly as long as it does, and it lives as long as its owner, whose pid it watches, unless it is told to
-detach.  Each program leads a process group of its own, so that its children go too.
+It is a separate process for this reason: the kernel can kill a child when its parent dies (PR_SET_PDEATHSIG), but the parent
+is a *thread*.  A program that a worker thread starts would end with that thread.  The keeper has one thread, so its programs
+end when it ends.  It watches the pid of its owner, and ends with the owner unless it is detached.  Each program leads its own
+process group, so that its children end, too.
 
 Requests are JSON objects, one per connection, on the socket `keeper.sock` in DIRECTORY:
 
@@ -17,7 +17,7 @@ Requests are JSON objects, one per connection, on the socket `keeper.sock` in DI
     {"do": "detach"}                                     -> {}
     {"do": "shutdown"}                                   -> {}
 
-A refused request is answered by {"error": sentence}.  With REMOVE = 1 the directory is deleted at the end.
+The answer to a refused request is {"error": sentence}.  With REMOVE = 1 the directory is deleted at the end.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from typing import Any
 SOCKET = "keeper.sock"
 _POLL_SECONDS = 0.2
 _REQUEST_SECONDS = 5.0
-_REMOVE_SECONDS = 10.0  # less than the owner waits for the keeper
+_REMOVE_SECONDS = 10.0  # less than the time that the owner waits for the keeper
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _die_with_keeper() -> None:
-    """Runs in the child before exec: the kernel kills it when the keeper goes, even by SIGKILL."""
+    """Runs in the child before exec. The kernel kills the child when the keeper ends, even by SIGKILL."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -61,12 +61,12 @@ class Keeper:
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
 
     def run(self) -> None:
-        """Serve requests until shut down, signalled or orphaned; then leave nothing behind."""
+        """Serve requests until a shutdown, a signal or the end of the owner; then end all programs."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._on_signal)
         os.chdir(self._directory)
         with socket.socket(socket.AF_UNIX) as listener, selectors.DefaultSelector() as ready:
-            # A relative name: the path of the directory may be longer than a socket address can hold.
+            # A relative name: the path of the directory can be too long for a socket address.
             listener.bind(SOCKET)
             listener.listen(16)
             ready.register(listener, selectors.EVENT_READ)
@@ -134,7 +134,7 @@ class Keeper:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 process_group=0,
-                # Safe here: the keeper has a single thread.
+                # Safe, because the keeper has one thread.
                 preexec_fn=_die_with_keeper,  # noqa: PLW1509
             )
         self._programs[name] = program
@@ -152,24 +152,24 @@ class Keeper:
             program.poll()
 
     def _end_all(self) -> None:
-        """Kill every group.  The state dies with the directory, so there is nothing to close gracefully."""
+        """Kill every group.  The state is deleted with the directory, so no program needs to shut down cleanly."""
         for program in self._programs.values():
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(program.pid, signal.SIGKILL)
         for program in self._programs.values():
             program.wait()
-        # Grandchildren (compilers) that the groups contained are not ours to wait for; give them a moment to go
-        # so that the directory is not written to while it is removed.
+        # The keeper cannot wait for grandchildren (compilers) in the groups. A short pause lets them end, because they
+        # must not write to the directory while it is removed.
         deadline = time.monotonic() + 2
         while time.monotonic() < deadline and any(map(_group_alive, self._programs.values())):
             time.sleep(0.01)
 
 
 def remove_tree(directory: Path, seconds: float = _REMOVE_SECONDS) -> None:
-    """Delete a directory that a program with a session of its own may still be writing to while it ends.
+    """Delete a directory to which a program with its own session can still write while it ends.
 
-    Such a one (a database that is told of its owner's death by the kernel) is nobody's to wait for, and each file it
-    makes between a look and the removal defeats that attempt; so it is tried again, for a while.
+    The keeper cannot wait for such a program, for example a database that the kernel signals at the end of its owner. A file
+    that appears during the removal makes it fail, and the removal is repeated for some time.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -188,9 +188,9 @@ def _group_alive(program: subprocess.Popen[bytes]) -> bool:
 
 
 def main() -> None:
-    """Run the keeper as its arguments say."""
+    """Run the keeper with the arguments of the command line."""
     directory, owner, remove = sys.argv[1:]
-    os.setsid()  # a Ctrl-C in the owner's terminal is for the owner, who then stops us in order
+    os.setsid()  # a Ctrl-C in the terminal is for the owner, which then stops the keeper
     Keeper(Path(directory), int(owner), remove=remove == "1").run()
 
 

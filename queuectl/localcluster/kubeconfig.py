@@ -1,4 +1,4 @@
-"""Kubeconfig files: self-contained, readable by their owner alone."""
+"""Kubeconfig files without references to other files. Only the owner can read them."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def write(
     """Write a kubeconfig with one context.
 
     Args:
-        path: The file to write; its folder exists.
+        path: The file to write, in an existing folder.
         cluster: Name of the cluster and of the context.
         server: URL of the API server.
-        authority: The server's certificate authority, as PEM.
-        user: Name of the user entry; only for people.
+        authority: The CA of the server, as PEM.
+        user: Name of the user entry; it has no effect.
         identity: A client certificate or a bearer token.
 
     Returns:

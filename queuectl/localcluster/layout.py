@@ -1,4 +1,4 @@
-"""Where the files and ports of one cluster are, and how they are chosen."""
+"""The files and ports of one cluster, and their choice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PORTS = (
     "training-operator-webhook",
     "training-operator-metrics",
 )
-# Below the ports that the kernel hands out to outgoing connections, so that none of those takes one of ours.
+# Below the ports that the kernel uses for outgoing connections, so that no connection takes one of these.
 _PORT_RANGE = range(20_000, 32_000)
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?")
 _DESCRIPTION = "cluster.json"
@@ -50,7 +50,7 @@ class Layout:
     Attributes:
         name: Name of the cluster, and of its folder.
         ports: Loopback port of each server.
-        description: What else was written down when the cluster was made.
+        description: Further data from the creation of the cluster.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Layout:
 
     @property
     def home(self) -> Path:
-        """The folder that holds everything of this cluster."""
+        """The folder with all files of this cluster."""
         return clusters() / self.name
 
     @property
@@ -69,7 +69,7 @@ class Layout:
 
     @property
     def logs(self) -> Path:
-        """One log per component."""
+        """The folder with a log for each component."""
         return self.home / "logs"
 
     @property
@@ -86,7 +86,7 @@ class Layout:
         return self.home / "kubeconfig" / f"{who}.yaml"
 
     def write(self, **description: Any) -> Layout:
-        """Write the cluster down so that `find` knows it; `description` is added to what is known."""
+        """Save the cluster for `find`, with `description` added to the saved data."""
         known = self.description | description
         content = json.dumps(
             {"name": self.name, "ports": self.ports, "description": known}, indent=1
@@ -97,18 +97,18 @@ class Layout:
         return Layout(self.name, self.ports, known)
 
     def remove(self) -> None:
-        """Remove the folder; harmless if it has gone."""
+        """Remove the folder. Without effect if it does not exist."""
         remove_tree(self.home)
 
 
 def create(name: str | None) -> Layout:
-    """Make the folder of a new cluster and reserve its ports.
+    """Create the folder of a new cluster and reserve its ports.
 
     Args:
-        name: Its name; None invents one.
+        name: Its name; None = a random name.
 
     Raises:
-        LocalClusterError: The name is not fit, or taken.
+        LocalClusterError: The name is invalid or taken.
     """
     name = name or f"c-{secrets.token_hex(4)}"
     if not _NAME.fullmatch(name):
@@ -133,13 +133,13 @@ def create(name: str | None) -> Layout:
             ):
                 folder.mkdir()
             return layout.write()
-        except BaseException:  # an interrupt, too
+        except BaseException:  # after an interrupt, too
             layout.remove()
             raise
 
 
 def find(name: str) -> Layout | None:
-    """The cluster of that name, if there is one; running or not."""
+    """The cluster of this name, running or not; None if there is none."""
     try:
         content = json.loads((clusters() / name / _DESCRIPTION).read_bytes())
     except (OSError, ValueError):
@@ -162,7 +162,7 @@ def _locked() -> Iterator[None]:
 
 
 def _free_ports(taken: set[int]) -> dict[str, int]:
-    # A random start keeps machines that share a network namespace but not the folder apart, too.
+    # A random start separates machines that share a network namespace but not the folder.
     start = secrets.randbelow(len(_PORT_RANGE))
     candidates = iter(
         _PORT_RANGE[(start + step) % len(_PORT_RANGE)] for step in range(len(_PORT_RANGE))
@@ -175,7 +175,7 @@ def _free_ports(taken: set[int]) -> dict[str, int]:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports that nobody listens on just now, for programs that are no part of a cluster."""
+    """Free loopback ports, for programs outside a cluster."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(contextlib.closing(socket.socket())) for _ in range(count)]
         for probe in probes:

@@ -1,4 +1,4 @@
-"""GPU nodes: fake machines that KWOK keeps alive, in blocks and racks, from a small description."""
+"""GPU nodes that KWOK simulates, in blocks and racks, from a short description."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLIQUE = "nvidia.com/gpu.clique"
 PRODUCT = "nvidia.com/gpu.product"
 GPU = "nvidia.com/gpu"
 KUBELET = "kwok.queuectl.dev/kubelet"
-"""Label by which KWOK knows the nodes it plays the kubelet of."""
+"""Label of the nodes whose kubelets KWOK simulates."""
 
 _FIELDS = {
     "blocks": "blocks",
@@ -50,13 +50,13 @@ class NodeSpec:
         blocks: Blocks of racks.
         racks_per_block: Racks in each block.
         hosts_per_rack: Nodes in each rack.
-        gpus: GPUs of each node; 0 makes nodes without the resource and its labels.
+        gpus: GPUs of each node; 0 = nodes without the resource and its labels.
         cpu: CPU of each node, as a Kubernetes quantity.
         memory: Memory of each node, as a Kubernetes quantity.
-        pods: How many pods a node holds.
+        pods: Pods that fit a node.
         product: Value of `nvidia.com/gpu.product`.
-        prefix: First part of every name and label value, so that several sets share a cluster.
-        cliques_per_rack: NVLink domains in a rack, of equal size; 0 leaves the `nvidia.com/gpu.clique` label out.
+        prefix: First part of every name and label value, so that a cluster can have several sets.
+        cliques_per_rack: NVLink domains in a rack, of equal size; 0 = no label `nvidia.com/gpu.clique`.
         labels: Further labels of every node.
         taints: Taints of every node.
     """
@@ -86,12 +86,12 @@ class NodeSpec:
 
     @classmethod
     def parse(cls, text: str) -> NodeSpec:
-        """Read `blocks=2,racks=4,hosts=8,gpus=8`; what is not named keeps its default.
+        """Read `blocks=2,racks=4,hosts=8,gpus=8`. Other fields have their defaults.
 
         Names: blocks, racks (per block), hosts (per rack), gpus, cpu, memory, pods, product.
 
         Raises:
-            ValueError: A name is unknown or a value is no number.
+            ValueError: A name is unknown, or a value is not a number.
         """
         values: dict[str, Any] = {}
         for part in filter(None, (part.strip() for part in text.split(","))):
@@ -110,7 +110,7 @@ class NodeSpec:
 
     @property
     def count(self) -> int:
-        """How many nodes this makes."""
+        """The number of nodes."""
         return self.blocks * self.racks_per_block * self.hosts_per_rack
 
     def documents(self) -> Iterator[Document]:
@@ -176,16 +176,16 @@ class Nodes:
         return names
 
     def names(self) -> list[str]:
-        """Every node's name."""
+        """The names of all nodes."""
         return [one["metadata"]["name"] for one in self._list()]
 
     def gpus(self) -> dict[str, int]:
-        """How many GPUs each node has; nodes without any are left out."""
+        """The number of GPUs of each node with GPUs."""
         found = {one["metadata"]["name"]: one["status"]["capacity"] for one in self._list()}
         return {name: int(has[GPU]) for name, has in found.items() if GPU in has}
 
     def ready(self) -> set[str]:
-        """The nodes that are Ready and carry no taint that says otherwise."""
+        """The nodes that are Ready and have no taint of a lost node."""
         return {one["metadata"]["name"] for one in self._list() if _is_ready(one)}
 
     def wait_ready(self, names: Iterable[str], *, seconds: float = 60.0) -> None:
@@ -198,22 +198,22 @@ class Nodes:
         wait_until(lambda: wanted <= self.ready(), f"{len(wanted)} nodes to be ready", seconds)
 
     def delete(self, name: str) -> None:
-        """Remove a node, as when its machine is taken away; its pods are then collected as orphans."""
+        """Remove a node, like a removed machine. Its pods are then collected as orphans."""
         self._client.delete(_path(name))
 
     def cordon(self, name: str) -> None:
-        """Let no further pod be scheduled on a node."""
+        """Cordon a node."""
         self._client.patch(_path(name), {"spec": {"unschedulable": True}})
 
     def uncordon(self, name: str) -> None:
-        """Let pods be scheduled on a node again."""
+        """Uncordon a node."""
         self._client.patch(_path(name), {"spec": {"unschedulable": None}})
 
     def lose(self, name: str) -> None:
-        """Let a node's kubelet fall silent: no lease, no heartbeat, and its pods make no step any more.
+        """Stop a node's kubelet: no lease, no heartbeat, and no progress of its pods.
 
-        The control plane would notice after the grace time of the lease; its verdict, Ready = Unknown, is given at
-        once, and the taints and evictions that follow from it are left to the control plane.
+        The control plane would set Ready = Unknown after the grace time of the lease. This method sets it at once, and
+        the control plane adds the taints and the evictions.
         """
         self._client.patch(_path(name), {"metadata": {"labels": {KUBELET: "stopped"}}})
         conditions = self._client.get(_path(name))["status"].get("conditions") or []
@@ -227,18 +227,18 @@ class Nodes:
         self._client.patch(f"{_path(name)}/status", {"status": {"conditions": conditions}})
 
     def restore(self, name: str) -> None:
-        """Bring a lost node's kubelet back."""
+        """Start the kubelet of a lost node again."""
         self._client.patch(_path(name), {"metadata": {"labels": {KUBELET: "running"}}})
 
     def _list(self) -> list[Document]:
-        # As it is, not as the watch cache had it a moment ago; the server answers from that cache all the same.
+        # The present object, not an older one in the watch cache, from which the server answers.
         items: list[Document] = self._client.get("/api/v1/nodes")["items"]
         return items
 
 
 def _path(name: str) -> str:
     if "/" in name or not name:
-        raise LocalClusterError(f"{name!r} is not the name of a node")
+        raise LocalClusterError(f"{name!r} is not a valid node name")
     return f"/api/v1/nodes/{name}"
 
 

@@ -1,4 +1,4 @@
-"""How building and starting tell people where they are: one line per step, with the time passed and what comes next."""
+"""Progress of builds and starts: one line for each step, with its time and the next step."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ class Progress(Protocol):
     """Receives the steps of a long operation, in order."""
 
     def step(self, what: str, coming: str = "") -> None:
-        """A new step `what` has begun; the one before is done.  `coming` names the next, if there is one."""
+        """End the previous step and begin the step `what`.  `coming` names the next step, if there is one."""
 
     def tick(self, detail: str = "") -> None:
-        """The current step still goes on; `detail` is the newest thing known about it."""
+        """The current step continues; `detail` is its newest detail."""
 
     def done(self, what: str) -> None:
-        """All steps are done; `what` is the sentence that sums it up."""
+        """All steps are done; `what` is a summary."""
 
 
 class NoProgress:
-    """Shows nothing: for callers that have a display of their own."""
+    """Shows nothing, for callers with their own display."""
 
     def step(self, what: str, coming: str = "") -> None:
         """Nothing to show."""
@@ -39,7 +39,7 @@ class NoProgress:
 
 
 class LineProgress:
-    """Plain lines, for logs and CI: one per step, and a sign of life every `every` seconds."""
+    """Plain lines for logs and CI: one for each step, and one every `every` seconds during a step."""
 
     def __init__(self, stream: TextIO | None = None, every: float = 30.0) -> None:
         self._stream = stream or sys.stderr
@@ -48,18 +48,18 @@ class LineProgress:
         self._began = self._spoke = time.monotonic()
 
     def step(self, what: str, coming: str = "") -> None:
-        """Say what begins and what comes next."""
+        """Print the step and the next one."""
         self._what, self._began = what, time.monotonic()
         self._say(what + (f" (next: {coming})" if coming else ""))
 
     def tick(self, detail: str = "") -> None:
-        """Repeat the step with its elapsed time, not more often than `every` seconds."""
+        """Print the step with its elapsed time, at most every `every` seconds."""
         if time.monotonic() - self._spoke >= self._every:
             elapsed = time.monotonic() - self._began
             self._say(f"{self._what}: {_clock(elapsed)}" + (f", {detail}" if detail else ""))
 
     def done(self, what: str) -> None:
-        """Say the closing sentence."""
+        """Print the summary."""
         self._say(what)
 
     def _say(self, text: str) -> None:
@@ -69,7 +69,7 @@ class LineProgress:
 
 
 class Spinner:
-    """A live line for a terminal; finished steps stay above it with their times."""
+    """A live line for a terminal, below the finished steps with their times."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(stderr=True)
@@ -78,7 +78,7 @@ class Spinner:
         self._began = time.monotonic()
 
     def step(self, what: str, coming: str = "") -> None:
-        """Close the line of the step before and open one for this."""
+        """End the previous line and begin a new one."""
         self._close()
         self._what, self._coming, self._began = what, coming, time.monotonic()
         self._status = self._console.status(what)
@@ -94,7 +94,7 @@ class Spinner:
             self._status.update("  ·  ".join(parts))
 
     def done(self, what: str) -> None:
-        """Close the live line and print the closing sentence."""
+        """End the live line and print the summary."""
         self._close()
         self._console.print(what, highlight=False)
 
@@ -107,7 +107,7 @@ class Spinner:
 
 
 def for_terminal() -> Progress:
-    """The display that suits standard error: a live line on a terminal, plain lines elsewhere."""
+    """The display for standard error: a live line on a terminal, else plain lines."""
     return Spinner() if sys.stderr.isatty() else LineProgress()
 
 

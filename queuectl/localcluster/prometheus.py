@@ -1,4 +1,4 @@
-"""A real Prometheus on this machine, for tests and the demo: built from source like the parts of a cluster."""
+"""A real Prometheus on this machine, for tests and the demo. It is built from source like the components of a cluster."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
 _NAME = "prometheus"
 EXPORTERS_JOB = "dcgm-exporter"
-"""What scrapes of GPU exporters are called."""
+"""Job name of the scrapes of GPU exporters."""
 
 _START_SECONDS = 30.0
 _SILENT = NoProgress()
 
 
 class Prometheus:
-    """A running server; as a context manager it ends with the block, and always with its keeper's owner.
+    """A running server. As a context manager, it ends with the block. It also ends with the owner of its keeper.
 
     Attributes:
-        url: of its API.
+        url: URL of its API.
     """
 
     def __init__(self, home: Path, port: int, program: Path, supervisor: Supervisor) -> None:
@@ -63,19 +63,19 @@ class Prometheus:
         progress: Progress = _SILENT,
         keeper: Supervisor | None = None,
     ) -> Self:
-        """Start one and wait until it answers.
+        """Start a server and wait until it answers.
 
         Args:
             scrapes: its `scrape_configs`.
-            scrape_seconds: between scrapes, and between evaluations of rules that do not say.
-            rules: files of recording and alerting rules.
-            history: what it knows from the beginning: a file in OpenMetrics format, with times.
-            progress: is told when it has to be built.
-            keeper: with which it ends, and in whose folder it has its own; None = a new one, owned by this process.
+            scrape_seconds: seconds between scrapes, and the default between evaluations of rules.
+            rules: files with recording and alerting rules.
+            history: its initial samples: a file in OpenMetrics format, with times.
+            progress: receives the steps of a build.
+            keeper: the keeper with which it ends, and in whose folder it has its files; None = a new keeper of this process.
 
         Raises:
             BuildError: it cannot be built.
-            LocalClusterError: it does not come up; the message ends with its last words.
+            LocalClusterError: it does not start; the message ends with the last lines of its log.
         """
         assets = build.ensure(progress, units=(PROMETHEUS,))
         home, keeper = _housed(keeper)
@@ -113,7 +113,7 @@ class Prometheus:
         self.stop()
 
     def run(self) -> None:
-        """Start the program, at first or after `kill`, and wait until it answers."""
+        """Start the program, also after `kill`, and wait until it answers."""
         arguments = [
             f"--config.file={self._home / 'prometheus.yml'}",
             f"--storage.tsdb.path={self._home / 'data'}",
@@ -132,23 +132,25 @@ class Prometheus:
         while not self._ready():
             if time.monotonic() > deadline or not self._supervisor.programs()[_NAME].running:
                 words = log.read_text(errors="replace").strip().splitlines()[-5:]
-                raise LocalClusterError("\n  ".join(["Prometheus does not come up:", *words]))
+                raise LocalClusterError(
+                    "\n  ".join(["Prometheus does not start; end of its log:", *words])
+                )
             time.sleep(0.05)
 
     def kill(self) -> None:
-        """End the program by SIGKILL; what it stored stays."""
+        """End the program by SIGKILL. Its files stay."""
         self._supervisor.kill(_NAME)
 
     def pause(self) -> None:
-        """Freeze it: connections stay open, nothing is answered."""
+        """Freeze it: connections stay open, and no request is answered."""
         self._supervisor.pause(_NAME)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
         self._supervisor.signal(_NAME, signal.SIGCONT)
 
     def stop(self) -> None:
-        """End it and remove its files. Harmless when it has ended."""
+        """Stop it and remove its files. Without effect if it is stopped."""
         if self._supervisor.directory == self._home:
             self._supervisor.shutdown()
         elif self._supervisor.alive():
@@ -157,10 +159,10 @@ class Prometheus:
             remove_tree(self._home)
 
     def query(self, expression: str, at: float | None = None) -> list[dict[str, Any]]:
-        """The samples of an instant query, as of a time (unix seconds) or of now.
+        """The samples of an instant query at a time (Unix seconds), or now.
 
         Raises:
-            LocalClusterError: it was refused, or not answered.
+            LocalClusterError: the query was refused or not answered.
         """
         asked = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
         try:
@@ -173,7 +175,7 @@ class Prometheus:
         return result
 
     def cpu_seconds(self) -> float:
-        """Processor time it has used."""
+        """CPU time of the process, in seconds."""
         answer = get_plain(f"{self.url}/metrics").text
         found = re.search(r"^process_cpu_seconds_total (\S+)$", answer, re.MULTILINE)
         return float(found.group(1)) if found else 0.0
@@ -185,7 +187,7 @@ class Prometheus:
 
 
 def _housed(keeper: Supervisor | None) -> tuple[Path, Supervisor]:
-    """A folder that goes with its keeper."""
+    """A folder that is removed with its keeper."""
     if keeper is None:
         home = Path(tempfile.mkdtemp(prefix="queuectl-prometheus-"))
         return home, Supervisor.spawn(home, remove=True)
@@ -197,13 +199,13 @@ def _housed(keeper: Supervisor | None) -> tuple[Path, Supervisor]:
 def exporters_job(
     targets_url: str, *, honor_labels: bool, seconds: float | None = None
 ) -> dict[str, Any]:
-    """The scrape configuration of GPU exporters that are found by HTTP.
+    """The scrape configuration of GPU exporters with HTTP service discovery.
 
     Args:
-        targets_url: where they are listed.
-        honor_labels: keep their `pod` and `namespace`; else those become `exported_pod` and `exported_namespace`, for the
-            target has such labels too.
-        seconds: between scrapes; None = as the server's are.
+        targets_url: URL of the service discovery.
+        honor_labels: keep their labels `pod` and `namespace`; else these become `exported_pod` and
+            `exported_namespace`, because the target has the same labels.
+        seconds: seconds between scrapes; None = the default of the server.
     """
     job = {
         "job_name": EXPORTERS_JOB,
@@ -217,10 +219,10 @@ def exporters_job(
 
 
 def check_rules(*paths: Path) -> str:
-    """What promtool says of rule files.
+    """Check rule files with promtool.
 
     Raises:
-        LocalClusterError: they are wrong; the message says where.
+        LocalClusterError: a rule is invalid; the message is that of promtool.
     """
     promtool = build.ensure(_SILENT, units=(PROMETHEUS,)).programs["promtool"]
     answer = subprocess.run(
@@ -238,4 +240,4 @@ def _load(promtool: Path, history: Path, data: Path) -> None:
     command = ["tsdb", "create-blocks-from", "openmetrics", str(history), str(data)]
     answer = subprocess.run([promtool, *command], capture_output=True, text=True, check=False)
     if answer.returncode:
-        raise LocalClusterError(f"promtool does not take {history}: {answer.stderr.strip()}")
+        raise LocalClusterError(f"promtool refuses {history}: {answer.stderr.strip()}")

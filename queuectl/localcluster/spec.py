@@ -1,4 +1,4 @@
-"""What a cluster shall be like."""
+"""The description of a cluster."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ _RENEWALS_PER_SECOND = 50
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """What to start.
+    """The components and nodes of a cluster.
 
     Attributes:
-        nodes: The nodes to make at once; more can follow by `LocalCluster.nodes.create`.
-        fsync: etcd waits for the disk, as in production.  Tests and benchmarks switch it off, and say so.
-        controllers: Run what works on objects: kube-controller-manager, kube-scheduler, KWOK.  Without them there are etcd
-            and the API server alone, and whoever asked for that plays their parts; no nodes are made.
-        training_operator: Run the kubeflow training operator, and know PyTorchJobs.
+        nodes: The nodes at the start; `LocalCluster.nodes.create` adds more.
+        fsync: etcd waits for the disk, as in production.  Tests and benchmarks switch it off.
+        controllers: Run kube-controller-manager, kube-scheduler and KWOK.  Without them, the cluster has only etcd and
+            the API server, without nodes, and the caller simulates the controllers.
+        training_operator: Run the kubeflow training operator, for PyTorchJobs.
         lease_seconds: Duration of the node leases, which are renewed four times in that time.  None takes Kubernetes'
-            40 s, or longer for so many nodes that their renewals alone would be a load.
+            40 s, or longer for many nodes, whose renewals would load the API server.
     """
 
     nodes: tuple[NodeSpec, ...] = (NodeSpec(),)
@@ -40,17 +40,17 @@ class ClusterSpec:
 
     @property
     def node_count(self) -> int:
-        """How many nodes the spec makes."""
+        """The number of nodes."""
         return sum(spec.count for spec in self.nodes)
 
     @property
     def effective_lease_seconds(self) -> int:
-        """The duration of the node leases, chosen if need be."""
+        """The duration of the node leases, given or chosen."""
         return self.lease_seconds or max(
             _LEASE_SECONDS, 4 * self.node_count // _RENEWALS_PER_SECOND
         )
 
     @property
     def node_grace_seconds(self) -> int:
-        """How long a node may be silent before it counts as lost: the lease and ten seconds, as in Kubernetes."""
+        """The time without a heartbeat after which a node is lost: the lease and ten seconds, as in Kubernetes."""
         return self.effective_lease_seconds + 10

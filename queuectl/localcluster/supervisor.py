@@ -1,4 +1,4 @@
-"""The owner's side of the keeper: spawn one, and ask it to start, signal and end programs."""
+"""The client of the keeper: it spawns a keeper, and requests it to start, signal and end programs."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _END_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class Program:
-    """One program of a keeper: its process id, and its exit code once it has ended (minus the signal if killed)."""
+    """One program of a keeper: its process id, and its exit code after its end (minus the signal if killed)."""
 
     pid: int
     returncode: int | None
 
     @property
     def running(self) -> bool:
-        """Whether it still runs."""
+        """Whether it runs."""
         return self.returncode is None
 
 
 class Supervisor:
-    """A handle on the keeper of one directory; several processes may hold one on the same keeper."""
+    """A handle for the keeper of a directory. Several processes can have one for the same keeper."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -49,8 +49,8 @@ class Supervisor:
         """Start a keeper for `directory`, owned by this process.
 
         Args:
-            directory: Exists already; the keeper's socket is put there.
-            remove: The keeper deletes the directory when it ends, whatever ended it.
+            directory: An existing directory, for the keeper's socket.
+            remove: The keeper deletes the directory when it ends, even after an error.
 
         Raises:
             LocalClusterError: The keeper does not answer.
@@ -64,7 +64,7 @@ class Supervisor:
             "1" if remove else "0",
         ]
         with (directory / "keeper.log").open("ab") as log:
-            # posix_spawn, not subprocess: a keeper that is left running detached is not a forgotten child.
+            # posix_spawn, because subprocess warns about a detached keeper as a child that still runs.
             null = (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0)
             output = [(os.POSIX_SPAWN_DUP2, log.fileno(), fd) for fd in (1, 2)]
             pid = os.posix_spawn(sys.executable, argv, os.environ, file_actions=[null, *output])
@@ -88,7 +88,7 @@ class Supervisor:
             Its process id.
 
         Raises:
-            LocalClusterError: It cannot be executed, or one of that name runs already.
+            LocalClusterError: It cannot be executed, or a program of this name is running.
         """
         request = {
             "do": "start",
@@ -101,11 +101,11 @@ class Supervisor:
         return int(self._ask(request)["pid"])
 
     def signal(self, name: str, number: signal.Signals) -> None:
-        """Send a signal to the program's process group; nothing happens if it has ended."""
+        """Send a signal to the program's process group. Without effect if it has ended."""
         self._ask({"do": "signal", "name": name, "signal": int(number)})
 
     def pause(self, name: str) -> None:
-        """Freeze the program, every thread of it: SIGSTOP alone lets threads on other cores go on for a moment."""
+        """Freeze all threads of the program: after SIGSTOP, threads on other cores continue for a short time."""
         self.signal(name, signal.SIGSTOP)
         deadline = time.monotonic() + _END_SECONDS
         while not _frozen(self.programs()[name].pid):
@@ -114,13 +114,13 @@ class Supervisor:
             time.sleep(0.002)
 
     def stop(self, name: str, seconds: float = 10.0) -> None:
-        """End one program: SIGTERM, and SIGKILL when it has not gone after `seconds`."""
+        """End one program by SIGTERM, and by SIGKILL if it runs after `seconds`."""
         self.signal(name, signal.SIGTERM)
         if self.wait(name, seconds) is None:
             self.kill(name)
 
     def kill(self, name: str) -> None:
-        """End one program by SIGKILL and wait until it is gone."""
+        """End one program by SIGKILL and wait until it has ended."""
         self.signal(name, signal.SIGKILL)
         if self.wait(name, _END_SECONDS) is None:
             raise LocalClusterError(f"{name} survives SIGKILL")
@@ -129,7 +129,7 @@ class Supervisor:
         """Wait for a program to end.
 
         Returns:
-            Its exit code; None when it still runs after `seconds`.
+            Its exit code; None if it runs after `seconds`.
         """
         deadline = time.monotonic() + seconds
         while (code := self.programs()[name].returncode) is None and time.monotonic() < deadline:
@@ -137,12 +137,12 @@ class Supervisor:
         return code
 
     def programs(self) -> dict[str, Program]:
-        """Every program that was started, by name, ended ones too."""
+        """All programs by name, including those that have ended."""
         answer = self._ask({"do": "status"})["programs"]
         return {name: Program(one["pid"], one["returncode"]) for name, one in answer.items()}
 
     def detach(self) -> None:
-        """From now on the keeper outlives this process, until someone shuts it down."""
+        """Let the keeper continue after this process, until a shutdown request."""
         self._ask({"do": "detach"})
 
     def alive(self) -> bool:
@@ -154,14 +154,14 @@ class Supervisor:
         return True
 
     def shutdown(self) -> None:
-        """End every program and the keeper, and wait until they are gone.  Harmless when they already are.
+        """End every program and the keeper, and wait for their end.  Without effect if they have ended.
 
         Raises:
-            TimeoutError: The keeper is still there after a while.
+            TimeoutError: The keeper does not end in time.
         """
         with contextlib.suppress(LocalClusterError):
             pid = int(self._ask({"do": "status"})["keeper"])
-            # A descriptor, not the number: it tells the end of a process that is not our child, too.
+            # A descriptor instead of the pid: it also signals the end of a process that is not a child.
             keeper_process = os.pidfd_open(pid)
             try:
                 self._ask({"do": "shutdown"})
@@ -183,13 +183,13 @@ class Supervisor:
         return answer
 
     def _exchange(self, line: bytes) -> dict[str, Any]:
-        # Through the directory's descriptor: a socket address holds about a hundred bytes, a path may be longer.
+        # By the directory's descriptor: a socket address has about a hundred bytes, and a path can be longer.
         directory = os.open(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(_REQUEST_SECONDS)
                 connection.connect(f"/proc/self/fd/{directory}/{keeper.SOCKET}")
-                # Not by a buffer: interrupted, it would be written once more as it is closed, to a keeper that has hung up.
+                # Without a buffer: after an interrupt, closing the buffer would write it again, to a closed connection.
                 connection.sendall(line)
                 with connection.makefile("rb") as stream:
                     answer = json.loads(stream.readline() or b'{"error": "the keeper hung up"}')
@@ -199,7 +199,7 @@ class Supervisor:
 
 
 def _reap(pid: int) -> bool:
-    """Whether the process has ended, if it is our child; its exit status is collected."""
+    """Whether a child process has ended; this collects its exit status."""
     with contextlib.suppress(ChildProcessError):
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     return False
@@ -209,6 +209,6 @@ def _frozen(pid: int) -> bool:
     """Whether each thread of a process is stopped, or has ended."""
     try:
         stats = [stat.read_text() for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
-    except OSError:  # one has ended just now
+    except OSError:  # a thread has ended in the meantime
         return False
     return all(stat.rpartition(") ")[2][0] in "TtZX" for stat in stats)

@@ -1,4 +1,4 @@
-"""Help for tests on a real control plane: a cluster without fsync, and waiting for what shall become true."""
+"""Helpers for tests on a real control plane: a cluster without fsync, and a wait for a condition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["local_cluster", "wait_until"]
 
 @contextlib.contextmanager
 def local_cluster(**spec: Any) -> Iterator[LocalCluster]:
-    """A cluster for as long as the block runs, etcd without fsync; build steps are told on standard error.
+    """A cluster without fsync, while the block runs. Build steps are printed on standard error.
 
     Args:
         **spec: Fields of `ClusterSpec`.

@@ -1,4 +1,4 @@
-"""Finds a Go toolchain that is new enough, or installs one from a Python package into the cache."""
+"""Finds a recent Go toolchain, or installs one from a Python package into the cache."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def find(progress: Progress) -> Path:
-    """The `go` program to build with: the one on PATH if it is new enough, else one in the cache.
+    """The `go` program for builds: on PATH if it is recent enough, else in the cache.
 
     Raises:
-        BuildError: There is none, and none could be installed.
+        BuildError: There is none, and the installation failed.
     """
     on_path = shutil.which("go")
     if on_path and _new_enough(Path(on_path)):
@@ -33,7 +33,7 @@ def find(progress: Progress) -> Path:
     if not _new_enough(installed):
         progress.step("Installing a Go toolchain", "building the control plane")
         _install(target)
-        # Wheels unpacked by some installers lose the permission bits of data files.
+        # Some installers do not keep the permission bits of data files in wheels.
         for folder in (target / "go" / "bin", target / "go" / "pkg" / "tool"):
             for path in folder.rglob("*"):
                 if path.is_file():
@@ -41,7 +41,7 @@ def find(progress: Progress) -> Path:
     if not _new_enough(installed):
         wanted = ".".join(map(str, GO_MINIMUM))
         raise BuildError(
-            f"no Go of at least {wanted}: {on_path or 'none on PATH'}, and {GO_WHEEL} gave none either"
+            f"Go {wanted} or newer not found: {on_path or 'none on PATH'}, and {GO_WHEEL} has none"
         )
     return installed
 
@@ -49,8 +49,8 @@ def find(progress: Progress) -> Path:
 def environment(scratch: Path) -> dict[str, str]:
     """The environment for Go commands.
 
-    Module proxy, checksum database and the like stay as the user has them; what could make the build differ from one
-    machine to the next is set.
+    Settings of the user, such as the module proxy and the checksum database, stay. Settings that could make builds
+    differ between machines are fixed.
 
     Args:
         scratch: Folder for Go's temporary files.
@@ -122,7 +122,9 @@ def _install(target: Path) -> None:
             GO_WHEEL,
         ]
     else:
-        raise BuildError(f"no Go on PATH, and neither pip nor uv to install {GO_WHEEL} with")
+        raise BuildError(
+            f"Go not found on PATH, and neither pip nor uv is available to install {GO_WHEEL}"
+        )
     answer = subprocess.run(command, capture_output=True, text=True, check=False)
     if answer.returncode:
         raise BuildError(f"installing {GO_WHEEL} failed: {answer.stderr.strip()}")

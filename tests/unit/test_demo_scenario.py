@@ -1,4 +1,4 @@
-"""The programme promises what the demo shows, and its documents are what the project's own readers accept."""
+"""The scenario has the gangs that the demo needs, and its documents are those that the project's own readers accept."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from queuectl.demo.scenario import (
     LIMITS,
     NODES,
     QUOTAS,
-    Act,
-    Fate,
+    Expected,
     Gang,
+    Phase,
     configuration,
-    programme,
+)
+from queuectl.demo.scenario import (
+    gangs as all_gangs,
 )
 from queuectl.domain.quantity import CPU, GPU, MEMORY
 from queuectl.domain.queues import IdleReclaim
@@ -30,7 +32,7 @@ from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.kinds import KINDS
 
 RACK_GPUS = NODES.hosts_per_rack * NODES.gpus
-GANGS = programme()
+GANGS = all_gangs()
 
 
 def record(document: dict[str, object]) -> JobRecord:
@@ -52,7 +54,7 @@ def test_every_gang_is_read_as_meant(gang: Gang):
 
 @pytest.mark.parametrize("document", configuration(), ids=lambda one: one["kind"])
 def test_configuration_is_honoured_without_a_warning(document: dict[str, object]):
-    _, warnings = validate(scenario.hurried(document))
+    _, warnings = validate(scenario.with_idle_reclaim(document))
     assert not warnings
 
 
@@ -83,14 +85,14 @@ def test_gangs_ask_for_a_rack_and_for_a_block():
 
 
 def test_only_one_gang_never_fits_and_not_for_want_of_quota():
-    [wide] = [gang for gang in GANGS if gang.fate is Fate.NEVER_FITS]
+    [wide] = [gang for gang in GANGS if gang.expected is Expected.NEVER_FITS]
     assert wide.within == RACK
     assert RACK_GPUS < wide.gpus <= QUOTAS[wide.namespace]
 
 
 def test_the_emergency_fits_only_if_one_of_the_first_two_gives_way():
-    [urgent] = [gang for gang in GANGS if gang.act is Act.EMERGENCY]
-    first = [gang for gang in GANGS if gang.act is Act.PROLOGUE]
+    [urgent] = [gang for gang in GANGS if gang.phase is Phase.URGENT]
+    first = [gang for gang in GANGS if gang.phase is Phase.FIRST]
     left = QUOTAS[urgent.namespace] - sum(gang.gpus for gang in first)
     # Not even all others of the team together could make room.
     assert urgent.gpus > left
@@ -99,7 +101,7 @@ def test_the_emergency_fits_only_if_one_of_the_first_two_gives_way():
 
 
 def test_the_two_candidates_differ_in_what_their_gpus_do_alone():
-    busy, idle = (deepcopy(g.document) for g in GANGS if g.act is Act.PROLOGUE)
+    busy, idle = (deepcopy(g.document) for g in GANGS if g.phase is Phase.FIRST)
     assert busy["metadata"].pop("name") != idle["metadata"].pop("name")
     profiles = [d["spec"]["template"]["metadata"]["annotations"].pop(PROFILE) for d in (busy, idle)]
     assert profiles == ["busy=0.9", "idle"]
@@ -108,15 +110,15 @@ def test_the_two_candidates_differ_in_what_their_gpus_do_alone():
 
 def test_idleness_is_judged_in_seconds_and_nothing_else_is_changed():
     meant = build(configuration(), 1)
-    hurried = build(map(scenario.hurried, configuration()), 1)
-    assert {queue.idle_reclaim.window for queue in hurried.cluster_queues.values()} == {4.0}
+    changed = build(map(scenario.with_idle_reclaim, configuration()), 1)
+    assert {queue.idle_reclaim.window for queue in changed.cluster_queues.values()} == {4.0}
     calm = {
         name: replace(queue, idle_reclaim=IdleReclaim())
-        for name, queue in hurried.cluster_queues.items()
+        for name, queue in changed.cluster_queues.items()
     }
     assert calm == dict(meant.cluster_queues)
     others = [one for one in configuration() if one["kind"] != "ClusterQueue"]
-    assert list(map(scenario.hurried, others)) == others
+    assert list(map(scenario.with_idle_reclaim, others)) == others
 
 
 def test_a_job_without_a_queue_is_not_managed():

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from queuectl.demo.audit import Finding
-from queuectl.demo.scenario import Act, Fate, Gang
+from queuectl.demo.scenario import Expected, Gang, Phase
 from queuectl.demo.verdict import measured, reclaimed, scraped, verdict
 from queuectl.domain.utilization import UseState
 from queuectl.objects import keys
@@ -25,9 +25,9 @@ def gang(name: str, **fields: Any) -> Gang:
 
 GANGS = [
     gang("busy", within=RACK),
-    gang("idle", fate=Fate.GIVES_WAY),
-    gang("urgent", act=Act.EMERGENCY),
-    gang("wide", fate=Fate.NEVER_FITS),
+    gang("idle", expected=Expected.IS_PREEMPTED),
+    gang("urgent", phase=Phase.URGENT),
+    gang("wide", expected=Expected.NEVER_FITS),
 ]
 NEVER_FITS = {"team/wide": {"code": "ShapeNeverFits", "message": "too wide"}}
 
@@ -124,9 +124,9 @@ ACTIVE, IDLE, UNKNOWN = {UseState.WARMUP, UseState.ACTIVE}, {UseState.IDLE}, {Us
     [
         ({"team/busy": ACTIVE, "team/idle": IDLE | ACTIVE}, ()),
         ({"team/busy": UNKNOWN, "team/idle": IDLE}, ()),
-        ({"team/busy": IDLE, "team/idle": IDLE}, ("team/busy was taken for idle",)),
-        ({"team/busy": ACTIVE, "team/idle": UNKNOWN}, ("team/idle was never seen idle",)),
-        ({}, ("team/idle was never seen idle",)),
+        ({"team/busy": IDLE, "team/idle": IDLE}, ("team/busy was classified as idle",)),
+        ({"team/busy": ACTIVE, "team/idle": UNKNOWN}, ("team/idle was never classified as idle",)),
+        ({}, ("team/idle was never classified as idle",)),
     ],
 )
 def test_who_does_nothing_is_seen_idle_and_nobody_else(
@@ -139,11 +139,15 @@ def test_who_does_nothing_is_seen_idle_and_nobody_else(
     ("answers", "numbers", "problems"),
     [
         ((4, 80, 3), "4 of 4 GPU exporters; 80 scrapes, 3 failed", ()),
-        ((3, 60, 20), "3 of 4 GPU exporters; 60 scrapes, 20 failed", ("1 were never reached",)),
+        (
+            (3, 60, 20),
+            "3 of 4 GPU exporters; 60 scrapes, 20 failed",
+            ("1 exporters were never reached",),
+        ),
         (
             (None, None, None),
             "0 of 4 GPU exporters; 0 scrapes, 0 failed",
-            ("4 were never reached",),
+            ("4 exporters were never reached",),
         ),
     ],
 )
@@ -157,7 +161,7 @@ def test_every_exporter_was_reached_at_least_once(
         return [] if number is None else [{"metric": {}, "value": [0.0, str(number)]}]
 
     assert scraped(query, 4) == Finding(
-        "measured by a Prometheus that sees every node", numbers, problems
+        "Prometheus scraped the GPU exporter of every node", numbers, problems
     )
 
 

@@ -207,7 +207,7 @@ def test_a_patch_that_no_longer_fits_fails_the_build(
 ) -> None:
     patched = replace(UNIT, patches=(Patch(text, "x"),))
     monkeypatch.setattr(build, "UNITS", (patched,))
-    with pytest.raises(BuildError, match=rf"'{text}' stands {times} times in thing"):
+    with pytest.raises(BuildError, match=rf"'{text}' occurs {times} times in thing"):
         ensure(NoProgress())
 
 

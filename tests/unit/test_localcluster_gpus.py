@@ -78,7 +78,7 @@ def test_a_profile_says_what_each_gpu_does_at_each_time(
 
 @pytest.mark.parametrize("profile", ["fast", "busy=x", "idle=0.5", "busy for soon", ""])
 def test_a_profile_that_is_none_is_refused(profile: str) -> None:
-    with pytest.raises(ValueError, match="is no step of a GPU profile"):
+    with pytest.raises(ValueError, match="is not a step of a GPU profile"):
         parse_profile(profile)
 
 
@@ -187,7 +187,7 @@ def test_pods_that_run_hold_what_they_ask_for_and_do_what_they_say(exporters: Ex
     assert 'pod="a"' in get(exporters.url("n0")).text
     assert 'pod="b"' not in get(exporters.url("n0")).text
     exporters.see([pod("c", profile="fast")])
-    assert "is no step" in exporters.problems["team/c"]
+    assert "is not a step" in exporters.problems["team/c"]
     assert 'pod="a"' not in get(exporters.url("n0")).text
 
 

@@ -308,6 +308,6 @@ def test_the_commands_refuse_bad_input_by_name() -> None:
     missing = runner.invoke(app, ["down", "--name", "nobody"])
     assert (missing.exit_code, missing.stderr.strip()) == (
         1,
-        "localcluster: there is no cluster named nobody",
+        "localcluster: no cluster has the name nobody",
     )
     assert runner.invoke(app, ["status"]).stdout.strip() == "No clusters."

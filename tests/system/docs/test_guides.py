@@ -37,7 +37,7 @@ UNTRIED = {
 BLOCKS = {
     "make demo": "test_demo; `make test` is what runs this",
     "GANG ": "a moment of the demo: tests/unit/test_demo_progress draws such tables",
-    "✓ every gang": "test_demo",
+    "✓ all pods": "test_demo",
     "$ queuectl report": "test_demo",
 }
 """Of the README, by how each begins, and who looks whether it is true."""
