@@ -21,6 +21,7 @@ LONGEST: Final = (
     "control/test_usage.py::test_the_ledger_agrees_with_the_history_wherever_the_controller_dies",
     "planner/test_preempt.py",
     "planner/test_why_known.py",
+    "packaging/test_wheel.py",
     "db/test_faults.py",
     "planner/test_plan_properties.py",
     "planner/test_defrag.py",

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from queuectl.cli import program
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
 from queuectl.cli.render import age, emit_json, emit_yaml, until, used
 from queuectl.domain.words import counted
@@ -86,7 +87,7 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
         lines.append(f"Position: {body['position']}")
         lines.append(f"Starts:   {_start(body['estimatedStart'])}")
     if advice := _NEXT.get((body["state"], body["code"])):
-        lines.append(f"Next:     queuectl {advice.format(body['workload'])}")
+        lines.append(f"Next:     {program.called()} {advice.format(body['workload'])}")
     lines += obstacle_lines(body)
     lines += placement_lines(body["placement"], leaving=body["state"] == "Evicting")
     lines += _use_lines(body["use"])

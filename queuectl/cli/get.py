@@ -6,6 +6,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from queuectl.cli import program
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, config_kind, connect
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.listings import OTHERS, Form, ListingOptions, configuration
@@ -169,5 +170,6 @@ def _check(plural: str, name: str | None, given: dict[str, Any]) -> None:
         raise CommandFailed("unmanaged: lists all pods; omit the name", Exit.BAD_INPUT)
     if plural == "events" and name is not None:
         raise CommandFailed(
-            f"events: use `queuectl history {name}` for the events of one workload", Exit.BAD_INPUT
+            f"events: use `{program.called()} history {name}` for the events of one workload",
+            Exit.BAD_INPUT,
         )

@@ -19,6 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from queuectl.api.kinds import BY_KIND
+from queuectl.cli import program
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
 from queuectl.cli.render import Column, age, emit_table, laid_out, until, used
 from queuectl.domain.quantity import GPU
@@ -173,7 +174,7 @@ def _print(queues: Sequence[Queue], holding: Sequence[Json], waiting: Sequence[J
             typer.echo("")
         emit_table(columns, rows[: len(rows) - max(hidden, 0)], wide=False)
         if hidden > 0:
-            typer.echo(f"and {hidden} more: queuectl get workloads")
+            typer.echo(f"and {hidden} more: {program.called()} get workloads")
     if not holding and not waiting:
         typer.echo("no gang is admitted or pending", err=True)
 
