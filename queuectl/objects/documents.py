@@ -53,7 +53,7 @@ class Document:
 
     @property
     def name(self) -> str:
-        """``namespace/name`` (``default`` if it names no namespace), as far as the object says."""
+        """``namespace/name``, with ``default`` for a missing namespace."""
         meta = self.body.get("metadata")
         meta = meta if isinstance(meta, dict) else {}
         return f"{meta.get('namespace') or 'default'}/{meta.get('name') or ''}"
@@ -83,7 +83,7 @@ def read_documents(text: str | bytes, source: str = "") -> list[Document]:
         source: file name or other name of the stream, for messages.
 
     Raises:
-        DocumentError: not YAML or JSON, or something in it is no object.
+        DocumentError: it is not YAML or JSON, or a document is not an object.
     """
     bodies, plain = _load(text, source)
     return documents_of(bodies, source, plain=plain)
@@ -104,7 +104,7 @@ def documents_of(bodies: Iterable[Any], source: str = "", *, plain: bool = False
 def with_names(documents: Iterable[Document]) -> list[Document]:
     """Each under a name: where ``generateName`` stands for one, that and the next number that is free.
 
-    The API server would add random letters; a plan is to be the same every time.
+    The API server would add random letters. Equal input must give an equal plan.
     """
     listed = list(documents)
     taken = {(document.kind, document.name) for document in listed}
@@ -125,17 +125,17 @@ def with_names(documents: Iterable[Document]) -> list[Document]:
 
 
 def as_document(body: Any, source: str = "") -> Document:
-    """One object that came by itself, e.g. in a request.
+    """One object that is not part of a stream, for example of a request.
 
     Raises:
-        DocumentError: it is no object of plain JSON values.
+        DocumentError: it is not an object of JSON values.
     """
     address = Address(source)
     return _named(Document(address, _plain_object(body, address)))
 
 
 def _load(text: str | bytes, source: str) -> tuple[list[Any], bool]:
-    """The values of a stream, and whether they are sure to be plain JSON ones."""
+    """The values of a stream, and whether they are known to be JSON values."""
     try:
         stream = text.decode() if isinstance(text, bytes) else text
         if stream.lstrip()[:1] in ("{", "["):
@@ -215,7 +215,7 @@ def _unfold(document: Document) -> Iterator[Document]:
         yield _named(document)
         return
     inherited: dict[str, Any] = {}
-    if document.kind != "List":  # items of a typed list need not say what they are
+    if document.kind != "List":  # items of a typed list can omit their kind
         inherited = {"apiVersion": document.api_version, "kind": document.kind[: -len("List")]}
     for position, item in enumerate(items, 1):
         address = replace(document.address, item=position)

@@ -1,7 +1,7 @@
-"""The two ways a document can be wrong.
+"""The two classes of errors in documents.
 
-A mistake in a user's job must not stop the watch: the kinds turn :class:`RequestError` into ``JobRecord.error``. A document
-that a person hands over (configuration, ``queuectl plan -f``) is refused whole with :class:`DocumentError`.
+An error in a user's job must not stop the watch: the kinds turn :class:`RequestError` into ``JobRecord.error``. A document of
+the configuration, or of ``queuectl plan -f``, is refused with :class:`DocumentError`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _MISSING: Final = re.compile(r"^Object missing required field `(?P<field>.*)`$",
 
 
 class RequestError(ValueError):
-    """What a job asks can never be honoured; the message is a sentence naming field and value.
+    """The request of a job can never be fulfilled. The message is a sentence with field and value.
 
-    ``unsupported`` tells a constraint that placement cannot honour from a mistake.
+    ``unsupported`` marks a constraint that placement does not support, in contrast to an error of the user.
     """
 
     def __init__(self, message: str, *, unsupported: bool = False) -> None:
@@ -30,12 +30,12 @@ class RequestError(ValueError):
         self.unsupported = unsupported
 
     def under(self, path: str, separator: str = ": ") -> Self:
-        """The same error, seen from further out."""
+        """The same error, with the path of the surrounding object."""
         return type(self)(f"{path}{separator}{self}", unsupported=self.unsupported)
 
 
 class under:  # noqa: N801 - it is used as a function
-    """Errors raised inside, seen from further out: ``with under("status.allocatable"): ...``."""
+    """Adds a path to errors that are raised inside: ``with under("status.allocatable"): ...``."""
 
     def __init__(self, path: str, separator: str = ": ") -> None:
         self._path = path
@@ -52,12 +52,12 @@ class under:  # noqa: N801 - it is used as a function
 
 
 class MalformedError(RequestError):
-    """What the API server itself would refuse: it can stand in a file, never in a cluster."""
+    """An error that the API server would refuse. It can occur in a file, and not in a cluster."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a document stands: file (or stream), position in it from 1, and which object it is.
+    """The place of a document: its file or stream, its position from 1, and its object.
 
     ``item`` is the position inside a ``List``, from 1.
     """
@@ -65,7 +65,7 @@ class Address:
     source: str = ""
     number: int = 0
     item: int = 0
-    name: str = ""  # Kind/name, as far as known
+    name: str = ""  # Kind/name, if known
 
     def __str__(self) -> str:
         place = f"document {self.number}" if self.number else ""
@@ -80,7 +80,7 @@ class DocumentError(BadInput):
     Attributes:
         address: of the document.
         field: path inside it, e.g. ``spec.levels[0].nodeLabel``; empty when the document as a whole is wrong.
-        reason: what is wrong there.
+        reason: the error.
     """
 
     def __init__(self, address: Address, field: str, reason: str) -> None:
@@ -91,7 +91,7 @@ class DocumentError(BadInput):
 
 
 def explain(error: msgspec.ValidationError) -> tuple[str, str]:
-    """Path and reason of a decoding error, in the words used elsewhere."""
+    """Path and reason of a decoding error, in the form of the other messages."""
     match = _PATH.match(str(error))
     what, path = (match["what"], match["path"] or "") if match else (str(error), "")
     for pattern, reason in ((_UNKNOWN, "unknown field"), (_MISSING, "is required")):

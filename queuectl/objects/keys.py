@@ -1,6 +1,6 @@
 """Labels, annotations and gates on users' objects: ``queuectl.dev/<suffix>`` and Kueue's twin of it.
 
-Either prefix is read; both present with different values is a mistake that is told, never a silent choice.
+queuectl reads both prefixes. Different values of both keys are an error, and never a silent choice.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def test_an_assignment_that_ends_at_the_rack_uses_that_rack(assignment: dict[str
     assert free(given, "r2") == free(empty, "r2") - 16
     assert free(given, "r1") == free(empty, "r1")
     seats = sorted(held(given))
-    text = f"2 pods are on nodes that nobody states; assumed on {', '.join(seats)}"
+    text = f"2 pods have no stated nodes; assumed on {', '.join(seats)}"
     assert given.warnings == (WARNING + text,)
 
 

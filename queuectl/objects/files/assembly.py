@@ -1,4 +1,4 @@
-"""The parts of a file put together: which gangs hold what, which wait, and why one may not be planned."""
+"""Assembles the parts of a file: running gangs with their capacity, pending gangs, and reasons against planning."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TICK: Final = 1e-5  # between undated gangs, so that they queue in the order of
 
 @dataclass
 class Parts:
-    """What the documents hold, in their order."""
+    """The content of the documents, in their order."""
 
     nodes: list[Node] = field(default_factory=list)
     pods: list[GivenPod] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Parts:
 
 
 class Assembly:
-    """Puts the parts together; one use."""
+    """Assembles the parts, once."""
 
     def __init__(self, parts: Parts, queues: QueueConfig, now: float) -> None:
         self._parts = parts
@@ -79,7 +79,7 @@ class Assembly:
         )
 
     def _allowances(self, admitted: Iterable[Admitted]) -> dict[str, tuple[Allowance, ...]]:
-        """A quota that says nothing of its use is taken to be used by the running gangs of the input alone."""
+        """For a quota without a stated use, the running gangs of the input count as its use."""
         podsets: dict[str, list[tuple[PodSet, int]]] = {}
         for gang in admitted if self._parts.allowances else ():
             held = podsets.setdefault(gang.workload.namespace, [])
@@ -94,7 +94,7 @@ class Assembly:
         }
 
     def _join(self) -> tuple[list[Gang], dict[tuple[str, str], str]]:
-        """Each gang once; finished ones are left out. Also which gang each Workload's name stands for."""
+        """Each gang once, without finished ones, and the gang of each Workload name."""
         jobs = {gang.key: gang for gang in self._parts.gangs if gang.kind != WORKLOAD}
         names: dict[tuple[str, str], str] = {}
         alone: set[str] = set()
@@ -119,7 +119,7 @@ class Assembly:
         return list(gangs.values()), {key: uid for key, uid in names.items() if uid in gangs}
 
     def _with_drafts_waiting(self, gangs: list[Gang]) -> list[Gang]:
-        """A job that was never submitted has no pods; one that has some was, whatever else its file leaves out."""
+        """A job with pods was submitted, whatever its file omits."""
         drafts = {gang.uid for gang in gangs if gang.draft}
         if drafts:
             owners = (self._owners.of(pod) for pod in self._parts.pods)
@@ -129,7 +129,7 @@ class Assembly:
     # ---- running gangs
 
     def _holds(self, gang: Gang) -> bool:
-        """Whether a running gang can be accounted for; one that cannot is told."""
+        """Whether the capacity of a running gang is known; if not, it adds a warning."""
         if gang.error is not None:
             self._warn(gang, f"runs, but its request is not understood: {gang.error}")
             return False
@@ -150,9 +150,9 @@ class Assembly:
         slots.state(gang, stated)
 
     def _assume(self, running: list[Gang], slots: Slots) -> None:
-        """Seat pods of which only a domain above the host is said; what finds no seat uses no node.
+        """Assign nodes to pods of which only a domain above the host is known. Pods without room use no node.
 
-        An admission that names no domain uses none either, as in Kueue: its pods count where they are given.
+        An admission without domains uses none, as in Kueue: its pods count if they are in the input.
         """
         seats: FreeCapacity | None = None
         for gang in running:
@@ -175,12 +175,12 @@ class Assembly:
                 for node, count in found.items():
                     held[podset.name, node] = held.get((podset.name, node), 0) + count
                 if found:
-                    text = f"{sum(found.values())} pods are on nodes that nobody states"
+                    text = f"{sum(found.values())} pods have no stated nodes"
                     names = ", ".join(sorted(found))
                     self._warn(gang, f"podset {podset.name}: {text}; assumed on {names}")
 
     def _used(self, running: list[Gang], slots: Slots) -> dict[str, Resources]:
-        """Of each node, by slots and other pods."""
+        """The use of each node, by slots and other pods."""
         used = dict(slots.other_pods)
         for gang in running:
             for podset in gang.podsets:
@@ -216,7 +216,7 @@ class Assembly:
         )
 
     def _counted(self, podset: PodSet, gang: Gang, held: Mapping[tuple[str, str], int]) -> PodSet:
-        """With the number of pods that were admitted, where that is said; what sits on nodes counts in any case."""
+        """With the stated number of admitted pods. Pods on nodes always count."""
         assigned = gang.assigned.get(podset.name)
         if assigned is None or not assigned.count:
             return podset
@@ -231,7 +231,7 @@ class Assembly:
         flavors = assigned.flavors if assigned is not None else self._flavors(gang, podset, nodes)
         missing = podset.count - sum(count for _, count in nodes)
         if missing > 0 and not gang.leaving and self._on_nodes(flavors):
-            # Quota is charged by slots where the flavor has a topology, so what sits nowhere known still needs one.
+            # With a topology, quota is charged by slots, so a pod without a known node needs a slot too.
             self._warn(gang, f"podset {podset.name}: {missing} pods sit on no node of the input")
             nodes = (*nodes, (_NOWHERE, missing))
         return PodSetPlacement(podset.name, nodes, flavors)
@@ -243,7 +243,7 @@ class Assembly:
     def _flavors(
         self, gang: Gang, podset: PodSet, nodes: tuple[tuple[str, int], ...]
     ) -> dict[str, str]:
-        """Of a resumed job without a Workload: the first flavors that match the node its first pod runs on."""
+        """The flavors of a resumed job without a Workload: the first that match the node of its first pod."""
         queue = self._queues.cluster_queue_of(gang.namespace, gang.queue)
         node = self._fleet.by_name.get(nodes[0][0]) if nodes else None
         charged = self._queues.rules.charged(podset.shape.requests)
@@ -264,7 +264,7 @@ class Assembly:
 
     def _pending(self, gang: Gang, position: int) -> Pending:
         queued = gang.created_at
-        if queued is None:  # not created yet: behind all that are, in the order of the file
+        if queued is None:  # not created yet: behind created gangs, in the order of the file
             queued = self._now + (position + 1) * _TICK
         return Pending(
             workload=self._workload(gang, gang.podsets, queued), blocked=self._blocked(gang)
@@ -318,7 +318,7 @@ class Assembly:
         return user_of(gang.submitter, gang.labels, rules.user_label, rules.trusted_submitters)
 
     def _without_trifles(self, podset: PodSet) -> PodSet:
-        """What only machinery around the pods asks for counts if some node of the input says how much of it there is."""
+        """Requests of sidecars and overhead count only for resources that a node of the input has."""
         shape = podset.shape
         trifles = shape.incidental - self._offered
         if not trifles:
@@ -334,7 +334,7 @@ class Assembly:
     def _stated_priority(self, gang: Gang) -> int:
         if gang.priority is not None:
             return gang.priority
-        job = gang.kind != WORKLOAD  # a Workload's class was settled when its job was created
+        job = gang.kind != WORKLOAD  # the class of a Workload is fixed at the creation of its job
         named = self._queues.priority_class_of(gang.priority_class) if job else gang.priority_class
         if named is not None:
             return self._queues.priority_classes.get(named, 0)
@@ -344,7 +344,7 @@ class Assembly:
         return self._parts.pod_classes.get(name or "", 0)
 
     def _namespaces(self) -> dict[str, Mapping[str, str]]:
-        """Every namespace a gang is in, labelled with its name as the API server does."""
+        """The namespaces of all gangs, with the name label of the API server."""
         named = {gang.namespace for gang in self._gangs} | self._parts.namespaces.keys()
         return {
             name: {_NAMESPACE_LABEL: name, **self._parts.namespaces.get(name, {})}

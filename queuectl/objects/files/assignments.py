@@ -1,6 +1,6 @@
-"""Kueue's ``status.admission``: which flavors a running workload was charged, and on which hosts it sits.
+"""Kueue's ``status.admission``: the flavors and the hosts of a running workload.
 
-Hosts are written in two ways: a list of domains (v1beta1) or slices with factored-out names (v1beta2).
+Hosts have two forms: a list of domains (v1beta1) or slices with factored-out names (v1beta2).
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ class AdmissionStatus(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What one podset holds.
+    """The flavors and hosts of one podset.
 
     Attributes:
-        count: pods admitted, None where that is not said.
+        count: number of admitted pods, None if not stated.
         flavors: resource to flavor.
-        hosts: (hostname label, pods) in order; None where only quota was assigned, or the assignment ends above the host.
+        hosts: (hostname label, pods) in order; None if only quota was assigned, or if the assignment ends above the host.
         coarse: the assignment ends above the host.
         domains: (level label to value, pods) in order, of an assignment that ends above the host.
     """

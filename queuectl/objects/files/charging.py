@@ -1,7 +1,7 @@
-"""Which queue a running gang of a file is charged to: the ClusterQueue its admission names, whatever its LocalQueue says now.
+"""Charges a running gang of a file to the ClusterQueue of its admission, not to the present one of its LocalQueue.
 
-A LocalQueue may be missing from the input, may have been pointed elsewhere since, or the Workload may name none. The
-planner knows ClusterQueues by their LocalQueues only, so one is made up where the namespace has none of that ClusterQueue.
+The LocalQueue can be missing from the input or point to another ClusterQueue now, or the Workload names none. The planner finds
+ClusterQueues through LocalQueues, so this module adds a LocalQueue if the namespace has none for the ClusterQueue.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from queuectl.objects.files.gangs import Gang
 
 
 def charge(gangs: Iterable[Gang], queues: QueueConfig) -> tuple[list[Gang], QueueConfig]:
-    """The gangs, each running one in a LocalQueue of the ClusterQueue that its admission names, and the queues with those."""
+    """The gangs, each running one in a LocalQueue of the ClusterQueue of its admission, and the queues with added ones."""
     charged = []
     made: dict[tuple[str, str], LocalQueue] = {}
     for gang in gangs:
@@ -41,5 +41,7 @@ def _local(namespace: str, target: str, queues: QueueConfig) -> LocalQueue:
         for key, local in sorted(queues.local_queues.items())
         if key[0] == namespace and local.cluster_queue == target
     )
-    made_up = LocalQueue(namespace, f"clusterqueue/{target}", target)  # no object can be named so
+    made_up = LocalQueue(
+        namespace, f"clusterqueue/{target}", target
+    )  # not a valid name of an object
     return next(of_target, made_up)

@@ -1,4 +1,4 @@
-"""One gang of a file, whether it was given as a Job, a PyTorchJob, a Kueue Workload, or a job with its Workload."""
+"""One gang of a file: a Job, a PyTorchJob, a Kueue Workload, or a job with its Workload."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from queuectl.objects.times import time_or_none
 
 @dataclass(frozen=True, slots=True)
 class Gang:
-    """What a document says of a gang. Times are unix seconds.
+    """The content of a document about a gang. Times are unix seconds.
 
     Attributes:
-        document: it was read from.
-        uid: as given, else ``kind/namespace/name``.
-        priority: when the document itself says the number.
-        created_at: None if undated.
-        error: why its request can never be honoured, or None.
-        forbidden: what a LimitRange of its namespace has against its pods, or None.
-        running: it holds capacity: admitted, or a job that is not suspended.
-        draft: a job as its user writes it, that no API server has seen: it would be suspended at its creation. So it
-            waits, unless pods in the input are its own.
-        leaving: it is being evicted.
-        assigned: what it holds by podset, where a Workload says so.
-        charged_to: ClusterQueue its admission names.
-        inactive: held by ``spec.active: false``.
+        document: its source.
+        uid: from the document, else ``kind/namespace/name``.
+        priority: if the document has the number.
+        created_at: None without a time.
+        error: why its request can never be fulfilled, or None.
+        forbidden: the violation of a LimitRange of its namespace, or None.
+        running: whether it holds capacity: it is admitted, or a job that is not suspended.
+        draft: whether it is a job that was not created yet. It would be suspended at its creation, so it is pending
+            unless the input has pods of it.
+        leaving: whether it is being evicted.
+        assigned: its flavors and hosts by podset, from a Workload.
+        charged_to: the ClusterQueue of its admission.
+        inactive: whether ``spec.active: false`` holds it.
         requeue_at: end of its back-off.
         owners: objects that own its Workload.
-        evictions: when it was preempted or moved, in any order.
-        unhealthy: nodes its Workload says it has lost, by name or hostname label.
+        evictions: times of its preemptions and migrations, in any order.
+        unhealthy: lost nodes, from its Workload, by name or hostname label.
         gates: its admission gates.
-        labels: its labels, but for those that queuectl itself reads.
-        submitter: name of the user who created it, where admission recorded that.
-        idle_since: since when it says to leave its GPUs idle.
+        labels: its labels, without those of queuectl.
+        submitter: name of the user who created it, if admission recorded it.
+        idle_since: the declared start of its idleness.
     """
 
     document: Document
@@ -86,7 +86,7 @@ class Gang:
 
     @property
     def has_uid(self) -> bool:
-        """Whether its document gives a uid; one made of its names holds slashes."""
+        """Whether its document has a uid. A uid from its names contains slashes."""
         return "/" not in self.uid
 
     @property
@@ -95,7 +95,7 @@ class Gang:
 
 
 def is_job(document: Document) -> bool:
-    """Whether it is of a kind queuectl runs."""
+    """Whether queuectl runs jobs of its kind."""
     kind = KINDS.get(document.kind)
     return kind is not None and document.api_version == f"{kind.group}/{kind.version}"
 
@@ -104,7 +104,7 @@ def read_job_gang(document: Document) -> Gang:
     """A job of any kind.
 
     Raises:
-        DocumentError: what no API server would store.
+        DocumentError: an error that the API server would refuse.
     """
     kind: JobKind = KINDS[document.kind]
     try:
@@ -140,19 +140,19 @@ def read_job_gang(document: Document) -> Gang:
 
 
 def _as_running(podset: PodSet, record: JobRecord) -> PodSet:
-    """A job that was started with fewer pods holds no more than these."""
+    """A job that was started with fewer pods holds only these."""
     shrunk = record.parallelism is not None and record.parallelism.shrunk and not record.suspended
     return replace(podset, count=record.expects(podset), min_count=None) if shrunk else podset
 
 
 def unseen(document: Document, uid: str) -> bool:
-    """Whether no API server has seen the object yet: it stands there as its user writes it."""
+    """Whether the object was not created yet: it has no fields of the API server."""
     meta = document.body.get("metadata") or {}
     return not (uid or meta.get("creationTimestamp") or document.body.get("status"))
 
 
 def owned(workload: Gang, jobs: Mapping[tuple[str, str, str], Gang]) -> Gang | None:
-    """The job in the input that this Workload stands for."""
+    """The job in the input to which this Workload belongs."""
     for owner in workload.owners:
         job = jobs.get((owner.kind, workload.namespace, owner.name))
         if job is not None and (not owner.uid or owner.uid == job.uid or not job.has_uid):

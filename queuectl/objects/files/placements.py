@@ -1,7 +1,7 @@
-"""Where running pods may sit of which nobody says on which node: on free capacity where they are allowed.
+"""Assigns nodes to running pods without a stated node: free capacity of nodes that they can use.
 
-An assignment may end above the host. The pods use nodes all the same, so that without them more would look free
-than is. Which nodes exactly is a guess; how much is free in the domain that is named is then right in sum.
+An assignment can end above the host. Its pods still use nodes, so without them too much capacity would look free. The choice of
+nodes is a guess. The sum of free capacity in the stated domain is correct.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from queuectl.objects.files.assignments import Assigned
 
 @dataclass
 class FreeCapacity:
-    """What is free of each ready node, less what was seated so far."""
+    """The free capacity of each ready node, without pods that were assigned so far."""
 
     fleet: Fleet
     used: Mapping[str, Resources]
@@ -34,9 +34,9 @@ class FreeCapacity:
     def seat(
         self, podset: PodSet, count: int, assigned: Assigned, flavors: Iterable[ResourceFlavor]
     ) -> dict[str, int]:
-        """Take room for up to ``count`` pods in the domains they were assigned to; fewer where there is not enough.
+        """Assign up to ``count`` pods to nodes of their domains, fewer if there is not enough room.
 
-        On as few nodes of each domain as can be, the roomiest first, by name among equals.
+        It uses as few nodes of each domain as possible: those with the most room first, then by name.
         """
         allowed = list(_allowed(self.fleet, podset, list(flavors)))
         seated: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""A Plan as the document people and scripts read: the output of ``queuectl plan``.
+"""A Plan as a document for people and scripts: the output of ``queuectl plan``.
 
 Its schema is docs/reference/plan-schema.json. Workloads are named ``namespace/name``, nodes by ``metadata.name``.
 """
@@ -26,12 +26,12 @@ def plan_document(
     """Plain JSON values.
 
     Args:
-        snapshot: the plan was made from.
-        plan: what was decided.
-        ignored: documents nobody asked about.
-        warnings: what was read but not honoured; what the plan itself could not honour is added.
-        diagnoses: of those pending gangs that were looked into.
-        evicted: gangs that leave whatever the plan decides; they stand before its own evictions.
+        snapshot: the input of the plan.
+        plan: the decisions.
+        ignored: documents of kinds that a plan does not use.
+        warnings: fields that are not supported. Warnings of the plan are added.
+        diagnoses: of pending gangs, if requested.
+        evicted: gangs that are evicted independently of the plan; they precede its own evictions.
     """
     looked_into = {diagnosis.uid: diagnosis for diagnosis in diagnoses}
     known: dict[str, Workload] = {p.workload.uid: p.workload for p in snapshot.pending}
@@ -97,7 +97,7 @@ def _flavors(flavors: Mapping[str, str]) -> dict[str, str]:
 
 
 def _victims(victims: Iterable[Preemption], known: Mapping[str, Workload]) -> list[dict[str, Any]]:
-    """Who leaves, or would, for whom, by which rule and at what price."""
+    """Victim, preemptor, rule and lost work of each eviction."""
     return [
         {
             "workload": known[victim.victim].ref,
@@ -111,7 +111,7 @@ def _victims(victims: Iterable[Preemption], known: Mapping[str, Workload]) -> li
 
 
 def _evicted(evicted: Iterable[Eviction], known: Mapping[str, Workload]) -> list[dict[str, Any]]:
-    """Gangs evicted for a reason of their own: for nobody, at no price."""
+    """Gangs that are evicted for no other gang, without a cost."""
     return [
         {
             "workload": known[eviction.uid].ref,
@@ -125,7 +125,7 @@ def _evicted(evicted: Iterable[Eviction], known: Mapping[str, Workload]) -> list
 
 
 def _moves(plan: Plan, snapshot: Snapshot) -> list[dict[str, Any]]:
-    """Who starts again elsewhere, from where to where, for whom, at what price."""
+    """Migrated gang, old and new nodes, preemptor and lost work of each migration."""
     running = {a.workload.uid: a for a in snapshot.admitted}
     waiting = {p.workload.uid: p.workload for p in snapshot.pending}
     return [
@@ -183,7 +183,7 @@ def _name(uid: str, known: Mapping[str, Workload]) -> str:
 
 
 def _reason(reason: Reason, known: Mapping[str, Workload]) -> dict[str, Any]:
-    """The planner names victims by uid; a reader knows them by name."""
+    """The name of a victim. The planner uses its uid."""
     details = dict(reason.details)
     if "victims" in details:
         details["victims"] = sorted(_name(uid, known) for uid in details["victims"])

@@ -1,7 +1,7 @@
 """The file of a refused plan: the snapshot, the plan made from it, and the rules that the plan broke.
 
-It is MessagePack in gzip. The snapshot is complete, so the planner that made the plan makes the same one again. A redacted
-file has other names and no sentences. Names keep their order, so the same plan comes out of it, with those other names.
+It is MessagePack in gzip. The snapshot is complete, so the same planner makes the same plan again. A redacted file has other
+names and no sentences. Names keep their order, so its plan is the same with the other names.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class _Names:
     places: Mapping[str, str] = field(default_factory=dict)
 
     def within(self, part: str) -> _Names:
-        """What counts in a field of this name."""
+        """The kind of names in a field with this name."""
         return _Names(self.places, self.places) if part in _OF_PLACES else self
 
 

@@ -1,7 +1,7 @@
-"""Pods of a file against the gangs of the same file: which fill a slot, which make one, and which are other pods.
+"""Matches the pods of a file with the gangs of the same file.
 
-A gang's committed slots count once, whether its pods are in the file or not. A pod that fills no slot counts as another pod on
-its node. A running gang whose hosts nobody states gets its slots from its pods.
+The slots of a gang count once, whether its pods are in the file or not. A pod without a slot counts as another pod on its node. A
+running gang without stated hosts gets its slots from its pods.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Slot = tuple[str, str]  # podset, node name
 
 @dataclass(frozen=True, slots=True)
 class GivenPod:
-    """A pod of the input: its record, and what else says whose it is."""
+    """A pod of the input: its record, and further references to its gang."""
 
     record: PodRecord
     labels: Mapping[str, str]

@@ -1,9 +1,14 @@
 """A stream of ordinary objects to a Snapshot: the same planner, without a cluster.
 
-What counts: Nodes; configuration; suspended jobs, labelled jobs as their users write them (no uid, creation time, status
-or pods) and Workloads without admission as pending gangs; Workloads with ``status.admission`` and resumed jobs with pods
-as running gangs; every other pod that uses a node; ResourceQuotas, and LimitRanges for what templates leave
-out. A gang given in several forms counts once. Kinds nobody asks about are listed as ignored.
+The input is:
+
+- Nodes and configuration
+- pending gangs: suspended jobs, jobs that were not created yet (no uid, creation time, status or pods), Workloads without admission
+- running gangs: Workloads with ``status.admission``, and resumed jobs with pods
+- all other pods that use a node
+- ResourceQuotas, and LimitRanges for values that templates omit
+
+A gang in several forms counts once. Objects of other kinds are listed as ignored.
 """
 
 from __future__ import annotations
@@ -57,10 +62,10 @@ from queuectl.objects.times import time_or_none
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInput:
-    """A Snapshot, and what was not taken into it.
+    """A Snapshot, and the documents that it does not contain.
 
     Attributes:
-        evicted: gangs that run in queues which drain; in the snapshot they are leaving already, as when a cycle begins.
+        evicted: gangs that run in drained queues. In the snapshot they are already being evicted, as in a cycle.
     """
 
     snapshot: Snapshot
@@ -71,7 +76,7 @@ class SnapshotInput:
 
 @dataclass
 class _Input(Parts):
-    """The parts, and what is not assembled but read otherwise."""
+    """The parts, and the documents that need no assembly."""
 
     configs: list[Document] = field(default_factory=list)
     classes: list[PriorityClassRecord] = field(default_factory=list)
@@ -81,7 +86,7 @@ class _Input(Parts):
 
 
 def read_snapshot(documents: Iterable[Document], now: float | None = None) -> SnapshotInput:
-    """Everything a plan may look at, from files.
+    """The whole input of a plan, from files.
 
     Args:
         documents: of all files, in order.
@@ -117,7 +122,7 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Sn
 
 
 def drained(snapshot: Snapshot) -> Iterator[Eviction]:
-    """Whom ``stopPolicy: HoldAndDrain`` evicts."""
+    """The gangs that ``stopPolicy: HoldAndDrain`` evicts."""
     for gang in snapshot.admitted:
         workload = gang.workload
         why = drain(workload.namespace, workload.queue or "", snapshot.config)
@@ -126,7 +131,7 @@ def drained(snapshot: Snapshot) -> Iterator[Eviction]:
 
 
 def leaving(snapshot: Snapshot, out: AbstractSet[str]) -> Snapshot:
-    """With these gangs on their way out; each keeps its place in the queue."""
+    """The snapshot in which these gangs are being evicted. Each keeps its place in the queue."""
     admitted = tuple(
         replace(gang, leaving=True, returns=True, lost=()) if gang.workload.uid in out else gang
         for gang in snapshot.admitted
@@ -144,7 +149,7 @@ def _refuse_twice(documents: Iterable[Document]) -> None:
             raise document.error("metadata.name", "is required")
         group = document.api_version.rpartition("/")[0]
         if queue_config.is_single(document):
-            group = ""  # Kueue's and ours are one object
+            group = ""  # the object of Kueue and of queuectl is the same
         key = (group, document.kind, document.name)
         if key in seen:
             raise document.error("", f"is given twice, first as {seen[key].address}")
@@ -152,7 +157,7 @@ def _refuse_twice(documents: Iterable[Document]) -> None:
 
 
 def _is_read(document: Document) -> bool:
-    """Whether planning has a use for its kind."""
+    """Whether a plan uses objects of its kind."""
     core = (document.api_version, document.kind) in _CORE
     return core or any(known(document) for known in (queue_config.is_config, is_workload, is_job))
 
@@ -187,7 +192,7 @@ def _node(document: Document, given: _Input) -> None:
 
 
 def _unplaced(snapshot: Snapshot) -> Iterator[str]:
-    """Said where gangs wait that may take flavors with nodes, and there is none: whoever has the quota starts."""
+    """The warning if pending gangs can use flavors with nodes and the input has no node: quota alone then decides."""
     placed = sorted(f.name for f in snapshot.config.flavors.values() if f.topology is not None)
     if placed and snapshot.pending and not snapshot.fleet.nodes:
         names = ", ".join(placed)
@@ -195,9 +200,9 @@ def _unplaced(snapshot: Snapshot) -> Iterator[str]:
 
 
 def defaulted(gang: Gang, queues: QueueConfig) -> Gang:
-    """Taken in by the namespace's LocalQueue ``default``, if its job names no queue and is still to be created.
+    """In the LocalQueue ``default`` of its namespace, if its job has no queue label and was not created yet.
 
-    What something else owns is left to its owner.
+    A job with an owner is left to its owner.
     """
     takes_in = (gang.namespace, DEFAULT_NAME) in queues.local_queues
     if gang.kind == WORKLOAD or gang.queue is not None or not takes_in:
@@ -236,7 +241,7 @@ def _limit_range(document: Document, given: _Input) -> None:
 
 
 def limited(gang: Gang, ranges: Mapping[str, Sequence[LimitRange]]) -> Gang:
-    """As the LimitRanges of its namespace make its pods, or why they let none be created."""
+    """The gang with the values of LimitRanges, or with their violation."""
     own = sorted(ranges.get(gang.namespace, ()), key=lambda one: one.name)
     podsets = tuple(with_ranges(podset, own) for podset in gang.podsets)
     return replace(gang, podsets=podsets, forbidden=refusal(podsets, gang.namespace, own))
@@ -257,7 +262,7 @@ _CORE: Final[Mapping[tuple[str, str], Callable[[Document, _Input], None]]] = {
 
 
 def newest_time(documents: Iterable[Document]) -> float:
-    """The newest time any document states, in unix seconds; 0 if there is none. Deadlines do not count."""
+    """The newest time in the documents, in unix seconds; 0 if there is none. Deadlines do not count."""
     newest = 0.0
     seen: set[int] = set()
     stack: list[Any] = [document.body for document in documents]

@@ -1,6 +1,6 @@
-"""What a Kueue that was shut down left behind: its Workloads, read as they stand on the server.
+"""Reads the Workloads of a Kueue that was shut down, from the server.
 
-Unlike a file that a person hands over, nothing is refused here: what cannot be read of one Workload costs only that one.
+Unlike a file of a user, an invalid Workload is not refused: it is ignored.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class WireLeftWorkload(Wire):
 
 
 def read_prior_admission(wire: WireLeftWorkload) -> PriorAdmission | None:
-    """Of the job that controls the Workload; None when it is finished, or nobody's.
+    """The gang of the job that controls the Workload; None if it is finished or has no controller.
 
     Raises:
         RequestError: its admission contradicts itself.

@@ -1,7 +1,7 @@
-"""What if: a snapshot as it would be after something was submitted, configured, drained or bought. Nothing is written.
+"""What-if questions: a snapshot after jobs are submitted, objects are configured, and nodes are drained or added. Nothing is written.
 
-Documents are read as everywhere else, so what is tried out is what would happen: :func:`changed` makes the snapshot, and the
-planner says the rest.
+Documents are parsed as in a write, so the answer is what would happen. :func:`changed` makes the snapshot, and the planner the
+plan.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _SERVERS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """What is tried out, all of it together.
+    """The changes of a question, all together.
 
     Attributes:
-        submit: jobs, as their users write them; what a server added is dropped.
+        submit: manifests of jobs; fields of a server are removed.
         config: configuration objects to apply.
-        delete: those to delete.
+        delete: configuration objects to delete.
         drain: names of nodes that are cordoned and lose their pods.
         add: (name of a node, how many more like it).
     """
@@ -59,7 +59,7 @@ class WhatIf:
 
 @dataclass(frozen=True, slots=True)
 class ReadingContext:
-    """What a snapshot does not hold and the reading of jobs needs.
+    """State that jobs need and a snapshot does not contain.
 
     Attributes:
         pod_classes: priorities of the cluster's own PriorityClasses.
@@ -72,11 +72,11 @@ class ReadingContext:
 
 @dataclass(frozen=True, slots=True)
 class ChangedSnapshot:
-    """The snapshot afterwards.
+    """The snapshot after the changes.
 
     Attributes:
-        submitted: uids of the jobs that were submitted.
-        evicted: gangs that leave because their queue drains.
+        submitted: uids of the submitted jobs.
+        evicted: gangs that are evicted because their queue is drained.
     """
 
     snapshot: Snapshot
@@ -91,16 +91,16 @@ def changed(
     asked: WhatIf,
     around: ReadingContext,
 ) -> ChangedSnapshot:
-    """The snapshot after what is asked.
+    """The snapshot after the changes of a question.
 
     Args:
-        snapshot: of now.
-        documents: the configuration it was made under.
-        asked: what is tried out.
-        around: what else is known of the cluster.
+        snapshot: the present one.
+        documents: its configuration.
+        asked: the changes.
+        around: further state of the cluster.
 
     Raises:
-        BadInput: naming what cannot be done as asked.
+        BadInput: with the change that is impossible.
     """
     warnings: list[str] = []
     fleet = _fleet(snapshot.fleet, asked)
@@ -143,7 +143,7 @@ def _config(
     asked: WhatIf,
     warnings: list[str],
 ) -> QueueConfig:
-    """The configuration as planning sees it over the nodes there would be."""
+    """The configuration with the quota of the changed nodes."""
     if not (asked.config or asked.delete) and fleet is snapshot.fleet:
         return snapshot.config
     catalog = Catalog()
@@ -163,7 +163,7 @@ def _config(
 
 
 def _written(given: Mapping[str, Any], warnings: list[str]) -> Mapping[str, Any]:
-    """A configuration object as it would be kept."""
+    """A configuration object in stored form."""
     document, warned = validate(given)
     warnings.extend(warned)
     if document["kind"] == "WorkloadPriorityClass":
@@ -174,7 +174,7 @@ def _written(given: Mapping[str, Any], warnings: list[str]) -> Mapping[str, Any]
 
 
 def _stands(pending: Pending, snapshot: Snapshot, config: QueueConfig) -> Pending:
-    """What its queue says of it now; what else keeps it out of the plan keeps it out still."""
+    """The gang with the reason of its queue after the change. Other reasons against planning remain."""
     if config is snapshot.config:
         return pending
     workload = pending.workload
@@ -187,7 +187,7 @@ def _stands(pending: Pending, snapshot: Snapshot, config: QueueConfig) -> Pendin
 
 
 def _bereft(gang: Admitted, nodes: frozenset[str]) -> Admitted:
-    """Without its pods on these nodes: they are to be placed anew, as when a node is lost."""
+    """The gang without its pods on these nodes, which are placed again as after a node failure."""
     if gang.leaving or not nodes:
         return gang
     lost = [
@@ -203,7 +203,7 @@ def _bereft(gang: Admitted, nodes: frozenset[str]) -> Admitted:
 def _submitted(
     snapshot: Snapshot, asked: WhatIf, around: ReadingContext, warnings: list[str]
 ) -> tuple[Pending, ...]:
-    """The jobs as they would stand in line, behind all that have the same priority."""
+    """The jobs in queue order, behind all gangs of the same priority."""
     gangs = []
     seen: set[tuple[str, str, str]] = set()
     for document in with_names(as_document(_as_written(body), "submit") for body in asked.submit):
@@ -234,7 +234,7 @@ def _submitted(
 
 
 def _as_written(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A job as its user writes it, though it was copied from a server."""
+    """The manifest of a job, without fields of a server."""
     meta = body.get("metadata")
     written = {key: value for key, value in body.items() if key != "status"}
     if isinstance(meta, Mapping):

@@ -107,7 +107,7 @@ class WireWorkload(Wire):
 
 
 def is_workload(document: Document) -> bool:
-    """Whether it is a Workload, of whatever version."""
+    """Whether it is a Workload, of any version."""
     group = document.api_version.partition("/")[0]
     return document.kind == KIND and group in ("queuectl.dev", "kueue.x-k8s.io")
 
@@ -116,7 +116,7 @@ def read_workload_gang(document: Document) -> tuple[Gang, tuple[str, ...]]:
     """The gang, and warnings about what is not supported.
 
     Raises:
-        DocumentError: a field is unknown or malformed. A contradictory request is told in the gang's ``error``.
+        DocumentError: a field is unknown or malformed. For a contradictory request, the gang has an ``error``.
     """
     if document.api_version not in (API_VERSION, *KUEUE_VERSIONS):
         listed = ", ".join((API_VERSION, *KUEUE_VERSIONS))
@@ -183,7 +183,7 @@ def _assemble(document: Document, wire: WireWorkload, status: WorkloadStatus) ->
 
 
 def _preempted(conditions: list[Condition]) -> Iterator[float]:
-    """When Kueue preempted it last. The condition stays as False once it is admitted again, with the time of that."""
+    """The time of its last preemption by Kueue. After the next admission, the condition is False with the time of the admission."""
     for condition in conditions:
         evicted = condition.type == "Evicted" and condition.status == "True"
         if condition.type == "Preempted" or (evicted and condition.reason == "Preempted"):
@@ -200,7 +200,7 @@ def _since(conditions: list[Condition], kind: str) -> float | None:
 
 
 def _classes(spec: WorkloadSpec) -> tuple[str | None, str | None]:
-    """(WorkloadPriorityClass, pod PriorityClass) it names."""
+    """Its (WorkloadPriorityClass, pod PriorityClass)."""
     ref = spec.priority_class_ref or PriorityClassRef()
     name = ref.name or spec.priority_class_name or None
     of_pods = ref.kind == "PriorityClass" or (spec.priority_class_source or "").startswith(
@@ -227,7 +227,7 @@ def _check_names(assigned: dict[str, Assigned], podsets: list[PodSetSpec]) -> No
 
 
 def _done(status: WorkloadStatus) -> dict[str, int]:
-    """Podset to pods that have finished already and will not come back: one that waits asks for the rest only."""
+    """The number of completed pods by podset. A pending gang requests only the others."""
     if status.admission is not None:
         return {}
     return {done.name: done.count for done in status.reclaimable_pods or ()}
@@ -240,7 +240,7 @@ def _read_podsets(specs: list[PodSetSpec], done: Mapping[str, int]) -> tuple[Pod
         if any(spec.name == podset.name for podset in podsets):
             raise MalformedError(f"{path}.name: {spec.name!r} occurs twice")
         if spec.count == 0:
-            continue  # Kueue allows podsets without pods; they ask for nothing
+            continue  # Kueue allows podsets without pods, which request nothing
         check_count(spec.count, f"{path}.count")
         if spec.min_count is not None and not 1 <= spec.min_count <= spec.count:
             raise RequestError(f"{path}.minCount: {spec.min_count} is not 1 to {spec.count}")
@@ -260,10 +260,10 @@ def _read_podsets(specs: list[PodSetSpec], done: Mapping[str, int]) -> tuple[Pod
 
 
 def _with_topology(podset: PodSet, request: TopologyRequestSpec, path: str) -> PodSet:
-    """The request of the Workload takes the place of the template's annotations, as it does in Kueue.
+    """The request of the Workload replaces the annotations of the template, as in Kueue.
 
-    But for the even spread, of which a Workload says nothing. Its podsets may share a group without asking for a domain:
-    then they share no more than their flavors.
+    The even spread remains, because a Workload has no field for it. Podsets can share a group without a domain: they then share
+    only their flavors.
     """
     with under(path, "."):
         topology, _ = topology_request(
@@ -279,7 +279,7 @@ def _with_topology(podset: PodSet, request: TopologyRequestSpec, path: str) -> P
 
 
 def _slices(request: TopologyRequestSpec, count: int) -> tuple[Slice, ...]:
-    """Kueue spells the field of the layers with a small s; both spellings are read."""
+    """Kueue writes the name of the field with a small s. Both spellings are accepted."""
     written = {
         "podsetSliceRequiredTopologyConstraints": request.podset_slice_required_topology_constraints,
         "podSetSliceRequiredTopologyConstraints": request.pod_set_slice_required_topology_constraints,
@@ -290,7 +290,7 @@ def _slices(request: TopologyRequestSpec, count: int) -> tuple[Slice, ...]:
     name, layers = given[0] if given else (next(iter(written)), None)
     level, size = request.pod_set_slice_required_topology, request.pod_set_slice_size
     if level is None and layers is None:
-        size = None  # Kueue reads a size only beside a level
+        size = None  # Kueue reads a size only with a level
     elif size is None and request.pod_set_group_name:
         size = count  # a leader's: Kueue slices the workers of the group only
     return requested_slices(

@@ -1,4 +1,4 @@
-"""Job kinds: what each asks for, how it is started and stopped, when it is finished. One file per kind.
+"""Job kinds: their requests, their start and stop, and their end. One file per kind.
 
 A new kind is a module here, an entry in :data:`KINDS` and a fixture folder ``tests/fixtures/kinds/<kind>``.
 """
@@ -18,14 +18,14 @@ from queuectl.objects.kinds.pytorchjob import PyTorchJob
 
 
 class JobKind(Protocol):
-    """All that the other rooms know of a kind. Implementations are stateless.
+    """The interface of a kind for other packages. Implementations are stateless.
 
-    Patches are JSON merge patches that hold only for the uid and resourceVersion of the record they were made from.
+    Patches are JSON merge patches that apply only to the uid and resourceVersion of their record.
     """
 
     @property
     def kind(self) -> str:
-        """As in ``kind:`` of the object and in JobRecord.kind."""
+        """The value of ``kind:`` in the object, and of JobRecord.kind."""
 
     @property
     def group(self) -> str:
@@ -37,19 +37,19 @@ class JobKind(Protocol):
 
     @property
     def plural(self) -> str:
-        """As in the API path."""
+        """The resource name in the API path."""
 
     @property
     def wire(self) -> type[msgspec.Struct]:
-        """What bytes or dicts of this kind are decoded to before :meth:`read`."""
+        """The struct to which objects of this kind are decoded before :meth:`read`."""
 
     def read(self, document: Any, *, kueue: bool = True, strict: bool = False) -> JobRecord:
-        """Project a decoded object (a ``wire``). A user's mistake is told in JobRecord.error, not raised.
+        """Project a decoded object (a ``wire``). JobRecord.error has an error of the user, which is not raised.
 
         Args:
             document: the decoded object.
-            kueue: whether Kueue's keys count beside ours.
-            strict: for files: raise what the API server itself would refuse.
+            kueue: whether Kueue's keys count too.
+            strict: for files: raise errors that the API server would refuse.
 
         Raises:
             MalformedError: only when ``strict``.
@@ -62,26 +62,26 @@ class JobKind(Protocol):
         status: str,
         counts: Mapping[str, int] = NO_COUNTS,
     ) -> dict[str, Any]:
-        """Resume the job as this attempt: its pods will appear gated and labelled with the attempt.
+        """Resume the job as this attempt: its pods are created with the gate and with the label of the attempt.
 
-        ``counts``: pods of the podsets that start with fewer than they ask for; :meth:`stop_patch` puts that back.
-        Where they go is said to each pod (:func:`queuectl.objects.kubernetes.pods.pin_patch`), not to the job.
+        ``counts`` has the number of pods of podsets that start with fewer pods; :meth:`stop_patch` restores it. The nodes are
+        written to each pod (:func:`queuectl.objects.kubernetes.pods.pin_patch`), not to the job.
         """
 
     def stop_patch(self, record: JobRecord, attempt: int, status: str) -> dict[str, Any]:
-        """Suspend the job. For one still suspended that never took ``attempt``: withdraw it by taking it suspended."""
+        """Suspend the job. If it is still suspended and never had ``attempt``, withdraw the attempt."""
 
     def status_patch(self, record: JobRecord, status: str) -> dict[str, Any]:
-        """Only tell the user its state."""
+        """Write only the status annotation."""
 
     def queue_patch(self, record: JobRecord, status: str, queue: str) -> dict[str, Any]:
-        """Name another LocalQueue, under each key that names the present one."""
+        """Write another LocalQueue under each key with the present one."""
 
     def notice_patch(self, record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
-        """Tell the job that it will be suspended at ``deadline``; :meth:`stop_patch` takes that back."""
+        """Give notice that the job is suspended at ``deadline``; :meth:`stop_patch` removes the notice."""
 
     def pod_selector(self, name: str) -> str:
-        """Label selector of the pods of the job of this name."""
+        """Label selector of the pods of the job with this name."""
 
 
 KINDS: Final[Mapping[str, JobKind]] = MappingProxyType(

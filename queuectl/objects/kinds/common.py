@@ -1,4 +1,4 @@
-"""What all job kinds share: labels and annotations of the job object, conditions, and the frame of a patch."""
+"""Code for all job kinds: labels and annotations of the job object, conditions, and the frame of a patch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 from queuectl.objects.times import parse_time, time_or_none
 
 LONGEST_WARMUP: Final = 86_400
-"""Seconds: a job may ask for so much time in which it leaves its GPUs idle, and no more."""
+"""The longest warm-up, in seconds, that a job can request."""
 
 NO_COUNTS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class SpecFields:
-    """What a kind read from its spec; fields as in JobRecord."""
+    """The part of a JobRecord that a kind parses from its spec."""
 
     podsets: tuple[PodSet, ...] = ()
     expected: tuple[tuple[str, int], ...] = ()
@@ -46,19 +46,19 @@ def read_job(
     kueue: bool,
     strict: bool,
 ) -> JobRecord:
-    """Assemble the record of any kind; mistakes found on the way become its ``error``.
+    """Assemble the record of any kind. Errors of the user become its ``error``.
 
     Args:
         kind: of the job.
         meta: its metadata.
         templates: its pod templates, in podset order.
         conditions: its status conditions.
-        suspended: as its spec says.
-        outcome: as its status says.
+        suspended: from its spec.
+        outcome: from its status.
         own_priority_class: pod priority class set outside the templates, if the kind has such a field.
-        ask: reads the podsets; may raise RequestError.
+        ask: parses the podsets; can raise RequestError.
         kueue: whether Kueue's keys count.
-        strict: raise what the API server itself would refuse instead of telling it.
+        strict: raise errors that the API server would refuse, instead of recording them.
 
     Raises:
         MalformedError: only when ``strict``.
@@ -112,14 +112,14 @@ def read_job(
 
 
 def user_labels(labels: Mapping[str, str] | None) -> tuple[tuple[str, str], ...]:
-    """Labels that only people give a meaning to: one of them may name the user (``queuectl.userLabel``)."""
+    """Labels without a meaning for queuectl. One of them can name the user (``queuectl.userLabel``)."""
     own = (keys.PREFIX, keys.KUEUE_PREFIX)
     kept = ((key, value) for key, value in (labels or {}).items() if not key.startswith(own))
     return tuple(sorted((intern(key), value) for key, value in kept))
 
 
 def lenient(mapping: Mapping[str, str] | None, suffix: str, kueue: bool) -> str | None:
-    """Our key before Kueue's; that they differ is told by the record's error."""
+    """The value of queuectl's key, else of Kueue's. If they differ, the record has an error."""
     ours = keys.either(mapping, suffix, kueue=False)
     if ours is None and kueue and mapping:
         ours = mapping.get(keys.KUEUE_PREFIX + suffix)
@@ -127,7 +127,7 @@ def lenient(mapping: Mapping[str, str] | None, suffix: str, kueue: bool) -> str 
 
 
 def _queue_keys(meta: Meta, kueue: bool) -> tuple[str, ...]:
-    """Labels that name its queue."""
+    """The labels with its queue."""
     known = (keys.QUEUE_LABEL, keys.KUEUE_PREFIX + keys.QUEUE_NAME)
     return tuple(key for key in known[: 1 + kueue] if key in (meta.labels or {}))
 
@@ -162,18 +162,18 @@ def _check_labels(meta: Meta, kueue: bool) -> None:
 
 
 def _says_yes(meta: Meta, suffix: str) -> bool:
-    """Unless it says no; what is neither is told by the record's error."""
+    """False for "false". For a value that is no Boolean, the record has an error."""
     return lenient(meta.annotations, suffix, kueue=False) != "false"
 
 
 def _warmup(meta: Meta) -> float | None:
-    """Seconds; what cannot be read is told by the record's error and changes nothing."""
+    """Seconds. For an invalid value, the record has an error, and the value has no effect."""
     seconds = read_count(lenient(meta.annotations, keys.WARMUP, kueue=False) or "")
     return float(seconds) if seconds is not None and seconds <= LONGEST_WARMUP else None
 
 
 def _gates(meta: Meta, kueue: bool) -> tuple[str, ...]:
-    """Under either key: while the two differ, both hold it."""
+    """The gates under both keys. While the keys differ, all of them hold the job."""
     annotations = meta.annotations or {}
     prefixes = (keys.PREFIX, keys.KUEUE_PREFIX) if kueue else (keys.PREFIX,)
     listed = (annotations.get(prefix + keys.ADMISSION_GATED_BY, "") for prefix in prefixes)
@@ -182,7 +182,7 @@ def _gates(meta: Meta, kueue: bool) -> tuple[str, ...]:
 
 
 def _max_execution(meta: Meta, kueue: bool) -> float | None:
-    """Seconds; what cannot be read is told by the record's error and limits nothing."""
+    """Seconds. For an invalid value, the record has an error, and there is no limit."""
     seconds = read_count(lenient(meta.labels, keys.MAX_EXECUTION, kueue) or "")
     return float(seconds) if seconds else None
 
@@ -195,7 +195,7 @@ def _attempt(template: Template | None) -> int:
 def _ungated(
     podsets: Sequence[PodSet], templates: Sequence[Template | None]
 ) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Podsets whose template lacks our gate, with their other gates. Kueue's are not counted: nobody would lift them."""
+    """Podsets whose template lacks queuectl's gate, with their other gates, except Kueue's: no controller would remove it."""
     for podset, template in zip(podsets, templates, strict=False):
         spec = template.spec if template is not None else None
         gates = [gate.name for gate in (spec.scheduling_gates if spec is not None else None) or ()]
@@ -206,7 +206,7 @@ def _ungated(
 def _pod_priority_class(
     meta: Meta, templates: Iterable[Template | None], own: str | None
 ) -> str | None:
-    """The user's own: the annotation where the admission policy moved it, else the first that is not ours."""
+    """The PriorityClass of the user: the annotation of the admission policy, else the first class that is not queuectl's."""
     moved = (meta.annotations or {}).get(keys.ORIGINAL_PRIORITY_CLASS)
     named = [t.spec.priority_class_name for t in templates if t is not None and t.spec is not None]
     for name in (moved, own, *named):
@@ -216,7 +216,7 @@ def _pod_priority_class(
 
 
 def read_utilization(annotations: Mapping[str, str] | None) -> float | None:
-    """0..1 from the annotation. Anything unreadable is unknown, never idle (invariant I5)."""
+    """0..1 from the annotation. An invalid value is unknown, never idle (invariant I5)."""
     text = (annotations or {}).get(keys.PREFIX + keys.UTILIZATION)
     try:
         value = float(text) if text else None
@@ -226,7 +226,7 @@ def read_utilization(annotations: Mapping[str, str] | None) -> float | None:
 
 
 def read_checkpoint(annotations: Mapping[str, str] | None) -> float | None:
-    """Unix seconds of the last declared checkpoint, None if absent or unreadable."""
+    """Unix seconds of the last declared checkpoint, None if absent or invalid."""
     text = (annotations or {}).get(keys.PREFIX + keys.CHECKPOINT)
     try:
         return parse_time(text) if text else None
@@ -235,9 +235,9 @@ def read_checkpoint(annotations: Mapping[str, str] | None) -> float | None:
 
 
 def read_idle_since(annotations: Mapping[str, str] | None) -> float | None:
-    """Unix seconds since when it leaves its GPUs idle; None if absent, unreadable, or not to be reclaimed (invariant I5).
+    """Unix seconds since when its GPUs are idle; None if absent, invalid, or exempt from reclaim (invariant I5).
 
-    For offline planning alone. In a cluster only what was measured counts, and nothing written on a job.
+    Only for planning from files. In a cluster, only measurements count.
     """
     said = annotations or {}
     if said.get(keys.PREFIX + keys.IDLE_RECLAIM) == "false":
@@ -246,7 +246,7 @@ def read_idle_since(annotations: Mapping[str, str] | None) -> float | None:
 
 
 def read_evictions(annotations: Mapping[str, str] | None) -> tuple[float, ...]:
-    """Unix seconds at which it was preempted or moved, as the annotation lists them; unreadable ones are passed over."""
+    """Unix seconds of its preemptions and migrations, from the annotation. Invalid times are ignored."""
     listed = (annotations or {}).get(keys.PREFIX + keys.EVICTIONS, "").split(",")
     times = (time_or_none(text.strip()) for text in listed)
     return tuple(at for at in times if at is not None)
@@ -271,21 +271,21 @@ def patch_frame(record: JobRecord, status: str) -> dict[str, Any]:
 
 
 def relabelled(record: JobRecord, status: str, queue: str) -> dict[str, Any]:
-    """Only name another LocalQueue; a job that names none does it by our key."""
+    """Write only another LocalQueue. For a job without a queue label, use queuectl's key."""
     patch = patch_frame(record, status)
     patch["metadata"]["labels"] = dict.fromkeys(record.queue_keys or (keys.QUEUE_LABEL,), queue)
     return patch
 
 
 def notice(record: JobRecord, status: str, deadline: str) -> dict[str, Any]:
-    """Only tell the job that it will be suspended at this time (RFC 3339)."""
+    """Write only the notice that the job is suspended at this time (RFC 3339)."""
     patch = patch_frame(record, status)
     patch["metadata"]["annotations"][keys.PREEMPT_REQUESTED] = deadline
     return patch
 
 
 def attempt_frame(record: JobRecord, status: str) -> dict[str, Any]:
-    """As :func:`patch_frame`, where an attempt begins or ends: a notice given to it, and its answer, are taken back."""
+    """As :func:`patch_frame`, for the start or end of an attempt: it removes the notice and the answer of the job."""
     patch = patch_frame(record, status)
     if record.preempt_requested:
         patch["metadata"]["annotations"][keys.PREEMPT_REQUESTED] = None
@@ -295,7 +295,7 @@ def attempt_frame(record: JobRecord, status: str) -> dict[str, Any]:
 
 
 def start_frame(record: JobRecord, status: str) -> dict[str, Any]:
-    """As :func:`attempt_frame`; and unless the job was server-side applied, nobody owns its fields any more."""
+    """As :func:`attempt_frame`. If the job was not server-side applied, it also ends the tracking of field owners."""
     patch = attempt_frame(record, status)
     if not record.applied:
         patch["metadata"]["managedFields"] = NOBODY_OWNS_FIELDS
@@ -303,7 +303,7 @@ def start_frame(record: JobRecord, status: str) -> dict[str, Any]:
 
 
 def template_patch(record: JobRecord, attempt: int, podset: str) -> dict[str, Any]:
-    """Labels that make each pod of a template say to which attempt and podset it belongs."""
+    """Labels with attempt and podset, for each pod of a template."""
     labels = {
         keys.ATTEMPT_LABEL: str(attempt),
         keys.WORKLOAD_LABEL: record.uid,
@@ -313,7 +313,7 @@ def template_patch(record: JobRecord, attempt: int, podset: str) -> dict[str, An
 
 
 def starting_template(record: JobRecord, attempt: int, podset: str) -> dict[str, Any]:
-    """As :func:`template_patch`, with the gate that the admission policy would have put there if it is missing."""
+    """As :func:`template_patch`, and with the gate of the admission policy if it is missing."""
     patch = template_patch(record, attempt, podset)
     gates = dict(record.ungated).get(podset)
     if gates is not None:
@@ -324,7 +324,7 @@ def starting_template(record: JobRecord, attempt: int, podset: str) -> dict[str,
 def withdraws(record: JobRecord, attempt: int) -> bool:
     """Whether stopping ``attempt`` must mark the templates: the job never left suspension with it.
 
-    A start that may still be on its way then fails on the resourceVersion, and the number is used up. A job that runs
-    keeps its templates: they are immutable then, and suspension alone ends the attempt.
+    A concurrent start then fails because of the resourceVersion, and the number of the attempt is not used again. A running job
+    keeps its templates, which are immutable: its suspension ends the attempt.
     """
     return record.suspended and record.attempt < attempt

@@ -118,13 +118,13 @@ class BatchJob:
 
 
 def _at_once(parallelism: Parallelism, pods: int) -> dict[str, int]:
-    """So many pods at once; an Indexed job whose completions follow has as many indexes."""
+    """The patch for this number of pods; completions of an Indexed job change with it if they were equal."""
     spec = {"parallelism": pods}
     return spec | ({"completions": pods} if parallelism.completions_follow else {})
 
 
 def _as_asked(parallelism: Parallelism | None, patch: dict[str, Any]) -> dict[str, Any]:
-    """The patch, putting back the parallelism that a start with fewer pods replaced."""
+    """The patch, with the parallelism from before a start with fewer pods."""
     if parallelism is not None and parallelism.shrunk:
         patch["metadata"]["annotations"][keys.ORIGINAL_PARALLELISM] = None
         patch["spec"].update(_at_once(parallelism, parallelism.asked))
@@ -148,7 +148,7 @@ def _ask(
     if follow and completions is not None and parallelism > running:
         completions = parallelism
     if completions is None and spec.parallelism is None:
-        completions = 1  # as the API server fills in
+        completions = 1  # default of the API server
     if completions is not None:
         check_count(completions, "spec.completions")
     if spec.completion_mode not in (None, "NonIndexed", "Indexed"):
@@ -172,7 +172,7 @@ def _ask(
 
 
 def _least(annotations: Mapping[str, str] | None, count: int, kueue: bool) -> int | None:
-    """Pods the job may start with at least, None = with all."""
+    """The smallest number of pods with which the job can start, None = all."""
     text = keys.either(annotations, keys.MIN_PARALLELISM, kueue=kueue)
     if text is None:
         return None
@@ -185,13 +185,13 @@ def _least(annotations: Mapping[str, str] | None, count: int, kueue: bool) -> in
 
 
 def _asked_parallelism(annotations: Mapping[str, str] | None, running: int) -> int:
-    """What parallelism was before fewer pods were started; what somebody else wrote there counts as nothing."""
+    """The parallelism from before a start with fewer pods. Invalid values of other writers are ignored."""
     before = read_count((annotations or {}).get(keys.ORIGINAL_PARALLELISM, ""))
     return max(running, before or 0)
 
 
 def _left(completions: int | None, count: int, status: JobStatus) -> int:
-    """Pods the job controller still keeps at once, now that some completions are done."""
+    """The number of pods that the job controller still runs, after some completions."""
     done = (status.succeeded or 0) + count_indexes(status.failed_indexes or "")
     if completions is not None:
         return max(0, min(count, completions - done))
@@ -200,7 +200,7 @@ def _left(completions: int | None, count: int, status: JobStatus) -> int:
 
 
 def count_indexes(text: str) -> int:
-    """How many indexes ``"1,3-5"`` names; parts that are no index count as none."""
+    """The number of indexes in ``"1,3-5"``. Invalid parts count as 0."""
     total = 0
     for part in text.split(","):
         first, _, last = part.partition("-")

@@ -37,7 +37,7 @@ def read_limit_range(wire: WireLimitRange) -> LimitRangeRecord:
     """Project a LimitRange. Of its items, later ones overrule earlier ones in what they fill in.
 
     Raises:
-        RequestError: an amount is malformed; the API server lets none through.
+        RequestError: an amount is malformed; the API server refuses such objects.
     """
     meta = wire.metadata
     requests: dict[str, int] = {}

@@ -44,7 +44,7 @@ def read_taints(taints: list[WireTaint] | None, path: str) -> tuple[Taint, ...]:
     """Taints of a node or flavor.
 
     Raises:
-        RequestError: an effect is none of Kubernetes'.
+        RequestError: an effect does not exist in Kubernetes.
     """
     read = []
     for i, taint in enumerate(taints or ()):
@@ -58,7 +58,7 @@ def read_taints(taints: list[WireTaint] | None, path: str) -> tuple[Taint, ...]:
 
 
 def _ready(status: NodeStatus) -> bool:
-    """As the Ready condition says. A node without one is judged by its taints alone, as kube-scheduler does."""
+    """The Ready condition. For a node without one, only its taints count, as in kube-scheduler."""
     return all(c.status == "True" for c in status.conditions or () if c.type == "Ready")
 
 
@@ -66,7 +66,7 @@ def read_node(wire: WireNode) -> NodeRecord:
     """Project a Node.
 
     Raises:
-        RequestError: a quantity or a taint is malformed; the API server lets none through.
+        RequestError: a quantity or a taint is malformed; the API server refuses such nodes.
     """
     spec, status, meta = wire.spec, wire.status or NodeStatus(), wire.metadata
     amounts = status.allocatable if status.allocatable is not None else status.capacity
@@ -110,7 +110,7 @@ def read_priority_class(wire: WirePriorityClass) -> PriorityClassRecord:
 def priority_values(records: Iterable[PriorityClassRecord]) -> dict[str, int]:
     """By name; under "" what pods without a class get: of several defaults the least, as the API server does.
 
-    Without the classes of the system: the pods of any tenant may name them, so they say nothing of a gang's importance.
+    Classes of the system are left out: pods of each tenant can name them, so they do not show the importance of a gang.
     """
     listed = [record for record in records if record.value <= _HIGHEST_OF_USERS]
     values = {record.name: record.value for record in listed}
@@ -119,7 +119,7 @@ def priority_values(records: Iterable[PriorityClassRecord]) -> dict[str, int]:
 
 
 def assumed_slots(addresses: Sequence[str]) -> Iterator[str]:
-    """The warning about Nodes that do not say how many pods they take: one, or 5,000 of them would bury all others."""
+    """One warning for all Nodes without a pod limit, so that it does not hide other warnings."""
     if addresses:
         first, *others = addresses
         who = f"{first} and {counted(len(others), 'other Node')}" if others else first
@@ -127,10 +127,10 @@ def assumed_slots(addresses: Sequence[str]) -> Iterator[str]:
 
 
 def with_hostnames(nodes: Sequence[Node], queues: QueueConfig) -> list[Node]:
-    """With the hostname label that kubelet always sets and people leave out.
+    """With the hostname label, which kubelet sets and files often omit.
 
-    But a node that carries other levels of a Topology which asks for it is left without, as by Kueue: like any node that
-    lacks a level, it is in none of the domains.
+    A node that has other levels of a Topology with this label does not get it, as in Kueue. Like each node without a level,
+    it is in no domain.
     """
 
     def named(node: Node) -> Node:
@@ -142,7 +142,7 @@ def with_hostnames(nodes: Sequence[Node], queues: QueueConfig) -> list[Node]:
 
 
 def lacks_hostname(node: Node, queues: QueueConfig) -> str | None:
-    """A Topology that has other levels of a node and asks for a hostname label it has not."""
+    """A Topology with other levels of a node, and with a hostname label that the node does not have."""
     for topology in queues.topologies.values():
         labelled = any(level in node.labels for level in topology.levels)
         if HOSTNAME in topology.levels and HOSTNAME not in node.labels and labelled:

@@ -42,10 +42,10 @@ class _LocalQueue(Wire):
 def read_used(documents: Iterable[Document]) -> tuple[Used, ...]:
     """Of the LocalQueues among configuration documents, and of ClusterQueues as the sum of theirs. Users are not stated.
 
-    The amounts stand as they are: they are at most one sampling interval old when the object was read.
+    The amounts are used as they are: they are at most one sampling interval old.
 
     Raises:
-        DocumentError: an amount is none.
+        DocumentError: an amount is malformed.
     """
     used: dict[PastUseAccount, Used] = {}
     for document in documents:

@@ -1,6 +1,6 @@
 """Live pods to records, and the one patch that pins a pod and drops its gate.
 
-This is the hottest reader: a cluster's every pod passes here at each relist.
+Each relist parses all pods of the cluster here, so this code is optimized for speed.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NO_STATUS: Final = PodStatus()
 _LONGEST_REASON: Final = 80  # characters
 
 NOBODY_OWNS_FIELDS: Final[list[dict[str, Any]]] = [{}]
-"""As ``managedFields`` of a patch: the API server stops tracking who set which field of this object, until somebody
-server-side applies it. That tracking is a third of the cost of every later write to it (of a pod binding, status, finalizer)
-and of its size in etcd and in every watch. Pods of jobs are never applied."""
+"""As ``managedFields`` of a patch: the API server stops tracking the owner of each field of this object, until a server-side
+apply. The tracking is a third of the cost of each later write (of a pod: binding, status, finalizer), and of the size
+in etcd and in each watch. Pods of jobs are never applied."""
 
-# Uids repeat over a gang's pods only, so they are shared in a bounded table instead of being interned for ever.
+# Uids repeat only in the pods of a gang. A bounded table shares them; interned strings would never be freed.
 _share = lru_cache(maxsize=1 << 16)(str)
 
 
@@ -44,7 +44,7 @@ def read_pod(wire: WirePod) -> PodRecord:
     """Project a Pod.
 
     Raises:
-        RequestError: a quantity is malformed; the API server lets none through.
+        RequestError: a quantity is malformed; the API server refuses such pods.
     """
     meta = wire.metadata
     spec = wire.spec or _NO_SPEC
@@ -86,7 +86,7 @@ def read_pod(wire: WirePod) -> PodRecord:
 
 
 def _trouble(status: PodStatus, gates: Collection[str], *, unschedulable: bool) -> str:
-    """Why a pod that is not ready does not run: the first reason that its status names."""
+    """The reason for which a pod is not ready: the first one of its status."""
     if status.reason:
         return status.reason[:_LONGEST_REASON]
     if gates:
@@ -99,7 +99,7 @@ def _trouble(status: PodStatus, gates: Collection[str], *, unschedulable: bool) 
 
 
 def _reasons(containers: Iterable[ContainerStatus] | None) -> Iterator[str]:
-    """Why containers do not run; a container that ended well needs no reason."""
+    """The reasons of containers that do not run, except those that completed."""
     for container in containers or ():
         state = container.state
         if state is None:
@@ -111,7 +111,9 @@ def _reasons(containers: Iterable[ContainerStatus] | None) -> Iterator[str]:
             yield f"{ended.reason or 'Error'} (exit code {ended.exit_code})"
 
 
-_time = lru_cache(maxsize=1 << 12)(time_or_none)  # pods of a gang start together, and save together
+_time = lru_cache(maxsize=1 << 12)(
+    time_or_none
+)  # pods of a gang start together and save checkpoints together
 
 
 def _membership(labels: Mapping[str, str] | None) -> tuple[int, str, int | None]:
@@ -127,14 +129,14 @@ def _membership(labels: Mapping[str, str] | None) -> tuple[int, str, int | None]
 
 
 def _unlabelled(labels: Mapping[str, str]) -> str:
-    """The podset of a pod that was made before queuectl came, by its own controller's labels."""
+    """The podset of a pod that is older than queuectl, by the labels of its controller."""
     if keys.REPLICA_TYPE_LABEL in labels:
         return labels[keys.REPLICA_TYPE_LABEL]
     return keys.JOB_PODSET if keys.JOB_NAME_LABEL in labels else ""
 
 
 def read_count(text: str) -> int | None:
-    """A label's non-negative number, None when it is not one."""
+    """The non-negative number in a label, or None."""
     return int(text) if text.isdecimal() and text.isascii() and len(text) < 10 else None
 
 
@@ -149,7 +151,7 @@ def _conditions(status: PodStatus) -> tuple[bool, bool]:
 
 
 def read_tolerations(tolerations: Iterable[WireToleration] | None) -> tuple[Toleration, ...]:
-    """As written, ``tolerationSeconds`` included."""
+    """Tolerations from a document, with ``tolerationSeconds``."""
     return tuple(
         Toleration(
             key=intern(t.key or ""),
@@ -163,7 +165,7 @@ def read_tolerations(tolerations: Iterable[WireToleration] | None) -> tuple[Tole
 
 
 def write_toleration(toleration: Toleration) -> dict[str, Any]:
-    """As the API writes it: defaults are left out, except the operator."""
+    """A toleration in the form of the API: without defaults, except the operator."""
     written: dict[str, Any] = {"operator": toleration.operator}
     if toleration.key:
         written["key"] = toleration.key
@@ -182,16 +184,16 @@ def pin_patch(
     node_labels: Mapping[str, str] | Iterable[tuple[str, str]] = (),
     tolerations: Iterable[Toleration] = (),
 ) -> dict[str, Any]:
-    """One JSON merge patch that pins a gated pod to a node and drops our gate; other gates stay.
+    """One JSON merge patch that pins a gated pod to a node and removes queuectl's gate. Other gates remain.
 
     Args:
-        pod: gated, as last read: the patch holds only for its uid and resourceVersion.
+        pod: the gated pod. The patch applies only to its uid and resourceVersion.
         hostname: value of the node's hostname label; None where only quota was decided and kube-scheduler picks the node.
         node_labels: of the flavor, added to the pod's node selector.
         tolerations: of the flavor, added to the pod's own.
 
     Raises:
-        RequestError: the pod carries our gate no more, so it can no longer be steered.
+        RequestError: the pod does not have queuectl's gate, so its placement cannot be changed.
     """
     if not pod.gated:
         raise RequestError(f"pod {pod.namespace}/{pod.name} has no gate {keys.GATE}")
@@ -201,7 +203,7 @@ def pin_patch(
         spec["nodeSelector"] = selector
     added = [t for t in tolerations if t not in pod.tolerations]
     if added:
-        # A merge patch replaces the list, and the API server refuses to lose one of the pod's own.
+        # A merge patch replaces the list, and the API server refuses a patch that removes a toleration of the pod.
         spec["tolerations"] = [write_toleration(t) for t in (*pod.tolerations, *added)]
     return {
         "metadata": {

@@ -1,6 +1,6 @@
-"""What one pod asks for, as its spec says it; :mod:`queuectl.domain.needs` counts it.
+"""The requests in the spec of one pod. :mod:`queuectl.domain.needs` adds them up.
 
-In-place resizing is not followed: a pod counts with what its spec asks.
+In-place resizing is not supported: a pod counts with the requests of its spec.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from queuectl.domain.quantity import (
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.kubernetes.wire import Container, Needs, Quantity
 
-# The grammar of Kubernetes, with the exponent kept to two digits: more is no amount of anything.
+# The grammar of Kubernetes, with an exponent of at most two digits: larger numbers are not useful amounts.
 _QUANTITY: Final = re.compile(
     r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,2}|[numkMGTPE]|[KMGTPE]i)?"
 )
@@ -78,7 +78,7 @@ def _quantity(resource: str, text: Quantity) -> str:
 
 
 def read_amounts(amounts: Mapping[str, Quantity] | None) -> Amounts:
-    """A resource list as it is written, rounded up; equal lists share one value.
+    """A resource list, rounded up, with zeros; equal lists share one value.
 
     Raises:
         MalformedError: naming the resource and the text.
@@ -107,7 +107,7 @@ def read_vector(amounts: Mapping[str, Quantity] | None, *, round_up: bool) -> Re
 
 @lru_cache(maxsize=4096)
 def _plain(requests: tuple[tuple[str, Quantity], ...]) -> Resources:
-    """Of the usual pod: one container, nothing else."""
+    """For the most frequent pod: one container and nothing else."""
     return Resources({**_vector(requests, True), PODS: 1})
 
 
@@ -129,7 +129,7 @@ def pod_requests(spec: PodLike) -> Resources:
 
 
 def read_needs(spec: PodLike) -> PodNeeds:
-    """What the containers of one pod say; equal pods share one value.
+    """The requests of the containers of one pod; equal pods share one value.
 
     Raises:
         RequestError: naming the container's field and the value.

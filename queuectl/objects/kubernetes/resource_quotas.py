@@ -1,8 +1,8 @@
-"""ResourceQuotas to allowances: the lines that count pods, and whether the quota's scopes take in pods of managed jobs.
+"""ResourceQuotas to allowances: the resources that count pods, and whether the scopes include pods of managed jobs.
 
-What a pod template does not tell us is left to the API server: what a LimitRange adds to its pods, the objects that an
-operator makes beside them (``services``), scopes ``Terminating`` and ``CrossNamespacePodAffinity``. Pods of managed jobs
-are taken to have no ``activeDeadlineSeconds``, and all have the PriorityClass that the admission policy gives them.
+Facts that a pod template does not contain are left to the API server: the other objects of an operator (``services``), and the
+scopes ``Terminating`` and ``CrossNamespacePodAffinity``. Pods of managed jobs are assumed to have no ``activeDeadlineSeconds``. All
+of them have the PriorityClass of the admission policy.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read_resource_quota(wire: WireResourceQuota) -> ResourceQuotaRecord:
     """Project a ResourceQuota.
 
     Raises:
-        RequestError: an amount is malformed; the API server lets none through.
+        RequestError: an amount is malformed; the API server refuses such objects.
     """
     spec, status, meta = wire.spec, wire.status, wire.metadata
     enforced = status.hard if status is not None and status.hard is not None else None
@@ -58,7 +58,7 @@ def read_resource_quota(wire: WireResourceQuota) -> ResourceQuotaRecord:
 
 
 def _counted(key: str) -> str | None:
-    """What of a pod counts against a line; None when nothing does, or it is not known."""
+    """The requests of a pod that count against a resource of the quota; None if none do, or if it is unknown."""
     if key in (PODS, "count/pods"):
         return PODS
     if key in LIMITED or key.startswith(_HUGE_PAGES):
@@ -70,7 +70,7 @@ def _counted(key: str) -> str | None:
 
 
 def _scope(wire: WireResourceQuota) -> tuple[bool, bool | None]:
-    """Whether pods of managed jobs count at all, and which of them (``best_effort``)."""
+    """Whether pods of managed jobs count, and which of them (``best_effort``)."""
     spec = wire.spec
     if spec is None:
         return False, None
@@ -96,6 +96,6 @@ def _scope(wire: WireResourceQuota) -> tuple[bool, bool | None]:
 
 
 def _has_class(scope: ScopeRequirement) -> bool:
-    """Whether the class of all managed pods is among those selected."""
+    """Whether the quota selects the PriorityClass of managed pods."""
     named = keys.POD_PRIORITY_CLASS in (scope.values or ())
     return {"In": named, "NotIn": not named, "Exists": True}.get(scope.operator, False)

@@ -1,6 +1,6 @@
-"""Slices of a podset as users write them: one level with a size, or up to three nested layers as JSON.
+"""Parses slices of a podset: one level with a size, or up to three nested layers as JSON.
 
-What depends on a Topology (whether it has the level, and in which order levels come) is judged when flavors are chosen.
+Checks that need a Topology (the existence and the order of levels) happen when flavors are chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMES: Final = (keys.SLICE_TOPOLOGY, keys.SLICE_SIZE, keys.SLICE_CONSTRAINTS)
 
 
 class SliceConstraint(msgspec.Struct, forbid_unknown_fields=True):
-    """One layer, as an entry of the JSON annotation and of a Workload's topologyRequest."""
+    """One layer: an entry of the JSON annotation and of a Workload's topologyRequest."""
 
     topology: str
     size: int
@@ -66,7 +66,7 @@ def requested_slices(
     count: int,
     names: tuple[str, str, str],
 ) -> tuple[Slice, ...]:
-    """One level and size, or layers; ``names`` are the three fields as the user wrote them.
+    """One level and size, or layers; ``names`` are the names of the three fields in the document.
 
     Raises:
         RequestError: both at once, one without the other, or sizes that do not nest.
@@ -111,10 +111,10 @@ def _check(slices: Sequence[Slice], count: int, names: Sequence[tuple[str, str]]
 
 
 def check_below(level: str | None, slices: Sequence[Slice], name: str) -> None:
-    """Slices of pods that share one node have nowhere else to be.
+    """Check that slices fit into the domain of the podset.
 
     Raises:
-        RequestError: a slice's level is coarser than the podset's own, as far as that is known without a Topology.
+        RequestError: the level of a slice is coarser than the level of the podset, if this is known without a Topology.
     """
     for layer in slices:
         if level == HOSTNAME != layer.level:

@@ -1,12 +1,12 @@
-"""What a pod template asks of placement: its shape, its topology request, and what is not supported.
+"""The placement requests of a pod template: its shape, its topology request, and unsupported constraints.
 
-A pin names one node before kube-scheduler looks, so whatever kube-scheduler would judge against *other pods* or devices is
-refused at once instead of looping through Unschedulable: required pod (anti-)affinity, hard topology spread, host ports,
-resource claims, a preset nodeName.
+A pin chooses the node before kube-scheduler. Constraints that kube-scheduler evaluates against *other pods* or devices are therefore
+refused, because their pods would fail as Unschedulable again and again: required pod (anti-)affinity, hard topology spread,
+host ports, resource claims, a preset nodeName.
 
-Volumes are allowed. A template does not tell whether a claim's volume is tied to some nodes, and nearly every training job
-mounts a shared file system that is not. For one that is, kube-scheduler refuses the pin, the gang is taken back whole and
-the node is excluded for it: a bounded search, not a loop.
+Volumes are allowed. A template does not show whether the volume of a claim is tied to some nodes, and most training jobs mount a
+shared file system that is not. If it is, kube-scheduler refuses the pin, the start of the gang fails, and the node is
+excluded for the gang, so the number of attempts is bounded.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def topology_request(
     slices: tuple[Slice, ...] = (),
     balanced: bool = False,
 ) -> tuple[TopologyRequest | None, str | None]:
-    """The one mode that was asked for, and the group; ``names`` are the four fields as the user wrote them.
+    """The requested mode, and the group; ``names`` are the names of the four fields in the document.
 
-    Slices or an even spread without a mode ask for no domain of their own.
+    Slices or an even spread without a mode request no domain for the podset.
 
     Raises:
         RequestError: two modes at once, a level that is no label key, a group without a level.
@@ -182,7 +182,7 @@ def read_shape(spec: TemplateSpec | None, path: str) -> PodShape:
     """Requests and node rules of one pod.
 
     Raises:
-        RequestError: malformed, or not to be honoured by a pin (``unsupported``).
+        RequestError: malformed, or not supported with a pin (``unsupported``).
     """
     spec = spec or TemplateSpec()
     with under(path, "."):
@@ -280,7 +280,7 @@ def _is_integer(text: str) -> bool:
 
 
 def _rule_tolerations(tolerations: Iterable[WireToleration]) -> tuple[Toleration, ...]:
-    """In one order, so that equal shapes are equal. An unknown operator or effect tolerates nothing here."""
+    """Sorted, so that equal shapes are equal. An unknown operator or effect tolerates nothing."""
     known = {
         Toleration(
             t.key or "",

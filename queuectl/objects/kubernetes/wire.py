@@ -1,6 +1,6 @@
-"""The fields of Kubernetes objects that queuectl reads, and no other: msgspec skips the rest without building it.
+"""The fields of Kubernetes objects that queuectl reads. msgspec skips all others without building values.
 
-Every field may be absent or null, as in the API. Fields that only templates are asked about are not decoded for live pods.
+Each field can be absent or null, as in the API. Fields that only templates need are not decoded for live pods.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class NodeStatus(Wire):
 
 
 class LabelledMeta(Wire):
-    """Metadata of objects whose annotations nobody reads."""
+    """Metadata of objects without annotations, which are not needed."""
 
     name: str = ""
     resource_version: str = ""
@@ -97,7 +97,7 @@ class WirePriorityClass(Wire):
 
 
 class NamespacedMeta(Wire):
-    """Metadata of which nothing but the identity is read."""
+    """Metadata with only the identity."""
 
     name: str = ""
     namespace: str | None = None
@@ -132,7 +132,7 @@ class WireResourceQuota(Wire):
     status: ResourceQuotaStatus | None = None
 
 
-# ---- what one pod asks for
+# ---- requests of one pod
 
 
 class Needs(Wire):
@@ -157,7 +157,7 @@ class WireToleration(Wire):
 
 
 class PodNotes(Wire):
-    """The one annotation of a live pod that is read; the others are not even decoded."""
+    """The only annotation of a live pod that is decoded."""
 
     checkpoint: str | None = msgspec.field(default=None, name=PREFIX + CHECKPOINT)
 

@@ -34,6 +34,8 @@ def test_the_page_on_setting_up_queues(town: Town, typing: Shell) -> None:
     page.type("queuectl get clusterqueues")
     town.house.rest.apply([m.cluster_queue("vision", "h100", {GPU: 64})])
     page.type("curl -X DELETE")
+    page.type("queuectl get clusterqueue team-a")
+    page.type("queuectl apply -f team-a.yaml")
     page.end()
 
 
