@@ -1,7 +1,7 @@
-"""The time that the controller goes by.
+"""The clock of the controller.
 
-Deadlines in the ledger outlive processes and are read on other machines, so they are in the database's time. Within a process the
-monotonic clock counts: whoever sets the machine's clock meanwhile, no deadline comes earlier or later for it.
+Deadlines in the ledger outlive processes, and other machines read them, so they are in the time of the database. Within a process, the
+monotonic clock counts: a change of the machine's clock does not move a deadline.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 
 class SteadyClock:
-    """Unix seconds: as last set, and what the monotonic clock has counted since."""
+    """Unix seconds: the last set time plus the time on the monotonic clock since then."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Starts with the machine's time."""

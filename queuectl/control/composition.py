@@ -51,7 +51,7 @@ SPARE_CONNECTIONS = 4
 
 
 class WatchMeter:
-    """What the reflectors tell, as metrics."""
+    """The events of reflectors as metrics."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -76,15 +76,15 @@ class Controller:
     metrics: Metrics
 
     async def live(self) -> Sequence[str]:
-        """Nothing that a restart would mend is left running: what cannot go on ends the process."""
+        """Run the process. A part that cannot continue ends it, because a restart repairs its state."""
         return []
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
-        """Why a waiting workload does not start; None while this process cannot tell."""
+        """Why a pending workload does not start; None while this process has no plan."""
         return await self.supervisor.diagnose(uid)
 
     async def preview(self, entry: Entry, action: Action) -> Preview | None:
-        """What taking a gang down by hand would cost and bring; None while this process does not know what there is."""
+        """The cost and the effect of an action on a running gang; None until this process has a snapshot."""
         return await self.supervisor.previewer.preview(entry, action)
 
     async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
@@ -92,53 +92,53 @@ class Controller:
         return await self.supervisor.previewer.drain_cost(queue)
 
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
-        """What runs and would be over quota under another configuration; None while this process cannot tell."""
+        """Running gangs that exceed the quota of another configuration; None until this process has a snapshot."""
         return await self.supervisor.over_quota(config)
 
     async def check(self) -> Checked | None:
-        """What a complete check of the invariants finds; None while this process does not lead."""
+        """The violations that a complete check of the invariants finds; None if this process is not the leader."""
         return await self.supervisor.check()
 
     async def leader(self) -> str:
-        """Which process leads; empty when none does."""
+        """The name of the leader; empty without one."""
         return await self.supervisor.leader()
 
     async def cluster_map(self) -> ClusterMap | None:
-        """What stands where; None while this process does not know yet."""
+        """The cluster map; None until this process has a snapshot."""
         return await self.supervisor.viewer.cluster_map()
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
-        """Pods outside the queues that hold GPUs; None while this process does not know yet."""
+        """Unmanaged pods that hold GPUs; None until this process has a snapshot."""
         return await self.supervisor.viewer.unmanaged()
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
-        """A workload's pods; None while this process does not know yet."""
+        """A workload's pods; None until the watch has listed all objects."""
         return self.supervisor.viewer.pods(entry)
 
     @property
     def cache(self) -> PlannerCache:
-        """What the planner of this process keeps from call to call."""
+        """The cache of the planner in this process."""
         return self.supervisor.cache
 
     async def picture(self) -> Snapshot | None:
-        """The cluster as planning would see it; None while this process does not know yet."""
+        """The snapshot for a plan; None until this process has one."""
         seen = await self.supervisor.viewer.seen()
         return seen.snapshot if seen is not None else None
 
     async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
-        """What would be after a change; None while this process does not know yet what there is."""
+        """The result of a what-if; None until this process has a snapshot."""
         return await self.supervisor.what_if.try_out(asked)
 
     def gang_use(self, uid: str) -> GangUse | None:
-        """What a gang did with its GPUs at the leader's last look; None where nobody looks."""
+        """The GPU utilization of a gang in the leader's last evaluation; None without a source."""
         return self.supervisor.gang_use(uid)
 
     def estimated_start(self, uid: str) -> float | None:
-        """When a waiting gang may start, unix seconds; None where nobody knows."""
+        """The estimated start of a pending gang (unix seconds); None if it is unknown."""
         return self.supervisor.estimated_start(uid)
 
     async def ready(self) -> Sequence[str]:
-        """What keeps us from doing our work now."""
+        """The reasons why this process is not ready."""
         blockers = self.supervisor.blockers()
         try:
             await self.store.configuration()
@@ -148,7 +148,7 @@ class Controller:
 
 
 def metric_names(asked: UtilizationSettings) -> ExporterNames:
-    """The vendor's, with those that are given in their place."""
+    """The metric names of the vendor, with the configured replacements."""
     vendor, given = VENDORS[asked.vendor], asked.names
     device = tuple(label.strip() for label in (given.device or "").split(",") if label.strip())
     return ExporterNames(
@@ -169,10 +169,10 @@ def _gauge(name: str | None, full: float | None, vendor: Gauge | None) -> Gauge 
 
 
 def trust(asked: UtilizationSettings) -> Trust:
-    """The scrape jobs whose series count: those that are named, else those of the vendor's installers.
+    """The scrape jobs whose series count: the configured ones, or else those of the vendor's installers.
 
     Raises:
-        BadInput: a name is none, or namespaces are named where the exporter's own is not known.
+        BadInput: a name is invalid, or namespaces are configured although the namespace of the exporter is not known.
     """
     names = "QUEUECTL_UTILIZATION__TRUSTED_NAMESPACES"
     namespaces = names_of(asked.trusted_namespaces, names)
@@ -186,16 +186,16 @@ def trust(asked: UtilizationSettings) -> Trust:
 
 
 def use_source(settings: Settings) -> UseSource | None:
-    """Where GPU utilization comes from; None = from nowhere.
+    """The source of GPU utilization; None without one.
 
     Raises:
-        BadInput: two sources are named, a URL is none, or a name of what is trusted is none.
+        BadInput: two sources are configured, a URL is invalid, or a trusted name is invalid.
     """
     asked, url = settings.utilization, settings.prometheus_url
     exporters = [part.strip() for part in asked.exporters.split(",") if part.strip()]
     if url and exporters:
         raise BadInput(
-            "QUEUECTL_PROMETHEUS_URL and QUEUECTL_UTILIZATION__EXPORTERS: only one source may be named"
+            "QUEUECTL_PROMETHEUS_URL and QUEUECTL_UTILIZATION__EXPORTERS: set only one of the two"
         )
     for name, given in (
         ("QUEUECTL_PROMETHEUS_URL", [url] if url else []),
@@ -233,7 +233,7 @@ def use_source(settings: Settings) -> UseSource | None:
 
 @asynccontextmanager
 async def access(settings: Settings) -> AsyncIterator[KubernetesAccess]:
-    """Who callers of the API are and what they may, as the cluster says.
+    """Authentication and authorization of API callers by the cluster.
 
     Raises:
         BadInput: the kubeconfig is wrong.
@@ -247,7 +247,7 @@ async def access(settings: Settings) -> AsyncIterator[KubernetesAccess]:
 
 @asynccontextmanager
 async def controller(settings: Settings) -> AsyncIterator[Controller]:
-    """Connect to everything; give everything back at the end.
+    """Open all connections, and close them at the end.
 
     Raises:
         BadInput: a URL, a kubeconfig or a server version is wrong.
@@ -262,7 +262,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
         stack.push_async_callback(store.close)
         clock = SteadyClock()
         clock.set(await store.now())
-        # Connections of its own: a commit must not stand in line behind whoever reads.
+        # Separate connections: a commit must not wait for readers.
         own = settings.api_database_url
         command_service = await ApiStore.connect(
             DatabaseSettings.from_environment(own, api=True) if own else database
@@ -297,7 +297,7 @@ async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> R
 
     Raises:
         BadInput: a document is wrong, or the database has workloads.
-        StoreError, ClusterError: no connection, or no answer.
+        StoreError, ClusterError: no connection, or no response.
     """
     kept = [validate(document)[0] for document in with_names(map(named, documents))]
     async with AsyncExitStack() as stack:

@@ -1,6 +1,6 @@
-"""Environment variables with our prefix that nothing reads: a misspelled setting must not pass for the default.
+"""Environment variables with the prefix of queuectl that no code reads, so that a misspelled setting is an error.
 
-pydantic looks only for the names it knows, so a wrong *value* is its business and a wrong *name* is ours.
+pydantic checks the values of the names that it knows. This module checks the names.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ OTHERS: Final = MappingProxyType(
 )
 """Variables that are no Settings, and the module that reads each."""
 
-# What kubelet tells every pod about each Service of its namespace, e.g. QUEUECTL_METRICS_PORT_8080_TCP_ADDR.
+# The variables that kubelet sets for each Service of the namespace, for example QUEUECTL_METRICS_PORT_8080_TCP_ADDR.
 _SERVICE: Final = "_SERVICE_HOST"
 _LINK: Final = re.compile(r"_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_\w+)?)?)")
 
 
 def settings_names() -> frozenset[str]:
-    """Every variable that :class:`Settings` reads; one that nests may also be given whole, as JSON."""
+    """All variables that :class:`Settings` reads. A nested setting can also be one JSON value."""
     return frozenset(PREFIX + name.upper() for name in _names(Settings))
 
 
@@ -53,14 +53,14 @@ def _names(model: type[BaseModel]) -> Iterator[str]:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """A sentence for each variable with our prefix that nothing reads, by name."""
+    """A sentence for each variable with the prefix that no code reads, by name."""
     settings = settings_names()
     services = {name.removesuffix(_SERVICE) for name in environ if name.endswith(_SERVICE)}
     return [
         _sentence(name, settings | OTHERS.keys())
         for name in sorted(environ)
         if name.upper().startswith(PREFIX)
-        and name.upper() not in settings  # pydantic does not mind the case
+        and name.upper() not in settings  # pydantic ignores the case
         and name not in OTHERS
         and not _is_link(name, services)
     ]

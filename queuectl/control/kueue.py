@@ -1,7 +1,7 @@
-"""Whether labels and annotations with Kueue's prefix are ours to act on: two masters never share a job.
+"""Whether queuectl manages jobs by labels and annotations with Kueue's prefix. Two controllers never manage the same job.
 
-The rule ``kueueKeys`` says ``on``, ``off``, or ``auto``: where the policies act on Kueue's label (an opt-in) and no Kueue is
-installed. Both are looked for at start and, since they may change, from time to time.
+The rule ``kueueKeys`` is ``on``, ``off`` or ``auto``. With ``auto`` the keys count if the policies act on Kueue's label (an opt-in) and no
+Kueue is installed. The controller checks both at its start and then periodically.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ log = structlog.get_logger()
 LOOK_SECONDS = 10.0
 RETRY_SECONDS = 2.0
 _RULES = DocumentKey("Configuration", "", ONLY_NAME)
-NAMED = 10  # jobs of a kind we do not know that are named in the log
+NAMED = 10  # jobs of unknown kinds that are named in the log
 
 
 class KueueDetector:
-    """Looks for a Kueue, as the rule in the database says."""
+    """Checks for a Kueue by the rule in the database."""
 
     def __init__(self, cluster: Cluster, store: Store) -> None:
         self._cluster = cluster
         self._store = store
-        self._version = 0  # of the document that the rule was read from; 0 = there was none
+        self._version = 0  # of the document with the rule; 0 without one
         self._rule = KueueKeys.AUTO
 
     async def keys_count(self) -> bool:
-        """Whether they do now; asks until there is an answer."""
+        """Whether Kueue's keys count now. Retries until there is an answer."""
         while True:
             try:
                 await self._read_rule()
                 if self._rule is not KueueKeys.AUTO:
                     return self._rule is KueueKeys.ON
-                # In this order: the right to look for a Kueue comes with the opt-in.
+                # In this order: the permission to check for a Kueue is a part of the opt-in.
                 return await self._cluster.kueue_keys_act() and not await self._cluster.kueue_runs()
             except (ClusterError, StoreUnavailable) as error:
                 log.warning("kueue_not_looked_for", why=str(error))
@@ -59,7 +59,7 @@ class KueueDetector:
                 return now
 
     async def admissions(self) -> list[PriorAdmission]:
-        """What a Kueue that is gone had decided of jobs that are ours now; asks until there is an answer."""
+        """The admissions of a Kueue that was stopped. Retries until there is an answer."""
         while True:
             try:
                 found = await self._cluster.read_admissions()
@@ -74,7 +74,7 @@ class KueueDetector:
         return [admission for admission in found if admission.kind in KINDS]
 
     async def _read_rule(self) -> None:
-        """From the one document that holds it, and only when that was written anew: this is asked for ever."""
+        """The rule from its document, which is read only after a new write, because this check repeats without end."""
         stored = await self._store.get_config(_RULES)
         version = stored.version if stored is not None else 0
         if version == self._version:
@@ -82,6 +82,6 @@ class KueueDetector:
         try:
             documents = [stored.document] if stored is not None else []
             self._rule = build(documents, version).rules.kueue_keys
-        except BadInput as error:  # told by the loop, too, which keeps what it had
+        except BadInput as error:  # the loop logs it, too, and keeps its configuration
             log.warning("configuration_unreadable", why=str(error))
         self._version = version

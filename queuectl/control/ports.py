@@ -1,4 +1,4 @@
-"""What the control loop needs of the world: the only interfaces between it and the adapters.
+"""The interfaces between the control loop and the adapters.
 
 A real adapter and its in-memory double satisfy the same Protocol and pass the same conformance tests
 (tests/cluster/conformance.py, tests/db/conformance.py). Times are unix seconds.
@@ -27,16 +27,16 @@ Sink = Callable[[Sequence[Delta]], None]
 
 
 class UsageStore(Protocol):
-    """The usage ledger. Every method may raise StoreUnavailable."""
+    """The usage ledger. Each method can raise StoreUnavailable."""
 
     async def progress(self) -> UsageProgress:
-        """Where it stands."""
+        """The time up to which everything is accounted for, and the next mark."""
 
     async def marks(self, limit: int) -> tuple[tuple[int, Mark], ...]:
         """Marks that are not folded yet, with their ids, oldest first."""
 
     async def accounted(self, uids: Iterable[str]) -> frozenset[str]:
-        """Those of these workloads that have hours."""
+        """The workloads among these that have hours."""
 
     async def keep(
         self,
@@ -48,29 +48,28 @@ class UsageStore(Protocol):
         epoch: int,
         free: Mapping[str, Free],
     ) -> None:
-        """Add the hours of one fold, in one transaction.
+        """Add the hours of one folding, in one transaction.
 
         Args:
-            fold: the hours, and what they are made for.
-            over: where the books stood when the folding began.
-            until: where they stand after it.
-            marks: ids of the marks that are in it: all up to the last of them. They are dropped.
+            fold: the hours, with their subjects.
+            over: the progress when the folding began.
+            until: the progress after it.
+            marks: ids of its marks: all up to the last of them. They are deleted.
             epoch: of the caller.
             free: GPUs by flavor, for the time from ``over`` to ``until``.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
-            StaleSnapshot: the books do not stand at ``over`` any more, or these marks are folded already; nothing was
-                written.
-            StoreUnavailable: the outcome is unknown: read the books again. It may still happen after that, so it is the
-                marks that tell.
+            StaleSnapshot: the progress is no longer ``over``, or these marks are folded already; nothing was written.
+            StoreUnavailable: the outcome is unknown: read the progress again. The write can still happen after that, so only
+                the marks show it.
         """
 
     async def past_runs(self, most: int) -> tuple[Run, ...]:
-        """How long the workloads held their places that have finished last, at most so many, oldest first."""
+        """The run times of the workloads that have finished last, at most so many, oldest first."""
 
     async def prune(self, before: float, *, epoch: int) -> int:
-        """Delete some hours that began before ``before`` (unix seconds); how many. 0 = none is left to delete.
+        """Delete some hours that began before ``before`` (unix seconds). Returns their number; 0 = none is left.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
@@ -78,21 +77,21 @@ class UsageStore(Protocol):
 
 
 class UseSource(Protocol):
-    """Where GPU utilization comes from (telemetry/signal).
+    """A source of GPU utilization (telemetry/signal).
 
     Attributes:
-        trusts: whose measurements count, for people.
+        trusts: a description of the trusted series, for users.
     """
 
     trusts: str
 
     async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
-        """What is known of all pods over the ``window`` seconds before ``at``.
+        """The samples of all pods over the ``window`` seconds before ``at``.
 
-        ``known``: pods that hold GPUs, by which a source may recognize how pods are named.
+        ``known``: pods that hold GPUs, from which a source can derive the labels that name pods.
 
         Raises:
-            SourceUnavailable: no answer that can be used.
+            SourceUnavailable: no usable response.
         """
 
     async def close(self) -> None:
@@ -100,7 +99,7 @@ class UseSource(Protocol):
 
 
 class Store(Protocol):
-    """The ledger's durable form. Every method may raise StoreUnavailable."""
+    """The durable ledger. Each method can raise StoreUnavailable."""
 
     @property
     def usage(self) -> UsageStore:
@@ -110,20 +109,20 @@ class Store(Protocol):
         """The database's time, unix seconds."""
 
     async def take_over(self, holder: str, floor: int) -> int:
-        """Become the one who may commit: raise the epoch to ``max(stored, floor) + 1`` and return it."""
+        """Become the leader that can commit: set the epoch to ``max(stored, floor) + 1`` and return it."""
 
     async def commits_ended(self, *, epoch: int) -> None:
-        """Wait until no commit under this epoch is under way, those included that the caller has given up.
+        """Wait until no commit under this epoch is in progress, also none whose call has timed out.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
         """
 
     async def load(self) -> Loaded:
-        """Read everything the leader works on, in one consistent snapshot."""
+        """Read all data of the leader in one consistent snapshot."""
 
     async def follow(self, before: Loaded) -> Loaded:
-        """The same as :meth:`load`, having read of it before: what has not changed since is the very same object."""
+        """As :meth:`load`, after an earlier read: an entry without a change is the same object."""
 
     async def commit(
         self,
@@ -139,19 +138,19 @@ class Store(Protocol):
         """Write rows, placements, leases, outbox and history in one transaction.
 
         Args:
-            changes: at most one per workload. A row is written only over the version it was read at.
+            changes: at most one for each workload. A row is written only over the version that was read.
             epoch: of the caller.
-            revision: configuration revision the plan was made with; None = the changes do not depend on it.
-            cycle: number of the cycle, kept in the history.
-            answers: commands that are carried out with this, or came to nothing: each is answered once.
-            decision: record of the cycle, kept beside the history.
-            tolerance: with what became of the configuration after ``revision`` the changes may be written all the same;
-                None = with nothing.
+            revision: configuration revision of the plan; None = the changes do not depend on it.
+            cycle: number of the cycle, stored in the history.
+            answers: results of commands; each command gets one result.
+            decision: record of the cycle, stored beside the history.
+            tolerance: accepts changes of the configuration after ``revision``; None = accepts none.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
-            StaleConfiguration: the configuration is no longer at ``revision``, which is not tolerated; nothing was written.
-            StaleSnapshot: a row changed, or a command was answered before; nothing was written.
+            StaleConfiguration: the configuration is no longer at ``revision``, and its changes are not accepted; nothing was
+                written.
+            StaleSnapshot: a row changed, or a command has a result already; nothing was written.
             StoreUnavailable: the outcome is unknown: wait for :meth:`commits_ended`, then load again.
         """
 
@@ -159,13 +158,13 @@ class Store(Protocol):
         """Current revision and all configuration documents."""
 
     async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
-        """What was written after revision ``since``, and which of the ``known`` documents are gone, of one moment.
+        """The documents that were written after revision ``since``, and the ``known`` documents that were deleted, at one moment.
 
-        All that there is counts as written where the revision is lower than ``since``: that is another database.
+        If the revision is lower than ``since``, it is another database, and all documents count as written.
         """
 
     async def config_changed(self, since: int) -> int:
-        """Wait until the configuration's revision differs from ``since``; the new one."""
+        """Wait until the revision of the configuration differs from ``since``, and return it."""
 
     async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
         """One configuration document with its version, or None."""
@@ -174,60 +173,60 @@ class Store(Protocol):
         """The workload with this uid, Finished or not; or None."""
 
     async def commands(self) -> tuple[Command, ...]:
-        """Commands that are not answered yet, oldest first; not necessarily all of them."""
+        """Commands without a result, oldest first; not necessarily all of them."""
 
     async def commands_waiting(self) -> None:
-        """Wait until there is a command that is not answered."""
+        """Wait until there is a command without a result."""
 
     async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:
-        """Delete some rows that are kept long enough; how many. 0 = none is left to delete.
+        """Delete some rows that have expired. Returns their number; 0 = none is left.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
         """
 
     async def keep_use(self, used: Sequence[Used], forget: float, *, epoch: int) -> None:
-        """Write a sample of past use over what is known of these accounts, and forget all that is older than ``forget``.
+        """Write a sample of past use for these accounts, and delete accounts that are older than ``forget``.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
         """
 
     async def past_use(self) -> tuple[Used, ...]:
-        """Past use as last sampled, or taken over from elsewhere."""
+        """The last sample of past use, or imported past use."""
 
     async def keep_refused(self, plan: RefusedPlan, content: bytes) -> None:
-        """Keep the file of a plan that the verifier refused; the oldest go beyond what is kept.
+        """Store the file of a plan that the verifier refused, and delete the oldest beyond the limit.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
         """
 
     async def keep_findings(self, found: LeaderFindings, *, epoch: int) -> None:
-        """Write what the leader found out over what it, or another before it, found.
+        """Replace the results of this leader or an earlier one.
 
         Raises:
             Fenced: the epoch is no longer the caller's.
         """
 
     async def findings(self, known: float) -> LeaderFindings | None:
-        """What the leader found out last; None where that is as of ``known``, unix seconds."""
+        """The last results of the leader; None if they are of the time ``known``, unix seconds."""
 
     async def close(self) -> None:
         """Give back all connections."""
 
 
 class Cluster(Protocol):
-    """The Kubernetes API as the loop uses it. Writes are compare-and-swap: the body carries uid and resourceVersion.
+    """The Kubernetes API for the loop. Writes are compare-and-swap: the body contains uid and resourceVersion.
 
     Writes raise ClusterUnavailable, WriteConflict, ObjectGone or WriteRefused.
     """
 
     async def watch(self, sink: Sink, synced: Callable[[str], None], *, kueue: bool = True) -> None:
-        """Feed ``sink`` with batches of deltas of all resources until cancelled; reconnects by itself.
+        """Pass batches of deltas of all resources to ``sink`` until cancelled. It reconnects itself.
 
         ``synced(resource)`` is called after the first complete list of each resource. ``kueue``: labels and annotations
-        with Kueue's prefix count beside ours.
+        with Kueue's prefix count, too.
         """
 
     async def patch_job(self, kind: str, namespace: str, name: str, patch: Document) -> int:
@@ -237,24 +236,24 @@ class Cluster(Protocol):
         """Merge-patch one pod; returns the new resourceVersion."""
 
     async def delete_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
-        """Remove this pod at once, without its node's answer. Only for pods of dead nodes: its containers may run on."""
+        """Delete this pod at once, without its node. Only for pods of dead nodes: its containers can continue to run."""
 
     async def patch_namespace(self, name: str, patch: Document) -> None:
-        """Merge-patch one namespace; nothing but our own label may be in it."""
+        """Merge-patch one namespace. The patch can change only the label of queuectl."""
 
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
-        """Tell the user: one Event on the job. ``kind`` is Normal or Warning."""
+        """Write one Event on the job. ``kind`` is Normal or Warning."""
 
     async def read_leader(self) -> LeaderRecord | None:
-        """The LeaderLease, or None when there is none yet."""
+        """The LeaderLease; None if it does not exist yet."""
 
     async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
-        """Take or renew the LeaderLease by compare-and-swap over what was read (None = create)."""
+        """Acquire or renew the LeaderLease by compare-and-swap with the version that was read (None = create)."""
 
     async def probe_policies(self, *, kueue: bool = True) -> list[str]:
-        """By dry-run: what is missing of the admission policies queuectl relies on; empty when all are in force.
+        """The missing admission policies of queuectl, by dry run; empty if all are in force.
 
-        ``kueue``: they must act on Kueue's label, too; else they must not.
+        ``kueue``: they must act on Kueue's label, too; otherwise they must not.
         """
 
     async def kueue_runs(self) -> bool:
@@ -264,7 +263,7 @@ class Cluster(Protocol):
         """Whether the admission policies act on jobs with Kueue's label."""
 
     async def read_admissions(self) -> Sequence[PriorAdmission]:
-        """What a Kueue that was shut down left of its decisions; nothing where none was installed."""
+        """The admissions of a Kueue that was stopped; empty if none was installed."""
 
     async def close(self) -> None:
         """Give back all connections."""

@@ -1,7 +1,7 @@
-"""The process: one watch, one leadership at a time, and what it says of its own health.
+"""The process: one watch, at most one leader at a time, and the readiness of the process.
 
-Crash-only: what cannot be handled where it happens ends the process, and the next start recovers from the database and
-the watch. Leaving is orderly all the same: the planner stops, writes under way are answered, the lease is given up.
+It is crash-only: an error that cannot be handled in place ends the process, and the next start recovers from the database and the watch.
+A normal end is orderly: the planner stops, writes in progress are answered, and the lease is released.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from queuectl.telemetry.metrics import Metrics
 log = structlog.get_logger()
 
 PROBE_SECONDS = 2.0
-MERGE_SECONDS = 0.1  # what is written after one change, in this time, is taken in together
+MERGE_SECONDS = 0.1  # changes of the configuration within this time are applied together
 
 
 class Supervisor:
-    """Runs the controller until told to stop; leads again and again as the lease comes and goes."""
+    """Runs the controller until it is stopped. It leads whenever it holds the lease."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class Supervisor:
         job_resources: dict[str, str],
         use_source: UseSource | None = None,
     ) -> None:
-        """``job_resources``: plural -> kind of the job kinds watched; ``use_source``: of GPU utilization, None = unknown."""
+        """``job_resources``: plural -> kind of the watched job kinds; ``use_source``: of GPU utilization, None without one."""
         self._use_source = use_source
         self._store = store
         self._cluster = cluster
@@ -69,7 +69,9 @@ class Supervisor:
         self._synced = asyncio.Event()
         self._policies: list[str] = ["admission policies: not probed yet"]
         self._protected = asyncio.Event()  # the policies have been in force
-        self._lost = ["database: not compared with the cluster yet"]  # why it is not the cluster's
+        self._lost = [
+            "database: not compared with the cluster yet"
+        ]  # why it does not match the cluster
         self._neighbour = KueueDetector(cluster, store)
         self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
         self._leading: Loop | None = None
@@ -101,26 +103,26 @@ class Supervisor:
         )
 
     def blockers(self) -> list[str]:
-        """Why this process is not ready to lead or to stand by; empty when it is."""
+        """Why this process is not ready as a leader or a standby; empty if it is."""
         waiting = [f"watch: {resource} not listed yet" for resource in sorted(self._missing)]
         trouble = [self._leadership.trouble] if self._leadership.trouble else []
         return waiting + self._policies + self._lost + trouble
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
-        """Why a waiting workload does not start; None while this process cannot tell."""
+        """Why a pending workload does not start; None while this process has no plan."""
         return await (self._leading or self.viewer).diagnose(uid)
 
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
-        """What runs and would be over quota under another configuration; None while this process cannot tell."""
+        """Running gangs that exceed the quota of another configuration; None until this process has a snapshot."""
         return await self.viewer.over_quota(config)
 
     async def check(self) -> Checked | None:
-        """What a complete check of the invariants finds; None while this process does not lead. May raise StoreUnavailable."""
+        """The violations in a complete check of the invariants; None if this process is not the leader. Can raise StoreUnavailable."""
         leading = self._leading
         return await leading.check() if leading is not None and leading.loaded else None
 
     async def leader(self) -> str:
-        """Which process leads; empty when none does. May raise ClusterUnavailable."""
+        """The name of the leader; empty without one. Can raise ClusterUnavailable."""
         record = await self._cluster.read_leader()
         return record.holder if record is not None else ""
 
@@ -129,12 +131,12 @@ class Supervisor:
         return leading.leader_state if leading is not None and leading.loaded else None
 
     def gang_use(self, uid: str) -> GangUse | None:
-        """What a gang did with its GPUs at the leader's last look; None where nobody looks."""
+        """The GPU utilization of a gang in the leader's last evaluation; None without a source."""
         leading = self._leading
         return (leading.leader_state.gang_uses if leading else self._hearsay.now.uses).get(uid)
 
     def estimated_start(self, uid: str) -> float | None:
-        """When a waiting gang may start, unix seconds; None where nobody knows."""
+        """The estimated start of a pending gang (unix seconds); None if it is unknown."""
         leading = self._leading
         return (leading.leader_state.estimates.starts if leading else self._hearsay.now.starts).get(
             uid
@@ -157,7 +159,7 @@ class Supervisor:
         await self._leadership.release()
 
     async def _watch(self) -> None:
-        """Follow the cluster; from the beginning again when other jobs become ours, or ours become another's."""
+        """Watch the cluster. Start again if queuectl begins or stops to manage jobs with Kueue's keys."""
         self._kueue = await self._neighbour.keys_count()
         while True:
             async with asyncio.TaskGroup() as group:
@@ -206,7 +208,7 @@ class Supervisor:
                 self._metrics.following()
 
     async def _database_found(self) -> None:
-        """Return when the database may be the one that the cluster's gangs are in: in another one, they would start twice."""
+        """Return when the database matches the gangs in the cluster: with another database, they could start twice."""
         while True:
             try:
                 why = await lost(self._store, self._mirror)
@@ -252,7 +254,7 @@ class Supervisor:
         )
 
     async def _follow_configuration(self, loop: Loop) -> None:
-        """Take in a change at once, and those that come right after it together."""
+        """Apply a change at once, and changes that follow within a short time together."""
         while True:
             try:
                 await self._store.config_changed(loop.leader_state.config.revision)
@@ -272,9 +274,10 @@ class Supervisor:
                 await asyncio.sleep(PROBE_SECONDS)
 
     async def _probe_policies(self, *, kueue: bool) -> None:
-        """Ask until they are in force: a job created before they act would be neither suspended nor gated.
+        """Wait until the policies are in force: before that, a new job is neither suspended nor gated.
 
-        Whatever prevents the answer (missing rights, an API server that is too old or away) keeps this process from being ready.
+        This process is not ready until the check succeeds. Missing permissions, or an API server that is too old or unavailable,
+        make it fail.
         """
         while True:
             try:

@@ -1,7 +1,7 @@
-"""Keeps the usage ledger: every minute, what was committed and measured since the last time becomes hours.
+"""Writes the usage ledger: each minute, it folds the marks and samples since the last time into hours.
 
-It runs beside the loop and no commit waits for it. Whatever ends it in between costs nothing but what was measured since the
-last time: marks and books are in the database, and the next leader goes on from there.
+It runs beside the loop, and no commit waits for it. If it ends at any time, only the samples since the last time are lost: the marks
+and the progress are in the database, and the next leader continues from there.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from queuectl.state.marking import Marker
 log = structlog.get_logger()
 
 BATCH: Final = 1000  # marks folded in one transaction
-TURN: Final = 500  # workloads accounted for before others get a turn
+TURN: Final = 500  # workloads that are accounted for before the event loop can run other tasks
 
 
 @dataclass(frozen=True)
 class UsageInputs:
-    """What the loop knows; each is asked when it is needed.
+    """The state of the loop; each function is called when its value is needed.
 
     Attributes:
         marker: of the loop's commits.
-        live: every workload that is not Finished, as committed.
+        live: the committed entries of all workloads that are not Finished.
         config: in use.
-        samples: what was measured of a gang lately, by uid, oldest first.
-        picture: of the cluster as it is now.
+        samples: the recent samples of a gang, by uid, oldest first.
+        picture: the current snapshot of the cluster.
     """
 
     marker: Marker
@@ -51,7 +51,7 @@ class UsageInputs:
 
 
 class Accountant:
-    """Folds marks into hours, under one epoch."""
+    """Folds marks into hours for one epoch of the leader."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class Accountant:
         cache: PlannerCache,
         show: Callable[[Mapping[str, Free]], None] = lambda _: None,
     ) -> None:
-        """``show`` is given the free GPUs by flavor each time they are looked at."""
+        """``show`` receives the free GPUs by flavor at each sample."""
         self._show = show
         self._store = store
         self._facts = facts
@@ -75,7 +75,7 @@ class Accountant:
         self._checked = False
 
     async def run(self, seconds: float) -> None:
-        """Account every so many seconds until cancelled.
+        """Account periodically until cancelled.
 
         Raises:
             Fenced: another leader has taken over.
@@ -93,7 +93,7 @@ class Accountant:
 
         Raises:
             Fenced: another leader has taken over.
-            StoreUnavailable, StaleSnapshot: the outcome is unknown, or somebody else wrote; the books are read again.
+            StoreUnavailable, StaleSnapshot: the outcome is unknown, or another process wrote; the progress is read again.
         """
         try:
             await self._account()
@@ -122,7 +122,7 @@ class Accountant:
         marks: Iterable[tuple[int, Mark]],
         now: float,
     ) -> tuple[tuple[int, Mark], ...]:
-        """Marks for workloads that were there before the usage ledger was: they count from now on."""
+        """Marks for workloads that are older than the usage ledger: they count from now on."""
         known = {mark.uid for _, mark in marks} | meters.keys()
         marker, config = self._facts.marker, self._facts.config()
         return tuple((0, marker.now(e, now, config)) for e in live if e.uid not in known)
@@ -135,7 +135,7 @@ class Accountant:
         *,
         whole: bool,
     ) -> None:
-        """Fold these marks; ``whole``: and move on to ``now``, for everybody."""
+        """Fold these marks. ``whole``: also advance to ``now`` for all workloads."""
         over = self._until
         since = now if over is None else over
         until = max(now, since) if whole else since
@@ -183,6 +183,6 @@ class Accountant:
 
 
 def terms(config: QueueConfig) -> AccountingTerms:
-    """What hours are made by under this configuration."""
+    """The rules of accounting under this configuration."""
     cohorts = {name: queue.cohort or "" for name, queue in config.cluster_queues.items()}
     return AccountingTerms(cohorts, {p.name: p.gpu_hour for p in config.rules.accounting.prices})

@@ -1,7 +1,7 @@
-"""From the ledger to the cluster: sends what each entry owes, a bounded number of writes at a time.
+"""Sends the writes that entries of the ledger owe the cluster, with a limit on writes at a time.
 
-Nothing is remembered that a restart would need. What is remembered is only which echo to wait for: a write that was
-answered is *assumed* until the watch shows the object at that version, so it is not sent twice meanwhile.
+A restart needs none of its state. The state is only the version for which to wait: an answered write is *assumed* until the watch shows
+the object at that version, so that it is not sent twice.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REFUSED_RETRY = 1.0
 
 
 class Actuator:
-    """Workers over a set of uids that may owe something; each uid is with at most one worker at a time."""
+    """Workers over a set of uids that can owe writes. Each uid is with at most one worker at a time."""
 
     def __init__(
         self,
@@ -44,12 +44,12 @@ class Actuator:
 
         Args:
             cluster: where writes go.
-            owed: the writes one workload owes, by uid, by mirror and ledger as they stand.
-            metrics: where they are counted.
-            in_flight: at once.
-            placed: called with the uid of a workload each time one of its pods was let go to its node.
-            refusals: where the API server's refusals are kept.
-            refused: called with the uid of a workload each time a write of it was refused.
+            owed: the writes that a workload owes now, by uid.
+            metrics: count the writes.
+            in_flight: writes at a time.
+            placed: called with the uid of a workload each time one of its pods was released to its node.
+            refusals: stores the denials of the API server.
+            refused: called with the uid of a workload each time one of its writes was denied.
             clock: unix seconds.
         """
         self._cluster = cluster
@@ -73,15 +73,15 @@ class Actuator:
 
     @property
     def idle(self) -> bool:
-        """Nothing is queued or under way."""
+        """Whether no write is queued or in progress."""
         return self._settled.is_set()
 
     async def settled(self) -> None:
-        """Return once nothing is queued or under way."""
+        """Return when no write is queued or in progress."""
         await self._settled.wait()
 
     def poke(self, uids: Iterable[str]) -> None:
-        """These may owe something now."""
+        """Add workloads that can owe writes now."""
         for uid in uids:
             if uid in self._busy:
                 self._again.add(uid)
@@ -135,7 +135,7 @@ class Actuator:
             self._refusals.accepted(uid)
 
     async def _send(self, uid: str, write: Write) -> float | None:
-        """Send one write. Returns the least delay before another try, or None when it was answered."""
+        """Send one write. Returns the minimal delay before a retry, or None if it was answered."""
         async with self._limit:
             began = time.perf_counter()
             delay, result = None, WriteResult.OK
@@ -146,7 +146,7 @@ class Actuator:
                 if write.resource == POD:
                     self._placed(uid)
             except (WriteConflict, ObjectGone) as error:
-                # The mirror is behind: its next echo asks again. The delay covers an echo that is already here.
+                # The watch is behind: its next event retries. The delay is for an event that has already arrived.
                 self._refusals.answered(uid, write)
                 gone = isinstance(error, ObjectGone)
                 delay, result = FIRST_RETRY, WriteResult.GONE if gone else WriteResult.CONFLICT
@@ -164,7 +164,7 @@ class Actuator:
             return delay
 
     async def _patch(self, write: Write) -> int:
-        """Send it; where it is refused, once more without what it can do without. Returns the object's new version."""
+        """Send it. If it is denied, send it again without its optional parts. Returns the object's new version."""
         try:
             return await self._patch_with(write)
         except WriteRefused:
@@ -181,9 +181,9 @@ class Actuator:
         )
 
     def forget(self, uid: str) -> None:
-        """The object of this uid is gone."""
+        """Forget a deleted object."""
         if uid in self._busy:
-            self._again.add(uid)  # what its last writes leave here goes with the next look
+            self._again.add(uid)  # the state of its last writes is removed later
         self._assumed.pop(uid, None)
         self._failures.pop(uid, None)
         self._refusals.forget(uid)

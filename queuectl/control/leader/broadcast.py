@@ -1,7 +1,6 @@
-"""What the leader finds out beside the ledger (GPU use, estimated starts) told by replicas that stand by as well.
+"""Results of the leader that are not in the ledger (GPU utilization, estimated starts), for standby replicas.
 
-The leader keeps it in the database whenever there is something new; a process that stands by reads it every now and then.
-No plan waits for it, and nothing follows from it.
+The leader writes each new result to the database, and standbys read it periodically. Planning does not use it.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ EVERY_SECONDS: Final = 2.0
 
 
 async def share(leader_state: LeaderState, store: Store, clock: Clock, epoch: int) -> None:
-    """Keep what one leadership finds out, until cancelled.
+    """Write the results of one leader until cancelled.
 
     Raises:
         Fenced: another leader has taken over.
@@ -35,30 +34,30 @@ async def share(leader_state: LeaderState, store: Store, clock: Clock, epoch: in
             try:
                 await store.keep_findings(LeaderFindings(clock(), uses, starts), epoch=epoch)
             except StoreUnavailable as error:
-                uses = None  # tried again
+                uses = None  # write it again
                 log.info("findings_not_kept", why=str(error))
         await asyncio.sleep(EVERY_SECONDS)
 
 
 class Broadcast:
-    """What a process knows of the leader's findings while it stands by."""
+    """The leader's results in a standby."""
 
     def __init__(self, store: Store, clock: Clock, fresh_seconds: float) -> None:
-        """``fresh_seconds``: what is older is not told any more: nobody leads, or nobody can write."""
+        """``fresh_seconds``: the age after which results are not shown, because there is no leader or no database."""
         self._store = store
         self._clock = clock
         self._fresh = fresh_seconds
         self._last = LeaderFindings()
 
     async def follow(self, standing_by: Callable[[], bool]) -> None:
-        """Read what is new until cancelled, while ``standing_by``."""
+        """Read new results until cancelled, while ``standing_by``."""
         while True:
             if standing_by():
                 await self.read()
             await asyncio.sleep(EVERY_SECONDS)
 
     async def read(self) -> None:
-        """Once, if there is something new; what is known stays while the database is away."""
+        """Read the results once, if they are new. The last results stay if the database is unavailable."""
         try:
             self._last = await self._store.findings(self._last.at) or self._last
         except StoreUnavailable as error:
@@ -66,6 +65,6 @@ class Broadcast:
 
     @property
     def now(self) -> LeaderFindings:
-        """The last that were read; empty once they are too old."""
+        """The last results; empty if they are too old."""
         fresh = self._clock() - self._last.at <= self._fresh
         return self._last if fresh else LeaderFindings()

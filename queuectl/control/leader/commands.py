@@ -1,4 +1,4 @@
-"""People's commands, carried out by the leader: each becomes a change of its workload, or an answer why it does not."""
+"""Users' commands, which the leader executes: each is a change of its workload, or a result with the reason why not."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def carry_out(
     rules: Rules,
     barred: Callable[[Entry, Command], str | None],
 ) -> tuple[list[EntryChange], list[Answer]]:
-    """Changes to commit beside what was observed, and the answers that go with them.
+    """Changes to commit with the observations, and the results of the commands.
 
-    A workload changes once in a commit and each change has a line of its own in the history, so a command for one that
-    is about to change, or a second one for the same workload, is left for the next time.
+    A workload changes once in a commit, and each change has its own line in the history. Thus a command for a workload that
+    changes already, or a second command for the same workload, waits for the next commit.
 
     Args:
         commands: oldest first.
@@ -35,7 +35,7 @@ def carry_out(
         observed: changes of the same commit.
         now: unix seconds.
         rules: for notice.
-        barred: why the queues do not allow a command, None when they do.
+        barred: why the queues do not allow a command; None if they do.
     """
     busy = {change.after.uid for change in observed}
     changes: list[EntryChange] = []
@@ -62,7 +62,7 @@ def carry_out(
 def _in_the_way(
     entry: Entry, command: Command, now: float, barred: Callable[[Entry, Command], str | None]
 ) -> str | None:
-    """What only the leader can tell: what time it is by now, and what the queues allow."""
+    """Conditions that only the leader knows: the current time, and the commands that the queues allow."""
     if command.action is Action.PRIORITY and command.until is not None and command.until <= now:
         return TOO_LATE
     return barred(entry, command)

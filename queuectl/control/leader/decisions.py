@@ -1,6 +1,6 @@
-"""From a plan to ledger changes: each decision is checked against the mirror as it is now, then handed to the machine.
+"""From a plan to changes of the ledger: each decision is compared with the current cluster, then passed to the state machine.
 
-A deletion, a resize or a hold between snapshot and commit wins: the decision is dropped and planned again.
+A deletion, a resize or a hold between snapshot and commit takes precedence: the decision is dropped and planned again.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from queuectl.state.claims import priority_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
-REFRESH_SECONDS = 5.0  # how often the numbers of an unchanged reason are written anew, at most,
-REFRESH_PER_SECOND = (
-    200  # and for how many gangs: a long queue must not keep the database busy with itself
+REFRESH_SECONDS = (
+    5.0  # the shortest interval at which the numbers of an unchanged reason are written,
 )
+REFRESH_PER_SECOND = 200  # and the number of gangs: a long queue must not keep the database busy
 
 
 class Decider:
-    """Turns plans into changes; remembers when each reason was last refreshed."""
+    """Turns plans into changes, and keeps the time at which each reason was written last."""
 
     def __init__(
         self, mirror: Mirror, ledger: Ledger, idles: Callable[[str], bool] = lambda _: True
     ) -> None:
-        """``idles``: whether a gang, by uid, may be taken for its idleness as things are now."""
+        """``idles``: whether a gang, by uid, can be evicted as idle now."""
         self._idles = idles
         self._mirror = mirror
         self._ledger = ledger
         self._refreshed: dict[str, float] = {}
-        # Since when somebody is idle, and for whom it was told that he would go.
+        # The start of each idle time, and the gang for which a dry run would evict the idle gang.
         self._spared: dict[str, tuple[float, set[str]]] = {}
         self._rest = REFRESH_SECONDS
         self._diverted: Container[tuple[str, str]] = frozenset()
@@ -56,9 +56,9 @@ class Decider:
         now: float,
         diverted: Container[tuple[str, str]] = frozenset(),
     ) -> list[EntryChange]:
-        """Changes of all decisions that still hold, at most one per workload.
+        """Changes of all decisions that are still valid, at most one for each workload.
 
-        ``diverted``: LocalQueues (namespace, name) whose gangs may not start any more; nothing is decided for them.
+        ``diverted``: LocalQueues (namespace, name) whose gangs are no longer admitted; decisions for them are dropped.
         """
         self._diverted = diverted
         self._classes = priority_values(self._mirror.priority_classes.values())
@@ -72,13 +72,13 @@ class Decider:
             if entry is None or job is None or job.outcome is not None:
                 continue
             if isinstance(event, Repair) and job.podsets != asked[uid].podsets:
-                continue  # resized meanwhile
+                continue  # resized since the snapshot
             if isinstance(event, Admit | Reserve) and not self._as_seen(
                 entry, job, asked[uid], snapshot.config
             ):
-                continue  # it asks for something else meanwhile
+                continue  # its requests have changed since the snapshot
             if isinstance(event, Admit | Repair) and not self._stands(event.placement):
-                continue  # a node went meanwhile
+                continue  # a node was lost since the snapshot
             if isinstance(event, Refuse | Reserve | Admit) and (
                 entry.state not in (State.PENDING, State.RESERVED) or not self._may_start(entry)
             ):
@@ -93,7 +93,7 @@ class Decider:
     def _as_seen(
         self, entry: Entry, job: JobRecord, workload: Workload, config: QueueConfig
     ) -> bool:
-        """Whether a gang that waits may still be planned, with the size and the place in line that the snapshot shows."""
+        """Whether a pending gang still has the size and the position in queue order of the snapshot."""
         if job.deleting or not job.suspended or job.error is not None or job.forbidden is not None:
             return False
         if job.podsets != workload.podsets:
@@ -109,7 +109,7 @@ class Decider:
         )
 
     def forget(self, uid: str) -> None:
-        """A workload left the ledger."""
+        """Forget a workload that has left the ledger."""
         self._refreshed.pop(uid, None)
         self._spared.pop(uid, None)
 
@@ -141,7 +141,7 @@ class Decider:
     def _moves(
         self, plan: Plan, asked: Mapping[str, Workload], config: QueueConfig
     ) -> Iterator[tuple[str, Event]]:
-        """All moves or none: nobody is taken down when the gang it is for, or a place to go to, is gone meanwhile."""
+        """All moves or none: no gang is evicted if the gang that needs the capacity, or a new place, no longer exists."""
         if not plan.moved:
             return
         leases = {refusal.uid: refusal.lease for refusal in plan.pending}
@@ -163,11 +163,11 @@ class Decider:
         return job.outcome is None and not job.deleting and job.podsets == workload.podsets
 
     def _may_start(self, entry: Entry) -> bool:
-        """Whether its LocalQueue lets a gang start that has not."""
+        """Whether its LocalQueue admits a gang that has not started."""
         return entry.state.live or (entry.namespace, entry.queue) not in self._diverted
 
     def _still_wants(self, workload: Workload, config: QueueConfig) -> bool:
-        """Whether others may be evicted or moved for it: it is as the snapshot shows it, so it gets what they free."""
+        """Whether gangs can be evicted or moved for it: it has not changed since the snapshot, so it gets the free capacity."""
         entry, job = self._ledger.get(workload.uid), self._mirror.jobs.get(workload.uid)
         if entry is None or job is None or job.outcome is not None:
             return False
@@ -186,7 +186,7 @@ class Decider:
         )
 
     def _news(self, refusals: Iterable[Refusal], now: float) -> Iterator[Refusal]:
-        """Of most gangs there is nothing new to say: those have been told the same reason lately, and hold no lease."""
+        """Whether the reason of a gang is new: most gangs have the same recent reason, and hold no lease."""
         entry_of, refreshed, since = self._ledger.get, self._refreshed.get, now - self._rest
         for refusal in refusals:
             uid, code = refusal.uid, refusal.reasons[0].code
@@ -197,13 +197,13 @@ class Decider:
             yield refusal
 
     def _robbed(self, plan: Plan) -> Iterator[str]:
-        """Gangs that were to get the room of one that uses its GPUs again, or of which nothing is known any more."""
+        """Gangs for which an idle gang was to be evicted that now uses its GPUs, or whose utilization is unknown."""
         for preemption in plan.preempted:
             if preemption.reason == PreemptionReason.IDLE and not self._idles(preemption.victim):
                 yield preemption.preemptor
 
     def _remarks(self, snapshot: Snapshot, plan: Plan) -> Iterator[tuple[str, Event]]:
-        """Who would have been taken for idleness, for whom: told once for each of those, while he is idle."""
+        """Idle gangs that a dry run would evict, each reported once for each preemptor while it is idle."""
         if not plan.spared:
             return
         idle = {gang.workload.uid: gang.idle_since for gang in snapshot.admitted}
@@ -246,7 +246,7 @@ class Decider:
         return Evict(Reason(Code.PREEMPTED, text, details))
 
     def _move(self, move: Move, lease: CapacityLease) -> Evict:
-        """Take it down with its new place in hand, held as long as that of the gang it makes room for."""
+        """Evict it with a lease on its new place, which lasts as long as that of the gang for which it moves."""
         name, entry = self._name(move.beneficiary), self._ledger.get(move.uid)
         text = f"migrated so that {name} fits, at the loss of {move.cost.lost_work} GPU-seconds of work"
         details = {
@@ -265,7 +265,7 @@ def _loss(cost: Cost) -> str:
 
 
 def _cost_of(preemption: Preemption) -> dict[str, Any]:
-    """What the history keeps of it."""
+    """The part of it that history stores."""
     return {
         "preemptor": preemption.preemptor,
         "why": preemption.reason,
@@ -292,9 +292,9 @@ def _refusal(refusal: Refusal) -> Event:
 
 
 def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> str:
-    """What the cycle did, for people: counts of what was decided and the reasons of what was not.
+    """A summary of the cycle for the log: the number of decisions, and the reasons of gangs that stay pending.
 
-    Of a gang that starts with fewer pods than it asks for, the GPUs it starts with are counted.
+    A gang that starts with fewer pods counts with the GPUs of these pods.
     """
     committed = list(changes)
     parts = []

@@ -1,4 +1,4 @@
-"""Keeps the label by which admission knows the namespaces that have a LocalQueue ``default``."""
+"""Updates the label that marks namespaces with a LocalQueue ``default`` for admission."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOOK_SECONDS = 1.0
 
 
 async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], QueueConfig]) -> None:
-    """Look again and again until cancelled. What could not be written is found again at the next look."""
+    """Check periodically until cancelled. A write that fails is repeated by the next check."""
     warned: set[str] = set()
     while True:
         for name, value in list(mislabelled(mirror.namespaces.values(), config())):

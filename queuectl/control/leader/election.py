@@ -1,6 +1,6 @@
-"""Who leads: a Kubernetes Lease elects, the database's epoch fences.
+"""Leader election: a Kubernetes Lease elects, and the epoch in the database fences.
 
-The Lease also advertises the epoch, so that a database restored from the past cannot hand out an old one again.
+The Lease also has the epoch, so that a restored database cannot issue an old epoch again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class LeadershipLost(Exception):
-    """The LeaderLease could not be renewed in time, or somebody else holds it."""
+    """The LeaderLease was not renewed in time, or another process holds it."""
 
 
 class Leadership:
@@ -48,13 +48,13 @@ class Leadership:
         self._duration = duration
         self._renew = renew
         self._held: LeaderRecord | None = None
-        self._deadline = 0.0  # of the event loop's clock: others may take the lease after it
-        self.trouble = ""  # why the lease could not be read or written the last time
-        # A foreign lease counts as expired only after we ourselves saw it unchanged for its whole duration: clocks differ.
+        self._deadline = 0.0  # on the event loop's clock: the end of the lease
+        self.trouble = ""  # why the last read or write of the lease failed
+        # A lease of another process has expired only if this process saw it unchanged for its duration: clocks differ.
         self._seen: tuple[str, float] = ("", 0.0)
 
     async def acquire(self) -> int:
-        """Wait until we lead, and take up the database's time; returns our epoch."""
+        """Wait until this process is the leader, and set the clock to the database's time. Returns the epoch."""
         while True:
             try:
                 record = await self._try()
@@ -88,7 +88,7 @@ class Leadership:
         """Renew until cancelled.
 
         Raises:
-            LeadershipLost: when the lease ran out unrenewed or is somebody else's.
+            LeadershipLost: the lease has expired, or another process holds it.
         """
         try:
             async with asyncio.timeout_at(self._deadline) as lease:
@@ -100,11 +100,14 @@ class Leadership:
             raise LeadershipLost(f"the LeaderLease ran out: {self.trouble}") from None
 
     async def _renewed(self) -> None:
-        """Try once; what goes wrong is tried again until the lease runs out."""
+        """Renew once. Failures are retried until the lease expires."""
         assert self._held is not None
         try:
             await self._write(self._held)
-        except (WriteConflict, ObjectGone):  # ours landed unanswered, or it is another's
+        except (
+            WriteConflict,
+            ObjectGone,
+        ):  # an earlier write without response took effect, or another process wrote
             await self._reread()
         except ClusterError as error:
             self._worry("lease_not_renewed", error)
@@ -112,7 +115,7 @@ class Leadership:
     async def _write(self, over: LeaderRecord, epoch: int | None = None) -> None:
         """Write the lease, with another epoch if one is given.
 
-        It lasts from when the write is sent: no standby can have seen it before.
+        It lasts from the time at which the write is sent: no standby can see it before.
         """
         sent = asyncio.get_running_loop().time()
         ours = replace(over, renewed=self._clock(), epoch=over.epoch if epoch is None else epoch)
@@ -121,7 +124,7 @@ class Leadership:
         self.trouble = ""
 
     async def _answered(self, ours: LeaderRecord, over: LeaderRecord) -> LeaderRecord:
-        """Write the lease. A write that gets no answer is given up while there is time for another one."""
+        """Write the lease. The time-out of a write leaves time for another one."""
         patience = (self._duration - self._renew) / 2
         try:
             async with asyncio.timeout(patience):
@@ -130,22 +133,22 @@ class Leadership:
             raise ClusterUnavailable(f"no answer to a write of it in {patience:g} s") from None
 
     async def _reread(self) -> None:
-        """After a write was refused because the lease is not as we know it: write over what it is, if it is ours."""
+        """Write over the current lease after a conflict, if this process holds it."""
         try:
             current = await self._cluster.read_leader()
             if current is None or current.holder != self._holder:
-                raise LeadershipLost("somebody else holds the LeaderLease")
+                raise LeadershipLost("another process holds the LeaderLease")
             await self._write(current)
         except ClusterError as error:
             self._worry("lease_not_renewed", error)
 
     def _worry(self, event: str, error: Exception) -> None:
-        if not self.trouble:  # once is enough for the log; /readyz tells it all the while
+        if not self.trouble:  # logged once; /readyz shows it until it ends
             log.warning(event, why=str(error))
         self.trouble = f"leader lease: {error}"
 
     async def release(self) -> None:
-        """Give the lease up so that a standby need not wait for it to run out. Best effort."""
+        """Release the lease, so that a standby need not wait for its end. Failures are ignored."""
         held, self._held = self._held, None
         if held is not None:
             try:

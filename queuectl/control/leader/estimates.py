@@ -1,4 +1,4 @@
-"""Estimates starts every now and then, beside the cycles: no plan waits for it, and nothing follows from it."""
+"""Estimates starts periodically, beside the cycles. Planning does not use the estimates."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from queuectl.telemetry.estimates import EstimateMetrics
 log = structlog.get_logger()
 
 EVERY_SECONDS: Final = 30.0
-PAST_RUNS: Final = 5000  # that a new leader reads; more would say no more of today
+PAST_RUNS: Final = (
+    5000  # finished runs that a new leader reads; older ones do not improve estimates
+)
 
 
 class Estimator:
@@ -33,14 +35,14 @@ class Estimator:
         """Estimate until cancelled."""
         try:
             self._leader_state.estimates.learn(await self._store.past_runs(PAST_RUNS))
-        except StoreUnavailable as error:  # then from what ends from now on
+        except StoreUnavailable as error:  # then it uses runs that finish from now on
             log.info("past_runs_not_read", why=str(error))
         while True:
             await self.estimate()
             await asyncio.sleep(EVERY_SECONDS)
 
     async def estimate(self) -> None:
-        """Once, for everybody in line."""
+        """Estimate once, for all pending gangs."""
         leader_state, estimates = self._leader_state, self._leader_state.estimates
         picture = estimates.picture(leader_state.ledger, leader_state.holdings, self._clock())
         starts = await asyncio.to_thread(estimates.make, picture)

@@ -1,8 +1,8 @@
-"""Tells people who only have kubectl: one Event and one status annotation per state change or lasting reason.
+"""Events and status annotations for users of kubectl: one for each change of state and each lasting reason.
 
-Telling never competes with admitting: a bounded backlog, a fixed rate, of each job the newest word and why it was evicted, and
-nothing while writes of the protocol are queued. What is not told stands in the database, the API and the metrics all the same.
-Who may read a namespace's Events need not know other teams, so gangs of other namespaces are not named in them.
+They never delay admission: the backlog and the rate are limited, only the latest reason and the reason of an eviction are kept for each
+job, and none is written while writes of the protocol are queued. The database, the API and the metrics have the dropped ones. Readers
+of Events in a namespace do not always have access to other namespaces, so Events do not name gangs of other namespaces.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from queuectl.objects.kinds import KINDS
 log = structlog.get_logger()
 
 AGAIN = 1.0  # seconds after a conflict
-BACKLOG = 5000  # jobs waiting to be told; the oldest word is dropped beyond it
+BACKLOG = 5000  # jobs with an unwritten Event; beyond it, the oldest is dropped
 
 
 class EventRecorder:
-    """Writes Events at a bounded rate, newest word per job first come first served."""
+    """Writes Events at a limited rate: the newest for each job, in the order of the jobs."""
 
     def __init__(
         self,
@@ -42,9 +42,9 @@ class EventRecorder:
         per_second: float,
         after: float,
     ) -> None:
-        """``job(uid)``: the object as mirrored. ``quiet()``: whether the protocol has nothing to write.
+        """``job(uid)``: the object from the watch. ``quiet()``: whether no write of the protocol is queued.
 
-        ``namespaces``: of the cluster, as they come and go. ``after``: seconds a passing reason must last before it is told.
+        ``namespaces``: the current ones of the cluster. ``after``: seconds for which a transient reason must last.
         """
         self._cluster = cluster
         self._job = job
@@ -57,7 +57,7 @@ class EventRecorder:
         self._remarks: dict[tuple[str, Code], Reason] = {}
 
     def tell(self, changes: Iterable[EntryChange]) -> None:
-        """Take note of committed changes worth a word."""
+        """Add the committed changes that need an Event."""
         now = asyncio.get_running_loop().time()
         for change in changes:
             entry = change.after
@@ -71,7 +71,9 @@ class EventRecorder:
             due = now + self._after if entry.reason.code in TRANSIENT else now
             _, older = self._words.pop(entry.uid, (0.0, None))
             if older is not None and older.state is State.EVICTING:
-                self._remember(entry.uid, older.reason)  # why it had to go is told in any case
+                self._remember(
+                    entry.uid, older.reason
+                )  # the reason of an eviction is always written
             self._words[entry.uid] = (due, entry)
             if len(self._words) > BACKLOG:
                 del self._words[next(iter(self._words))]
@@ -111,7 +113,7 @@ class EventRecorder:
             self._last[entry.uid] = said
         except (
             WriteConflict
-        ):  # its echo is on the way; a newer word, if there is one by then, goes first
+        ):  # the watch is behind; a newer reason, if there is one by then, replaces this one
             due = asyncio.get_running_loop().time() + AGAIN
             self._words.setdefault(entry.uid, (due, entry))
         except ClusterError as error:
@@ -133,6 +135,6 @@ class EventRecorder:
     async def _annotate(self, job: JobRecord, text: str) -> None:
         if job.status != text:
             patch = KINDS[job.kind].status_patch(job, text)
-            # Where there is no room for the annotation, or it is refused, the Event is all the same worth having.
+            # The Event is also useful if the annotation does not fit or is denied.
             with contextlib.suppress(WriteRefused):
                 await self._cluster.patch_job(job.kind, job.namespace, job.name, patch)

@@ -1,7 +1,7 @@
-"""Deletes pods that a dead node keeps Terminating, where an administrator asks for it.
+"""Deletes pods that a dead node keeps Terminating, if an administrator has configured it.
 
-Only pods of managed gangs that are being evicted, and only once their node has been seen to be gone or not ready for the
-time-out without a break. The time is this process's own: a new leader waits the whole time-out again.
+It deletes only pods of evicting gangs, and only after their node was deleted or not ready for the whole time-out. Each leader measures
+the time itself: a new leader waits for the whole time-out again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ForceDeletion:
     def __init__(
         self, cluster: Cluster, mirror: Mirror, ledger: Callable[[], Ledger], patience: float
     ) -> None:
-        """``patience``: seconds for which a node must be gone or not ready."""
+        """``patience``: seconds for which a node must be deleted or not ready."""
         self._cluster = cluster
         self._mirror = mirror
         self._ledger = ledger
@@ -38,7 +38,7 @@ class ForceDeletion:
         self._dead_since: dict[str, float] = {}  # by node, on the event loop's clock
 
     async def run(self) -> None:
-        """Look again and again until cancelled."""
+        """Check periodically until cancelled."""
         clock = asyncio.get_running_loop().time
         while True:
             for entry, pod in list(self.due(clock())):
@@ -68,14 +68,14 @@ class ForceDeletion:
         try:
             await self._cluster.delete_pod(pod.namespace, pod.name, pod.uid, pod.version)
         except (ObjectGone, WriteConflict):
-            return  # the watch shows what became of it
+            return  # the watch shows its current state
         except ClusterError as error:
             log.warning("pod_not_force_deleted", pod=where, node=pod.node, why=str(error))
             return
         log.warning("pod_force_deleted", pod=where, node=pod.node)
         job = self._mirror.jobs.get(entry.uid)
         if job is not None:
-            text = f"pod {pod.name} hung on node {pod.node}, which is gone or not ready"
+            text = f"pod {pod.name} did not terminate on node {pod.node}, which is deleted or not ready"
             try:
                 await self._cluster.create_event(job, "Warning", REASON, text)
             except ClusterError as error:

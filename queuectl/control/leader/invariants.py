@@ -1,6 +1,6 @@
-"""The leader checks its invariants: some workloads every few seconds, all of them when an administrator asks.
+"""Checks of the leader's invariants: some workloads every few seconds, all workloads on request of an administrator.
 
-A violation is a defect. It is logged, counted, and raises an Event on the workload. Nothing else follows from it.
+A violation is a defect. It is logged and counted, and the workload gets an Event. It has no other effect.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ log = structlog.get_logger()
 
 EVERY_SECONDS = 10.0
 CPU_SHARE = 0.005  # of one core, in the long run
-GANGS: Final = 200  # looked at each time
+GANGS: Final = 200  # checked each time
 ROWS: Final = 3  # of them read from the database
-AT_ONCE: Final = 500  # of a complete check, before others have their turn
-AGAIN_SECONDS = 2.0  # between the two looks of a complete check
+AT_ONCE: Final = 500  # workloads of a complete check before the event loop can run other tasks
+AGAIN_SECONDS = 2.0  # between the two passes of a complete check
 EVENTS: Final = 5  # each time
 
 
@@ -55,18 +55,18 @@ class InvariantChecker:
         self._ceilings = HighWaterMarks()
         self._suspected: set[tuple[Invariant, str]] = set()
         self._reported: set[tuple[Invariant, str]] = set()
-        self._turn: list[str] = []  # uids of the present round that are still to be looked at
-        self._worked = 0.0  # seconds of CPU that the last look took
+        self._turn: list[str] = []  # uids of this round that are not checked yet
+        self._worked = 0.0  # CPU seconds of the last check
         self._asked = asyncio.Lock()
 
     async def run(self) -> None:
-        """Look at some workloads again and again until cancelled."""
+        """Check some workloads periodically until cancelled."""
         while True:
             await self._report(await self._look())
             await asyncio.sleep(max(EVERY_SECONDS, self._worked / CPU_SHARE))
 
     async def check(self) -> Checked:
-        """Look at everything, the database included. May raise StoreUnavailable. Who asks meanwhile waits."""
+        """Check all workloads, also in the database. Concurrent calls wait. Can raise StoreUnavailable."""
         async with self._asked:
             found = await self._all()
             if found:
@@ -79,7 +79,7 @@ class InvariantChecker:
             return Checked(self._clock(), *counts, tuple(found))
 
     async def _look(self) -> list[Violation]:
-        """What this look finds and the last one found, too."""
+        """The violations that this check and the last one found."""
         began = time.thread_time()
         ledger = self._leader_state.ledger
         self._turn = self._turn or [entry.uid for entry in ledger]
@@ -100,7 +100,7 @@ class InvariantChecker:
         return [one for entry in entries for one in of_gang(entry, self._mirror, names)]
 
     async def _of_rows(self, entries: Iterable[Entry]) -> list[Violation]:
-        """Workloads whose row is not what memory has, though nothing of them changes meanwhile."""
+        """Workloads whose row differs from the entry in memory, without a change in progress."""
         found: list[Violation] = []
         for entry in entries:
             if not self._settled(entry):
@@ -108,7 +108,7 @@ class InvariantChecker:
             try:
                 stored = await self._store.get_workload(entry.uid)
             except StoreUnavailable:
-                return found  # it is said elsewhere
+                return found  # another part reports it
             if self._settled(entry):
                 found += of_row(entry, stored)
         return found

@@ -1,8 +1,8 @@
-"""The leader's ledger in memory, and every view that is derived from it.
+"""The leader's ledger in memory, and the views that are derived from it.
 
-Made anew from the database at a take-over and whenever memory is not trusted any more; kept up commit by commit in between.
-Two steps, because what was observed is planned on while it is still being written: :meth:`LeaderState.take_in` as soon as
-it is known, :meth:`LeaderState.follow` once it is in the database.
+A new leader builds it from the database, and builds it again if memory and database can differ. Each commit updates it, in two
+steps, because planning uses observations while they are being written: :meth:`LeaderState.take_in` when a change is known, and
+:meth:`LeaderState.follow` when it is in the database.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ class LeaderState:
 
     Attributes:
         config: the configuration in use.
-        ledger: every workload that is not Finished.
-        observer, decider: from what the watch says, and from plans, to changes of the ledger.
-        tally, holdings: past use, and what is held now.
-        estimates: of when those that wait start.
-        gang_uses: what gangs do with their GPUs as last measured, by uid.
-        refusals: what the API server refuses of the writes owed.
-        unwritten: uids of what is taken in and not in the database yet.
+        ledger: all workloads that are not Finished.
+        observer, decider: turn observations and plans into changes of the ledger.
+        tally, holdings: past use, and current use.
+        estimates: of the starts of pending gangs.
+        gang_uses: the last measured GPU utilization of gangs, by uid.
+        refusals: owed writes that the API server denies.
+        unwritten: uids of changes that are taken in and not in the database yet.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class LeaderState:
         clock: Clock,
         look_fresh_seconds: float,
     ) -> None:
-        """``look_fresh_seconds``: a look at what gangs do with their GPUs that is older says nothing of now."""
+        """``look_fresh_seconds``: the age in seconds after which an evaluation of GPU utilization is no longer valid."""
         self._mirror = mirror
         self._limits = limits
         self._unschedulable_seconds = unschedulable_seconds
@@ -93,7 +93,7 @@ class LeaderState:
         self._adopt(())
 
     def load(self, loaded: Loaded) -> None:
-        """Start from what the database holds; what memory says is forgotten."""
+        """Replace the state in memory by that of the database."""
         self.unwritten = frozenset()
         self._catalog.replace(loaded.documents)
         self._build(loaded.revision)
@@ -129,7 +129,7 @@ class LeaderState:
         return self._snapshot_builder.running(entry, job, config, now)
 
     def _idles(self, uid: str) -> bool:
-        """Whether it may be taken for its idleness still."""
+        """Whether it can still be evicted as idle."""
         entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
         if entry is None or job is None:
             return False
@@ -137,11 +137,11 @@ class LeaderState:
 
     @property
     def documents(self) -> set[DocumentKey]:
-        """Of the configuration, as far as it was read."""
+        """The revision of the configuration that was read last."""
         return self._catalog.keys
 
     def configure(self, changes: ConfigChanges) -> None:
-        """Go on under another configuration."""
+        """Continue with another configuration."""
         self._catalog.follow(changes)
         known = self._readable
         self._build(changes.revision)
@@ -164,13 +164,15 @@ class LeaderState:
             self._readable = True
             if ignored := sorted(self._catalog.tangled()):
                 log.warning("cohort_parents_ignored", cohorts=ignored[:_NAMED], count=len(ignored))
-        except BadInput as error:  # the API checks documents; only a hand in the database gets here
+        except (
+            BadInput
+        ) as error:  # the API checks documents, so this is a manual change in the database
             log.exception("configuration_unreadable", why=str(error))
             self._stated = replace(self._stated, revision=revision)
         self._work_in_overrides()
 
     def quota_turns(self, now: float) -> bool:
-        """Whether an override began or ended by ``now`` and counts now; then plans may differ."""
+        """Whether an override has begun or ended by ``now``, so that plans can differ."""
         if self._turns_at is None or now < self._turns_at:
             return False
         self._work_in_overrides()
@@ -187,11 +189,11 @@ class LeaderState:
         self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
 
     def marked(self, changes: Sequence[EntryChange]) -> list[EntryChange]:
-        """The changes with what the usage ledger is to know of them."""
+        """The changes with their marks for the usage ledger."""
         return self._marker.marked(changes, self.config)
 
     def take_in(self, changes: Sequence[EntryChange]) -> None:
-        """What plans are made from."""
+        """Apply changes to the state from which plans are made."""
         self.ledger.apply(changes)
         self._usage.refresh_owned(change.after for change in changes)
         for change in changes:
@@ -199,33 +201,33 @@ class LeaderState:
                 self._snapshot_builder.forget(change.after.uid)
                 self.decider.forget(change.after.uid)
             elif change.before is not None and _times(change.before) != _times(change.after):
-                self._mirror.touched.add(change.after.uid)  # the new state may already be over
+                self._mirror.touched.add(change.after.uid)  # the new state can be outdated already
 
     def drop_plan(self) -> None:
-        """A plan's changes were not written: what was noted on the way to its commit is not so."""
+        """Undo the notes of a plan whose changes were not written."""
         self._marker.forget()
         self.decider = Decider(self._mirror, self.ledger, self._idles)
 
     def follow(self, changes: Sequence[EntryChange]) -> None:
-        """What only committed changes count in."""
+        """Apply changes to the sums that count committed changes only."""
         self._spending.note(changes)
         self._idleness.note(changes)
         self.tally.note(changes)
         self.holdings.note(changes)
 
     def looked(self, uses: Mapping[str, GangUse]) -> IdlenessResult:
-        """Take in what gangs do with their GPUs, by uid, as seen just now."""
+        """Store the GPU utilization of gangs, by uid, as of now."""
         self.gang_uses = uses
         self._samples.note(uses, self._clock())
         return self._idleness.looked(uses, self.config, self._clock())
 
     def of_idle_gangs(self, observed: Iterable[EntryChange]) -> list[EntryChange]:
-        """Warnings and evictions of gangs that do not use their GPUs, to be committed beside what was observed."""
+        """Warnings and evictions of idle gangs, to commit with the observations."""
         busy = {change.after.uid for change in observed}
         return self._idleness.changes(self.config, self._clock(), busy)
 
     def snapshot(self, *, seek_room: bool) -> Snapshot:
-        """Everything the next plan may look at. ``seek_room``: gangs to move may be looked for."""
+        """The snapshot for the next plan. ``seek_room``: whether the plan can move gangs."""
         frozen = self._snapshot_builder.freeze(self.config, self._clock(), self._limits)
         return replace(
             frozen,
@@ -235,14 +237,14 @@ class LeaderState:
         )
 
     def anything_to_plan(self) -> bool:
-        """Whether somebody waits for a plan, or runs on nodes that are lost."""
+        """Whether a gang is pending, or runs on lost nodes."""
         if self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED):
             return True
         live = self.ledger.entries(State.STARTING, State.RUNNING)
         return any(map(self.observer.on_lost_nodes, live))
 
     def owed(self, uid: str) -> list[Write]:
-        """The cluster writes that a workload's committed state still wants."""
+        """The writes that a workload's committed state owes the cluster."""
         entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
         if entry is None or job is None or uid in self.unwritten:
             return []
@@ -259,7 +261,7 @@ class LeaderState:
         return self.ledger.get(uid)
 
     def cluster_queue(self, uid: str) -> str:
-        """Of a workload; empty for one that is not in the ledger."""
+        """The owed writes of a workload; empty if it is not in the ledger."""
         entry = self.ledger.get(uid)
         return entry.cluster_queue if entry is not None else ""
 
@@ -268,7 +270,7 @@ class LeaderState:
         return self._usage.unmanaged(self.config.rules.accounting.gpus)
 
     def barred(self, entry: Entry, command: Command) -> str | None:
-        """Why its queue, or the one it is to move to, does not allow a command; None when it does."""
+        """Why its queue, or the queue to which it moves, does not allow a command; None if it does."""
         if command.action is Action.PRIORITY:
             return self._over_the_cap(entry.cluster_queue, command.priority)
         if command.action is not Action.MOVE or command.queue is None:
@@ -282,7 +284,7 @@ class LeaderState:
         return self._over_the_cap(to.name if to is not None else "", entry.priority_set)
 
     def _over_the_cap(self, queue: str, priority: int | None) -> str | None:
-        """Why a ClusterQueue does not allow a priority that a person set; None when it does."""
+        """Why a ClusterQueue does not allow a priority that a user sets; None if it does."""
         found = self.config.cluster_queues.get(queue)
         most = found.max_priority if found is not None else None
         if most is None or priority is None or priority <= most:
@@ -296,7 +298,7 @@ class LeaderState:
         return name if name in self.config.priority_classes else ""
 
     def facts(self) -> UsageInputs:
-        """What usage is accounted by."""
+        """The rules of accounting."""
         return UsageInputs(
             marker=self._marker,
             live=lambda: [e for e in self.ledger if e.uid not in self.unwritten],
@@ -307,5 +309,5 @@ class LeaderState:
 
 
 def _times(entry: Entry) -> tuple[State, float | None]:
-    """What may be over when time passes."""
+    """A change that depends on time."""
     return entry.state, entry.priority_until

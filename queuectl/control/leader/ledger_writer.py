@@ -1,7 +1,7 @@
-"""What a leader writes to the database, and what follows once it is there.
+"""The writes of a leader to the database, and the actions that follow a commit.
 
-Every write is fenced by the epoch of the leadership. Nothing is sent to the cluster, told or counted on a fact that is not in
-the database yet; observations alone are planned on while they are being written.
+Each write is fenced by the epoch. A change is sent to the cluster, reported and counted only after it is in the database. Only planning
+uses observations while they are being written.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class LedgerWriter:
 
     Attributes:
         epoch: of the leadership; what is written under an older one than the database knows is refused.
-        cycle: number of the present cycle, stored with what is written in it.
+        cycle: number of the current cycle, stored with its writes.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class LedgerWriter:
         self._actuator = actuator
         self._presenter = presenter
         self._wakeup = wakeup
-        self._ahead: asyncio.Task[None] | None = None  # observations on their way to the database
+        self._ahead: asyncio.Task[None] | None = None  # observations that are being written
 
     async def reload(self) -> None:
-        """Read everything from the database, however long it is away; what memory says is not trusted any more.
+        """Read the whole state from the database, and wait for it as long as necessary.
 
         Raises:
             Fenced: another leader has taken over.
@@ -91,15 +91,15 @@ class LedgerWriter:
         record: Decision | None = None,
         tolerance: Tolerance | None = None,
     ) -> None:
-        """Write, then take in.
+        """Write the changes, then apply them.
 
-        ``revision``: of the configuration that a plan was made from; None for facts. ``tolerance``: which later ones will do.
+        ``revision``: of the configuration of the plan; None for observations. ``tolerance``: accepts later revisions.
 
         Raises:
             Fenced: another leader has taken over.
-            StaleConfiguration: the configuration is newer than ``revision``, which is not tolerated.
-            StaleSnapshot: rows are not as the changes say.
-            StoreUnavailable: the database is away.
+            StaleConfiguration: the configuration is newer than ``revision``, and the change is not tolerated.
+            StaleSnapshot: rows have other versions than the changes expect.
+            StoreUnavailable: the database is unavailable.
         """
         if not changes and not answers:
             return
@@ -109,7 +109,7 @@ class LedgerWriter:
         self._follow(changes)
 
     def write_ahead(self, observed: list[EntryChange]) -> None:
-        """Take in what was seen at once, so that it can be planned on while it is being written."""
+        """Apply observations at once, so that planning can use them while they are being written."""
         if not observed:
             return
         changes = self._leader_state.marked(observed)
@@ -118,7 +118,7 @@ class LedgerWriter:
         self._ahead = asyncio.create_task(self._write_observed(changes), name="observed")
 
     async def written(self) -> None:
-        """Return when what was written ahead is in the database. Raises what :meth:`commit` does."""
+        """Return when these observations are in the database. Raises the errors of :meth:`commit`."""
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
             await ahead
@@ -143,7 +143,7 @@ class LedgerWriter:
             log.warning("refused_plan_not_kept", why=str(error))
 
     def drop(self) -> None:
-        """Give up what is being written ahead: the leadership ends."""
+        """Cancel the write in progress, because the process is no longer the leader."""
         if self._ahead is not None:
             self._ahead.cancel()
 
@@ -172,7 +172,7 @@ class LedgerWriter:
             )
 
     def _follow(self, changes: list[EntryChange]) -> None:
-        """What committed changes bring about: writes to the cluster, words to people, sums."""
+        """The actions that follow committed changes: writes to the cluster, Events, sums."""
         self._leader_state.follow(changes)
         self._metrics.estimates.started(
             self._leader_state.estimates.note(changes, self._leader_state.config)

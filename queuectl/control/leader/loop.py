@@ -1,8 +1,7 @@
 """The control loop of a leader: observe, plan, verify, commit; the actuator does the rest.
 
-Two kinds of commit leave here. Observations (a job appeared, became ready, drained, ended) are facts and are written as
-soon as they are seen; plans are decisions. While facts are being written the next plan is already made from them; it is
-committed after them, or not at all.
+There are two kinds of commits. Observations (a job appeared, became ready, drained, ended) are written at once. Plans are decisions.
+The next plan already uses observations while they are being written. It is committed after them or not at all.
 """
 
 from __future__ import annotations
@@ -46,16 +45,16 @@ from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
 
 log = structlog.get_logger()
 
-TICK_SECONDS = 0.5  # how often time-outs are looked at
+TICK_SECONDS = 0.5  # interval of checks for time-outs
 _LIVE = (State.STARTING, State.RUNNING, State.EVICTING)
 
 
 class Loop:
-    """One leadership. Made anew for each; holds nothing that the database and the watch do not.
+    """The loop of one leader. Its state is also in the database and the watch.
 
     Attributes:
         leader_state: the ledger in memory.
-        loaded: the books hold what the database does.
+        loaded: the state in memory is that of the database.
     """
 
     def __init__(
@@ -88,11 +87,11 @@ class Loop:
         self._wakeup = Wakeup()
         self._stop = StopSignal()
         self._diagnoser = Diagnoser(throttle, cache)
-        self._plan_at = 0.0  # of the event loop's clock; no cycle before it
+        self._plan_at = 0.0  # on the event loop's clock; no cycle before it
         self._said = "nothing waits"
-        self._inbox = True  # commands may wait in the database
+        self._inbox = True  # there can be commands in the database
         self._inbox_read = asyncio.Event()
-        # What is read must not replace what was read after it: a change would be lost that is never announced again.
+        # A read must not replace the result of a later read: a change is announced only once.
         self._reading = asyncio.Lock()
         self._auditor = InvariantChecker(
             leader_state=self.leader_state,
@@ -114,9 +113,9 @@ class Loop:
         )
 
     def measured(self, uses: Mapping[str, GangUse]) -> None:
-        """What gangs do with their GPUs, by uid: plans go by it from now on.
+        """Store the GPU utilization of gangs, by uid, for the next plans.
 
-        Usually nothing follows at once: a cycle begins only when somebody is to be warned, or others than before may be taken.
+        A cycle begins only if a gang must be warned, or if the set of gangs that can be evicted as idle has changed.
         """
         news = self.leader_state.looked(uses)
         if news.plan_again:
@@ -125,29 +124,29 @@ class Loop:
             self._wakeup.ring()
 
     def _placed(self, uid: str) -> None:
-        """A pod of this workload was let go to its node just now."""
+        """Record that a pod of this workload was released to its node."""
         entry = self.leader_state.ledger.get(uid)
         if entry is not None and entry.started_at is not None:
             self._metrics.gates.removed(entry.cluster_queue, self._clock() - entry.started_at)
 
     def _refused(self, uid: str) -> None:
-        """The API server refuses a write of this workload."""
+        """Record that the API server denies a write of this workload."""
         self._mirror.touched.add(uid)
         self._wakeup.ring()
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
-        """Why a gang that waited at the last plan does not start; None for any other."""
+        """Why a gang that was pending in the last plan does not start; None for other gangs."""
         return await self._diagnoser.diagnose(uid)
 
     def seen(self, touched: Iterable[str]) -> None:
-        """The mirror has just changed in these jobs: wake up, and let the actuator answer at once."""
+        """Wake up after a change of these jobs, and let the actuator send their writes at once."""
         if self.loaded:
             entries = filter(None, map(self.leader_state.ledger.get, touched))
             self._actuator.poke([entry.uid for entry in entries if entry.state in _LIVE])
         self._wakeup.ring()
 
     async def check(self) -> Checked:
-        """Check every invariant of every workload. May raise StoreUnavailable."""
+        """Check all invariants of all workloads. Can raise StoreUnavailable."""
         return await self._auditor.check()
 
     async def run(self, epoch: int) -> None:
@@ -206,7 +205,7 @@ class Loop:
         self._metrics.fleet.unmanaged({one.namespace: one.gpus for one in held})
 
     def _keep_house(self, group: asyncio.TaskGroup, epoch: int) -> None:
-        """Start what no admission waits for."""
+        """Start the tasks for which no admission waits."""
         store, clock = self._store, self._clock
         rules = prune(store, lambda: self.leader_state.config.rules, clock, epoch)
         group.create_task(rules, name="prune")
@@ -255,7 +254,7 @@ class Loop:
                 raise
 
     async def _cycle(self) -> None:
-        """One round: write what was observed, then plan if anything a plan depends on has changed."""
+        """One cycle: write the observations, then plan if anything has changed on which a plan depends."""
         wakeup, observer = self._wakeup, self.leader_state.observer
         with self._metrics.stage(Stage.OBSERVE):
             seen = observer.observe(self.leader_state.config, self._clock())
@@ -283,12 +282,12 @@ class Loop:
         await self._pen.written()
         took = time.perf_counter() - began
         self._rest(time.process_time() - worked)
-        say = log.info if text != self._said else log.debug  # the same again is news to nobody
+        say = log.info if text != self._said else log.debug  # a repeated summary is not new
         self._said = text
         say("planned", did=text, ms=round(took * 1000, 1))
 
     async def _outdated(self, error: StaleConfiguration) -> str:
-        """Drop a plan that met a newer configuration. Rows are as the books say: only the configuration is read again."""
+        """Drop a plan for an older configuration. The rows have not changed, so only the configuration is read again."""
         log.info("plan_stale", why=str(error))
         self._metrics.discarded(DiscardReason.STALE)
         self.leader_state.drop_plan()
@@ -296,16 +295,16 @@ class Loop:
         return "plan discarded: the configuration is newer"
 
     def _rest(self, worked: float) -> None:
-        """A planner that is always asked must not starve the API server of the CPU it shares on a small machine.
+        """Set the pause after a cycle: on a small machine, continuous planning must not take the CPU from the API server.
 
-        What counts is the CPU that a cycle took, not its wall time: on a busy machine that is mostly waiting, and queues
-        would stand still the longer, the busier the machine is.
+        The pause depends on the CPU time of the cycle, not on its wall time. On a busy machine, wall time is longer, and a pause in
+        proportion to it would delay queues the more, the busier the machine is.
         """
         share = self._settings.planning_share
         self._plan_at = asyncio.get_running_loop().time() + worked * (1.0 - share) / share
 
     async def _carry_out(self, observed: list[EntryChange]) -> None:
-        """Write what was seen together with what people asked for."""
+        """Write observations together with the changes of users' commands."""
         commands = await self._store.commands()
         changes, answers = carry_out(
             commands,
@@ -317,7 +316,7 @@ class Loop:
         )
         await self._pen.commit([*observed, *changes], None, answers)
         self._wakeup.plan_due |= bool(changes)
-        self._inbox = bool(commands)  # then there may be more
+        self._inbox = bool(commands)  # then there can be more
         if self._inbox:
             self._wakeup.ring()
         else:
@@ -330,7 +329,7 @@ class Loop:
         self._wakeup.plan()
 
     async def configuration_changed(self) -> None:
-        """The API wrote configuration: read what it wrote and plan again."""
+        """Read the configuration that the API wrote, and plan again."""
         async with self._reading:
             since = self.leader_state.config.revision
             changes = await self._store.config_changes(since, self.leader_state.documents)
@@ -341,14 +340,14 @@ class Loop:
         self._wakeup.plan()
 
     async def commands_added(self) -> None:
-        """Somebody asked for something: return when all that was asked is answered."""
+        """Wait for commands. Returns when each command has a result."""
         self._inbox = True
         self._inbox_read.clear()
         self._wakeup.ring()
         await self._inbox_read.wait()
 
     async def _tick(self) -> None:
-        """Look at what only time changes."""
+        """Check the changes that depend on time."""
         while True:
             await asyncio.sleep(TICK_SECONDS)
             now = self._clock()
@@ -366,7 +365,7 @@ class Loop:
                 await self._sample(now)
 
     async def _sample(self, now: float) -> None:
-        """Store past use, and plan again: who used less lately may be another by now."""
+        """Store past use, and plan again, because the queue order can have changed."""
         used = self.leader_state.tally.current(now)
         try:
             await self._store.keep_use(
@@ -384,7 +383,7 @@ class Loop:
         self._metrics.used_lately(past.local_queues, self.leader_state.config.local_queues)
 
     async def wind_down(self, patience: float) -> None:
-        """End a running plan at once and give writes under way ``patience`` seconds to be answered."""
+        """End a running plan at once, and wait ``patience`` seconds for responses to writes in progress."""
         self._stop.stop()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience):

@@ -1,7 +1,7 @@
-"""One plan of a leader: freeze, plan and verify in a thread, commit; what could not be used is dropped and made again.
+"""One plan of a leader: freeze, plan and verify in a thread, commit. A plan that cannot be used is dropped and made again.
 
-Plans are decisions: independent code verifies them, they are checked against the mirror as it is by then, and they are written only
-over the configuration and the rows they were made from.
+Independent code verifies a plan. Its decisions are compared with the current cluster. It is written only over the configuration
+and the rows from which it was made.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ log = structlog.get_logger()
 
 
 class ConfigurationTolerance:
-    """Judges what became of the configuration while a plan was made.
+    """Decides whether a plan is valid after changes of the configuration.
 
     Attributes:
-        queues: LocalQueues whose gangs may not start as planned; None when other documents changed, or when it was not asked.
+        queues: LocalQueues whose gangs are not admitted as planned; None if other documents changed, or before the decision.
     """
 
     def __init__(self, config: QueueConfig, concerned: frozenset[tuple[str, str]]) -> None:
-        """``config``: of the plan; ``concerned``: LocalQueues of which it must be none."""
+        """``config``: of the plan; ``concerned``: LocalQueues that must not have changed."""
         self.queues: frozenset[tuple[str, str]] | None = None
         self._config = config
         self._concerned = concerned
 
     def spare(self, changes: ConfigChanges) -> bool:
-        """Whether the changes leave all that the plan is about as it was."""
+        """Whether the changes do not affect the plan."""
         self.queues = diverted(changes, self._config)
         return self.queues is not None and not self.queues & self._concerned
 
@@ -75,7 +75,7 @@ class Planning:
         stop: StopSignal,
         defragment_seconds: float,
     ) -> None:
-        """``defragment_seconds``: between two searches for gangs to move; 0: each plan may search."""
+        """``defragment_seconds``: between two searches for gangs to move; 0: each plan can search."""
         self._leader_state = leader_state
         self._pen = writer
         self._wakeup = wakeup
@@ -85,12 +85,12 @@ class Planning:
         self._cache = cache
         self._stop = stop
         self._defragment_seconds = defragment_seconds
-        self._seek_at = 0.0  # when gangs to move may be looked for again
-        self._kept: set[frozenset[tuple[str, str]]] = set()  # what refused plans broke and where
-        self._exposed_at: float | None = None  # when time alone changes what a plan may do
+        self._seek_at = 0.0  # the time of the next search for gangs to move
+        self._kept: set[frozenset[tuple[str, str]]] = set()  # the violations of refused plans
+        self._exposed_at: float | None = None  # the time at which plans can differ without a change
 
     async def plan(self) -> str:
-        """Plan and commit once; the sentence says what came of it. Raises what :meth:`LedgerWriter.commit` does."""
+        """Plan and commit once. Returns a summary. Raises the errors of :meth:`LedgerWriter.commit`."""
         if not self._leader_state.anything_to_plan():
             return "nothing waits"
         documents = self._leader_state.documents
@@ -119,10 +119,10 @@ class Planning:
     async def _commit(
         self, snapshot: Snapshot, decision: Plan, took: float, documents: Collection[DocumentKey]
     ) -> list[EntryChange]:
-        """Write what still holds of a plan.
+        """Write the decisions of a plan that are still valid.
 
-        LocalQueues are edited by those who use them, at any rate: what was decided for gangs of one that is stopped or leads
-        elsewhere is dropped, and the rest is written. Any other change of the configuration makes the plan stale.
+        Users edit LocalQueues at any time: decisions for gangs of a LocalQueue that is stopped or has another ClusterQueue are
+        dropped, and the rest is written. Each other change of the configuration makes the plan stale.
 
         ``documents``: of the configuration it was made from.
         """
@@ -150,14 +150,14 @@ class Planning:
     def _queues_served(
         self, decision: Plan, changes: Iterable[EntryChange]
     ) -> frozenset[tuple[str, str]]:
-        """LocalQueues of the gangs that the changes are about, and of those that others are taken down for."""
+        """LocalQueues of the gangs in the changes, and of the gangs for which others are evicted."""
         waiting = [c.before for c in changes if c.before is not None and c.before.state.waiting]
         served = {p.preemptor for p in decision.preempted} | {m.beneficiary for m in decision.moved}
         waiting += filter(None, map(self._leader_state.entry, served))
         return frozenset((entry.namespace, entry.queue) for entry in waiting)
 
     def exposes(self, now: float) -> bool:
-        """Whether by ``now`` time alone changed what a plan may do, since the last one. Said once."""
+        """Whether plans can differ at ``now`` without a change since the last one. True only once."""
         if self._exposed_at is None or self._exposed_at > now:
             return False
         self._exposed_at = None
@@ -166,7 +166,7 @@ class Planning:
     def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...], PendingGangs]:
         with self._metrics.stage(Stage.PLAN):
             decision = plan(snapshot, self._stop, self._cache)
-            lines = pending_gangs(snapshot, self._cache)  # the planner's own, that it has just made
+            lines = pending_gangs(snapshot, self._cache)  # from the cache of the plan
         with self._metrics.stage(Stage.VERIFY):
             return decision, verify(snapshot, decision), lines
 
@@ -184,7 +184,7 @@ class Planning:
     async def _keep(
         self, snapshot: Snapshot, decision: Plan, violations: Sequence[Violation]
     ) -> None:
-        """Save it, unless one that breaks the same rules in the same places is saved: plans are made every second."""
+        """Save it, unless a plan with the same violations is saved: plans are made every second."""
         broken = [BrokenRule(v.rule.value, v.subject, v.message) for v in violations]
         where = frozenset((one.rule, one.subject) for one in broken)
         if where not in self._kept:
@@ -192,20 +192,20 @@ class Planning:
             await self._pen.keep_refused(snapshot, decision, broken)
 
     def _worth_more(self, refusal: Refusal) -> bool:
-        """Whether a larger budget may still decide it."""
+        """Whether a larger budget can decide it."""
         entry = self._leader_state.ledger.get(refusal.uid)
         undecided = refusal.reasons[0].code is Code.UNDECIDED
         return undecided and entry is not None and entry.budget < MAX_BUDGET
 
     def _seek_again(self, now: float) -> None:
-        """Looking for gangs to move takes longer than a plan: not again for a while, but then even if nothing changed."""
+        """Set the time of the next search for gangs to move, which takes longer than a plan. It runs even without a change."""
         rest = self._defragment_seconds
         self._seek_at = now + rest
         if rest:
             self._wakeup.plan_in(rest)
 
     def _count(self, snapshot: Snapshot, decision: Plan, changes: list[EntryChange]) -> None:
-        """What of a plan was committed."""
+        """Record the committed part of a plan."""
         committed = {change.after.uid for change in changes}
         preempted = [p for p in decision.preempted if p.victim in committed]
         self._metrics.preempted(preempted, self._leader_state.cluster_queue)

@@ -1,4 +1,4 @@
-"""Deletes what is kept long enough, a little at a time."""
+"""Deletes expired rows, in small batches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from queuectl.domain.rules import Rules
 
 log = structlog.get_logger()
 
-_SECONDS: Final = 60.0  # between looks for rows to delete
+_SECONDS: Final = 60.0  # between checks for expired rows
 _AGAIN_SECONDS: Final = 1.0  # between batches of them
 
 
 async def prune(store: Store, rules: Callable[[], Rules], clock: Clock, epoch: int) -> None:
-    """Go on until cancelled, under one epoch.
+    """Delete until cancelled, for one epoch of the leader.
 
     Raises:
         Fenced: another leader has taken over.

@@ -15,13 +15,13 @@ from queuectl.domain.snapshot import Admitted, Snapshot
 def record_of(
     snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange], seconds: float
 ) -> Decision | None:
-    """What one cycle decided; None when nothing of it is worth a line of history.
+    """The record of one cycle; None if no decision has a line of history.
 
     Args:
         snapshot: the plan was made from.
         plan: what was decided.
-        changes: what is committed of it.
-        seconds: it took, by the clock.
+        changes: its committed changes.
+        seconds: its duration.
     """
     noted = {c.after.uid: c.after for c in changes if c.note is not None}
     if not noted:

@@ -1,11 +1,11 @@
-"""The ledger made again from the cluster, after the database was lost.
+"""The ledger rebuilt from the cluster, after the database was lost.
 
-The cluster says what runs; only fields that tenants cannot write say more:
+The cluster shows the running pods. Other facts are taken only from fields that tenants cannot write:
 
-- A gang that runs whole, with the attempt that its pod template is labelled with, goes on running.
-- A gang that is there in part, or is leaving, is taken down whole and queues again.
-- A gang that was held or deactivated stays so: the admission policies protect that word of the status annotation.
-- All others queue, in the order in which their jobs were created, with the priority of their classes.
+- A complete gang with the attempt of the label on its pod template continues to run.
+- An incomplete gang, or a gang that is leaving, is stopped and queues again.
+- A held or deactivated gang stays so: the admission policies protect this part of the status annotation.
+- All other gangs queue, in the order in which their jobs were created, with the priority of their classes.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from queuectl.state.mirror import Mirror
 
 BY: Final = "queuectl recover"
 _KEPT: Final = re.compile(r"(?P<state>Deactivated|Held|Evicting): (?P<code>\w+)")
-_ROUNDS: Final = 5  # of looks; what one look finds may be news for the next
+_ROUNDS: Final = 5  # of observations; the result of one can change the next
 
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What was found.
+    """The result of a recovery.
 
     Attributes:
-        states: how many workloads are in each state now.
-        left_alone: sentences on jobs that run and are not of any queue.
+        states: the number of workloads in each state.
+        left_alone: sentences on running jobs without a queue.
     """
 
     states: Mapping[State, int]
@@ -52,10 +52,10 @@ class Recovered:
 
 
 async def lost(store: Store, mirror: Mirror) -> str:
-    """Why the database cannot be the one that the cluster's gangs are in; empty when it can.
+    """Why the database cannot be that of the gangs in the cluster; empty if it can.
 
-    Admission and queuectl alone write the attempts on a job, so it was queuectl that started it. ``mirror``: complete.
-    May raise StoreUnavailable.
+    Only admission and queuectl write the attempt on a job, so queuectl has started it. ``mirror``: complete.
+    Can raise StoreUnavailable.
     """
     started = [job for job in mirror.jobs.values() if job.attempt and job.outcome is None]
     if not started or (await store.load()).entries:
@@ -80,7 +80,7 @@ async def recover(
 
     Raises:
         BadInput: the database has workloads.
-        StoreUnavailable, ClusterUnavailable: no answer; what was written so far stays, and nothing is written twice.
+        StoreUnavailable, ClusterUnavailable: no response; finished writes stay, and a retry writes nothing twice.
     """
     if (await store.load()).entries:
         raise BadInput("the database has workloads: it is not one that was lost")
@@ -98,7 +98,7 @@ async def recover(
 
 
 async def _listed(mirror: Mirror, store: Store, cluster: Cluster) -> asyncio.Task[None]:
-    """Fill the mirror; the watch goes on in the task."""
+    """Fill the copy of the cluster. The watch continues in the task."""
     neighbour = KueueDetector(cluster, store)
     kueue = await neighbour.keys_count()
     missing = mirror.resources
@@ -146,7 +146,7 @@ async def _written(
 
 
 def _kept(change: EntryChange, mirror: Mirror, now: float) -> EntryChange:
-    """Held or deactivated still, where the object says so and the gang is new to the ledger."""
+    """Hold or deactivate again the gangs whose objects show it and that are new to the ledger."""
     job = mirror.jobs.get(change.after.uid)
     found = _KEPT.match(job.status) if job is not None and change.before is None else None
     if found is None:
@@ -157,7 +157,7 @@ def _kept(change: EntryChange, mirror: Mirror, now: float) -> EntryChange:
         action = Action.HOLD
     else:
         return change
-    # The cluster does not say whether a person who held it was an admin, so only an admin ends that.
+    # The cluster does not show whether an administrator held it, so only an administrator can release it.
     person = found["code"] in (Code.HELD, Code.DEACTIVATED)
     command = Command(0, change.after.uid, action, BY, "", now, admin=person)
     return joined(change, handle(change.after, CommandReceived(command), now)) or change

@@ -1,4 +1,4 @@
-"""Looks at what gangs do with their GPUs, every now and then and beside the cycles: no plan ever waits for it."""
+"""Evaluates the GPU utilization of gangs periodically, beside the cycles. No plan waits for it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from queuectl.telemetry.utilization import UseGauges, UseMetrics
 
 log = structlog.get_logger()
 
-_SCRAPES = 4  # in the window of what gangs did lately: one of them may fail
+_SCRAPES = 4  # in the window of recent use, so that one of them can fail
 _TOLD = (UseState.IDLE, UseState.STUCK)
 
 
 class UseWatch:
-    """One leadership's looks. What was judged before a take-over is judged anew from what the source still knows."""
+    """The evaluations of one leader. A new leader evaluates again, from the samples that the source still has."""
 
     def __init__(
         self,
@@ -38,16 +38,16 @@ class UseWatch:
         scrape_seconds: float,
         patience: float,
     ) -> None:
-        """Watch nothing yet.
+        """Start without an evaluation.
 
         Args:
-            source: of what pods do.
-            mirror: of the cluster.
-            metrics: where looks are shown.
+            source: of samples of pods.
+            mirror: the copy of the cluster.
+            metrics: of evaluations.
             clock: of the leader.
-            look_seconds: between looks.
+            look_seconds: between evaluations.
             scrape_seconds: between samples of a GPU.
-            patience: seconds after which a look is given up.
+            patience: seconds after which an evaluation times out.
         """
         self._source = source
         self._mirror = mirror
@@ -68,7 +68,7 @@ class UseWatch:
         borrowing: Callable[[], Container[str]],
         put: Callable[[Mapping[str, GangUse]], None],
     ) -> None:
-        """Look until cancelled; ``put`` is given what was judged, by uid, after each look.
+        """Evaluate until cancelled. ``put`` receives the results, by uid, after each evaluation.
 
         ``borrowing``: ClusterQueues that use more than their nominal quota.
         """
@@ -82,7 +82,7 @@ class UseWatch:
             self._metrics.forget()
 
     async def sample(self, gangs: Sequence[HeldGang]) -> dict[str, GangUse]:
-        """What each of them does now, by uid."""
+        """The current utilization of each gang, by uid."""
         began, at = time.perf_counter(), self._clock()
         known = {pod.key for gang in gangs for pod in gang.pods}
         wrong: Mapping[SourceFault, int]
@@ -110,13 +110,13 @@ class UseWatch:
     async def _ask(
         self, gangs: Sequence[HeldGang], at: float, known: Collection[PodKey]
     ) -> tuple[Sample, dict[float, Sample]]:
-        """What they did lately; over longer windows only where somebody may be idle or stuck."""
+        """The recent samples; over longer windows only if a gang can be idle or stuck."""
         recent = await self._source.sample(self._window, at, known)
         windows = self._tracker.windows(gangs, recent)
         return recent, {window: await self._source.sample(window, at, known) for window in windows}
 
     def _tell_untrusted(self, jobs: tuple[str, ...]) -> None:
-        """Say it once: a set-up that is not finished, or a tenant who names the pods of others."""
+        """Log once: an incomplete set-up, or a tenant that reports pods of others."""
         if jobs and jobs != self._untrusted:
             log.warning("utilization_untrusted_jobs", jobs=jobs, trusts=self._source.trusts)
         self._untrusted = jobs

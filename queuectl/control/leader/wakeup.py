@@ -1,4 +1,4 @@
-"""What wakes the loop of a leader, and whether it is to plan then."""
+"""The wake-up of a leader's loop, and whether the next cycle plans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class Wakeup:
     """Of one leadership.
 
     Attributes:
-        plan_due: the next cycle plans, whatever it observes.
+        plan_due: the next cycle plans, even without an observation.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Wakeup:
         self.ring()
 
     def plan_by(self, seconds: float) -> None:
-        """Plan in the next cycle, and begin one in so many seconds if nothing does before."""
+        """Plan in the next cycle, and begin one after so many seconds at the latest."""
         self.plan_due = True
         asyncio.get_running_loop().call_later(seconds, self.ring)
 
@@ -35,9 +35,9 @@ class Wakeup:
         asyncio.get_running_loop().call_later(seconds, self.plan)
 
     async def heard(self) -> None:
-        """Return as soon as a cycle is to begin."""
+        """Return when a cycle must begin."""
         await self._rung.wait()
 
     def answer(self) -> None:
-        """A cycle begins now: what rings from here on is for the next."""
+        """Record that a cycle begins: later wake-ups are for the next one."""
         self._rung.clear()

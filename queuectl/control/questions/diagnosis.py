@@ -17,12 +17,12 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose
 from queuectl.reports.over_quota import over_quota
 
-PATIENCE_SECONDS: Final = 5.0  # then it is stopped; clients wait no longer
+PATIENCE_SECONDS: Final = 5.0  # after which it stops, as clients wait no longer
 _KEPT: Final = 256  # diagnoses remembered until the next plan
 
 
 class Diagnoser:
-    """Answers for one leadership; ``latest`` is set with every plan."""
+    """The diagnoses of one leader. ``latest`` is set with each plan."""
 
     def __init__(self, throttle: PlannerThrottle, cache: PlannerCache) -> None:
         self._cache = cache
@@ -31,12 +31,12 @@ class Diagnoser:
         self._throttle = throttle
 
     def planned(self, snapshot: Snapshot, plan: Plan) -> None:
-        """This plan was made from this snapshot."""
+        """Use this plan and its snapshot from now on."""
         self._latest = snapshot, plan
         self._known.clear()
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
-        """Of a gang that waited at the last plan; None for any other, when it took too long, and when too many wait for theirs."""
+        """The diagnosis of a gang that was pending in the last plan; None for other gangs, after a time-out, or if too many wait."""
         known = self._known.get(uid)
         if known is not None:
             return known
@@ -62,6 +62,6 @@ class Diagnoser:
 
 
 async def excesses(snapshot: Snapshot, config: QueueConfig) -> tuple[Excess, ...]:
-    """What runs and would be over quota under another configuration."""
+    """Running gangs that exceed the quota of another configuration."""
     over_nodes = quota_from_nodes(in_force(config, snapshot.now), snapshot.fleet)
     return await asyncio.to_thread(over_quota, snapshot, over_nodes)

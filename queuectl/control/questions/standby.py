@@ -1,7 +1,7 @@
-"""What a process that does not lead knows: a copy of the ledger, and beside its watch the picture a leader would plan on.
+"""The state of a standby: a copy of the ledger, which gives with its watch the snapshot that a leader would plan on.
 
-Each look reads of the ledger only what has changed since the last. What has not stays the same object, and so does what was
-made of it.
+Each update reads only the changes of the ledger since the last one. An entry without a change stays the same object, and so do the
+objects that are derived from it.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from queuectl.state.usage import Usage
 
 
 class Standby:
-    """Of one process, from when it is asked first while it does not lead.
+    """The state of one process, from its first request as a standby.
 
     Attributes:
-        ledger: the copy, as of the last look.
+        ledger: the copy, as of the last update.
     """
 
     def __init__(self, store: Store, mirror: Mirror, limits: SolverLimits, clock: Clock) -> None:
-        """``limits``: of plans that are made on its pictures."""
+        """``limits``: of plans on its snapshots."""
         self._store = store
         self._limits = limits
         self._clock = clock
@@ -43,11 +43,11 @@ class Standby:
         self._turns_at: float | None = None  # when an override begins or ends next
 
     async def snapshot(self) -> Snapshot:
-        """As a leader would see it that begins now.
+        """The snapshot of a leader that begins now.
 
         Raises:
-            BadInput: the configuration cannot be read; only a hand in the database gets here.
-            StoreUnavailable: no answer from the database.
+            BadInput: the configuration is invalid after a manual change in the database.
+            StoreUnavailable: no response from the database.
         """
         before = self._loaded
         loaded = await (self._store.load() if before is None else self._store.follow(before))
@@ -66,7 +66,7 @@ class Standby:
         )
 
     def unmanaged(self) -> tuple[UnmanagedPod, ...]:
-        """Pods of no job in a queue that hold GPUs, by namespace and name, as of the last look."""
+        """Unmanaged pods that hold GPUs, by namespace and name, as of the last update."""
         return self._usage.unmanaged(self._config.rules.accounting.gpus)
 
     def _adopt(self, loaded: Loaded) -> None:

@@ -1,7 +1,7 @@
-"""Planning beside the loop: in a thread, one question at a time, each with a limit of its own.
+"""Planning beside the loop: in a thread, one question at a time, each with its own limit.
 
-One throttle serves all diagnoses, what-ifs, previews and plans of a standby of a process. After each question comes a pause
-in proportion to the CPU time that it took, as after each cycle of the loop. So questions do not delay starts.
+One throttle serves all diagnoses, what-ifs, previews and standby plans of a process. A pause in proportion to its CPU time follows each
+question, as after each cycle of the loop. Thus questions do not delay starts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queuectl.domain.errors import TookTooLong
 from queuectl.planner import StopSignal
 
 MOST_WAITING: Final = 8  # questions
-MOST_OF_ONE: Final = 2  # of these, where it is known who asks
+MOST_OF_ONE: Final = 2  # of one caller
 
 _Answer = TypeVar("_Answer")
 
@@ -36,11 +36,11 @@ class PlannerThrottle:
 
     @asynccontextmanager
     async def turn(self, caller: str = "", wait: float | None = None) -> AsyncIterator[None]:
-        """Wait until no other question is worked on and the pause after the last one is over.
+        """Wait until no other question is in progress and the pause after the last one has ended.
 
         Args:
-            caller: the user that asks; empty = not known.
-            wait: most seconds to wait; None = no limit.
+            caller: the user; empty = unknown.
+            wait: the longest wait in seconds; None = no limit.
 
         Raises:
             TookTooLong: too many questions wait, of this caller or of all, or the wait is too long.
@@ -67,7 +67,7 @@ class PlannerThrottle:
             self._waiting -= Counter((caller,))  # drops callers without a request
 
     async def work_out(self, work: Callable[[StopSignal], _Answer], patience: float) -> _Answer:
-        """What ``work`` says, which is told to stop after so many seconds; to be called in a turn. Raises what it raises."""
+        """The result of ``work``, which is stopped after so many seconds. Call it in a turn. Raises the errors of ``work``."""
         stop = self._stop = StopSignal()
         task = asyncio.ensure_future(asyncio.to_thread(_timed, work, stop))
         done, _ = await asyncio.wait({task}, timeout=patience)
@@ -79,7 +79,7 @@ class PlannerThrottle:
         return answer
 
     def stop(self) -> None:
-        """End the question that is worked on at once, and answer no other."""
+        """Stop the question in progress, and answer no other."""
         self._stopped = True
         self._stop.stop()
 

@@ -1,8 +1,8 @@
-"""What this process can show of the cluster, whether it leads or stands by.
+"""Views of the cluster for the API and the dashboard, on the leader and on standbys.
 
-While it leads, from its own books. While it stands by, from its watch and a copy of the ledger that is brought up to date when
-somebody asks, and is about a second old at most: so replicas answer alike. Who plans on it gets it as it is when he asks. What
-GPUs do a standby has from the leader (:mod:`queuectl.control.leader.broadcast`).
+The leader uses its state in memory. A standby uses its watch and a copy of the ledger, which it updates for a request and which is at
+most about a second old. Thus all replicas show the same. A plan uses the state at the time of its request. A standby gets GPU
+utilization from the leader (:mod:`queuectl.control.leader.broadcast`).
 """
 
 from __future__ import annotations
@@ -36,19 +36,21 @@ from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
-LOOK_SECONDS: Final = 1.0  # how old what is shown may be
-PLAN_SECONDS: Final = 5.0  # how old the plan of a standby may be, by which it says why gangs wait
+LOOK_SECONDS: Final = 1.0  # largest age of a view
+PLAN_SECONDS: Final = (
+    5.0  # largest age of a standby's plan, from which it explains why gangs are pending
+)
 
 _log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Everything at one moment.
+    """The cluster at one moment.
 
     Attributes:
-        uses: what gangs do with their GPUs, by uid.
-        unmanaged: lists the pods outside the queues that hold GPUs. The list is made at the first call and then kept.
+        uses: the GPU utilization of gangs, by uid.
+        unmanaged: lists the unmanaged pods that hold GPUs. The list is made at the first call and then cached.
     """
 
     snapshot: Snapshot
@@ -57,7 +59,7 @@ class ClusterView:
 
 
 class Viewer:
-    """Of one process. Who asks at the same time gets the same."""
+    """The views of one process. Concurrent requests share a view."""
 
     def __init__(
         self,
@@ -72,28 +74,28 @@ class Viewer:
         throttle: PlannerThrottle,
         cache: PlannerCache,
     ) -> None:
-        """Show nothing yet.
+        """Start without a view.
 
         Args:
             store: the database.
             mirror: of the cluster.
             limits: of plans.
             clock: of the process.
-            leading: our books while we lead and they are loaded.
-            watching: whether the watch has listed everything.
-            heard: what gangs do with their GPUs as the leader says, by uid.
+            leading: the state in memory if this process is the leader and has loaded it.
+            watching: whether the watch has listed all objects.
+            heard: the GPU utilization of gangs from the leader, by uid.
             throttle: of this process's questions to the planner.
             cache: of this process.
         """
         self._stand_by = partial(Standby, store, mirror, limits, clock)
         self._mirror = mirror
-        self._standby: Standby | None = None  # while we are asked and do not lead
+        self._standby: Standby | None = None  # after a request to a process that is not the leader
         self._leading = leading
         self._cache = cache
         self._watching = watching
         self._heard = heard
         self._lock = asyncio.Lock()
-        # Taken before the other, never after: looking does not wait for a plan.
+        # Acquired before the other lock, never after it: a view does not wait for a plan.
         self._planning = asyncio.Lock()
         self._seen: tuple[float, ClusterView] | None = None
         self._cluster_map: tuple[ClusterView, ClusterMap] | None = None
@@ -102,18 +104,18 @@ class Viewer:
         self._consulted: float | None = None
 
     async def seen(self) -> ClusterView | None:
-        """What there is, as pages show it; None while this process does not know yet. May raise StoreUnavailable."""
+        """The view for pages; None until this process has one. Can raise StoreUnavailable."""
         async with self._lock:
             return await self._look(_now() - LOOK_SECONDS)
 
     async def latest(self) -> ClusterView | None:
-        """The same with nothing in it older than the question: what somebody has just been told is in it, too."""
+        """A view that is not older than the request, so that it contains all results that users have seen before."""
         asked = _now()
         async with self._lock:
             return await self._look(asked)
 
     async def cluster_map(self) -> ClusterMap | None:
-        """What stands where; None while this process does not know yet. May raise StoreUnavailable."""
+        """The cluster map; None until this process has a view. Can raise StoreUnavailable."""
         async with self._lock:
             seen = await self._look(_now() - LOOK_SECONDS)
             if seen is None:
@@ -126,25 +128,25 @@ class Viewer:
             return self._cluster_map[1]
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
-        """Pods outside the queues that hold GPUs; None while this process does not know yet. May raise StoreUnavailable."""
+        """Unmanaged pods that hold GPUs; None until this process has a view. Can raise StoreUnavailable."""
         seen = await self.seen()
         return seen.unmanaged() if seen is not None else None
 
     def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
-        """A workload's pods as the watch last showed them; None before the watch has listed everything."""
+        """A workload's pods in the watch; None until the watch has listed all objects."""
         return tuple(self._mirror.pods_of(entry)) if self._watching() else None
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
-        """Of a standby: why a waiting gang does not start, by a plan of its own that nobody carries out."""
+        """Why a pending gang does not start, by a plan of the standby that is never committed."""
         return await self._diagnoser.diagnose(uid) if await self._planned() else None
 
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
-        """What runs and would be over quota under another configuration; None while this process does not know yet."""
+        """Running gangs that exceed the quota of another configuration; None until this process has a view."""
         seen = await self.latest()
         return await excesses(seen.snapshot, config) if seen is not None else None
 
     async def _look(self, since: float) -> ClusterView | None:
-        """The last look, or another one if that began before ``since``, of the event loop's clock."""
+        """The last view, or a new one if that began before ``since``, on the event loop's clock."""
         if self._seen is not None and self._seen[0] > since:
             return self._seen[1]
         began = _now()
@@ -162,20 +164,20 @@ class Viewer:
         return seen
 
     async def _copied(self) -> ClusterView | None:
-        """From a copy of the ledger; None before the watch has listed everything."""
+        """A view of a copy of the ledger; None until the watch has listed all objects."""
         if not self._watching():
             return None
         standby = self._standby = self._standby or self._stand_by()
         try:
             snapshot = await standby.snapshot()
-        except BadInput as error:  # only a hand in the database gets here
+        except BadInput as error:  # after a manual change in the database
             _log.warning("configuration_unreadable", why=str(error))
             return None
         uses = _present(self._heard(), standby.ledger)
         return ClusterView(snapshot, uses, functools.cache(standby.unmanaged))
 
     async def _planned(self) -> bool:
-        """Whether the consultation knows a plan that is not too old."""
+        """Whether there is a plan that is not too old."""
         async with self._planning:
             if self._consulted is not None and _now() - self._consulted < PLAN_SECONDS:
                 return True
@@ -201,7 +203,7 @@ def _now() -> float:
 
 
 def _present(uses: Mapping[str, GangUse], ledger: Ledger) -> dict[str, GangUse]:
-    """Those that are of what holds GPUs now, not of an attempt before."""
+    """The utilization of gangs that hold GPUs now, without that of earlier attempts."""
     return {
         uid: use
         for uid, use in uses.items()

@@ -1,4 +1,4 @@
-"""Trying out changes on a copy of what there is: the planner of the loop decides, and nothing is written."""
+"""What-if: changes on a copy of the current snapshot. The planner of the loop decides, and nothing is written."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from queuectl.planner.verify import verify
 from queuectl.reports.over_quota import over_quota
 from queuectl.state.mirror import Mirror
 
-PATIENCE_SECONDS: Final = 20.0  # of one question, from when it is its turn
-LOOKED_INTO: Final = 3  # submitted gangs that wait and are told why
+PATIENCE_SECONDS: Final = 20.0  # for one what-if, without the wait for other questions
+LOOKED_INTO: Final = 3  # submitted gangs that stay pending and get a diagnosis
 
 _log = structlog.get_logger()
 
 
 class ConfigurationSource(Protocol):
-    """Where the configuration is."""
+    """The store of the configuration."""
 
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
-        """Revision and all documents. May raise StoreUnavailable."""
+        """Revision and all documents. Can raise StoreUnavailable."""
 
 
 class WhatIfPlanner:
@@ -49,7 +49,7 @@ class WhatIfPlanner:
         throttle: PlannerThrottle,
         cache: PlannerCache,
     ) -> None:
-        """``look``: what there is now, not before."""
+        """``look``: returns the current snapshot."""
         self._look = look
         self._store = store
         self._mirror = mirror
@@ -57,12 +57,12 @@ class WhatIfPlanner:
         self._cache = cache
 
     async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
-        """What would be after a change; None while this process does not know yet what there is.
+        """The plans with and without the changes; None until this process has a snapshot.
 
         Raises:
-            BadInput: it cannot be done as asked.
-            TookTooLong: the planner had not enough time, or too many ask.
-            StoreUnavailable: no answer from the database.
+            BadInput: a change is invalid.
+            TookTooLong: the time of the planner was too short, or too many requests wait.
+            StoreUnavailable: no response from the database.
         """
         async with self._throttle.turn():
             return await self._answer(asked)
@@ -90,7 +90,7 @@ def _worked_out(
     cache: PlannerCache,
     stop: StopSignal,
 ) -> WhatIfResult | None:
-    """The trial; None when it was cut."""
+    """The result; None after a time-out."""
     done = changed(snapshot, documents, asked, around)
     without = _checked(snapshot, cache, stop)
     after = _checked(done.snapshot, cache, stop)
@@ -112,7 +112,7 @@ def _worked_out(
 
 
 def _checked(snapshot: Snapshot, cache: PlannerCache, stop: StopSignal) -> Plan | None:
-    """A plan that the loop would carry out; None when it was cut."""
+    """A plan that the loop would commit; None after a time-out."""
     decided = plan(snapshot, stop, cache)
     if decided.cut or stop.stopped:
         return None
@@ -126,7 +126,7 @@ def _checked(snapshot: Snapshot, cache: PlannerCache, stop: StopSignal) -> Plan 
 def _diagnoses(
     done: ChangedSnapshot, after: Plan, cache: PlannerCache, stop: StopSignal
 ) -> dict[str, Diagnosis]:
-    """Of the first submitted gangs that wait for something else than victims on their way out."""
+    """Diagnoses of the first submitted gangs that stay pending, without those that wait for evicted gangs only."""
     new = set(done.submitted)
     waits = [r.uid for r in after.pending if r.uid in new and r.lease is None][:LOOKED_INTO]
     if not waits:
