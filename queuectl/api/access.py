@@ -1,8 +1,8 @@
-"""Rights: what a request must be allowed before its route runs.
+"""Rights that a request needs before its route runs.
 
-Every route names what it needs, by :meth:`Guard.needs` where the path says it all and by :meth:`Guard.require` where the
-namespace is known only once the object is found. Who asks was found out before, from token or session; a route never
-looks at those.
+Every route names its rights: by :meth:`Guard.needs` if the path contains namespace and name, and by :meth:`Guard.require` if
+the namespace is known only after the object is read. The middleware has determined the caller from token or session; a route
+reads neither.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.identity import Caller, Right
 
-ANYBODY: Final = Caller("somebody at the REST API")
-"""Whoever asks where nobody is asked who he is: on loopback, without authentication."""
+ANYBODY: Final = Caller("unauthenticated caller")
+"""The caller of each request without authentication, on loopback."""
 _KEY: Final = "queuectl.caller"
 _KNOWN: Final = "queuectl.known"
 _AT_ONCE: Final = 8  # namespaces asked for by one request: others have questions, too
@@ -29,14 +29,14 @@ MOST_REVIEWS: Final = 500
 _TOO_MANY: Final = f"these documents need more than {MOST_REVIEWS} access reviews: send fewer at once, or have the right to all of a kind"
 
 Visible = Collection[str] | None
-"""Namespaces whose workloads a caller may see; None = all."""
+"""Namespaces whose workloads a caller may list; None = all."""
 
 
 class Identities(Protocol):
-    """Who knows whose a token is: the cluster's authentication."""
+    """Authentication of tokens, by the cluster and by an OpenID Connect issuer."""
 
     async def who(self, token: str) -> Caller | None:
-        """Whose token this is; None = the cluster does not take it.
+        """The caller of a token; None = the token is not valid.
 
         Raises:
             Problem: unauthenticated, where the reason of a refusal is known.
@@ -45,47 +45,47 @@ class Identities(Protocol):
 
 
 class Rights(Protocol):
-    """Who knows what a caller may do: the cluster's RBAC."""
+    """Authorization of callers by the cluster's RBAC."""
 
     async def may(self, caller: Caller, right: Right) -> bool:
-        """Whether he may. May raise ClusterUnavailable."""
+        """Whether the caller has the right. Can raise ClusterUnavailable."""
 
 
 class Access(Identities, Rights, Protocol):
-    """Both: the API server."""
+    """Authentication and authorization."""
 
 
 def caller_of(request: Request) -> Caller:
-    """Who asks."""
+    """The caller of a request."""
     caller: Caller = request.scope.get(_KEY, ANYBODY)
     return caller
 
 
 def know(scope: Any, caller: Caller) -> None:
-    """Remember who asks, for the rest of this request."""
+    """Keep the caller for the rest of this request."""
     scope[_KEY] = caller
 
 
 def vouch(scope: Any, known: Callable[[], Awaitable[bool]]) -> None:
-    """Remember how to find out, while a long answer goes on, whether the caller's credentials are still good."""
+    """Keep a check of the caller's credentials, for answers that last long."""
     scope[_KNOWN] = known
 
 
 async def still_known(request: Request) -> bool:
-    """Whether the credentials of a request are still good. May raise ClusterUnavailable and StoreUnavailable."""
+    """Whether the credentials of a request are still valid. Can raise each error of an outage."""
     known: Callable[[], Awaitable[bool]] | None = request.scope.get(_KNOWN)
     return known is None or await known()
 
 
 class Guard:
-    """Lets a request go on, or raises Problem."""
+    """Checks rights of requests; raises Problem if one is missing."""
 
     def __init__(self, rights: Rights | None = None) -> None:
-        """``rights``: None where everybody may do everything."""
+        """``rights``: None = each caller has all rights."""
         self._rights = rights
 
     async def require(self, request: Request, right: Right) -> None:
-        """Raise a FORBIDDEN problem unless who asks may do this."""
+        """Raise a FORBIDDEN problem unless the caller has this right."""
         if not await self.may(request, right):
             detail = f"{caller_of(request).name} may not {right}"
             raise Problem(ProblemType.FORBIDDEN, detail)
@@ -136,7 +136,7 @@ class Guard:
         resource: str,
         namespaces: Callable[[], Awaitable[Iterable[str]]],
     ) -> frozenset[str] | None:
-        """In which of these namespaces he may; None = in all there are. ``namespaces`` is asked only when needed."""
+        """The namespaces in which the caller has the right; None = all. ``namespaces`` is called only if needed."""
         if await self.may(request, Right(verb, resource)):
             return None
         there = await namespaces()
@@ -149,7 +149,7 @@ class Guard:
         resource: str,
         namespaces: Callable[[], Awaitable[Iterable[str]]],
     ) -> bool:
-        """Whether he may in any of these namespaces, or in all."""
+        """Whether the caller has the right in any of these namespaces, or in all."""
         if await self.may(request, Right(verb, resource)):
             return True
         there = await namespaces()
@@ -160,7 +160,7 @@ class Guard:
     async def _in(
         self, request: Request, verb: str, resource: str, namespaces: Iterable[str]
     ) -> AsyncIterator[str]:
-        """Those of these namespaces in which he may; a few are asked for at a time."""
+        """The namespaces in which the caller has the right; a few are checked at a time."""
         rights = [Right(verb, resource, namespace) for namespace in namespaces]
         for start in range(0, len(rights), _AT_ONCE):
             some = rights[start : start + _AT_ONCE]
@@ -185,5 +185,5 @@ class Guard:
         await self.require(request, Right("update", CONFIG_KINDS[0].plural))
 
     async def may(self, request: Request, right: Right) -> bool:
-        """Whether who asks may do this."""
+        """Whether the caller has this right."""
         return self._rights is None or await self._rights.may(caller_of(request), right)

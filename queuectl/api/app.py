@@ -1,7 +1,7 @@
 """The two applications: the REST API, and metrics with health alone.
 
-What stands before the routes is :mod:`queuectl.api.auth.layers`'. Without authentication everybody may do everything, and
-only this machine is answered.
+The middleware before the routes is in :mod:`queuectl.api.auth.layers`. Without authentication each caller has all rights, and
+only programs of this machine get answers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from queuectl.api.usage_history import UsageHistory
 _ABOUT: Final = """Configuration and workloads of queuectl.
 
 Configuration documents have Kueue's shape. Every error is problem+json (RFC 9457). A caller is known by a token of the cluster
-(TokenReview) or by an ID token of the configured OpenID Connect issuer. What a caller may do follows from the cluster's RBAC:
+(TokenReview) or by an ID token of the configured OpenID Connect issuer. The cluster's RBAC decides the rights of the caller:
 SubjectAccessReview on resources of the group queuectl.dev."""
 
 _DESCRIPTION: Final[list[bytes]] = []
@@ -64,7 +64,7 @@ def create_app(
     cluster_reader: ClusterReader | None = None,
     authenticated: AuthenticationLayer | None = None,
 ) -> FastAPI:
-    """The REST API with metrics and health. Who adds routes finds what they share in ``app.state``.
+    """The REST API with metrics and health. ``app.state`` has the parts that added routes share.
 
     Args:
         store: what it reads and writes.
@@ -72,7 +72,7 @@ def create_app(
         registry: of its metrics.
         diagnoser: None where no controller runs.
         cluster_reader: likewise.
-        authenticated: how callers are told apart; None = not at all, for loopback only.
+        authenticated: how callers authenticate; None = they do not, for loopback only.
     """
     app = _bare("queuectl")
     guard = app.state.guard = Guard(authenticated.access if authenticated else None)

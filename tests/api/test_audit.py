@@ -109,7 +109,7 @@ async def test_without_authentication_lines_say_so(app: FastAPI) -> None:
     async with talking_to(app) as client:
         await client.put(COHORT_PATH, json=COHORT)
         [line] = await log(client)
-        assert line["caller"] == "somebody at the REST API"
+        assert line["caller"] == "unauthenticated caller"
 
 
 async def test_the_log_is_read_page_by_page_and_by_caller_path_and_time(

@@ -73,7 +73,7 @@ async def test_a_command_is_kept_and_changes_nothing_itself(
     (kept,) = await store.commands()
     assert (kept.uid, kept.action) == (f"uid-job-{name}", action)
     assert kept.priority == (body or {}).get("priority")
-    assert kept.by == (body or {}).get("by", "somebody at the REST API")
+    assert kept.by == (body or {}).get("by", "unauthenticated caller")
     assert answer.json() | {"at": "", "requestId": ""} == {
         "id": kept.id,
         "uid": kept.uid,
@@ -116,7 +116,7 @@ async def test_the_same_request_again_is_the_same_command(
     other = await api.post(f"{NAMED}/held/hold", headers=key)
     assert (other.status_code, other.json()["title"]) == (
         422,
-        "The request id was used for something else",
+        "The request id was used for another request",
     )
 
 

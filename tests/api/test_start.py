@@ -1,4 +1,4 @@
-"""Whether the API may be offered, by what the settings say, and how: a table."""
+"""How the settings decide whether and how the API is served: a table."""
 
 from __future__ import annotations
 

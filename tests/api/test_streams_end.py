@@ -44,7 +44,7 @@ async def served(store: MemoryStore, access: MemoryAccess) -> AsyncIterator[http
 
 
 async def rest(answer: httpx2.Response) -> str:
-    """What a stream says until it ends."""
+    """The text of a stream until it ends."""
     async with asyncio.timeout(PATIENCE):
         return "".join([text async for text in answer.aiter_text()])
 

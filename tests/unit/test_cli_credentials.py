@@ -129,7 +129,7 @@ class TestTheTokenComesFrom:
         ),
         ({"username": "a", "password": SECRET}, 5, "has none: create a token"),
         ({"token": f"{SECRET} {SECRET}"}, 2, "holds characters"),
-        ({"token": SECRET}, 5, "no token that the cluster takes"),
+        ({"token": SECRET}, 5, "no valid token of the cluster"),
         ({"tokenFile": "nowhere"}, 2, "nowhere: No such file"),
         ({"exec": {"apiVersion": "v2", "command": "x"}}, 2, "is not of client.authentication"),
         (

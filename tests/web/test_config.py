@@ -607,5 +607,5 @@ async def test_changes_are_those_of_this_object_that_took_effect(
     }
     assert (await pages.request(method, path, json={**whole, **body})).status_code < 500
     text = (await pages.get("/ui/config/changes?of=clusterqueues/vision")).text
-    assert ("somebody at the REST API" in text) is told
+    assert ("unauthenticated caller" in text) is told
     assert urlsplit(path).path == sample.database.audit[-1].path.partition("?")[0]

@@ -1,4 +1,4 @@
-"""What stands before the routes: who asks, how often, with how large a body, and that it is written down.
+"""Middleware before the routes: authentication, rate limits, sessions and the audit log.
 
-Each module is one layer of the application; :mod:`queuectl.api.app` says in which order they stand.
+:mod:`queuectl.api.auth.layers` sets the order of the layers.
 """

@@ -1,7 +1,8 @@
-"""Who asks: a token in ``Authorization: Bearer``, or the session of a browser.
+"""Authentication of callers: a token in ``Authorization: Bearer``, or the session of a browser.
 
-Nobody goes on unknown, except to what :class:`Open` names. A browser sends its cookie whoever made it ask, so a session
-changes something only when the browser says that our own page asked, and the page proves it by a header of its own.
+Every request needs a caller, except for the paths of :class:`Open`. A browser sends its cookie with requests of other sites
+too. So a change with a session needs the browser's statement that a page of the dashboard sent it, and a header that only
+such a page can set.
 """
 
 from __future__ import annotations
@@ -41,24 +42,24 @@ _ALWAYS: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """What anybody may see, beside health and the description of the API.
+    """Paths that need no authentication, in addition to health and the description of the API.
 
     Attributes:
-        below: beginnings of paths that anybody may read: style sheets, the page to sign in.
-        sign_in: where a browser is sent that wants a page and is not known; empty = nowhere.
+        below: prefixes of paths that are open to read: style sheets, the sign-in page.
+        sign_in: path to which a browser without a session is redirected; empty = none.
     """
 
     below: tuple[str, ...] = ()
     sign_in: str = ""
 
     def lets(self, method: str, path: str) -> bool:
-        """Whether a request needs no name."""
+        """Whether a request needs no authentication."""
         reading = method in ("GET", "HEAD")
         return (method, path) in _ALWAYS or (reading and path.startswith(self.below))
 
 
 class Authentication:
-    """Finds out who asks, or answers that nobody knows."""
+    """Determines the caller of each request, and refuses requests without one."""
 
     def __init__(self, app: ASGIApp, session_service: SessionService, doors: Open) -> None:
         self._app = app
@@ -89,7 +90,9 @@ class Authentication:
         """Raises Problem."""
         if self._doors.lets(request.method, request.url.path):
             if request.method in origin.CHANGES and origin.foreign(request.headers):
-                raise Problem(ProblemType.FOREIGN_ORIGIN, "another site asked for a session")
+                raise Problem(
+                    ProblemType.FOREIGN_ORIGIN, "a page of another site cannot open a session"
+                )
             return ANYBODY
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme:
@@ -99,19 +102,19 @@ class Authentication:
                 else None
             )
             if caller is None:
-                detail = "the Authorization header holds no token that the cluster takes"
+                detail = "the Authorization header has no valid token of the cluster"
                 raise Problem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE)
             return caller
         session = await self._session_service.find(request)
         if session is None:
-            detail = "send Authorization: Bearer with a token of the cluster, or sign in"
+            detail = "send a token as Authorization: Bearer, or sign in"
             raise Problem(ProblemType.UNAUTHENTICATED, detail, _CHALLENGE)
         if request.method in origin.CHANGES:
             _own_page(request)
         return session.caller
 
     async def _still(self, request: Request, caller: Caller) -> bool:
-        """Whether the same credentials are still the caller's: not signed out, not withdrawn, and not over."""
+        """Whether the credentials are still valid: the caller has not signed out, and the token is neither revoked nor expired."""
         _, _, token = request.headers.get("authorization", "").partition(" ")
         ends = expiry(token.strip()) if token else None
         if ends is not None and ends <= time.time():
@@ -122,7 +125,7 @@ class Authentication:
             return False
 
     def _refuse(self, request: Request, problem: Problem) -> Response:
-        """A browser on its way to a page is shown where to sign in."""
+        """The answer to a refused request; a browser that opens a page is redirected to the sign-in page."""
         wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
         unknown = problem.kind is ProblemType.UNAUTHENTICATED
         if unknown and wants_page and self._doors.sign_in:
@@ -132,10 +135,12 @@ class Authentication:
 
 
 def _own_page(request: Request) -> None:
-    """Raise Problem unless our own page asks."""
+    """Raise Problem unless a page of the dashboard sent the request."""
     headers = request.headers
     if not origin.declared(headers) or origin.foreign(headers):
-        detail = "a session changes nothing on behalf of another site"
+        detail = "a page of another site cannot make changes with a session"
         raise Problem(ProblemType.FOREIGN_ORIGIN, detail)
     if headers.get(PROOF) != "1":
-        raise Problem(ProblemType.FOREIGN_ORIGIN, f"with a session, a change needs {PROOF}: 1")
+        raise Problem(
+            ProblemType.FOREIGN_ORIGIN, f"a change with a session needs the header {PROOF}: 1"
+        )

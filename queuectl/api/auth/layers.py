@@ -1,8 +1,9 @@
-"""In which order the layers stand before the routes.
+"""The order of the layers before the routes.
 
-From the outside in: an id and careful headers; who asks, unless the address failed to say so too often (without authentication:
-whether this machine asks); whether too often; the line in the audit log. What is refused before the last one changes nothing and leaves no line, so that nobody
-unknown can fill the database. Bodies are read behind all of them, by the routes, once rights are checked.
+From the outside: request id and security headers; authentication, with the limit for invalid credentials (without
+authentication: the check for loopback); rate limit; audit log. A request that is refused before the audit log changes nothing
+and has no entry in it, so that callers without credentials cannot fill the database. The routes read bodies after they have
+checked rights.
 """
 
 from __future__ import annotations
@@ -25,21 +26,21 @@ from queuectl.api.ports import ApiStore
 from queuectl.domain.rate_limit import Buckets
 
 WIDE: Final = (f"{PREFIX}/dryrun", f"{PREFIX}/plans")
-"""Paths that take many documents at once, and change nothing."""
+"""Paths that accept many documents and change nothing."""
 CHECK: Final = "/ui/config/check"
-"""Where the dashboard's editor has a document checked, which changes nothing either."""
+"""Path of the check in the dashboard's editor, which changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthenticationLayer:
-    """How callers are told apart.
+    """How callers authenticate.
 
     Attributes:
-        access: who knows them and their rights.
-        secure: browsers reach us by TLS.
-        per_second, burst: how often one of them may ask.
-        failures_per_second, failure_burst: how often one address may show credentials that are no good.
-        doors: what anybody may see.
+        access: their identities and rights.
+        secure: browsers use TLS.
+        per_second, burst: rate limit of one caller.
+        failures_per_second, failure_burst: rate limit of invalid credentials from one address.
+        doors: paths that need no authentication.
         login: logins in the browser through an OpenID Connect issuer; None = sessions begin with a token.
     """
 
@@ -56,7 +57,7 @@ class AuthenticationLayer:
 def install(
     app: FastAPI, store: ApiStore, authenticated: AuthenticationLayer | None
 ) -> SessionService | None:
-    """Put the layers before an application; the desk where sessions are opened, if there are any."""
+    """Add the layers to an application. Returns the service for sessions; None without authentication."""
     app.add_middleware(Audit, book=store.audit, harmless=(*WIDE, SESSION_PATH, CHECK))
     session_service = None
     if authenticated is None:

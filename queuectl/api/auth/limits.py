@@ -1,4 +1,4 @@
-"""How often one caller may ask, and how often one address may try credentials."""
+"""Rate limits: requests of one caller, and invalid credentials from one address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Found = TypeVar("_Found")
 
 
 def address_of(request: Request) -> str:
-    """Where a request comes from: the peer, or what a trusted proxy says; of IPv6 the /64, which one host can have whole."""
+    """The address of the peer, or the one that a trusted proxy names; for IPv6 the /64 network, which one host can own."""
     host = request.client.host if request.client is not None else ""
     try:
         address = ipaddress.ip_address(host)
@@ -31,10 +31,10 @@ def address_of(request: Request) -> str:
 
 
 class UnknownCallerLimit:
-    """Limits by address how often credentials are looked up that turn out to be of no caller.
+    """Limits lookups of invalid credentials from one address.
 
-    An attempt counts before it is looked up, so that a flood costs neither a TokenReview nor a query. It is returned when the
-    credentials are good, or when nothing could be found out.
+    An attempt counts before the lookup, so that a flood causes neither TokenReviews nor queries. The attempt is returned if
+    the credentials are valid, or if the lookup had no result because of an outage.
     """
 
     def __init__(self, buckets: Buckets) -> None:
@@ -43,14 +43,14 @@ class UnknownCallerLimit:
     async def look_up(
         self, request: Request, find: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
-        """What ``find`` finds; it is not called for an address that failed too often.
+        """The result of ``find``, which is not called for an address with too many failures.
 
         Raises:
             Problem: too-many-requests.
         """
         address = address_of(request)
         if wait := self._buckets.take(address):
-            raise _too_often(f"credentials from {address} failed too often", wait)
+            raise _too_often(f"too many invalid credentials from {address}", wait)
         try:
             found = await find()
         except problems.OUTAGES:
@@ -62,7 +62,7 @@ class UnknownCallerLimit:
 
 
 class RateLimit:
-    """Refuses who asks too often. Those whom nobody knows share what their address may."""
+    """Limits the requests of each caller. Requests without a caller count for their address."""
 
     def __init__(self, app: ASGIApp, buckets: Buckets) -> None:
         self._app = app
@@ -75,7 +75,7 @@ class RateLimit:
             caller = caller_of(request)
             key = f"at {address_of(request)}" if caller is ANYBODY else caller.name
             if wait := self._buckets.take(key):
-                refusal = _too_often(f"{caller.name} asks too often", wait)
+                refusal = _too_often(f"too many requests of {caller.name}", wait)
                 await problems.respond(request, refusal)(scope, receive, send)
                 return
         await self._app(scope, receive, send)

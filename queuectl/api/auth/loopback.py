@@ -1,7 +1,7 @@
-"""Without authentication: this machine alone is answered, and no web page that somebody on it looks at.
+"""Protection without authentication: only programs of this machine get answers, and no page of another site.
 
-A page of another site can point a name of its own at 127.0.0.1, and can send simple POSTs there. The first has a Host
-that is not ours, of the second the browser says where it comes from.
+Another site can resolve a name of its own to 127.0.0.1, and its pages can send simple POSTs there. The first is refused by
+its Host, the second by the origin that the browser states.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from queuectl.api.server import Address
 
 
 class ThisMachine:
-    """Refuses requests whose Host is no loopback address, and changes that another site wants."""
+    """Refuses requests whose Host is not a loopback address, and changes by pages of other sites."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -38,7 +38,7 @@ def _refusal(scope: Scope) -> Problem | None:
         detail = f"the Host {host!r} is not this machine; use 127.0.0.1 or localhost"
         return Problem(ProblemType.MISDIRECTED, detail)
     if scope["method"] in origin.CHANGES and origin.foreign(headers):
-        return Problem(ProblemType.FOREIGN_ORIGIN, "another site may change nothing here")
+        return Problem(ProblemType.FOREIGN_ORIGIN, "a page of another site cannot make changes")
     return None
 
 

@@ -1,7 +1,7 @@
-"""Whether a browser sends a request in the name of another site.
+"""Whether a page of another site sent a request.
 
-No answer ever grants another origin anything (CORS), so a foreign page can read nothing; but it could send simple POSTs to
-a server that its visitor can reach, or whose cookie he has.
+No answer grants another origin access (CORS), so such a page cannot read an answer. It could send simple POSTs to a server
+that the user's browser can reach, with the user's cookie.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 
 CHANGES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-"""Methods of requests that may change something."""
+"""Methods of requests that can change something."""
 
 
 def foreign(headers: Headers) -> bool:
-    """Whether the browser says so. Programs that are no browsers say nothing."""
+    """Whether the browser states another origin. Other programs state none."""
     site = headers.get("sec-fetch-site")
     if site not in (None, "same-origin", "none"):
         return True
@@ -24,12 +24,12 @@ def foreign(headers: Headers) -> bool:
 
 
 def declared(headers: Headers) -> bool:
-    """Whether it says anything; every browser does, of a request that may change something."""
+    """Whether the request states an origin. Every browser does so for a request that can change something."""
     return "origin" in headers or "sec-fetch-site" in headers
 
 
 def _host(origin: str) -> str:
-    """Host and port; what stands before them is TLS's affair, which may end at an ingress before us."""
+    """Host and port. The scheme is not compared, because an ingress can terminate TLS."""
     try:
         return urlsplit(origin).netloc.lower()
     except ValueError:

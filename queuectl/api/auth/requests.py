@@ -1,7 +1,7 @@
-"""The outermost layer: every request has an id, every answer the headers that keep browsers careful.
+"""The outermost layer: an id for every request, and security headers for every answer.
 
-The id is the client's ``X-Request-Id`` if that is a sane one, else made here. It is in the answer, in every line of the
-log that the request causes, and in the audit log.
+The id is the client's ``X-Request-Id`` if it has a valid form, else a new one. It is in the answer, in each log event of the
+request, and in the audit log.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _CAREFUL: Final = {
 
 
 def request_id_of(scope: Scope) -> str:
-    """The id of a request; empty before it has one."""
+    """The id of a request; empty before it is set."""
     known: str = scope.get(_KEY, "")
     return known
 
 
 def careful_headers(scope: Scope) -> dict[str, str]:
-    """What every answer says to browsers; a route's own word on caching goes first."""
+    """Security headers of every answer. A route can set its own header for caching."""
     data = str(scope["path"]).startswith(f"{PREFIX}/")
     known = {**_CAREFUL, "Content-Security-Policy": _DATA if data else _PAGES}
     if data:
@@ -47,7 +47,7 @@ def careful_headers(scope: Scope) -> dict[str, str]:
 
 
 class Requests:
-    """Gives ids and headers."""
+    """Adds ids and headers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

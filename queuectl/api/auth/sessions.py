@@ -1,7 +1,7 @@
-"""Sessions of browsers: a token is shown once, then a cookie stands for it.
+"""Sessions of browsers: a browser sends a token once, and a cookie afterwards.
 
-The token itself is kept nowhere. So a session lives on when its token is withdrawn, until the token would have ended by
-itself and at most for :data:`LONGEST` seconds; the rights of whoever it was are asked for anew all the time.
+The token is not stored. So a session remains valid if its token is revoked, until the token expires and at most for
+:data:`LONGEST` seconds. The rights of its caller are checked with each request.
 """
 
 from __future__ import annotations
@@ -42,34 +42,34 @@ class SessionService:
         secure: bool,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``secure``: browsers reach us by TLS, so the cookie goes nowhere without it."""
+        """``secure``: browsers use TLS, so they send the cookie over TLS only."""
         self._identities = identities
         self._sessions = sessions
         self._unknown_callers = unknown_callers
         self.secure = secure
         self._clock = clock
-        # The prefix binds it to this very host: no other one, nor a page without TLS, can put a cookie in its place.
+        # Browsers accept a cookie with this prefix from this host over TLS only, so no other host can replace it.
         self.cookie = "__Host-queuectl" if secure else "queuectl"
 
     async def who(self, request: Request, token: str) -> Caller | None:
-        """Whose token this is. Raises what :meth:`Identities.who` raises, and too-many-requests."""
+        """The caller of a token. Raises what :meth:`Identities.who` raises, and too-many-requests."""
         return await self.look_up(request, lambda: self._identities.who(token))
 
     async def look_up(
         self, request: Request, find: Callable[[], Awaitable[_Found | None]]
     ) -> _Found | None:
-        """What ``find`` finds; not called for an address whose credentials failed too often. Raises too-many-requests."""
+        """The result of ``find``, which an address with too many failures does not reach. Raises too-many-requests."""
         return await self._unknown_callers.look_up(request, find)
 
     async def open(self, request: Request, token: str) -> tuple[str, Session] | None:
-        """A new session and what its cookie holds; None: nobody's token. Raises as :meth:`who`."""
+        """A new session and the value of its cookie; None if the token is refused. Raises as :meth:`who`."""
         caller = await self.who(request, token)
         return await self.begin(caller, expiry(token)) if caller is not None else None
 
     async def begin(self, caller: Caller, ends: float | None) -> tuple[str, Session]:
-        """A new session of a caller that is known, and what its cookie holds.
+        """A new session of an authenticated caller, and the value of its cookie.
 
-        ``ends``: unix seconds at which the caller's token ends; None = it does not say.
+        ``ends``: expiry of the caller's token in unix seconds; None = unknown.
         """
         now = self._clock()
         until = now + LONGEST
@@ -108,5 +108,5 @@ class SessionService:
 
 
 def _key(name: str) -> str:
-    """What the database knows of a cookie: who reads it there cannot make one."""
+    """The key of a session in the database: a reader of the database cannot derive the cookie from it."""
     return hashlib.sha256(name.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""May the API be offered like this? Said at the start, before anything listens."""
+"""Checks at the start, before anything listens: authentication and TLS must fit the address."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from queuectl.domain.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """How the API is offered.
+    """How the API is served.
 
     Attributes:
         address: where it listens.
-        authenticated: callers are asked who they are.
+        authenticated: callers authenticate.
         certificate: None = without TLS.
-        secure: browsers reach us by TLS, which may end before us.
-        proxies: addresses and networks whose X-Forwarded-For is believed.
+        secure: browsers use TLS, which an ingress can terminate.
+        proxies: addresses and networks whose X-Forwarded-For is trusted.
     """
 
     address: Address
@@ -39,11 +39,11 @@ def offer(
     trusted_proxies: str = "",
     issuer: str = "",
 ) -> Offer:
-    """What the settings come to. ``tls``: false = it ends before us. ``issuer``: of OpenID Connect; empty = none.
+    """Check the settings. ``tls``: false = an ingress terminates it. ``issuer``: of OpenID Connect; empty = none.
 
     Raises:
-        BadInput: they contradict each other.
-        CannotListen: other machines could do whatever they like, or read what is sent.
+        BadInput: settings contradict each other.
+        CannotListen: other machines could change everything, or read tokens.
     """
     address = Address.parse(listen)
     if (cert_file is None) != (key_file is None):
@@ -63,13 +63,13 @@ def offer(
         )
     if not authenticated:
         raise CannotListen(
-            f"refusing to serve the API on {address} with QUEUECTL_AUTH=none: whoever reached it could do everything. "
+            f"refusing to serve the API on {address} with QUEUECTL_AUTH=none: each client could do everything. "
             "Unset QUEUECTL_AUTH, or listen on 127.0.0.1"
         )
     if certificate is None and tls:
         raise CannotListen(
-            f"refusing to serve the API on {address} without TLS: tokens could be read on their way. Name a certificate "
-            "by QUEUECTL_TLS_CERT_FILE and QUEUECTL_TLS_KEY_FILE; where an ingress ends TLS before us, set QUEUECTL_TLS=off"
+            f"refusing to serve the API on {address} without TLS: tokens would not be encrypted. Name a certificate "
+            "by QUEUECTL_TLS_CERT_FILE and QUEUECTL_TLS_KEY_FILE; if an ingress terminates TLS, set QUEUECTL_TLS=off"
         )
     return Offer(address, True, certificate, secure=True, proxies=proxies)
 

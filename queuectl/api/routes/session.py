@@ -1,4 +1,4 @@
-"""Who asks, and signing in: a browser shows a token once and has a cookie from then on."""
+"""The caller, and sessions: a browser sends a token once, and a cookie afterwards."""
 
 # No postponed annotations here: see routes/config.py.
 
@@ -22,24 +22,26 @@ _log = structlog.get_logger(source="queuectl.api")
 
 
 class CallerView(View):
-    """Who asks, as the cluster knows him."""
+    """The caller, with the names that RBAC rules use."""
 
     name: str
     groups: list[str]
-    authenticated: bool = Field(description="false: nobody is asked who he is, and all is allowed.")
+    authenticated: bool = Field(
+        description="false: queuectl does not authenticate callers and permits everything."
+    )
     expires_at: datetime | None = Field(
         default=None, description="End of the session, in the answer that opens it."
     )
 
 
 def add_routes(routes: APIRouter, session_service: SessionService | None) -> None:
-    """Offer the path. ``session_service``: None if the API does not authenticate. Each authenticated caller may use it, so there is no guard."""
+    """Add the path. ``session_service``: None without authentication. Each caller can use it, so it needs no right."""
 
     @routes.get(
         SESSION_PATH,
         tags=["Session"],
         operation_id="getSession",
-        summary="Who you are",
+        summary="The caller",
         responses=responses(),
     )
     async def get_session(request: Request) -> CallerView:
@@ -51,8 +53,8 @@ def add_routes(routes: APIRouter, session_service: SessionService | None) -> Non
         SESSION_PATH,
         tags=["Session"],
         operation_id="openSession",
-        summary="Sign in with a token; a cookie stands for it from then on",
-        description=f"A change asked for with the cookie needs the header `{PROOF}: 1`.",
+        summary="Sign in with a token and get a session cookie",
+        description=f"A change with the cookie needs the header `{PROOF}: 1`.",
         response_model=CallerView,
         status_code=201,
         responses=responses(
@@ -69,10 +71,13 @@ def add_routes(routes: APIRouter, session_service: SessionService | None) -> Non
         if body is None:
             raise missing()
         if session_service is None:
-            raise Problem(P.NOT_IN_THIS_STATE, "nobody is asked who he is here: QUEUECTL_AUTH=none")
+            raise Problem(
+                P.NOT_IN_THIS_STATE,
+                "queuectl does not authenticate callers here: QUEUECTL_AUTH=none",
+            )
         opened = await session_service.open(request, body.token.strip())
         if opened is None:
-            raise Problem(P.UNAUTHENTICATED, "the cluster does not take this token, or no longer")
+            raise Problem(P.UNAUTHENTICATED, "the token is not valid, or it has expired")
         name, session = opened
         _log.info("signed_in", who=session.caller.name)
         view = CallerView(
