@@ -57,5 +57,5 @@ async def test_a_right_and_a_binding_that_were_taken_away_are_named(
             BINDING.rpartition("/")[0], {**kept, "metadata": {"name": "queuectl-namespaces"}}
         )
     said = [each.message for each in findings if each.level is Level.PROBLEM]
-    assert "the service account queuectl may not create tokenreviews" in said
+    assert "the ServiceAccount queuectl lacks rights: create tokenreviews" in said
     assert "not installed: ValidatingAdmissionPolicyBinding queuectl-namespaces" in said

@@ -122,7 +122,7 @@ async def test_who_has_a_token_may_ask_for_another_if_the_cluster_lets_him(
 async def test_an_account_that_does_not_exist_is_named(
     control_plane: ControlPlane, name: str, says: str
 ) -> None:
-    with pytest.raises(CommandFailed, match=f"no token of the service account {name}") as no:
+    with pytest.raises(CommandFailed, match=f"no token of ServiceAccount {name}") as no:
         made_for(name, kubeconfig.current(str(control_plane.cluster.kubeconfig)))
     assert (no.value.code, says in str(no.value)) == (Exit.NOT_FOUND, True)
 
