@@ -1,7 +1,7 @@
 -- Database roles of their own for the leader and for the API. Optional: one role that owns everything works too.
 --
 -- Run it as the role that migrates, which owns the tables, after `queuectl db upgrade`; that role needs CREATEROLE, or an
--- administrator creates the two roles before. Then give each a password, and see docs/how-to/operate.md for the settings.
+-- administrator creates the two roles before. Then give each a password, and see docs/how-to/database.md for the settings.
 -- It may be run again.
 DO $$
 BEGIN

@@ -119,7 +119,7 @@ class Feed:
                     await self._store.history_grown(self.end)
                     self._keep(await self._store.history(None, self.end, LONGEST_PAGE))
             except StoreUnavailable as error:
-                _log.info("history_not_read", why=str(error))
+                _log.info("history_not_read", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _begin(self, end: int) -> None:

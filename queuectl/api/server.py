@@ -178,7 +178,7 @@ class WebServer:
                     self._taken = written
                     _log.info("certificate_renewed", chain=str(self._certificate.chain))
             except (OSError, BadInput) as error:  # the old one goes on
-                _log.warning("certificate_not_renewed", why=str(error))
+                _log.warning("certificate_not_renewed", error=str(error))
 
     def _context(self, *_: object) -> ssl.SSLContext:
         """For uvicorn, which would read the files once."""

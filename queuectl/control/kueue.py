@@ -46,7 +46,7 @@ class KueueDetector:
                 # In this order: the permission to check for a Kueue is a part of the opt-in.
                 return await self._cluster.kueue_keys_act() and not await self._cluster.kueue_runs()
             except (ClusterError, StoreUnavailable) as error:
-                log.warning("kueue_not_looked_for", why=str(error))
+                log.warning("kueue_not_detected", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
 
     async def changed(self, since: bool) -> bool:
@@ -55,7 +55,7 @@ class KueueDetector:
             await asyncio.sleep(LOOK_SECONDS)
             now = await self.keys_count()
             if now is not since:
-                log.warning("kueue_keys_changed", count=now)
+                log.warning("kueue_keys_changed", enabled=now)
                 return now
 
     async def admissions(self) -> list[PriorAdmission]:
@@ -65,12 +65,12 @@ class KueueDetector:
                 found = await self._cluster.read_admissions()
                 break
             except ClusterError as error:
-                log.warning("workloads_not_read", why=str(error))
+                log.warning("kueue_workloads_not_read", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
         strange = Counter(admission.kind for admission in found if admission.kind not in KINDS)
         for kind, count in sorted(strange.items()):
             refs = [admission.ref for admission in found if admission.kind == kind]
-            log.warning("jobs_left_alone", kind=kind, count=count, jobs=refs[:NAMED])
+            log.warning("jobs_ignored", kind=kind, count=count, jobs=refs[:NAMED])
         return [admission for admission in found if admission.kind in KINDS]
 
     async def _read_rule(self) -> None:
@@ -83,5 +83,5 @@ class KueueDetector:
             documents = [stored.document] if stored is not None else []
             self._rule = build(documents, version).rules.kueue_keys
         except BadInput as error:  # the loop logs it, too, and keeps its configuration
-            log.warning("configuration_unreadable", why=str(error))
+            log.warning("configuration_unreadable", error=str(error))
         self._version = version

@@ -150,7 +150,7 @@ class Supervisor:
             follow = self._hearsay.follow(lambda: self._leading is None)
             hear = group.create_task(follow, name="findings of others")
             await stop.wait()
-            log.info("stopping")
+            log.info("shutdown_started")
             self._throttle.stop()
             if self._leading is not None:
                 await self._leading.wind_down(self._settings.shutdown_seconds)
@@ -202,7 +202,7 @@ class Supervisor:
             try:
                 await self._reign(self._leading, epoch)
             except* (LeadershipLost, Fenced) as lost:
-                log.warning("deposed", why=str(lost.exceptions[0]))
+                log.warning("leadership_lost", error=str(lost.exceptions[0]))
             finally:
                 self._leading = None
                 self._metrics.following()
@@ -213,12 +213,12 @@ class Supervisor:
             try:
                 why = await lost(self._store, self._mirror)
             except StoreUnavailable as error:
-                log.warning("database_away", why=str(error))
+                log.warning("database_not_reached", error=str(error))
             else:
                 self._lost = [f"database: {why}"] if why else []
                 if not why:
                     return
-                log.warning("database_not_of_this_cluster", why=why)
+                log.warning("database_not_matched", reason=why)
             await asyncio.sleep(PROBE_SECONDS)
 
     async def _reign(self, loop: Loop, epoch: int) -> None:
@@ -261,7 +261,7 @@ class Supervisor:
                 await loop.configuration_changed()
                 await asyncio.sleep(MERGE_SECONDS)
             except StoreUnavailable as error:
-                log.warning("configuration_not_read", why=str(error))
+                log.warning("configuration_not_read", error=str(error))
                 await asyncio.sleep(PROBE_SECONDS)
 
     async def _follow_commands(self, loop: Loop) -> None:
@@ -270,7 +270,7 @@ class Supervisor:
                 await self._store.commands_waiting()
                 await loop.commands_added()
             except StoreUnavailable as error:
-                log.warning("commands_not_read", why=str(error))
+                log.warning("commands_not_read", error=str(error))
                 await asyncio.sleep(PROBE_SECONDS)
 
     async def _probe_policies(self, *, kueue: bool) -> None:
@@ -287,5 +287,5 @@ class Supervisor:
             if not self._policies:
                 self._protected.set()
                 return
-            log.warning("policies_not_in_force", missing=self._policies)
+            log.warning("policies_not_enforced", policies=self._policies)
             await asyncio.sleep(PROBE_SECONDS)

@@ -1,1 +1,1 @@
-"""What queuectl says of itself: metrics and logs. See docs/reference/metrics.md."""
+"""Metrics and logs of queuectl. See docs/reference/metrics.md and docs/reference/log-events.md."""

@@ -1,4 +1,4 @@
-"""How long gangs are told that they will wait, and how far off that was."""
+"""The estimated wait times of gangs, and the error of the estimates."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from queuectl.telemetry.lifecycle_metrics import WAIT_BUCKETS
 
 
 class EstimateMetrics:
-    """Each gang counts once for each time it waits: with the first estimate it was given."""
+    """A gang counts once for each time that it is pending, with its first estimate."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._wait = Histogram(
             "queuectl_estimated_wait_seconds",
-            "Until the estimated start, when a gang in line first had an estimate.",
+            "Time until the estimated start, when a pending gang first has an estimate.",
             ["cluster_queue"],
             buckets=WAIT_BUCKETS,
             registry=registry,
         )
         self._error = Histogram(
             "queuectl_estimated_wait_error_seconds",
-            "Between that estimated start and the start, earlier or later.",
+            "Time between the first estimated start and the actual start, earlier or later.",
             ["cluster_queue"],
             buckets=WAIT_BUCKETS,
             registry=registry,
@@ -34,6 +34,6 @@ class EstimateMetrics:
             self._wait.labels(cluster_queue).observe(seconds)
 
     def started(self, errors: Iterable[tuple[str, float]]) -> None:
-        """Count starts of gangs that had one: ClusterQueue and seconds that it was off."""
+        """Count starts of gangs with an estimate: ClusterQueue and error in seconds."""
         for cluster_queue, seconds in errors:
             self._error.labels(cluster_queue).observe(seconds)

@@ -1,4 +1,4 @@
-"""Jobs that are over and not deleted yet, as gauges: what nobody has cleared away."""
+"""Gauges of finished jobs that are not deleted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuectl.telemetry.gauges import gauge
 
 
 def finished(jobs: Mapping[tuple[str, str], int], config: QueueConfig) -> Iterator[Metric]:
-    """``jobs``: how many, by namespace and LocalQueue. A queue without any shows 0."""
+    """``jobs``: the number by namespace and LocalQueue. A queue without finished jobs has 0."""
     queues: Counter[tuple[str]] = Counter({(name,): 0 for name in config.cluster_queues})
     locals_: Counter[tuple[str, str]] = Counter(
         {(queue.name, queue.namespace): 0 for queue in config.local_queues.values()}
@@ -22,6 +22,6 @@ def finished(jobs: Mapping[tuple[str, str], int], config: QueueConfig) -> Iterat
         queue = config.cluster_queue_of(namespace, name)
         if queue is not None:
             queues[(queue.name,)] += number
-    text = "Jobs that are over and not deleted yet."
+    text = "Finished jobs that are not deleted."
     yield gauge("finished_workloads", text, ("cluster_queue",), queues.items())
     yield gauge("local_queue_finished_workloads", text, ("name", "namespace"), locals_.items())

@@ -1,4 +1,4 @@
-"""How gauges are put into words when they are scraped."""
+"""Conversion of counts and amounts to gauges."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MILLI = 1000
 
 
 def gauge(name: str, text: str, labels: tuple[str, ...], series: Iterable[Series]) -> Metric:
-    """A gauge with our prefix; its series in the order of their labels."""
+    """A gauge with the prefix ``queuectl_``, and its series in the order of their labels."""
     family = GaugeMetricFamily(f"queuectl_{name}", text, labels=labels)
     for values, number in sorted(series):
         family.add_metric(values, number)
@@ -25,5 +25,5 @@ def gauge(name: str, text: str, labels: tuple[str, ...], series: Iterable[Series
 
 
 def in_units(resource: str, amount: int) -> float:
-    """An amount in Kubernetes' own unit: cores, bytes, devices."""
+    """An amount in Kubernetes' unit: cores, bytes or devices."""
     return amount / _MILLI if resource == CPU else float(amount)

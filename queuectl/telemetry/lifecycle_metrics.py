@@ -1,4 +1,4 @@
-"""What happens to workloads, as counters and histograms: once by ClusterQueue, once by LocalQueue, as Kueue has them."""
+"""Counters and histograms of the changes of workloads, by ClusterQueue and by LocalQueue, as in Kueue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAIT_BUCKETS: Final = (
 
 @dataclass(frozen=True)
 class MetricScope:
-    """By what workloads are told apart: the prefix of the names, the labels, and an entry's values for them."""
+    """The grouping of workloads: prefix of the metric names, label names, and the label values of an entry."""
 
     prefix: str
     labels: tuple[str, ...]
@@ -43,15 +43,19 @@ class LifecycleMetrics:
         self._known: set[tuple[str, ...]] = set()
         by_class = ("priority_class",)
         self._reserved = self._counter(
-            "quota_reserved_workloads_total", "Times quota was given, or kept by a lease.", by_class
+            "quota_reserved_workloads_total",
+            "Workloads that got quota, with a start or a reservation.",
+            by_class,
         )
-        self._admitted = self._counter("admitted_workloads_total", "Starts committed.", by_class)
+        self._admitted = self._counter("admitted_workloads_total", "Committed starts.", by_class)
         self._finished = self._counter(
-            "finished_workloads_total", "Workloads finished.", ("priority_class", "result")
+            "finished_workloads_total",
+            "Finished workloads by result.",
+            ("priority_class", "result"),
         )
         self._refused = self._counter(
             "refused_workloads_total",
-            "Times a workload was told a new reason for not starting.",
+            "Changes of the reason why a workload does not start.",
             ("reason",),
         )
         evicted = ("reason", "priority_class")
@@ -59,16 +63,18 @@ class LifecycleMetrics:
             "evicted_workloads_total", "Evictions of whole gangs.", evicted
         )
         self._evicted_once = self._counter(
-            "evicted_workloads_once_total", "Workloads evicted for the first time.", evicted
+            "evicted_workloads_once_total",
+            "Workloads that were evicted for the first time.",
+            evicted,
         )
         self._requeued = self._counter(
             "requeued_workloads_total",
-            "Workloads queued again after an eviction or a back-off, by why they were evicted.",
+            "Workloads requeued after an eviction or a back-off, by the reason of the eviction.",
             ("reason",),
         )
         self._deactivated = self._counter(
             "deactivated_workloads_total",
-            "Workloads given up: by a person, after too many failed starts, or for their execution time.",
+            "Workloads deactivated: by a person, after too many failed starts, or for their execution time.",
             ("reason",),
         )
         self._define_times()
@@ -76,34 +82,37 @@ class LifecycleMetrics:
     def _define_times(self) -> None:
         by_class = ("priority_class",)
         self._reserved_wait = self._histogram(
-            "quota_reserved_wait_time_seconds", "Submission to the first quota given or kept by a lease.",
+            "quota_reserved_wait_time_seconds", "Time from submission to the first start or reservation.",
             WAIT_BUCKETS, by_class,
         )  # fmt: skip
         self._admission_wait = self._histogram(
-            "admission_wait_time_seconds", "Submission to first admission.", WAIT_BUCKETS, by_class
+            "admission_wait_time_seconds",
+            "Time from submission to first admission.",
+            WAIT_BUCKETS,
+            by_class,
         )
         self._kept_wait = self._histogram(
-            "admission_checks_wait_time_seconds", "Quota given or kept by a lease to the start: what victims take to leave.",
+            "admission_checks_wait_time_seconds", "Time from the reservation to the start, while victims stop; 0 without a reservation.",
             WAIT_BUCKETS, by_class,
         )  # fmt: skip
         self._ready_wait = self._histogram(
-            "ready_wait_time_seconds", "Submission to all pods ready, first attempt.",
+            "ready_wait_time_seconds", "Time from submission until all pods are ready, first attempt.",
             WAIT_BUCKETS, by_class,
         )  # fmt: skip
         self._start = self._histogram(
-            "admitted_until_ready_wait_time_seconds", "Admission to all pods ready, each attempt.",
+            "admitted_until_ready_wait_time_seconds", "Time from admission until all pods are ready, each attempt.",
             START_BUCKETS, by_class,
         )  # fmt: skip
         self._executed = self._histogram(
-            "execution_time_seconds", "Seconds a workload held its place, all attempts together, when it finishes.",
+            "execution_time_seconds", "Run time of a finished workload, summed over its attempts.",
             WAIT_BUCKETS, by_class,
         )  # fmt: skip
         self._ready_to_evicted = self._histogram(
-            "pods_ready_to_evicted_time_seconds", "All pods ready to the eviction.",
+            "pods_ready_to_evicted_time_seconds", "Time from all pods ready to the eviction.",
             WAIT_BUCKETS, ("reason",),
         )  # fmt: skip
         self._eviction = self._histogram(
-            "workload_eviction_latency_seconds", "Eviction to the last pod gone.",
+            "workload_eviction_latency_seconds", "Time from the eviction until the last pod has ended.",
             START_BUCKETS, by_class,
         )  # fmt: skip
 
@@ -119,7 +128,7 @@ class LifecycleMetrics:
         return Histogram(full, text, labels, buckets=buckets, registry=self._registry)
 
     def forget(self) -> None:
-        """Series of what is counted next may be gone."""
+        """Create the initial series again with the next count."""
         self._known.clear()
 
     def count(self, change: EntryChange, priority: str) -> None:
@@ -128,7 +137,7 @@ class LifecycleMetrics:
         where, code = self._scope.of(after), after.reason.code
         if where not in self._known:
             self._known.add(where)
-            # A counter that is born with 1 has not increased for Prometheus.
+            # Prometheus sees no increase of a counter whose first value is 1.
             for reason in _GIVEN_UP:
                 self._deactivated.labels(*where, reason)
         was = before.state if before is not None else None

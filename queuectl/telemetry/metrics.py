@@ -1,8 +1,8 @@
-"""Everything queuectl exports to Prometheus, with a registry of its own.
+"""The metrics that queuectl exports to Prometheus, in a registry of their own.
 
-Names follow Kueue's (with the prefix ``queuectl_``) where the meaning is the same, so that a dashboard moves over by
-replacing the prefix. Labels are only those of docs/reference/metrics.md: a workload, a pod or a node never is one, so
-the number of series is bounded by the configuration, not by the load.
+Names follow Kueue's (with the prefix ``queuectl_``) where the meaning is the same, so that you can adapt a dashboard by
+replacing the prefix. Labels are those of docs/reference/metrics.md. No label is a workload, a pod or a node, so the
+configuration bounds the number of series, not the load.
 """
 
 from __future__ import annotations
@@ -57,17 +57,17 @@ class Stage(StrEnum):
 
 
 class DiscardReason(StrEnum):
-    """Why a plan was thrown away whole."""
+    """Why a plan was discarded."""
 
-    CUT = "cut"  # the wall-clock safety net ended a solve
-    VERIFIER = "verifier"  # independent code found it wrong: a defect, alert on it
-    STALE = "stale"  # rows or configuration changed meanwhile
-    FENCED = "fenced"  # another leader has taken over
-    UNAVAILABLE = "unavailable"  # the database gave no answer
+    CUT = "cut"  # planning exceeded the wall-clock limit
+    VERIFIER = "verifier"  # the verifier found it wrong: a defect
+    STALE = "stale"  # rows or configuration changed during planning
+    FENCED = "fenced"  # another process leads
+    UNAVAILABLE = "unavailable"  # the database did not answer
 
 
 class WriteResult(StrEnum):
-    """How a write to the API server ended."""
+    """The result of a write to the API server."""
 
     OK = "ok"
     CONFLICT = "conflict"  # 409: the object changed since it was read
@@ -81,15 +81,15 @@ def _no_class(_: Entry) -> str:
 
 
 class Metrics:
-    """All collectors behind the words of the loop. One instance per process; every method may be called from any thread."""
+    """All collectors, with one method for each thing to count. One instance per process; each method is safe in any thread."""
 
     def __init__(self) -> None:
-        # Prometheus has no use for the `_created` series, and they double what is scraped.
+        # Prometheus does not use the `_created` series, and they double the size of a scrape.
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library forgot its `-> None`
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._queues: set[str] = set()  # of which counters are there
-        self._kinds: set[str] = set()  # likewise, of objects that are written
+        self._queues: set[str] = set()  # with counters
+        self._kinds: set[str] = set()  # of written objects, with counters
         self._quota = QuotaGauges()
         self._names = KnownNames(self._quota.config)
         self._standing = WorkloadGauges(self._quota.cohorts_of, self._names)
@@ -110,7 +110,7 @@ class Metrics:
         self._names.watch(self.registry._collector_to_names, self._born_again)
 
     def _born_again(self) -> None:
-        """A queue that is created again has its counters at 0 once more."""
+        """A queue that is created again has its counters at 0."""
         self._queues.clear()
         for lives in self._lives:
             lives.forget()
@@ -126,28 +126,33 @@ class Metrics:
 
     def _define_cycle(self) -> None:
         self._stages = self._histogram(
-            "cycle_stage_duration_seconds", "Time of each stage of a cycle.", STAGE_BUCKETS, "stage"
+            "cycle_stage_duration_seconds",
+            "Duration of each stage of a planning cycle.",
+            STAGE_BUCKETS,
+            "stage",
         )
         self._attempts = self._counter(
             "admission_attempts_total",
-            "Cycles that planned: result is success when a gang was admitted, else inadmissible.",
+            "Planning cycles by result: success if a gang was admitted, else inadmissible.",
             "result",
         )
         self._attempt_time = self._histogram(
-            "admission_attempt_duration_seconds", "Time of such a plan, verification included.",
+            "admission_attempt_duration_seconds", "Duration of a planning cycle, with verification, by result.",
             STAGE_BUCKETS, "result",
         )  # fmt: skip
         self._plans = self._counter(
-            "plans_total", "Plans made, by how sure the answer is (result).", "result"
+            "plans_total", "Plans by proof (result): optimal, feasible or undecided.", "result"
         )
         self._alarms = self._counter(
-            "solver_alarms_total", "Solves that broke: a defect of a model or of the solver."
+            "solver_alarms_total", "Solver calls that failed: a defect of a model or of the solver."
         )
         self._unknown = self._counter(
-            "solver_unknown_total", "Solves that a limit ended before anything was known."
+            "solver_unknown_total", "Solver calls that a limit ended before an answer."
         )
         self._discarded = self._counter(
-            "discarded_plans_total", "Plans thrown away whole before they had an effect.", "reason"
+            "discarded_plans_total",
+            "Plans that were discarded before they had an effect, by reason.",
+            "reason",
         )
         for (
             reason
@@ -155,54 +160,61 @@ class Metrics:
             self._discarded.labels(reason)
         self._violated = self._counter(
             "invariant_violations_total",
-            "Looks of the leader at its own state that found an invariant violated (reason): a defect.",
+            "Checks of the leader's state that found a violated invariant (reason): a defect.",
             "reason",
         )
         for invariant in Invariant:  # as above
             self._violated.labels(invariant)
         self._leader = self._gauge("leader", "1 while this process leads, else 0.")
-        self._epoch = self._gauge("leader_epoch", "Epoch of this process's last leadership.")
-        self._gauge("build_info", "1, with the version.", "version").labels(
+        self._epoch = self._gauge("leader_epoch", "Epoch of the last leadership of this process.")
+        self._gauge("build_info", "Always 1; the label has the version.", "version").labels(
             version("queuectl")
         ).set(1)
 
     def _define_workloads(self) -> None:
         self._preempted = self._counter(
             "preempted_workloads_total",
-            "Evictions in favour of another gang; cluster_queue is the preemptor's.",
+            "Gangs evicted in favor of another gang; cluster_queue is that of the preemptor.",
             "cluster_queue", "reason",
         )  # fmt: skip
         self._lost = self._counter(
             "lost_gpu_seconds_total",
-            "GPU-seconds since the last checkpoint that preemption threw away.",
+            "GPU-seconds of work since the last checkpoint that preemption lost.",
             "cluster_queue", "reason",
         )  # fmt: skip
         self._cohort_admitted = self._counter(
-            "cohort_subtree_admitted_workloads_total", "Starts committed in its ClusterQueues.", "cohort"
+            "cohort_subtree_admitted_workloads_total", "Committed starts in the ClusterQueues of the Cohort.", "cohort"
         )  # fmt: skip
         self._taken_up = self._histogram(
             "workload_creation_latency_seconds",
-            "Creation of the job to its row here; creation is told in whole seconds.",
+            "Time from the creation of the job (whole seconds) to its row in the ledger.",
             WRITE_BUCKETS, "kind",
         )  # fmt: skip
         self._used_lately = self._gauge(
             "local_queue_admission_fair_sharing_usage",
-            "Past use, resources weighed, over the LocalQueue's weight, at the last sample.",
+            "Past use at the last sample: weighted sum of resources, divided by the weight of the LocalQueue.",
             "name", "namespace", "cluster_queue",
         )  # fmt: skip
 
     def _define_adapters(self) -> None:
         self._writes = self._counter(
-            "cluster_writes_total", "Writes to the API server by object kind.", "kind", "result"
+            "cluster_writes_total", "Writes to the API server by kind and result.", "kind", "result"
         )
         self._write_time = self._histogram(
-            "cluster_write_duration_seconds", "Time of one write.", WRITE_BUCKETS, "kind"
+            "cluster_write_duration_seconds",
+            "Duration of a write to the API server.",
+            WRITE_BUCKETS,
+            "kind",
         )
-        self._events = self._counter("watch_events_total", "Objects read by watches.", "kind")
-        self._relists = self._counter("watch_relists_total", "Complete lists read.", "kind")
+        self._events = self._counter(
+            "watch_events_total", "Objects that watches delivered.", "kind"
+        )
+        self._relists = self._counter(
+            "watch_relists_total", "Complete lists that watches read.", "kind"
+        )
         self._heard = self._gauge(
             "watch_last_event_timestamp_seconds",
-            "When the API server last answered the watch, bookmarks included; its age is time() minus this.",
+            "Unix time of the last answer to the watch, bookmarks included; the watch age is time() minus this.",
             "kind",
         )
 
@@ -214,7 +226,7 @@ class Metrics:
         self._stages.labels(stage).observe(seconds)
 
     def planned(self, plan: Plan, seconds: float) -> None:
-        """Count a plan that was made in so many seconds, verification included, whether or not it takes effect."""
+        """Count a plan and its duration with verification, also if the plan is discarded."""
         self._plans.labels(plan.proof).inc()
         result = "success" if plan.admitted else "inadmissible"
         self._attempts.labels(result).inc()
@@ -233,7 +245,7 @@ class Metrics:
         self._epoch.set(epoch)
 
     def following(self) -> None:
-        """What another process leads is not ours to show."""
+        """Remove the gauges that only the leader shows."""
         self._leader.set(0)
         self.fleet.forget()
         self.kinds.forget()
@@ -241,7 +253,7 @@ class Metrics:
         self._quota.show(None)
 
     def loaded(self, entries: Iterable[Entry], holdings: Holdings) -> None:
-        """Count the ledger anew, as after a take-over."""
+        """Count the whole ledger, at the start of a leadership."""
         known = list(entries)
         self._standing.load(known)
         self._quota.show(holdings)
@@ -251,7 +263,7 @@ class Metrics:
     def committed(
         self, changes: Sequence[EntryChange], priority_class: Callable[[Entry], str] = _no_class
     ) -> None:
-        """Count what one commit changed. ``priority_class`` names a workload's class, ``""`` for none."""
+        """Count the changes of one commit. ``priority_class`` returns the class of a workload, ``""`` for none."""
         for change in changes:
             self._decided(self._names.change(change), priority_class(change.after))
         self._standing.apply(changes)
@@ -269,7 +281,7 @@ class Metrics:
                 self._cohort_admitted.labels(cohort).inc()
 
     def _meet(self, cluster_queue: str) -> None:
-        """Before anything is counted for it; a gang without a queue evicts nobody."""
+        """Create the counters of a ClusterQueue with 0. A gang without a queue evicts no gang."""
         if cluster_queue and cluster_queue not in self._queues:
             self._queues.add(cluster_queue)
             for reason in PreemptionReason:  # as above
@@ -280,7 +292,7 @@ class Metrics:
     def preempted(
         self, preemptions: Iterable[Preemption], cluster_queue: Callable[[str], str]
     ) -> None:
-        """Count committed preemptions. ``cluster_queue`` gives the queue of a workload's uid."""
+        """Count committed preemptions. ``cluster_queue`` returns the queue of a workload's uid."""
         for preemption in preemptions:
             queue = self._names.cluster_queue(cluster_queue(preemption.preemptor))
             labels = (queue, preemption.reason)
@@ -297,7 +309,7 @@ class Metrics:
             self._used_lately.labels(*labels).set(amount)
 
     def wrote(self, kind: str, result: WriteResult, seconds: float) -> None:
-        """Count one write to the API server. ``kind`` is the object's: Job, Pod, Event..."""
+        """Count one write to the API server. ``kind`` is that of the object: Job, Pod, Event..."""
         if kind not in self._kinds:
             self._kinds.add(kind)
             for each in WriteResult:  # as above

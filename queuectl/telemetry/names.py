@@ -1,4 +1,4 @@
-"""Which names may be values of labels: those of objects that exist. Everything else is a text that any user can make up."""
+"""The names that are allowed as label values: those of existing objects. Users can invent any other name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _Labels: TypeAlias = tuple[tuple[str, str], ...]
 
 
 class KnownNames(Collector):
-    """The names of one configuration after the other; while none is known all names count."""
+    """The names of the current configuration. Before the first configuration, all names are allowed."""
 
     def __init__(self, config: Callable[[], QueueConfig | None]) -> None:
         self._config = config
@@ -26,12 +26,12 @@ class KnownNames(Collector):
         self._removed: Callable[[], None] = lambda: None
 
     def watch(self, metrics: Iterable[Collector], removed: Callable[[], None]) -> None:
-        """Series of these metrics are removed when the object that they name is gone; then ``removed`` is called."""
+        """Remove the series of deleted objects from these metrics, and call ``removed`` after that."""
         self._metrics = [one for one in metrics if isinstance(one, MetricWrapperBase)]
         self._removed = removed
 
     def change(self, change: EntryChange) -> EntryChange:
-        """The same, without names of queues that do not exist."""
+        """The change without names of queues that do not exist."""
         self.forget()
         after = self._entry(change.after)
         before = self._entry(change.before) if change.before is not None else None
@@ -40,18 +40,18 @@ class KnownNames(Collector):
         return replace(change, before=before, after=after)
 
     def cluster_queue(self, name: str) -> str:
-        """The name of a ClusterQueue; empty where there is none."""
+        """The name of a ClusterQueue; empty if it does not exist."""
         config = self._config()
         return name if config is None or name in config.cluster_queues else ""
 
     def local_queue(self, namespace: str, name: str) -> tuple[str, str]:
-        """Namespace and name of a LocalQueue; empty where there is none."""
+        """Namespace and name of a LocalQueue; empty if it does not exist."""
         config = self._config()
         known = config is None or (namespace, name) in config.local_queues
         return (namespace, name) if known else ("", "")
 
     def forget(self) -> None:
-        """Remove the series of objects that are gone."""
+        """Remove the series of deleted objects."""
         config, shown = self._config(), self._shown
         if config is None or config is shown:
             return
@@ -66,11 +66,11 @@ class KnownNames(Collector):
                     metric.remove_by_labels(dict(labels))
 
     def describe(self) -> list[Metric]:
-        """It shows nothing."""
+        """This collector has no metrics."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Nothing; what is gone is not scraped. This is why it is registered before the others."""
+        """Remove series before the other collectors are scraped: this collector is registered first."""
         self.forget()
         return iter(())
 
@@ -83,7 +83,7 @@ class KnownNames(Collector):
 
 
 def _labels(config: QueueConfig) -> Iterator[_Labels]:
-    """What says that a series is of an object."""
+    """The labels that identify the series of an object."""
     for name in config.cluster_queues:
         yield (("cluster_queue", name),)
     for namespace, name in config.local_queues:

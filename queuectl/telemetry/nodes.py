@@ -1,4 +1,4 @@
-"""What the nodes offer, as gauges: the measure that allocation and waste are set against."""
+"""Gauges of nodes by status, and of their allocatable resources."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuectl.telemetry.gauges import gauge, in_units
 
 
 def nodes(fleet: Fleet) -> Iterator[Metric]:
-    """How many nodes there are by status, and what those that take pods have of each resource."""
+    """The number of nodes by status, and the allocatable resources of ready nodes."""
     statuses: Counter[str] = Counter({"ready": 0, "cordoned": 0, "not_ready": 0})
     offered: Counter[str] = Counter()
     for node in fleet.nodes:
@@ -25,6 +25,6 @@ def nodes(fleet: Fleet) -> Iterator[Metric]:
         (((status,), number) for status, number in statuses.items()),
     )  # fmt: skip
     yield gauge(
-        "nodes_allocatable", "What the nodes that are ready and not cordoned have, used or not.", ("resource",),
+        "nodes_allocatable", "Allocatable amount of nodes that are ready and not cordoned.", ("resource",),
         (((resource,), in_units(resource, amount)) for resource, amount in offered.items()),
     )  # fmt: skip

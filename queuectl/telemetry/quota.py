@@ -1,7 +1,7 @@
-"""Quota, its use, and shares of ClusterQueues, Cohorts and LocalQueues, and the nodes: computed when they are scraped, never in a cycle.
+"""Quota, use and shares of ClusterQueues, Cohorts and LocalQueues, and the nodes. Computed during a scrape, not in a cycle.
 
-Names and meanings are Kueue's. Amounts are in Kubernetes' own units: cores, bytes, devices. *Usage* is what gangs hold;
-*reservation* adds what leases keep for gangs whose victims still leave.
+Names and meanings are Kueue's. Amounts have Kubernetes' units: cores, bytes, devices. *Usage* is the amount that gangs hold.
+*Reservation* adds the capacity that is reserved for gangs whose victims have not stopped yet.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ _BY_FLAVOR: Final = ("cohort", "cluster_queue", "flavor", "resource")
 
 
 class QuotaGauges(Collector):
-    """Shows the holdings of one leadership; nothing while another process leads."""
+    """Gauges of the holdings of one leadership; none while another process leads."""
 
     def __init__(self) -> None:
         self._holdings: Holdings | None = None
         self._cache = PlannerCache()
 
     def show(self, holdings: Holdings | None) -> None:
-        """From now on, scrapes read these."""
+        """Set the holdings that the next scrapes read."""
         self._holdings = holdings
 
     def config(self) -> QueueConfig | None:
-        """What the holdings are charged under; None while another process leads."""
+        """The configuration of the holdings; None while another process leads."""
         return self._holdings.config if self._holdings is not None else None
 
     def cohorts_of(self, cluster_queue: str) -> tuple[str, ...]:
-        """The Cohorts a ClusterQueue is in."""
+        """The Cohorts of a ClusterQueue."""
         holdings = self._holdings
         return tuple(_ancestors(holdings.config, cluster_queue)) if holdings is not None else ()
 
     def describe(self) -> list[Metric]:
-        """Nothing to check beforehand: names are this module's own."""
+        """Registration needs no description: no other module uses the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """Every gauge, from a copy of the sums: the loop goes on meanwhile."""
+        """All gauges, from a copy of the sums: the loop runs at the same time."""
         holdings = self._holdings
         if holdings is None:
             return
@@ -62,7 +62,7 @@ class QuotaGauges(Collector):
         yield from _used(config, held, kept)
         yield gauge(
             "cluster_queue_resource_pending",
-            "What gangs that queue ask for.",
+            "Requests of pending gangs.",
             ("cluster_queue", "resource"),
             ((row, in_units(row[1], amount)) for row, amount in asked.items()),
         )
@@ -77,9 +77,9 @@ class QuotaGauges(Collector):
 def _stated(config: QueueConfig) -> Iterator[Metric]:
     queues = config.cluster_queues.values()
     limits = (
-        ("nominal_quota", "Nominal quota; where it follows the nodes, as they are now.", "nominal"),
-        ("borrowing_limit", "Most it may use beyond its nominal quota; absent = no limit.", "borrowing"),
-        ("lending_limit", "Most of its nominal quota that others may use; absent = all.", "lending"),
+        ("nominal_quota", "Nominal quota. If it follows the nodes, the current value.", "nominal"),
+        ("borrowing_limit", "Maximum use beyond the nominal quota; absent = no limit.", "borrowing"),
+        ("lending_limit", "Maximum part of the nominal quota that other queues can use; absent = all.", "lending"),
     )  # fmt: skip
     for name, text, field in limits:
         yield gauge(
@@ -93,12 +93,12 @@ def _stated(config: QueueConfig) -> Iterator[Metric]:
             ),
         )  # fmt: skip
     yield gauge(
-        "cluster_queue_info", "1 for each ClusterQueue, with its cohort and the root of that.",
+        "cluster_queue_info", "Always 1; the labels have the Cohort and its root.",
         ("cluster_queue", "parent_cohort", "root_cohort"),
         (((q.name, q.cohort or "", _root(config, q.cohort)), 1.0) for q in queues),
     )  # fmt: skip
     yield gauge(
-        "cluster_queue_status", "1 for the status it has: active, or pending while it is stopped.",
+        "cluster_queue_status", "1 for the current status: active, or pending while the ClusterQueue is stopped.",
         ("cluster_queue", "status"),
         (
             ((q.name, status), float(status == _status(q.stop_policy)))
@@ -137,7 +137,7 @@ def _local_queues(
             ),
         )  # fmt: skip
     yield gauge(
-        "local_queue_status", "1 while gangs of the LocalQueue may start, 0 while it or its ClusterQueue is stopped.",
+        "local_queue_status", "1 while gangs of the LocalQueue can start, 0 while it or its ClusterQueue is stopped.",
         ("name", "namespace", "cluster_queue"),
         (
             ((q.name, q.namespace, q.cluster_queue), float(_open(config, q.stop_policy, q.cluster_queue)))
@@ -149,10 +149,10 @@ def _local_queues(
 def _views(
     held: Mapping[Row, int], kept: Mapping[Row, int]
 ) -> Iterator[tuple[str, str, Mapping[Row, int]]]:
-    yield "usage", "What its gangs hold.", held
+    yield "usage", "Amount that its gangs hold.", held
     reserved = Counter(held)
     reserved.update(kept)
-    yield "reservation", "What its gangs hold, and what leases keep for them.", reserved
+    yield "reservation", "Amount that its gangs hold or have reserved.", reserved
 
 
 def _cohorts(
@@ -160,7 +160,7 @@ def _cohorts(
 ) -> Iterator[Metric]:
     pools = _cohort_pools(queues)
     yield gauge(
-        "cohort_info", "1 for each Cohort, with its parent and root.",
+        "cohort_info", "Always 1; the labels have the parent and the root.",
         ("cohort", "parent_cohort", "root_cohort"),
         (
             ((name, _parent(config, name), _root(config, name)), 1.0)
@@ -169,7 +169,7 @@ def _cohorts(
     )  # fmt: skip
     by = ("cohort", "flavor", "resource")
     yield gauge(
-        "cohort_subtree_quota", "Its own nominal quota and what its members lend.", by,
+        "cohort_subtree_quota", "Nominal quota of the Cohort and the quota that its members lend.", by,
         (
             ((name, *row), in_units(row[1], amount))
             for name, pool in pools.items()
@@ -182,7 +182,7 @@ def _cohorts(
             for name in _ancestors(config, queue):
                 sums[name, row[0], row[1]] += amount
     yield gauge(
-        "cohort_subtree_resource_reservations", "What gangs of its ClusterQueues hold, and leases keep for them.", by,
+        "cohort_subtree_resource_reservations", "Amount that gangs of its ClusterQueues hold or have reserved.", by,
         ((row, in_units(row[2], amount)) for row, amount in sums.items()),
     )  # fmt: skip
 
@@ -194,7 +194,7 @@ def _shares(config: QueueConfig, queues: Pools, held: Mapping[Row, int]) -> Iter
     use = use_of(queues, rows)
     yield gauge(
         "cluster_queue_weighted_share",
-        "Dominant resource share over its weight, in thousandths; +Inf where it borrows with weight 0.",
+        "Dominant resource share divided by the weight, in thousandths; +Inf if it borrows with weight 0.",
         ("cluster_queue", "cohort"),
         (
             ((name, _cohort_of(config, name)), _weighted(pool, use))
@@ -202,7 +202,7 @@ def _shares(config: QueueConfig, queues: Pools, held: Mapping[Row, int]) -> Iter
         ),
     )  # fmt: skip
     yield gauge(
-        "cohort_weighted_share", "The same of a Cohort within its parent.", ("cohort",),
+        "cohort_weighted_share", "Dominant resource share of a Cohort within its parent, divided by the weight, in thousandths.", ("cohort",),
         (((name,), _weighted(pool, use)) for name, pool in _cohort_pools(queues).items()),
     )  # fmt: skip
 
@@ -223,7 +223,7 @@ def _cohort_pools(queues: Pools) -> Mapping[str, Pool]:
 
 
 def _ancestors(config: QueueConfig, cluster_queue: str) -> Iterator[str]:
-    """The Cohorts a ClusterQueue is in, from its own to the root."""
+    """The Cohorts of a ClusterQueue, up to the root."""
     cohort = _cohort_of(config, cluster_queue)
     while cohort:
         yield cohort

@@ -1,4 +1,4 @@
-"""What comes of gangs that do not use their GPUs, as counters."""
+"""Counters of warnings and evictions of gangs that do not use their GPUs."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from queuectl.domain.reasons import Code
 
 
 class IdleResult(StrEnum):
-    """What became of one."""
+    """The result for one idle gang."""
 
-    WARNED = "warned"  # up to twice before anything else
-    WOULD_RECLAIM = "would_reclaim"  # a dry run named it, and a gang that it would have gone for
-    ON_DEMAND = "on_demand"  # preempted for a gang that waited
-    ALWAYS = "always"  # evicted though nobody asked for its room
+    WARNED = "warned"  # up to twice before an eviction
+    WOULD_RECLAIM = "would_reclaim"  # in a dry run: a pending gang would have caused its eviction
+    ON_DEMAND = "on_demand"  # preempted for a pending gang
+    ALWAYS = "always"  # evicted without a pending gang
 
 
 class IdleReclaims:
-    """Counts commits."""
+    """Counts the results in committed changes."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._gangs = Counter(
             "queuectl_idle_reclaim_total",
-            "What came of gangs that do not use their GPUs (result); cluster_queue is theirs.",
+            "Gangs that do not use their GPUs, by result; cluster_queue is that of the idle gang.",
             ["cluster_queue", "result"],
             registry=registry,
         )
 
     def meet(self, cluster_queue: str) -> None:
-        """Before anything is counted for it: a counter that is born with 1 has not increased for Prometheus."""
+        """Create the counters of a ClusterQueue with 0: Prometheus sees no increase of a counter whose first value is 1."""
         for result in IdleResult:
             self._gangs.labels(cluster_queue, result)
 
     def count(self, change: EntryChange) -> None:
-        """Count one committed change, if it is about idleness."""
+        """Count one committed change, if it is a result of idleness."""
         result = _result(change)
         if result is not None:
             self._gangs.labels(change.after.cluster_queue, result).inc()

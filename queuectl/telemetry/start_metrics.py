@@ -1,4 +1,4 @@
-"""How starts reach the pods, and how many different things are waited for: two of Kueue's measures of its own speed."""
+"""Time to remove scheduling gates, and the number of classes of equal pending gangs, as in Kueue."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _QUEUES: Final = (State.PENDING, State.RESERVED)
 
 
 class GateMetrics:
-    """Pods that are let go to their nodes."""
+    """The time until pods lose their scheduling gate."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._took = Histogram(
             "queuectl_pod_scheduling_gate_removal_seconds",
-            "Admission to the removal of a pod's scheduling gate; a replaced pod's counts from the same admission.",
+            "Time from admission to the removal of a pod's scheduling gate. A replacement pod counts from the same admission.",
             ["name", "cluster_queue"],
             buckets=START_BUCKETS,
             registry=registry,
@@ -37,9 +37,9 @@ class GateMetrics:
 
 
 class Kinds(Collector):
-    """How many kinds of gangs the last plan saw in each queue; those of one kind get one answer.
+    """The number of classes of equal pending gangs in each queue, as of the last plan. One answer holds for a class.
 
-    Counted when it is scraped: a plan only says what it looked at.
+    The classes are counted when they are scraped.
     """
 
     def __init__(self) -> None:
@@ -47,19 +47,19 @@ class Kinds(Collector):
         self._entry: Callable[[str], Entry | None] = lambda _: None
 
     def planned(self, lines: PendingGangs, entry: Callable[[str], Entry | None]) -> None:
-        """What the last plan looked at; ``entry`` gives a workload of the ledger by uid."""
+        """Keep the pending gangs of the last plan. ``entry`` returns a workload of the ledger by uid."""
         self._lines, self._entry = lines, entry
 
     def forget(self) -> None:
-        """What another process leads is not ours to show."""
+        """Remove the gauge, which only the leader shows."""
         self._lines = None
 
     def describe(self) -> list[Metric]:
-        """Nothing to check beforehand: the name is this module's own."""
+        """Registration needs no description: no other module uses the name."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """The gauge, of those that still wait."""
+        """The gauge, of classes with gangs that are still pending."""
         lines, shown = self._lines, set[tuple[str, str, ClassKey]]()
         if lines is None:
             return
@@ -71,7 +71,7 @@ class Kinds(Collector):
         counted = Counter((queue, status) for queue, status, _ in shown)
         yield gauge(
             "pending_scheduling_hashes",
-            "Kinds of gangs in line; what is found out of one gang goes for all of its kind.",
+            "Classes of equal pending gangs, as of the last plan.",
             ("cluster_queue", "status"),
             counted.items(),
         )

@@ -1,4 +1,4 @@
-"""What is exported of the utilization signal: how the looks go, what is wrong with the set-up, and what gangs do."""
+"""Metrics of the utilization signal: the queries, the faults of the source, and the states of gangs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOOK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 3
 
 
 class UseGauges(NamedTuple):
-    """A gang at the newest look. ``utilization``: 0..1, mean over its GPUs; None = unknown."""
+    """A gang at the latest evaluation. ``utilization``: 0..1, mean over its GPUs; None = unknown."""
 
     cluster_queue: str
     state: UseState
@@ -22,49 +22,49 @@ class UseGauges(NamedTuple):
 
 
 class UseMetrics:
-    """Set after each look; cleared when another process leads."""
+    """Set after each evaluation. Cleared when another process leads."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._alarms = Gauge(
             "queuectl_utilization_alarms",
-            "Pods whose GPU utilization is not, or not well, known because the set-up is wrong.",
+            "Pods whose GPU utilization is not fully measured, by reason.",
             ["reason"],
             registry=registry,
         )
         self._trust = Gauge(
             "queuectl_utilization_trust_info",
-            "1, with whose measurements count.",
+            "Always 1; the label names the scrape jobs whose measurements count.",
             ["trusts"],
             registry=registry,
         )
         self._gangs = Gauge(
             "queuectl_utilization_gangs",
-            "Gangs that hold GPUs, by what they do with them (status).",
+            "Gangs that hold GPUs, by utilization state (status).",
             ["cluster_queue", "status"],
             registry=registry,
         )
         self._gpus = Gauge(
             "queuectl_utilization_gpus",
-            "The GPUs of those gangs, by what the gangs do with them.",
+            "GPUs of gangs, by the utilization state of the gang (status).",
             ["cluster_queue", "status"],
             registry=registry,
         )
         self._busy = Gauge(
             "queuectl_utilization_busy_gpus",
-            "Those GPUs times their utilization; where it is unknown, nothing.",
+            "GPUs of gangs times their utilization; unknown utilization counts as 0.",
             ["cluster_queue"],
             registry=registry,
         )
         self._took = Histogram(
             "queuectl_utilization_look_duration_seconds",
-            "Time of one look at all gangs; result is success or unreachable.",
+            "Duration of one query for all gangs; result is success or unreachable.",
             ["result"],
             buckets=LOOK_BUCKETS,
             registry=registry,
         )
 
     def trust(self, trusts: str) -> None:
-        """Show whose measurements count."""
+        """Set the scrape jobs whose measurements count."""
         self._trust.clear()
         self._trust.labels(trusts).set(1)
 
@@ -74,19 +74,19 @@ class UseMetrics:
         gangs: Iterable[UseGauges],
         seconds: float,
     ) -> None:
-        """Show one look.
+        """Set the result of one evaluation.
 
         Args:
-            troubles: pods concerned, by what is wrong.
-            gangs: each that holds GPUs.
-            seconds: that it took.
+            troubles: the number of affected pods by fault.
+            gangs: all gangs that hold GPUs.
+            seconds: the duration of the query.
         """
         for trouble in SourceFault:
             self._alarms.labels(trouble).set(troubles.get(trouble, 0))
         self._clear()
         seen = list(gangs)
         for queue in {gang.cluster_queue for gang in seen}:
-            for state in UseState:  # nothing idle is 0 idle, not nothing known
+            for state in UseState:  # a state without gangs has the value 0
                 self._gangs.labels(queue, state)
                 self._gpus.labels(queue, state)
         for gang in seen:
@@ -97,7 +97,7 @@ class UseMetrics:
         self._took.labels(result).observe(seconds)
 
     def forget(self) -> None:
-        """Another process looks from now on."""
+        """Remove the gauges: another process leads."""
         self._alarms.clear()
         self._trust.clear()
         self._clear()

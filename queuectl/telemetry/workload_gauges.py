@@ -1,7 +1,6 @@
-"""How many workloads stand where, kept up change by change and put into words only when scraped.
+"""Counts of workloads by queue, state and reason. Commits update the counts; a scrape makes the gauges.
 
-A commit counts what it changed, one step per workload; 50,000 that wait are never counted again for one that moved, and
-no gauge is set in a cycle.
+A commit updates the count of each changed workload. No cycle counts all workloads again, and no cycle sets a gauge.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from queuectl.telemetry.gauges import Series, gauge
 from queuectl.telemetry.names import KnownNames
 
 Where: TypeAlias = tuple[str, str, str, State, Code]
-"""ClusterQueue, namespace, LocalQueue, state, reason (of what waits; ``Queued`` of all others)."""
+"""ClusterQueue, namespace, LocalQueue, state, and reason of a pending workload (``Queued`` for all others)."""
 Head: TypeAlias = tuple[str, ...]
 """Label values of one gauge."""
 
-# Kueue's two kinds of pending: still in line to be looked at, or looked at and refused until something changes.
+# Kueue's two kinds of pending: to be considered, or refused until the state of the cluster changes.
 _IN_LINE: Final = frozenset(
     {
         Code.QUEUED,
@@ -36,15 +35,15 @@ _IN_LINE: Final = frozenset(
 
 
 def pending_status(code: Code) -> str:
-    """``active`` while the gang is in line to be looked at, ``inadmissible`` once it was refused."""
+    """``active`` while the gang is to be considered, ``inadmissible`` after it was refused."""
     return "active" if code in _IN_LINE else "inadmissible"
 
 
 class WorkloadGauges(Collector):
-    """Head counts of the ledger. A head that empties stays with 0, so that its gauge says 0 and not nothing."""
+    """Counts of the ledger. A count of 0 stays, so that its gauge has the value 0."""
 
     def __init__(self, cohorts: Callable[[str], Iterable[str]], names: KnownNames) -> None:
-        """``cohorts`` gives the Cohorts that a ClusterQueue is in; ``names``: which may be shown."""
+        """``cohorts`` returns the Cohorts of a ClusterQueue. ``names``: the allowed label values."""
         self._cohorts = cohorts
         self._names = names
         self._where: Counter[Where] = Counter()
@@ -52,7 +51,7 @@ class WorkloadGauges(Collector):
         self._refused: Counter[Head] = Counter()
 
     def load(self, entries: Iterable[Entry]) -> None:
-        """Count anew."""
+        """Count all workloads."""
         where: Counter[Where] = Counter()
         owed: Counter[Head] = Counter()
         refused: Counter[Head] = Counter()
@@ -61,7 +60,7 @@ class WorkloadGauges(Collector):
         self._where, self._owed, self._refused = where, owed, refused
 
     def apply(self, changes: Iterable[EntryChange]) -> None:
-        """Follow what was committed."""
+        """Update the counts with committed changes."""
         for change in changes:
             if change.before is not None:
                 _count(self._where, self._owed, self._refused, change.before, -1)
@@ -70,7 +69,7 @@ class WorkloadGauges(Collector):
                 self._forget(change.before)
 
     def _forget(self, entry: Entry) -> None:
-        """Keep no empty head of a queue that does not exist: anyone can name one."""
+        """Keep no count of 0 for a queue that does not exist: users can invent names."""
         local = entry.namespace, entry.queue
         queue = self._names.cluster_queue(entry.cluster_queue)
         if (queue, *self._names.local_queue(*local)) != (entry.cluster_queue, *local):
@@ -79,19 +78,19 @@ class WorkloadGauges(Collector):
                 del self._where[key]
 
     def describe(self) -> list[Metric]:
-        """Nothing to check beforehand: names are this module's own."""
+        """Registration needs no description: no other module uses the names."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All gauges, from a copy: the loop goes on meanwhile."""
+        """All gauges, from a copy: the loop runs at the same time."""
         where = self._named(dict(self._where))
         yield gauge(
             "pending_workloads",
-            "Workloads waiting for a start; status is active or inadmissible as in Kueue.",
+            "Pending workloads; status is active or inadmissible, as in Kueue.",
             ("cluster_queue", "status", "reason"),
             _sums(
                 [
-                    *_nobody_undecided(where),
+                    *_none_undecided(where),
                     *(
                         ((queue, pending_status(code), str(code)), count)
                         for (queue, _, _, state, code), count in where.items()
@@ -106,7 +105,7 @@ class WorkloadGauges(Collector):
             _sums(((queue, str(state)), count) for (queue, _, _, state, _), count in where.items()),
         )  # fmt: skip
         yield gauge(
-            "local_queue_pending_workloads", "The same of each LocalQueue.", ("name", "namespace", "status"),
+            "local_queue_pending_workloads", "Pending workloads of each LocalQueue.", ("name", "namespace", "status"),
             _sums(
                 ((local, namespace, pending_status(code)), count)
                 for (_, namespace, local, state, code), count in where.items()
@@ -132,7 +131,7 @@ class WorkloadGauges(Collector):
             )  # fmt: skip
         yield gauge(
             "cohort_subtree_admitted_active_workloads",
-            "Workloads of its ClusterQueues that are starting or running.",
+            "Workloads of the Cohort that are starting or running.",
             ("cohort",),
             _sums(
                 ((cohort,), count)
@@ -142,11 +141,11 @@ class WorkloadGauges(Collector):
             ),
         )
         yield gauge(
-            "outbox_intents", "Cluster writes that the watch has not confirmed yet.", ("kind",),
+            "outbox_intents", "Workloads with a committed write (Start, Stop, Move) that the watch has not confirmed.", ("kind",),
             dict(self._owed).items(),
         )  # fmt: skip
         yield gauge(
-            "refused_writes", "Workloads with a write to the cluster that the API server refuses.",
+            "refused_writes", "Workloads with a write that the API server refuses.",
             ("cluster_queue", "kind"),
             _sums(
                 ((self._names.cluster_queue(queue), kind), count)
@@ -155,7 +154,7 @@ class WorkloadGauges(Collector):
         )  # fmt: skip
 
     def _named(self, where: Mapping[Where, int]) -> Counter[Where]:
-        """The same heads by names that exist. A head of other names that is empty is forgotten."""
+        """The counts by names that exist. A count of 0 for another name is omitted."""
         named: Counter[Where] = Counter()
         for (queue, namespace, local, state, code), count in where.items():
             shown = self._names.cluster_queue(queue), *self._names.local_queue(namespace, local)
@@ -167,19 +166,19 @@ class WorkloadGauges(Collector):
 _LIVE: Final = frozenset(state for state in State if state.live)
 _ACTIVE: Final = (
     ("admitted_active_workloads", "Workloads that are starting or running.", _LIVE),
-    ("reserving_active_workloads", "The same, and those for which a lease keeps quota.", _LIVE | {State.RESERVED}),
+    ("reserving_active_workloads", "Workloads that are starting or running, or have reserved quota.", _LIVE | {State.RESERVED}),
 )  # fmt: skip
 
 
-def _nobody_undecided(where: Iterable[Where]) -> Iterator[tuple[Head, int]]:
-    """An alert waits for such gangs, and must find 0 where there are none."""
+def _none_undecided(where: Iterable[Where]) -> Iterator[tuple[Head, int]]:
+    """The series that the alert QueuectlUndecided reads, with 0 for queues without such gangs."""
     for queue in {queue for queue, *_ in where}:
         yield (queue, pending_status(Code.UNDECIDED), str(Code.UNDECIDED)), 0
 
 
 def _unadmitted(where: Mapping[Where, int]) -> Iterator[Metric]:
-    """All that holds no place."""
-    text = "Workloads without a place, by state (status) and the reason they were last told."
+    """The gauges of workloads without placement."""
+    text = "Workloads without placement, by state (status) and current reason."
     without = {key: count for key, count in where.items() if key[3].waiting}
     yield gauge(
         "unadmitted_workloads", text, ("cluster_queue", "status", "reason"),

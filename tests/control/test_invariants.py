@@ -124,7 +124,9 @@ async def test_each_violated_invariant_is_counted_told_and_found(
                 await seen(world, uids[name], invariant)
             await edit_row(database_url, uids["database"])
             await seen(world, uids["database"], Invariant.DATABASE)
-    assert {line["rule"] for line in logs if line["event"] == "invariant_violated"} == {*Invariant}
+    assert {line["invariant"] for line in logs if line["event"] == "invariant_violated"} == {
+        *Invariant
+    }
 
 
 async def seen(world: Rig, uid: str, invariant: Invariant) -> None:

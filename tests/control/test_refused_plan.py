@@ -69,7 +69,7 @@ async def test_a_refused_plan_is_saved_and_replayed_to_the_same_bytes(
             )
             strict.mended = True
             await world.until_state(uid, State.RUNNING)
-    assert "plan_refused_by_verifier" in {line["event"] for line in logs}
+    assert "plan_refused" in {line["event"] for line in logs}
     [item] = listed.json()["items"]  # the same rule in the same place is saved once
     assert (item["id"], item["rules"], item["bytes"]) == (1, ["Whole"], len(named.content))
     assert missing.status_code == 404

@@ -81,9 +81,9 @@ async def test_a_broken_solver_starts_nothing_and_says_so_until_it_works_again(
             fault.mended = True
             await world.until_state(uid, State.RUNNING)
             assert world.deaths == 0
-    said = [line for line in logs if line["event"] == "solver_broke"]
+    said = [line for line in logs if line["event"] == "solver_failed"]
     assert said
-    assert all(line["log_level"] == "error" and alarm in line["alarm"] for line in said)
+    assert all(line["log_level"] == "error" and alarm in line["message"] for line in said)
 
 
 async def test_a_solver_that_never_answers_is_asked_with_more_until_it_does(

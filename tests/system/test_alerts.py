@@ -35,8 +35,8 @@ def test_the_rules_are_well_formed() -> None:
 
 
 def installed(document: Path) -> str:
-    """A file as the command of docs/how-to/operate.md makes it of alerts.yaml."""
-    page = (ROOT / "docs" / "how-to" / "operate.md").read_text()
+    """A file as the command of docs/how-to/monitor.md makes it of alerts.yaml."""
+    page = (ROOT / "docs" / "how-to" / "monitor.md").read_text()
     [command] = [s.command for s in transcript(page) if s.command.startswith("sed ")]
     program, script, file, into, made = shlex.split(command)
     assert (program, file, into, made) == ("sed", "deploy/prometheus/alerts.yaml", ">", ALERTS.name)

@@ -46,10 +46,7 @@ pytestmark = pytest.mark.system
 
 INSTALLED = ("queuectl", "sed")
 """The commands of the page that do not need a Kueue: tests/system/docs/test_operate.py types them."""
-LATER = (
-    *("cp", "export", "kubectl config", "QUEUECTL_", "queuectl", "curl", "kubectl get"),
-    *("kubectl auth", "kubectl -n team-a", "sed"),
-)
+LATER = ("cp", "export", "kubectl config", "QUEUECTL_")
 """The commands of docs/how-to/operate.md after those of its installation."""
 
 

@@ -128,5 +128,5 @@ async def forget_old(book: AuditStore, days: float, clock: Callable[[], float] =
         try:
             deleted = await book.prune(clock() - days * _DAY)
         except StoreUnavailable as error:
-            _log.info("audit_not_pruned", why=str(error))
+            _log.info("audit_not_pruned", error=str(error))
         await asyncio.sleep(_AGAIN_SECONDS if deleted else _LOOK_SECONDS)

@@ -177,7 +177,9 @@ class Issuer:
                     self._provider = await self._read(now)
                 except IssuerUnavailable as error:
                     self._failure = str(error)
-                    _log.warning("issuer_unavailable", issuer=self._settings.issuer, why=str(error))
+                    _log.warning(
+                        "issuer_unavailable", issuer=self._settings.issuer, error=str(error)
+                    )
             return self._provider
 
     async def _read(self, now: float) -> Provider:

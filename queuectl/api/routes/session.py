@@ -79,7 +79,7 @@ def add_routes(routes: APIRouter, session_service: SessionService | None) -> Non
         if opened is None:
             raise Problem(P.UNAUTHENTICATED, "the token is not valid, or it has expired")
         name, session = opened
-        _log.info("signed_in", who=session.caller.name)
+        _log.info("signed_in", caller=session.caller.name)
         view = CallerView(
             name=session.caller.name,
             groups=list(session.caller.groups),

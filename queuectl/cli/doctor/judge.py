@@ -199,7 +199,7 @@ def readiness(blockers: Sequence[str]) -> list[Finding]:
     """Findings on the readiness of the server."""
     if not blockers:
         return [Finding("server", Level.OK, "ready")]
-    fix = "docs/how-to/operate.md explains each message"
+    fix = "docs/how-to/monitor.md explains each message"
     return [Finding("server", Level.PROBLEM, f"not ready: {each}", fix) for each in blockers]
 
 

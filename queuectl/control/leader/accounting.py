@@ -84,7 +84,7 @@ class Accountant:
             try:
                 await self.account()
             except (StoreUnavailable, StaleSnapshot) as error:
-                log.info("usage_not_accounted", why=str(error))
+                log.info("usage_not_accounted", error=str(error))
                 self._meters = None
             await asyncio.sleep(seconds)
 

@@ -157,7 +157,7 @@ class Actuator:
                 delay, result = REFUSED_RETRY, WriteResult.REFUSED
                 self._refusals.refused(uid, write, str(error), self._clock())
                 log.warning(
-                    "write_refused", object=f"{write.namespace}/{write.name}", why=str(error)
+                    "write_refused", object=f"{write.namespace}/{write.name}", error=str(error)
                 )
                 self._refused(uid)
             self._metrics.wrote(write.resource, result, time.perf_counter() - began)

@@ -35,7 +35,7 @@ async def share(leader_state: LeaderState, store: Store, clock: Clock, epoch: in
                 await store.keep_findings(LeaderFindings(clock(), uses, starts), epoch=epoch)
             except StoreUnavailable as error:
                 uses = None  # write it again
-                log.info("findings_not_kept", why=str(error))
+                log.info("findings_not_stored", error=str(error))
         await asyncio.sleep(EVERY_SECONDS)
 
 
@@ -61,7 +61,7 @@ class Broadcast:
         try:
             self._last = await self._store.findings(self._last.at) or self._last
         except StoreUnavailable as error:
-            log.info("findings_not_read", why=str(error))
+            log.info("findings_not_read", error=str(error))
 
     @property
     def now(self) -> LeaderFindings:

@@ -32,6 +32,6 @@ async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], Que
                 continue
             except ClusterError as error:
                 if name not in warned:
-                    log.warning("namespace_not_labelled", namespace=name, why=str(error))
+                    log.warning("namespace_not_labeled", namespace=name, error=str(error))
                 warned.add(name)
         await asyncio.sleep(LOOK_SECONDS)

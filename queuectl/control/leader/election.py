@@ -63,10 +63,10 @@ class Leadership:
                     epoch = await self._store.take_over(self._holder, record.epoch)
                     self._clock.set(await self._store.now())
                     await self._write(record, epoch)
-                    log.info("leading", holder=self._holder, epoch=epoch)
+                    log.info("leadership_acquired", holder=self._holder, epoch=epoch)
                     return epoch
             except (ClusterError, StoreUnavailable) as error:
-                self._worry("cannot_lead_yet", error)
+                self._worry("leadership_not_acquired", error)
             await asyncio.sleep(self._renew)
 
     async def _try(self) -> LeaderRecord | None:
@@ -78,7 +78,7 @@ class Leadership:
                 self._seen = (current.version, asyncio.get_running_loop().time())
             if asyncio.get_running_loop().time() - self._seen[1] < current.duration:
                 return None
-            log.warning("lease_expired", of=current.holder)
+            log.warning("lease_expired", holder=current.holder)
         try:
             return await self._cluster.write_leader(mine, current)
         except WriteConflict:
@@ -144,7 +144,7 @@ class Leadership:
 
     def _worry(self, event: str, error: Exception) -> None:
         if not self.trouble:  # logged once; /readyz shows it until it ends
-            log.warning(event, why=str(error))
+            log.warning(event, error=str(error))
         self.trouble = f"leader lease: {error}"
 
     async def release(self) -> None:
@@ -154,4 +154,4 @@ class Leadership:
             try:
                 await self._answered(replace(held, holder=""), held)
             except ClusterError as error:
-                log.warning("lease_not_released", why=str(error))
+                log.warning("lease_not_released", error=str(error))

@@ -36,7 +36,7 @@ class Estimator:
         try:
             self._leader_state.estimates.learn(await self._store.past_runs(PAST_RUNS))
         except StoreUnavailable as error:  # then it uses runs that finish from now on
-            log.info("past_runs_not_read", why=str(error))
+            log.info("past_runs_not_read", error=str(error))
         while True:
             await self.estimate()
             await asyncio.sleep(EVERY_SECONDS)

@@ -117,7 +117,7 @@ class EventRecorder:
             due = asyncio.get_running_loop().time() + AGAIN
             self._words.setdefault(entry.uid, (due, entry))
         except ClusterError as error:
-            log.info("not_told", workload=entry.ref, why=str(error))
+            log.info("event_not_written", workload=entry.ref, error=str(error))
 
     async def _remark(self, uid: str, reason: Reason) -> None:
         job = self._job(uid)
@@ -127,7 +127,7 @@ class EventRecorder:
         try:
             await self._cluster.create_event(job, "Warning", str(reason.code), reason.message)
         except ClusterError as error:
-            log.info("not_told", workload=f"{job.namespace}/{job.name}", why=str(error))
+            log.info("event_not_written", workload=f"{job.namespace}/{job.name}", error=str(error))
 
     def _veiled(self, reason: Reason, namespace: str) -> Reason:
         return veiled_for(namespace, reason, self._namespaces)

@@ -70,7 +70,7 @@ class ForceDeletion:
         except (ObjectGone, WriteConflict):
             return  # the watch shows its current state
         except ClusterError as error:
-            log.warning("pod_not_force_deleted", pod=where, node=pod.node, why=str(error))
+            log.warning("pod_not_force_deleted", pod=where, node=pod.node, error=str(error))
             return
         log.warning("pod_force_deleted", pod=where, node=pod.node)
         job = self._mirror.jobs.get(entry.uid)
@@ -79,4 +79,4 @@ class ForceDeletion:
             try:
                 await self._cluster.create_event(job, "Warning", REASON, text)
             except ClusterError as error:
-                log.info("not_told", workload=entry.ref, why=str(error))
+                log.info("event_not_written", workload=entry.ref, error=str(error))

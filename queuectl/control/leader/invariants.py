@@ -145,7 +145,10 @@ class InvariantChecker:
             self._metrics.violated(one.invariant)
             where = f"{one.namespace}/{one.name}"
             log.error(
-                "invariant_violated", rule=str(one.invariant), workload=where, why=one.message
+                "invariant_violated",
+                invariant=str(one.invariant),
+                workload=where,
+                message=one.message,
             )
             job = self._mirror.jobs.get(one.uid)
             if job is None or one.key in self._reported or not events:
@@ -156,5 +159,5 @@ class InvariantChecker:
                 await self._cluster.create_event(job, "Warning", VIOLATED, text)
                 self._reported.add(one.key)
             except ClusterError as error:
-                log.info("not_told", workload=where, why=str(error))
+                log.info("event_not_written", workload=where, error=str(error))
         self._reported &= {one.key for one in found} | self._suspected

@@ -167,7 +167,7 @@ class LeaderState:
         except (
             BadInput
         ) as error:  # the API checks documents, so this is a manual change in the database
-            log.exception("configuration_unreadable", why=str(error))
+            log.exception("configuration_unreadable", error=str(error))
             self._stated = replace(self._stated, revision=revision)
         self._work_in_overrides()
 

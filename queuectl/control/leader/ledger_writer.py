@@ -77,7 +77,7 @@ class LedgerWriter:
                 loaded = await self._store.load()
                 break
             except StoreUnavailable as error:
-                log.warning("database_away", why=str(error))
+                log.warning("database_not_reached", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
         self._leader_state.load(loaded)
         self._metrics.loaded(loaded.entries, self._leader_state.holdings)
@@ -135,12 +135,12 @@ class LedgerWriter:
         rules = tuple(sorted({one.rule for one in broken}))
         refused = RefusedPlan(0, snapshot.now, self.epoch, self.cycle, rules, len(content))
         if refused.size > KEPT_BYTES:
-            log.warning("refused_plan_not_kept", why=f"{refused.size} bytes are too many")
+            log.warning("refused_plan_not_stored", error=f"{refused.size} bytes are too many")
             return
         try:
             await self._store.keep_refused(refused, content)
         except StoreUnavailable as error:
-            log.warning("refused_plan_not_kept", why=str(error))
+            log.warning("refused_plan_not_stored", error=str(error))
 
     def drop(self) -> None:
         """Cancel the write in progress, because the process is no longer the leader."""

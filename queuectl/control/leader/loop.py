@@ -242,11 +242,11 @@ class Loop:
                 with cycle_context(self._pen.cycle):
                     await self._cycle()
             except StaleSnapshot as error:
-                log.info("plan_stale", why=str(error))
+                log.info("plan_discarded", reason=DiscardReason.STALE, error=str(error))
                 self._metrics.discarded(DiscardReason.STALE)
                 await self._reload()
             except StoreUnavailable as error:
-                log.warning("database_away", why=str(error))
+                log.warning("database_not_reached", error=str(error))
                 self._metrics.discarded(DiscardReason.UNAVAILABLE)
                 await self._reload()
             except Fenced:
@@ -260,7 +260,7 @@ class Loop:
             seen = observer.observe(self.leader_state.config, self._clock())
         wakeup.plan_due |= seen.plan_again
         while observer.log_messages:
-            log.warning("job_left_alone", why=observer.log_messages.pop())
+            log.warning("job_ignored", message=observer.log_messages.pop())
         idle = self.leader_state.of_idle_gangs(seen.changes)
         wakeup.plan_due |= any(change.after.state is State.EVICTING for change in idle)
         if self._inbox:
@@ -284,11 +284,11 @@ class Loop:
         self._rest(time.process_time() - worked)
         say = log.info if text != self._said else log.debug  # a repeated summary is not new
         self._said = text
-        say("planned", did=text, ms=round(took * 1000, 1))
+        say("cycle_completed", summary=text, milliseconds=round(took * 1000, 1))
 
     async def _outdated(self, error: StaleConfiguration) -> str:
         """Drop a plan for an older configuration. The rows have not changed, so only the configuration is read again."""
-        log.info("plan_stale", why=str(error))
+        log.info("plan_discarded", reason=DiscardReason.STALE, error=str(error))
         self._metrics.discarded(DiscardReason.STALE)
         self.leader_state.drop_plan()
         await self.configuration_changed()
@@ -372,7 +372,7 @@ class Loop:
                 used, self.leader_state.tally.forget(now), epoch=self._pen.epoch
             )
         except StoreUnavailable as error:
-            log.info("past_use_not_stored", why=str(error))
+            log.info("past_use_not_stored", error=str(error))
         else:
             self.leader_state.tally.written(used)
         self._show_use(now)

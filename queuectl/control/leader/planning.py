@@ -103,7 +103,7 @@ class Planning:
         self._metrics.planned(decision, took)
         self._metrics.kinds.planned(lines, self._leader_state.entry)
         for alarm in dict.fromkeys(decision.alarms):
-            log.error("solver_broke", alarm=alarm, times=decision.alarms.count(alarm))
+            log.error("solver_failed", message=alarm, count=decision.alarms.count(alarm))
         if decision.cut or violations:
             return await self._discard(snapshot, decision, violations)
         self._diagnoser.planned(snapshot, decision)
@@ -175,7 +175,7 @@ class Planning:
     ) -> str:
         self._metrics.discarded(DiscardReason.CUT if decision.cut else DiscardReason.VERIFIER)
         for violation in violations:
-            log.error("plan_refused_by_verifier", violation=str(violation))
+            log.error("plan_refused", violation=str(violation))
         if violations:
             await self._keep(snapshot, decision, violations)
         self._wakeup.plan_by(RETRY_SECONDS)

@@ -31,6 +31,6 @@ async def prune(store: Store, rules: Callable[[], Rules], clock: Clock, epoch: i
             oldest = clock() - rules().accounting.keep_days * DAY
             deleted += await store.usage.prune(oldest, epoch=epoch)
         except StoreUnavailable as error:
-            log.info("not_pruned", why=str(error))
+            log.info("old_rows_not_deleted", error=str(error))
             deleted = 0
         await asyncio.sleep(_AGAIN_SECONDS if deleted else _SECONDS)

@@ -72,7 +72,7 @@ class UseWatch:
 
         ``borrowing``: ClusterQueues that use more than their nominal quota.
         """
-        log.info("utilization_source", trusts=self._source.trusts)
+        log.info("utilization_source_selected", trusts=self._source.trusts)
         self._metrics.trust(self._source.trusts)
         try:
             while True:
@@ -91,7 +91,7 @@ class UseWatch:
                 recent, longer = await self._ask(gangs, at, known)
         except (SourceUnavailable, TimeoutError) as error:
             why = str(error) or f"no answer within {self._patience:.0f} s"
-            log.warning("utilization_unknown", why=why)
+            log.warning("utilization_not_measured", reason=why)
             uses = self._tracker.nothing(gangs, at, why)
             wrong = {SourceFault.UNREACHABLE: max(1, len(known))}
         else:
@@ -125,5 +125,5 @@ class UseWatch:
         states = {uid: use.state for uid, use in uses.items()}
         for uid, state in states.items():
             if state is not self._states.get(uid) and state in _TOLD:
-                log.info("gang_use", uid=uid, state=state, why=uses[uid].text)
+                log.info("utilization_changed", uid=uid, state=state, reason=uses[uid].text)
         self._states = states

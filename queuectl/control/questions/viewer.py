@@ -171,7 +171,7 @@ class Viewer:
         try:
             snapshot = await standby.snapshot()
         except BadInput as error:  # after a manual change in the database
-            _log.warning("configuration_unreadable", why=str(error))
+            _log.warning("configuration_unreadable", error=str(error))
             return None
         uses = _present(self._heard(), standby.ledger)
         return ClusterView(snapshot, uses, functools.cache(standby.unmanaged))

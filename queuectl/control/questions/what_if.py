@@ -118,7 +118,7 @@ def _checked(snapshot: Snapshot, cache: PlannerCache, stop: StopSignal) -> Plan 
         return None
     violations = verify(snapshot, decided)
     for violation in violations:
-        _log.error("plan_refused_by_verifier", violation=str(violation))
+        _log.error("plan_refused", violation=str(violation))
     assert not violations, "the plan failed its verification"
     return decided
 

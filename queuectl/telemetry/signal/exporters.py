@@ -115,7 +115,7 @@ class ExporterSource:
         if failures and len(failures) == len(texts):
             raise SourceUnavailable(f"exporters: none of {len(texts)} answers; {failures[0]}")
         if failures:
-            log.warning("exporters_away", how_many=len(failures), first=failures[0])
+            log.warning("exporters_not_reached", count=len(failures), error=failures[0])
         await asyncio.to_thread(self._keep, at, dict(zip(urls, texts, strict=True)))
 
     async def _fetch(self, url: str, slots: asyncio.Semaphore) -> bytes | str:

@@ -51,12 +51,12 @@ def routes(site: Site, logins: BrowserLogins | None) -> list[Route]:
                 request, lambda page: f"{PREFIX}{_DONE}?next={quote(_own_page(page), safe='')}"
             )
         except LoginRefused as error:
-            _log.info("login_refused", why=str(error))
+            _log.info("login_refused", error=str(error))
             response = form(request, f"{error}. Sign in again.", 401)
         except IssuerUnavailable as error:
             response = form(request, f"The issuer does not answer ({error}). Sign in again.", 503)
         except BadInput as error:
-            _log.error("login_failed", why=str(error))
+            _log.error("login_failed", error=str(error))
             response = form(request, "The client secret of queuectl cannot be read.", 503)
         logins.forget(response)
         return response

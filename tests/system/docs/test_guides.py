@@ -29,8 +29,9 @@ NAMES = {
 }
 """What sentences say of a command without all that it takes, and why that is not typed."""
 UNTRIED = {
-    "queuectl localcluster up": "tests/cluster/test_localcluster_lifecycle: every test here stands on one",
     "kubectl -n queuectl-system scale deployment queuectl --replicas=0": "queuectl runs outside the cluster here",
+    "kubectl -n queuectl-system scale deployment queuectl --replicas=2": "queuectl runs outside the cluster here",
+    "kubectl -n queuectl-system rollout restart deployment queuectl": "queuectl runs outside the cluster here",
     "queuectl completion fish | source": "there is no fish here; tests/unit/test_cli_main does it for other shells",
     "kubectl get workloads.kueue.x-k8s.io -A -o yaml": "of a cluster with a Kueue: test_takeover has one",
 }

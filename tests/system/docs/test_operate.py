@@ -1,6 +1,6 @@
-"""The page for who is on call, and the one for who brings a Kueue's configuration, are true: their commands are typed.
+"""The pages for operators and the page on a Kueue's configuration: a shell runs their commands.
 
-What installs queuectl, or needs a Kueue that was there, test_takeover types.
+test_takeover runs the commands that install queuectl, or that need the remains of a Kueue.
 """
 
 from __future__ import annotations
@@ -40,23 +40,56 @@ ALL = "exec 2>&1"
 """Makes a shell show what is said on standard error, too."""
 
 
-def test_the_page_for_who_is_on_call(town: Town, typing: Shell) -> None:
-    page = Page("operate.md", typing)
+ON_CALL = (
+    *("kubectl -n queuectl-system get pods", "kubectl -n queuectl-system port-forward"),
+    "kubectl -n queuectl-system logs",
+)
+"""They need a controller that runs as a pod."""
+
+
+def test_the_pages_for_operators(town: Town, typing: Shell) -> None:
+    page = Page("troubleshoot.md", typing)
     pauses = {"requeuingStrategy": {"backoffBaseSeconds": 5}}
     town.house.rest.apply([*configuration(), rules(waitForPodsReady=pauses)])
-    page.type("kubectl get lease")
-    page.type("kubectl auth can-i", shows=False)
-    page.type("sed")
+    lease = Page("high-availability.md", typing)
+    lease.type("kubectl get lease")
+    lease.end()
+    rights = Page("rights.md", typing)
+    rights.type("kubectl auth can-i", shows=False)
+    rights.end()
+    monitor = Page("monitor.md", typing)
+    monitor.type("sed")
+    monitor.end()
     failed(town, page)
     lost(town, page)
     town.submit("team-b", "train", whole(1))
     town.runs("team-b/train")
-    page.type("queuectl hold")
+    commands = Page("workload-commands.md", typing)
+    commands.type("queuectl hold")
+    commands.end()
+    on_call(town, Page("on-call.md", typing))
     # With jobs that were started, an empty database would have to be recovered first.
     town.remove("team-b")
     with seat(town.house) as beside, outside_database() as server:
-        outside(town, Page("operate.md", beside, page.typed), server)
-    page.end(*INSTALL, RECOVER, UNMANAGED)
+        outside(town, beside, server, Page("troubleshoot.md", beside, page.typed))
+    page.end()
+
+
+def on_call(town: Town, page: Page) -> None:
+    """The controller has no pod here: it is a process beside the control plane."""
+    page.type("kubectl -n queuectl-system get lease")
+    page.type("queuectl doctor", shows=False)
+    page.type("queuectl get clusterqueues", shows=False)
+    page.type("queuectl get workloads", shows=False)
+    page.type("queuectl explain", shows=False, instead={"NAMESPACE/NAME": "team-b/train"})
+    page.type(
+        "curl -s", shows=False, instead={"http://127.0.0.1:8080": town.house.controller.metrics}
+    )
+    page.end(*ON_CALL)
+
+
+def test_the_report_on_unmanaged_gpus_is_run_elsewhere(typing: Shell) -> None:
+    Page("unmanaged-gpus.md", typing).end(UNMANAGED)
 
 
 def failed(town: Town, page: Page) -> None:
@@ -83,18 +116,19 @@ def lost(town: Town, page: Page) -> None:
     town.remove("team-a")
 
 
-def outside(town: Town, page: Page, server: EmbeddedServer) -> None:
+def outside(town: Town, shell: Shell, server: EmbeddedServer, trouble: Page) -> None:
     """A process with a database of its own beside the one that leads, and the database goes away."""
-    shell = page.shell
     shell.type(ALL)
+    page, database = Page("operate.md", shell), Page("database.md", shell)
     page.type('cp "$KUBECONFIG"')
     for begins in ("export KUBECONFIG", "kubectl config set-cred", "kubectl config set-context"):
         page.type(begins)
     url = server.url()
     shell.type(f"export QUEUECTL_DATABASE_URL='{url}'")
-    page.type("queuectl db current", status=1)
+    database.type("queuectl db current", status=1)
     for begins in ("upgrade", "current"):
-        page.type(f"queuectl db {begins}")
+        database.type(f"queuectl db {begins}")
+    database.end(RECOVER)
 
     api, metrics = (f"127.0.0.1:{port}" for port in free_ports(2))
     shell.type(f"export QUEUECTL_LISTEN={api} QUEUECTL_METRICS_LISTEN={metrics}")
@@ -107,11 +141,12 @@ def outside(town: Town, page: Page, server: EmbeddedServer) -> None:
     asyncio.run(server.stop(immediate=True))
     try:
         town.until(lambda: "blockers" in shown()[1], "it is not")
-        page.type("curl -s", instead={"127.0.0.1:8080": metrics})
+        trouble.type("curl -s", instead={"127.0.0.1:8080": metrics})
         shell.type(f"export QUEUECTL_SERVER=http://{api}")
-        page.type("queuectl explain", status=1)
+        trouble.type("queuectl explain", status=1)
     finally:
         assert shell.type("kill %1; wait %1")[0] == 0
+    page.end(*INSTALL)
 
 
 def test_the_page_for_who_brings_a_configuration(town: Town, typing: Shell) -> None:
