@@ -1,7 +1,7 @@
-"""What LimitRanges fill in where containers leave it out, and which pods they refuse for asking too little or too much.
+"""LimitRanges: their defaults for containers, and their bounds for pods.
 
-The API server does so when it creates a pod, so the template of a job shows nothing of it. A gang whose pods would be refused
-must not be resumed: it would hold its nodes in vain.
+The API server applies them when a pod is created, so the template of a job does not contain the result. A gang whose pods would be
+refused must not be resumed: it would hold its nodes without running.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from queuectl.domain.workload import PodSet
 
 
 class Kind(StrEnum):
-    """What a bound bounds, as a LimitRange spells it."""
+    """The type of objects of a bound, with the name in a LimitRange."""
 
     MIN = "min"
     MAX = "max"
@@ -60,12 +60,14 @@ class LimitRange:
 
 
 Ranges: TypeAlias = Sequence[LimitRange]
-"""Of one namespace, in the order of their names."""
-_Found: TypeAlias = tuple[str, str, Mapping[str, str]]  # who refuses, why, and details
+"""The LimitRanges of one namespace, in the order of their names."""
+_Found: TypeAlias = tuple[
+    str, str, Mapping[str, str]
+]  # LimitRange that refuses, reason, and details
 
 
 def with_ranges(podset: PodSet, ranges: Ranges) -> PodSet:
-    """The podset as its pods will be under these LimitRanges, whatever it was read or made with before."""
+    """The podset with the values that these LimitRanges give to its pods, instead of earlier ones."""
     if podset.needs is None:
         return podset
     needs = filled(podset.needs, ranges)
@@ -77,7 +79,7 @@ def with_ranges(podset: PodSet, ranges: Ranges) -> PodSet:
 
 
 def refusal(podsets: Iterable[PodSet], namespace: str, ranges: Ranges) -> Reason | None:
-    """The first line of a LimitRange that pods of one of the podsets break; None when they break none."""
+    """The first bound of a LimitRange that pods of a podset violate, or None."""
     for podset in podsets if ranges else ():
         needs = filled(podset.needs, ranges) if podset.needs is not None else PodNeeds()
         for who, why, details in (*_bounds_broken(needs, ranges), *_limits_broken(needs)):
@@ -119,7 +121,7 @@ def _each(needs: PodNeeds) -> Iterator[tuple[str, ContainerNeeds]]:
 
 
 def filled(needs: PodNeeds, ranges: Ranges) -> PodNeeds:
-    """With what the LimitRanges give to containers; the first by name that says anything of a resource counts."""
+    """The needs with the defaults of LimitRanges. For each resource, the first LimitRange by name with a default counts."""
     if not any(one.requests or one.limits for one in ranges):
         return needs
 
@@ -138,7 +140,7 @@ def filled(needs: PodNeeds, ranges: Ranges) -> PodNeeds:
 
 
 def _broken(needs: PodNeeds, bound: Bound) -> Iterator[str]:
-    """What breaks a line, container by container or of the pod as a whole."""
+    """Violations of a bound, by container or for the whole pod."""
     if bound.whole:
         requests = together(needs, lambda container: container.asked) | dict(needs.requests)
         limits = together(needs, lambda container: dict(container.limits)) | dict(needs.limits)

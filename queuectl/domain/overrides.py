@@ -1,7 +1,7 @@
-"""Quota for a time: what a ClusterQueue owns of a flavor's resource from one moment to another, beside what it states.
+"""Quota for a limited time: overrides of the nominal quota of a ClusterQueue.
 
-What is in force is worked out where a configuration begins to be used, and again at each boundary; planning and all that
-tells of quota see only the result.
+Active overrides are applied when a configuration is loaded, and at the start and end of each override. Planning and all views of
+quota use only the result.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from queuectl.domain.queues import ClusterQueue, FlavorQuotas, QueueConfig, Quot
 
 
 def in_force(config: QueueConfig, now: float) -> QueueConfig:
-    """The configuration with the overrides of this moment (unix seconds) in its quotas, and none left to apply.
+    """The configuration with the active overrides applied to its quotas, and without ``overrides``. ``now``: unix seconds.
 
-    ``config`` itself where it has none at all.
+    Without overrides, ``config`` itself.
     """
     if not config.overrides:
         return config
@@ -28,7 +28,7 @@ def in_force(config: QueueConfig, now: float) -> QueueConfig:
 
 
 def next_boundary(config: QueueConfig, now: float) -> float | None:
-    """The next moment after ``now`` at which an override begins or ends; None when there is none."""
+    """The next start or end of an override after ``now``; None if there is none."""
     moments = [m for o in config.overrides.values() for m in (o.begins, o.ends) if m > now]
     return min(moments, default=None)
 
@@ -59,7 +59,7 @@ def _flavor(
 
 
 def _amount(stated: int, acting: Iterable[QuotaOverride]) -> int:
-    """The one that began last says what stands in place of what is stated; what others add comes on top."""
+    """The replacement that began last, else the nominal quota, plus the sum of all additions."""
     listed = list(acting)
     instead = [o for o in listed if o.nominal is not None]
     last = max(instead, key=lambda o: (o.begins, o.name), default=None)

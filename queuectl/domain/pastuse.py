@@ -18,7 +18,7 @@ from queuectl.domain.snapshot import PastUse
 
 
 class AccountScope(StrEnum):
-    """What sort of account."""
+    """Type of an account."""
 
     LOCAL_QUEUE = "LocalQueue"
     CLUSTER_QUEUE = "ClusterQueue"
@@ -27,7 +27,7 @@ class AccountScope(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class PastUseAccount:
-    """Who used it. ``name`` of a LocalQueue is ``namespace/name``: neither part holds a slash."""
+    """The LocalQueue, ClusterQueue or user. ``name`` of a LocalQueue is ``namespace/name``; neither part contains a slash."""
 
     scope: AccountScope
     name: str
@@ -51,7 +51,7 @@ class Used:
     amounts: Mapping[str, float] = field(default_factory=dict)
 
     def later(self, now: float, held: Mapping[str, float], rule: UsageFairness) -> Used:
-        """As it is at ``now`` if the account held ``held`` all the time since. A clock that went back changes nothing."""
+        """The past use at ``now``, if the account held ``held`` since then. A clock that is set back has no effect."""
         if now <= self.at:
             return self
         fresh = rule.fresh(now - self.at)

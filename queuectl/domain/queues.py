@@ -1,6 +1,6 @@
 """ClusterQueue, LocalQueue, ResourceFlavor, Topology and priorities, with Kueue's meanings and field names.
 
-Only what this release honours is here; the reader (objects/configuration/queue_config.py) says what else it met and did not honour.
+Only supported fields are here. The parser (objects/configuration/queue_config.py) warns about the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class WithinClusterQueue(StrEnum):
 
 
 class ReclaimWithinCohort(StrEnum):
-    """Whom a gang that stays within its nominal quota may evict from ClusterQueues that borrow."""
+    """The gangs of borrowing ClusterQueues that a gang within nominal quota can evict."""
 
     NEVER = "Never"
     LOWER_PRIORITY = "LowerPriority"
@@ -39,7 +39,7 @@ class StopPolicy(StrEnum):
 
 
 class VictimKey(StrEnum):
-    """Layers of the preemption objective, least first in each."""
+    """Cost layers by which victims are chosen. A smaller value is better."""
 
     MAX_PRIORITY = "maxPriority"
     LOST_WORK = "lostWork"
@@ -51,7 +51,7 @@ DEFAULT_VICTIM_ORDER = (VictimKey.MAX_PRIORITY, VictimKey.LOST_WORK, VictimKey.C
 
 @dataclass(frozen=True, slots=True)
 class LabelSelector:
-    """A metav1.LabelSelector as requirements that must all hold; none at all matches everything."""
+    """A metav1.LabelSelector as a conjunction of requirements. Without requirements, it matches all labels."""
 
     requirements: tuple[Requirement, ...] = ()
 
@@ -64,8 +64,8 @@ class FlavorQuotas:
     """Quota per resource (units of :mod:`queuectl.domain.quantity`) of one flavor in a resource group.
 
     Attributes:
-        borrowing: most that may be used beyond nominal, by resource; a resource that is absent has no limit.
-        lending: most of nominal that others of the cohort may use, by resource; absent = all of it.
+        borrowing: the most that can be used beyond nominal quota, by resource; absent = no limit.
+        lending: the most of nominal quota that others in the cohort can use, by resource; absent = all of it.
     """
 
     flavor: str
@@ -83,14 +83,14 @@ class ResourceGroup:
 
 
 class WhenCan(StrEnum):
-    """What a flavor that would need borrowing, or preemption, means to the search for flavors."""
+    """Whether the search for flavors stops at a flavor that needs borrowing or preemption."""
 
     MAY_STOP_SEARCH = "MayStopSearch"
     TRY_NEXT_FLAVOR = "TryNextFlavor"
 
 
 class FlavorPreference(StrEnum):
-    """Which of two imperfect flavors is better, once every flavor may be looked at."""
+    """The better of two flavors, if one needs borrowing and the other preemption."""
 
     BORROWING_OVER_PREEMPTION = "BorrowingOverPreemption"
     PREEMPTION_OVER_BORROWING = "PreemptionOverBorrowing"
@@ -98,7 +98,7 @@ class FlavorPreference(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fungibility:
-    """How the flavors of a resource group stand in for each other (Kueue's ``flavorFungibility``)."""
+    """When the search tries a later flavor of a resource group (Kueue's ``flavorFungibility``)."""
 
     when_can_borrow: WhenCan = WhenCan.MAY_STOP_SEARCH
     when_can_preempt: WhenCan = WhenCan.TRY_NEXT_FLAVOR
@@ -107,12 +107,12 @@ class Fungibility:
 
 @dataclass(frozen=True, slots=True)
 class Protection:
-    """What shields running gangs of a queue from preemption (and from being moved).
+    """Protection of the running gangs of a queue from preemption and migration.
 
     Attributes:
-        min_runtime: seconds after its start in which a gang is no victim.
-        max_evictions_per_day: so often within 24 hours may it be evicted; None = no limit.
-        cooldown: seconds after an eviction in which it is no victim again.
+        min_runtime: seconds after its start in which a gang cannot be a victim.
+        max_evictions_per_day: the most evictions within 24 hours; None = no limit.
+        cooldown: seconds after an eviction in which it cannot be a victim again.
     """
 
     min_runtime: float = 0.0
@@ -121,10 +121,10 @@ class Protection:
 
 
 class OptOut(StrEnum):
-    """When what a job says to keep its GPUs counts: ``preemptible: "false"``, ``idle-reclaim: "false"``, ``warmup-seconds``."""
+    """When opt-outs of a job count: ``preemptible: "false"``, ``idle-reclaim: "false"``, ``warmup-seconds``."""
 
     NEVER = "Never"
-    WITHIN_NOMINAL = "WithinNominal"  # not at the cost of those from whom its ClusterQueue borrows
+    WITHIN_NOMINAL = "WithinNominal"  # not while its ClusterQueue borrows
     ALWAYS = "Always"
 
     def counts(self, *, borrowing: bool) -> bool:
@@ -133,39 +133,39 @@ class OptOut(StrEnum):
 
 
 class Defragment(StrEnum):
-    """Whether running gangs of a queue may be moved so that a blocked gang fits."""
+    """Whether running gangs of a queue are migrated so that a pending gang fits."""
 
     OFF = "Off"
-    PLAN = "Plan"  # said, not done
+    PLAN = "Plan"  # suggested, not done
     EXECUTE = "Execute"
 
 
 class ReclaimMode(StrEnum):
-    """Whether a gang that does not use its GPUs may lose them for it."""
+    """When a gang that does not use its GPUs is evicted."""
 
     OFF = "Off"
-    DRY_RUN = "DryRun"  # said, not done
-    ON_DEMAND = "OnDemand"  # when a named pending gang then fits
+    DRY_RUN = "DryRun"  # recorded, not done
+    ON_DEMAND = "OnDemand"  # if a pending gang then fits
     ALWAYS = "Always"
 
 
 @dataclass(frozen=True, slots=True)
 class IdleReclaim:
-    """When gangs of a queue count as idle, and what follows from it. Times in seconds, use in parts of 1.
+    """When gangs of a queue count as idle, and the effect. Times are in seconds, utilization is from 0 to 1.
 
     Attributes:
-        window: so long must all its GPUs have been seen idle.
-        warmup: after its pods were all ready, before anything is judged: images, data, compilation.
-        idle_below: a gang is idle when its busiest GPU stayed below this.
-        active_above: an idle gang is idle no more when one of its GPUs goes above this.
-        low_below: a gang whose GPUs are used less than this on average uses them little.
-        memory_above: a gang that holds more of a GPU's memory than this has loaded something:
-        memory_window: so long must it have been seen idle.
-        grace: between being told and being stopped.
-        cooldown: so long after its restart is a gang that was evicted before, for whatever reason, not taken for idleness;
-            one that mode Always took also stays out of the queue for so long.
-        to_equal: on demand it yields to gangs of its own priority too; else only to higher ones.
-        max_warmup: the longest warm-up that a job may ask for; no bound on that of the queue.
+        window: the time for which all its GPUs must be idle.
+        warmup: the time after all pods are ready in which the gang is not judged: images, data, compilation.
+        idle_below: a gang is idle if its busiest GPU is at most this.
+        active_above: an idle gang becomes active if one of its GPUs exceeds this.
+        low_below: the state is Low if the average of its GPUs is below this.
+        memory_above: a gang that uses more than this fraction of a GPU's memory must be idle for ``memory_window``.
+        memory_window: the window of such a gang.
+        grace: the time between the first warning and the eviction.
+        cooldown: the time after its restart in which an evicted gang is not evicted for idleness, and the back-off of a gang
+            that mode Always evicted.
+        to_equal: with OnDemand, gangs of equal priority can take its place too, not only gangs of higher priority.
+        max_warmup: the longest warm-up that a job can request. It does not limit the warm-up of the queue.
     """
 
     mode: ReclaimMode = ReclaimMode.DRY_RUN
@@ -183,43 +183,42 @@ class IdleReclaim:
 
 
 BORROW_BACKOFF_FACTOR = 2.0
-"""A gang that was evicted does not borrow for so many times the seconds of work that it lost."""
+"""The back-off of an evicted gang before borrowing, as a multiple of the seconds of its lost work."""
 
 RECLAIM_WAIT_MOST = 30.0
-"""The most seconds for which a gang waits before it evicts gangs that borrow, where its ClusterQueue does not say."""
+"""Default of the longest wait, in seconds, before a gang evicts gangs that borrow."""
 
 BORROW_BACKOFF_MOST = 600.0
-"""The most seconds of that, where its ClusterQueue does not say."""
+"""Default of the longest back-off before borrowing, in seconds."""
 
 DEFAULT_NAME = "default"
-"""Name of the LocalQueue, and of the WorkloadPriorityClass, of jobs that name none."""
+"""Name of the LocalQueue, and of the WorkloadPriorityClass, of jobs without one."""
 
 WEIGHT_UNIT = 1000  # of a fair sharing weight: 1000 = a weight of 1
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterQueue:
-    """A pool of quota with its rules.
+    """Quota with its policies.
 
     Attributes:
-        preempts_to_borrow: ``borrowWithinCohort``: a gang that must borrow may evict too: of its own queue by
-            ``withinClusterQueue``; of others, only gangs of lower priority, up to ``borrow_threshold`` if that is set.
-        weight: in fair sharing, in thousandths; 0 = its share counts as infinite as soon as it borrows.
-        usage_fairness: its gangs go by past usage of their LocalQueues where the rules say how (``admissionScope``).
-        split_flavors: a podset may use several flavors of one resource group.
-        evicts_within_nominal: a gang of it that has the quota but finds no room may evict gangs of lower priority from other
-            ClusterQueues of the cohort although those stay within their own.
-        headroom: nominal quota of flavors with node labels follows the nodes' capacity, less this part of it;
-            None = nominal quota is what the resource groups say.
-        borrow_backoff: the most seconds for which a gang of it that was evicted for others does not borrow; 0 = it may at once.
-        reclaim_wait: the most seconds for which a gang of it that could evict gangs that borrow waits for their end; 0 = it
-            evicts at once.
-        admission_checks: names of the checks that its gangs would have to pass. None is run, so while there are any nothing of
-            it starts; what runs is left alone.
-        max_per_user: resource to the most that one user's gangs may be charged of it at once, by resource; empty = all.
-        max_priority: the highest priority of its gangs, whether by hand or by a class; None = any.
-        preemption_opt_out: when it spares its gangs that are not ``preemptible``, or exempt from idle reclaim.
-        trusts_checkpoints: times of checkpoints that its jobs declare count when lost work is priced.
+        preempts_to_borrow: ``borrowWithinCohort``: a gang that must borrow can evict gangs of its own queue by
+            ``withinClusterQueue``, and gangs of lower priority of other queues, up to ``borrow_threshold`` if it is set.
+        weight: for fair sharing, in thousandths; 0 = its share is infinite as soon as it borrows.
+        usage_fairness: whether past usage of LocalQueues counts for the queue order (``admissionScope``).
+        split_flavors: whether a podset can use several flavors of one resource group.
+        evicts_within_nominal: whether a gang that has quota and finds no placement can evict gangs of lower priority from other
+            ClusterQueues of the cohort that are within their own quota.
+        headroom: the fraction of capacity that stays free if nominal quota follows the nodes; None = nominal quota is that of
+            the resource groups.
+        borrow_backoff: the longest back-off, in seconds, of an evicted gang before borrowing; 0 = none.
+        reclaim_wait: the longest wait, in seconds, before a gang evicts gangs that borrow; 0 = none.
+        admission_checks: names of its admission checks. They are not supported, so no gang starts while there are any.
+            Running gangs continue.
+        max_per_user: the most that the gangs of one user can be charged at the same time, by resource; empty = no limit.
+        max_priority: the highest priority of its gangs, from a command or a class; None = no limit.
+        preemption_opt_out: when opt-outs of its jobs from preemption and idle reclaim count.
+        trusts_checkpoints: whether checkpoint times that its jobs declare count for lost work.
     """
 
     name: str
@@ -233,7 +232,7 @@ class ClusterQueue:
     fungibility: Fungibility = Fungibility()
     protection: Protection = Protection()
     defragment: Defragment = Defragment.OFF
-    # GPU-seconds of lost work a day that moving this queue's gangs may cost.
+    # GPU-seconds of lost work within 24 hours that migrations of this queue's gangs can cost.
     defragment_budget: int = 0
     preempts_to_borrow: bool = False
     reclaim_within_cohort: ReclaimWithinCohort = ReclaimWithinCohort.NEVER
@@ -253,16 +252,16 @@ class ClusterQueue:
     trusts_checkpoints: bool = True
 
     def capped(self, priority: int) -> int:
-        """A priority, or the highest that its gangs may have."""
+        """The priority, limited to the highest of the queue."""
         return priority if self.max_priority is None else min(priority, self.max_priority)
 
     def pause_before_borrowing(self, lost: float) -> float:
-        """Seconds for which a gang that was evicted for others, and lost so many seconds of work, does not borrow."""
+        """The back-off before borrowing, in seconds, of an evicted gang that lost this many seconds of work."""
         return min(self.borrow_backoff, BORROW_BACKOFF_FACTOR * max(0.0, lost))
 
     @property
     def preempts(self) -> bool:
-        """Whether its gangs may evict anybody at all."""
+        """Whether its gangs can evict any gang."""
         return (
             self.within_cluster_queue is not WithinClusterQueue.NEVER
             or self.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
@@ -272,7 +271,7 @@ class ClusterQueue:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """ClusterQueues and cohorts that borrow from each other. One that is only named by others has no quota of its own."""
+    """ClusterQueues and Cohorts that borrow from each other. A Cohort without a document has no quota of its own."""
 
     name: str
     parent: str | None = None
@@ -282,7 +281,7 @@ class Cohort:
 
 @dataclass(frozen=True, slots=True)
 class LocalQueue:
-    """``weight`` divides its past usage where usage decides the order; in thousandths."""
+    """``weight`` is the divisor of its past usage, in thousandths."""
 
     namespace: str
     name: str
@@ -297,7 +296,7 @@ class ResourceFlavor:
     node_labels: tuple[tuple[str, str], ...] = ()
     node_taints: tuple[Taint, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
-    topology: str | None = None  # None = quota only: no placement is computed for it
+    topology: str | None = None  # None = only quota is counted, and no placement is computed
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,9 +312,9 @@ class QuotaOverride:
     """Nominal quota of one flavor and resource of a ClusterQueue for a time; see :mod:`queuectl.domain.overrides`.
 
     Attributes:
-        begins, ends: unix seconds; it acts from the first until just before the second.
-        nominal: in place of what is stated; None = in place of nothing.
-        add: on top of that; may be below 0.
+        begins, ends: unix seconds; it is active from the first, included, to the second, excluded.
+        nominal: replaces nominal quota; None = no replacement.
+        add: is added to nominal quota; can be negative.
     """
 
     name: str
@@ -328,15 +327,15 @@ class QuotaOverride:
     add: int = 0
 
     def acts(self, now: float) -> bool:
-        """Whether it does at ``now`` (unix seconds)."""
+        """Whether it is active at ``now`` (unix seconds)."""
         return self.begins <= now < self.ends
 
 
 @dataclass(frozen=True, eq=False)
 class QueueConfig:
-    """All configuration of one revision. Compared by identity, so derived structures can be cached on it.
+    """The configuration of one revision. It is compared by identity, so derived structures can be cached.
 
-    ``overrides``: by name, those that are not worked into the quotas yet.
+    ``overrides``: by name, those that are not yet applied to the quotas.
     """
 
     revision: int = 0
@@ -355,7 +354,7 @@ class QueueConfig:
         return self.cluster_queues.get(local.cluster_queue) if local is not None else None
 
     def priority_class_of(self, named: str | None) -> str | None:
-        """The WorkloadPriorityClass of a job: the one it names, else the one named ``default`` if there is one."""
+        """The WorkloadPriorityClass of a job: its own, else ``default`` if it exists."""
         if named is None and DEFAULT_NAME in self.priority_classes:
             return DEFAULT_NAME
         return named

@@ -1,7 +1,7 @@
-"""What a namespace may use: Kubernetes' ResourceQuota, as far as it speaks of pods.
+"""Kubernetes' ResourceQuota, for pods.
 
-A gang whose pods would exceed it must not be resumed: its controller could not create them all, and it would hold its nodes
-in vain.
+A gang whose pods would exceed a ResourceQuota must not be resumed: its controller could not create all pods, and the gang would hold
+its nodes without running.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import TypeAlias
 from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.domain.workload import PodSet, PodShape
 
-Coming: TypeAlias = tuple[PodSet, int]  # so many pods of a podset are still to be created
+Coming: TypeAlias = tuple[PodSet, int]  # number of pods of a podset that are still to be created
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One line of a ResourceQuota; amounts as in :mod:`queuectl.domain.quantity`.
+    """One resource of a ResourceQuota; amounts as in :mod:`queuectl.domain.quantity`.
 
     Attributes:
-        key: as the quota spells it, e.g. ``requests.nvidia.com/gpu``.
-        resource: what of a pod counts against it, e.g. ``nvidia.com/gpu``.
-        hard: all that may be used.
-        used: what the API server counts as used.
-        of_limits: the pods' limits of the resource count, not their requests.
+        key: its key in the quota, for example ``requests.nvidia.com/gpu``.
+        resource: the resource of a pod that counts against it, for example ``nvidia.com/gpu``.
+        hard: the limit.
+        used: the use that the API server counts.
+        of_limits: whether limits of the pods count, not requests.
     """
 
     key: str
@@ -35,7 +35,7 @@ class Limit:
     of_limits: bool = False
 
     def per_pod(self, podset: PodSet) -> int:
-        """What one pod counts against it."""
+        """The amount that one pod counts against it."""
         return (podset.limits if self.of_limits else podset.shape.requests)[self.resource]
 
 
@@ -66,7 +66,7 @@ def is_best_effort(shape: PodShape) -> bool:
 
 
 def with_promises(quota: Allowance, coming: Iterable[Coming]) -> Allowance:
-    """The quota when these pods will come."""
+    """The quota with these future pods."""
     counted = [(podset, count) for podset, count in coming if quota.covers(podset.shape)]
     if not counted:
         return quota

@@ -1,6 +1,6 @@
-"""Rules that hold for all queues: what Kueue keeps in its ``Configuration``, with its meanings and field names.
+"""Rules for all queues, from a document of kind ``Configuration``, with the meanings and field names of Kueue.
 
-They come from a document of kind ``Configuration``; without one the defaults here hold.
+Without the document, the defaults in this module apply.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from queuectl.domain.accounting import Accounting
 from queuectl.domain.quantity import CPU, PODS, Resources
 
 MOST: Final = 2**63 - 1
-"""The largest amount of anything; what a transformation makes beyond it counts as this much."""
+"""The largest amount of a resource. A larger result of a transformation counts as this amount."""
 
 
 class FairStrategy(StrEnum):
-    """When fair sharing lets a gang take from a ClusterQueue whose share is larger (``preemptionStrategies``)."""
+    """When a gang can evict gangs of a ClusterQueue with a larger share (``preemptionStrategies``)."""
 
     LESS_THAN_OR_EQUAL_TO_FINAL_SHARE = "LessThanOrEqualToFinalShare"
     LESS_THAN_INITIAL_SHARE = "LessThanInitialShare"
@@ -28,14 +28,14 @@ class FairStrategy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsageFairness:
-    """Who used less lately goes first (``admissionFairSharing``).
+    """Order by past usage: less usage first (``admissionFairSharing``).
 
     Attributes:
-        half_life: seconds after which past use counts half; 0 = only what is used now counts.
-        sampling: seconds between two looks at what is used.
+        half_life: seconds after which past usage counts half; 0 = only current usage counts.
+        sampling: seconds between two samples.
         resource_weights: factor of each resource in the sum; a resource that is absent counts 1.
-        before_priority: usage goes before priority, as in Kueue; else after it.
-        user_label: label that names the user of a job of a trusted submitter; None = no label does.
+        before_priority: whether usage precedes priority, as in Kueue.
+        user_label: label with the user of a job of a trusted submitter; None = no label.
     """
 
     half_life: float = 0.0
@@ -45,24 +45,24 @@ class UsageFairness:
     user_label: str | None = None
 
     def weigh(self, amounts: Mapping[str, float]) -> float:
-        """Amounts of several resources as one number: whole units (cores, bytes, devices), weighed and summed."""
+        """The weighted sum of amounts, in whole units (cores, bytes, devices)."""
         weights = self.resource_weights
         return sum(weights.get(r, 1.0) * amounts[r] / _per_unit(r) for r in sorted(amounts))
 
     def fresh(self, elapsed: float) -> float:
-        """The part that what was used in the last ``elapsed`` seconds has in past use; the rest is older."""
+        """The weight of the last ``elapsed`` seconds in past usage; the rest is the weight of earlier usage."""
         return 1.0 if self.half_life <= 0 else 1.0 - 0.5 ** (elapsed / self.half_life)
 
 
 @dataclass(frozen=True, slots=True)
 class Transformation:
-    """What a request for ``source`` is charged as (``resources.transformations``).
+    """The charge for a request of ``source`` (``resources.transformations``).
 
     Attributes:
         outputs: resource to the amount charged per whole unit of ``source`` (a core, a byte, a device), in whole units
-            of the output too; below 0 = an allowance, which takes from what other transformations make of the output.
-        multiply_by: a resource of the same pod whose amount multiplies the outputs once more, where the pod asks for it.
-        retain: ``source`` itself is charged as well.
+            of the output too; a negative amount reduces the results of other transformations for the same output.
+        multiply_by: a resource of the same pod whose request multiplies the outputs, if the pod requests it.
+        retain: whether ``source`` itself is charged too.
     """
 
     source: str
@@ -71,7 +71,7 @@ class Transformation:
     retain: bool = True
 
     def made_of(self, requests: Mapping[str, int]) -> dict[str, Fraction]:
-        """What the outputs come to for one pod, in whole units."""
+        """The outputs for one pod, in whole units."""
         factor = Fraction(requests[self.source], _per_unit(self.source))
         if self.multiply_by is not None and self.multiply_by in requests:
             factor *= Fraction(requests[self.multiply_by], _per_unit(self.multiply_by))
@@ -79,21 +79,21 @@ class Transformation:
 
 
 def _per_unit(resource: str) -> int:
-    """How many units of :mod:`queuectl.domain.quantity` a whole unit is."""
+    """The number of units of :mod:`queuectl.domain.quantity` in one whole unit."""
     return 1000 if resource == CPU else 1
 
 
 @dataclass(frozen=True, slots=True)
 class PodsReady:
-    """How long a start may take, and what follows when it fails (``waitForPodsReady``). Times in seconds.
+    """The time-outs of a start and the retries of a failed one (``waitForPodsReady``). Times are in seconds.
 
     Attributes:
-        timeout: from admission until every pod was ready once.
-        recovery_timeout: for a gang that was ready and lost a pod, until every pod is ready again; None = no limit.
-        requeue_by_eviction: after a failed start the gang queues by the time of its eviction, else at its old place.
-        backoff_base, backoff_ceiling: pause after failed start n: ``base * 2^(n-1)``, at most the ceiling.
-        backoff_jitter: up to this part of the pause is added to it.
-        backoff_limit: failed starts in a row after which it is still queued again; one more deactivates it. None = no
+        timeout: from admission until all pods have been ready once.
+        recovery_timeout: from the loss of a pod of a ready gang until all pods are ready again; None = no limit.
+        requeue_by_eviction: whether a gang queues by the time of its eviction after a failed start, else at its old place.
+        backoff_base, backoff_ceiling: the back-off after failed start n is ``base * 2^(n-1)``, at most the ceiling.
+        backoff_jitter: a random time up to this fraction of the back-off is added to it.
+        backoff_limit: the number of failed starts in a row that are retried. The next one deactivates the gang. None = no
             limit.
     """
 
@@ -108,32 +108,32 @@ class PodsReady:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Seconds that rows of the ledger are kept (``objectRetentionPolicies``); None = for ever. History stays."""
+    """Seconds that workloads remain in the ledger (``objectRetentionPolicies``); None = without limit. Their history remains."""
 
     after_finished: float | None = None
     after_deactivated: float | None = None
 
 
 class KueueKeys(StrEnum):
-    """Whether labels and annotations with Kueue's prefix count as ours."""
+    """Whether labels and annotations with Kueue's prefix count."""
 
-    AUTO = "auto"  # where no Kueue runs
+    AUTO = "auto"  # if no Kueue runs
     ON = "on"
     OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """All of them.
+    """The rules for all queues.
 
     Attributes:
-        fair_sharing: strategies of preemption by share, first to last; empty = fair sharing is off.
-        excluded_prefixes: resources whose names begin so are charged to no quota.
-        ignore_undeclared: a requested resource that a ClusterQueue does not cover is not charged, rather than refused.
-        eviction_grace: seconds between telling a gang that it will be evicted and suspending it.
-        kueue_keys: when labels and annotations with Kueue's prefix count.
-        accounting: how usage is told apart and priced.
-        trusted_submitters: names of users whose jobs a label may say to be another user's.
+        fair_sharing: preemption strategies in order; empty = fair sharing is off.
+        excluded_prefixes: prefixes of resource names that are not charged.
+        ignore_undeclared: whether a resource that the ClusterQueue does not cover is ignored instead of refused.
+        eviction_grace: seconds between the notice of an eviction and the suspension.
+        kueue_keys: whether labels and annotations with Kueue's prefix count.
+        accounting: labels, prices and retention of the usage ledger.
+        trusted_submitters: accounts whose jobs can name another user in a label.
     """
 
     fair_sharing: tuple[FairStrategy, ...] = ()
@@ -150,16 +150,16 @@ class Rules:
 
     @property
     def user_label(self) -> str | None:
-        """Key of the label that names the user of a job of a trusted submitter, for limits and past use."""
+        """Key of the label with the user of a job of a trusted submitter, for limits and past usage."""
         return self.usage_fairness.user_label if self.usage_fairness is not None else None
 
     @property
     def charges_as_asked(self) -> bool:
-        """Whether quota is charged exactly what pods request."""
+        """Whether the charge is equal to the requests of pods."""
         return not (self.excluded_prefixes or self.transformations)
 
     def charged(self, requests: Resources) -> Resources:
-        """What one pod with these requests is charged to quota. ``pods`` is always charged as it is."""
+        """The charge for one pod with these requests. ``pods`` is always charged unchanged."""
         if self.charges_as_asked:
             return requests
         by_source = {known.source: known for known in self.transformations}
@@ -173,7 +173,7 @@ class Rules:
             for output, part in known.made_of(asked).items() if known is not None else ():
                 made[output] = made.get(output, Fraction()) + part
         for output, part in made.items():
-            # An allowance takes only from what transformations made, never from what the pod itself asks.
+            # A negative output reduces only results of transformations, never the direct request of the pod.
             amount = charged.get(output, 0) + max(0, ceil(part * _per_unit(output)))
             charged[output] = min(amount, MOST)
         return Resources(charged)
