@@ -45,9 +45,9 @@ class Allowance:
 
     Attributes:
         name: of the quota.
-        limits: its lines, in the order of their keys.
-        best_effort: True = only pods without any CPU and memory count, False = only the others do, None = all.
-        promised: per line, what pods of started gangs that do not exist yet will take; empty = nothing.
+        limits: its resources, in the order of their keys.
+        best_effort: True = only pods without CPU and memory requests count, False = only the others, None = all.
+        promised: for each limit, the amount for pods of started gangs that do not exist yet; empty = none.
     """
 
     name: str
