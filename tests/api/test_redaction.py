@@ -41,7 +41,7 @@ BEHIND = Reason(
     Code.WAITING_IN_ORDER, f"StrictFIFO: it waits behind {SECRET}, which is pending", FACTS
 )
 LEAVES = Reason(
-    Code.PREEMPTED, f"preempted for {SECRET}, which loses 40 GPU-seconds of work", FACTS
+    Code.PREEMPTED, f"preempted for {SECRET}; this loses 40 GPU-seconds of work", FACTS
 )
 DIAGNOSIS = Diagnosis(
     "uid-job-waits",

@@ -52,8 +52,8 @@ def test_it_is_told_for_whom_at_what_loss_and_nothing_else_changes() -> None:
     assert change.note is not None
     assert change.note.event == "WouldReclaim"
     assert change.note.reason.message == (
-        "its GPUs are idle; without idleReclaim: DryRun it would be evicted for a/waits, "
-        "which loses 60 GPU-seconds of work and frees 16 GPUs"
+        "its GPUs are idle; without idleReclaim: DryRun it would be evicted for a/waits; "
+        "this loses 60 GPU-seconds of work and frees 16 GPUs"
     )
     assert change.note.reason.details == {
         "preemptor": "u2",

@@ -45,7 +45,7 @@ async def test_a_tenant_reads_their_own_gangs_without_the_names_of_others(
 ):
     entries, history = sample.database.entries, sample.database.history
     entry = next(e for e in entries.values() if e.namespace == "team-vision" and in_line(e))
-    reason = Reason(Code.PREEMPTED, "preempted for team-language/urgent-1, which frees 8 GPUs")
+    reason = Reason(Code.PREEMPTED, "preempted for team-language/urgent-1; this frees 8 GPUs")
     entries[entry.uid] = replace(entry, reason=reason)
     line = next(line for line in history if line.uid == entry.uid)
     history[history.index(line)] = replace(line, to_state=State.EVICTING, reason=reason)

@@ -223,7 +223,7 @@ class Decider:
     def _spared_by(self, spared: Preemption) -> NoteAdded:
         cost = spared.cost
         text = (
-            f"its GPUs are idle; without idleReclaim: DryRun it would be evicted for {self._name(spared.preemptor)}, "
+            f"its GPUs are idle; without idleReclaim: DryRun it would be evicted for {self._name(spared.preemptor)}; "
             f"{_loss(cost)}"
         )
         return NoteAdded(Reason(Code.WOULD_RECLAIM, text, _cost_of(spared)))
@@ -234,7 +234,7 @@ class Decider:
 
     def _preemption(self, preemption: Preemption, config: QueueConfig) -> Evict:
         name, cost = self._name(preemption.preemptor), preemption.cost
-        text = f"preempted for {name}, {_loss(cost)}"
+        text = f"preempted for {name}; {_loss(cost)}"
         details = _cost_of(preemption)
         entry = self._ledger.get(preemption.victim)
         queue = config.cluster_queues.get(entry.cluster_queue) if entry is not None else None
@@ -261,7 +261,7 @@ class Decider:
 
 def _loss(cost: Cost) -> str:
     gpus = counted(cost.gpus, "GPU")
-    return f"which loses {cost.lost_work} GPU-seconds of work and frees {gpus}"
+    return f"this loses {cost.lost_work} GPU-seconds of work and frees {gpus}"
 
 
 def _cost_of(preemption: Preemption) -> dict[str, Any]:
