@@ -40,9 +40,7 @@ FACTS = {
 BEHIND = Reason(
     Code.WAITING_IN_ORDER, f"StrictFIFO: it waits behind {SECRET}, which is pending", FACTS
 )
-LEAVES = Reason(
-    Code.PREEMPTED, f"preempted for {SECRET}; this loses 40 GPU-seconds of work", FACTS
-)
+LEAVES = Reason(Code.PREEMPTED, f"preempted for {SECRET}; this loses 40 GPU-seconds of work", FACTS)
 DIAGNOSIS = Diagnosis(
     "uid-job-waits",
     (Obstacle(Limit.ORDER, f"order: behind {SECRET} and team-b/mine", FACTS),),
