@@ -1,4 +1,4 @@
-"""``queuectl apply`` with what kubectl prints, and ``--dry-run``: what an administrator reads before he changes anything."""
+"""``queuectl apply`` with the output of kubectl, and ``--dry-run``."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def as_kubectl_prints(document: Doc) -> Doc:
 
 
 def listed(*documents: Doc) -> str:
-    """What ``kubectl get … -o yaml`` prints."""
+    """The output of ``kubectl get … -o yaml``."""
     items = [as_kubectl_prints(document) for document in documents]
     return yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": items, "metadata": {}})
 
@@ -76,14 +76,14 @@ QUOTA = "    spec.resourceGroups[0].flavors[h100].resources[nvidia.com/gpu].nomi
 
 
 class TestWhatKubectlPrints:
-    def test_is_taken_as_it_is_and_once_taken_changes_nothing(self, queuectl: Cli) -> None:
+    def test_it_applies_unchanged_and_a_second_apply_changes_nothing(self, queuectl: Cli) -> None:
         first = queuectl("apply", "-f", "-", stdin=listed(*DOCUMENTS.values()))
         assert (first.code, first.err) == (0, "")
         assert first.out.count(" created\n") == len(DOCUMENTS)
         again = queuectl("apply", "-f", "-", stdin=EVERY)
         assert again.out.count(" unchanged\n") == len(DOCUMENTS)
 
-    def test_a_change_is_told_field_by_field_and_so_is_what_has_no_effect(self, queuectl: Cli) -> None:  # fmt: skip
+    def test_each_changed_field_and_each_field_without_effect_is_shown(self, queuectl: Cli) -> None:  # fmt: skip
         queuectl("apply", "-f", "-", stdin=EVERY)
         changed = queue_of(32, admissionChecks=["prov"])
         result = queuectl("apply", "-f", "-", stdin=listed(changed))
@@ -111,7 +111,7 @@ class TestWhatKubectlPrints:
         printed = yaml.safe_load(queuectl("get", "configuration", "default", "-o", "yaml").out)
         assert printed["waitForPodsReady"] == {"timeout": "10m"}
 
-    def test_another_name_for_it_is_bad_input(self, queuectl: Cli) -> None:
+    def test_a_configuration_of_another_name_is_bad_input(self, queuectl: Cli) -> None:
         other = {**CONFIGURATION, "metadata": {"name": "other"}}
         result = queuectl("apply", "-f", "-", stdin=stream(other))
         assert result.code == 2
@@ -147,7 +147,7 @@ class TestDryRun:
             " team-a/new, team-a/old"
         )
 
-    def test_who_does_not_know_what_runs_says_so(self, queuectl: Cli) -> None:
+    def test_a_server_without_running_gangs_yet_reports_that(self, queuectl: Cli) -> None:
         KNOWS.running = None
         result = queuectl("apply", "--dry-run", "-f", "-", stdin=stream(CLUSTER_QUEUE))
         assert result.code == 0
@@ -169,7 +169,7 @@ class TestDryRun:
         assert "cohort/all would be created" in result.out
         assert not database.documents
 
-    def test_a_namespace_is_given_to_documents_that_name_none(self, queuectl: Cli) -> None:
+    def test_documents_without_a_namespace_get_the_default(self, queuectl: Cli) -> None:
         local = deepcopy(DOCUMENTS["/api/v1/namespaces/team-a/localqueues/default"])
         del local["metadata"]["namespace"]
         arguments = ("apply", "-n", "team-c", "-f", "-")

@@ -1,4 +1,4 @@
-"""apply, get, describe and explain against a running API: what people see, and what scripts can rely on."""
+"""``apply``, ``get``, ``describe``, ``explain`` and commands for workloads against a running API: output and exit codes."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ EVERY = stream(*DOCUMENTS.values())
 
 
 class TestApply:
-    def test_it_says_what_became_of_each_object(self, queuectl: Cli) -> None:
+    def test_it_prints_the_result_for_each_object(self, queuectl: Cli) -> None:
         first = queuectl("apply", "-f", "-", stdin=EVERY)
         assert first.code == 0, first.err
         assert first.out.splitlines() == [
@@ -121,7 +121,7 @@ class TestApply:
         ]
 
     @pytest.mark.parametrize("form", ["yaml", "json"])
-    def test_what_get_prints_can_be_applied(self, queuectl: Cli, form: str) -> None:
+    def test_the_output_of_get_can_be_applied(self, queuectl: Cli, form: str) -> None:
         queuectl("apply", "-f", "-", stdin=EVERY)
         for kind in (
             "clusterqueues",
@@ -135,7 +135,7 @@ class TestApply:
             assert (again.code, again.err) == (0, "")
             assert again.out.endswith("unchanged\n")
 
-    def test_a_list_as_kubectl_prints_it_is_applied_item_by_item(self, queuectl: Cli) -> None:
+    def test_the_items_of_a_list_from_kubectl_are_applied(self, queuectl: Cli) -> None:
         body = {"apiVersion": "v1", "kind": "List", "items": list(DOCUMENTS.values())}
         result = queuectl("apply", "-f", "-", stdin=json.dumps(body))
         assert (result.code, len(result.out.splitlines())) == (0, len(DOCUMENTS))
@@ -153,16 +153,16 @@ class TestApply:
         assert result.code == 0
         assert "warning: ClusterQueue/team-a: spec.admissionChecks" in result.err
 
-    def test_a_name_that_leads_nowhere_is_warned_about_unless_it_comes_in_the_same_input(
+    def test_an_unresolved_name_is_a_warning_unless_the_input_has_the_object(
         self, queuectl: Cli
     ) -> None:
         alone = queuectl("apply", "-f", "-", stdin=stream(CLUSTER_QUEUE))
         assert alone.code == 0
         assert alone.err == "warning: ClusterQueue team-a: ResourceFlavor h100 does not exist\n"
-        every = queuectl("apply", "-f", "-", stdin=EVERY)  # in it the queue stands first
+        every = queuectl("apply", "-f", "-", stdin=EVERY)  # the queue is first in this input
         assert "does not exist" not in every.err
 
-    def test_a_namespace_is_given_to_documents_that_name_none(self, queuectl: Cli) -> None:
+    def test_documents_without_a_namespace_get_the_default(self, queuectl: Cli) -> None:
         document = {**LOCAL_QUEUE, "metadata": {"name": "default"}}
         result = queuectl("apply", "-n", "team-b", "-f", "-", stdin=stream(document))
         assert result.out == "localqueue/default in team-b created\n"
@@ -256,7 +256,7 @@ class TestGet:
         ],
     )
     @pytest.mark.usefixtures("ledger")
-    def test_wide_tells_what_gangs_do_with_their_gpus(
+    def test_wide_shows_the_gpu_use_of_gangs(
         self, queuectl: Cli, name: str, use: list[str]
     ) -> None:
         header, row = queuectl("get", "wl", name, "-n", "team-a", "-o", "wide").out.splitlines()
@@ -284,14 +284,14 @@ class TestGet:
         result = queuectl("get", "wl", "-o", "name")
         assert len(set(result.out.splitlines())) == 1001
 
-    def test_nothing_found_is_said_on_stderr(self, queuectl: Cli) -> None:
+    def test_an_empty_list_is_reported_on_stderr(self, queuectl: Cli) -> None:
         result = queuectl("get", "cohorts")
         assert (result.code, result.out, result.err) == (0, "", "no objects found\n")
 
 
 class TestExplain:
     @pytest.mark.usefixtures("ledger")
-    def test_the_sentence_comes_first_then_what_would_help(self, queuectl: Cli) -> None:
+    def test_a_sentence_is_first_then_constraints_and_suggested_fixes(self, queuectl: Cli) -> None:
         lines = queuectl("explain", "pending", "-n", "team-a").out.splitlines()
         assert lines[0].startswith("team-a/pending is waiting (number 1 in line of team-a): 32 of")
         assert "Reason:   WaitingForQuota" in lines
@@ -313,7 +313,7 @@ class TestExplain:
         out = queuectl("explain", "team-a/reserved").out
         assert "; victims: team-a/old\n" in out
 
-    def test_one_pod_is_no_plural(self, queuectl: Cli, database: MemoryDatabase) -> None:
+    def test_one_pod_has_the_singular(self, queuectl: Cli, database: MemoryDatabase) -> None:
         place = Placement((PodSetPlacement("main", (("node-1", 1),)),))
         small = replace(job("small"), podsets=(PodSet("main", 1, PodShape(Resources({GPU: 1}))),))
         for change in live_through(small, Admit(place)):
@@ -331,7 +331,7 @@ class TestExplain:
         ],
     )
     @pytest.mark.usefixtures("ledger")
-    def test_the_place_is_told(self, queuectl: Cli, name: str, says: str) -> None:
+    def test_the_placement_is_shown(self, queuectl: Cli, name: str, says: str) -> None:
         assert says in queuectl("explain", f"team-a/{name}").out
 
     @pytest.mark.parametrize(
@@ -354,9 +354,7 @@ class TestExplain:
         ],
     )
     @pytest.mark.usefixtures("ledger")
-    def test_what_it_does_with_its_gpus_is_told(
-        self, queuectl: Cli, name: str, says: list[str]
-    ) -> None:
+    def test_its_gpu_use_is_shown(self, queuectl: Cli, name: str, says: list[str]) -> None:
         told = queuectl("explain", f"team-a/{name}").out.splitlines()
         for line, shown in zip(says, told[-2:], strict=True):
             assert re.fullmatch(line, shown), shown
@@ -371,7 +369,7 @@ class TestExplain:
 
 class TestDescribe:
     @pytest.mark.usefixtures("ledger")
-    def test_a_workload_is_told_with_its_history(self, queuectl: Cli) -> None:
+    def test_a_workload_has_its_history(self, queuectl: Cli) -> None:
         out = queuectl("describe", "workload", "team-a/requeued").out
         assert "Size:     4 pods, 32 GPUs" in out
         history = out.split("History:\n")[1].splitlines()
@@ -380,7 +378,7 @@ class TestDescribe:
         ]  # fmt: skip
 
     @pytest.mark.usefixtures("ledger")
-    def test_a_queue_is_told_with_its_workloads(self, queuectl: Cli) -> None:
+    def test_a_queue_has_counts_of_its_workloads(self, queuectl: Cli) -> None:
         queuectl("apply", "-f", "-", stdin=EVERY)
         for kind, name in (("cq", "team-a"), ("lq", "default")):
             out = queuectl("describe", kind, name, "-n", "team-a").out
@@ -405,7 +403,7 @@ class TestDescribe:
             ({"clusterQueue": "team-b"}, None),
         ],
     )
-    def test_a_queue_is_told_with_its_quota_for_a_time_until_that_is_over(
+    def test_a_queue_has_its_quota_overrides_until_they_end(
         self, queuectl: Cli, spec: dict[str, Any], told: str | None
     ) -> None:
         queuectl("apply", "-f", "-", stdin=stream(CLUSTER_QUEUE, replace_in(OVERRIDE, **spec)))
@@ -435,7 +433,9 @@ class TestDescribe:
         assert told.get("spec") == printed.get("spec")
         assert told.get("value") == printed.get("value")
 
-    def test_in_a_spec_names_come_first_and_nested_things_last(self, queuectl: Cli) -> None:
+    def test_the_fields_of_a_spec_are_ordered_names_first_and_nested_values_last(
+        self, queuectl: Cli
+    ) -> None:
         queuectl("apply", "-f", "-", stdin=EVERY)
         spec = yaml.safe_load(queuectl("describe", "cq", "team-a").out)["spec"]
         assert next(iter(spec)) == "queueingStrategy"
@@ -463,7 +463,7 @@ class TestExitCodes:
             (["--version"], 0),
         ],
     )
-    def test_the_code_tells_scripts_what_went_wrong(
+    def test_each_kind_of_failure_has_an_exit_code(
         self, queuectl: Cli, arguments: list[str], code: int
     ) -> None:
         result = queuectl(*arguments)
@@ -478,14 +478,14 @@ class TestExitCodes:
         assert queuectl("explain", "team-a/train").code == 4
         assert queuectl("explain", "team-a/train", "--kind", "Job").code == 0
 
-    def test_nobody_there_is_a_failure_that_says_what_to_do(self, queuectl: Cli) -> None:
+    def test_a_missing_server_is_a_failure_with_advice(self, queuectl: Cli) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
             port = probe.getsockname()[1]
         result = queuectl("get", "wl", "--server", f"http://127.0.0.1:{port}")
         assert result.code == 1
         assert "with --server or QUEUECTL_SERVER" in result.err
 
-    def test_the_database_away_is_a_failure(self, queuectl: Cli, database: MemoryDatabase) -> None:
+    def test_a_missing_database_is_a_failure(self, queuectl: Cli, database: MemoryDatabase) -> None:
         database.down = True
         result = queuectl("get", "wl")
         assert result.code == 1
@@ -512,7 +512,7 @@ class TestAsk:
             ),
         ],
     )
-    def test_it_is_kept_for_the_leader_with_who_asked(
+    def test_the_command_is_stored_for_the_leader_with_its_user(
         self,
         queuectl: Cli,
         database: MemoryDatabase,
@@ -528,7 +528,7 @@ class TestAsk:
         assert (command.by, command.priority) == ("alice", priority)
 
     @pytest.mark.usefixtures("ledger")
-    def test_the_user_is_named_if_nobody_else_is(
+    def test_the_local_user_is_the_default_user(
         self, queuectl: Cli, database: MemoryDatabase, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("getpass.getuser", lambda: "bob")
@@ -553,7 +553,7 @@ class TestAsk:
             (["move", "team-a/pending", "nowhere"], 2, "does not exist in namespace team-a"),
         ],
     )
-    def test_what_makes_no_sense_is_refused(
+    def test_contradicting_arguments_are_refused(
         self, queuectl: Cli, database: MemoryDatabase, arguments: list[str], code: int, says: str
     ) -> None:
         result = queuectl(*arguments)
@@ -562,7 +562,7 @@ class TestAsk:
         assert not database.commands
 
     @pytest.mark.usefixtures("ledger")
-    def test_a_priority_ends_at_a_time_or_after_a_while(
+    def test_a_priority_ends_at_a_time_or_after_a_duration(
         self, queuectl: Cli, database: MemoryDatabase
     ) -> None:
         at = "2126-01-31T12:00:00Z"
@@ -587,7 +587,7 @@ class TestAsk:
             ),
         ],
     )
-    def test_describe_tells_a_priority_that_a_person_set_and_its_end(
+    def test_describe_shows_a_priority_that_a_user_set_and_its_end(
         self, queuectl: Cli, database: MemoryDatabase, changes: dict[str, Any], says: str
     ) -> None:
         uid = "uid-job-pending"
@@ -611,7 +611,7 @@ class TestAsk:
             (None, 1, "has no result yet"),
         ],
     )
-    def test_a_script_waits_for_what_becomes_of_it(
+    def test_a_script_can_wait_for_the_result(
         self,
         queuectl: Cli,
         database: MemoryDatabase,
@@ -630,7 +630,7 @@ class TestAsk:
         assert says in result.out + result.err
 
     @pytest.mark.usefixtures("ledger")
-    def test_what_was_asked_of_a_workload_and_what_became_of_it_is_listed(
+    def test_the_commands_of_a_workload_are_listed_with_their_results(
         self, queuectl: Cli, database: MemoryDatabase
     ) -> None:
         queuectl("hold", "team-a/running", "--by", "alice")
@@ -651,7 +651,7 @@ class TestAsk:
         assert [queuectl("get", "commands", name).code for name in ("9", "team-a/no")] == [3, 3]
 
     @pytest.mark.usefixtures("ledger")
-    def test_what_was_asked_of_all_workloads_is_listed_newest_first(
+    def test_the_commands_of_all_workloads_are_listed_newest_first(
         self, queuectl: Cli, database: MemoryDatabase
     ) -> None:
         queuectl("hold", "team-a/running", "--by", "alice")
@@ -708,7 +708,7 @@ class TestAsk:
             ),
         ],
     )
-    def test_a_dry_run_tells_what_it_would_cost_and_bring(
+    def test_a_dry_run_shows_the_cost_and_the_gangs_that_would_start(
         self,
         queuectl: Cli,
         database: MemoryDatabase,
@@ -724,12 +724,12 @@ class TestAsk:
         assert not database.commands
 
     @pytest.mark.usefixtures("ledger")
-    def test_a_dry_run_on_one_that_waits_says_that_nobody_is_evicted(self, queuectl: Cli) -> None:
+    def test_a_dry_run_for_a_pending_workload_evicts_no_pod(self, queuectl: Cli) -> None:
         out = queuectl("hold", "team-a/pending", "--dry-run").out
         assert out == "job/team-a/pending does not run: hold would evict no pod\n"
 
     @pytest.mark.usefixtures("ledger")
-    def test_describe_tells_lines_gates_and_conditions(self, queuectl: Cli) -> None:
+    def test_describe_shows_positions_gates_and_conditions(self, queuectl: Cli) -> None:
         out = queuectl("describe", "workload", "requeued", "-n", "team-a").out
         assert "Position: 2 in ClusterQueue team-a, 2 in LocalQueue default" in out
         assert "Requeued       True" in out
@@ -740,7 +740,7 @@ class TestStop:
     def queues(self, queuectl: Cli) -> None:
         queuectl("apply", "-f", "-", stdin=EVERY)
 
-    def test_a_queue_is_stopped_and_resumed_and_what_is_so_already_is_no_error(
+    def test_a_queue_is_stopped_and_resumed_and_a_repetition_is_no_error(
         self, queuectl: Cli
     ) -> None:
         said = []
@@ -796,7 +796,7 @@ class TestStop:
             (("workload", "running"), 2, "`queuectl hold` keeps it from starting"),
         ],
     )
-    def test_what_cannot_be_stopped_is_named(
+    def test_a_kind_that_cannot_be_stopped_is_refused(
         self, queuectl: Cli, arguments: tuple[str, ...], code: int, says: str
     ) -> None:
         for verb in ("stop", "resume"):

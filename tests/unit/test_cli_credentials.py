@@ -1,4 +1,4 @@
-"""Which token a command shows, to whom, and when: with the kubeconfigs people have."""
+"""The token of a command: its source, the servers that get it, and the time, with common kubeconfigs."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.doubles.store import MemoryStore
 from tests.support.cli import Cli, queuectl_with
 from tests.support.tls import write_certificate
 
-SECRET = "a-token-that-nobody-may-read"
+SECRET = "a-token-that-no-message-shows"
 EXEC_VERSION = "client.authentication.k8s.io/v1"
 
 
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[str]:
-    """A server that asks who asks."""
+    """A server with authentication."""
     with serving(MemoryStore(), authenticated=AuthenticationLayer(people())) as address:
         yield address
 
@@ -40,7 +40,7 @@ def guarded() -> Iterator[str]:
 def queuectl(
     guarded: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> Cli:
-    """Runs the program in this process, on an account without a kubeconfig."""
+    """Runs the program in this process, for a user without a kubeconfig."""
     monkeypatch.setenv("QUEUECTL_SERVER", guarded)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
 
@@ -139,7 +139,7 @@ class TestTheTokenComesFrom:
         ),
     ],
 )
-def test_who_has_no_token_is_told_what_to_do(
+def test_a_missing_or_invalid_token_is_an_error_with_advice(
     queuectl: Cli, tmp_path: Path, user: dict[str, Any] | None, code: int, says: str
 ) -> None:
     if user is not None:
@@ -160,7 +160,7 @@ def test_who_has_no_token_is_told_what_to_do(
         ("import time; time.sleep(60)", "printed no token within"),
     ],
 )
-def test_a_plugin_that_fails_is_named_and_its_output_is_not_told(
+def test_a_failing_plugin_is_named_and_its_output_is_not_shown(
     queuectl: Cli, tmp_path: Path, body: str, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(credentials, "PLUGIN_SECONDS", 0.5 if "sleep" in body else 60.0)
@@ -172,7 +172,7 @@ def test_a_plugin_that_fails_is_named_and_its_output_is_not_told(
     assert SECRET not in result.err + result.out
 
 
-def test_who_has_a_plugin_that_gives_certificates_is_told_what_to_do(
+def test_a_plugin_that_prints_certificates_is_an_error_with_advice(
     queuectl: Cli, tmp_path: Path
 ) -> None:
     body = giving(SECRET).replace("'token':", "'clientCertificateData':")
@@ -186,16 +186,14 @@ def test_who_has_a_plugin_that_gives_certificates_is_told_what_to_do(
     assert SECRET not in result.err + result.out
 
 
-def test_what_the_caller_may_not_do_has_an_exit_code_of_its_own(
-    queuectl: Cli, tmp_path: Path
-) -> None:
+def test_a_missing_right_has_its_own_exit_code(queuectl: Cli, tmp_path: Path) -> None:
     config(tmp_path / "config", {"token": NOBODY})
     result = queuectl("get", "cq")
     assert (result.code, result.out) == (Exit.NOT_ALLOWED, "")
     assert "nobody" in result.err
 
 
-def test_a_server_that_asks_nobody_is_shown_no_token() -> None:
+def test_a_server_without_authentication_gets_no_token() -> None:
     def found() -> str:
         raise AssertionError("nobody asked")
 
@@ -203,7 +201,7 @@ def test_a_server_that_asks_nobody_is_shown_no_token() -> None:
     assert seen == [None]
 
 
-def test_a_token_that_is_taken_no_longer_is_looked_for_again() -> None:
+def test_a_refused_token_is_read_again() -> None:
     tokens = iter(["old", "new"])
 
     def status(shown: str | None) -> int:
@@ -239,10 +237,10 @@ def test_a_token_never_goes_over_a_network_unencrypted(address: str, *, shown: b
 
 
 class TestAsAServiceAccount:
-    """What the cluster says to it is in tests/cluster/test_tokenrequest.py."""
+    """The answers of a real cluster are in tests/cluster/test_tokenrequest.py."""
 
     @pytest.mark.parametrize("by", ["option", "environment"])
-    def test_its_token_is_made_once_the_server_asks(
+    def test_its_token_is_requested_after_the_server_answers_401(
         self, queuectl: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
     ) -> None:
         asked: list[object] = []
@@ -287,7 +285,7 @@ class TestAsAServiceAccount:
             (["a/b"], {"client-certificate-data": "AAAA"}, 2, "a key cannot be read"),
         ],
     )
-    def test_what_keeps_it_from_being_made_is_told(
+    def test_a_token_that_cannot_be_requested_is_an_error_with_its_cause(
         self,
         queuectl: Cli,
         tmp_path: Path,
@@ -324,7 +322,7 @@ class TestAsAServiceAccount:
         assert "bob" not in told
 
     @pytest.mark.parametrize("scheme", ["http", "https"])
-    def test_the_cluster_is_asked_through_the_proxy_its_kubeconfig_names(
+    def test_the_token_is_requested_through_the_proxy_of_the_kubeconfig(
         self, queuectl: Cli, tmp_path: Path, scheme: str
     ) -> None:
         with socket.socket() as nobody:
@@ -338,7 +336,7 @@ class TestAsAServiceAccount:
         assert "no answer from the Kubernetes API server" in result.err
         assert "refused" in result.err, "by the proxy; the name of the cluster cannot be resolved"
 
-    def test_a_key_behind_a_password_is_refused_and_nobody_is_asked_for_it(
+    def test_a_key_with_a_password_is_refused_without_a_prompt(
         self, queuectl: Cli, tmp_path: Path
     ) -> None:
         pair = write_certificate(tmp_path, "alice")
@@ -355,7 +353,7 @@ class TestAsAServiceAccount:
         result = queuectl("get", "cq", "--as-serviceaccount", "a/b")
         assert (result.code, "a key cannot be read" in result.err) == (2, True), result.err
 
-    def test_it_is_not_asked_for_over_a_network_unencrypted(
+    def test_it_is_not_requested_unencrypted_over_a_network(
         self, queuectl: Cli, tmp_path: Path
     ) -> None:
         path = config(tmp_path / "config", {"token": SECRET})
@@ -387,9 +385,7 @@ def answered(
 
 
 class TestTheKubeconfig:
-    def test_its_namespace_is_where_names_without_one_are_looked_for(
-        self, queuectl: Cli, tmp_path: Path
-    ) -> None:
+    def test_its_namespace_is_the_default_for_names(self, queuectl: Cli, tmp_path: Path) -> None:
         config(tmp_path / "config", {"token": ADMIN}, namespace="team-a")
         assert "team-a/train" in queuectl("explain", "train").err
         assert "team-b/train" in queuectl("explain", "train", "-n", "team-b").err
@@ -402,7 +398,7 @@ class TestTheKubeconfig:
             ("current-context: gone", "context 'gone' not found"),
         ],
     )
-    def test_a_broken_one_is_named_and_not_quoted(
+    def test_an_invalid_file_is_named_and_not_quoted(
         self, tmp_path: Path, content: str, says: str
     ) -> None:
         path = tmp_path / "config"
@@ -412,25 +408,23 @@ class TestTheKubeconfig:
         assert says in str(refused.value)
         assert SECRET not in str(refused.value)
 
-    def test_one_that_is_named_must_be_there(self, tmp_path: Path) -> None:
+    def test_a_named_file_must_exist(self, tmp_path: Path) -> None:
         with pytest.raises(CommandFailed, match="nowhere: not found"):
             kubeconfig.current(str(tmp_path / "nowhere"))
 
-    def test_its_repr_tells_no_token(self, tmp_path: Path) -> None:
+    def test_its_repr_has_no_token(self, tmp_path: Path) -> None:
         found = kubeconfig.current(str(config(tmp_path / "config", {"token": SECRET})))
         assert SECRET not in repr(found)
 
 
-def test_authorities_that_cannot_be_read_are_named(queuectl: Cli, tmp_path: Path) -> None:
+def test_a_ca_file_that_cannot_be_read_is_named(queuectl: Cli, tmp_path: Path) -> None:
     (tmp_path / "ca.pem").write_text("nothing")
     result = queuectl("get", "cq", "--ca-file", str(tmp_path / "ca.pem"))
     assert result.code == Exit.BAD_INPUT
     assert "ca.pem: holds no certificate" in result.err
 
 
-def test_a_server_with_an_authority_of_its_own_is_trusted_when_that_is_named(
-    queuectl: Cli, tmp_path: Path
-) -> None:
+def test_a_server_with_its_own_ca_is_trusted_with_a_ca_file(queuectl: Cli, tmp_path: Path) -> None:
     certificate = write_certificate(tmp_path, "queuectl")
     (tmp_path / "token").write_text(ADMIN)
     known = AuthenticationLayer(people())

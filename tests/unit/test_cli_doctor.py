@@ -1,4 +1,4 @@
-"""``queuectl doctor``: what each check makes of what it sees, and how it says to mend it."""
+"""``queuectl doctor``: the findings of each check, and their fixes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_cluster_must_be_new_enough(found: tuple[int, int], level: Level) ->
     assert levels(judge.server_version(found, (1, 36))) == [level]
 
 
-def test_each_right_that_lacks_is_named() -> None:
+def test_each_missing_right_is_named() -> None:
     assert levels(judge.rights([])) == [OK]
     (finding,) = judge.rights(["patch pods"])
     assert (finding.level, "lacks rights: patch pods" in finding.message) == (PROBLEM, True)
@@ -69,7 +69,7 @@ def test_each_object_of_deploy_is_needed(missing: list[str], expected: list[Leve
     assert levels(judge.objects(missing)) == expected
 
 
-def test_policies_that_are_there_must_act() -> None:
+def test_installed_policies_must_have_effect() -> None:
     assert levels(judge.acting([])) == [OK]
     assert levels(judge.acting(["a pod without a gate came through"])) == [PROBLEM]
 
@@ -83,7 +83,9 @@ def test_policies_that_are_there_must_act() -> None:
         (LeaderRecord("pod-1", 1, 80.0, 15.0, "1"), PROBLEM),
     ],
 )
-def test_somebody_must_lead_and_renew_his_lease(record: LeaderRecord | None, level: Level) -> None:
+def test_there_must_be_a_leader_with_a_valid_lease(
+    record: LeaderRecord | None, level: Level
+) -> None:
     assert levels(judge.leader(record, 110.0)) == [level]
 
 
@@ -138,7 +140,7 @@ def test_there_must_be_gpus_on_nodes_that_are_ready(
         ([node("a", LABELS), node("cpu", gpus=0)], [OK], "all with the labels"),
     ],
 )
-def test_nodes_must_carry_what_flavors_and_topologies_go_by(
+def test_nodes_must_have_the_labels_of_flavors_and_topologies(
     found: list[judge.Node], expected: list[Level], says: str
 ) -> None:
     findings = judge.labels(found, [FLAVOR], [TOPOLOGY])
@@ -153,14 +155,14 @@ def test_many_nodes_are_not_all_named() -> None:
     assert finding.fix == "kubectl label node n0 rack=…"
 
 
-def test_without_flavors_nothing_can_start() -> None:
+def test_missing_flavors_are_a_warning() -> None:
     assert levels(judge.labels([node("a")], [], [])) == [WARNING]
 
 
 @pytest.mark.parametrize(
     ("blockers", "expected"), [([], [OK]), (["watch: pods", "database: away"], [PROBLEM, PROBLEM])]
 )
-def test_each_thing_a_server_waits_for_is_told(blockers: list[str], expected: list[Level]) -> None:
+def test_each_blocker_of_readiness_is_a_problem(blockers: list[str], expected: list[Level]) -> None:
     assert levels(judge.readiness(blockers)) == expected
 
 
@@ -187,14 +189,14 @@ def alarm(reason: str, pods: float) -> Sample:
         ([build("1.0"), leads(1), alarm("no_match", 3), alarm("x", 0)], [OK, WARNING]),
     ],
 )
-def test_a_servers_metrics_tell_its_release_and_whether_gpus_are_seen(
+def test_metrics_have_the_version_and_the_state_of_gpu_measurement(
     samples: list[Sample], expected: list[Level]
 ) -> None:
     assert levels(of_metrics(samples, "1.0")) == expected
 
 
 @pytest.mark.parametrize("pods", [0, 3])
-def test_it_says_whose_measurements_of_gpus_count(pods: float) -> None:
+def test_the_trusted_sources_of_gpu_metrics_are_shown(pods: float) -> None:
     trust = Sample("queuectl_utilization_trust_info", {"trusts": "scrape jobs a, b"}, 1)
     found = of_metrics([build("1.0"), leads(1), alarm("untrusted", pods), trust], "1.0")
     assert found[-1].level is OK
@@ -205,7 +207,7 @@ def test_it_says_whose_measurements_of_gpus_count(pods: float) -> None:
     ("current", "known", "level"),
     [("0010", True, OK), ("0009", True, PROBLEM), (None, True, PROBLEM), ("0011", False, WARNING)],
 )
-def test_the_schema_must_be_what_the_release_needs(
+def test_the_schema_must_have_the_revision_of_the_release(
     current: str | None, known: bool, level: Level
 ) -> None:
     assert levels(judge.schema(current, "0010", known=known)) == [level]
@@ -229,7 +231,7 @@ def kubeconfig(folder: Path, address: str) -> str:
 
 
 class Breaking(BaseHTTPRequestHandler):
-    """An API server whose connections break, once it has said its version."""
+    """An API server whose connections break after the request of its version."""
 
     def do_GET(self) -> None:
         if self.path == "/version":
@@ -256,14 +258,14 @@ def breaking() -> Iterator[str]:
         thread.join()
 
 
-def test_a_connection_that_breaks_is_no_problem_of_policies(
+def test_a_broken_connection_is_no_problem_of_policies(
     server: str,
     breaking: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """What cannot be looked at is not known, and nobody is sent to apply deploy/ anew for it."""
+    """A check that cannot be made is unknown, and its fix is not to apply deploy/ again."""
     monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path, breaking))
     monkeypatch.setenv("QUEUECTL_SERVER", server)
     monkeypatch.setattr("sys.argv", ["queuectl", "doctor", "-o", "json"])
@@ -279,7 +281,7 @@ def test_a_connection_that_breaks_is_no_problem_of_policies(
 SERVERS = ("server", "versions", "metrics")
 
 
-def test_it_tells_everything_it_can_and_fails_for_what_it_cannot_reach(
+def test_it_reports_all_checks_and_fails_for_an_unreachable_cluster(
     server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("KUBECONFIG", kubeconfig(tmp_path, "http://127.0.0.1:9"))
@@ -320,7 +322,7 @@ VIOLATED = replace(
     ],
     ids=["clean", "violated", "a standby"],
 )
-def test_an_audit_says_what_the_leader_finds_or_who_leads(
+def test_an_audit_shows_the_findings_of_the_leader_or_how_to_reach_it(
     checked: Checked | None,
     level: str,
     message: str,

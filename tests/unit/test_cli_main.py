@@ -1,4 +1,4 @@
-"""The program itself: quick to start, and every command where the table says it is."""
+"""The program: its start-up, its help, and the table of commands."""
 
 from __future__ import annotations
 

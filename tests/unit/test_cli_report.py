@@ -1,4 +1,4 @@
-"""``queuectl report`` against a running API: a table that fits a terminal, CSV and JSON that carry everything."""
+"""``queuectl report`` against a running API: a table that fits a terminal, and complete CSV and JSON."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def report(
     return call
 
 
-def test_the_table_has_a_total_and_says_of_when_it_is(report: Call) -> None:
+def test_the_table_has_a_total_and_its_period(report: Call) -> None:
     code, out, _ = report("usage", "--by", "user", "--since", "12h")
     assert code == 0
     head, _, titles, *lines = (line.rstrip() for line in out.splitlines())
@@ -127,14 +127,14 @@ def test_csv_carries_names_labels_and_figures(report: Call) -> None:
     assert (second["label_project"], second["unpricedGpuHours"]) == ("p,1", "1000.0")
 
 
-def test_json_is_what_the_server_said(report: Call) -> None:
+def test_json_is_the_answer_of_the_server(report: Call) -> None:
     _, out, _ = report("waste", "--by", "workload", "-o", "json")
     body = json.loads(out)
     assert [item["group"]["kind"] for item in body["items"]] == ["PyTorchJob"] * 2
     assert body["fleet"][0]["strandedGpus"] == 8.0
 
 
-def test_hours_without_use_are_said_to_be_empty(report: Call) -> None:
+def test_hours_without_usage_are_reported_as_empty(report: Call) -> None:
     code, out, err = report("waits", "--since", "3000h", "--until", "2000h")
     assert (code, len(out.splitlines())) == (0, 2)
     assert "no usage" in err
@@ -148,7 +148,9 @@ def test_hours_without_use_are_said_to_be_empty(report: Call) -> None:
         (("usage", "--since", "1h", "--until", "2h"), "later than since"),
     ],
 )
-def test_a_wrong_option_is_explained(report: Call, arguments: tuple[str, ...], word: str) -> None:
+def test_a_wrong_option_is_an_error_with_its_values(
+    report: Call, arguments: tuple[str, ...], word: str
+) -> None:
     code, _, err = report(*arguments)
     assert code == 2
     assert word in err

@@ -76,7 +76,7 @@ EVERY = yaml.safe_dump_all(DOCUMENTS.values())
 
 class TestHistory:
     @pytest.mark.usefixtures("ledger")
-    def test_the_first_line_says_who_took_it_down_and_why(self, queuectl: Cli) -> None:
+    def test_the_first_line_has_the_last_eviction_and_its_reason(self, queuectl: Cli) -> None:
         head, titles, *rows = queuectl("history", "team-a/requeued").out.splitlines()
         assert head.startswith("job/team-a/requeued is Pending; started 1 time, evicted 1 time,")
         down = next(row for row in rows if "Evicting" in row)
@@ -84,16 +84,16 @@ class TestHistory:
         assert titles.split() == ["TIME", "EVENT", "STATE", "REASON", "MESSAGE"]
 
     @pytest.mark.usefixtures("ledger")
-    def test_evictions_alone_can_be_asked_for(self, queuectl: Cli) -> None:
+    def test_evictions_can_be_selected(self, queuectl: Cli) -> None:
         body = json.loads(queuectl("history", "team-a/requeued", "--evictions", "-o", "json").out)
         assert [item["toState"] for item in body["items"]] == ["Evicting"]
 
     @pytest.mark.usefixtures("ledger")
-    def test_one_that_was_never_taken_down_is_told_so(self, queuectl: Cli) -> None:
+    def test_a_workload_without_evictions_is_shown_as_such(self, queuectl: Cli) -> None:
         out = queuectl("history", "team-a/running").out
         assert out.startswith("job/team-a/running is Running; started 1 time, never evicted\n")
 
-    def test_nobody_has_no_history(self, queuectl: Cli) -> None:
+    def test_an_unknown_workload_has_no_history(self, queuectl: Cli) -> None:
         assert queuectl("history", "team-a/nobody").code == 3
 
 
@@ -109,7 +109,7 @@ class TestExplain:
             ("pending", None),
         ],
     )
-    def test_where_one_command_helps_it_is_named(
+    def test_a_command_that_helps_is_named(
         self, queuectl: Cli, name: str, advice: str | None
     ) -> None:
         lines = queuectl("explain", f"team-a/{name}").out.splitlines()
@@ -124,12 +124,12 @@ class TestExplain:
             ("reserved", "It will run on:"),
         ],
     )
-    def test_its_place_is_told_as_what_it_is_to_it(
+    def test_its_placement_is_shown_with_its_role(
         self, queuectl: Cli, name: str, says: str
     ) -> None:
         assert says in queuectl("explain", f"team-a/{name}").out.splitlines()
 
-    def test_on_a_terminal_lines_are_folded_between_words(
+    def test_on_a_terminal_lines_are_wrapped_between_words(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("COLUMNS", "40")
@@ -162,7 +162,7 @@ class TestAudit:
 
 
 class TestConfig:
-    def test_what_is_exported_applies_unchanged_and_names_no_versions(self, queuectl: Cli) -> None:
+    def test_an_export_applies_unchanged_and_has_no_versions(self, queuectl: Cli) -> None:
         queuectl("apply", "-f", "FILE", files=EVERY)
         exported = queuectl("config", "export").out
         assert "resourceVersion" not in exported
@@ -177,7 +177,7 @@ class TestConfig:
         assert (again.code, again.out.count("unchanged")) == (0, len(DOCUMENTS))
 
     @pytest.mark.parametrize("metadata", [{}, {"namespace": ""}, {"namespace": None}])
-    def test_what_names_no_namespace_is_compared_where_apply_puts_it(
+    def test_an_object_without_a_namespace_is_compared_in_the_default_namespace(
         self, queuectl: Cli, metadata: dict[str, object]
     ) -> None:
         local = DOCUMENTS["/api/v1/namespaces/team-a/localqueues/default"]
@@ -204,7 +204,7 @@ class TestConfig:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_learns_to_complete_without_any_server(
+def test_the_completion_script_needs_no_server(
     shell: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["queuectl", "completion", shell])
@@ -215,7 +215,7 @@ def test_a_shell_learns_to_complete_without_any_server(
 
 class TestTop:
     @pytest.mark.usefixtures("ledger")
-    def test_into_a_pipe_it_is_three_tables_once(self, queuectl: Cli) -> None:
+    def test_in_a_pipe_it_prints_three_tables_once(self, queuectl: Cli) -> None:
         queuectl("apply", "-f", "FILE", files=EVERY)
         queues, holding, waiting = queuectl("top").out.split("\n\n")
         assert queues.splitlines()[0].split()[:4] == [
@@ -230,11 +230,11 @@ class TestTop:
         first, second = (line.split() for line in waiting.splitlines()[1:3])
         assert (first[3], second[3]) == ("1", "2")
 
-    def test_an_empty_cluster_is_told_so(self, queuectl: Cli) -> None:
+    def test_an_empty_cluster_is_reported(self, queuectl: Cli) -> None:
         assert queuectl("top").err == "no gang is admitted or pending\n"
 
     @pytest.mark.usefixtures("ledger")
-    def test_on_a_terminal_it_lives_until_q(self, running: tuple[MemoryStore, str]) -> None:
+    def test_on_a_terminal_it_runs_until_q(self, running: tuple[MemoryStore, str]) -> None:
         ours, theirs = pty.openpty()
         code = (
             "import sys; sys.argv = ['queuectl', 'top']; from queuectl.cli.main import run; run()"
@@ -264,7 +264,7 @@ def gang(name: str, state: str, gpus: int, **more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_use_that_nobody_measured_is_not_taken_for_idleness() -> None:
+def test_unknown_gpu_use_does_not_count_as_idle() -> None:
     busy = gang("a", "Running", 8, use={"utilization": 0.5, "state": "Active"})
     (queue,) = summed([], [busy, gang("b", "Running", 8), gang("c", "Pending", 16)])
     assert (queue.held, queue.used, queue.unmeasured, queue.idle) == (16, 4, 8, 0)
@@ -273,9 +273,7 @@ def test_use_that_nobody_measured_is_not_taken_for_idleness() -> None:
 
 @pytest.mark.parametrize(("running", "waiting"), [(0, 0), (3, 200), (200, 3), (200, 200)])
 @pytest.mark.parametrize(("width", "height"), [(80, 24), (200, 60), (60, 12)])
-def test_a_screen_never_needs_more_room_than_there_is(
-    running: int, waiting: int, width: int, height: int
-) -> None:
+def test_a_screen_fits_the_terminal(running: int, waiting: int, width: int, height: int) -> None:
     seen = (
         summed([], [gang("a", "Running", 8)]),
         [gang(f"running-{n}", "Running", 8) for n in range(running)],

@@ -1,4 +1,4 @@
-"""``get`` beyond configuration: nodes, events, decisions, tables on narrow terminals, and watching."""
+"""``get`` for nodes, events and decisions, tables on narrow terminals, and ``--watch``."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ HELD = (
 
 
 class TellingStore(MemoryStore):
-    """Tells of lines that are written from another thread, too."""
+    """A store that also notifies of changes from another thread."""
 
     async def history_grown(self, after: int, *, poll: float = 0.01) -> None:
         while await self.newest_line() <= after:  # noqa: ASYNC110 - an Event is of one thread
@@ -94,7 +94,7 @@ def live(store: MemoryStore, *names: str, namespace: str = "team-a") -> None:
             store._write(change, 1)
 
 
-def test_nodes_say_what_is_free_and_who_is_there(queuectl: Cli) -> None:
+def test_nodes_are_listed_with_free_gpus_and_gangs(queuectl: Cli) -> None:
     header, first, second = queuectl("get", "nodes").out.splitlines()
     assert header.split() == ["NAME", "STATUS", "GPUS", "FREE", "WORKLOADS"]
     assert first.split() == ["n0", "Ready", "8", "8", "-"]
@@ -114,14 +114,14 @@ def test_nodes_say_what_is_free_and_who_is_there(queuectl: Cli) -> None:
         (["--free", "0"], ["n0", "n1"]),
     ],
 )
-def test_nodes_are_chosen_by_what_is_free_by_domain_and_by_name(
+def test_nodes_are_filtered_by_free_gpus_by_domain_and_by_name(
     queuectl: Cli, options: list[str], names: list[str]
 ) -> None:
     found = queuectl("get", "nodes", *options, "-o", "name").out.splitlines()
     assert found == [f"node/{name}" for name in names]
 
 
-def test_domains_say_what_is_free_in_each_and_on_which_node_most(queuectl: Cli) -> None:
+def test_domains_are_listed_with_free_gpus_and_the_largest_free_node(queuectl: Cli) -> None:
     header, *rows = queuectl("get", "domains").out.splitlines()
     assert header.split() == [
         "TOPOLOGY", "DOMAIN", "LEVEL", "NODES", "GPUS", "FREE", "LARGEST", "FREE", "WORKLOADS", "USE",
@@ -138,7 +138,7 @@ def test_domains_say_what_is_free_in_each_and_on_which_node_most(queuectl: Cli) 
     assert queuectl("get", "domains", "nowhere").code == 3
 
 
-def test_past_use_is_what_each_queue_and_user_used_and_its_share_of_it(
+def test_past_use_is_listed_by_queue_and_user_with_shares(
     queuectl: Cli, store: MemoryStore
 ) -> None:
     rules = {**CONFIGURATION, "admissionFairSharing": {"usageHalfLifeTime": "100s"}}
@@ -190,7 +190,7 @@ def test_unmanaged_pods_are_listed_below_the_sums_of_their_namespaces(
     assert queuectl("get", "unmanaged", "-n", "team-c").err == "no objects found\n"
 
 
-def test_decisions_can_be_listed_where_there_are_none(queuectl: Cli) -> None:
+def test_an_empty_list_of_decisions_is_no_error(queuectl: Cli) -> None:
     assert queuectl("get", "decisions").err == "no objects found\n"
 
 
@@ -241,7 +241,7 @@ def test_options_that_would_have_no_effect_are_refused(
 @pytest.mark.parametrize(
     ("kind", "form"), [("workloads", "name"), ("workloads", "json"), ("events", "yaml")]
 )
-def test_watching_shows_what_is_there_then_what_changes(
+def test_a_watch_shows_the_list_then_changes(
     address: str, store: MemoryStore, kind: str, form: str
 ) -> None:
     live(store, "pending")
@@ -253,7 +253,7 @@ def test_watching_shows_what_is_there_then_what_changes(
         seen = iter(watching.stdout)
         try:
             wait_for("pending", seen)
-            live(store, "held", namespace="team-b")  # which nobody asked for
+            live(store, "held", namespace="team-b")  # outside the filter
             live(store, "starting")
             assert "team-b" not in wait_for("starting", seen)
         finally:
@@ -271,7 +271,7 @@ def test_watching_shows_what_is_there_then_what_changes(
         ({"state": ["Running"]}, []),
     ],
 )
-def test_of_what_changes_only_what_was_asked_for_is_shown(
+def test_a_watch_shows_only_changes_that_match_the_filters(
     address: str, store: MemoryStore, filters: dict[str, object], shown: list[str]
 ) -> None:
     live(store, "held")
@@ -332,7 +332,7 @@ class TestFollowing:
                 [told.opening(5) + step(6), told.opening(6) + step(7)],
                 [6, 7],
                 ["5", "6"],
-                id="a stream that broke is told on",
+                id="a broken stream continues",
             ),
             pytest.param(
                 [told.opening(5) + told.heartbeat(9), "broken", step(10)],
@@ -341,9 +341,11 @@ class TestFollowing:
                 id="also over an outage, from the last sign of life",
             ),
             pytest.param(
-                [step(6) + told.cut(6), step(7)], [6, 7], ["5", "6"], id="who was cut off asks on"
+                [step(6) + told.cut(6), step(7)], [6, 7], ["5", "6"], id="a closed stream continues"
             ),
-            pytest.param([told.reset(2), step(3)], [2, 3], ["5", "2"], id="history began anew"),
+            pytest.param(
+                [told.reset(2), step(3)], [2, 3], ["5", "2"], id="the history was replaced"
+            ),
         ],
     )
     def test_nothing_is_lost(
@@ -353,18 +355,18 @@ class TestFollowing:
         heard = list(islice(events.follow(server.client(), 5), len(ids)))
         assert ([block.id for block in heard], server.asked) == (ids, asked)
 
-    def test_a_refusal_is_told_at_once(self) -> None:
+    def test_a_refusal_is_raised_at_once(self) -> None:
         with pytest.raises(CommandFailed, match="no"):
             next(events.follow(Scripted(403).client(), 5))
 
-    def test_a_server_that_stays_away_is_told_in_the_end(
+    def test_a_server_without_an_answer_is_an_error_after_a_minute(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(events, "PATIENCE_SECONDS", -1)
         with pytest.raises(CommandFailed, match="no answer from"):
             next(events.follow(Scripted("broken").client(), 5))
 
-    def test_what_came_meanwhile_is_taken_together_and_errors_come_after_it(self) -> None:
+    def test_pending_events_are_one_batch_and_errors_are_raised_after_it(self) -> None:
         handfuls = events.gathered(events.follow(Scripted(step(6) + step(7), 403).client(), 5))
         found: list[int] = []
         with pytest.raises(CommandFailed, match="no"):
@@ -388,7 +390,7 @@ ROW = {"name": "a-rather-long-name-of-a-job", "kind": "PyTorchJob", "reason": "W
         (60, ["NAME", "MESSAGE"]),
     ],
 )
-def test_a_terminal_gets_the_columns_that_fit_and_whole_names(
+def test_a_terminal_shows_the_columns_that_fit_and_complete_names(
     width: int,
     titles: list[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -407,7 +409,7 @@ def test_a_terminal_gets_the_columns_that_fit_and_whole_names(
     assert ("lack of width: KIND" in captured.err) == (width < 200)
 
 
-def test_a_pipe_gets_everything_and_no_colours(
+def test_a_pipe_has_all_columns_without_colors(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", "40")
@@ -420,7 +422,7 @@ def test_a_pipe_gets_everything_and_no_colours(
     assert "\x1b" not in row
 
 
-def test_rows_that_come_later_stay_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_later_rows_stay_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     rows = GrowingTable([NAMES, KINDS], wide=False)
     rows.add([{"name": "long-name", "kind": "Job"}])
     rows.add([{"name": "b", "kind": "Job"}])

@@ -1,4 +1,4 @@
-"""``queuectl whatif`` and ``queuectl delete`` against a running API: what people read before they change anything."""
+"""``queuectl whatif`` and ``queuectl delete`` against a running API."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def row(result: Result, workload: str) -> list[str]:
 
 @pytest.mark.usefixtures("cluster_reader")
 class TestWhatIf:
-    def test_a_job_that_would_start_is_told_where_and_the_status_is_0(self, queuectl: Cli) -> None:
+    def test_a_job_that_would_start_is_shown_with_its_placement_and_the_code_is_0(
+        self, queuectl: Cli
+    ) -> None:
         result = queuectl("whatif", "-f", "-", files=(job("new", 2),))
         assert result.code == 0, result.err
         assert result.out.splitlines()[:6] == [
@@ -104,7 +106,7 @@ class TestWhatIf:
             ["after", "1", "16", "0", "0", "0"],
         ]
 
-    def test_one_that_would_wait_is_told_why_and_what_would_help_and_the_status_is_4(
+    def test_a_job_that_would_wait_is_shown_with_reasons_and_fixes_and_the_code_is_4(
         self, queuectl: Cli
     ) -> None:
         result = queuectl("whatif", "-f", "-", files=(job("small", 1), job("new", 4)))
@@ -114,7 +116,7 @@ class TestWhatIf:
         assert "Blocking constraint" in result.out
         assert "Suggested fixes, each enough by itself:" in result.out
 
-    def test_who_gives_way_to_whom_is_told_with_its_price(
+    def test_victims_are_shown_with_their_preemptor_and_the_lost_work(
         self, queuectl: Cli, cluster_reader: LookingOut
     ) -> None:
         cluster_reader.snapshot = FULL
@@ -130,12 +132,12 @@ class TestWhatIf:
             f"preempted by default/urgent; loses {lost} GPU-seconds of work",
         ]  # fmt: skip
 
-    def test_pods_of_drained_nodes_are_told_where_they_go(self, queuectl: Cli) -> None:
+    def test_gangs_of_drained_nodes_are_shown_with_their_new_nodes(self, queuectl: Cli) -> None:
         result = queuectl("whatif", "--drain", "n1,n2")
         assert result.code == 0, result.err
         assert row(result, "default/a") == ["default/a", "16", "runs", "repaired", "on n0, n3"]
 
-    def test_more_nodes_and_more_quota_are_tried_out_together(
+    def test_added_nodes_and_quota_are_simulated_together(
         self, queuectl: Cli, cluster_reader: LookingOut
     ) -> None:
         waits = (of("c", 2),)
@@ -158,9 +160,7 @@ class TestWhatIf:
         assert row(result, "default/b")[2:4] == ["starts", "waits"]
         assert "does not exist" in row(result, "default/b")[4]
 
-    def test_quotas_that_would_be_exceeded_are_told_with_who_exceeds_them(
-        self, queuectl: Cli
-    ) -> None:
+    def test_exceeded_quotas_are_shown_with_the_gangs_that_exceed_them(self, queuectl: Cli) -> None:
         result = queuectl("whatif", "-f", "-", files=(pool(8),))
         assert (
             "over quota: ClusterQueue pool: 16 nvidia.com/gpu of flavor gpu in use, 8 allowed:"
@@ -168,16 +168,14 @@ class TestWhatIf:
         ) in result.out.splitlines()
 
     @pytest.mark.parametrize("form", ["json", "yaml"])
-    def test_programs_get_what_the_api_answers_and_the_same_status(
+    def test_json_and_yaml_are_the_answer_of_the_api_with_the_same_code(
         self, queuectl: Cli, form: str
     ) -> None:
         result = queuectl("whatif", "-f", "-", "-o", form, files=(job("new", 4),))
         body = json.loads(result.out) if form == "json" else yaml.safe_load(result.out)
         assert (result.code, body["waits"][0]["workload"]) == (4, "default/new")
 
-    def test_a_job_that_names_no_namespace_is_of_that_of_the_command_line(
-        self, queuectl: Cli
-    ) -> None:
+    def test_a_job_without_a_namespace_gets_that_of_the_command_line(self, queuectl: Cli) -> None:
         written = job("new", 1)
         del written["metadata"]["namespace"]
         result = queuectl("whatif", "-n", "other", "-f", "-", files=(written,))
@@ -199,20 +197,20 @@ class TestWhatIf:
             (["-f", "nowhere.yaml"], "nowhere.yaml: No such file"),
         ],
     )
-    def test_what_cannot_be_tried_out_is_named(
+    def test_an_invalid_change_is_named(
         self, queuectl: Cli, arguments: list[str], says: str
     ) -> None:
         result = queuectl("whatif", *arguments)
         assert (result.code, result.out) == (2, "")
         assert says in result.err
 
-    def test_what_is_no_job_is_named(self, queuectl: Cli) -> None:
+    def test_a_document_that_is_no_job_is_named(self, queuectl: Cli) -> None:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
         result = queuectl("whatif", "-f", "-", files=(pod,))
         assert result.code == 2
         assert "v1 Pod is no kind of job that queuectl runs" in result.err
 
-    def test_a_server_that_has_not_seen_the_cluster_says_so(
+    def test_a_server_without_a_snapshot_reports_that(
         self, queuectl: Cli, cluster_reader: LookingOut
     ) -> None:
         cluster_reader.snapshot = None
@@ -226,7 +224,7 @@ class TestDelete:
         assert (result.code, result.out) == (0, "clusterqueue/team-a deleted\n"), result.err
         assert queuectl("get", "cq", "team-a").code == 3
 
-    def test_a_localqueue_is_of_a_namespace(self, queuectl: Cli) -> None:
+    def test_a_localqueue_has_a_namespace(self, queuectl: Cli) -> None:
         queuectl("apply", "-f", "-", files=(LOCAL_QUEUE,))
         other = queuectl("delete", "lq", "default")
         assert (other.code, other.out) == (3, "")
@@ -245,7 +243,7 @@ class TestDelete:
         ]
         assert not store.database.documents
 
-    def test_what_is_not_there_is_named_and_the_others_are_deleted(self, queuectl: Cli) -> None:
+    def test_a_missing_object_is_named_and_the_others_are_deleted(self, queuectl: Cli) -> None:
         queuectl("apply", "-f", "-", files=(CLUSTER_QUEUE,))
         result = queuectl("delete", "cq", "gone", "team-a")
         assert (result.code, result.out) == (3, "clusterqueue/team-a deleted\n")
@@ -255,7 +253,7 @@ class TestDelete:
 
     @pytest.mark.parametrize("dry_run", [["--dry-run"], []])
     @pytest.mark.usefixtures("cluster_reader")
-    def test_one_that_somebody_has_changed_since_stays(
+    def test_an_object_with_another_version_is_not_deleted(
         self, queuectl: Cli, dry_run: list[str]
     ) -> None:
         def version() -> str:
@@ -285,7 +283,7 @@ class TestDelete:
             (["-f", "nowhere.yaml"], "nowhere.yaml: No such file"),
         ],
     )
-    def test_what_makes_no_sense_is_refused(
+    def test_contradicting_arguments_are_refused(
         self, queuectl: Cli, arguments: list[str], says: str
     ) -> None:
         result = queuectl("delete", *arguments)
@@ -300,7 +298,7 @@ class TestDelete:
         assert queuectl("delete", "-f", "-", files=(CLUSTER_QUEUE, pod)).code == 2
         assert len(store.database.documents) == 1
 
-    def test_a_dry_run_tells_what_would_come_of_it_and_deletes_nothing(
+    def test_a_dry_run_shows_the_effect_and_deletes_nothing(
         self, queuectl: Cli, cluster_reader: LookingOut, store: MemoryStore
     ) -> None:
         cluster_reader.snapshot = seen(waits=(of("b", 2),))
@@ -315,7 +313,7 @@ class TestDelete:
         )
         assert store.database.documents == before
 
-    def test_a_dry_run_where_nobody_knows_the_cluster_yet_fails(
+    def test_a_dry_run_without_a_snapshot_fails(
         self, queuectl: Cli, cluster_reader: LookingOut
     ) -> None:
         cluster_reader.snapshot = None
