@@ -6,9 +6,9 @@ Everything the other rooms exchange is defined here, so that the planner, the mi
 - :mod:`fleet`: nodes, taints, selectors, and the topology tree they form
 - :mod:`workload`: what a gang asks for (podsets, shapes, topology requests)
 - :mod:`queues`: ClusterQueue, LocalQueue, ResourceFlavor, Topology, priorities
-- :mod:`snapshot`: everything one cycle may look at
+- :mod:`snapshot`: the input of one cycle
 - :mod:`plan`: what one cycle decided
 - :mod:`machine`: the only door through which a workload changes state
-- :mod:`records`: what the watch says of jobs and pods
-- :mod:`words`: how numbers are said
+- :mod:`records`: jobs and pods as the watch reports them
+- :mod:`words`: numbers and times in messages
 """

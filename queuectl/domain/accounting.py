@@ -1,6 +1,6 @@
 """The usage ledger: GPU-seconds by workload and hour, made from marks.
 
-A mark says what a workload does from a time on: it waits for so many GPUs, holds so many of each flavor, or neither. The
+A mark states the use of a workload from a time on: it waits for a number of GPUs, holds a number of each flavor, or neither. The
 leader writes it in the same transaction as the change of state that it follows from, so marks are as durable as the state
 itself. :mod:`queuectl.domain.folding` turns them into hours.
 """
@@ -21,17 +21,17 @@ HOUR: Final = 3600
 
 
 class Phase(StrEnum):
-    """What a workload is charged for."""
+    """The use that a workload is charged for."""
 
     WAITS = "Waits"  # queued, or in back-off
-    HOLDS = "Holds"  # from the commit of its start until its last pod is gone
+    HOLDS = "Holds"  # from the commit of its start until its last pod has ended
     ASIDE = "Aside"  # held or deactivated: it neither waits nor holds
     GONE = "Gone"
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """What one GPU costs for an hour.
+    """The price of one GPU for an hour.
 
     Attributes:
         name: of this price in reports, e.g. ``spot``.
@@ -54,11 +54,11 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """How usage is told apart and priced.
+    """How usage is grouped and priced.
 
     Attributes:
         user_label: label that names the user of a job of a trusted submitter; None = no label does.
-        labels: keys of job labels that reports may be made by.
+        labels: keys of the job labels by which reports can be grouped.
         prices: the first that holds is the price.
         currency: of the prices; only shown.
         keep_days: hours of the usage ledger that are older are deleted.
@@ -79,7 +79,7 @@ class Accounting:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """On whose account: one workload, and all that reports tell workloads apart by. ``user`` is empty for nobody."""
+    """The account of one workload, with all keys by which reports group. ``user`` is empty if it is unknown."""
 
     uid: str
     kind: str
@@ -116,7 +116,7 @@ class LostWork:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a workload does from a time on.
+    """The use of a workload from a time on.
 
     Attributes:
         at: unix seconds from which it counts.
@@ -124,7 +124,7 @@ class Mark:
         attempt: of the workload then.
         gpus: that it asks for.
         held: while it holds; None = the same as before.
-        subject: None = the same as before. Its cohort is left empty: the configuration says it when hours are made.
+        subject: None = the same as before. Its cohort is left empty: the configuration names it when hours are made.
         loss: what the eviction that this is the mark of threw away.
     """
 
@@ -141,7 +141,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """What a workload does since its last mark, as far as marks are folded."""
+    """The use of a workload since its last mark, as far as marks are folded."""
 
     phase: Phase
     attempt: int
@@ -185,7 +185,7 @@ LossKey: TypeAlias = tuple[int, UUID, str, str]
 
 @dataclass(frozen=True, slots=True)
 class AccountingTerms:
-    """What hours are made by: the cohort of each ClusterQueue, and the amount of each price."""
+    """The configuration for making hours: the cohort of each ClusterQueue, and the amount of each price."""
 
     cohorts: Mapping[str, str] = field(default_factory=dict)
     prices: Mapping[str, float] = field(default_factory=dict)
@@ -208,7 +208,7 @@ def by_hour(start: float, end: float) -> Iterator[tuple[int, float]]:
 
 @dataclass(frozen=True, slots=True)
 class UsageProgress:
-    """Where the ledger stands: ``until`` when all hours are made (None = nothing is), and all meters by uid."""
+    """Progress of the ledger: ``until`` is the time up to which all hours are made (None = none is), with all meters by uid."""
 
     until: float | None
     meters: Mapping[str, Meter]

@@ -1,4 +1,4 @@
-"""Who changed what: a line for every request that wants to change something, refused or not."""
+"""The audit log: one line for every request that wants to change something, refused or not."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class AuditLine:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a request; see :class:`AuditLine`."""
+    """The outcome of a request; see :class:`AuditLine`."""
 
     operation: str
     status: int

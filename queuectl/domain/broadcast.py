@@ -1,4 +1,4 @@
-"""What the leader finds out beside the ledger, kept so that replicas that stand by tell the same."""
+"""Findings of the leader beside the ledger, stored so that standby replicas report the same."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class LeaderFindings:
     """As of ``at``, unix seconds of the leader's clock.
 
     Attributes:
-        uses: what gangs did with their GPUs at the last look, by uid.
+        uses: GPU use of gangs at the last evaluation, by uid.
         starts: estimated starts of gangs that wait, unix seconds, by uid.
     """
 

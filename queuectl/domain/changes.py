@@ -1,7 +1,7 @@
-"""What somebody could do so that a waiting gang starts, as data that can be applied to a snapshot.
+"""Changes that let a pending gang start, as data that can be applied to a snapshot.
 
-Each change is exact: the snapshot it makes is the world after somebody did just that, nothing else moved. A planner that
-is given the changed snapshot says whether it was enough.
+Each change is exact: the new snapshot differs from the old one in this change only. A planner that
+gets the changed snapshot shows whether the change was enough.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class RelaxLevel:
 
 @dataclass(frozen=True, slots=True)
 class RelaxRules:
-    """The podsets follow other node rules: a selector, an affinity or a missing toleration less in the way."""
+    """The podsets have other node rules: one selector, affinity or missing toleration less."""
 
     uid: str
     rules: Mapping[str, NodeRules]
@@ -215,7 +215,7 @@ def healed(node: Node) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """These running gangs are gone, with all they hold."""
+    """These running gangs have ended and released all that they held."""
 
     uids: tuple[str, ...]
 
@@ -241,7 +241,7 @@ class Relocate:
 
 @dataclass(frozen=True, slots=True)
 class Withdraw:
-    """These pending gangs are gone from the queue, and what is leased to them is held no longer."""
+    """These pending gangs have left the queue, and their reservations are released."""
 
     uids: tuple[str, ...]
 
@@ -278,5 +278,5 @@ def _podsets_changed(snapshot: Snapshot, uid: str, change: Callable[[PodSet], Po
 
 
 def is_cordoned(node: Node) -> bool:
-    """Whether somebody keeps new pods off it on purpose."""
+    """Whether a person or a program keeps new pods off the node on purpose."""
     return node.unschedulable or any(t.key == UNSCHEDULABLE_TAINT for t in node.taints)

@@ -1,4 +1,4 @@
-"""What stands where, for people: nodes with their tenants, domains with what is free in them.
+"""The cluster map: nodes with their gangs, and the free capacity of domains.
 
 GPUs are counted by weight, as in the usage ledger, so an instance of a GPU is a part of one.
 """
@@ -22,7 +22,7 @@ class GangOnMap:
         cluster_queue: "" when its LocalQueue leads nowhere.
         gpus, pods: that it holds, on nodes that are there.
         leaving: it is being evicted.
-        use: what it does with its GPUs, None = nobody looked.
+        use: what it does with its GPUs, None = not measured.
     """
 
     workload: Workload
@@ -59,8 +59,8 @@ class NodeOccupancy:
     """One node and who is on it.
 
     Attributes:
-        free: what nobody holds, gangs or others; whether the node takes pods now is not looked at.
-        gpus, free_gpus: all it has, and those that nobody holds.
+        free: capacity that no pod holds; it does not matter whether the node accepts pods now.
+        gpus, free_gpus: all GPUs of the node, and the free ones.
         fragmented: free GPUs of it that the next pod is expected not to be able to use.
         tenants: gangs, the largest first.
         others: held by pods that are of no gang.
@@ -88,7 +88,7 @@ class Domain:
         path: label values from the coarsest level to its own.
         nodes, open: how many nodes it has, and how many of them take pods.
         gpus: of all its nodes.
-        free: GPUs that nobody holds, on nodes that take pods; ``fragmented`` of them the next pod is expected not to be
+        free: free GPUs on nodes that accept pods; ``fragmented`` of them the next pod is expected not to be
             able to use.
         largest: name and free GPUs of the node that has most of them free; None = no node takes pods.
         gangs: how many have pods in it.

@@ -1,4 +1,4 @@
-"""What people ask of one workload: rows that the API writes and the leader consumes, so that only the leader changes state."""
+"""Commands of users for one workload: rows that the API writes and the leader consumes, so that only the leader changes state."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from queuectl.domain.reasons import Code
 
 
 class Action(StrEnum):
-    """What may be asked; the value is the word of the REST path and of the command line."""
+    """Commands; the value is the word of the REST path and of the command line."""
 
     HOLD = "hold"  # wait, evicted first if it runs, until released
     RELEASE = "release"
     REQUEUE = "requeue"  # end its back-off; a gang that runs is evicted and queues again
-    PREEMPT = "preempt"  # evicted for whoever is next: it queues behind those of its priority
-    DEACTIVATE = "deactivate"  # as hold, but as one given up: until activated
+    PREEMPT = "preempt"  # evicted for the next gang: it queues behind those of its priority
+    DEACTIVATE = "deactivate"  # as hold, but until it is activated
     ACTIVATE = "activate"
     PRIORITY = "priority"  # in place of what its classes say; None = as they say again
     MOVE = "move"  # to another LocalQueue of its namespace
 
 
 EVICTING: Final = frozenset({Action.HOLD, Action.REQUEUE, Action.PREEMPT, Action.DEACTIVATE})
-"""What takes a gang that runs down."""
+"""Commands that evict a running gang."""
 
 DONE: Final = "done"
-"""The outcome of a command that changed something; any other says why it did not."""
+"""The outcome of a command that changed something; each other outcome is the cause why it did not."""
 
 
 class CommandState(StrEnum):
@@ -35,7 +35,7 @@ class CommandState(StrEnum):
 
     WAITING = "Waiting"  # for the process that leads
     DONE = "Done"
-    REFUSED = "Refused"  # the outcome says why
+    REFUSED = "Refused"  # the outcome is the cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +45,15 @@ class Command:
     Attributes:
         id: rises in the order in which they are carried out.
         uid: of the workload.
-        by: who asked, as he said.
+        by: the user, as authenticated or as given on the command line.
         request_id: chosen by who asked; the same again is the same command.
         at: unix seconds of the request.
         priority: only of a PRIORITY; None takes an earlier one back.
         until: only of a PRIORITY: unix seconds at which it ends; None = when it is taken back.
         queue: only of a MOVE: the LocalQueue it moves to.
-        why: as who asked said, for the history; may be empty.
+        why: the note of the user for the history; can be empty.
         outcome: what became of it; None = it waits for the leader.
-        admin: who asked may do the same to the workloads of all namespaces.
+        admin: the user has this right for the workloads of all namespaces.
     """
 
     id: int
@@ -78,12 +78,12 @@ class Command:
 
     @property
     def attribution(self) -> str:
-        """Who asked, and why, as the history says it."""
+        """The user and the note, as the history shows them."""
         return f"by {self.by}: {self.why}" if self.why else f"by {self.by}"
 
     @property
     def wish(self) -> tuple[object, ...]:
-        """What is asked, whoever asks it and whenever."""
+        """The content of the command, without its user and time."""
         return (self.uid, self.action, self.priority, self.until, self.queue)
 
 
@@ -94,7 +94,7 @@ class CommandFilter:
     Attributes:
         namespaces: any of these is the workload's. A workload whose row was deleted is in none.
         workload: ``namespace/name``; commands for all that had this name.
-        by: who asked.
+        by: the user.
         states: any of these.
         before: commands older than that of this id.
     """
@@ -106,7 +106,7 @@ class CommandFilter:
     before: int | None = None
 
     def matches(self, command: Command, ref: str | None) -> bool:
-        """Whether the command is asked for. ``ref``: its workload's name, None when nobody knows it any more."""
+        """Whether the command is selected. ``ref``: its workload's name, None when the workload is no longer known."""
         namespace = ref.partition("/")[0] if ref is not None else None
         return (
             (self.namespaces is None or namespace in self.namespaces)
@@ -119,14 +119,14 @@ class CommandFilter:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a command, in a few words."""
+    """The outcome of a command, in a few words."""
 
     id: int
     outcome: str
 
 
 BY_ADMIN: Final = "byAdmin"
-"""In the details of the reason for which a workload is parked: only an admin may take that back."""
+"""In the details of the reason for which a workload is held or deactivated: only an administrator can undo that."""
 
 
 def reserved_to_admins(entry: Entry, action: Action) -> str | None:
@@ -144,7 +144,7 @@ LARGEST_PRIORITY = 1 << 31  # as of PriorityClasses, in either direction
 
 
 def objection(entry: Entry, action: Action) -> str | None:
-    """Why an action makes no sense for a workload as it stands, or None when it does."""
+    """Why an action does not apply to a workload in its present state, or None when it does."""
     held = entry.parked is not None and entry.parked.code is Code.HELD
     given_up = entry.parked is not None and not held
     state = f"{entry.ref} is {entry.state}"

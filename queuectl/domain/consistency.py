@@ -1,4 +1,4 @@
-"""What every entry of the ledger keeps to, whatever happened to it."""
+"""Invariants of every entry of the ledger."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from queuectl.domain.ledger import Entry, Intent, State, parked_state
 
 
 def violations(entry: Entry) -> list[str]:
-    """What is inconsistent in one entry; empty for every entry that the state machine makes."""
+    """The broken invariants of one entry; empty for every entry that the state machine makes."""
     state, parked = entry.state, entry.parked
     queues = state in (State.PENDING, State.RESERVED, State.BACKOFF) or state.live
     rules = {
@@ -32,12 +32,12 @@ def violations(entry: Entry) -> list[str]:
         or not (state.live or state is State.FINISHED),
         "a finish time exactly when finished": (entry.finished_at is not None)
         == (state is State.FINISHED),
-        "what queues or runs is neither parked nor gated": not queues
+        "a workload that queues or runs has no hold and no gate": not queues
         or (parked is None and not entry.gates),
-        "Held by somebody or by a gate": state is not State.HELD
+        "Held by a user or by a gate": state is not State.HELD
         or parked is not None
         or bool(entry.gates),
-        "parked where its reason says": parked is None
+        "held or deactivated for its reason": parked is None
         or state in (parked_state(parked), State.EVICTING, State.FINISHED),
         "Deactivated for a reason": state is not State.DEACTIVATED or parked is not None,
         "only what was ready can have lost it": entry.unready_since is None

@@ -1,4 +1,4 @@
-"""What a planning cycle had before it and what it decided: the record of each cycle that changed something."""
+"""The record of each planning cycle that changed something: its input and its decisions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 from queuectl.domain.plan import Proof
 
 KEPT_SECONDS: Final = 7 * 86400.0
-"""How long records are kept; what became of each workload is in the history for ever."""
+"""How long records are kept; the history of each workload is kept longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Decision:
         revision: of the configuration.
         nodes, pending, running: what there was: nodes, gangs that waited, gangs that held capacity.
         started, gpus: gangs that it started, and the GPUs they hold.
-        evicted, moved: gangs that it took down; those that have another place already are told apart.
+        evicted, moved: gangs that it evicted; ``moved`` are those that have another placement already.
         waiting: gangs that it left waiting.
         reasons: of these, how many wait for which reason.
         proof: how sure all of it is.
@@ -50,9 +50,9 @@ class StoredDecision:
     """A record as it is stored.
 
     Attributes:
-        id: rises with time; ids may have gaps.
+        id: increases with time, with gaps.
         epoch, cycle: of the leader, and counted within it.
-        after, upto: its history lines are those with ids above ``after`` and up to ``upto``.
+        after, upto: its history lines have larger ids than ``after``, up to ``upto`` inclusive.
     """
 
     id: int

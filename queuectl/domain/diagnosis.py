@@ -41,9 +41,9 @@ class Obstacle:
 
 
 class Remedy(StrEnum):
-    """Kinds of ways out; the comment says who can go them."""
+    """Kinds of suggested fixes; the comment names the person who can apply them."""
 
-    WAIT = "Wait"  # nobody has to: it comes by itself
+    WAIT = "Wait"  # no action: it ends without one
     FEWER_PODS = "StartWithFewerPods"  # the submitter
     RELAX_TOPOLOGY = "RelaxTopology"  # the submitter
     RELAX_RULES = "RelaxNodeRules"  # the submitter
@@ -51,8 +51,8 @@ class Remedy(StrEnum):
     ADD_QUOTA = "AddQuota"  # an admin
     RAISE_USER_CAP = "RaiseMaxPerUser"  # an admin
     ALLOW_FLAVOR = "AllowFlavor"  # an admin
-    HEAL_NODES = "RepairNodes"  # who runs the nodes
-    ADD_NODES = "AddNodes"  # who buys nodes
+    HEAL_NODES = "RepairNodes"  # an operator of the nodes
+    ADD_NODES = "AddNodes"  # an owner of the cluster
     MOVE_OTHERS = "MoveOthers"  # an admin, or the controller where queues allow it
     ALLOW_PREEMPTION = "AllowPreemption"  # an admin, or the owners of gangs that shield themselves
     END_OTHERS = "EndOthers"  # the owners of gangs that policy protects
@@ -60,7 +60,7 @@ class Remedy(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """One way out: all of ``changes`` together are enough: the gang starts, or it evicts others and starts when they left.
+    """One suggested fix. With all of ``changes`` the gang starts, or it evicts others and starts when they have stopped.
 
     Attributes:
         remedy: its main part.
@@ -82,10 +82,10 @@ class Diagnosis:
     """Of one pending gang.
 
     Attributes:
-        conflict: an irreducible set; empty when nothing of the cluster is in its way (it is held, say, or fits).
+        conflict: a minimal set; empty when no constraint of the cluster blocks it (it is held, or it fits).
         ways: cheapest kind first.
         proof: OPTIMAL, or FEASIBLE when a limit ended a search: the conflict may hold a member too many then.
-        cut: it was stopped: what it says is not complete.
+        cut: it was stopped: the result is not complete.
     """
 
     uid: str

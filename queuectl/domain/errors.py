@@ -2,7 +2,7 @@
 
 QueuectlError
 ├── BadInput                   what a user wrote is wrong; the message names document and field
-├── TookTooLong                a question to the planner was given up; nothing was changed
+├── TookTooLong                a question to the planner was cancelled; nothing was changed
 ├── SourceUnavailable          the source of GPU utilization gave no answer that can be used
 ├── IssuerUnavailable          the OpenID Connect issuer gave no answer that can be used
 ├── StoreError
@@ -27,15 +27,15 @@ class QueuectlError(Exception):
 
 
 class BadInput(QueuectlError):
-    """What a user wrote is wrong; the message names document and field."""
+    """An error in a document of the user; the message names document and field."""
 
 
 class TookTooLong(QueuectlError):
-    """A question to the planner was given up before it was answered."""
+    """A question to the planner was cancelled before it was answered."""
 
 
 class SourceUnavailable(QueuectlError):
-    """The source of GPU utilization gave no answer that can be used; the message says why."""
+    """The source of GPU utilization gave no usable answer; the message states why."""
 
 
 class IssuerUnavailable(QueuectlError):
@@ -84,7 +84,7 @@ class ClusterError(QueuectlError):
 class ClusterUnavailable(ClusterError):
     """No usable answer; the write may or may not have happened.
 
-    ``retry_after`` is in seconds, from the server when it said so.
+    ``retry_after`` is in seconds, if the server sent it.
     """
 
     def __init__(self, message: str, retry_after: float | None = None) -> None:

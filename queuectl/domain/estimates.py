@@ -1,7 +1,7 @@
-"""When gangs that wait may start: one ClusterQueue's line, walked as if nobody else ever came.
+"""Estimated starts of pending gangs: the queue order of one ClusterQueue, simulated without later submissions.
 
 A gang starts once enough of what runs has ended for it and for all before it; then it holds its GPUs for as long as it is
-expected to run. That counts GPUs and nothing else: no topology, no borrowing that is still to come, no preemption, and nobody
+expected to run. That counts GPUs and nothing else: no topology, no borrowing that is still to come, no preemption, and no gang
 is passed. It is an estimate for people. No plan depends on it.
 """
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A workload that has finished: how many seconds it held its place, all attempts together. ``user`` "" = nobody in particular."""
+    """A finished workload: the seconds that it held its nodes, all attempts together. ``user`` "" = unknown."""
 
     namespace: str
     queue: str
@@ -24,7 +24,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class HeldGpus:
-    """GPUs that a gang holds. ``ends``: unix seconds at which it is expected to be gone; None = nobody knows."""
+    """GPUs that a gang holds. ``ends``: unix seconds of the expected end; None = unknown."""
 
     gpus: float
     ends: float | None
@@ -32,7 +32,7 @@ class HeldGpus:
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """A gang in line. ``seconds``: for which it will hold its GPUs once it starts; None = nobody knows."""
+    """A pending gang. ``seconds``: how long it will hold its GPUs once it starts; None = unknown."""
 
     uid: str
     gpus: float
@@ -42,14 +42,14 @@ class Waits:
 def estimated_starts(
     line: Sequence[Waits], running: Collection[HeldGpus], free: float, now: float, *, strict: bool
 ) -> dict[str, float]:
-    """When each gang may start, in unix seconds. Who is left out may start at any time, or never: nobody knows.
+    """When each gang can start, in unix seconds. Of gangs that are left out nothing is known.
 
     Args:
         line: in the order of the queue.
         running: what its gangs hold.
-        free: GPUs of its own quota that nobody holds.
+        free: free GPUs of its own quota.
         now: unix seconds.
-        strict: nobody passes a gang that cannot start; else those behind one of which nothing is known go on without it.
+        strict: no gang starts before one that cannot start; else those behind a gang of unknown length continue without it.
     """
     wanting = [gang for gang in line if gang.gpus > 0]
     if not wanting:
@@ -78,6 +78,6 @@ def estimated_starts(
 
 
 def _usable(line: Sequence[Waits], free: float, *, strict: bool) -> float:
-    """Of the free GPUs, those that count. Whoever may start now and does not lacks one more, whatever the quota says."""
+    """Of the free GPUs, those that count. A gang that could start now and does not lacks one more, whatever the quota states."""
     asked = line[0].gpus if strict else min(gang.gpus for gang in line)
     return min(max(free, 0.0), max(asked - 1.0, 0.0))

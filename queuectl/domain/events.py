@@ -1,4 +1,4 @@
-"""What may happen to a workload: facts that :mod:`queuectl.lifecycle.machine` turns into changes of the ledger."""
+"""Events of a workload: facts that :mod:`queuectl.lifecycle.machine` turns into changes of the ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Submitted:
 
 @dataclass(frozen=True, slots=True)
 class ObjectChanged:
-    """Queue, priority or size as the object now says; only while it waits.
+    """Queue, priority or size as the object states them now; only while it waits.
 
     Attributes:
         priority: what its classes say, within ``max_priority``.
@@ -83,7 +83,7 @@ class Evict:
     Attributes:
         excluded: nodes to avoid at the next start.
         lease: the place held for it meanwhile, when it is only moved.
-        parked: why it does not queue again by itself; None = it does.
+        parked: why it does not queue again without a command; None = it does.
     """
 
     reason: Reason
@@ -101,7 +101,7 @@ class NoteAdded:
 
 @dataclass(frozen=True, slots=True)
 class NoticeOver:
-    """It was told that it must go, and its time is over or it is ready: it may be suspended now."""
+    """Its notice of eviction has ended, or it is ready: it can be suspended now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class MoveRefused:
 
 @dataclass(frozen=True, slots=True)
 class WriteRefused:
-    """The API server refuses a write that must still be made; ``text`` says what follows and what a person can do."""
+    """The API server refuses a write that must still be made; ``text`` states the effect and what a person can do."""
 
     purpose: Purpose
     text: str
@@ -155,7 +155,7 @@ class PodsDone:
 
 @dataclass(frozen=True, slots=True)
 class GatesChanged:
-    """Admission gates as the object now says; those that it did not have when it was submitted do not count."""
+    """Admission gates as the object lists them now; those that it did not have when it was submitted do not count."""
 
     gates: tuple[str, ...]
 

@@ -18,7 +18,7 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 UNSCHEDULABLE_TAINT: Final = "node.kubernetes.io/unschedulable"
 FIELD_NAME: Final = "metadata.name"
 
-# What the node life cycle puts on a node for a while.
+# Taints that the node life cycle adds for a time.
 PASSING_TAINTS: Final = frozenset(
     f"node.kubernetes.io/{name}"
     for name in (
@@ -163,11 +163,11 @@ class Node:
 
     @property
     def hostname(self) -> str:
-        """Value of the hostname label, which pods are pinned by; it may differ from the name."""
+        """Value of the hostname label, which pods are pinned by; it can differ from the name."""
         return self.labels.get(HOSTNAME, self.name)
 
     def takes(self, tolerations: Iterable[Toleration]) -> bool:
-        """Whether new pods with these tolerations may come: it is ready, and not cordoned unless they tolerate that."""
+        """Whether the node accepts new pods with these tolerations: it is ready, and not cordoned unless they tolerate that."""
         return self.ready and (
             not self.unschedulable or any(each.tolerates(_CORDON) for each in tolerations)
         )

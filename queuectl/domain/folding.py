@@ -4,8 +4,8 @@ A mark that comes after its time was already accounted for takes back what was a
 times a span of time, and a span that runs backwards counts negative. So the sums do not depend on when the folding happens,
 or how often, or who does it.
 
-What was measured is known only as often as somebody looks (:mod:`queuectl.domain.measured`): it splits what is allocated,
-and what nobody measured is unknown, never idle.
+Samples exist only at intervals (:mod:`queuectl.domain.measured`): they split the allocated amount,
+and a part without a sample is unknown, never idle.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Accounts:
         return number
 
     def settle(self, gone: Iterable[str]) -> None:
-        """What was new is stored; these workloads have ended."""
+        """The new amounts are stored; these workloads have ended."""
         self.new.clear()
         for uid in gone:
             self._known.pop(uid, None)
@@ -65,7 +65,7 @@ class Fold:
     Attributes:
         hours, losses: what is to be added to the ledger.
         accounts: of all that ``hours`` and ``losses`` refer to.
-        meters: those that changed; None = the workload is gone.
+        meters: those that changed; None = the workload has ended.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Which resources are GPUs, and how much of one each unit of them is.
 
-A whole device counts as 1, a MIG instance as its part of the seven compute slices that an A100 or H100 has. What a name does
-not tell (an A30 has four slices; among how many pods a GPU is time-sliced), the configuration says
+A whole device counts as 1, a MIG instance as its part of the seven compute slices that an A100 or H100 has. The configuration
+states what a name does not show (an A30 has four slices; the number of pods that share a time-sliced GPU)
 (``accounting.gpuWeights``), and also which other resources are GPUs.
 """
 
@@ -24,7 +24,7 @@ _EXACT: Final = 1e-6  # seven sevenths are 1
 
 @dataclass(frozen=True, slots=True)
 class GpuWeights:
-    """``given``: GPUs that a unit of a resource counts as, by resource; they go before what its name tells. 0 = it is no GPU."""
+    """``given``: GPUs that a unit of a resource counts as, by resource, before the rule for its name. 0 = it is no GPU."""
 
     given: tuple[tuple[str, float], ...] = ()
 
@@ -37,7 +37,7 @@ class GpuWeights:
         return sum(gpus for _, gpus in self.by_resource(amounts))
 
     def by_resource(self, amounts: Resources) -> tuple[tuple[str, float], ...]:
-        """Resources of these that are GPUs, and how many GPUs each comes to."""
+        """The GPU resources among these, and the number of GPUs of each."""
         return _by_resource(self, amounts)
 
 

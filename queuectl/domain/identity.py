@@ -1,4 +1,4 @@
-"""Who asks, and for what: identities and rights in Kubernetes' terms, so that a cluster's RBAC rules queuectl too."""
+"""Identities and rights in Kubernetes' terms, so that a cluster's RBAC also rules queuectl."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ LONGEST_TOKEN: Final = 16 * 1024  # characters; OIDC tokens with hundreds of gro
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody, as the API server knows him.
+    """A user or service account, as the API server knows it.
 
     Attributes:
         name: user name, for example ``alice`` or ``system:serviceaccount:team-a:trainer``.
         groups: of the user.
         uid: of the user; empty where there is none.
-        extra: what else the authenticator said.
+        extra: further fields of the authenticator.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Caller:
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """What somebody wants to do, as a SubjectAccessReview asks it.
+    """One access, as a SubjectAccessReview asks about it.
 
     Attributes:
         verb: get, list, watch, create, update, patch or delete.

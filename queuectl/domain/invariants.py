@@ -1,4 +1,4 @@
-"""What always holds of the ledger and the cluster, and what a check of it finds."""
+"""Invariants of the ledger and the cluster, and the findings of a check."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VIOLATED: Final = "InvariantViolated"
 
 
 class Invariant(StrEnum):
-    """What is checked."""
+    """The invariants."""
 
     ENTRY = "Entry"  # the fields of an entry agree with its state
     DATABASE = "Database"  # the leader works on what the database holds
@@ -26,7 +26,7 @@ class Violation:
     """An invariant that does not hold.
 
     Attributes:
-        uid: of the workload, in whose namespace the sentence may be read.
+        uid: of the workload, whose namespace decides who can read the sentence.
         message: a sentence; it names no other workload.
     """
 
@@ -49,7 +49,7 @@ class Checked:
 
     Attributes:
         at: unix seconds.
-        workloads, pods, nodes: how many were looked at.
+        workloads, pods, nodes: how many were checked.
     """
 
     at: float

@@ -32,7 +32,7 @@ class State(StrEnum):
 
     @property
     def live(self) -> bool:
-        """Its placement's slots are committed and its pods may be ungated."""
+        """Its placement's slots are committed and its pods can be ungated."""
         return self in (State.STARTING, State.RUNNING)
 
     @property
@@ -50,7 +50,7 @@ class Intent(StrEnum):
 
 
 class Purpose(StrEnum):
-    """What a write to the cluster is for."""
+    """The purpose of a write to the cluster."""
 
     START = "start"
     STOP = "stop"
@@ -77,18 +77,18 @@ class Entry:
         started_at, ready_at: of the current attempt.
         unready_since: a gang that runs is no longer whole since then.
         past_seconds: from commit to eviction, of all earlier attempts together.
-        stop_at: it is told that it must go and is suspended at that time, or as soon as it says that it is ready.
+        stop_at: the end of its notice of eviction: it is suspended then, or as soon as it is ready.
         failures: failed starts in a row; rules the back-off.
         evictions: how often it was evicted, ever.
         evicted_for: why, from an eviction until the next start.
         preempted_at: when it had to make room for others: the last time and the 24 hours before it, oldest first.
         budget: ``Undecided`` answers in a row; the solver's limit grows with it.
         excluded: nodes kube-scheduler refused after a pin, until it starts.
-        parked: why it stays out of the queue, once its pods are gone, until a person says otherwise.
+        parked: why it stays out of the queue, once its pods have ended, until a user changes that.
         gates: its admission gates that are not removed yet; it is held while there are any.
         priority_set: priority given by a person; None = what its classes say.
         priority_until: when that ends; None = when it is taken back.
-        queue_set: LocalQueue it moves to because a person said so, until its object names it; it does not start meanwhile.
+        queue_set: LocalQueue that a user moves it to, until its object names it; it does not start meanwhile.
         placement: of the current attempt, less the slots of pods that are done for good; None while waiting.
         planned: what it asked when the current attempt was decided; None while it waits, and of one that was adopted.
         user: name of the user whose job it is, as in the usage ledger; "" where that is not known.
@@ -188,7 +188,7 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class MigrationCost:
-    """What moving one gang cost: GPU-seconds of lost work, on account of its ClusterQueue, at a time."""
+    """The cost of one migration: GPU-seconds of lost work, on account of its ClusterQueue, at a time."""
 
     at: float
     cluster_queue: str
@@ -222,7 +222,7 @@ def parked_state(parked: Reason) -> State:
 
 
 def queues_again_at_once(entry: Entry) -> bool:
-    """Of one that is being evicted: whether it is back in the queue as soon as its pods are gone."""
+    """Of a gang that is being evicted: whether it queues again as soon as its pods have ended."""
     return entry.parked is None and entry.reason.code not in FAILED_START and rest(entry) <= 0
 
 

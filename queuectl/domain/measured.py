@@ -1,7 +1,7 @@
-"""What was measured of a workload, look by look, and which look tells of which part of a span of time.
+"""Samples of a workload, and which sample covers which part of a span of time.
 
-A look tells of the time before it, back to the look before; the newest one also of the time after it, until the next comes.
-No look tells of a time more than :data:`FRESH_SECONDS` away: of that nothing is known, and what is not known is not idle (I5).
+A sample covers the time before it, back to the previous sample; the newest one also covers the time after it, until the next one.
+No sample covers a time more than :data:`FRESH_SECONDS` away: that time is unknown, and unknown is not idle (I5).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FRESH_SECONDS: Final = 300.0
 
 
 class Segment(NamedTuple):
-    """A part of a span, and the look that tells of it; None = nothing does. It runs backwards where the span does."""
+    """A part of a span, and the sample that covers it; None = no sample does. It is negative where the span is."""
 
     start: float
     end: float
@@ -29,13 +29,13 @@ def pieces(
 ) -> list[Segment]:
     """A span of one attempt by what was measured of it.
 
-    What was accounted for already is told of by the looks that were known then, so that taking it back takes back the same.
+    A part that was accounted before is covered by the samples that were known then, so that taking it back takes back the same.
 
     Args:
         start: unix seconds.
         end: the same; before ``start`` for a span that is taken back.
         samples: oldest first, of any attempt.
-        attempt: only looks at this one count.
+        attempt: only samples of this one count.
         since: until when everything was accounted for.
     """
     mine = [sample for sample in samples if sample.attempt == attempt]
@@ -65,7 +65,7 @@ def _segments(low: float, high: float, samples: Sequence[GangUse]) -> Iterator[S
 
 
 def _fading(low: float, high: float, last: GangUse | None) -> Iterator[Segment]:
-    """A span that no later look tells of: the one before it does for a while."""
+    """A span that no later sample covers: the one before it does for a limited time."""
     if low >= high:
         return
     until = min(high, last.at + FRESH_SECONDS) if last is not None else -inf
@@ -76,7 +76,7 @@ def _fading(low: float, high: float, last: GangUse | None) -> Iterator[Segment]:
 
 
 def _joined(found: Sequence[Segment]) -> Iterator[Segment]:
-    """Pieces that one look tells of, as one."""
+    """Pieces that one sample covers, as one."""
     kept: Segment | None = None
     for piece in found:
         if kept is not None and kept.sample is piece.sample:

@@ -1,8 +1,8 @@
-"""What the containers of one pod say of resources, and what that comes to for the pod.
+"""Requests and limits of the containers of one pod, and the sums of the pod.
 
 Requests are counted as kube-scheduler counts them: sum of the containers and sidecars (init containers that restart
 always); at least the peak of the init phase, where each init container runs beside the sidecars started before it;
-pod-level requests replace the sum; overhead comes on top. A limit stands in for a missing request, as the API server's
+pod-level requests replace the sum; overhead is added. A limit replaces a missing request, as the API server's
 defaulting does. ``pods`` is always 1.
 """
 
@@ -16,15 +16,15 @@ from typing import Final, TypeAlias
 from queuectl.domain.quantity import CPU, MEMORY, PODS, Resources
 
 Amounts: TypeAlias = tuple[tuple[str, int], ...]
-"""By resource, in the units of :mod:`queuectl.domain.quantity`. Unlike in Resources, a zero that is written stands there."""
+"""By resource, in the units of :mod:`queuectl.domain.quantity`. Unlike in Resources, an explicit zero is kept."""
 
 LIMITED: Final = frozenset({CPU, MEMORY, "ephemeral-storage"})
-"""What a ResourceQuota may restrict the limits of; these it also counts by their plain names."""
+"""Resources whose limits a ResourceQuota can restrict; it also counts these by their plain names."""
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerNeeds:
-    """One container as it stands in its template.
+    """One container as its template has it.
 
     Attributes:
         requests, limits: as written.
@@ -45,7 +45,7 @@ class ContainerNeeds:
 
 @dataclass(frozen=True, slots=True)
 class PodNeeds:
-    """``requests``, ``limits``: of the pod as a whole, where it says them; ``overhead``: of its RuntimeClass."""
+    """``requests``, ``limits``: of the pod as a whole, where it states them; ``overhead``: of its RuntimeClass."""
 
     containers: tuple[ContainerNeeds, ...] = ()
     init: tuple[ContainerNeeds, ...] = ()
@@ -91,7 +91,7 @@ def _beside_overhead(needs: PodNeeds) -> dict[str, int]:
 
 
 def together(needs: PodNeeds, of: Callable[[ContainerNeeds], Mapping[str, int]]) -> dict[str, int]:
-    """What ``of`` finds in each container, over those that run at the same time."""
+    """The result of ``of`` for each container, over those that run at the same time."""
     running: dict[str, int] = {}
     for container in needs.containers:
         _grow(running, of(container))

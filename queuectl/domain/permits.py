@@ -1,4 +1,4 @@
-"""What somebody could allow so that a waiting gang may evict others: changes of policy, as data.
+"""Changes of policy, as data, that allow a pending gang to evict others.
 
 Nothing is free at once after one of these: the gang evicts whom it may now, and starts when they have left.
 """
@@ -20,7 +20,7 @@ from queuectl.domain.snapshot import Admitted, Snapshot
 
 
 class PolicyField(StrEnum):
-    """Fields of a ClusterQueue's policy, by their names in the object; the comment says whom its gangs may evict by it."""
+    """Fields of a ClusterQueue's policy, by their names in the object; the comment names the gangs that its gangs can evict by it."""
 
     WITHIN = "withinClusterQueue"  # gangs of its own
     RECLAIM = "reclaimWithinCohort"  # gangs of ClusterQueues that use more than their own quota
@@ -83,7 +83,7 @@ def _on_demand(queue: ClusterQueue) -> ClusterQueue:
 
 @dataclass(frozen=True, slots=True)
 class MakePreemptible:
-    """These running gangs (by uid) may be preempted, whatever they asked for."""
+    """These running gangs (by uid) become preemptible, whatever they requested."""
 
     uids: tuple[str, ...]
 

@@ -1,4 +1,4 @@
-"""What one cycle decided. A plan changes nothing by itself: it is verified, committed, then actuated."""
+"""The decisions of one cycle. A plan changes nothing by itself: it is verified, committed, then actuated."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Admission:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What evicting one gang loses.
+    """The loss of evicting one gang.
 
     Attributes:
         priority: of the victim.
@@ -52,10 +52,10 @@ class PreemptionReason(StrEnum):
     IN_COHORT_RECLAIM_WHILE_BORROWING = "InCohortReclaimWhileBorrowing"
     IN_COHORT_FAIR_SHARING = "InCohortFairSharing"
     IN_COHORT_ROOM = (
-        "InCohortRoom"  # within its nominal quota, but in the way of a gang that found no room
+        "InCohortRoom"  # within its nominal quota, but on nodes that the other gang needs
     )
     IDLE = "IdleReclaim"  # it did not use its GPUs, and its queue lets such gangs go for others
-    BY_HAND = "ByHand"  # a person said so
+    BY_HAND = "ByHand"  # a user's command
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Each pending gang of the snapshot stands in exactly one of ``admitted`` and ``pending``, in queue order.
+    """Each pending gang of the snapshot is in exactly one of ``admitted`` and ``pending``, in queue order.
 
     Running gangs that lost nodes stand before them: in ``admitted`` if their lost pods move now, in ``pending`` with a lease
     if they wait for the room that leaving gangs or victims make.
@@ -119,7 +119,7 @@ class Plan:
 
     ``uneven``: (uid, podset) of the placements, leases included, that were to be balanced and are not.
 
-    ``spared``: who would have been evicted for not using his GPUs, and for whom, were it not only a dry run in his queue.
+    ``spared``: the gangs with idle GPUs that would be evicted, and for which gangs, if their queue had no dry run.
     The preemptors are pending and stay so.
     """
 

@@ -1,4 +1,4 @@
-"""What the API asks of the store, and the values it gets back: pages of workloads, history lines, configuration documents."""
+"""Queries of the API to the store, and their results: pages of workloads, history lines, configuration documents."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ IN_LINE: Final = (State.PENDING, State.RESERVED)
 
 
 def in_line(entry: Entry) -> bool:
-    """Whether it waits for its turn."""
+    """Whether it is pending in queue order."""
     return (
         entry.state in IN_LINE
         and bool(entry.cluster_queue)
@@ -74,7 +74,7 @@ def turn(entry: Entry) -> tuple[int, float, str]:
 
 @dataclass(frozen=True, slots=True)
 class QueuePosition:
-    """Where a workload stands, from 1: among those that wait in its ClusterQueue, and in its LocalQueue."""
+    """Position of a workload, from 1: among those that wait in its ClusterQueue, and in its LocalQueue."""
 
     cluster_queue: int
     local_queue: int
@@ -86,7 +86,7 @@ class HistoryLine:
 
     Attributes:
         id: rises in the order in which lines became visible, so reading ``after`` the last id seen misses none; ids
-            may have gaps.
+            can have gaps.
         at: unix seconds.
         cycle: number of the cycle within its epoch.
         placement: the placement this step committed; None when it committed none.
@@ -142,7 +142,7 @@ class DocumentKey:
 
 @dataclass(frozen=True, slots=True)
 class ConfigDocument:
-    """``version`` is the configuration revision that wrote it: it never comes back, not even after a deletion."""
+    """``version`` is the configuration revision that wrote it: it is never used again, not even after a deletion."""
 
     document: Document
     version: int
@@ -154,12 +154,12 @@ class ConfigDocument:
 
 @dataclass(frozen=True, slots=True)
 class ConfigChanges:
-    """What became of the configuration.
+    """A change of the configuration.
 
     Attributes:
         revision: as of which this is.
         written: documents that were created or replaced.
-        deleted: keys of those that are gone.
+        deleted: keys of the deleted objects.
     """
 
     revision: int
@@ -169,7 +169,7 @@ class ConfigChanges:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """Which later configurations a plan may be committed over, although it was made from an earlier one.
+    """Which later configurations permit the commit of a plan that was made from an earlier one.
 
     Attributes:
         documents: keys of all documents of the configuration that it was made from.

@@ -1,4 +1,4 @@
-"""How often something may be done: token buckets by key."""
+"""Rate limits: token buckets by key."""
 
 from __future__ import annotations
 

@@ -24,12 +24,12 @@ class Code(StrEnum):
     LIMIT_RANGE_VIOLATED = "LimitRangeViolated"  # a LimitRange of its namespace refuses its pods
     MAX_PER_USER = "MaxPerUserExceeded"  # its user would hold more than maxPerUser
     WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"  # evicted gangs free capacity for it
-    WAITING_TO_RECLAIM = "WaitingToReclaim"  # it will evict gangs that borrow, after reclaimWait
+    WAITING_TO_RECLAIM = "WaitingToReclaim"  # after reclaimWait it evicts gangs that borrow
     UNDECIDED = "Undecided"  # the solver reached its limit; retried with a larger limit
     PENDING_EVALUATION = "PendingEvaluation"  # the planner has not evaluated it yet
     WAITING_IN_ORDER = "WaitingInOrder"  # StrictFIFO: the head of its ClusterQueue is pending
     MISCONFIGURED = "Misconfigured"  # an invalid label, queue or request; the message names it
-    UNSUPPORTED = "UnsupportedConstraint"  # it requests a constraint that is not supported
+    UNSUPPORTED = "UnsupportedConstraint"  # the request has an unsupported constraint
     QUEUE_STOPPED = "ClusterQueueStopped"  # stopPolicy of its ClusterQueue
     LOCAL_QUEUE_STOPPED = "LocalQueueStopped"  # stopPolicy of its LocalQueue
     UNSATISFIED_CHECKS = "UnsatisfiedAdmissionChecks"  # queuectl runs no admission checks
@@ -66,7 +66,7 @@ class Code(StrEnum):
     # only in the history
     PRIORITY_SET = "PrioritySet"  # its priority changed
     IDLE_GPUS = "IdleGPUs"  # a warning: its GPUs are idle
-    WOULD_RECLAIM = "WouldReclaim"  # idle reclaim would evict it, if it were not a dry run
+    WOULD_RECLAIM = "WouldReclaim"  # its eviction for idle GPUs is only a dry run
     WRITE_REFUSED = "WriteRefused"  # the API server refuses a write of queuectl
     QUEUED = "Queued"  # it is in its queue
 

@@ -1,4 +1,4 @@
-"""What the watch says of jobs and pods, as slim frozen records: no more than planning and the protocol need.
+"""Jobs and pods as the watch reports them, as small frozen records: no more than planning and the protocol need.
 
 ``version`` is the integer resourceVersion: a record never replaces one with a higher version.
 """
@@ -20,7 +20,7 @@ from queuectl.domain.workload import PodSet
 
 
 class OwnerKey(NamedTuple):
-    """What tells an object that owns pods from every other: a uid alone can be copied into another namespace."""
+    """The identity of an object that owns pods: a uid alone can be copied into another namespace."""
 
     kind: str
     namespace: str
@@ -34,7 +34,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parallelism:
-    """What a start with fewer pods changes in a Job, and what is put back when it stops.
+    """Changes of a Job for a start with fewer pods, which are undone when it stops.
 
     Attributes:
         asked: ``spec.parallelism`` as its user wrote it.
@@ -60,7 +60,7 @@ def user_of(
     """Whose a job is: limits, past use and accounts by user go by it. None if that is not known.
 
     Args:
-        submitter: who created the job, as admission recorded; empty = it did not.
+        submitter: the user who created the job, as admission recorded; empty = it did not.
         labels: of the job.
         naming: key of the label that names the user where the submitter is trusted or not recorded; None = no label does.
         trusted: names of the users who may submit jobs for others.
@@ -87,23 +87,23 @@ class JobRecord:
         outcome: final state, or None.
         utilization: annotation, 0..1; None if absent or unreadable.
         checkpoint_at: annotation, unix seconds.
-        status: the status annotation as it stands on the object.
+        status: the status annotation of the object.
         expected: pods its controller keeps at once per podset where that is fewer than the podset's count (a Job with
             few completions left, or started with fewer pods); empty otherwise.
         parallelism: of a Job that may start with fewer pods, or did; None otherwise.
-        gates: ``admission-gated-by``: who must let it go before it is queued.
+        gates: ``admission-gated-by``: the controllers that must release it before it is queued.
         max_execution: ``max-exec-time-seconds``: how long it may run, over all attempts; None = no limit.
-        followed: a pod that succeeded may be followed by another, as ``expects`` says; else it never is.
-        preempt_requested: annotation: the deadline it was last told of, "" if none.
-        preempt_ready: annotation: it says that it may be suspended at once.
+        followed: another pod can follow a pod that succeeded, as ``expects`` states; else none does.
+        preempt_requested: annotation: the last deadline of a notice, "" if none.
+        preempt_ready: annotation: the job is ready to be suspended at once.
         labels: its labels, by key, but for those that queuectl itself reads.
         ungated: (podset, its other scheduling gates) of each template without our gate: of a job from before the admission
             policies. Its start puts the gate there.
         idle_reclaim: annotation: False = it is never taken for not using its GPUs.
-        warmup: annotation: seconds after its pods are ready in which it may leave its GPUs idle; None = as its queue says.
-        applied: somebody server-side applied it, so who set which of its fields matters.
+        warmup: annotation: seconds after its pods are ready in which its GPUs can be idle; None = as in its queue.
+        applied: it was created by server-side apply, so the managers of its fields matter.
         queue_keys: the labels by which it names its queue.
-        forbidden: what a LimitRange of its namespace has against its pods, or None. The mirror says it; until then, and
+        forbidden: the violation of a LimitRange of its namespace, or None. The mirror sets it; until then, and
             where there is none, ``podsets`` are what the templates say.
         submitter: name of the user who created it, as admission recorded; empty for one from before the policies.
     """
@@ -189,7 +189,7 @@ class PodRecord:
         attempt: label; 0 when absent.
         podset: label; "" when absent.
         rank: from the kind's rank label, None if there is none.
-        unschedulable: kube-scheduler says so now (PodScheduled=False, reason Unschedulable). Since when is not read: the
+        unschedulable: kube-scheduler reports so now (PodScheduled=False, reason Unschedulable). Since when is not read: the
             condition keeps the time at which the API server put it on the gated pod.
         gates: its other scheduling gates, and
         tolerations: its tolerations; both only while ``gated``, because the patch that drops our gate must repeat them.
@@ -259,7 +259,7 @@ class PriorityClassRecord:
 
 @dataclass(frozen=True, slots=True)
 class ResourceQuotaRecord:
-    """``counted``: the API server has said what is used; a file may leave that out."""
+    """``counted``: the API server has reported the use; a file can leave that out."""
 
     namespace: str
     uid: str
@@ -289,7 +289,7 @@ Record = (
 
 @dataclass(frozen=True, slots=True)
 class PriorPodSet:
-    """``flavors`` by resource; ``hosts``: (hostname label, pods) in the order of ranks, empty where that was not said."""
+    """``flavors`` by resource; ``hosts``: (hostname label, pods) in the order of ranks, empty where that is not known."""
 
     flavors: Mapping[str, str] = field(default_factory=dict)
     hosts: tuple[tuple[str, int], ...] = ()
@@ -297,12 +297,12 @@ class PriorPodSet:
 
 @dataclass(frozen=True, slots=True)
 class PriorAdmission:
-    """What a Kueue that ran here before had decided of a job. Times are unix seconds.
+    """The decisions of a Kueue that ran here before, about a job. Times are unix seconds.
 
     Attributes:
         uid, kind, namespace, name: of the job, as the Workload names its owner.
-        queued_at: since when it was in its queue; None if that is not said.
-        active: False: Kueue had given it up, or somebody held it.
+        queued_at: since when it was in its queue; None if that is not known.
+        active: False: Kueue had deactivated it, or a user held it.
         cluster_queue: that its admission names, "" without one.
         admitted_at: None unless it was admitted.
         podsets: of its admission, by name.
@@ -326,7 +326,7 @@ class PriorAdmission:
 
 @dataclass(frozen=True, slots=True)
 class Upserted:
-    """``record`` is at least as new as any seen before for its key, unless its version says otherwise."""
+    """``record`` is at least as new as any seen before for its key, unless its version shows otherwise."""
 
     record: Record
 
@@ -342,7 +342,7 @@ class Deleted:
 
 @dataclass(frozen=True, slots=True)
 class ListCompleted:
-    """A (re)list of one resource is complete: what is not among ``keys`` is gone."""
+    """A (re)list of one resource is complete: objects that are not among ``keys`` are deleted."""
 
     resource: str
     keys: frozenset[str]
@@ -354,7 +354,7 @@ Delta = Upserted | Deleted | ListCompleted
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
-    """The LeaderLease as read: who holds it, until when (by our clock at reading), and the epoch it advertises."""
+    """The LeaderLease as read: its holder, its end (by our clock at reading), and the epoch it advertises."""
 
     holder: str
     epoch: int

@@ -1,7 +1,7 @@
-"""What is not told to one reader: whose the gangs are that he may not see.
+"""Redaction for one reader: the gangs of namespaces that the reader has no access to.
 
-Reasons, obstacles and ways out are sentences and plain values that may name any gang. Names of gangs in namespaces whose
-workloads the reader may not list are covered in them; numbers, and the names of his own gangs, stay as they are.
+Reasons, obstacles and suggested fixes are sentences and plain values that can name any gang. Names of gangs in namespaces whose
+workloads the reader cannot list are covered in them; numbers, and the names of the reader's own gangs, stay as they are.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ANOTHER_TEAM: Final = "another team"
 """In place of the name of a workload that the reader may not see."""
 
 Saying = Reason | Obstacle | Way
-"""What is said of a gang, and may name others."""
+"""Values about a gang that can name others."""
 
 _T = TypeVar("_T", Reason, Obstacle, Way)
 _NAMESPACE: Final = re.compile(r"(?<![a-z0-9.-])([a-z0-9-]{1,63})/(?=[a-z0-9])")
@@ -31,17 +31,17 @@ _UIDS: Final = frozenset({"victims", "preemptor", "beneficiary"})
 
 
 def uid_beside(name: str, uid: str) -> str | None:
-    """The uid of a workload that is told by this name; None where the name is covered."""
+    """The uid of a workload that is shown by this name; None where the name is covered."""
     return uid if name != ANOTHER_TEAM else None
 
 
 @dataclass(frozen=True)
 class Redactor:
-    """Between one reader and what is told of gangs.
+    """Redacts what one reader sees of gangs.
 
     Attributes:
         hidden: namespaces whose gangs are not named.
-        drawn: he may not see all gangs, so he is told no uid of one that may be another's.
+        drawn: the reader has no access to some gangs, so no uid is shown that can be one of theirs.
         own: gangs, as ``namespace/name``, that are named wherever they are.
     """
 
@@ -50,11 +50,11 @@ class Redactor:
     own: Collection[str] = ()
 
     def name(self, ref: str) -> str:
-        """A gang's ``namespace/name``, or what stands for it. One that nobody knows has its uid here."""
+        """A gang's ``namespace/name``, or its cover. An unknown gang has its uid here."""
         return ANOTHER_TEAM if self.drawn and "/" not in ref else self.text(ref)
 
     def text(self, sentence: str) -> str:
-        """A sentence without names that are not told."""
+        """A sentence without the names that are covered."""
         if not self.hidden or "/" not in sentence:
             return sentence
         return self._hiding.sub(lambda m: m[0] if m[0] in self.own else ANOTHER_TEAM, sentence)
@@ -79,7 +79,7 @@ class Redactor:
         return line if reason is line.reason else replace(line, reason=reason)
 
     def diagnosis(self, found: Diagnosis) -> Diagnosis:
-        """A diagnosis, with all that it says so."""
+        """A diagnosis with all its sentences and values redacted."""
         conflict, ways = map(self.redacted, found.conflict), map(self.redacted, found.ways)
         return replace(found, conflict=tuple(conflict), ways=tuple(ways))
 
@@ -105,11 +105,11 @@ class Redactor:
 
 
 def veiled_for(namespace: str, reason: Reason, namespaces: Container[str] | None = None) -> Reason:
-    """A reason as everyone in one namespace may read it: gangs of others are not named.
+    """A reason as all readers of one namespace can see it: gangs of others are not named.
 
     Args:
         namespace: of the readers.
-        reason: what is said.
+        reason: of a gang of that namespace.
         namespaces: those that exist; None = not known, so that what only looks like a name, as an image does, is hidden, too.
     """
     others = namespaces_in(reason) - {namespace}
@@ -118,7 +118,7 @@ def veiled_for(namespace: str, reason: Reason, namespaces: Container[str] | None
 
 
 def namespaces_in(told: Saying | str) -> frozenset[str]:
-    """Namespaces of the gangs that are named in it; others that look so may be among them."""
+    """Namespaces of the gangs that are named in it; other words of that form can be among them."""
     if isinstance(told, str):
         return frozenset(_NAMESPACE.findall(told))
     words = (told.message, *_strings(told.details))

@@ -1,4 +1,4 @@
-"""Plans that the verifier refused, as they are kept for whoever looks for the defect."""
+"""Plans that the verifier refused, stored so that the defect can be found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KEPT_BYTES: Final = 50 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class RefusedPlan:
-    """What is known of one without reading it.
+    """The description of a refused plan.
 
     Attributes:
         id: rises with time; 0 = not written yet.

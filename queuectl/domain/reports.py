@@ -1,7 +1,7 @@
 """Reports of the usage ledger: what is asked, the sums that answer it, and the figures made of those.
 
-Efficiency = used / (allocated - unknown): of the GPU-seconds that somebody measured, those that computed. Wasted =
-allocated - unknown - used. Both say nothing where nothing was measured; ``unknown`` is told beside them.
+Efficiency = used / (allocated - unknown): of the measured GPU-seconds, those that computed. Wasted =
+allocated - unknown - used. Both are empty where no sample exists; ``unknown`` is shown beside them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MOST_ROWS: Final = 20_000  # of one report: it is made in memory
 
 
 class ReportKind(StrEnum):
-    """What a report is about."""
+    """The subjects of reports."""
 
     USAGE = "usage"
     COST = "cost"
@@ -29,7 +29,7 @@ class ReportKind(StrEnum):
 
 
 class By(StrEnum):
-    """What rows are told apart by."""
+    """The keys by which rows are grouped."""
 
     QUEUE = "queue"  # LocalQueue, namespace/name
     CLUSTER_QUEUE = "clusterqueue"
@@ -100,7 +100,7 @@ class Period:
 
 @dataclass(frozen=True, slots=True)
 class ReportRow:
-    """Sums of one group. ``names``: what it is told apart by; of a workload, all that is known of it."""
+    """Sums of one group. ``names``: its keys; of a workload, all that is known of it."""
 
     names: Mapping[str, str]
     amounts: Amounts
@@ -157,9 +157,9 @@ class FleetRow:
     """Free GPUs of one flavor's nodes over a period, in GPU-seconds.
 
     Attributes:
-        seconds: that somebody looked at.
+        seconds: that have samples.
         capacity: of nodes that take pods.
-        free: of those, held by nobody.
+        free: of those, not held by a gang.
         fragmented: of the free, those on nodes too small for a shape, averaged over the shapes by how many pods want them.
         stranded: of the free, those on nodes that no shape fits.
     """

@@ -1,4 +1,4 @@
-"""Everything one cycle may look at, clock included: the planner's only input, and all that is needed to replay it.
+"""The input of one cycle, clock included: the planner reads nothing else, and a replay needs nothing else.
 
 Capacity is counted from three disjoint parts, never from job status:
 
@@ -24,7 +24,7 @@ from queuectl.domain.workload import Placement, Workload
 
 @dataclass(frozen=True, slots=True)
 class CapacityLease:
-    """Freed capacity held for the gang it was freed for, until it starts, is gone, or the lease ends.
+    """Freed capacity held for the gang it was freed for, until it starts or is deleted, or the lease ends.
 
     Attributes:
         placement: where the gang will run once ``victims`` have left.
@@ -40,7 +40,7 @@ class CapacityLease:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """A gang that may be admitted this cycle.
+    """A gang that can be admitted in this cycle.
 
     Attributes:
         lease: set while it waits for its victims (state Reserved).
@@ -49,7 +49,7 @@ class Pending:
         borrows_at: unix seconds before which it must not borrow: it was evicted while others needed what it held. Within its
             ClusterQueue's nominal quota it may start meanwhile. None = it may borrow.
         reclaim_since: unix seconds since when it could evict gangs that borrow and waited instead, because the eviction loses
-            more than the wait; None = since now. 0: it has waited as long as it must; so do gangs that are read from files.
+            more than the wait; None = since now. 0: it has waited as long as it must; gangs that are read from files have 0.
         blocked: set when it must not be planned (unknown queue, contradictory request, held...): it stays pending with
             this reason and holds no place in a StrictFIFO order.
     """
@@ -77,13 +77,13 @@ class Admitted:
         started_at: unix seconds of the attempt's commit.
         checkpoint_at: unix seconds of the last declared checkpoint, None if none was declared.
         utilization: 0..1 of its GPUs, None if unknown (counts as 1).
-        lost: slots of ``placement`` whose node is gone or unusable: (podset, node, count). To be re-placed.
+        lost: slots of ``placement`` whose node is deleted or unusable: (podset, node, count). To be placed again.
         evictions: unix seconds at which it was preempted or moved, oldest first: those of the last 24 hours and the last one.
         returns: leaving, and will queue again at its old place: a StrictFIFO queue keeps that place for it.
         lease: leaving only to be moved: the place where it will start again, held for it.
-        restartable: its job, as it stands now, could be admitted again; else it is never moved.
+        restartable: its job, as it is now, could be admitted again; else it is never moved.
         idle_since: unix seconds since when none of its GPUs did anything; only of one that its queue's ``idleReclaim`` may
-            take for it now: seen idle by the last look, told so for the grace, not exempt, not evicted lately. None = not so,
+            evict for it now: idle at the last evaluation, warned before the grace, not exempt, not evicted lately. None = not so,
             or not known to be so (I5).
         evictable: False: the API server refuses to suspend its job, so no eviction frees anything.
     """
@@ -124,13 +124,13 @@ class SolverLimits:
     growth: float = 4.0
     max_budget: int = 4
     wall_seconds: float = 10.0
-    window: int = 1000  # pending gangs looked at in one cycle
+    window: int = 1000  # pending gangs considered in one cycle
     lease_seconds: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class PastUse:
-    """What was used lately, decayed by the half-life, resources weighed and summed; who is absent used nothing.
+    """Past use, decayed by the half-life, resources weighed and summed; accounts without use are absent.
 
     Attributes:
         local_queues: by (namespace, LocalQueue), divided by the LocalQueue's weight.
@@ -145,7 +145,7 @@ class PastUse:
 
 @dataclass(frozen=True, slots=True)
 class MakeRoom:
-    """A question, not a policy: gangs of every queue may be moved, whatever their queues say and whatever it costs.
+    """A question, not a policy: gangs of every queue can migrate, whatever their queues allow and whatever it costs.
 
     ``gang``: uid of the pending gang that room is wanted for; None = the first in queue order that moving helps.
     """
@@ -155,11 +155,11 @@ class MakeRoom:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What one cycle may look at.
+    """The input of one cycle.
 
     Attributes:
         moved_work: ClusterQueue to the GPU-seconds that moving its gangs cost in the last 24 hours.
-        seek_room: gangs may be moved in this cycle; the loop looks for such moves only now and then.
+        seek_room: gangs can migrate in this cycle; the loop searches for such moves only at intervals.
         past_use: for fairness by usage.
         make_room: set when an administrator asks which gangs to move; None in the loop, where queues decide.
         allowances: namespace to its ResourceQuotas; a namespace without any is absent.

@@ -27,7 +27,7 @@ class UnmanagedPod:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceSum:
-    """What the unmanaged pods of one namespace hold together."""
+    """The sum of the requests of the unmanaged pods of one namespace."""
 
     namespace: str
     pods: int

@@ -1,4 +1,4 @@
-"""What was measured of gangs' GPUs, and what is made of it. Unknown is a state of its own: it is never idleness (I5).
+"""GPU use of gangs, and the evaluation of it. Unknown is a state of its own: it is never idleness (I5).
 
 A source (Prometheus, or the exporters themselves) gives one :class:`PodUse` per pod it saw. Those of a gang's pods become
 one :class:`GangUse` per gang, which the planner prices evictions by and the usage ledger sums up.
@@ -28,9 +28,9 @@ class SourceFault(StrEnum):
 
 
 class UseState(StrEnum):
-    """What a gang does with its GPUs."""
+    """The use of a gang's GPUs."""
 
-    UNKNOWN = "Unknown"  # no data, too little, too old, or of GPUs that cannot be told apart
+    UNKNOWN = "Unknown"  # no data, too little, too old, or of GPUs that cannot be distinguished
     WARMUP = "Warmup"  # its pods run for less than the warm-up: images, data, compilation
     ACTIVE = "Active"
     LOW = "Low"  # some use, below what its queue calls well used
@@ -45,16 +45,16 @@ class PodUse:
     """One pod's GPUs over the window that ends ``now``.
 
     Attributes:
-        uid: None where the source does not tell it.
+        uid: None where the source does not report it.
         gpus: how many GPUs (or instances of one) the source saw for the pod.
         busy: 0..1, of its busiest GPU: what it stayed below for nine tenths of the window.
-        mean: 0..1, mean over its GPUs since the last look.
+        mean: 0..1, mean over its GPUs since the last evaluation.
         coverage: 0..1, of the samples expected in the window, those that are there; of the GPU that has the fewest.
         age: seconds since the newest sample of the GPU that was silent longest.
         tensor, memory_busy: 0..1 of the busiest GPU: tensor pipes and memory interface; None where it is not exported.
         memory_held: 0..1 of the GPU memory of the fullest GPU; None where it is not exported.
         shared: its GPU is time-sliced among pods, and what was measured is the whole device.
-        profiled: measured by profiling metrics; else it is GPU utilization, which cannot tell working from spinning.
+        profiled: measured by profiling metrics; else it is GPU utilization, which cannot distinguish working from spinning.
     """
 
     namespace: str
@@ -74,13 +74,13 @@ class PodUse:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """What a source knows of all pods, over one window.
+    """The data of a source about all pods, over one window.
 
     Attributes:
-        at: unix seconds of the look, at which the window ends.
+        at: unix seconds of the evaluation, at which the window ends.
         window: seconds.
-        reach: seconds before ``at`` of the oldest sample that may have gone into it: the window, or more of it.
-        gpus: how many GPUs the source knows of, whoever holds them.
+        reach: seconds before ``at`` of the oldest sample that can be part of it: the window, or more of it.
+        gpus: how many GPUs the source knows of, held by pods or not.
         pods: all it could name, whether or not they are there any more.
         untrusted: scrape jobs that export series of GPUs and are not trusted; nothing of them is in ``pods``.
     """
@@ -95,13 +95,13 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class GangUse:
-    """What a gang does with its GPUs, at the last look.
+    """The use of a gang's GPUs at the last evaluation.
 
     Attributes:
-        uid, attempt: whose; a look at another attempt says nothing of this one.
+        uid, attempt: of the gang; an evaluation of another attempt does not count for this one.
         since: unix seconds since when it is in this state.
-        at: unix seconds of the look.
-        utilization: 0..1, mean over all its GPUs since the look before; None = unknown, which counts as 1.
+        at: unix seconds of the evaluation.
+        utilization: 0..1, mean over all its GPUs since the previous evaluation; None = unknown, which counts as 1.
         covered: 0..1, the share of its GPUs that the source saw well enough.
         text: why this state, for people.
         weight: 0..1, what the work it would lose is multiplied by: ``utilization``, smoothed over its queue's window from 1

@@ -1,4 +1,4 @@
-"""What came of trying something out: two plans of one moment, without the change and with it."""
+"""The result of a what-if question: two plans of one moment, without the change and with it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class WhatIfResult:
         submitted: uids of the gangs that came with the change.
         evicted: gangs that leave because the change drains their queue.
         excesses: quotas that running gangs exceed after the change, and did not before.
-        diagnoses: why submitted gangs wait, by uid, as far as that was looked into.
+        diagnoses: why submitted gangs wait, by uid, as far as these were diagnosed.
         warnings: what was read and not honoured, and names that lead nowhere.
     """
 

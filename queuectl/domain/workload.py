@@ -1,4 +1,4 @@
-"""What a gang asks for: podsets, their shapes and where they want to sit."""
+"""The request of a gang: podsets, their shapes and their topology."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class PodSet:
     """``count`` equal pods. Podsets that name the same ``group`` share one domain at the group's required level.
 
     ``min_count``: the gang may start with fewer pods of this podset, down to so many; None = all or nothing.
-    ``limits``: the most CPU, memory and ephemeral storage that one pod may use, as far as it says; ResourceQuotas count it.
+    ``limits``: the largest CPU, memory and ephemeral storage that one pod can use, where it sets them; ResourceQuotas count it.
     ``needs``: what the containers in its template say; ``shape`` and ``limits`` follow from it, and from LimitRanges.
     """
 
@@ -96,10 +96,10 @@ class Workload:
     Attributes:
         uid: of the user's object; offline input without one gets ``kind/namespace/name``.
         queue: LocalQueue named by the object, or None when it names none (then it has no quota; offline only).
-        priority: larger goes first.
+        priority: larger is earlier.
         queued_at: unix seconds; a preempted workload keeps it.
         preemptible: False opts it out of preemption, as far as its ClusterQueue allows (``preemption_opt_out``).
-        user: who asks, where usage is told apart by user; None = nobody in particular.
+        user: the submitter, where usage is grouped by user; None = unknown.
     """
 
     uid: str
@@ -134,11 +134,11 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a gang asked when its start was decided: it starts with that or not at all.
+    """The request of a gang when its start was decided: it starts with that or not at all.
 
     Attributes:
         requests: of one pod, by podset.
-        digest: of everything on its object that the decision went by.
+        digest: of all fields of its object that the decision depends on.
     """
 
     requests: Mapping[str, Resources]
@@ -152,7 +152,7 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class FlavorShare:
-    """So many pods of a podset, in rank order, that are charged to these flavors (resource to flavor)."""
+    """A number of pods of a podset, in rank order, that are charged to these flavors (resource to flavor)."""
 
     pods: int
     flavors: Mapping[str, str]
@@ -162,9 +162,9 @@ class FlavorShare:
 class PodSetPlacement:
     """Where a podset's pods go.
 
-    ``nodes`` is ordered: rank 0 sits on the first entry, and neighbouring entries are neighbours in the topology. After a
+    ``nodes`` is ordered: rank 0 is on the first entry, and neighbouring entries are neighbours in the topology. After a
     repair, where ranks keep their nodes, a node may stand there more than once.
-    ``flavors`` names the ResourceFlavor charged for each resource the queue covers. ``pods`` is said of a podset that
+    ``flavors`` names the ResourceFlavor charged for each resource the queue covers. ``pods`` is set for a podset that
     may start with fewer pods than it asks for: with how many it starts; None = with all. ``shares`` is set where the queue
     lets a podset use several flavors and it does: the first share's pods are the first ranks, and ``flavors`` is its.
     """

@@ -17,7 +17,7 @@ _MOST: Final = 2**63  # the database's integers are smaller
 
 
 class SortKey(StrEnum):
-    """What a list is sorted by. Workloads with equal values are in the order of namespace, name and uid."""
+    """The keys by which a list is sorted. Workloads with equal values are in the order of namespace, name and uid."""
 
     NAME = "name"  # namespace, then name
     STATE = "state"

@@ -26,6 +26,8 @@ class Fragment:
 
 _WORDS: Final = re.compile(r"[A-Za-z][a-z']+(?: [A-Za-z0-9{`'(][\w'`-]*[,:;]?){2,}")
 """Three words in a row. A string without them is an identifier, a pattern or a format."""
+_NAMED: Final = re.compile(r"^( +)([a-z_]\w*(?:, [a-z_]\w*)*):(?=\s)", re.MULTILINE)
+"""The names of attributes and arguments in a docstring: they are code."""
 _DIRECTIVE: Final = re.compile(r"\s*(?:type:|noqa|pragma|ruff:|mypy:|fmt:|!/)")
 _SQL: Final = re.compile(r"\b(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|FROM|WHERE)\b")
 
@@ -49,7 +51,10 @@ def python(source: str) -> Iterator[Iterator[Fragment]]:
         node.value for node in nodes if isinstance(node, ast.Expr) and _is_text(node.value)
     ]
     yield comments(source)
-    yield (Fragment(node.lineno, ast.literal_eval(node)) for node in documented)
+    yield (
+        Fragment(node.lineno, _NAMED.sub(r"\1``\2``:", ast.literal_eval(node)))
+        for node in documented
+    )
     yield _strings(nodes, {id(node) for node in documented})
     yield (
         Fragment(node.lineno, node.name.removeprefix("test_").replace("_", " ") + ".")
