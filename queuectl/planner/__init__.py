@@ -3,7 +3,7 @@
 Each package is a layer and imports only those below it (the import-linter contract in pyproject.toml). From the top:
 
 - :mod:`explain`: why a pending gang waits, and what would let it start
-- :mod:`cycle`: the turns of one admission cycle
+- :mod:`cycle`: one admission cycle, gang by gang
 - :mod:`repair`, :mod:`relocate`, :mod:`consolidate`: running gangs get other nodes
 - :mod:`search`: the flavors and sizes of one gang
 - :mod:`preempt`: which running gangs to evict for one gang

@@ -1,4 +1,4 @@
-"""What planning keeps from one call to the next. A caller that plans repeatedly creates one cache and passes it to each call."""
+"""The cache of planning. A caller that plans repeatedly creates one cache and passes it to each call."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def plan(
     Pure and deterministic: the same snapshot gives the same plan, byte for byte, unless it was cut (``Plan.cut``).
 
     Args:
-        snapshot: everything the cycle may look at.
+        snapshot: the input of the cycle.
         stop: lets another thread end it early; the plan is then cut.
         cache: of earlier calls; the plan does not depend on it.
     """

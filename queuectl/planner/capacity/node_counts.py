@@ -97,5 +97,5 @@ def fits(free: Ints, pods: tuple[Pods, ...], node_counts: NodeCounts) -> bool:
 
 
 def add_at(matrix: Ints, nodes: Ints, amounts: Ints) -> None:
-    """Add amounts (R, K) at node indexes (K,), of which some may be the same: they are distinct only per pods of a request."""
+    """Add amounts (R, K) at node indexes (K,), which can repeat: they are distinct only per pods of a request."""
     np.add.at(matrix.T, nodes, amounts.T)

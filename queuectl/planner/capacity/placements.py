@@ -143,7 +143,7 @@ class Seats:
 
     Attributes:
         nodes: of each rank; None where it was lost.
-        free: nodes of the pods placed anew, one entry per pod, in topology order.
+        free: nodes of the pods that are placed again, one entry per pod, in topology order.
     """
 
     nodes: list[str | None]
@@ -183,7 +183,7 @@ def seats_of(
     Args:
         before: the placement it has, by rank.
         staying: node to its healthy pods.
-        after: node to all its pods, once the lost ones are placed anew.
+        after: node to all its pods, once the lost ones are placed again.
         order: sort key of a node in the topology.
     """
     left = dict(staying)

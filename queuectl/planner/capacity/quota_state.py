@@ -1,6 +1,6 @@
 """The use of quota during one cycle, at each instant of :mod:`queuectl.planner.capacity.state`, which alone changes it.
 
-A gang without a reservation must find its quota beside several uses: what is used now and owed to reservations, and what is
+A gang without a reservation must find its quota beside several uses: what is used now and reserved, and what is
 used at every later instant. Questions about such a gang are answered for all of them at once.
 """
 
@@ -43,7 +43,7 @@ class QuotaState:
 
     @property
     def later(self) -> QuotaUse:
-        """What leaves has left."""
+        """The gangs that leave have left."""
         return self.instants[-1]
 
     @property
@@ -139,7 +139,7 @@ class QuotaState:
         self.open.owe(self.now, *self._owed(reservation))
 
     def open_beside(self, reservations: Iterable[Reservation]) -> QuotaUse:
-        """The use of quota now, and what is owed of it to these reservations."""
+        """The use of quota now, and the part of these reservations that is kept now."""
         use = self.now
         for reservation in reservations:
             use = self.now.copy() if use is self.now else use
@@ -149,7 +149,7 @@ class QuotaState:
     def _owed(
         self, reservation: Reservation
     ) -> tuple[list[tuple[QuotaRow, int]], list[tuple[QuotaRow, int]]]:
-        """What it will be charged, and what its victims still are."""
+        """The charge of the gang, and that of its victims that are still charged."""
         usage = self.problem.usage
         still = [charge for gang in reservation.victims for charge in usage.charges(gang)]
         return list(reservation.request.rows()), still

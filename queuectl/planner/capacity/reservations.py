@@ -101,7 +101,7 @@ def waits_for_victims(victims: Sequence[str]) -> Reason:
 
 
 def lease_end(snapshot: Snapshot) -> float:
-    """When a lease given now ends: its time starts once the notice is over that its victims may be given."""
+    """The end of a lease given now: its time starts once the longest notice of its victims is over."""
     return snapshot.now + snapshot.config.rules.eviction_grace + snapshot.limits.lease_seconds
 
 
@@ -114,7 +114,7 @@ class _Standing:
 
 @dataclass(slots=True)
 class Leases:
-    """The leases of the snapshot that still stand; each is reserved until it is claimed or given up."""
+    """The valid leases of the snapshot; each is reserved until it is claimed or released."""
 
     state: State
     _standing: dict[str, _Standing] = field(default_factory=dict)
@@ -222,9 +222,9 @@ def _others(
 def _enough(
     state: State, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
 ) -> bool:
-    """Whether a gang can start once these have left, beside all that is used now and owed to others.
+    """Whether a gang can start once these have left, beside all that is used now and kept for others.
 
-    Of quota this is judged as :meth:`QuotaUse.owe` does: beside what is owed, and beside what is used alone.
+    For quota this is the rule of :meth:`QuotaUse.owe`: beside the kept quota, and beside the use alone.
     """
     nodes, need, held = _on_nodes(state.problem, request, node_counts, victims)
     if not _covers(state.open_now(nodes) + held, need):

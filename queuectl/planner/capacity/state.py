@@ -1,8 +1,8 @@
 """Capacity and quota during one cycle, at each of a list of instants (invariants I2 and I4).
 
 Two instants are known today: *now*, when everything that holds capacity counts, leaving gangs included, and *later*, when
-everything that leaves has left. What starts is used at all of them, what is evicted only at the first, what is reserved only
-at the last. A gang must fit at each instant to start, and a reservation must fit at the last.
+all leaving gangs have left. A gang that starts uses both instants, an evicted one uses only the first, a reservation uses only
+the last. A gang must fit at each instant to start, and a reservation must fit at the last.
 
 A reservation is also owed a part of what is free now (:mod:`queuectl.planner.capacity.reservations`). A gang without a
 reservation may use the rest, which is *open*.
@@ -80,7 +80,7 @@ class State:
         """The last instant: what leaves has left."""
         return self.instants[-1]
 
-    # What is free.
+    # Free capacity.
 
     def free(self) -> Ints:
         """(R, N) free at every instant for a gang without a reservation."""
@@ -102,7 +102,7 @@ class State:
         return self.later.free is self.now.free
 
     def open_now(self, nodes: Ints | slice) -> Ints:
-        """(R, K) free now on these nodes and owed to no reservation."""
+        """(R, K) free now on these nodes and kept for no reservation."""
         now: Ints = self.now.free[:, nodes]
         return now if self.owed is None else now - self.owed[:, nodes]
 
@@ -130,7 +130,7 @@ class State:
         self._caps[shape.key] = (version, fits)
         return fits
 
-    # What may leave.
+    # Gangs that can leave.
 
     def evictable(self) -> Iterator[Admitted]:
         """Gangs that neither leave nor are evicted or repaired by this plan; policy is not judged."""
@@ -138,7 +138,7 @@ class State:
             if not gang.leaving and gang.workload.uid not in self.gone:
                 yield gang
 
-    # What starts.
+    # Gangs that start.
 
     def admit(self, admission: TentativeAdmission) -> None:
         """Start a gang: it uses capacity and quota at every instant."""
@@ -158,7 +158,7 @@ class State:
         self.put(admission, node_counts)
 
     def lift(self, admission: TentativeAdmission) -> None:
-        """Take an admitted gang off its nodes until it is put elsewhere; until then only what is free may be asked."""
+        """Take an admitted gang off its nodes until it is placed elsewhere; until then only ``free`` is valid."""
         self._place(admission, 1)
 
     def put(self, admission: TentativeAdmission, node_counts: NodeCounts) -> None:
@@ -166,7 +166,7 @@ class State:
         admission.node_counts = node_counts
         self._place(admission, -1)
 
-    # What leaves.
+    # Gangs that leave.
 
     def evict(self, gang: Admitted) -> None:
         """Count a gang as leaving."""
@@ -191,7 +191,7 @@ class State:
         self.quota.forget(gang)
         self._touch(nodes)
 
-    # What is reserved.
+    # Reservations.
 
     def hold(self, request: GangRequest, node_counts: NodeCounts, sign: int = 1) -> None:
         """Use capacity and quota later, or, with ``sign`` -1, give it back."""
@@ -248,7 +248,7 @@ class State:
         self._touch(nodes)
 
     def _touch(self, nodes: Ints) -> None:
-        """What is free there has changed."""
+        """The free capacity of these nodes has changed."""
         self._log.append(nodes)
         if self._free is not None:
             self._free[:, nodes] = self._least(nodes)

@@ -1,7 +1,7 @@
 """The second solve: the gangs that start anyway, placed so that less is scattered and more is left whole.
 
-The cycle places each gang as well as it can at its turn, in queue order, on what the earlier ones leave. Here the set is fixed, and
-CP-SAT looks for better places for a few gangs at a time (:mod:`queuectl.planner.consolidate.rounds`). A result counts if it lowers
+The cycle places each gang as well as it can, in queue order, on the capacity that the earlier ones leave. Here the set is fixed, and
+CP-SAT searches for better places for a few gangs at a time (:mod:`queuectl.planner.consolidate.rounds`). A result counts if it lowers
 the measure of :mod:`queuectl.planner.placement.measure`; no podset group and no gang uses more domains of any level than before. The
 deterministic limits are small, and a failure here only leaves gangs where they are.
 """
@@ -58,7 +58,7 @@ def tidy(state: State, starting: Sequence[TentativeAdmission], solver: Solver) -
 
 
 def may_move(admission: TentativeAdmission) -> bool:
-    """Whether the gang may move, and bundles say all of where its pods may be."""
+    """Whether the gang can move, and bundles describe all placements of its pods."""
     if admission.fixed or not admission.request.podset_groups:
         return False
     return all(

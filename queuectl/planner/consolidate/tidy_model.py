@@ -1,7 +1,7 @@
 """The model of consolidation: gangs that start anyway, placed so that less is scattered and more is left whole.
 
 The model builder over bundles, with three additions. A podset group in several racks gets a variable per rack, and per coarser domain,
-that says whether it is used. Whole free nodes to be kept are pods of one more class that no podset group asks for: they take part in
+which is 1 if the rack is used. Whole free nodes to be kept are pods of one more class that no podset group asks for: they take part in
 every capacity row. And a whole free rack is kept if all its nodes are.
 """
 
@@ -150,7 +150,7 @@ class TidyModel:
         self.model.at_most([*variables, vain], [*[1] * len(variables), 1 - used], 1)
         self._vain.append(vain)
 
-    # What is left whole.
+    # Nodes that stay whole.
 
     def _add_kept(self) -> None:
         kept = self._kept_in(range(len(self.classes.members)))

@@ -1,8 +1,8 @@
 """The admission cycle: pending gangs in queue order, each admitted if it fits together with those admitted before.
 
 The order is lexicographic. No gang is exchanged for later ones, and none is missed because an earlier one was placed badly. A
-gang that cannot start can preempt at its turn. Its reservation counts before the next gang is considered. What is admitted
-only grows, so a refutation holds for each equal gang that comes later, and equal gangs cost one search.
+gang that cannot start can preempt when the cycle considers it. Its reservation counts before the next gang is considered. The set of
+admitted gangs only grows, so a refutation holds for each equal gang that comes later, and equal gangs cost one search.
 """
 
 from __future__ import annotations

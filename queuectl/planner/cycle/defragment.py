@@ -1,9 +1,9 @@
 """Defragmentation as a part of the cycle: after all gangs were considered, room is made for one gang that topology alone keeps waiting.
 
-At most one gang a cycle, and never while capacity is leased or somebody is leaving: the next look is at what came of it.
-Gangs move only where their ClusterQueue says ``Execute``, within what it allows moves to cost a day. Where one says
-``Plan``, the moves are among the ways out of the gang that waits (:mod:`queuectl.planner.explain.others_leave`). The question of an
-administrator (``Snapshot.make_room``) asks no queue's leave.
+At most one gang a cycle, and never while capacity is leased or a gang is leaving: the next search is after these have ended.
+Gangs move only where their ClusterQueue has ``Execute``, within its daily budget for the cost of moves. Where one has
+``Plan``, the moves are suggested fixes of the pending gang (:mod:`queuectl.planner.explain.others_leave`). The question of an
+administrator (``Snapshot.make_room``) ignores the settings of queues.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.relocate.candidates import MoveCandidates, move_candidates
 from queuectl.planner.relocate.move_search import Room, find_room
 
-_LOOKS: Final = 4  # kinds of gangs for which room is looked for in one cycle of the loop
+_LOOKS: Final = 4  # kinds of gangs for which one cycle of the loop searches for room
 _PATIENCE: Final = 2  # by how much an administrator's question raises the solver's budget
 
 
 @dataclass(frozen=True, slots=True)
 class Defragmented:
-    """What came of it: the moves, and for how many gangs room was looked for."""
+    """The result: the moves, and for how many gangs room was searched."""
 
     moves: tuple[Move, ...] = ()
     sought: int = 0
@@ -42,7 +42,7 @@ def defragment(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> Defragment
     """Make room for the first blocked gang that moving helps; its refusal and the state are updated.
 
     Args:
-        cycle: just over; nothing was confirmed yet.
+        cycle: finished; nothing was confirmed yet.
         in_order: the pending gangs in queue order.
     """
     policy = Policy(cycle)
@@ -69,7 +69,7 @@ def _under_way(cycle: AdmissionCycle) -> bool:
 
 @dataclass(slots=True)
 class Policy:
-    """Who may be moved, for whom, at what cost."""
+    """The gangs that can migrate, for which gangs, at what cost."""
 
     cycle: AdmissionCycle
     _known: dict[tuple[tuple[str, Place], ...], MoveCandidates] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Policy:
         return self.cycle.problem.snapshot.make_room is not None
 
     def lets_look(self) -> bool:
-        """Whether the loop may look for moves in this cycle."""
+        """Whether the loop searches for moves in this cycle."""
         queues = self.cycle.problem.snapshot.config.cluster_queues.values()
         willing = any(queue.defragment is Defragment.EXECUTE for queue in queues)
         return willing and self.cycle.problem.snapshot.seek_room and not _under_way(self.cycle)
@@ -100,7 +100,7 @@ class Policy:
     def may_move(
         self, pending: Pending, modes: Collection[Defragment]
     ) -> Callable[[Admitted], bool]:
-        """Whether a running gang may be moved for a gang, in ClusterQueues with one of these modes."""
+        """Whether a running gang is permitted to migrate for a gang, in ClusterQueues with one of these modes."""
         return self._allowed(self._lines(pending), modes)
 
     def _allowed(
@@ -174,7 +174,7 @@ def _best(
         return None
     snapshot = cycle.problem.snapshot
     queue, asked = snapshot.queue_of(pending.workload), snapshot.make_room is not None
-    if asked:  # somebody waits for the answer, not for the cycle
+    if asked:  # a user waits for the answer, not for the cycle
         pending = replace(pending, budget=pending.budget + _PATIENCE)
     best: tuple[GangRequest, Room] | None = None
     for choice, template in cycle.classes.of(pending, queue).requests:
@@ -190,7 +190,7 @@ def _best(
 
 
 def _commit(cycle: AdmissionCycle, request: GangRequest, room: Room) -> tuple[Move, ...]:
-    """Everybody leaves, and every new place is leased, in one plan."""
+    """All movers leave, and every new place is leased, in one plan."""
     problem, state = cycle.problem, cycle.state
     uid, now = request.pending.workload.uid, problem.snapshot.now
     movers = [moved.gang for moved in room.moved]

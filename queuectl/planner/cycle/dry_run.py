@@ -1,8 +1,8 @@
 """Which gangs would be evicted for not using their GPUs, and for which, were it not only a dry run in their ClusterQueues.
 
-Asked last, when the plan is made and nothing depends on the state any more: for gangs that neither start nor wait for victims,
-in the order of priority, time queued and uid, beside all that the plan starts and leases. What one of them would get is held
-for it before the next is asked, so no GPU is promised twice. The solver's work is not counted with the plan's, and where the
+It runs last, when the plan is made and nothing depends on the state any more: for gangs that neither start nor wait for victims,
+in the order of priority, time queued and uid, beside all that the plan starts and leases. The room that one of them would get is held
+for it before the next one, so no GPU counts twice. The solver's work is not counted with the plan's, and where the
 wall clock cuts it, no gang is named from there on: a dry run changes nothing else of a plan.
 
 A gang is asked for whole, also where it may start with fewer pods.
@@ -87,7 +87,7 @@ def _blocked(
 def _open_choices(
     cycle: AdmissionCycle, pending: Pending, queue: ClusterQueue, kind: GangClass
 ) -> Iterator[GangRequest]:
-    """What it asks under the choices of flavors that no gang before it in a StrictFIFO queue holds back."""
+    """Its requests under the choices of flavors that no gang before it in a StrictFIFO queue holds back."""
     for choice, request in kind.requests:
         head = cycle.heads.ahead(queue, choice)
         if head is None or head.ref == pending.workload.ref:
@@ -95,7 +95,7 @@ def _open_choices(
 
 
 def _hold(cycle: AdmissionCycle, cleared: FitsAfterEviction) -> None:
-    """From here on its victims count as leaving, and what they free as promised."""
+    """From here on its victims count as leaving, and the capacity that they free as reserved."""
     request, node_counts = cleared.request, cleared.victims.node_counts
     gangs = cycle.problem.snapshot.admitted_of({v.victim for v in cleared.victims.victims})
     victims = reservations.awaited(cycle.state, request, node_counts, gangs)

@@ -4,8 +4,8 @@ Inside a ClusterQueue the order is that of :class:`~queuectl.planner.order.queue
 ClusterQueues :mod:`queuectl.planner.cycle.ranking` decides, by what the cycle has admitted so far. So the next head is chosen
 after the one before has been decided.
 
-What is proved of the first of some equal gangs holds for all of them, so they are refused together. A refutation that later
-evictions can undo *parks* them instead: they are considered again when capacity is reserved or returned.
+A proof for the first of some equal gangs holds for all of them, so they are refused together. A refutation that later
+evictions can undo sets them apart instead: they are considered again when capacity is reserved or returned.
 
 The window is for all ClusterQueues. While other ClusterQueues have gangs that were not considered, none uses more than its part.
 """
@@ -60,7 +60,7 @@ class QueueHeads:
 
     @property
     def head(self) -> Pending | None:
-        """The first gang that is neither decided nor parked."""
+        """The first gang that is neither decided nor set apart as refuted."""
         while self.waiting:
             rank, position = self.waiting[0]
             now = self.order.within(position.first.workload, self.queue)
@@ -96,7 +96,7 @@ def queue_heads(
 
 
 class HeadScheduler:
-    """Gives the gangs of one cycle their turns."""
+    """Yields the gangs of one cycle in queue order."""
 
     def __init__(self, cycle: AdmissionCycle, gangs: PendingGangs, *, singly: bool = False) -> None:
         """``singly``: give a turn to each gang, and search for it as if nothing were known of equal gangs."""
@@ -121,7 +121,7 @@ class HeadScheduler:
         self._rounds = 1  # how many parts of the window each ClusterQueue may use
 
     def __iter__(self) -> Iterator[Pending]:
-        """Each gang at its turn; it must be decided before the next one is asked for."""
+        """Each gang in queue order; it must be decided before the next one is requested."""
         yield from self._gangs.blocked
         for heads in self._queues:
             self._enter(heads)
@@ -157,7 +157,7 @@ class HeadScheduler:
             self._ranking.put(heads)
 
     def _turn(self, heads: QueueHeads) -> Iterator[Pending]:
-        """The turn of the head of a ClusterQueue, and what its answer means for equal gangs."""
+        """Consider the head of a ClusterQueue, and apply its answer to equal gangs."""
         cycle = self._cycle
         position = heads.take()
         pending = position.first
@@ -187,7 +187,7 @@ class HeadScheduler:
         return self._cycle.classes.of(pending, heads.queue).refusal is not None
 
     def _follow_changes(self) -> None:
-        """Rank heads again where quota was returned, and consider parked gangs again where refutations were dropped."""
+        """Rank heads again where quota was returned, and consider refuted gangs again where refutations were dropped."""
         released = self._cycle.state.quota.released
         if self._released < len(released):
             if self._refuted is not None:
@@ -201,7 +201,7 @@ class HeadScheduler:
                     self._enter(heads)
 
     def _unpark(self, heads: QueueHeads) -> bool:
-        """Put parked gangs back whose refutation was dropped; whether there are any."""
+        """Put refuted gangs back whose refutation was dropped; whether there are any."""
         parked, heads.parked = heads.parked, []
         for position, refusal in parked:
             if self._stays_refuted(heads, position.first):

@@ -2,8 +2,8 @@
 
 On a fleet that is nearly full every other gang starts only if some admitted before it move, and each would be a search of its
 own over the same gangs. So the first of these searches asks for a place for those behind it as well: all of whom counting
-does not say that they will find none. Each still gets its turn; what is found here is a place that is waiting for it, believed
-if it is free when its turn comes. No gang is refused because it has none, so the same gangs start, after fewer searches.
+does not refute. The cycle still considers each of them in queue order; a place that is found here is used
+if it is then free. No gang is refused because it has none, so the same gangs start, after fewer searches.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def look_ahead(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> None:
 
 @dataclass(eq=False)
 class LookAhead(FlavorChooser):
-    """A chooser that places gangs before their turn.
+    """A chooser that places gangs before the cycle considers them.
 
     Attributes:
         cycle: whose chooser it is.
@@ -60,7 +60,7 @@ class LookAhead(FlavorChooser):
     in_order: Sequence[Pending] = field(kw_only=True)
     places: dict[str, tuple[GangRequest, NodeCounts]] = field(default_factory=dict)
     reach: int = _MOST
-    _passed: int = 0  # of those in order, how many have had their turn
+    _passed: int = 0  # of those in order, how many were considered
 
     def decide(self, request: GangRequest) -> Decision:
         uid = request.pending.workload.uid
@@ -112,7 +112,7 @@ class LookAhead(FlavorChooser):
         return later if refused * _FULL >= len(later) else []
 
     def _waiting(self, request: GangRequest) -> Iterator[GangRequest]:
-        """What those who have not had their turn will ask for first, as far as nothing but room is in their way."""
+        """The first requests of the gangs that were not considered yet, if only room can block them."""
         cycle = self.cycle
         done = {*cycle.starting, *cycle.refused, request.pending.workload.uid}
         while self._passed < len(self.in_order) and (

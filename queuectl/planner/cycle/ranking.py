@@ -4,10 +4,10 @@
 one that borrows from further up its cohorts; then priority, past use of the ClusterQueue, time queued and uid.
 
 *By share* (fair sharing): a tournament in every cohort, from the bottom up. Each member enters its best head. One whose
-flavors and resources the member would not borrow goes first; then the smaller share of the member with the head started;
+flavors and resources the member would not borrow is the first; then the smaller share of the member with the head started;
 then priority, time queued and uid. Cohorts that share no quota compare by whether the head borrows, and by these last three.
 
-Only what changes is counted anew: in the first order a head whose key can only have grown, in the second the way from a
+Only changes are computed again: in the first order a head whose key can only have grown, in the second the way from a
 ClusterQueue up to its root, for what a member enters depends on the use of that member alone.
 """
 
@@ -33,7 +33,7 @@ _NONE_ASKED: Final[Mapping[FlavorResource, int]] = {}
 
 
 class Ranked(Protocol):
-    """What is ranked: the waiting gangs of one ClusterQueue, None for those without one."""
+    """The ranked item: the pending gangs of one ClusterQueue, None for those without one."""
 
     @property
     def name(self) -> str | None: ...
@@ -52,7 +52,7 @@ class Ranking(Protocol[R]):
     """One of the two orders."""
 
     def put(self, ranked: R) -> None:
-        """Rank a queue anew: its head, or what it uses, is another. Without a head it is not ranked."""
+        """Rank a queue again: its head, or its use, has changed. Without a head it is not ranked."""
 
     def drop(self, ranked: R) -> None:
         """Rank it no longer."""
@@ -65,7 +65,7 @@ class Ranking(Protocol[R]):
 
 
 class _Heads:
-    """What a head asks, and of which quota. Shared by both orders."""
+    """The request of a head, and its quota. Shared by both orders."""
 
     def __init__(self, cycle: AdmissionCycle) -> None:
         self._classes = cycle.classes
@@ -161,7 +161,9 @@ class ByBorrowing(Generic[R]):
         return height, self._heads.order.among(ranked.head.workload, ranked.queue)
 
 
-_Entry: TypeAlias = tuple[bool, bool, Fraction, Rank]  # would borrow, endless share, share, place
+_Entry: TypeAlias = tuple[
+    bool, bool, Fraction, Rank
+]  # would borrow, share is endless, share, place
 
 
 @dataclass(eq=False, slots=True)
@@ -237,7 +239,7 @@ class ByShare(Generic[R]):
         return known
 
     def _enter(self, entrant: _Entrant[R]) -> None:
-        """Enter it anew, and whoever wins then one level up, to the top."""
+        """Enter it again, and the winner one level up, to the top."""
         while (parent := entrant.parent) is not None:
             self._numbers += 1
             entrant.number = self._numbers

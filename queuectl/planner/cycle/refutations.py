@@ -1,11 +1,11 @@
-"""What was refuted in the last plan and need not be searched for again: nothing that could change the answer has changed.
+"""Refutations of the last plan that still hold: nothing that could change the answer has changed.
 
-A refutation counts on what the gangs of its cohort tree hold and, where the gang takes nodes, on what everybody holds. So
-it is kept from one plan to the next while the same gangs hold the same there, and this plan has started or promised
-nothing there yet; else the gang is searched for anew. Where a queue may preempt, what is proved of one gang says nothing of
-another one that is like it but of another priority or age. Every reason is then word for word what a new search would say:
-plans do not depend on the plans before them. That is also why a proof that took the solver is not kept: what it took
-stands in the plan's statistics.
+A refutation depends on the holdings of the gangs of its cohort tree and, where the gang takes nodes, on those of all gangs. It
+is kept from one plan to the next while the same gangs hold the same there, and this plan has started or reserved
+nothing there yet; else the gang is searched for again. Where a queue can preempt, a proof for one gang does not hold for
+an equal one of another priority or age. Every reason is then word for word the one of a new search:
+plans do not depend on the plans before them. That is also why a proof by the solver is not kept: its work
+is part of the plan's statistics.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _Why: TypeAlias = tuple[_Who, tuple[Reason, ...]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Proved:
-    """What one plan proved, and on what."""
+    """The proofs of one plan, with the capacity that they depend on."""
 
     fleet: Fleet
     other_pods: Mapping[str, Resources]
     allowances: Mapping[str, tuple[Allowance, ...]]
     running: Mapping[int, Any]  # what the gangs hold, by their ids; keeps them alive
-    until: float | None  # from then on time alone may change the answer
+    until: float | None  # from then on time alone can change the answer
     why: Mapping[ClassKey, _Why]
 
     def stands(self, snapshot: Snapshot) -> bool:
@@ -98,7 +98,7 @@ class Refutations:
             self._searched = kind, self.cycle.solver.calls
 
     def learn(self, pending: Pending, queue: ClusterQueue | None) -> None:
-        """Its turn is over: store what was proved, if later cycles may rely on it."""
+        """The gang was considered: store the proof, if later cycles can rely on it."""
         root = self._root(queue.name if queue is not None else None)
         if root in self._changed_now:
             return
@@ -113,14 +113,14 @@ class Refutations:
                 self._kept[kind] = _who(self.cycle.problem, pending, queue), why
 
     def note_change(self, queues: Iterable[str | None]) -> None:
-        """What ClusterQueues, or gangs without one, hold is not what it was when the cycle began."""
+        """The ClusterQueues, and gangs without one, whose holdings differ from those at the start of the cycle."""
         self._changed_now.update(map(self._root, queues))
 
     def keep(self) -> None:
         """Keep what was proved for the next plan, at the end of the cycle."""
         problem = self.cycle.problem
         snapshot = problem.snapshot
-        if problem.usage.broken:  # repairs look for room beside the cycle, and give way to it
+        if problem.usage.broken:  # repairs also search for room in this cycle
             problem.cache.drop(snapshot.config, _Proved)
             return
         proved = _Proved(
@@ -136,8 +136,8 @@ class Refutations:
     def _lasts(self, pending: Pending, queue: ClusterQueue | None, found: GangClass) -> bool:
         """Whether what is proved of it now is proved on what was held when the cycle began.
 
-        Not where others are in line before it, nor of a gang that may take the part of its pods that a ResourceQuota or
-        its user's cap lets in.
+        Not if other gangs are before it in queue order, nor of a gang that can start with fewer pods, as far as a ResourceQuota or
+        its user's cap allows.
         """
         if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
             return False

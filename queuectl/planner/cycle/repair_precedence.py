@@ -1,8 +1,8 @@
-"""Broken gangs and the gangs that wait: who goes first.
+"""Precedence between broken gangs and pending gangs.
 
-A gang that lost nodes runs: it holds its quota and its place, so it is repaired before any gang that waits is looked at. Only a
-gang that is let in by evicting it must not be delayed by its repair. Where one that waits finds neither room nor victims
-beside the repairs, those of gangs which policy lets it evict are undone for a second look. If it gets in then, starting now or
+A gang that lost nodes runs: it holds its quota and its place, so it is repaired before any pending gang is considered. Only a
+gang that starts by evicting it must not be delayed by its repair. If a pending gang finds neither room nor victims
+beside the repairs, those of gangs which policy lets it evict are undone, and it is considered again. If it then succeeds, starting now or
 with victims, the broken gangs are repaired again on what is left, as far as they are not its victims; a repair that no
 longer fits ends in an eviction. If it does not, the repairs stand as they were. So no gang is repaired in one cycle and
 evicted for a known preemptor in the next.
@@ -27,7 +27,7 @@ class Repairs:
     """The repairs of one cycle.
 
     Attributes:
-        repaired: those whose lost pods move now, in the order they were looked at.
+        repaired: those whose lost pods move now, in the order in which they were considered.
     """
 
     def __init__(self, cycle: AdmissionCycle) -> None:
@@ -44,7 +44,7 @@ class Repairs:
         return [done for done in self._done.values() if isinstance(done, Repaired)]
 
     def resume(self) -> None:
-        """Repair on what is left the gangs that gave way to the one looked at last."""
+        """Repair on the remaining capacity the gangs whose repairs were undone for the last considered gang."""
         again, self._again = self._again, []
         self._repair([g for g in again if g.workload.uid not in self._cycle.state.gone])
 
@@ -67,7 +67,7 @@ class Repairs:
             self._cycle.waiting_repairs.append(done.refusal(self._cycle.problem))
 
     def _without_repairs(self, gang: Candidate, refuted: Refuted) -> Outcome:
-        """What a gang gets that was refuted beside the repairs."""
+        """The outcome for a gang that was refuted beside the repairs."""
         yielding = self._evictable(gang)
         if not yielding:
             return refuted

@@ -1,7 +1,7 @@
 """Why one gang waits and what would let it start, computed by solving and off the admission path.
 
 - :mod:`diagnosis`: the blocking constraints of a gang, a minimal set, and the table of all kinds of suggested fixes
-- :mod:`context`: the gang at its turn, and what others hold at that moment
+- :mod:`context`: the gang when the cycle considers it, and what others hold at that moment
 - :mod:`relaxation`: would it fit if? :mod:`constraints`: the groups that can block it, and each in words
 - :mod:`remedy`: from a relaxation under which it fits to a fix that holds beside all gangs before it
 - :mod:`change_request`, :mod:`change_queue`, :mod:`change_nodes`, :mod:`others_leave`, :mod:`allow_preemption`: the fixes, by

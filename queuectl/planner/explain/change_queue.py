@@ -24,7 +24,7 @@ from queuectl.planner.reasons.words import amount, some
 
 _FLAVORS_TRIED: Final = 4
 _ROUNDS: Final = 4  # cycles planned again for one fix
-_COMBINED: Final = 12  # gangs of a user of which the cheapest set is looked for
+_COMBINED: Final = 12  # gangs of a user among which the cheapest set is searched for
 
 
 def more_quota(ctx: Context) -> Iterator[Way]:
@@ -54,8 +54,8 @@ def one_more_flavor(ctx: Context) -> Iterator[Way]:
             yield from offer(ctx, relaxed, Way(Remedy.ALLOW_FLAVOR, message, details, (change,)))
 
 
-# What one user may hold. No other constraint is looked at before this one is settled. A fix is tried on the changed snapshot:
-# other gangs of the user that are before this one may take what is freed or allowed.
+# The limit of one user. No other constraint is considered before this one is settled. A fix is tried on the changed snapshot:
+# other gangs of the user that are before this one can take the freed or allowed amount.
 
 _Held = tuple[Admitted, Mapping[str, int]]
 
@@ -71,7 +71,7 @@ def _held(ctx: Context) -> Sequence[_Held]:
 
 
 def user_sentence(ctx: Context, over: Sequence[Bound]) -> Obstacle:
-    """What one user may hold, in words, and what the user holds with which gangs."""
+    """The limit of one user in words, and the gangs with which the user holds the amount."""
     assert ctx.queue is not None
     first, user = over[0], ctx.pending.workload.user
     text = (
@@ -106,7 +106,7 @@ def own_leaving(ctx: Context) -> Iterator[Way]:
 
 
 def fewer_for_user(ctx: Context) -> Iterator[Way]:
-    """As many pods of its largest podset as its user may still hold."""
+    """As many pods of its largest podset as ``maxPerUser`` allows."""
     limits, workload = ctx.cycle.limits, ctx.pending.workload
     podsets = {p.name: p for p in workload.podsets}
 

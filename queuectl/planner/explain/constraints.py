@@ -295,7 +295,7 @@ def _fleet(ctx: Context) -> _Said:
 
 
 def _requests(ctx: Context) -> list[GangRequest]:
-    """What it requests under each choice of flavors; without the rules of flavors if there is no choice."""
+    """Its requests under each choice of flavors; without the rules of flavors if there is no choice."""
     all_but_flavors = tuple(Constraint(limit) for limit in Limit if limit is not Limit.FLAVOR)
     for relaxed in (as_it_is(ctx), only(ctx, all_but_flavors)):
         found = list(_open(ctx, relaxed))
@@ -305,7 +305,7 @@ def _requests(ctx: Context) -> list[GangRequest]:
 
 
 def _open(ctx: Context, relaxed: Relaxation) -> Iterator[GangRequest]:
-    """What it requests if it is not held back and all of the nodes are whole."""
+    """Its requests if it is not held back and all of the nodes are whole."""
     relaxed = Relaxation(relaxed.workload, relaxed.config, strict=False, well=relaxed.well)
     return requests(ctx, relaxed, state_under(ctx, relaxed).problem)
 

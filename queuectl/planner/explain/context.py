@@ -1,4 +1,4 @@
-"""A pending gang at its turn in a cycle, and what others hold at that moment, by kind of holder.
+"""A pending gang when the cycle considers it, and what others hold at that moment, by kind of holder.
 
 The cycle has not decided the gang yet. Capacity and quota are kept in parts, so that each part can be left out by itself;
 leaving one out never makes less room.
@@ -35,7 +35,7 @@ HOLDERS: Final = frozenset({Limit.RUNNING, Limit.LEASE, Limit.ORDER})
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Holdings:
-    """What one kind of holder uses of nodes, (R, N), and of quota, at each instant of a state.
+    """The use of one kind of holder, of nodes, (R, N), and of quota, at each instant of a state.
 
     ``reservations`` are owed a part of what is free now.
     """
@@ -45,7 +45,7 @@ class Holdings:
     reservations: tuple[Reservation, ...] = ()
 
     def less(self, *parts: Holdings) -> Holdings:
-        """What is left of it without these parts."""
+        """The remaining use without these parts."""
         nodes = [used - sum(p.nodes[at] for p in parts) for at, used in enumerate(self.nodes)]
         quota = list(map(Counter, self.quota))
         for part in parts:
@@ -58,7 +58,7 @@ class Holdings:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """A gang at its turn.
+    """A gang when the cycle considers it.
 
     Attributes:
         cycle: up to the gang.
@@ -122,7 +122,7 @@ class Context:
         return self.snapshot.queue_of(gang.workload)
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What ``make`` returns; it is called once, unless it was cut."""
+        """The result of ``make``; it is called once, unless it was cut."""
         known: T = self.found[key] if key in self.found else make()
         if not self.solver.cut:
             self.found[key] = known
@@ -157,7 +157,7 @@ class Context:
 
 
 def context_of(cycle: AdmissionCycle, pending: Pending, *, refused: bool = False) -> Context:
-    """The turn of the gang that the cycle has come to; ``refused``: it is known that it does not fit."""
+    """The context of the gang that the cycle considers; ``refused``: it is known that it does not fit."""
     least = least_of(pending)
     queue = cycle.problem.snapshot.queue_of(pending.workload)
     return Context(
@@ -181,7 +181,7 @@ def least_of(pending: Pending) -> Pending:
 
 
 def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, Holdings]:
-    """By kind of holder, what is held at the turn of this gang; its own reservation, if any, is released."""
+    """By kind of holder, the use when this gang is considered; its own reservation, if any, is released."""
     running = cycle.problem.once(_running)
     if evicted := _evicted(cycle):
         state = open_state(cycle.problem)
@@ -194,12 +194,12 @@ def _holdings(cycle: AdmissionCycle, uid: str) -> dict[Limit, Holdings]:
 
 
 def _running(problem: Problem) -> Holdings:
-    """What runs when the cycle begins."""
+    """The use of gangs that run when the cycle begins."""
     return _held_in(open_state(problem))
 
 
 def _leased(cycle: AdmissionCycle, counts: Callable[[str], bool]) -> Holdings:
-    """What the leases of the gangs that count, by uid, hold."""
+    """The use of the leases of the gangs that count, by uid."""
     problem, free = cycle.problem, cycle.problem.index.allocatable.copy()
     state = State(problem, [Instant(free, QuotaUse(problem.pools)) for _ in cycle.state.instants])
     for uid, request, node_counts in cycle.leases.held():
@@ -252,7 +252,7 @@ def _workloads(snapshot: Snapshot) -> Iterator[Workload]:
 
 
 def _wanting(cycle: AdmissionCycle) -> Iterator[Pending]:
-    """Gangs that had their turn, wait, and would take of what is added or freed."""
+    """Gangs that were considered, are pending, and would take part of the added or freed capacity."""
     refused = {uid for uid, r in cycle.refused.items() if r.reasons[0].code in PLANNED}
     if refused:
         yield from (p for p in cycle.problem.snapshot.pending if p.workload.uid in refused)

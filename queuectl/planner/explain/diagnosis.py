@@ -99,7 +99,7 @@ def diagnose_those(
     plan: Plan | None = None,
     cache: PlannerCache | None = None,
 ) -> Iterator[Diagnosis]:
-    """The same for several gangs in one cycle, in the order of their turns."""
+    """The same for several gangs in one cycle, in queue order."""
     prepared = begin(survey(snapshot, cache), stop)
     known = of_plan(plan) if plan is not None and not plan.cut else Known({})
     know(prepared.cycle, known)
@@ -162,7 +162,7 @@ def conflict_of(ctx: Context) -> tuple[tuple[Constraint, ...], bool]:
 
 
 def _constraints(ctx: Context) -> Iterator[Constraint]:
-    """Every constraint that could block the gang, in order of deletion, less those that obviously do not."""
+    """Every constraint that can block the gang, in order of deletion, less those that cannot."""
     idle = set(_idle(ctx))
     yield from (Constraint(limit) for limit in _ORDER if limit not in idle)
     short: set[FlavorResource] = set()  # under some choice of flavors

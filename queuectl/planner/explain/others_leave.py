@@ -62,7 +62,7 @@ def those_leaving(ctx: Context) -> Iterator[Way]:
 
 
 def holders_withdraw(ctx: Context) -> Iterator[Way]:
-    """Gangs for which freed capacity is held, if they gave up waiting for it."""
+    """Gangs for which freed capacity is reserved, if they were held or deleted."""
     uids = [uid for uid, _, _ in ctx.cycle.leases.held() if uid != ctx.uid]
     if not uids or not {p.workload.uid for p in ctx.snapshot.pending} >= set(uids):
         return

@@ -40,7 +40,7 @@ _ANY_FLAVOR: Final = "any flavor"
 
 @dataclass(frozen=True, slots=True)
 class Relaxation:
-    """What one question assumes; with the defaults, all is as it is.
+    """The assumptions of one question; with the defaults, all is as it is.
 
     Attributes:
         workload: the gang, perhaps with smaller requests.
@@ -90,7 +90,7 @@ def as_it_is(ctx: Context) -> Relaxation:
 
 
 def past_heads(ctx: Context) -> Relaxation:
-    """Where fixes are looked for: StrictFIFO does not hold the gang back, and those that start before it stay in place."""
+    """The relaxation for fixes: StrictFIFO does not hold the gang back, and those that start before it stay in place."""
     return replace(as_it_is(ctx), strict=False, moving=False)
 
 
@@ -136,7 +136,7 @@ def _decide(ctx: Context, relaxed: Relaxation, state: State, request: GangReques
     """Whether it finds a place; relaxations that differ only in quota and queues share the answer."""
 
     def alone(_: object, request: GangRequest, free: Ints) -> Decision | None:
-        """The gang without those that can move: a small model, and mostly enough for a proof that it does not fit."""
+        """The gang without those that can move: a small model, and often enough for a proof that it does not fit."""
         decision = place(request, free, ctx.solver)
         return decision if decision.status is Status.REFUTED else None
 
@@ -164,7 +164,7 @@ def state_under(ctx: Context, relaxed: Relaxation) -> State:
 def requests(
     ctx: Context, relaxed: Relaxation, problem: Problem | None = None
 ) -> Iterator[GangRequest]:
-    """What the gang requests under each choice of flavors that the relaxation allows."""
+    """The requests of the gang under each choice of flavors that the relaxation allows."""
     workload, problem = relaxed.workload, problem or ctx.problem
     queue = relaxed.config.cluster_queue_of(workload.namespace, workload.queue)
     pending = replace(ctx.pending, workload=workload)

@@ -1,9 +1,9 @@
 """From "it would fit if" to a suggested fix: with the quota that it takes besides, and checked against every gang before.
 
-What changes only the gang itself is exact as it is: no gang before it notices. What adds or frees something can be taken by
-those before it, so the cycle up to the gang is planned again on the changed snapshot whenever one of them would take it. What the
-cycle has found already is used again: a placement is a hint, which is checked against what is free, and a gang for which it holds
-needs no search. A refusal holds for the very snapshot of its plan. All other gangs are decided again.
+A change of the gang itself is exact as it is: no gang before it notices. Capacity or quota that a change adds or frees can be taken by
+those before it, so the cycle up to the gang is planned again on the changed snapshot whenever one of them would take it. The results that the
+cycle has already are used again: a placement is a hint, which is checked against the free capacity, and a gang for which it holds
+needs no search. A refusal holds only for the snapshot of its plan. All other gangs are decided again.
 """
 
 from __future__ import annotations
@@ -92,9 +92,9 @@ def finish(ctx: Context, fix: Way, short: Mapping[FlavorResource, int]) -> Itera
 def _settled(
     ctx: Context, changes: Sequence[Change], short: dict[FlavorResource, int]
 ) -> list[AddQuota] | None:
-    """The quota with which the gang starts on the changed snapshot, after every gang before it had its turn.
+    """The quota with which the gang starts on the changed snapshot, after every gang before it was considered.
 
-    Those before it may take what is added: then more is added, a few times over. None = it does not start.
+    Those before it can take a part of it: then more is added, a few times over. None = it does not start.
     """
     for _ in range(_ROUNDS):
         quota = []
@@ -129,7 +129,7 @@ def _unsettled(ctx: Context, changes: Sequence[Change]) -> bool:
 
 
 def _left_alone(ctx: Context, changes: Sequence[Change], problem: Problem) -> bool:
-    """Whether it is proved that each gang before it goes on waiting, so that no cycle has to be planned again.
+    """Whether it is proved that each gang before it stays pending, so that no cycle has to be planned again.
 
     Args:
         ctx: before the changes.
@@ -174,11 +174,11 @@ _AS_BEFORE: Final = Reason(
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is known of pending gangs, by uid.
+    """Known results for pending gangs, by uid.
 
     Attributes:
         placed: where a gang fits; checked before it is believed.
-        refused: gangs that fit nowhere and may evict no other; only of the very same snapshot.
+        refused: gangs that fit nowhere and cannot evict others; only of the same snapshot.
         pending: gangs that do not fit now, but would fit empty nodes; also of a snapshot with more of anything.
     """
 
@@ -188,7 +188,7 @@ class Known:
 
 
 def of_plan(plan: Plan) -> Known:
-    """All that a plan says of its own snapshot."""
+    """All results of a plan for its own snapshot."""
     refused = {
         r.uid: r
         for r in plan.pending
@@ -262,10 +262,10 @@ class _Knowing(FlavorChooser):
 
 
 def replay(cycle: AdmissionCycle, uid: str, problem: Problem) -> tuple[Prepared, Pending] | None:
-    """The cycle on the changed snapshot, at the turn of a gang; None if the gang has none.
+    """The cycle on the changed snapshot, when it considers a gang; None if it does not.
 
     Args:
-        cycle: on the snapshot as it is, at the turn of the gang.
+        cycle: on the snapshot as it is, when it considers the gang.
         uid: of the gang.
         problem: of the changed snapshot.
     """

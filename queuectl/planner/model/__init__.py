@@ -1,1 +1,1 @@
-"""What fits, as numbers and as rows of a model: counts, bounds, classes of what is alike, and the one model builder."""
+"""Capacity as numbers and as rows of a model: counts, bounds, classes of equal things, and the one model builder."""

@@ -1,9 +1,9 @@
 """Sums over all nodes that refuse: weights under which they bound what can be packed, tighter than the plain sum, and always valid.
 
 Take devices of one resource: pod sizes g, free devices f on a node. For any weights w(g) the pods on a node weigh at most
-W(f), the best knapsack of size f; so sum(w(g) * pods) <= sum(W(f)) over any set of nodes. W itself is superadditive:
+W(f), the best knapsack of size f. Therefore sum(w(g) * pods) <= sum(W(f)) over any set of nodes. W itself is superadditive:
 W(a) + W(b) <= W(a + b). The superadditive functions on 0..8 are the sums of 33 of them (the extreme rays of their cone), so
-on nodes of up to 8 devices these 33 say all that any weights can say: what the linear relaxation of packing says.
+on nodes of up to 8 devices these 33 give all bounds that weights can give: those of the linear relaxation of packing.
 
 On larger nodes, two families:
 
@@ -35,7 +35,7 @@ _RAYS: Final = """
     01224466 01233456 01233466 01234456 01234466 01234556 02345678 02345688 02346689 02346699 12345678
 """
 RAYS: Final = tuple(tuple(map(int, values)) for values in _RAYS.split())
-_FRACTIONS: Final = 8  # denominators of the rounding cuts; larger ones tell little more
+_FRACTIONS: Final = 8  # denominators of the rounding cuts; larger ones improve the bound little
 
 
 @lru_cache(maxsize=1024)
@@ -82,7 +82,7 @@ def overfull(pods: Mapping[int, int], nodes: Ints) -> bool:
 
 @dataclass(eq=False)
 class Load:
-    """What gangs ask together of the nodes that any of them can use. It refutes them if it exceeds what there is.
+    """The sum of the requests of gangs to the nodes that any of them can use. It refutes them if it exceeds the free amount.
 
     Attributes:
         free: (R, N) without any of them.
@@ -142,7 +142,7 @@ class Load:
         return bool(len(nodes)) and overfull(sizes, nodes)
 
     def _room(self, column: int) -> tuple[int, Ints]:
-        """What is free of a resource in all, and how many nodes have 0, 1, 2, ... of it; no numbers where they would be too many."""
+        """The free amount of a resource, and how many nodes have 0, 1, 2, ... of it; no numbers where they would be too many."""
         known = self._there.get(column)
         if known is None:
             there = np.maximum(self.free[column, self._usable], 0)

@@ -12,7 +12,7 @@ Groups of rows, each optional but the first three:
 - *quota*: those of the final check (:mod:`queuectl.planner.placement.joint`);
 - *objective*: layers, first to last, as weighted sums.
 
-An exit is an integer variable; today it is 0 or 1. What leaves, and what must be placed again, is a multiple of it.
+An exit is an integer variable; today it is 0 or 1. The capacity of gangs that leave, and the pods that must be placed again, are multiples of it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def stages(reaches: Sequence[int], limit: int) -> list[list[int]]:
         limit: of one weighted sum.
 
     Returns:
-        Per stage, the weights of its layers. What does not fit below the limit with those before it is of the next stage.
+        Per stage, the weights of its layers. A layer that exceeds the limit together with those before it is of the next stage.
     """
     found: list[list[int]] = [[]]
     reach = 1
@@ -68,7 +68,7 @@ class ModelBuilder:
     Attributes:
         pods: per pod class, node class to the variable that counts its pods there.
         podset_groups: per group class, domain to the variable that counts its podset groups there.
-        exits: gang to the variable that says whether it leaves.
+        exits: gang to the variable of its exit.
         patterns: of the node classes that have exact rows.
         derived: variables that follow from others: (variable, others, coefficients, size), the sum of the others divided by the size.
     """
@@ -109,7 +109,7 @@ class ModelBuilder:
             self._add_exact(node_class)
 
     def pod_classes_in(self, node_class: int) -> list[int]:
-        """Numbers of the pod classes that may have pods there."""
+        """Numbers of the pod classes that can have pods there."""
         return [number for number, row in enumerate(self.pods) if node_class in row]
 
     def _pods_in(self, node_class: int) -> dict[int, int]:
@@ -117,7 +117,7 @@ class ModelBuilder:
         return {number: self.pods[number][node_class] for number in self.pod_classes_in(node_class)}
 
     def most(self, variables: Sequence[int]) -> int:
-        """What these variables add up to at most."""
+        """An upper bound of the sum of these variables."""
         return sum(self.model.bounds[v][1] for v in variables)
 
     def _add_pods(self) -> None:

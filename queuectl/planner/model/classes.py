@@ -1,4 +1,4 @@
-"""What a model need not tell apart: pods alike, groups of podsets alike, nodes alike.
+"""Classes of equal things for a model: pods, groups of podsets, nodes.
 
 - A *pod class* is a shape in one topology.
 - A *group class* is a number of equal podset groups: the same pod classes and counts, topology and required level.
@@ -71,7 +71,7 @@ class Classes:
     Attributes:
         podset_groups: in the order their pods are handed out.
         free: (R, N).
-        nodes: the nodes that may be used; None for all that can hold any of the pods.
+        nodes: the usable nodes; None for all that can hold any of the pods.
         emptied: (R, N) free once all gangs have left that may leave; None: none may.
         marks: nodes with different numbers are of different classes; None: all have the same. Shape (N,).
         only: podset group to the one domain of its required level that it may use.

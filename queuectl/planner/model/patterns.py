@@ -18,7 +18,7 @@ from queuectl.planner.problem.topology import Ints
 from queuectl.planner.solver.solver import Model
 
 MOST_PATTERNS: Final = 2000
-_STEPS_PER_PATTERN: Final = 20  # count vectors looked at for each pattern allowed
+_STEPS_PER_PATTERN: Final = 20  # count vectors tried for each pattern allowed
 
 
 def greedy(free: Ints, vectors: Sequence[Ints], counts: Sequence[int]) -> Ints | None:

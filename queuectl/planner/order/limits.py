@@ -2,7 +2,7 @@
 
 A gang over a limit waits for that limit alone. It evicts no other gang: those of other namespaces and users would not help,
 and its own free nothing before they have left. It holds no place that others could take. In a StrictFIFO ClusterQueue the
-gangs that share its limit stay behind it, unless it is larger than the limit for ever.
+gangs that share its limit stay behind it, unless it is larger than the limit can ever be.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Bound:
     Attributes:
         row: equal for all gangs that count against it.
         most: what it allows.
-        held: what others hold, or what starts has been promised.
+        held: the use of others, and of the gangs that this plan starts.
         need: what the gang would add.
         say: makes the reason of a gang that is over it.
     """
@@ -70,7 +70,7 @@ class _Shared(NamedTuple):
 
 
 class UserCaps:
-    """What users hold, by ClusterQueue (``policy.maxPerUser``). Gangs that are leaving count until their pods are gone."""
+    """The use of users, by ClusterQueue (``policy.maxPerUser``). Gangs that are leaving count until their pods have ended."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
@@ -87,7 +87,7 @@ class UserCaps:
                 self._add(pending.workload, leased, 1)
 
     def bounds(self, workload: Workload) -> Iterator[Bound]:
-        """What one user may hold of each resource that a gang asks for."""
+        """The limit of one user for each resource that a gang asks for."""
         queue = self._capped(workload)
         if queue is None:
             return
@@ -101,11 +101,11 @@ class UserCaps:
                 yield Bound(row, resource, most, held, need, say)
 
     def user(self, workload: Workload) -> str | None:
-        """The user of a gang, if its ClusterQueue says what one user may hold."""
+        """The user of a gang, if its ClusterQueue has a limit per user."""
         return workload.user if self._capped(workload) is not None else None
 
     def claim(self, workload: Workload) -> None:
-        """What the lease of a gang holds is not held besides what the gang itself takes."""
+        """The lease of a gang is not counted in addition to the gang itself."""
         self._add(workload, self._leased.pop(workload.uid, {}), -1)
 
     def of_user(self, workload: Workload) -> list[tuple[Admitted, dict[str, int]]]:
@@ -127,7 +127,7 @@ class UserCaps:
         return queue if queue is not None and queue.max_per_user else None
 
     def _asked(self, workload: Workload, queue: ClusterQueue) -> dict[str, int]:
-        """What it will be charged, by resource."""
+        """Its charges, by resource."""
         covered = {resource for group in queue.groups for resource in group.covered}
         amounts: dict[str, int] = {}
         for podset in workload.podsets:
@@ -137,7 +137,7 @@ class UserCaps:
         return amounts
 
     def _charged(self, gang: Admitted) -> dict[str, int]:
-        """What a gang is charged where it sits, by resource."""
+        """The charges of a gang on its placement, by resource."""
         amounts: dict[str, int] = {}
         for (_, _, resource), amount in charges_of(gang, self._snapshot):
             amounts[resource] = amounts.get(resource, 0) + amount

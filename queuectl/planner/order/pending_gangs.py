@@ -1,7 +1,7 @@
 """The pending gangs of a snapshot in queue order, and which of them are equal, carried from one snapshot to the next.
 
 Gangs of one LocalQueue are *equal* when they ask the same in every respect that can change an answer. They differ in name, priority
-and age alone. What is proved of the first is proved of all, so a cycle considers groups of equal gangs, not gangs. To sort and
+and age alone. A proof for the first holds for all, so a cycle considers groups of equal gangs, not gangs. To sort and
 compare 50,000 gangs takes longer than most plans. Between two cycles few of them come or go, and the others are the same objects.
 The result is the same as without a cache.
 """
@@ -25,7 +25,7 @@ H = TypeVar("H", bound=Hashable)
 
 
 class ClassKey:
-    """What a gang asks of its ClusterQueue, hashed once; equal keys of one configuration are one object."""
+    """The request of a gang to its ClusterQueue, hashed once; equal keys of one configuration are one object."""
 
     __slots__ = ("_hash", "asks", "queue")
 

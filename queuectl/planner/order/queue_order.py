@@ -18,7 +18,7 @@ from queuectl.planner.problem.problem import Problem
 Place: TypeAlias = tuple[int, float, str]
 Rank: TypeAlias = tuple[
     int | float | str, ...
-]  # smaller goes first; compared within one kind of order
+]  # smaller is earlier; compared within one kind of order
 
 
 def place(workload: Workload) -> Place:
@@ -36,8 +36,8 @@ def behind(head: str, why: str = "is pending") -> Reason:
 class QueueOrder:
     """The queue order with past use, where the rules and a ClusterQueue say that it counts.
 
-    What this plan starts counts against its LocalQueue, user and ClusterQueue at once, by as much as it will after one
-    sampling interval. So gangs of equal priority take turns within one cycle too.
+    A start of this plan counts against its LocalQueue, user and ClusterQueue at once, by as much as it will after one
+    sampling interval. Therefore gangs of equal priority alternate within one cycle too.
     """
 
     snapshot: Snapshot
@@ -153,7 +153,7 @@ class StrictFifoHeads:
                 heads.append(head)
 
     def hold_back_behind(self, gang: Admitted) -> None:
-        """Note an evicted gang that will queue again before those looked at from here on."""
+        """Note an evicted gang that will queue again before those considered from here on."""
         workload = gang.workload
         queue = self.problem.snapshot.queue_of(workload)
         flavors = {name for p in gang.placement.podsets for name in p.charged}

@@ -60,7 +60,7 @@ def place(request: GangRequest, free: Ints, solver: Solver) -> Decision:
 
 
 def fits_apart(request: GangRequest, free: Ints) -> bool:
-    """Whether a gang fits with pods of one shape alone on each node: a quick yes; no says nothing."""
+    """Whether a gang fits with pods of one shape alone on each node: a quick test; False proves nothing."""
     unused = np.ones(free.shape[1], dtype=np.bool_)
     for group in request.podset_groups:
         if group.sliced:
@@ -114,7 +114,7 @@ def _search(
     free: Ints,
     solver: Solver,
 ) -> Decision:
-    """By models: only the gangs in the way move, which mostly finds; only these are there, which mostly refutes; all move."""
+    """By models: first only the blocking gangs move, which often finds a solution; then only these exist, which often refutes; then all move."""
     in_the_way = list(_in_the_way(movable, request, free))
     few = in_the_way[-1] if in_the_way else []
     telling = len(few) * _FEW < len(movable)

@@ -75,7 +75,7 @@ def arrange(
     The model chooses the domains. Admitted gangs that can stay where they are do.
 
     Args:
-        movable: gangs admitted so far that may be placed elsewhere.
+        movable: gangs admitted so far that can be placed elsewhere.
         new: gangs to be placed besides.
         free: (R, N).
         solver: of the plan.
@@ -107,7 +107,7 @@ def arrange(
 def per_request(
     requests: Sequence[GangRequest], per_podset_group: Sequence[T]
 ) -> Iterator[Sequence[T]]:
-    """What there is for each podset group, gang by gang."""
+    """The items of each podset group, gang by gang."""
     at = 0
     for request in requests:
         yield per_podset_group[at : at + len(request.podset_groups)]
@@ -188,7 +188,7 @@ def _add_quota(state: State, model: Model, hint: list[int]) -> None:
 
         over(X) >= u(X) - local(X),   0 <= over(X) <= subtree(X) - local(X) + borrowing(X),   u(root) <= subtree(root)
 
-    What the rest of a tree uses is a constant. A pool that is over its limit before may stay so, but nothing may be added to it.
+    The use of the rest of a tree is a constant. A pool that is over its limit before can stay so, but nothing must be added to it.
     """
     rows = _QuotaRows(model, state.now.quota, hint)
     charged = Counter(
@@ -226,7 +226,7 @@ class _QuotaRows:
     before: dict[int, int] = field(default_factory=dict)
 
     def passed_up(self, pool: Pool, row: FlavorResource, terms: _Terms) -> int:
-        """What a pool passes up, as a variable; at the root, where nothing is passed up, -1."""
+        """The use that a pool passes up, as a variable; at the root, where nothing is passed up, -1."""
         used = self.use.used_of(pool, row)
         others = used - sum(c * self.hint[v] for v, c in terms.items())
         brought = sum(c * self.before[v] for v, c in terms.items())

@@ -48,7 +48,7 @@ def regions(
 
 @dataclass(eq=False)
 class _Loads:
-    """What the domains of a tree hold of some podsets, each by itself, and of each resource they ask, all together."""
+    """How many of some podsets the domains of a tree can hold, each alone, and how much of each resource they ask, all together."""
 
     tree: Tree
     pods: Sequence[Pods]
@@ -75,13 +75,13 @@ class _Loads:
         return np.concatenate([counts, vectors @ counts])
 
     def _held(self, level: int) -> Ints:
-        """What each domain of a level holds, (loads, domains)."""
+        """The loads of each domain of a level, (loads, domains)."""
         return np.stack([each.holding(level) for each in self._counts])
 
     def roomy(self, level: int) -> Ints:
         """Domains of a level with room by sums: where the podsets need the fewest domains below, the tightest first.
 
-        What is left over is compared from the top level down, so that large free domains stay whole.
+        The remaining capacity is compared from the top level down, so that large free domains stay whole.
         """
         held = self._held(level)
         some = np.flatnonzero((held >= self._asked[:, None]).all(axis=0))

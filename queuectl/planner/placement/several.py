@@ -153,7 +153,7 @@ def _orders(podset_groups: Sequence[PodSetGroup], free: Ints) -> list[Sequence[i
 
 @dataclass(eq=False, slots=True)
 class _Scratch:
-    """What is free while podset groups are placed one after the other.
+    """The free capacity while podset groups are placed one after the other.
 
     Attributes:
         free: (R, n), copied before the first change.
@@ -281,7 +281,7 @@ class _Scratch:
 
 
 def _sizes(free: Ints, podsets: Sequence[Sequence[Pods]]) -> list[float]:
-    """What each of these podsets asks together, as a share of all that is free of the scarcest resource."""
+    """The sum of the requests of each of these podsets, as a share of the free amount of the scarcest resource."""
     columns = {column for pods in podsets for p in pods for column in p.shape.columns}
     totals = {c: max(1, int(np.maximum(free[c], 0).sum())) for c in columns}
     return [

@@ -1,7 +1,7 @@
 """Where the pods of one podset go inside a topology, as if there were no others.
 
 Two placements are compared layer by layer; the first layer in which they differ decides: fewest domains from the top level down to nodes, then least
-capacity left over in the domains used, from the top down, then topology order. What is left over stays in the largest
+capacity left over in the domains used, from the top down, then topology order. The remaining capacity stays in the largest
 domain used, so that large free blocks stay whole.
 
 Whether the pods fit, in one domain or anywhere, is exact, and so is the number of domains of the first level that takes several:

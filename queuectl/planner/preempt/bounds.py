@@ -1,12 +1,12 @@
-"""What evictions could gain in each domain, and lower bounds on what they cost there.
+"""The gain of evictions in each domain, and lower bounds on their cost there.
 
 Each shape of pod is judged alone: where it has no room, the gang has none. Two bounds, each tighter and dearer than the one before:
 
 - *By gang*, for all domains at once: a fractional knapsack over the pods that each candidate's exit gains at most.
 - *By place*, for one domain: a Lagrangian bound. A place is the k-th pod that a node could gain; it is blocked by every tenant
   without whose exit the node gains fewer than k. However the weight of each candidate is shared out over the places it blocks, any
-  victims cost at least as much as the cheapest places that are needed. The subgradient method (Polyak's step) looks for shares for
-  which that is most; it is read in integers, so it is a bound whatever was found. It also says which places no cheaper set uses.
+  victims cost at least as much as the cheapest places that are needed. The subgradient method (Polyak's step) searches for the shares for
+  which that is most; it is read in integers, so any result is a valid bound. It also shows which places no cheaper set uses.
 
 Preferred topology levels do not count: no gang is evicted for a preference.
 """
@@ -78,7 +78,7 @@ def sums(domain: Ints, domains: int, per_node: Ints) -> Ints:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Deficit:
-    """What one shape of a part lacks in each of D domains, and what C candidates could make up of it; N nodes.
+    """The shortage of one shape of a part in each of D domains, and what C candidates could free of it; N nodes.
 
     Attributes:
         count: pods that are asked.
@@ -178,7 +178,7 @@ class Places:
 
     @property
     def floor(self) -> int:
-        """What any victims that gain the pods that are needed cost at least."""
+        """A lower bound on the cost of victims that gain the needed pods."""
         return int(self._cheapest().sum())
 
     def order(self, size: int) -> Floats:
@@ -230,8 +230,8 @@ def _gains(free: Ints, ask: Ints, cap: Ints, delta: Ints, node: Ints, use: Ints)
     """Per row, an upper bound on the pods a node gains by that gang's exit; sums over victims bound the real gain.
 
     Each node is judged by the one resource that bounds it most tightly, the same for all its tenants (two tenants that
-    each free another resource must not hide each other). What the node has left of it beyond whole pods is credited to
-    every tenant that frees some of it, since any of them may be the one that completes a pod.
+    each free another resource must not hide each other). The rest of the node beyond whole pods is credited to
+    every tenant that frees some of it, since any of them can be the one that completes a pod.
     """
     if not len(node):
         return np.zeros(0)

@@ -6,8 +6,8 @@ what leaves a node with which gang.
 
 Idle gangs yield their GPUs to a gang that waits (``idleReclaim``). Whether a gang is idle was judged before the snapshot was made
 (``Admitted.idle_since``); nothing of metrics is known here. The idle gang's own ClusterQueue decides: a gang of higher priority may
-have its GPUs, or one of equal priority where the queue says ``toEqual``, from anywhere in the cohort tree, and whatever the preemption
-policies of either queue say. In a dry run the queues count that only report which gangs would be evicted.
+get its GPUs, or one of equal priority where the queue has ``toEqual``, from anywhere in the cohort tree, and whatever the preemption
+policies of either queue are. In a dry run the queues count that only report which gangs would be evicted.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ Charges: TypeAlias = Mapping[
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rows:
-    """What gangs hold of nodes: gang index (K,), node index (K,), amounts (R, K); each pair once."""
+    """Use of nodes by gangs: gang index (K,), node index (K,), amounts (R, K); each pair once."""
 
     gang: Ints
     node: Ints
@@ -112,7 +112,7 @@ class Rows:
         return Rows(self.gang[mask], self.node[mask], self.use[:, mask])
 
     def sums(self, nodes: int) -> Ints:
-        """What they hold of each of ``nodes`` nodes, (R, N)."""
+        """Their use of each of ``nodes`` nodes, (R, N)."""
         sums = np.zeros((len(self.use), nodes), dtype=np.int64)
         for into, amounts in zip(sums, self.use, strict=True):
             np.add.at(into, self.node, amounts)
@@ -210,7 +210,7 @@ class CandidateTable:
 
     @property
     def charges(self) -> Charges:
-        """What each gang is charged."""
+        """The charge of each gang."""
         if not self._charges:
             found: list[list[tuple[QuotaRow, int]]] = [[] for _ in self.gangs]
             for row, amounts in sorted(self.quota.items()):
@@ -318,7 +318,7 @@ def _candidates(problem: Problem, queues: dict[str, int]) -> Iterator[tuple[Admi
 
 
 def rows_of(problem: Problem, gangs: Sequence[Admitted]) -> Rows:
-    """What some gangs hold of which node."""
+    """Use of nodes by some gangs."""
     slots = [problem.use_of(g) for g in gangs]
     resources = len(problem.resources)
     if not slots:

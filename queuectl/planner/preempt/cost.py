@@ -1,4 +1,4 @@
-"""What an eviction loses, in GPU-seconds, and the layers of a set's cost as integers a solver can minimise.
+"""The loss of an eviction, in GPU-seconds, and the layers of a set's cost as integers a solver can minimise.
 
 An eviction loses GPUs x time since the last checkpoint x utilization, plus a restart. Unknown is not idle (invariant I5):
 utilization that was not measured counts as 1. Silence about checkpoints does not make a gang dearer without bound: one that
@@ -31,7 +31,7 @@ RESTART_COST: Final = 60
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Ages:
-    """What the cost of each of some gangs is made from, one entry per gang; NaN where nothing was declared."""
+    """The inputs of the cost of some gangs, one entry per gang; NaN where nothing was declared."""
 
     started: NDArray[np.float64]
     checkpoint: NDArray[np.float64]
@@ -43,7 +43,7 @@ class Ages:
 
         Args:
             now: unix seconds; checkpoints declared later than that are clamped to it.
-            among: the gangs that may be evicted; the median of their declared checkpoints counts for undeclared ones.
+            among: the candidates; the median of their declared checkpoints counts for undeclared ones.
         """
         saved = np.minimum(self.checkpoint, now)
         declared = np.sort(saved[among & ~np.isnan(saved)])
@@ -66,7 +66,7 @@ def ages_of(gangs: Sequence[Admitted]) -> Ages:
 
 
 def costs(candidates: Sequence[Admitted], now: float) -> Mapping[str, Cost]:
-    """Cost of evicting each of the gangs that may be evicted, by uid."""
+    """Cost of evicting each candidate, by uid."""
     ages = ages_of(candidates)
     lost = ages.lost_work(now, np.ones(len(candidates), dtype=np.bool_))
     return {

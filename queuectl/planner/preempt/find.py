@@ -207,7 +207,7 @@ class Blocked:
 
 @dataclass(eq=False)
 class CandidateSet:
-    """Candidates that may be evicted on the same terms.
+    """Candidates under the same rule of eviction.
 
     Attributes:
         table: the candidates, C of them.
@@ -236,7 +236,7 @@ class CandidateSet:
 
     @cached_property
     def _order(self) -> Order | None:
-        """What binds all candidates of the set; it holds for those up to some priority as well."""
+        """The condition of all candidates of the set; it holds for those up to some priority as well."""
         others = OtherQueues(self.by.shortfall, self.table, self.by.returning)
         if not others.owner:
             return None

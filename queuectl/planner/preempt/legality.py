@@ -1,9 +1,9 @@
 """Whether some victims may all be evicted: there must be an order in which each exit is one that Kueue's rules allow.
 
-A gang of another ClusterQueue may be taken only while its queue, and every cohort below the one that both sides share, uses
+A gang of another ClusterQueue is a legal victim only while its queue, and every cohort below the one that both sides share, uses
 more than its own. Exits make that use smaller, so what counts is the last one below each pool: without all the others the
 pool must still be over. Two pools, one in the other, that both have victims agree on it: the gang that is last below the outer one is
-last below the inner one that it is in. So the sets that may leave are those for which every pool finds its last victim; a
+last below the inner one that it is in. A set of victims is legal if every pool finds its last victim; a
 part of such a set is one as well, and every order that puts the last ones last, innermost pools first, does.
 
 *Deficits* of quota are sums that every answer obeys, and all there is to say of victims of the gang's own ClusterQueue. Across queues
@@ -30,11 +30,11 @@ Cut: TypeAlias = tuple[dict[int, int], int]
 
 
 class Order(Protocol):
-    """A rule about which candidates may be evicted together.
+    """A rule about which candidates can be evicted together.
 
     Attributes:
         others: the candidates that it is about.
-        unordered: those among them that may be evicted whatever the others do.
+        unordered: those among them that can be evicted whatever the others do.
         certain: it refuses no set that is legal.
         narrowing: a part of a legal set is legal.
     """
@@ -46,7 +46,7 @@ class Order(Protocol):
 
     @abstractmethod
     def allows(self, meeting: Meeting, theirs: Sequence[int], gone: Collection[int], /) -> bool:
-        """Whether all of ``theirs``, below one member of a common pool, may be evicted beside the rest of ``gone``."""
+        """Whether all of ``theirs``, below one member of a common pool, can be evicted beside the rest of ``gone``."""
 
     @abstractmethod
     def constrain(self, building: VictimModel) -> None:
@@ -63,7 +63,7 @@ class Order(Protocol):
         )
 
     def joining(self, order: Iterable[int], before: Iterable[int]) -> Iterator[int]:
-        """Of gangs that would be evicted one after the other, those that may be evicted with the ones before."""
+        """Of gangs that would be evicted one after the other, those that are legal with the ones before."""
         gone = set(before)
         below = {meeting.top: theirs for meeting, theirs in self.others.by_top(gone)}
         for gang in order:
@@ -166,9 +166,9 @@ class OtherQueues:
         *,
         alone: bool = False,
     ) -> bool:
-        """Whether a gang that has left would have to borrow if it came back, in each of some pools: see ``with_back``.
+        """Whether a gang that has left would have to borrow to return, in each of some pools: see ``with_back``.
 
-        What counts is what the preemptor contends for and the victim is charged: of anything else it asks nothing.
+        Only rows count for which the preemptor contends and the victim is charged: the victim requests nothing else.
         ``alone``: no gang yields to it.
         """
         charged = (row[1:] for row, amount in self.table.charges[victim] if amount)
@@ -254,7 +254,7 @@ class EvictionConstraints:
         return self.order is None or self.order.certain
 
     def joining(self, order: Iterable[int], before: Iterable[int] = ()) -> Iterable[int]:
-        """Of gangs that would be evicted one after the other, those that may be evicted with the ones before."""
+        """Of gangs that would be evicted one after the other, those that are legal with the ones before."""
         return order if self.order is None else self.order.joining(order, before)
 
     def admit(self, victims: Collection[int]) -> bool:

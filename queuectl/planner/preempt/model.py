@@ -34,7 +34,7 @@ class VictimModel:
 
     Attributes:
         gangs: candidate numbers, in the order of their variables.
-        exits: candidate to the variable that says whether it is evicted.
+        exits: candidate to the variable of its eviction.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class VictimModel:
             free: (R, N) before any candidate leaves.
             table: all candidates.
             gangs: those that may leave in this model.
-            nodes: the nodes that may be used.
+            nodes: the usable nodes.
             rows: what the candidates may free of them.
             by_node: each node is a class of its own.
         """

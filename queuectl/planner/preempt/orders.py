@@ -1,7 +1,7 @@
-"""The two rules about which candidates may be evicted together: what their ClusterQueues borrow, and fair shares.
+"""The two rules about which candidates can be evicted together: by the borrowing of their ClusterQueues, and by fair shares.
 
 By the first (:class:`Reclaim`), each ClusterQueue of a victim uses more than its own until its last victim leaves. By the second
-(:class:`Fair`), there is an order in which each exit passes a strategy at its turn. Shares are compared at the two members of the
+(:class:`Fair`), there is an order in which each exit passes a strategy. Shares are compared at the two members of the
 lowest common pool, one with the preemptor below it (its request counted in), one with the victim. By ``LessThanOrEqualToFinalShare``
 the preemptor's share is at most what the victim's is after the exit; by ``LessThanInitialShare`` it is less than what that is before.
 And the victim's queue, and every pool up to the common one, must borrow something until then. A preemptor whose queue stays within its nominal quota needs no comparison.
@@ -11,7 +11,7 @@ exits make the share smaller; by the first strategy only the share after all of 
 the last. Where both are in force the second comes after the first, once for each ClusterQueue, as in Kueue.
 
 By the second strategy a side may end with the smaller share, and then it could take the place back. So where a gang leaves
-by it, none of that side may be one that would: with it in its queue again, and without the gangs there that yield to it
+by it, no gang of that side can be one that would: with it in its queue again, and without the gangs there that yield to it
 (:mod:`queuectl.planner.preempt.returning`), its share must not be smaller than the preemptor's. Kueue does not ask this, and its
 evictions can repeat without end.
 
@@ -47,10 +47,10 @@ class Reclaim(Order):
 
     Attributes:
         unordered: candidates that another rule names, whatever their ClusterQueue uses; they leave after all others.
-        must_stay_out: candidates taken by a preemptor that borrows, and those that might take its place. None of them may be one that its
+        must_stay_out: candidates taken by a preemptor that borrows, and those that might take its place. None of them can be one that its
             queue could take back within its own quota, those left out that yield to it there
-            (:mod:`queuectl.planner.preempt.returning`): it, or they, would evict the preemptor in turn where quotas promise more
-            than there is. (Kueue asks this of the last one only, and counts every gang.)
+            (:mod:`queuectl.planner.preempt.returning`): it, or they, would evict the preemptor again where the sum of quotas is larger
+            than the cluster. (Kueue asks this of the last one only, and counts every gang.)
     """
 
     others: OtherQueues
@@ -112,7 +112,7 @@ class Reclaim(Order):
             yield dict.fromkeys((g for g in among if g not in self.unordered), 1), len(core) - 1
 
     def constrain(self, building: VictimModel) -> None:
-        """What must not be able to return, summed up per ClusterQueue; cuts say the rest."""
+        """Sums per ClusterQueue of the gangs that must not be able to return; cuts cover the rest."""
         bound = [g for g in building.gangs if g not in self.unordered]
         for meeting, theirs in self.others.by_top(bound):
             if not meeting.top.members:
@@ -201,7 +201,7 @@ class Fair(Order):
         return first, second
 
     def _borrow_again(self, theirs: list[int]) -> bool:
-        """Whether each of them that is a danger to the preemptor would have to borrow in its ClusterQueue if it came back."""
+        """Whether each of them that could displace the preemptor would have to borrow in its ClusterQueue to return."""
         use, others = self.use, self.others
         with others.without(use, theirs):
             return all(
@@ -213,7 +213,7 @@ class Fair(Order):
             )
 
     def _stay_out(self, top: Pool, theirs: list[int], ours: Rank) -> bool:
-        """Whether none of them that is a danger to the preemptor would have the smaller share if it came back."""
+        """Whether none of them that could displace the preemptor would have the smaller share if it returned."""
         use, others = self.use, self.others
         with others.without(use, theirs):
             return all(
@@ -270,7 +270,7 @@ class Fair(Order):
     def _borrows(self, pool: Pool) -> bool:
         return bool(share_of(pool, self.use).borrowed)
 
-    # What an illegal set says of others.
+    # Cuts of an illegal set.
 
     def cuts(self, victims: Collection[int]) -> Iterator[Cut]:
         """Too many below one pool, as long as the preemptor's share does not fall any further."""

@@ -40,7 +40,7 @@ class Preemptor:
         queue: the ClusterQueue whose policies count.
         dry: queues count that only report which idle gangs would be evicted.
         known: per rule, the gangs that it names; filled by :mod:`queuectl.planner.preempt.rules`.
-        everywhere: look at the whole tree, also where no rule reaches beyond its own ClusterQueue.
+        everywhere: consider the whole tree, also where no rule reaches beyond its own ClusterQueue.
     """
 
     state: State
@@ -80,7 +80,7 @@ class Preemptor:
             names = self.shortfall.path[-1].queues
         return running_gangs(self.state.problem, names)
 
-    # What conditions ask. Masks have the shape (C,).
+    # Questions of the conditions. Masks have the shape (C,).
 
     @cached_property
     def own(self) -> Mask:
@@ -153,7 +153,7 @@ class Preemptor:
     def could_return(self, meeting: Meeting) -> Mask:
         """Gangs of a ClusterQueue that could come back within its nominal quota and then evict the preemptor.
 
-        Not all of them: what else leaves with them is looked at later (``OtherQueues.stays_out``).
+        Not all of them: ``OtherQueues.stays_out`` later considers the other gangs that leave with them.
         """
         pool = meeting.below[0]
         queue = self.state.problem.snapshot.config.cluster_queues[pool.name]

@@ -1,6 +1,6 @@
-"""What protects a running gang from being evicted for others: the table of protections, and how long a gang waits to reclaim.
+"""Protections of a running gang from being evicted for others: the table of them, and how long a gang waits to reclaim.
 
-:data:`PROTECTIONS` is the one place that says it. Searches, moves, idle reclaim and explanations read it; a new protection is one more
+:data:`PROTECTIONS` is the only definition. Searches, moves, idle reclaim and explanations read it; a new protection is one more
 row (and its setting, and its check in the verifier).
 
 A gang that would take quota back waits first. An eviction loses the victims' work, and the next one may find them done. So a gang
@@ -107,7 +107,7 @@ PROTECTIONS: Final = (
 def protected_until(
     gang: Admitted, queue: ClusterQueue, now: float, *, reclaimed: bool = False
 ) -> float | None:
-    """Until when a gang must not be evicted (or moved) for others; None = it may be now.
+    """Until when a gang must not be evicted (or moved) for others; None = it is not protected now.
 
     Args:
         gang: it runs.
@@ -128,7 +128,7 @@ def protected_until(
 def why_protected(
     gang: Admitted, queue: ClusterQueue, now: float, *, reclaimed: bool = False
 ) -> str | None:
-    """What protects a gang, as the end of a sentence; None = nothing does. For the arguments see ``protected_until``."""
+    """The protection of a gang, as the end of a sentence; None = it has none. For the arguments see ``protected_until``."""
     asked = _Question(gang, queue, now, reclaimed)
     until = max(row.until(asked) for row in PROTECTIONS)
     if until == inf:

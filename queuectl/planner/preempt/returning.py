@@ -1,14 +1,14 @@
-"""What a victim that returns finds in its own ClusterQueue: gangs that it may evict do not keep it out.
+"""Victims that return to their own ClusterQueue: gangs that a victim has a right to evict there do not keep it out.
 
 A victim waits again, and starts at once if it may evict enough of its own queue. Those it evicts then wait, and take from
 others what the queue reclaims. If one of these is the gang that the first victim left for, all begins again, and no end is
-ever reached. So every gang that is evicted for one that borrows is judged as if those that yield to it had left already.
+ever reached. Therefore every gang that is evicted for one that borrows is judged as if those that yield to it had left already.
 
 They yield by ``withinClusterQueue``. They count only where their queue reclaims and a circle could close: it needs an eviction
 that is not of a lower gang, so where others reclaim from lower ones alone no gang endangers a higher one. Protections that end
 one day do not count.
 
-Of one ClusterQueue that is said in sums. Of a victim v, L(v) is what the gangs are charged that yield to v in its queue. With v back,
+For one ClusterQueue this is a condition on sums. For a victim v, L(v) is the sum of charges of the gangs that yield to v in its queue. With v back,
 without those gangs and without the other victims, the queue uses more than its own of a row as long as the other victims that do not
 yield to v are charged at most
 
@@ -48,7 +48,7 @@ _Charges: TypeAlias = Iterable[tuple[QuotaRow, int]]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Line:
-    """Gangs of one ClusterQueue that run, stay and may be evicted some day, lowest first.
+    """Gangs of one ClusterQueue that run, stay and can be evicted later, lowest first.
 
     Attributes:
         sums: what so many of the lowest are charged, per quota row.
@@ -97,7 +97,7 @@ class Returning:
         return evicts_below(queue.within_cluster_queue, workload.priority, workload.queued_at)
 
     def gives_way(self, workload: Workload) -> bool:
-        """Whether a gang may be evicted for others of its ClusterQueue; only such gangs count as yielding."""
+        """Whether a gang can be evicted for others of its ClusterQueue; only such gangs count as yielding."""
         queue = self.state.problem.snapshot.queue_of(workload)
         return queue is not None and not opts_out(workload, queue)
 
@@ -120,7 +120,7 @@ class Returning:
     def yields(
         self, gang: Admitted, queue: str, gone: Iterable[tuple[Admitted, _Charges]]
     ) -> dict[QuotaRow, int]:
-        """What the gangs that yield to a gang are charged.
+        """The charges of the gangs that yield to a gang.
 
         Args:
             gang: it runs.
@@ -243,7 +243,7 @@ class Settled:
         ]
 
     def stay_out(self, victims: Collection[int]) -> bool:
-        """Whether each of some victims would have to borrow if it came back."""
+        """Whether each of some victims would have to borrow to return."""
         left = {v for v in victims if v in self.must_stay_out}
         for row in self._over:
             charged = self._charged(victims, row)
@@ -273,7 +273,7 @@ class Settled:
         charged: dict[int, int],
         bound: dict[Place, list[int]],
     ) -> None:
-        """``bound``: candidates by the place below which all yield to them. What does not yield is summed up from the highest on."""
+        """``bound``: candidates by the place below which all yield to them. Gangs that do not yield are summed up from the highest on."""
         model = building.model
         waiting = sorted(charged, key=lambda gang: (self._place(gang), charged[gang], gang))
         beside: list[tuple[int, int]] = []  # variables and coefficients of a sum
@@ -299,11 +299,11 @@ class Settled:
         return int(amounts[gang]) if amounts is not None else 0
 
     def _charged(self, gangs: Iterable[int], row: FlavorResource) -> dict[int, int]:
-        """What those gangs are charged of a row that are charged something."""
+        """The charges of those gangs that are charged part of a row."""
         return {gang: amount for gang in gangs if (amount := self._amount(gang, row))}
 
     def _spared(self, gang: int, row: FlavorResource) -> int:
-        """What other victims may be charged beside one; -1 for one that asks nothing of the row."""
+        """The largest charges of other victims beside one; -1 for one that asks nothing of the row."""
         if gang not in self._spare:
             victim, name = self.table.gangs[gang], self.pool.name
             below = self.returning.yields(victim, name, ())

@@ -1,13 +1,13 @@
 """Which running gangs one gang may evict: the table of rules, and the sets of candidates that follow from it.
 
-:data:`_RULES` is the one place that says it; the search, repairs and explanations read it. A rule has a reason, the conditions
-under which it names a candidate, each with the sentence for a gang that fails it, and what binds the gangs that leave by it together.
+:data:`_RULES` is the only definition; the search, repairs and explanations read it. A rule has a reason, the conditions
+under which it names a candidate, each with the sentence for a gang that fails it, and the condition on the set of gangs that leave by it.
 
 *Within* the ClusterQueue by ``withinClusterQueue``. From *other* ClusterQueues of the cohort tree by ``reclaimWithinCohort``,
 only while they use more than their own, and only gangs that use what the preemptor contends for:
 
 - *by its place in the tree*: where the preemptor's queue, or a cohort it is in, has quota of its own for it, gangs that use
-  that quota from outside may be evicted, though the preemptor borrows within the cohort;
+  that quota from outside can be evicted, though the preemptor borrows within the cohort;
 - *while it borrows*, by ``borrowWithinCohort``: gangs of lower priority, up to the threshold;
 - *without borrowing*: any other gang the policy names, if the preemptor's queue is then within its nominal quota. A queue that
   uses all of that already may not ask for it, unless it may preempt to borrow;
@@ -15,13 +15,13 @@ only while they use more than their own, and only gangs that use what the preemp
 
 *Idle* gangs yield to higher priorities whatever these policies say (:mod:`queuectl.planner.preempt.candidates`). They are asked first: if
 they alone make room, no gang that works is evicted. If not, they are candidates beside the others, and no rule about the use of
-queues, or about shares, binds them. A gang may not be taken that could take the place back at once: an older equal where the queue lets
+queues, or about shares, binds them. A gang is no candidate if it could take the place back at once: an older equal where the queue lets
 newer ones be evicted or is strict, or, for a gang that borrows, one whose queue may reclaim what it lent.
 
 With ``evictWithinNominal`` a gang that has the quota, and does not borrow, but finds no room, may evict gangs of lower priority that are
 within their nominal quota.
 
-What protects a gang from all of this is in :mod:`queuectl.planner.preempt.protections`.
+The protections from all of this are in :mod:`queuectl.planner.preempt.protections`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _ALLOWED: Final = "policy allows its eviction, but that alone is not enough"
 
 
 class Together(Enum):
-    """What binds the gangs that leave by one rule, beside the quota that must come free."""
+    """The condition that the gangs that leave by one rule fulfil together, beside the quota that must come free."""
 
     FREELY = auto()  # nothing
     WHILE_OVER = auto()  # each queue is over its own until its last gang leaves; or shares
@@ -235,7 +235,7 @@ def _named(by: Preemptor) -> Mask:
 def why_not(
     state: State, requests: Iterable[GangRequest], queue: ClusterQueue | None, gang: Admitted
 ) -> str:
-    """What keeps a running gang that does not leave from being evicted for a gang that waits, as the end of a sentence.
+    """Why a running gang that does not leave is not evicted for a pending gang, as the end of a sentence.
 
     Args:
         state: capacity and quota at the point of the cycle that counts.

@@ -150,7 +150,7 @@ class Search:
         return best is not None and floor >= best
 
     def _best(self, goal: Goal) -> int | None:
-        """What the best set known costs; None = none is known."""
+        """The cost of the best known set; None = none is known."""
         return None if self.found.victims is None else self._value(goal, self.found.victims)
 
     def _value(self, goal: Goal, victims: frozenset[int]) -> int:
@@ -333,7 +333,7 @@ class Search:
 
 
 def _others(inside: Container[int], terms: EvictionConstraints) -> list[int]:
-    """Gangs that hold nothing useful in the scope but free missing quota, or help others to be let go."""
+    """Gangs that hold nothing useful in the scope but free missing quota, or make the eviction of others legal."""
     size = terms.table.size
     if terms.order is not None and not terms.order.narrowing:
         return [gang for gang in range(size) if gang not in inside]

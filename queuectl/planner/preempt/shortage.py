@@ -1,4 +1,4 @@
-"""What quota a pending gang lacks, in the pools of its ClusterQueue, and how evictions make up for it.
+"""The quota that a pending gang lacks, in the pools of its ClusterQueue, and how evictions free it.
 
 The gang asks each pool from its ClusterQueue to the root for more than the pool may use, or not (:meth:`QuotaUse.rooms`). A gang
 evicted from its own ClusterQueue makes up for what it used, in each pool. One of another ClusterQueue lowers what the pools up to
@@ -116,7 +116,7 @@ class QuotaShortfall:
 
     @cached_property
     def kept(self) -> bool:
-        """Whether lending limits of others keep part of what the gang is short of, so that :meth:`deficits` promise too much."""
+        """Whether lending limits of others keep part of the missing quota, so that :meth:`deficits` is too optimistic."""
         return any(
             _keeps(other, short.row)
             for short in self.shortages()
@@ -126,7 +126,7 @@ class QuotaShortfall:
         )
 
     def shortages(self) -> Iterator[Shortage]:
-        """Where on its path the gang asks for more than there may be."""
+        """Where on its path the gang asks for more than the pool can ever have."""
         for row, need in self.needs.items():
             if need:
                 for level, room in self.use.rooms(self.queue, row, borrows=self.borrows):
@@ -190,7 +190,7 @@ def _keeps(pool: Pool, row: FlavorResource) -> bool:
 
 
 def shortfall_of(state: State, request: GangRequest, queue: str) -> QuotaShortfall:
-    """What a request contends for, with a ClusterQueue's name to be used where it is charged nothing (a repair)."""
+    """The rows that a request contends for, with a ClusterQueue's name to be used where it is charged nothing (a repair)."""
     use = state.later.quota
     pool = use.pools.get(queue)
     path = pool.path if pool is not None else ()

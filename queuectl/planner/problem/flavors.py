@@ -1,4 +1,4 @@
-"""Which flavors each podset of a gang may take, in order of preference.
+"""The admissible flavors of each podset of a gang, in order of preference.
 
 Kueue's rules: all resources of a resource group get the same flavor; podsets of one group share it; a flavor counts only
 if the pods tolerate its taints and their selectors do not contradict its node labels. A flavor's labels restrict the
@@ -21,7 +21,7 @@ from queuectl.domain.workload import Placement, PodSet, Workload
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.topology import misfit
 
-MOST_CHOICES: Final = 4096  # combinations of flavors looked at for one gang
+MOST_CHOICES: Final = 4096  # combinations of flavors tried for one gang
 
 Choice: TypeAlias = Mapping[tuple[int, int], str]  # (podset group, resource group) -> flavor
 Members: TypeAlias = tuple[int, ...]  # podsets that share a domain and flavors, by number
@@ -84,7 +84,7 @@ def members_of(workload: Workload) -> tuple[Members, ...]:
 
 
 def options_of(workload: Workload, queue: ClusterQueue | None, problem: Problem) -> Options:
-    """Which flavors a gang could take in its ClusterQueue, quota left aside."""
+    """The admissible flavors of a gang in its ClusterQueue, without regard to quota."""
     options = Options(members_of(workload))
     if queue is None:
         return options
@@ -144,7 +144,7 @@ def _admissible(
 def _contradiction(podset: PodSet, flavor: ResourceFlavor) -> str | None:
     """Why a podset cannot use a flavor, judged by the flavor's taints and labels alone.
 
-    What a selector says of labels that the flavor does not have, only nodes can tell.
+    Labels that the flavor does not have are checked on nodes only.
     """
     rules = podset.shape.rules
     tolerations = rules.tolerations + flavor.tolerations
@@ -185,7 +185,7 @@ def _no_level(
     asking = [p for p in podset_group if p.topology is not None and p.topology.levels]
     topology = config.topologies.get(flavor.topology or "")
     if topology is None:
-        # What pods are charged but have none of themselves, by a transformation, needs no node.
+        # Charges of a transformation that the pods do not request themselves need no node.
         on_nodes = {name for p in asking for name in p.shape.requests} - {PODS}
         apart = on_nodes.isdisjoint(group.covered)
         return None if apart else "it has no topology"

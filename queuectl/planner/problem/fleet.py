@@ -1,4 +1,4 @@
-"""What depends on the fleet alone, as numpy: allocatable, label classes, eligibility masks, topology trees.
+"""Data that depends on the fleet alone, as numpy: allocatable, label classes, eligibility masks, topology trees.
 
 Built once per Fleet and cache.
 """
@@ -15,7 +15,7 @@ from queuectl.domain.quantity import Resources
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.topology import Ints, Mask, Tree, grow
 
-# "Never fits" must not be said because of what passes.
+# "Never fits" must not depend on a condition that passes.
 _PASSING_TAINTS: Final = tuple(Toleration(key, "Exists") for key in sorted(PASSING_TAINTS))
 _MASKS_KEPT: Final = 4096
 
@@ -24,7 +24,7 @@ Flavors: TypeAlias = Sequence[Mapping[str, str]]  # per podset, resource to flav
 
 
 class FleetIndex:
-    """What depends on the fleet alone: allocatable matrix, label classes, eligibility masks, topology trees."""
+    """Data that depends on the fleet alone: allocatable matrix, label classes, eligibility masks, topology trees."""
 
     def __init__(self, fleet: Fleet) -> None:
         self.nodes: Sequence[Node] = fleet.nodes
@@ -89,7 +89,7 @@ class FleetIndex:
         return vector
 
     def _judge(self, rules: NodeRules) -> Mask:
-        """Ask the domain's own rule once per class of nodes it cannot tell apart."""
+        """Ask the domain's own rule once per class of nodes that are equal to it."""
         keys, by_name = _keys_read(rules)
         columns = [self._taints, *(self._label(key) for key in keys)]
         if by_name:
@@ -108,7 +108,7 @@ class FleetIndex:
 
 
 def _keys_read(rules: NodeRules) -> tuple[list[str], bool]:
-    """Label keys the rules look at, and whether they look at the node's name."""
+    """Label keys that the rules read, and whether they read the node's name."""
     keys = {key for key, _ in rules.selector}
     by_name = False
     for term in rules.affinity or ():

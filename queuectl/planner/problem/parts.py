@@ -1,8 +1,8 @@
 """A gang with fewer pods (partial admission), and a gang in parts (splits over flavors).
 
 Pods of one podset that use different flavors of a resource group are its shares. To the planner each share is a podset of its own, a
-*part*, and the gang asks for all its parts. So what places, charges or repairs podsets does it for shares too. What the podset asks of
-all its pods together its parts ask together: they form a group, as podsets that share a domain do. At the end the parts are joined.
+*part*, and the gang asks for all its parts. Code that places, charges or repairs podsets does it for shares too. The constraints of the podset
+on all its pods together apply to its parts: they form a group, as podsets that share a domain do. At the end the parts are joined.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Cut:
 def part_of(
     podset: PodSet, number: int, pods: int, flavors: Mapping[str, str], config: QueueConfig
 ) -> PodSet:
-    """So many pods of a podset as a podset of their own; ``number`` distinguishes its parts.
+    """Some pods of a podset as a podset of their own; ``number`` distinguishes its parts.
 
     No object of Kubernetes has a ``#`` in its name, so neither name nor group is ever another's.
     """

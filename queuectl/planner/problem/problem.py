@@ -33,7 +33,7 @@ _ShapeKey: TypeAlias = tuple[Resources, NodeRules, frozenset[str], bytes, bool, 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Shape:
-    """One kind of pod: what it takes and where it may be placed. Interned per problem, so compared by identity.
+    """One kind of pod: its request and its eligible nodes. Interned per problem, so compared by identity.
 
     Attributes:
         key: stable number within the problem (order of first use).
@@ -94,7 +94,7 @@ class Problem:
         return pools_of(self.snapshot.config, self.cache)
 
     def once(self, make: Callable[[Problem, *Args], T], *args: *Args) -> T:
-        """What ``make`` computes from this problem and hashable arguments, once."""
+        """The result of ``make`` from this problem and hashable arguments, computed once."""
         key = (make, *args)
         if key not in self._derived:
             self._derived[key] = make(self, *args)
@@ -218,7 +218,7 @@ def most_pods(free: Ints, vector: Ints, columns: Iterable[int], nodes: Ints | No
     """Pods that fit each node of a free matrix (R, N), one by one resource; at most ``UNBOUNDED``.
 
     Args:
-        free: may be negative.
+        free: can be negative.
         vector: what each pod asks for. Shape (R,).
         columns: the resources of which it asks for anything.
         nodes: count only these columns of ``free``.

@@ -1,7 +1,7 @@
-"""What one gang asks for once its flavors are chosen: shapes as vectors, podset groups that share a domain.
+"""The request of one gang once its flavors are chosen: shapes as vectors, podset groups that share a domain.
 
 A gang is a list of *podset groups*: the podsets of one ``group``, or a single podset. PodSet groups are independent of each other
-except for the capacity they compete for; every pod of a podset group lies in one domain of its required level.
+except for the capacity they compete for; every pod of a podset group is in one domain of its required level.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class PodSetGroup:
 
     @property
     def asked(self) -> tuple[Pods, ...]:
-        """What is placed for it: its pods, or all of them as one where they share a node."""
+        """The items that are placed for it: its pods, or all of them as one where they share a node."""
         return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
 
     def only(self, shape: Shape) -> PodSetGroup | None:
@@ -128,7 +128,7 @@ class GangRequest:
         )
 
     def rows(self) -> Iterator[tuple[tuple[str, str, str], int]]:
-        """What it charges, as (ClusterQueue, flavor, resource) and amount."""
+        """Its charges, as (ClusterQueue, flavor, resource) and amount."""
         if self.queue is not None:
             for (flavor, resource), amount in self.charges.items():
                 yield (self.queue, flavor, resource), amount
@@ -143,7 +143,7 @@ def request_of(
     lasting: bool = False,
     within: Mapping[int, Mask] | None = None,
 ) -> GangRequest:
-    """What a gang asks once its flavors are chosen.
+    """The request of a gang once its flavors are chosen.
 
     Args:
         problem: of the snapshot.

@@ -1,4 +1,4 @@
-"""What admitted gangs use of nodes and quota, carried from one snapshot to the next.
+"""Use of nodes and quota by admitted gangs, carried from one snapshot to the next.
 
 Counting 10,000 nodes' worth of slots takes longer than most plans; between two cycles few gangs change. The sums are
 exact integers, so adding and removing gangs gives the same numbers as counting afresh.
@@ -62,7 +62,7 @@ class Usage:
         return self.entries[id(gang)].slots
 
     def charges(self, gang: Admitted) -> tuple[tuple[QuotaRow, int], ...]:
-        """What a gang is charged, per ClusterQueue, flavor and resource."""
+        """The charges of a gang, per ClusterQueue, flavor and resource."""
         return self.entries[id(gang)].charges
 
 
@@ -76,7 +76,7 @@ def usage_of(snapshot: Snapshot, cache: PlannerCache) -> Usage:
 
 
 def beside_other_pods(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints:
-    """What unmanaged pods leave of a matrix (R, N): the same one where there are none."""
+    """The rest of a matrix (R, N) beside unmanaged pods: the same one where there are none."""
     if not snapshot.other_pods:
         return free
     left = free.copy()
@@ -108,7 +108,7 @@ def _advance(last: Usage, snapshot: Snapshot, index: FleetIndex) -> Usage:
 
 
 def _parts(gang: Admitted) -> tuple[int, int]:
-    """What a gang's use depends on; a new record of it, with another utilization, say, is not counted again."""
+    """The fields on which a gang's use depends; a new record of it with another utilization is not counted again."""
     return id(gang.workload), id(gang.placement)
 
 
@@ -178,7 +178,7 @@ def _slots(gang: Admitted, index: FleetIndex) -> Slots:
 
 
 def charges_of(gang: Admitted, snapshot: Snapshot) -> Iterator[tuple[QuotaRow, int]]:
-    """What a gang is charged under the snapshot's configuration; a row may come more than once."""
+    """The charges of a gang under the snapshot's configuration; a row can be repeated."""
     workload = gang.workload
     queue = snapshot.queue_of(workload)
     if queue is None:

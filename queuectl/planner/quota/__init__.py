@@ -1,1 +1,1 @@
-"""What quota allows: the tree of ClusterQueues and Cohorts, and dominant resource shares in it."""
+"""Quota: the tree of ClusterQueues and Cohorts, and dominant resource shares in it."""

@@ -23,14 +23,14 @@ _NOTHING: Final = Fraction(0)
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a pool takes beyond its own; ``a.rank < b.rank``: a takes less, goes first, and is taken from last.
+    """The borrowed part of a pool; ``a.rank < b.rank``: a borrows less, is earlier in order, and is evicted from last.
 
     Attributes:
         endless: the pool has weight 0 and borrows. Two of them compare by their ratios.
         ratio: borrowed by lendable of the dominant resource, divided by the weight unless the share is endless;
             1 = a pool of weight 1 borrows all there is.
         resource: the dominant one, of equal ones the first by name; empty when the ratio is 0.
-        borrowed: flavors and resources that are borrowed. Some may be while the ratio is 0: those of which nothing is lent.
+        borrowed: flavors and resources that are borrowed. There can be some while the ratio is 0: those of which nothing is lent.
     """
 
     endless: bool = False
@@ -57,7 +57,7 @@ NO_SHARE: Final = Share()
 
 
 def share_of(pool: Pool, use: QuotaUse, added: Mapping[FlavorResource, int] = _NONE_ADDED) -> Share:
-    """The share of a pool if it used so much more (or, below 0, less) than ``use`` says."""
+    """The share of a pool if it used so much more (or, below 0, less) than ``use``."""
     if pool.parent is None:
         return NO_SHARE
     used = use.used.get(pool, _NONE_ADDED)

@@ -1,7 +1,7 @@
-"""What a ClusterQueue may still use, through its cohorts: the one place that answers it.
+"""The quota that is left to a ClusterQueue, through its cohorts: the one place that computes it.
 
 Kueue's rules. Every ClusterQueue and Cohort has a *subtree quota* per flavor and resource: its own nominal quota and what
-its members lend. What a lending limit withholds is its *local* quota, which no other pool can use. Use beyond the local quota
+its members lend. The part that a lending limit withholds is its *local* quota, which no other pool can use. Use beyond the local quota
 is passed up and counts against the parent, so a cohort's use is what its members take from the common pool. A borrowing
 limit bounds what a member takes from there beyond what it put in.
 
@@ -66,7 +66,7 @@ class Pool:
         return self.path[-1]
 
     def most(self, row: FlavorResource) -> int:
-        """What it could use if nothing else were used."""
+        """Its usable quota if nothing else were used."""
         subtree = self.subtree.get(row, 0)
         if self.parent is None:
             return subtree
@@ -75,7 +75,7 @@ class Pool:
         return most if limit is None else min(most, subtree + limit)
 
     def limit(self, row: FlavorResource) -> int | None:
-        """What it may use; None where only the pools above limit it."""
+        """Its limit; None where only the pools above limit it."""
         limit = self.borrowing.get(row)
         if self.parent is None:
             return self.subtree.get(row, 0)
@@ -157,7 +157,7 @@ def _add_up(pool: Pool, lending: Mapping[Pool, Mapping[FlavorResource, int]]) ->
 
 @dataclass(eq=False, slots=True)
 class QuotaUse:
-    """What is used of every pool of one configuration, in one view of time.
+    """The use of every pool of one configuration, in one view of time.
 
     Attributes:
         pools: ClusterQueue name to its pool.
@@ -235,11 +235,11 @@ class QuotaUse:
             used[row] = used.get(row, 0) + max(0, shift, alone.get((pool, row), 0))
 
     def of(self, queue: str, row: FlavorResource) -> int:
-        """What a ClusterQueue itself uses."""
+        """The use of a ClusterQueue itself."""
         return self.used_of(self.pools[queue], row)
 
     def left(self, queue: str, row: FlavorResource, *, borrows: bool = True) -> int:
-        """What a ClusterQueue may still use; below 0 when more is used than quota allows.
+        """The quota left to a ClusterQueue; below 0 when more is used than quota allows.
 
         One podset group that the queue itself gives back adds exactly one to it, whatever the limits.
 
@@ -253,9 +253,9 @@ class QuotaUse:
     def rooms(
         self, queue: str, row: FlavorResource, *, borrows: bool = True
     ) -> Iterator[tuple[int, int]]:
-        """What each pool that limits a ClusterQueue leaves to it: the index of the pool in the path, and the amount.
+        """The quota that each limiting pool leaves to a ClusterQueue: the index of the pool in the path, and the amount.
 
-        The least of them is what the ClusterQueue may still use. Below 0, the pool is asked for more than it may use.
+        The least of them is the quota left to the ClusterQueue. Below 0, the pool has more use than quota.
         """
         for level, (pool, used, kept) in enumerate(self.climb(queue, row)):
             limit = pool.limit(row) if borrows or level else pool.subtree.get(row, 0)
@@ -300,16 +300,16 @@ class QuotaUse:
         return self.pools[queue].root
 
     def used_of(self, pool: Pool, row: FlavorResource) -> int:
-        """What a pool uses: what its members pass up, or what a ClusterQueue itself uses."""
+        """The use of a pool: the use that its members pass up, or that of a ClusterQueue itself."""
         used = self.used.get(pool)
         return used.get(row, 0) if used is not None else 0
 
     def beyond(self, pool: Pool, row: FlavorResource) -> int:
-        """What a pool uses beyond its own quota and what its members lend; 0 or less = nothing."""
+        """The use of a pool beyond its own quota and the quota that its members lend; 0 or less = nothing."""
         return self.used_of(pool, row) - pool.subtree.get(row, 0)
 
     def lends(self, pool: Pool, row: FlavorResource) -> int:
-        """What a pool passes up: the most that exits below it can lower the use of its parent."""
+        """The use that a pool passes up: the most that exits below it can lower the use of its parent."""
         return pool.passed_up(row, self.used_of(pool, row))
 
 

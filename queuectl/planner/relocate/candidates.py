@@ -1,7 +1,7 @@
 """Which gangs can be moved so that another gang fits, what that loses, and what each asks of its new place.
 
-A mover runs whole on nodes, may be restarted, and nothing protects it. It keeps its flavors and the pods it runs with now,
-so its quota is the same before and after; a gang whose quota is overdrawn stays, because it could not get a lease.
+A mover runs whole on nodes, can be restarted, and nothing protects it. It keeps its flavors and the pods it runs with now,
+and its quota is the same before and after. A gang whose quota is overdrawn stays, because it could not get a lease.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from queuectl.planner.solver.solver import Solver, Status
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Limit:
-    """Lost work, in GPU-seconds, that moving these gangs (by number) may still cost."""
+    """The budget for moving these gangs (by number): lost work, in GPU-seconds."""
 
     gangs: Ints
     left: int
@@ -37,7 +37,7 @@ class Limit:
 
 @dataclass(eq=False, slots=True)
 class MoveCandidates:
-    """The gangs that may be moved, numbered by priority, then uid.
+    """The gangs that can migrate, numbered by priority, then uid.
 
     Attributes:
         table: the gangs, what each loses, what each holds of which node.
@@ -59,7 +59,7 @@ class MoveCandidates:
         return self.table.size
 
     def key(self, moved: Iterable[int]) -> tuple[int, int, int]:
-        """What a set costs, layer by layer: lost work, gangs, pods."""
+        """The cost of a set, layer by layer: lost work, gangs, pods."""
         chosen = list(moved)
         return int(self.table.lost[chosen].sum()), len(chosen), int(self.pods[chosen].sum())
 
@@ -72,7 +72,7 @@ class MoveCandidates:
         )
 
     def request(self, number: int) -> GangRequest:
-        """What a gang asks of its new place."""
+        """The request of a gang for its new place."""
         if number not in self._requests:
             gang = self.table.gangs[number]
             workload, problem = gang.workload, self.state.problem
@@ -101,7 +101,7 @@ def move_candidates(
     Args:
         state: at the point of the cycle where room is needed.
         allowed: whether policy lets a gang be moved at all.
-        budgets: ClusterQueue to the GPU-seconds its moves may still cost; one that is absent has no limit.
+        budgets: ClusterQueue to the remaining GPU-seconds for its moves; one that is absent has no limit.
     """
     gate = _Gate(state)
     gangs = [

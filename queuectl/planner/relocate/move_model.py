@@ -24,7 +24,7 @@ class MoveModel:
 
     Attributes:
         model: to be solved.
-        exits: number of a candidate to the variable that says whether it moves.
+        exits: number of a candidate to the variable of its move.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class MoveModel:
 
         Args:
             blocked: the gang to be placed.
-            candidates: all that may be moved.
+            candidates: all gangs that can migrate.
             among: numbers of those that this model lets leave; the others stay.
             free: (R, N) before any leaves.
             scope: the one domain of the blocked gang's required level to try; ANYWHERE = all of them.

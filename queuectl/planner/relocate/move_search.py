@@ -80,7 +80,7 @@ def find_room(
     Args:
         state: capacity and quota at this point of the cycle.
         request: the blocked gang under one choice of flavors; its own budget raises the solver's limits.
-        candidates: gangs that may be moved.
+        candidates: gangs that can migrate.
         solver: limits and counters.
     """
     if not state.quota.allows(request, state.later.quota) or not request.podset_groups:
@@ -290,6 +290,6 @@ def _one_after_another(
 
 
 def _size(request: GangRequest) -> int:
-    """What its largest pod takes of a device: what is hard to place is placed first."""
+    """The device request of its largest pod: pods that are hard to place are placed first."""
     sizes = (int(p.shape.vector[p.shape.columns[0]]) for p in request.pods if p.shape.columns)
     return max(sizes, default=0)

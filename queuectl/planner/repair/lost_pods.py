@@ -1,6 +1,6 @@
-"""What a gang that lost nodes asks for: exactly the lost pods, beside the healthy ones that stay.
+"""The request of a gang that lost nodes: exactly the lost pods, beside the healthy ones that stay.
 
-A lost pod goes into the domain that the healthy pods of its podset group hold at the required level. Where slices were asked, the
+A lost pod is placed in the domain that the healthy pods of its podset group hold at the required level. With slices, the
 pods that a slice lost go into the domain its healthy pods are in, so that every domain again holds whole slices; slices
 that lost every pod go wherever the coarser layers let them.
 """
@@ -54,7 +54,7 @@ class Broken:
 
     @property
     def known(self) -> bool:
-        """Whether every node of a healthy pod is known; if not, the mirror has not said yet of all nodes what is lost."""
+        """Whether every node of a healthy pod is known; if not, the mirror has not reported all lost nodes yet."""
         return all(
             node in self.problem.index.position for row in self.staying.values() for node in row
         )

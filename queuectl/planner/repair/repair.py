@@ -2,7 +2,7 @@
 
 Where no level is required they stay near the healthy ones if they can. If there is no room now, but there will be once
 those leaving have left, or once victims have left that the queue's policy allows, the gang waits: its healthy pods stay, and
-the room is held for it as by a lease. Nothing of this is stored. A broken gang is looked at in every cycle before any gang
+the room is held for it as by a lease. Nothing of this is stored. A broken gang is considered in every cycle before any gang
 that starts, and takes the first of: room that is free now; room that leaving gangs make; room that new victims make. So the
 room its victims free is its own until it moves there, and a restart of the controller changes nothing.
 
@@ -107,7 +107,7 @@ class Awaiting:
 
 
 def repair_order(gangs: Sequence[Admitted]) -> list[Admitted]:
-    """In which order broken gangs are looked at."""
+    """In which order broken gangs are considered."""
     return sorted(
         gangs,
         key=lambda g: (-g.workload.priority, g.started_at, g.workload.uid),

@@ -1,1 +1,1 @@
-"""What one gang can get: flavors, counts of pods, and splits over flavors."""
+"""Outcomes of one gang: flavors, counts of pods, and splits over flavors."""

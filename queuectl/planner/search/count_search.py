@@ -26,7 +26,7 @@ class Column(NamedTuple):
 class Greatest:
     """The search for the greatest counts, earlier ones first, where the counts of each group have a given sum.
 
-    The groups are podsets, the counts of a group are its pods by flavor, most preferred first. What a count can be at most alone
+    The groups are podsets, the counts of a group are its pods by flavor, most preferred first. The largest value of a count alone
     bounds it beside others. And of two counts with sum s, if (a, s - a) does not fit and a' is the most that fits beside s - a, then
     no first count above a' fits: what is skipped is proved.
 
@@ -66,7 +66,7 @@ class Greatest:
         return self._fill(nothing, 0)
 
     def _reachable(self, group: int) -> int:
-        """What the counts of a group add up to at most."""
+        """An upper bound of the sum of the counts of a group."""
         by_kind: dict[object, int] = {}
         for column, most in zip(self.columns, self.most, strict=True):
             if column.group == group:
@@ -84,7 +84,7 @@ class Greatest:
         return None
 
     def _choices(self, counts: PodCounts, at: int) -> Iterator[int]:
-        """What column ``at`` may be, largest first; all that is left out cannot be completed."""
+        """The values of column ``at``, largest first; all that is left out cannot be completed."""
         group, kind = self.columns[at]
         taken = [i for i in range(at) if self.columns[i].group == group and counts[i]]
         left = self.totals[group] - sum(counts[i] for i in taken)

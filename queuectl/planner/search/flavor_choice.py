@@ -1,4 +1,4 @@
-"""Which flavors one gang gets: its choices in order of preference, as its ClusterQueue's fungibility says.
+"""Which flavors one gang gets: its choices in order of preference, by its ClusterQueue's fungibility.
 
 Quota and placement are judged together: a flavor fits when the gang has the quota *and* the nodes there. A choice of flavors
 either fits, fits by borrowing, would fit once victims leave, or is refuted. ``whenCanBorrow`` and ``whenCanPreempt`` say
@@ -206,7 +206,7 @@ class _Search:
         return cleared
 
     def _candidates(self, request: GangRequest, why: Reason) -> EvictionScope | None:
-        """The candidates for its victims; None = no gang may be evicted for it."""
+        """The candidates for its victims; None = it has no right to evict any gang."""
         if not self.by.dry and self._may_preempt(request, why):
             return EvictionScope.LEGAL
         workload, dry = request.pending.workload, self.by.dry

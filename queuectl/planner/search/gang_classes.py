@@ -19,7 +19,7 @@ from queuectl.planner.reasons import refusals
 
 @dataclass(slots=True)
 class GangClass:
-    """What is known of all gangs of one kind.
+    """Known results for all gangs of one kind.
 
     Attributes:
         requests: what they ask under each choice of flavors, in order of preference.
@@ -39,7 +39,7 @@ class GangClass:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pending gang at its turn.
+    """A pending gang when the cycle considers it.
 
     Attributes:
         queue: its ClusterQueue; None without quota.
@@ -121,7 +121,7 @@ class GangClasses:
         )
 
     def _charged(self, pending: Pending, queue: ClusterQueue) -> GangClass:
-        """What a gang asks of any ClusterQueue that offers the same flavors."""
+        """The request of a gang to any ClusterQueue that offers the same flavors."""
         options = options_of(pending.workload, queue, self.problem)
         requests = []
         for choice in options.choices() if not options.impossible else ():
@@ -138,7 +138,7 @@ class GangClasses:
         return proved
 
     def put_back(self, proved: Mapping[ClassKey, tuple[Reason, ...]]) -> None:
-        """Put back what was set aside, on the same capacity."""
+        """Restore results that were kept, on the same capacity."""
         for kind, refusal in proved.items():
             self._known[kind].refusal = refusal
 
@@ -151,5 +151,5 @@ class GangClasses:
 
 
 def _by_offers(_: Problem) -> dict[Hashable, GangClass]:
-    """What gangs ask of a problem, by what they ask of which flavors: nothing yet. No state of a cycle is in it."""
+    """Requests of gangs in a problem, by flavors: empty at first. No state of a cycle is in it."""
     return {}

@@ -1,6 +1,6 @@
 """The number of pods that a gang gets: all, else the largest number that may start (partial admission).
 
-What is proved of one gang is kept for the equal ones that follow.
+A proof for one gang is kept for the equal ones that follow.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SizeSearch:
     doubt: Callable[[Pending], None]
 
     def outcome(self, gang: Candidate) -> Outcome:
-        """What a gang gets: all its pods, or else the largest part of them that may start."""
+        """The outcome of a gang: with all its pods, or else with the largest admissible part of them."""
         if not shrinks(gang.pending.workload):
             return self._ask(gang)
         if self.limits.short(gang.pending.workload) is not None:
@@ -53,7 +53,7 @@ class SizeSearch:
         return self._largest(gang) if isinstance(outcome, Refuted) else outcome
 
     def _ask(self, gang: Candidate) -> Outcome:
-        """What a gang with exactly these pods gets."""
+        """The outcome of a gang with exactly these pods."""
         pending, queue, kind = gang.pending, gang.queue, gang.known
         open_choices = [
             d for choice, d in kind.requests if self.strict.ahead(queue, choice) is None
@@ -77,7 +77,7 @@ class SizeSearch:
             kind.undecided, kind.alarm = max(kind.undecided, pending.budget), outcome.alarm
 
     def _largest(self, gang: Candidate) -> Outcome:
-        """What the largest part of a gang gets that may start."""
+        """The outcome of the largest admissible part of a gang."""
         pending = gang.pending
         outcomes: dict[PodCounts, Outcome] = {}
 

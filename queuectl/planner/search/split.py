@@ -1,4 +1,4 @@
-"""Splitting podsets over flavors, where the ClusterQueue says that it may be done (``splitFlavors``).
+"""Splitting podsets over flavors, where the ClusterQueue permits it (``splitFlavors``).
 
 Tried when a gang fits now under no choice of whole flavors, before an eviction and before it starts with fewer pods.
 A *portion* is the pods of one podset under one flavor of each resource group. Of all ways to split, the one with the most
@@ -6,7 +6,7 @@ pods in the first podset's most preferred portion wins, then in its next, and so
 wherever more do, in quota and on nodes, whether admitted gangs move or not; so :mod:`queuectl.planner.search.count_search` finds it with few
 questions, each answered by the same sums, greedy placement and model as for whole flavors.
 
-What is never split: podsets of a group, for they share their flavors; a slice, so a share ends where a slice ends. Shares of
+Never split are podsets of a group, for they share their flavors; and a slice, so a share ends where a slice ends. Shares of
 a podset all take nodes or none does; where it requires a domain, they name the same topology.
 """
 
@@ -71,7 +71,7 @@ def split(
     usable: Callable[[Choice], bool],
     whole: Outcome,
 ) -> Outcome:
-    """The outcome for a gang whose podsets may be split, when no choice of whole flavors lets it start.
+    """The outcome for a gang with splittable podsets, when no choice of whole flavors lets it start.
 
     Args:
         by: the chooser of the cycle.
@@ -154,7 +154,7 @@ class _Search:
         ]
 
     def _kind(self, portion: Portion) -> object:
-        """Portions of a podset go together if it says the same of them."""
+        """Portions of a podset are merged if it has the same value for them."""
         if not portion.step:
             return None
         (number,) = self.options.members[portion.podset_group]
@@ -214,7 +214,7 @@ class _Search:
         return False
 
     def _request(self, counts: PodCounts, *, lasting: bool = False) -> GangRequest:
-        """What the gang asks when it is split so: a part for each portion that has pods."""
+        """The request of the gang when it is split so: a part for each portion that has pods."""
         config = self.by.problem.snapshot.config
         workload = self.pending.workload
         parts: list[tuple[int, PodSet, dict[str, str]]] = []
@@ -236,7 +236,7 @@ class _Search:
     def explained(self, whole: Sequence[Reason]) -> tuple[Reason, ...]:
         """Why it cannot be split either, beside why it does not fit whole.
 
-        What is too large for each flavor can still fit several of them later: then it waits, and that reason comes first.
+        A gang that is too large for each flavor can still fit several of them later: then it waits, and that reason is the first.
         """
         most = list(self.most)
         quota, _ = self._greatest(lambda c: self.by.state.quota.fits(self._request(c)))

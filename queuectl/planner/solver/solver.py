@@ -25,8 +25,8 @@ LARGEST: Final = (
 )  # sums beyond this may overflow inside the solver; such a model is refused, not sent
 _SEED: Final = 7
 # Of a model without objective most solutions are found at once and a few by luck alone (measured: 90 % below 0.003, one in
-# a hundred above 0.1, another one with each seed). So these seeds come first, with a share of the limit each. What they
-# leave open presolve settles in half the time that more of the same takes.
+# a hundred above 0.1, another one with each seed). These seeds come first, with a share of the limit each. Presolve settles
+# the models that they leave open, in half the time that more of the same takes.
 _SHORT: Final = ((1, 0.04), (2, 0.08), (_SEED, 0.16))
 _POLL_SECONDS: Final = 0.002
 
@@ -241,7 +241,7 @@ class Solver:
         return outcome
 
     def count(self, other: Solver) -> None:
-        """What another solver did is among what this one did; a question it left open was asked again."""
+        """Add the statistics of another solver; a question it left open was asked again."""
         self.calls += other.calls
         self.deterministic_time += other.deterministic_time
         self.cut |= other.cut

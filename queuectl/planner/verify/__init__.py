@@ -1,7 +1,7 @@
 """The independent check of a plan: what fails here is dropped, counted and reported, never committed.
 
 It shares no code with the model: plain dicts and loops over what the plan touches, so that a defect of the planner is
-not repeated here. It says whether a plan is *safe* (invariants I1-I4 and I7), not whether it is the best one.
+not repeated here. It checks whether a plan is *safe* (invariants I1-I4 and I7), not whether it is the best one.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Rule", "Violation", "verify"]
 
 
 def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
-    """Every rule ``plan`` breaks on ``snapshot``; empty when it may be committed."""
+    """Every rule that ``plan`` breaks on ``snapshot``; empty when the plan is safe to commit."""
     books = Books(snapshot, plan)
     checks = (
         *(check_gangs, check_shares, check_capacity, check_quota),
@@ -39,7 +39,7 @@ def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
 
 
 def _partition(books: Books) -> Iterator[Violation]:
-    """Each pending gang in exactly one list, each repaired or evicted gang a running one, nobody unknown."""
+    """Each pending gang in exactly one list, each repaired or evicted gang a running one, no unknown gang."""
     plan = books.plan
     mending = [r.uid for r in plan.pending if r.lease is not None and books.broken(r.uid)]
     waiting = [r.uid for r in plan.pending if r.uid not in mending]
@@ -51,7 +51,7 @@ def _partition(books: Books) -> Iterator[Violation]:
                 yield Violation(Rule.PARTITION, uid, "not pending in the snapshot")
         for uid in books.pending:
             if seen[uid] != 1:
-                yield Violation(Rule.PARTITION, uid, f"stands {seen[uid]} times in the plan")
+                yield Violation(Rule.PARTITION, uid, f"is {seen[uid]} times in the plan")
     running = [a.uid for a in plan.admitted if a.repaired] + [e.uid for e in plan.evicted] + mending
     for uid in sorted(set(running)):
         if uid not in books.running:

@@ -1,4 +1,4 @@
-"""Podsets that asked to be balanced are, or the plan says that they are not; and it says so only of those."""
+"""Podsets that asked to be balanced are balanced, or the plan lists them as uneven; and it lists no others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuectl.planner.verify.books import Books, Claim, Rule, Violation
 
 
 def check_balance(books: Books, claim: Claim) -> Iterator[Violation]:
-    """Of one placement: the numbers of pods in the domains used differ by at most one, or it is told as uneven."""
+    """Of one placement: the numbers of pods in the domains used differ by at most one, or it is listed as uneven."""
     for podset, placed in claim.parts():
         if podset.topology is None or not podset.topology.balanced:
             continue
@@ -21,7 +21,7 @@ def check_balance(books: Books, claim: Claim) -> Iterator[Violation]:
         whole = all(amount.denominator == 1 for amount in amounts)
         even = whole and max(amounts, default=0) - min(amounts, default=0) <= 1
         if even == told:
-            what = "is told to be uneven" if told else "is to be balanced"
+            what = "is listed as uneven" if told else "is to be balanced"
             text = f"podset {podset.name} {what}: its domains hold {', '.join(map(str, sorted(amounts)))}"
             yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
 
@@ -49,7 +49,7 @@ def _amounts(books: Books, claim: Claim, podset: PodSet, placed: PodSetPlacement
 
 
 def _levels(books: Books, placed: PodSetPlacement, members: Sequence[PodSet]) -> list[str]:
-    """The levels of the topology that a group goes by, coarse to fine; the node is the last."""
+    """The levels of the topology that count for a group, coarse to fine; the node is the last."""
     asked = [level for p in members if p.topology is not None for level in p.topology.levels]
     known = [t for t in books.topologies_for(placed) if set(asked) <= set(t.levels)]
     if not asked and not books.flavors_of(placed):

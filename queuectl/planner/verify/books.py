@@ -20,7 +20,7 @@ from queuectl.planner.verify.cohorts import Member, members_of
 class Claim(NamedTuple):
     """One gang the plan gives a placement: it starts now, or holds a lease for later.
 
-    ``running`` is set for a repair, now or (with a lease) later: the gang as it stands in the snapshot.
+    ``running`` is set for a repair, now or (with a lease) later: the gang as the snapshot has it.
     """
 
     workload: Workload
@@ -66,7 +66,7 @@ class Books:
 
     @cached_property
     def gone_after(self) -> frozenset[str]:
-        """Uids whose capacity comes free: leaving already, or told to leave by this plan."""
+        """Uids whose capacity comes free: leaving already, or evicted by this plan."""
         leaving = {a.workload.uid for a in self.snapshot.admitted if a.leaving}
         leaving.update(p.victim for p in self.plan.preempted)
         leaving.update(m.uid for m in self.plan.moved)
@@ -133,7 +133,7 @@ class Books:
         return not flavors or any(f.topology is not None for f in flavors)
 
     def charged(self, podset: PodSet) -> Resources:
-        """What one of its pods is charged to quota."""
+        """The quota charge of one of its pods."""
         return self.snapshot.config.rules.charged(podset.shape.requests)
 
     def pods_charged(self, podset: PodSet, placed: PodSetPlacement) -> int:
@@ -162,9 +162,9 @@ class Books:
 
 
 class Rule(StrEnum):
-    """The rule a plan broke; the comment says what it protects."""
+    """The rule a plan broke; the comment names its purpose."""
 
-    PARTITION = "Partition"  # each pending gang stands in exactly one list
+    PARTITION = "Partition"  # each pending gang is in exactly one list
     WHOLE = "Whole"  # I1: every pod of the gang has a slot
     ELIGIBLE = "Eligible"  # node ready, selected, tolerated, not excluded
     TOPOLOGY = "Topology"  # required level, groups share a domain
@@ -174,12 +174,12 @@ class Rule(StrEnum):
     RESOURCE_QUOTA = "ResourceQuota"  # no namespace over what Kubernetes lets it use
     MAX_PER_USER = "MaxPerUser"  # no user over what a ClusterQueue lets one hold
     INADMISSIBLE = "Inadmissible"  # blocked gang, stopped queue, namespace not selected
-    ORDER = "Order"  # I3: nobody is passed in a StrictFIFO queue
+    ORDER = "Order"  # I3: no gang is passed in a StrictFIFO queue
     VICTIM = "Victim"  # I4: only legal victims, only for a named gang that fits
-    MOVE = "Move"  # only gangs that may be, for a named gang that fits, to a place of their own, within budget
+    MOVE = "Move"  # only permitted gangs, for a named gang that fits, to a place of their own, within budget
     LEASE = "Lease"  # a lease names its victims, has not ended, and gets what it is owed
     REPAIR = "Repair"  # healthy slots of a repaired gang stay
-    REASON = "Reason"  # I7: every refusal says why
+    REASON = "Reason"  # I7: every refusal has a reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 - *now*: allocatable less all admitted (leaving ones included) less other pods. Everything that starts must fit here.
 - *after*: the same less only those that stay. Everything that starts and every lease must fit here together.
 
-Only the nodes and resources the plan adds to are looked at: an excess from outside is not the plan's doing.
+Only the nodes and resources the plan adds to are checked: an excess from outside is not the plan's doing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def check_capacity(books: Books) -> Iterator[Violation]:
 
 
 def _added(books: Books) -> Use:
-    """What the plan adds to each node, now and after: of repaired gangs, what the node gains."""
+    """The amounts that the plan adds to each node, now and after: of repaired gangs, what the node gains."""
     added: Use = {}
     for claim in books.claims:
         if claim.running is None:
@@ -43,7 +43,7 @@ def _added(books: Books) -> Use:
 
 
 def asked_of(books: Books) -> tuple[Use, Use]:
-    """What the plan adds to each node now, and what its claims hold of it after."""
+    """The amounts that the plan adds to each node now, and that its claims hold of it after."""
     now: Use = {}
     after: Use = {}
     for claim in books.claims:
@@ -81,7 +81,7 @@ def add_gained(use: Use, claim: Claim) -> None:
 
 
 def held_of(books: Books, touched: set[str]) -> tuple[Use, Use]:
-    """What admitted gangs and other pods use of the touched nodes, now and after."""
+    """Use of the touched nodes by admitted gangs and other pods, now and after."""
     now: Use = {name: dict(books.snapshot.other_pods.get(name, {})) for name in touched}
     after: Use = {name: dict(row) for name, row in now.items()}
     repaired = {c.workload.uid for c in books.claims if c.running is not None}

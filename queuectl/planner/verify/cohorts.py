@@ -62,7 +62,7 @@ class Member:
         return self.quota(flavor, resource) + (borrowing or 0 if self.parent is not None else 0)
 
     def most(self, flavor: str, resource: str) -> int:
-        """What it could use if nobody used anything."""
+        """Its usable quota if nothing were used."""
         own = self.limit(flavor, resource)
         if self.parent is None:
             return own or 0

@@ -1,8 +1,8 @@
-"""One preemptor and its victims in other ClusterQueues, for the check: who is where in the tree, and what is used.
+"""One preemptor and its victims in other ClusterQueues, for the check: their places in the tree, and the use.
 
-A plan does not say what was used at the moment a gang was looked at, only what is used before and after. So use is taken as
+A plan does not state the use at the moment a gang was considered, only the use before and after. So use is taken as
 two bounds, each where it lets more pass: *high* on the side of the victims (whatever the plan starts or leases is counted),
-*low* on the side of the preemptor. What fails by them was illegal in any case.
+*low* on the side of the preemptor. A plan that fails by them was illegal in any case.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Case:
         return use
 
     def _running(self, gone: Iterable[str]) -> Iterator[tuple[Workload, Placement]]:
-        """Whoever runs and stays, and whoever the plan starts."""
+        """All gangs that run and stay, and all that the plan starts."""
         for gang in self._stayers(gone):
             yield gang.workload, gang.placement
         for claim in self.books.claims:
@@ -133,7 +133,7 @@ class Case:
         _add(more, (((self.queue.name, *row), amount) for row, amount in self.asked.items()))
         return more
 
-    # What may be asked of it.
+    # Questions about it.
 
     def borrows(self) -> bool:
         use = self.with_request(self.without(self.low, self.victims))
@@ -172,7 +172,7 @@ class Case:
         return higher or any(q.reclaim_within_cohort is ReclaimWithinCohort.ANY for q in others)
 
     def with_back(self, uid: str, theirs: list[str]) -> Use:
-        """What is used once one of the victims is back, and whoever yields to it in its own queue has made room for it."""
+        """The use once one of the victims is back, and the gangs that yield to it in its own queue have made room for it."""
         victim = self.books.running[uid].workload
         queue = self.books.queue_of(victim)
         use = self.without(self.high, (v for v in theirs if v != uid))
@@ -184,7 +184,7 @@ class Case:
         return use
 
     def _yields(self, queue: ClusterQueue, gang: Workload, victim: Workload) -> bool:
-        """Whether a gang may have to leave for a victim that waits in their common queue."""
+        """Whether a gang would have to leave for a victim that waits in their common queue."""
         running = self.books.running.get(gang.uid)
         stays = running is not None and not running.evictable
         if stays or self.books.opts_out(gang):
@@ -202,7 +202,7 @@ class Case:
         late: Sequence[str],
         over: Callable[[Member, Use], bool],
     ) -> list[str]:
-        """Who of them may be the last to leave below a member; nobody = not all of them may leave."""
+        """Those of them that can be the last to leave below a member; empty = not all of them are permitted to leave."""
         able: list[str] = []
         for inner in member.below:
             inside = [v for v in theirs if inner in self.below(self.foreign[v])]
@@ -220,7 +220,7 @@ class Case:
 
     @cached_property
     def rows(self) -> frozenset[Key]:
-        """Every flavor and resource that somebody of the tree has a quota of."""
+        """Every flavor and resource of which the tree has a quota."""
         return frozenset(_stated(self.path[-1]))
 
 

@@ -1,4 +1,4 @@
-"""Victims by fair shares: an order of exits in which each passed a strategy, and nobody who would come back by his share."""
+"""Victims by fair shares: an order of exits in which each passed a strategy, and no gang that would return by its share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queuectl.domain.rules import FairStrategy
 from queuectl.planner.verify.cohorts import Member, excesses
 from queuectl.planner.verify.exits import Case, Key, Use
 
-_SPLITS = 512  # ways to say who went by the second strategy that are tried; beyond it the benefit of the doubt is given
+_SPLITS = 512  # splits between the two strategies that are tried; beyond it the plan is accepted
 
 
 def _share(case: Case, member: Member, use: Use) -> tuple[bool, Fraction]:
@@ -43,7 +43,7 @@ def unfair(case: Case, top: Member, theirs: list[str]) -> str | None:
 
 
 def _come_home(case: Case, theirs: list[str]) -> str | None:
-    """Who of them could come back within the nominal quota of its ClusterQueue, and then take what shares do not protect."""
+    """Those of them that could return within the nominal quota of their ClusterQueue, and then take what shares do not protect."""
     most = case.with_request(case.high)
     bound = any(case.own.uses(most, *row) > case.own.quota(*row) for row in case.asked)
     back = sorted(
@@ -103,7 +103,7 @@ def _farther(case: Case, uid: str, top: Member) -> bool:
 
 
 def _splits(case: Case, theirs: list[str]) -> Iterator[tuple[str, ...]]:
-    """Who went by the last strategy."""
+    """The victims by the last strategy."""
     strategies = case.books.snapshot.config.rules.fair_sharing
     if strategies[0] is FairStrategy.LESS_THAN_INITIAL_SHARE:
         yield tuple(theirs)

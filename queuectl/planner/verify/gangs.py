@@ -119,7 +119,7 @@ def _topology(books: Books, claim: Claim) -> Iterator[Violation]:
 
 
 def _slices(books: Books, claim: Claim) -> Iterator[Violation]:
-    """Ranks are handed out in the order of the nodes, so the domain may change only where a slice ends."""
+    """Ranks are handed out in the order of the nodes, so the domain must change only where a slice ends."""
     for podset, placed in _shares(claim):
         for layer in podset.topology.slices if podset.topology is not None else ():
             split = _split_slice(books, placed, layer)
@@ -211,7 +211,7 @@ def _forbidden(books: Books, claim: Claim, podset: PodSet) -> str | None:
     if podset.group is not None:
         return "podsets of a group share their flavors"
     if claim.running is not None:
-        return None  # it keeps what it was given, whatever the queue says by now
+        return None  # it keeps its flavors, whatever the queue allows by now
     if queue is None or not queue.split_flavors:
         return "its queue does not let podsets be split"
     return None
@@ -230,7 +230,7 @@ def _share_counts(placed: PodSetPlacement, podset: PodSet) -> str | None:
 
 
 def _torn(books: Books, podset: PodSet, placed: PodSetPlacement) -> str | None:
-    """What must stay in one piece and does not."""
+    """The parts that must stay in one piece and do not."""
     for layer in podset.topology.slices if podset.topology is not None else ():
         if any(share.pods % layer.size for share in placed.shares):
             return f"a share ends within a slice of {layer.size} pods"

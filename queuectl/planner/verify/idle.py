@@ -15,10 +15,10 @@ from queuectl.planner.verify.books import Books
 
 
 def not_idle(books: Books, preemption: Preemption, victim: Admitted) -> str | None:
-    """Why a gang may not be taken for idleness; ``preemption`` names for whom."""
+    """Why a gang must not be evicted for idleness; ``preemption`` names the gang for which it is."""
     taker = books.pending.get(preemption.preemptor)
     if taker is None:
-        return "only a gang that waits may take an idle one"
+        return "only a pending gang can evict an idle one"
     queue = books.queue_of(victim.workload)
     if queue is not None and queue.idle_reclaim.mode in (ReclaimMode.OFF, ReclaimMode.DRY_RUN):
         return f"idleReclaim of {queue.name} is {queue.idle_reclaim.mode}"
@@ -47,7 +47,7 @@ def does_not_yield(books: Books, taker: Workload, victim: Admitted) -> str | Non
 
 
 def _goes_first(queue: ClusterQueue, evicted: Workload, taker: Workload) -> bool:
-    """Whether the one that leaves, queued again, evicts an equal that took its place, or stands before it as head."""
+    """Whether the one that leaves, queued again, evicts an equal that took its place, or is before it as head."""
     if evicted.queued_at > taker.queued_at:
         return False
     evicts = queue.within_cluster_queue is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY

@@ -49,7 +49,7 @@ _Row = tuple[str, str, str]  # ClusterQueue, user and resource
 
 
 def check_users(books: Books) -> Iterator[Violation]:
-    """What a user holds already, leaving gangs and leases included; an excess that exists without the plan does not count."""
+    """The amounts that a user holds already, leaving gangs and leases included; an excess that exists without the plan does not count."""
     queues = books.snapshot.config.cluster_queues
     if not any(queue.max_per_user for queue in queues.values()):
         return
@@ -74,7 +74,7 @@ def check_users(books: Books) -> Iterator[Violation]:
 
 
 def _rows(books: Books, workload: Workload, placement: Placement) -> Counter[_Row]:
-    """What a gang is charged, over its flavors; nothing where it has no user."""
+    """The charges of a gang, over its flavors; nothing where it has no user."""
     amounts: Counter[_Row] = Counter()
     if workload.user is not None:
         for (queue, _, resource), amount in charges(books, workload, placement):

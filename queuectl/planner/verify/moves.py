@@ -1,6 +1,6 @@
-"""Moves are allowed, each is for one named gang that holds a lease, and nobody is left without a place.
+"""Moves are allowed, each is for one named gang that holds a lease, and no gang is left without a place.
 
-Whether everybody fits after them, now and later, in nodes and quota, the checks of all claims say: a moved gang leaves its
+The checks of all claims show whether all gangs fit after them, now and later, in nodes and quota: a moved gang leaves its
 old place and claims its new one.
 """
 
@@ -55,7 +55,7 @@ def _illegal(books: Books, move: Move) -> str | None:
 
 
 def _stays(books: Books, gang: Admitted) -> str | None:
-    """Why it may not be taken down at all."""
+    """Why it must not be evicted at all."""
     uid = gang.workload.uid
     plan = books.plan
     if not gang.evictable:

@@ -1,8 +1,8 @@
-"""Who may start at all, and who may not be passed by a later gang of his ClusterQueue.
+"""The gangs that can start at all, and the gangs that no later gang of their ClusterQueue must pass.
 
-In a StrictFIFO queue nobody is passed by one who uses what he could have used. Under any strategy nobody is passed by one
-who asks exactly the same and starts: that start is the proof that he could have. Among ClusterQueues the order is a rule of
-thumb, not a promise. Nor is it checked where past use alone decides, for that changes with every start.
+In a StrictFIFO queue no gang is passed by one that uses capacity that it could have used. Under any strategy no gang is passed by one
+that asks exactly the same and starts: that start is the proof that it could have. Among ClusterQueues the order is a rule of
+thumb, not a guarantee. Nor is it checked where past use alone decides, for that changes with every start.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def _strict(books: Books, queue: ClusterQueue, entries: list[Pending]) -> Iterat
 
 
 def _surely_before(books: Books, queue: ClusterQueue, first: Workload, later: Workload) -> bool:
-    """Whether a gang whose place by priority and time is ahead goes first, whatever was used lately."""
+    """Whether a gang whose place by priority and time is ahead is considered first, whatever was used lately."""
     rule = books.snapshot.config.rules.usage_fairness
     if rule is None or not queue.usage_fairness or _account(first) == _account(later):
         return True
@@ -152,7 +152,7 @@ def _ask_the_same(one: Pending, other: Pending) -> bool:
 
 
 def never(refusal: Refusal) -> bool:
-    """Whether it was refused for good, and so holds nobody back."""
+    """Whether it was refused for good, and so holds no other gang back."""
     return bool(refusal.reasons) and refusal.reasons[0].code in _NEVER
 
 
@@ -182,7 +182,7 @@ def _could_use(books: Books, queue: ClusterQueue, workload: Workload) -> frozens
 
 
 def _asked(group: ResourceGroup, podset: PodSet) -> dict[str, int]:
-    """What the fewest pods it may start with ask of a resource group."""
+    """The request of its smallest part to a resource group."""
     pods = podset.count if podset.min_count is None else podset.min_count
     return {r: v * pods for r, v in podset.shape.requests.items() if r in group.covered}
 

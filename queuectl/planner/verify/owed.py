@@ -1,9 +1,9 @@
-"""No start takes what a lease is owed: once the lease's own victims have left it can be claimed, whoever else still leaves.
+"""No start takes capacity that is kept for a lease: once the lease's own victims have left it can be claimed, whatever else still leaves.
 
-The leases of the snapshot are gone through in queue order. Each must find room beside all that is held now, its victims
-gone, and beside what those before it are owed: of every node and every quota, what a lease needs beyond what its victims
-still hold there. If it does, it must still find it beside all that the plan starts. If not, something outside the plan
-is in its way, and it is owed nothing. Leases that the plan gives come last, and nobody is owed anything beside them.
+The leases of the snapshot are checked in queue order. Each must find room beside all that is held now without its victims,
+and beside the kept part of those before it: of every node and every quota, the need of a lease beyond what its victims
+still hold there. If it does, it must still find it beside all that the plan starts. If not, a cause outside the plan
+blocks it, and nothing is kept for it. Leases that the plan gives come last, and nothing is kept beside them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class _Lease:
 
 
 def check_owed(books: Books) -> Iterator[Violation]:
-    """Each lease that lives on, if the plan starts anybody."""
+    """Each valid lease, if the plan starts any gang."""
     if not any(claim.now for claim in books.claims):
         return
     leases = [*_standing(books), *_given(books)]
@@ -111,11 +111,11 @@ class _World:
         self.pools.clear()
 
     def has_room(self, lease: _Lease) -> bool:
-        """Whether its victims' leaving would let it start, if nobody else did."""
+        """Whether its victims' leaving would let it start, if no other gang left."""
         return all(self._short(lease, self.owed, [], p) is None for p in (self.pools, {}))
 
     def short_of(self, lease: _Lease) -> str | None:
-        """What it would lack beside those who start."""
+        """The amounts that it would lack beside those that start."""
         return self._short(lease, self.started, self.charged, {})
 
     def owe(self, lease: _Lease) -> None:

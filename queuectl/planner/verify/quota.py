@@ -119,7 +119,7 @@ def _borrowers(
 
 
 def _used(books: Books, touched: set[str]) -> tuple[dict[Row, int], dict[Row, int]]:
-    """What admitted gangs use, now and after, of the touched ClusterQueues and of those they share quota with."""
+    """Use by admitted gangs, now and after, of the touched ClusterQueues and of those they share quota with."""
     now: dict[Row, int] = {}
     after: dict[Row, int] = {}
     queues = trees_of(books.members, touched)
@@ -146,7 +146,7 @@ def _compare(
 
 
 def charges(books: Books, workload: Workload, placement: Placement) -> Iterator[tuple[Row, int]]:
-    """What a gang is charged on a placement."""
+    """The charges of a gang on a placement."""
     queue = books.queue_of(workload)
     if queue is None:
         return

@@ -59,7 +59,7 @@ def across_queues(books: Books, uid: str) -> str | None:
     entry = books.pending.get(uid) or books.running.get(uid)
     refusal = books.refused.get(uid)
     if entry is None or refusal is None or refusal.lease is None:
-        return None  # said of each victim already
+        return None  # reported of each victim already
     queue = books.queue_of(entry.workload)
     if queue is None or queue.name not in books.members:
         return None
@@ -80,7 +80,7 @@ def _refusal(case: Case) -> str | None:
 
 
 def _by_policy(case: Case, why: _Rule) -> str | None:
-    """What speaks against the victims below each member of a pool shared with the preemptor."""
+    """The objections to the victims below each member of a pool shared with the preemptor."""
     tops: dict[Member, list[str]] = {}
     for uid, member in case.foreign.items():
         if case.victims[uid].reason not in _WHATEVER_IS_USED:

@@ -1,7 +1,7 @@
 """Preemptions are legal and each is for a named gang that holds a lease; whether it fits, the capacity checks say.
 
-What makes victims of other ClusterQueues legal stands in :mod:`queuectl.planner.verify.reclaim`, what makes it legal to take
-a gang for idleness in :mod:`queuectl.planner.verify.idle`.
+:mod:`queuectl.planner.verify.reclaim` has the rules for victims of other ClusterQueues, and :mod:`queuectl.planner.verify.idle`
+the rules for evicting idle gangs.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ def _gives_back(books: Books, victim: Admitted, reason: str) -> bool:
 
 
 def protected(books: Books, victim: Admitted) -> str | None:
-    """What of its own ClusterQueue's protections an eviction now would break."""
+    """The protections of its own ClusterQueue that an eviction now would break."""
     queue = books.queue_of(victim.workload)
     if queue is None:
         return None
@@ -142,7 +142,7 @@ def _against_policy(
 
 
 def check_spared(books: Books) -> Iterator[Violation]:
-    """Each gang that a dry run names: it runs and stays, is idle, and is named once, for a gang that goes on waiting."""
+    """Each gang that a dry run names: it runs and stays, is idle, and is named once, for a gang that stays pending."""
     seen: set[str] = set()
     for spared in books.plan.spared:
         why = _not_spared(books, spared)
@@ -150,7 +150,7 @@ def check_spared(books: Books) -> Iterator[Violation]:
             why = "named twice"
         seen.add(spared.victim)
         if why is not None:
-            text = f"said to be spared by {spared.preemptor}: {why}"
+            text = f"named as spared by {spared.preemptor}: {why}"
             yield Violation(Rule.VICTIM, spared.victim, text)
 
 
