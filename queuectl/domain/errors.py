@@ -39,7 +39,7 @@ class SourceUnavailable(QueuectlError):
 
 
 class IssuerUnavailable(QueuectlError):
-    """The OpenID Connect issuer gave no answer that can be used; the message says why."""
+    """The OpenID Connect issuer gave no answer that can be used; the message states why."""
 
 
 class StoreError(QueuectlError):
