@@ -31,6 +31,7 @@ class Picture:
 
 PICTURES = (
     Picture("overview", "/ui/"),
+    Picture("mine", "/ui/mine?user=ann&namespace=team-speech", height=760),
     Picture("nodes", "/ui/nodes", chosen="queue"),
     Picture("usage", "/ui/usage?by=user&span=168h"),
     Picture("config", "/ui/config/clusterqueues/language", retyped=("18000", "6000")),
