@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
+from urllib.parse import quote, unquote
 
 import structlog
 from starlette.requests import Request
@@ -12,6 +13,8 @@ from starlette.responses import RedirectResponse, Response
 from queuectl.api.auth.sessions import SessionService
 from queuectl.api.oidc.login import LOGIN_SECONDS, OidcLogin
 
+_REASON_SECONDS: Final = 60
+_LONGEST_REASON: Final = 300  # characters: browsers keep cookies of 4,096 bytes
 _NOT_KEPT: Final = {"Cache-Control": "no-store"}
 _log = structlog.get_logger(source="queuectl.api")
 
@@ -23,6 +26,7 @@ class BrowserLogins:
         self._login = login
         self._sessions = sessions
         self._cookie = f"{sessions.cookie}-login"
+        self._reason = f"{sessions.cookie}-refusal"
 
     @property
     def issuer(self) -> str:
@@ -33,16 +37,7 @@ class BrowserLogins:
         """Send the browser to the issuer. ``page``: path to show after the login."""
         address, secret = await self._login.start(page)
         response = RedirectResponse(address, 303, _NOT_KEPT)
-        response.set_cookie(
-            self._cookie,
-            secret,
-            max_age=int(LOGIN_SECONDS),
-            path="/",
-            secure=self._sessions.secure,
-            httponly=True,
-            # With Strict, browsers leave it out of the request with which the issuer sends them back.
-            samesite="lax",
-        )
+        self._keep(response, self._cookie, secret, int(LOGIN_SECONDS))
         return response
 
     async def complete(self, request: Request, address_of: Callable[[str], str]) -> Response:
@@ -66,11 +61,42 @@ class BrowserLogins:
         _log.info("signed_in", caller=session.caller.name, issuer=self.issuer)
         response = RedirectResponse(address_of(page), 303, _NOT_KEPT)
         self._sessions.give(response, name, session)
-        self.forget(response)
+        self._forget(response, self._cookie)
         return response
 
-    def forget(self, response: Response) -> None:
-        """Take back the cookie of a login: its state counts once."""
+    def refuse(self, why: str, sign_in: str) -> Response:
+        """Send the browser to the sign-in page. A cookie holds the reason, so that no address shows a code.
+
+        Args:
+            why: sentences for the user.
+            sign_in: address of the page.
+        """
+        response = RedirectResponse(sign_in, 303, _NOT_KEPT)
+        self._forget(response, self._cookie)  # its state counts once
+        self._keep(response, self._reason, quote(why[:_LONGEST_REASON], safe=""), _REASON_SECONDS)
+        return response
+
+    def refusal(self, request: Request) -> str:
+        """The reason of the refusal after which a browser opens the sign-in page; empty if there was none."""
+        return unquote(request.cookies.get(self._reason, ""))
+
+    def shown(self, response: Response) -> None:
+        """Forget the reason of a refusal, which the sign-in page shows once."""
+        self._forget(response, self._reason)
+
+    def _keep(self, response: Response, name: str, value: str, seconds: int) -> None:
+        # With Strict, browsers leave a cookie out of the requests with which the issuer sends them back.
+        response.set_cookie(
+            name,
+            value,
+            max_age=seconds,
+            path="/",
+            secure=self._sessions.secure,
+            httponly=True,
+            samesite="lax",
+        )
+
+    def _forget(self, response: Response, name: str) -> None:
         response.delete_cookie(
-            self._cookie, path="/", secure=self._sessions.secure, httponly=True, samesite="lax"
+            name, path="/", secure=self._sessions.secure, httponly=True, samesite="lax"
         )

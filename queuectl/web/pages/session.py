@@ -12,30 +12,32 @@ from starlette.routing import Route
 
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.oidc.login import CALLBACK, LoginRefused
-from queuectl.domain.errors import BadInput, IssuerUnavailable
+from queuectl.api.problems import Problem
+from queuectl.domain.errors import BadInput, IssuerUnavailable, StoreUnavailable
 from queuectl.web.site import PREFIX, Site
 
 _log = structlog.get_logger(source="queuectl.web")
+_SIGN_IN: Final = "/signin"
 _DONE: Final = "/signin/done"
+_REFUSALS: Final = (LoginRefused, IssuerUnavailable, StoreUnavailable, BadInput, Problem)
 
 
 def routes(site: Site, logins: BrowserLogins | None) -> list[Route]:
     """The pages of sign-in, which need no session. ``logins``: None where users sign in with a token only."""
 
-    def form(request: Request, failure: str = "", status: int = 200) -> Response:
-        return site.page(
+    async def sign_in(request: Request) -> Response:
+        response = site.page(
             request,
             "signin.html",
             next=_own_page(request.query_params.get("next")),
             issuer=urlsplit(logins.issuer).netloc if logins is not None else "",
-            failure=failure,
-            status=status,
+            failure=logins.refusal(request) if logins is not None else "",
         )
+        if logins is not None:
+            logins.shown(response)
+        return response
 
-    async def sign_in(request: Request) -> Response:
-        return form(request)
-
-    found = [Route("/signin", sign_in)]
+    found = [Route(_SIGN_IN, sign_in)]
     if logins is None:
         return found
 
@@ -43,23 +45,16 @@ def routes(site: Site, logins: BrowserLogins | None) -> list[Route]:
         try:
             return await logins.start(_own_page(request.query_params.get("next")))
         except IssuerUnavailable as error:
-            return form(request, f"The issuer does not answer ({error}). Try again later.", 503)
+            return logins.refuse(_why(error), f"{PREFIX}{_SIGN_IN}")
 
     async def callback(request: Request) -> Response:
         try:
             return await logins.complete(
                 request, lambda page: f"{PREFIX}{_DONE}?next={quote(_own_page(page), safe='')}"
             )
-        except LoginRefused as error:
+        except _REFUSALS as error:
             _log.info("login_refused", error=str(error))
-            response = form(request, f"{error}. Sign in again.", 401)
-        except IssuerUnavailable as error:
-            response = form(request, f"The issuer does not answer ({error}). Sign in again.", 503)
-        except BadInput as error:
-            _log.error("login_failed", error=str(error))
-            response = form(request, "The client secret of queuectl cannot be read.", 503)
-        logins.forget(response)
-        return response
+            return logins.refuse(_why(error), f"{PREFIX}{_SIGN_IN}")
 
     async def done(request: Request) -> Response:
         """Lead on to the wanted page by a request of our own page: browsers send a Strict cookie with no other."""
@@ -71,6 +66,19 @@ def routes(site: Site, logins: BrowserLogins | None) -> list[Route]:
         Route(CALLBACK.removeprefix(PREFIX), callback),
         Route(_DONE, done),
     ]
+
+
+def _why(error: Exception) -> str:
+    """Why a login is refused, for the user."""
+    if isinstance(error, LoginRefused):
+        return f"{error}. Sign in again."
+    if isinstance(error, IssuerUnavailable):
+        return f"The issuer does not answer ({error}). Try again later."
+    if isinstance(error, StoreUnavailable):
+        return "The database does not answer. Try again later."
+    if isinstance(error, BadInput):
+        return "The client secret of queuectl cannot be read."
+    return f"The login was refused: {error}."
 
 
 def _own_page(wanted: str | None) -> str:
