@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint audit test test-fast test-system explore chaos demo bench corpus dashboards pictures docs vendor test-browser clean controlplane
+.PHONY: help setup lint audit test test-fast test-system explore chaos demo bench corpus dashboards pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -82,6 +82,9 @@ dashboards: setup ## write deploy/grafana/*.json from deploy/grafana/dashboards
 
 pictures: controlplane ## render docs/images/dashboard-*.png with Grafana's components from a real Prometheus; ten minutes
 	$(RUN)/python -m tests.system.pictures
+
+recording: controlplane ## draw docs/images/demo.svg from a run of the demo
+	$(RUN)/python -m tests.system.recording
 
 docs: setup ## build the documentation site in build/site
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build

@@ -37,7 +37,6 @@ UNTRIED = {
 }
 BLOCKS = {
     "make demo": "test_demo; `make test` is what runs this",
-    "GANG ": "a moment of the demo: tests/unit/test_demo_progress draws such tables",
     "✓ all pods": "test_demo",
     "$ queuectl report": "test_demo",
 }
