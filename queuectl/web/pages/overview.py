@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import Final
 
@@ -85,11 +86,19 @@ def routes(site: Site) -> list[Route]:
 
     async def overview(request: Request) -> Response:
         sight = await site.sight(request)
-        mine = sight.tallies(await site.store.tallies())
-        cluster_map = await site.cluster_map() if sight.nodes else None
-        longest = await site.store.waiting(
-            namespaces=sight.namespaces, order=WaitingOrder.AGE, limit=_LONGEST
+
+        async def visible_map() -> ClusterMap | None:
+            return await site.cluster_map() if sight.nodes else None
+
+        tallies, cluster_map, longest, chart, quotas, evictions = await asyncio.gather(
+            site.store.tallies(),
+            visible_map(),
+            site.store.waiting(namespaces=sight.namespaces, order=WaitingOrder.AGE, limit=_LONGEST),
+            usage_chart(site, request, sight),
+            quotas_now(site),
+            eviction_rows(site, request, sight, limit=_LATEST),
         )
+        mine = sight.tallies(tallies)
         return site.page(
             request,
             "overview.html",
@@ -97,10 +106,10 @@ def routes(site: Site) -> list[Route]:
             gpus=sums_of(cluster_map) if cluster_map is not None else None,
             counts=counts_of(mine),
             reasons=pending_reasons(mine),
-            chart=await usage_chart(site, request, sight),
-            queues=rows(await quotas_now(site), mine, sight),
+            chart=chart,
+            queues=rows(quotas, mine, sight),
             longest=longest,
-            evictions=await eviction_rows(site, request, sight, limit=_LATEST),
+            evictions=evictions,
         )
 
     return [Route("/", overview)]
