@@ -32,7 +32,7 @@ Namespace = Annotated[
         "--namespace",
         "-n",
         metavar="NAME",
-        help="Namespace. Default: of one object, the namespace of the kubeconfig's context; of a list, all namespaces.",
+        help="Namespace. Default: that of the kubeconfig's context; for a list, all namespaces.",
     ),
 ]
 

@@ -27,7 +27,10 @@ app = typer.Typer(
 
 @app.command()
 def export(server: Server = DEFAULT_SERVER) -> None:
-    """Print all configuration objects as YAML for `queuectl apply`, without their resource versions."""
+    """Print all configuration as YAML.
+
+    `queuectl apply` accepts the output. It has no resource versions.
+    """
     with connect(server) as client:
         documents = _stored(client)
     typer.echo(yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True), nl=False)
@@ -46,7 +49,11 @@ def diff(
     ],
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Show what `apply` of the files would change, and objects that no file has. The exit code is 4 if there is a difference."""
+    """Compare the server with files.
+
+    Shows the changes that `queuectl apply` would make, and the objects that no file has. The exit code is 4 if there is a
+    difference.
+    """
     documents = [document for file in files for document in read(file)]
     check(documents)
     scope = default_namespace()

@@ -39,7 +39,10 @@ def upgrade(
         ),
     ] = False,
 ) -> None:
-    """Upgrade the schema to the revision of this release. It is safe to run at any time, and several times at once."""
+    """Upgrade the schema to the revision of this release.
+
+    You can run it at any time, and several times at once.
+    """
     from queuectl.db import migrate
 
     typer.echo(_sentence(_run(database_url, lambda url: migrate.upgrade(url, pre_only=pre))))
@@ -47,7 +50,10 @@ def upgrade(
 
 @app.command()
 def current(database_url: Url = None) -> None:
-    """Show the revision of the schema. The exit code is 1 if the schema is older than this release."""
+    """Show the revision of the schema.
+
+    The exit code is 1 if the schema is older than this release.
+    """
     from queuectl.db import migrate
 
     state = _run(database_url, migrate.current)

@@ -97,7 +97,10 @@ def plan_command(
         ),
     ] = None,
 ) -> None:
-    """Plan the nodes, pods, queues and jobs of files, without a cluster. Shows placements, victims, and pending gangs with reasons."""
+    """Plan the nodes, pods, queues and jobs of files, without a cluster.
+
+    Shows placements, victims, and pending gangs with reasons.
+    """
     refused = None
     try:
         if snapshot is not None:

@@ -31,9 +31,7 @@ class Form(StrEnum):
 
 
 def report_command(
-    kind: Annotated[
-        ReportKind, typer.Argument(metavar="REPORT", help="usage, cost, waste or waits.")
-    ],
+    kind: Annotated[ReportKind, typer.Argument(metavar="REPORT", help="The report.")],
     by: Annotated[
         str,
         typer.Option(

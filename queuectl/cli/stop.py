@@ -1,4 +1,4 @@
-"""``queuectl stop`` and ``queuectl resume``: keep the gangs of a queue from starting, and end that."""
+"""``queuectl stop`` and ``queuectl resume``: stop the admission of a queue's gangs, and resume it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.targets import Target, target_kind
 from queuectl.domain.words import counted
 
-_WORKLOADS: Final = "`queuectl hold` keeps it from starting, `queuectl release` ends that"
+_WORKLOADS: Final = "use `queuectl hold` and `queuectl release`"
 _STOPPABLE: Final = ("ClusterQueue", "LocalQueue")
 
-Kind = Annotated[str, typer.Argument(help="clusterqueue or localqueue.")]
-Names = Annotated[list[str], typer.Argument(help="Names of queues.")]
-Reason = Annotated[str | None, typer.Option("--reason", help="Reason, for the audit log.")]
+Kind = Annotated[str, typer.Argument(metavar="KIND", help="clusterqueue or localqueue.")]
+Names = Annotated[list[str], typer.Argument(metavar="NAME", help="Names of queues.")]
+Reason = Annotated[
+    str | None, typer.Option("--reason", metavar="TEXT", help="Reason, for the audit log.")
+]
 
 
 def stop_command(
@@ -25,17 +27,17 @@ def stop_command(
     names: Names,
     drain: Annotated[
         bool,
-        typer.Option("--drain", help="Evict the gangs that run, too; else they continue."),
+        typer.Option("--drain", help="Evict running gangs. By default, they continue."),
     ] = False,
     reason: Reason = None,
     namespace: Namespace = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="Change nothing: show what would be evicted."),
+        typer.Option("--dry-run", help="Change nothing; show the gangs that would be evicted."),
     ] = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Stop ClusterQueues or LocalQueues: no gang of them starts until you resume them."""
+    """Stop ClusterQueues or LocalQueues. None of their gangs starts until you resume them."""
     body = {"drain": drain, "reason": reason}
     with connect(server) as client:
         for target in _targets(kind, names, namespace):
@@ -52,7 +54,7 @@ def resume_command(
     namespace: Namespace = None,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Resume stopped ClusterQueues or LocalQueues: their gangs start again, in their old order."""
+    """Resume stopped ClusterQueues or LocalQueues. Their gangs keep their queue order."""
     with connect(server) as client:
         for target in _targets(kind, names, namespace):
             answer = client.post(f"{target.path}/resume", {"reason": reason})
@@ -61,7 +63,7 @@ def resume_command(
 
 
 def _targets(kind: str, names: list[str], namespace: str | None) -> list[Target]:
-    """The queues that are named. Raises CommandFailed for any other kind."""
+    """The named queues. Raises CommandFailed for another kind."""
     found = target_kind(kind, _WORKLOADS)
     if found.kind not in _STOPPABLE:
         message = f"a {found.kind} cannot be stopped; a clusterqueue or a localqueue can"
@@ -79,13 +81,15 @@ def _stopped(target: Target, answer: Json) -> str:
 
 def _previewed(target: Target, answer: Json) -> list[str]:
     if answer["result"] == "unchanged":
-        return [f"{target} would not change: its stop policy is {answer['stopPolicy']} already"]
+        return [f"{target} would not change: its stop policy is already {answer['stopPolicy']}"]
     head = f"{target} would be stopped"
     if answer["stopPolicy"] != "HoldAndDrain":
         return [f"{head}; gangs that run would continue"]
     drains = answer["drains"]
     if drains is None:
-        return [f"{head}; this server does not know yet what would be evicted: ask again"]
+        return [
+            f"{head}; evictions not known: this server does not watch the cluster yet; run the command again"
+        ]
     lost = drains["lostGpuSeconds"]
     return [
         head,

@@ -46,7 +46,10 @@ def up(
         bool, typer.Option(help="Stay in the foreground, and stop the cluster at Ctrl-C.")
     ] = False,
 ) -> None:
-    """Start a cluster. The first start builds the programs, which takes about ten minutes on two cores."""
+    """Start a cluster.
+
+    The first start builds the programs, which takes about ten minutes on two cores.
+    """
     try:
         node_spec = NodeSpec.parse(nodes)
     except ValueError as error:
@@ -83,7 +86,7 @@ def down(
 
 @app.command()
 def status() -> None:
-    """Show the clusters of this machine, and the health of their components."""
+    """Show the clusters of this machine and their health."""
     places = layout.find_all()
     if not places:
         Console().print("No clusters.")
@@ -99,7 +102,10 @@ def exporters(
     name: Name = DEFAULT_NAME,
     port: Annotated[int, typer.Option(metavar="PORT", help="Loopback port to listen on.")] = 9400,
 ) -> None:
-    """Simulate the GPU exporters of a cluster's nodes, each at /metrics/NODE, until Ctrl-C."""
+    """Simulate the GPU exporters of a cluster's nodes.
+
+    The exporter of each node is at /metrics/NODE, until you press Ctrl-C.
+    """
     try:
         cluster = LocalCluster.find(name)
         with Exporters(port=port) as simulated, simulated.following(cluster.client):
@@ -113,7 +119,10 @@ def exporters(
 
 @app.command("build")
 def build_programs() -> None:
-    """Build all programs, including Prometheus, and check cached programs byte by byte."""
+    """Build all programs, and check the cached ones.
+
+    The programs include Prometheus. The check compares each byte.
+    """
     shown = progress.for_terminal()
     try:
         assets = build.ensure(shown, thorough=True, units=versions.ALL_UNITS)

@@ -768,7 +768,7 @@ class TestStop:
         self, queuectl: Cli, diagnoser: FixedDiagnoser
     ) -> None:
         drain = ("stop", "clusterqueue", "team-a", "--drain", "--dry-run")
-        unknown = "clusterqueue/team-a would be stopped; this server does not know yet what would be evicted: ask again"
+        unknown = "clusterqueue/team-a would be stopped; evictions not known: this server does not watch the cluster yet; run the command again"
         diagnoser.drains = {}
         assert queuectl(*drain).out.splitlines() == [unknown]
         diagnoser.drains = {DocumentKey("ClusterQueue", "", "team-a"): DrainCost(2, 1, 48, 7200)}
@@ -782,7 +782,7 @@ class TestStop:
         assert held == "clusterqueue/team-a would be stopped; gangs that run would continue\n"
         queuectl("stop", "clusterqueue", "team-a")
         again = queuectl("stop", "clusterqueue", "team-a", "--dry-run").out
-        assert again == "clusterqueue/team-a would not change: its stop policy is Hold already\n"
+        assert again == "clusterqueue/team-a would not change: its stop policy is already Hold\n"
 
     @pytest.mark.parametrize(
         ("arguments", "code", "says"),
@@ -793,7 +793,7 @@ class TestStop:
                 2,
                 "a Cohort cannot be stopped; a clusterqueue or a localqueue can",
             ),
-            (("workload", "running"), 2, "`queuectl hold` keeps it from starting"),
+            (("workload", "running"), 2, "use `queuectl hold` and `queuectl release`"),
         ],
     )
     def test_a_kind_that_cannot_be_stopped_is_refused(
