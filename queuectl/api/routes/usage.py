@@ -1,6 +1,6 @@
 """Reports of the usage ledger: usage, cost, waste and waits.
 
-Whoever may not get reports in all namespaces gets the sums of those in which he may, and nothing of the nodes.
+A caller who may get reports in some namespaces only gets the sums of these namespaces, and nothing about the nodes.
 """
 
 # No postponed annotations here: see routes/config.py.
@@ -94,7 +94,7 @@ def add_routes(
         f"{PATH}/cost",
         tags=_TAGS,
         operation_id="reportCost",
-        summary="What was allocated, in money",
+        summary="Cost of the allocated GPU-hours",
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
     async def report_cost(
@@ -107,7 +107,7 @@ def add_routes(
         f"{PATH}/waste",
         tags=_TAGS,
         operation_id="reportWaste",
-        summary="GPU-hours that computed nothing, work that was lost, and free GPUs that nobody can use",
+        summary="GPU-hours that were not used, lost work, and free GPUs that no gang can use",
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
     async def report_waste(
@@ -191,7 +191,7 @@ def _moment(field: str, text: str, now: float) -> float | None:
     except RequestError:
         pass
     try:
-        at = datetime.fromisoformat(text.replace(" ", "+"))  # a plus sign that nobody escaped
+        at = datetime.fromisoformat(text.replace(" ", "+"))  # a plus sign that was not escaped
         return at.timestamp() if at.tzinfo is not None else None
     except (ValueError, OverflowError):
         return None
