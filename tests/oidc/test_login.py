@@ -7,12 +7,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from http.cookies import SimpleCookie
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx2
 import pytest
 from fastapi import FastAPI
+from structlog.testing import capture_logs
 
 from queuectl.api.oidc import login
 from queuectl.telemetry.logs import LogFormat, configure
@@ -342,6 +344,17 @@ async def test_an_issuer_that_is_down_is_named_on_the_page(
     issuer.now += 1e6
     answer = await browser.get(START)
     assert "connection refused" in await refusal(browser, answer)
+
+
+async def test_a_client_secret_that_cannot_be_read_is_an_error_of_the_administrator(
+    issuer: FakeIssuer, memory: MemoryStore, tmp_path: Path
+) -> None:
+    app = issuer.app(memory, client_secret_file=tmp_path / "missing")
+    async with browser_of(app) as browser:
+        with capture_logs() as logged:
+            answer = await back(browser, issuer.authorize(await started(browser)))
+        assert "client secret" in await refusal(browser, answer)
+    assert ("login_failed", "error") in {(one["event"], one["log_level"]) for one in logged}
 
 
 async def test_an_address_that_fails_too_often_is_refused(browser: httpx2.AsyncClient) -> None:

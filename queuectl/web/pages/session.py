@@ -19,7 +19,7 @@ from queuectl.web.site import PREFIX, Site
 _log = structlog.get_logger(source="queuectl.web")
 _SIGN_IN: Final = "/signin"
 _DONE: Final = "/signin/done"
-_REFUSALS: Final = (LoginRefused, IssuerUnavailable, StoreUnavailable, BadInput, Problem)
+_REFUSALS: Final = (LoginRefused, IssuerUnavailable, StoreUnavailable, Problem)
 
 
 def routes(site: Site, logins: BrowserLogins | None) -> list[Route]:
@@ -52,6 +52,9 @@ def routes(site: Site, logins: BrowserLogins | None) -> list[Route]:
             return await logins.complete(
                 request, lambda page: f"{PREFIX}{_DONE}?next={quote(_own_page(page), safe='')}"
             )
+        except BadInput as error:
+            _log.error("login_failed", error=str(error))
+            return logins.refuse(_why(error), f"{PREFIX}{_SIGN_IN}")
         except _REFUSALS as error:
             _log.info("login_refused", error=str(error))
             return logins.refuse(_why(error), f"{PREFIX}{_SIGN_IN}")
