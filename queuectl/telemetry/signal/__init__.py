@@ -1,1 +1,1 @@
-"""Where GPU utilization comes from: a Prometheus, or the exporters themselves."""
+"""Sources of GPU utilization: a Prometheus, or the exporters."""

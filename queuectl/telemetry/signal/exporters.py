@@ -1,7 +1,7 @@
-"""GPU utilization straight from the exporters, where there is no Prometheus: the last samples are kept in memory.
+"""GPU utilization from the exporters, without a Prometheus. The last samples are kept in memory.
 
-One ring per exporter: the times of its last scrapes, and per GPU and metric one value for each. What is kept is as long as
-the longest window that is asked for; a longer one is known only after it has passed.
+Each exporter has a ring buffer: the times of its last scrapes, and a value per scrape for each GPU and metric. The buffer covers
+the longest window. A longer window is complete only after its duration.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ _LABEL: Final = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
 
 
 class ExporterSource:
-    """Scrapes exporters once per look, and answers from what it has kept.
+    """Scrapes exporters once per evaluation, and answers from its buffer.
 
-    A scrape that fails leaves a gap, as it does in a Prometheus.
+    A failed scrape is a gap, as in a Prometheus.
     """
 
     def __init__(
@@ -58,12 +58,12 @@ class ExporterSource:
         """Connect lazily.
 
         Args:
-            urls: of the exporters' metrics. With ``dns+`` before it, one stands for all addresses that its host has at
-                the time, as a headless Service has one for each pod.
-            names: what is measured.
-            scrape_seconds: between looks, each of which scrapes.
+            urls: of the exporters' metrics. The prefix ``dns+`` selects all current addresses of the host, for example
+                those of a headless Service.
+            names: the metrics and labels.
+            scrape_seconds: between evaluations. Each of them scrapes.
             keep_seconds: of samples to keep.
-            trust_slices: the exporter measures each pod of a time-sliced GPU for itself.
+            trust_slices: the exporter measures each pod of a time-sliced GPU separately.
             timeout: seconds for one scrape.
         """
         self._urls = tuple(urls)
@@ -88,7 +88,7 @@ class ExporterSource:
         }
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def sample(
@@ -97,7 +97,7 @@ class ExporterSource:
         at: float,
         known: Collection[PodKey],  # noqa: ARG002 - only a Prometheus has two ways to name pods
     ) -> Sample:
-        """What is known over the ``window`` seconds before ``at`` (unix seconds); scrapes once for each ``at``.
+        """The samples of the ``window`` seconds before ``at`` (unix seconds). Scrapes once for each ``at``.
 
         Raises:
             SourceUnavailable: not one exporter answers.
@@ -119,7 +119,7 @@ class ExporterSource:
         await asyncio.to_thread(self._keep, at, dict(zip(urls, texts, strict=True)))
 
     async def _fetch(self, url: str, slots: asyncio.Semaphore) -> bytes | str:
-        """The text, or what went wrong."""
+        """The text of the scrape, or an error message."""
         text = bytearray()
         try:
             async with slots, self._http.stream("GET", url) as response:
@@ -168,7 +168,7 @@ class ExporterSource:
             devices.add(holder.device)
             if holder.pod:
                 metric, full = wanted
-                with contextlib.suppress(ValueError):  # what is no number was not measured
+                with contextlib.suppress(ValueError):  # a value that is no number is no measurement
                     scraped.setdefault(holder, {})[metric] = float(value) / full
 
     def _holder(self, text: str) -> Holder:
@@ -237,7 +237,7 @@ class ExporterSource:
 
 
 async def _resolve(url: str) -> list[str]:
-    """The URLs that one stands for.
+    """The URLs that a URL of the settings selects.
 
     Raises:
         SourceUnavailable: its host has no address.

@@ -1,4 +1,4 @@
-"""What the vendors' exporters call what they measure, and the labels by which a series names its pod and its GPU."""
+"""The metric names of the vendors' exporters, and the labels that name the pod and the GPU of a series."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A metric, and what it is at most: values are divided by it to be parts of 1."""
+    """A metric and its maximum, by which values are divided to get 0..1."""
 
     name: str
     full: float = 1.0
@@ -20,11 +20,11 @@ class ExporterNames:
     """The metrics of one vendor's exporter.
 
     Attributes:
-        busy: how much of the time the engines were busy.
-        coarse: what stands in for ``busy`` where that is not exported; None = nothing does.
+        busy: part of the time in which the engines were busy.
+        coarse: the replacement of ``busy`` if that is not exported; None = there is none.
         tensor, memory_busy: tensor pipes and memory interface; None = not exported.
         memory_used, memory_free: GPU memory, in one unit.
-        device: labels that together tell a GPU, or an instance of one, from every other.
+        device: labels that together identify a GPU, or an instance of one.
     """
 
     busy: Gauge
@@ -63,7 +63,7 @@ SLICE: Final = "vgpu"
 
 @dataclass(frozen=True, slots=True)
 class PodLabels:
-    """Which labels name the pod that holds a GPU."""
+    """The labels that name the pod of a GPU."""
 
     namespace: str
     pod: str
@@ -71,4 +71,4 @@ class PodLabels:
 
 HONORED: Final = PodLabels("namespace", "pod")
 RENAMED: Final = PodLabels("exported_namespace", "exported_pod")
-"""What Prometheus makes of them where the target has such labels of its own and ``honor_labels`` is off."""
+"""The labels after Prometheus renames them: the target has labels of the same name, and ``honor_labels`` is off."""

@@ -1,4 +1,4 @@
-"""GPU utilization from a Prometheus: a few cluster-wide queries per look, however many gangs there are."""
+"""GPU utilization from a Prometheus. The number of queries per evaluation does not depend on the number of gangs."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ class _Answer(msgspec.Struct):
     status: str
     data: _Data = msgspec.field(default_factory=_Data)
     error: str = ""
-    warnings: list[str] = []  # a store that it asks in turn did not answer
+    warnings: list[str] = []  # a remote store did not answer
 
 
 Rows = dict[tuple[str, str, str], dict[Value, float]]
-"""By namespace, pod and uid ("" where it is not told)."""
+"""By namespace, pod and uid ("" if unknown)."""
 
 
 class PrometheusSource:
-    """Asks a Prometheus, or what answers like one.
+    """Queries a Prometheus, or a server with the same API.
 
-    Which labels name the pods is found out by which of them name pods that are there, unless ``labels`` says it.
+    Without ``labels``, it selects the labels whose values name existing pods.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class PrometheusSource:
 
         Args:
             url: of its API, without ``/api/v1``.
-            names: what is measured.
+            names: the metrics and labels.
             trust: the scrape jobs whose series count. With namespaces, labels are those that Prometheus renames: only
-                there is ``namespace`` the exporter's own.
+                then is ``namespace`` that of the exporter.
             scrape_seconds: between the samples of a GPU.
-            labels: which labels name the pods; None = look for it.
-            recorded: how the recording rules are set.
-            rules: ask what the recording rules made; None = where they are there, and ``names`` are NVIDIA's.
-            trust_slices: the exporter measures each pod of a time-sliced GPU for itself (``--kubernetes-virtual-gpus``).
-            token_file: holds a bearer token; read anew for each look.
+            labels: the labels that name the pods; None = detect them.
+            recorded: the intervals of the recording rules.
+            rules: query the recording rules; None = if they exist, and ``names`` are NVIDIA's.
+            trust_slices: the exporter measures each pod of a time-sliced GPU separately (``--kubernetes-virtual-gpus``).
+            token_file: a bearer token, read again for each evaluation.
             ca_file: certificates to trust; None = the system's.
             timeout: seconds for one query.
         """
@@ -88,7 +88,7 @@ class PrometheusSource:
         self.trusts = str(trust)
         self._raw = Raw(names, trust)
         self._recorded = recorded or Recorded(scrape_seconds, trust=trust)
-        # The rules that are shipped record NVIDIA's metrics; whoever has others says so.
+        # The rules in deploy/ record NVIDIA's metrics. Other vendors need other rules, named in the settings.
         self._rules = False if rules is None and names != NVIDIA else rules
         self._scrape = scrape_seconds
         self._labels = labels or (RENAMED if trust.namespaces else HONORED)
@@ -98,11 +98,11 @@ class PrometheusSource:
         self._slots = asyncio.Semaphore(_AT_ONCE)
 
     async def close(self) -> None:
-        """Give back the connections."""
+        """Close the connections."""
         await self._http.aclose()
 
     async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
-        """What is known over the ``window`` seconds before ``at`` (unix seconds).
+        """The samples of the ``window`` seconds before ``at`` (unix seconds).
 
         Args:
             window: seconds.
@@ -147,7 +147,7 @@ class PrometheusSource:
         rows: Rows,
         known: Collection[PodKey],
     ) -> Rows:
-        """The stand-in metric, where pods are missing or share a GPU; nothing where it is not needed."""
+        """The values of the coarse metric, for pods that lack the other or share a GPU; empty if no pod needs it."""
         seen = {
             key[:2]
             for key, row in rows.items()
@@ -194,7 +194,7 @@ class PrometheusSource:
         profiled: bool,
     ) -> PodUse:
         namespace, pod, uid = key
-        # Where the first sample of a window falls is chance: one more counts as there.
+        # The time of the first sample in a window is random: one missing sample is allowed.
         coverage = (row[Value.SAMPLES] + 1) * self._scrape / window
         return PodUse(
             namespace=namespace,
@@ -203,7 +203,7 @@ class PrometheusSource:
             busy=_part(row[Value.BUSY]),
             mean=_part(row[Value.MEAN]),
             coverage=min(coverage, 1.0),
-            age=row.get(Value.AGE, window),  # no sample now: the last one's age is not told
+            age=row.get(Value.AGE, window),  # no current sample: its age is unknown
             uid=uid or None,
             tensor=_maybe(row.get(Value.TENSOR)) if profiled else None,
             memory_busy=_maybe(row.get(Value.MEMORY_BUSY)) if profiled else None,
@@ -239,7 +239,7 @@ class PrometheusSource:
             ) from error
         if answer.status != "success":
             raise SourceUnavailable(f"Prometheus refuses {query.text}: {answer.error}")
-        # A series that is missing from one query of a look and not from the next makes a busy GPU invisible, not unknown.
+        # If a series is missing from only some queries of an evaluation, a busy GPU would look absent, not unknown.
         if answer.warnings:
             raise SourceUnavailable(f"Prometheus answers only in part: {answer.warnings[0]}")
         return answer.data.result

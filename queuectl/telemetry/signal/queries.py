@@ -1,4 +1,4 @@
-"""The PromQL of one look: a handful of queries over the whole cluster, each with one value per pod.
+"""The PromQL of one evaluation: queries over the whole cluster, each with one value per pod.
 
 From the exporters' own series, or from the recording rules of deploy/prometheus/rules.yaml, which cost a fraction of it on
 a large cluster because they go over every GPU's samples once, as they come, instead of once per window and look.
@@ -15,11 +15,11 @@ from queuectl.telemetry.signal.names import SLICE, UID, ExporterNames, Gauge, Po
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
 
 BUSY_QUANTILE: Final = 0.9
-_JOBS_NAMED: Final = 20  # of those that are not trusted; a tenant may make as many as they like
+_JOBS_NAMED: Final = 20  # untrusted jobs in a message; a tenant can create any number
 
 
 class Value(StrEnum):
-    """What is asked of every pod."""
+    """The values of each pod."""
 
     BUSY = "busy"
     MEAN = "mean"
@@ -34,19 +34,19 @@ class Value(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """An expression, and what its values are divided by."""
+    """An expression, and the divisor of its values."""
 
     text: str
     full: float = 1.0
 
 
 def duration(seconds: float) -> str:
-    """As PromQL writes it."""
+    """A duration in PromQL."""
     return f"{round(seconds * 1000)}ms"
 
 
 class Raw:
-    """Over the exporters' own series."""
+    """Queries of the series of the exporters."""
 
     smear: Final = 0.0
 
@@ -55,7 +55,7 @@ class Raw:
         self._trust = trust
 
     def pods(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
-        """Everything about every pod, over the window that ends now."""
+        """The queries of all values of all pods, over the window that ends now."""
         names, by = self._names, _by(labels)
         queries = self._measured(names.busy, labels, window)
         held, free = (self._series(m, labels) for m in (names.memory_used, names.memory_free))
@@ -67,19 +67,19 @@ class Raw:
         return queries
 
     def coarse(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
-        """The same by the metric that stands in for the better one."""
+        """The same queries with the coarse metric."""
         if self._names.coarse is None:
             return {}
         return self._measured(self._names.coarse, labels, window)
 
     def gpus(self, window: float) -> Query:
-        """How many GPUs were seen in the window, whoever holds them: one missed scrape does not unmake them."""
+        """The number of GPUs with samples in the window, allocated or not. One missed scrape does not change it."""
         device = ",".join(self._names.device)
         seen = f"last_over_time({{{self._any_gpu()},{self._trust.selector}}}[{duration(window)}])"
         return Query(f"count(group by ({device}) ({seen}))")
 
     def untrusted(self) -> Query:
-        """Scrape jobs that are not trusted and export series of GPUs now."""
+        """Untrusted scrape jobs that export GPU series now."""
         others = (f"{{{self._any_gpu()},{each}}}" for each in self._trust.others)
         return Query(f"topk({_JOBS_NAMED}, group by (job) ({' or '.join(others)}))")
 
@@ -97,9 +97,8 @@ class Raw:
     def _measured(self, gauge: Gauge, labels: PodLabels, window: float) -> dict[Value, Query]:
         by, series = _by(labels), self._series(gauge.name, labels)
         samples = f"{series}[{duration(window)}]"
-        # Of two series of one GPU (its exporter was restarted, or is scraped twice) the fuller one counts, not both: two
-        # halves of a window must not pass for a whole. And the one that shows more use: a second series never makes a
-        # gang cheaper to evict.
+        # If a GPU has two series (its exporter was restarted, or is scraped twice), the one with more samples counts: two
+        # half windows are not a full one. The higher use counts, so a second series never lowers the price of an eviction.
         each = f"{by},{','.join(self._names.device)}"
         counted = f"max by ({each}) (count_over_time({samples}))"
         mean = f"avg by ({by}) (max by ({each}) (avg_over_time({samples})))"
@@ -121,9 +120,9 @@ class Raw:
 
 
 class Recorded:
-    """Over what the recording rules made of them; their group is evaluated every ``every`` seconds over ``over`` seconds.
+    """Queries of the recording rules. Their group is evaluated every ``every`` seconds over ``over`` seconds.
 
-    What rules record has no ``instance``, and what a target exports under the same name has one.
+    The series of rules have no ``instance``. Series of the same name with one are those of a target.
     """
 
     def __init__(
@@ -140,7 +139,7 @@ class Recorded:
         self._trusted = f'instance="",{trust.selector}'
 
     def pods(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
-        """Everything about every pod, over the window that ends now."""
+        """The queries of all values of all pods, over the window that ends now."""
         queries = self._measured("profiling", labels, window)
         by = _by(labels)
         for value, name in ((Value.TENSOR, "tensor"), (Value.MEMORY_BUSY, "memory_busy")):
@@ -152,16 +151,16 @@ class Recorded:
         return queries
 
     def coarse(self, labels: PodLabels, window: float) -> Mapping[Value, Query]:
-        """The same by the metric that stands in for the better one."""
+        """The same queries with the coarse metric."""
         return self._measured("coarse", labels, window)
 
     def gpus(self, window: float) -> Query:
-        """How many GPUs were seen in the window, whoever holds them: one missed scrape does not unmake them."""
+        """The number of GPUs with samples in the window, allocated or not. One missed scrape does not change it."""
         seen = f"queuectl:gpus{{{self._trusted}}}[{duration(window)}]"
         return Query(f"sum(max_over_time({seen}))")
 
     def there(self) -> Query:
-        """Something if the rules record at all."""
+        """A query with a result if the rules record."""
         return Query(f"count(queuectl:gpu_busy:2m{{{self._trusted}}})")
 
     def _series(self, name: str, labels: PodLabels, signal: str = "") -> str:
@@ -178,8 +177,8 @@ class Recorded:
         return {
             Value.BUSY: Query(f"max by ({by}) ({_quantile(busy, window)})"),
             Value.MEAN: Query(f"max by ({by}) (avg_over_time({mean}[{span}]))"),
-            # Each evaluation counts the samples of `over` seconds, so each sample is counted in over/every of them. Where
-            # they come more often than the setting says, an evaluation that has any is full, and one that has none is not.
+            # Each evaluation counts the samples of `over` seconds, so over/every of them count a sample. If samples
+            # are more frequent than the setting, an evaluation with any sample is full.
             Value.SAMPLES: Query(
                 f"min by ({by}) (count_over_time({samples}[{span}])"
                 f" * clamp_max(avg_over_time({samples}[{span}]), {self._over / self._scrape}))",

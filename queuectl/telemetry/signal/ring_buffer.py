@@ -1,4 +1,4 @@
-"""The last scrapes of exporters, kept in memory, and what they say of a window: the sums a Prometheus would make."""
+"""The last scrapes of exporters in memory, and the aggregates of a window that a Prometheus would return."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from queuectl.telemetry.signal.queries import BUSY_QUANTILE
 Floats = npt.NDArray[np.float32]
 METRICS: Final = 6
 BUSY, COARSE, TENSOR, MEMORY_BUSY, USED, FREE = range(METRICS)
-"""Metrics of a GPU that are kept."""
+"""The stored metrics of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Whose GPU it is: pod, uid and the device's labels; ``slice`` of a time-sliced one."""
+    """The holder of a GPU: pod, uid and device labels; ``slice`` for a time-sliced GPU."""
 
     namespace: str
     pod: str
@@ -29,7 +29,7 @@ class Holder:
 
 
 class RingBuffer:
-    """The last scrapes of one exporter: for each holder, metrics x scrapes, NaN where there was none."""
+    """The last scrapes of one exporter: metrics x scrapes for each holder, NaN without a sample."""
 
     def __init__(self, slots: int) -> None:
         self.times = np.full(slots, -np.inf)
@@ -39,7 +39,7 @@ class RingBuffer:
         self._next = 0
 
     def add(self, at: float, scraped: Mapping[Holder, Mapping[int, float]]) -> None:
-        """One more scrape; the oldest goes. Holders of whom nothing is left are forgotten."""
+        """Add a scrape and remove the oldest. Holders without samples are removed."""
         slot, self._next = self._next, (self._next + 1) % len(self.times)
         self.times[slot] = at
         self._make_room(scraped.keys() - self.rows.keys())
@@ -85,11 +85,11 @@ class GpuWindow:
 
     @property
     def samples(self) -> int:
-        """Of the metric that has more."""
+        """The samples of the metric that has more of them."""
         return max(one.samples for one in (self.busy, self.coarse) if one is not None)
 
     def beside(self, other: GpuWindow) -> GpuWindow:
-        """What two exporters say of one GPU: the fuller record counts, and never with less use than the other shows."""
+        """Combine the records of two exporters for one GPU: the one with more samples, with the higher use of the two."""
         fuller, poorer = (self, other) if self.samples >= other.samples else (other, self)
         return GpuWindow(
             _not_below(fuller.busy, poorer.busy),
@@ -102,7 +102,7 @@ class GpuWindow:
 
 
 def highest(values: Iterable[float | None]) -> float | None:
-    """None where one is not known: what it does cannot be ruled out."""
+    """None if one value is unknown, because it could be the higher one."""
     known = list(values)
     there = [value for value in known if value is not None]
     return max(there) if there and len(there) == len(known) else None
@@ -115,7 +115,7 @@ def _not_below(one: Series | None, other: Series | None) -> Series | None:
 
 
 class WindowSamples:
-    """What is told of all holders of one exporter in a window, at once: arrays are holders x metrics."""
+    """The aggregates of all holders of one exporter in a window. Arrays are holders x metrics."""
 
     def __init__(self, values: Floats, times: npt.NDArray[np.float64]) -> None:
         there = ~np.isnan(values)
@@ -129,7 +129,7 @@ class WindowSamples:
         self._last = np.take_along_axis(values, latest[..., None], axis=-1)[..., 0]
 
     def of(self, row: int, at: float) -> GpuWindow | None:
-        """Of one holder; None where nothing was measured."""
+        """The aggregates of one holder; None without measurements."""
         busy, coarse = self._series(row, BUSY, at), self._series(row, COARSE, at)
         if busy is None and coarse is None:
             return None
@@ -138,7 +138,7 @@ class WindowSamples:
             float(self._high[row, metric]) if self._samples[row, metric] else None
             for metric in (TENSOR, MEMORY_BUSY)
         )
-        held = used / (used + free) if used + free > 0 else None  # not where one is NaN
+        held = used / (used + free) if used + free > 0 else None  # False if one is NaN
         return GpuWindow(busy, coarse, tensor, memory_busy, held)
 
     def _series(self, row: int, metric: int, at: float) -> Series | None:
@@ -150,7 +150,7 @@ class WindowSamples:
 
 
 def _quantile(ordered: Floats, counts: npt.NDArray[np.intp]) -> npt.NDArray[np.floating]:
-    """Along the last axis, as Prometheus interpolates it; of the first ``counts`` values, behind which NaN stand."""
+    """Quantile of the first ``counts`` values along the last axis, with the interpolation of Prometheus. NaN follow the values."""
     rank = BUSY_QUANTILE * np.maximum(counts - 1, 0)
     below = np.floor(rank).astype(np.intp)
     above = np.minimum(below + 1, np.maximum(counts - 1, 0))
