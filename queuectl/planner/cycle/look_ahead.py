@@ -1,9 +1,9 @@
-"""Searches that look ahead: where room runs out, those who come later are placed with the gang at hand by one model.
+"""Look-ahead: on a nearly full cluster, one model places the gang at hand together with later gangs.
 
-On a fleet that is nearly full every other gang starts only if some admitted before it move, and each would be a search of its
-own over the same gangs. So the first of these searches asks for a place for those behind it as well: all of whom counting
-does not refute. The cycle still considers each of them in queue order; a place that is found here is used
-if it is then free. No gang is refused because it has none, so the same gangs start, after fewer searches.
+There, every second gang starts only if gangs admitted before it move, and each would need a search of its own over the same
+gangs. The first of these searches therefore also asks for a place for the later gangs that sums do not refute. The cycle
+still considers each of them in queue order; a place that is found here is used if it is then free. No gang is refused because
+it has none, so the same gangs start, after fewer searches.
 """
 
 from __future__ import annotations
