@@ -13,7 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "threat-model.md"
-HEADER = "| who could do what | what prevents it | test |"
+HEADER = "| threat | prevention | test |"
 ACCEPTED = "accepted: "
 SECTIONS = (
     "Tenants and cluster users",
