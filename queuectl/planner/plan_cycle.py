@@ -10,7 +10,7 @@ from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.reservations import standing_leases
 from queuectl.planner.capacity.state import open_state
-from queuectl.planner.consolidate.tidy import tidy
+from queuectl.planner.consolidate.consolidation import consolidate
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.defragment import defragment
 from queuectl.planner.cycle.dry_run import dry_run
@@ -49,7 +49,7 @@ def plan(
         prepared.consider(pending)
     cleared = defragment(cycle, in_order)
     narrow(cycle.state, cycle.moved)
-    tidied = tidy(cycle.state, list(cycle.starting.values()), cycle.solver)
+    tidied = consolidate(cycle.state, list(cycle.starting.values()), cycle.solver)
     repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
     made = make_plan(cycle, repairs, in_order, tidied=tidied)
     aside = Solver(snapshot.limits, cycle.solver.stop)

@@ -41,7 +41,7 @@ def line(cluster: Cluster, name: str, make: Maker, width: int, count: int) -> st
     batches = cluster.batches(make, count, width)
     cache = PlannerCache()
     plan(batches[0], cache=cache)
-    with patch.object(plan_cycle, "tidy", lambda *_: 0):
+    with patch.object(plan_cycle, "consolidate", lambda *_: 0):
         before, alone = planned(batches, cache)
     after, took = planned(batches, cache)
     blocks, racks, nodes, _, whole, whole_racks = (

@@ -410,7 +410,7 @@ def move_onto_the_same_spot(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         yield Mutant(Rule.CAPACITY, snapshot, replace(plan, moved=moved))
 
 
-# What leases are owed.
+# Capacity that is kept for leases.
 
 
 def after(snapshot: Snapshot, plan: Plan) -> Snapshot:
@@ -436,7 +436,7 @@ def after(snapshot: Snapshot, plan: Plan) -> Snapshot:
     return replace(snapshot, admitted=running + started, pending=waiting)
 
 
-def take_what_a_lease_is_owed(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+def take_what_is_kept_for_a_lease(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     """One GPU more starts on a node than the first lease in line can spare once its victims have left."""
     waiting = {p.workload.uid: p for p in snapshot.pending}
     kept = [r for r in plan.pending if r.lease is not None and waiting[r.uid].lease == r.lease]

@@ -244,7 +244,7 @@ def test_leases_hold_quota_too() -> None:
     assert codes(made)["other"] is Code.WAITING_FOR_QUOTA
 
 
-# What a lease is owed of what is free now.
+# The part of the free capacity that is kept for a lease now.
 
 
 def part(uid: str, gpus: int, **kwargs):
@@ -277,7 +277,7 @@ def replace_gpus(workload, gpus: int):
     return part(workload.uid, gpus, priority=workload.priority)
 
 
-def test_a_holder_whose_victim_is_still_there_does_not_take_what_another_lease_is_owed() -> None:
+def test_a_holder_whose_victim_is_still_there_does_not_take_what_is_kept_for_another() -> None:
     early = leased(part("early", 4, priority=20), "a0", victims=("slow",))
     late = leased(part("late", 4, priority=HIGH), "a0", victims=("gone",))
     made = planned(world([node("a0", gpu=8)], [early, late], [goes("slow", 4)]))
@@ -291,7 +291,7 @@ def test_two_leases_that_both_wait_for_nobody_are_served_in_queue_order() -> Non
     assert set(started(made)) == {"early"}
 
 
-def test_a_lease_that_something_outside_keeps_from_its_room_is_owed_nothing() -> None:
+def test_nothing_is_kept_for_a_lease_that_something_outside_blocks() -> None:
     """Pods of others took 2 of the 4 GPUs that its victim left; it waits for the slow one, and 2 are free for anybody."""
     entry = leased(part("g", 4, priority=HIGH), "a0", victims=("gone",))
     small = part("small", 2)
@@ -312,7 +312,7 @@ def test_a_new_lease_names_only_those_it_has_to_wait_for() -> None:
     assert set(refusal.lease.victims) == {"a0": {"one", "two"}, "a1": {"far"}}[where]
 
 
-def test_a_new_lease_is_owed_what_is_idle_at_once() -> None:
+def test_free_capacity_is_kept_for_a_new_lease_at_once() -> None:
     """2 GPUs are idle, 2 its victim's, 4 a slow one's who is not waited for; a later gang must not take the idle ones."""
     nodes = [node("a0", gpu=8)]
     running = [holding(part("v", 2), {"a0": 1}), goes("slow", 4, priority=30)]

@@ -21,8 +21,8 @@ from queuectl.planner import plan, plan_cycle
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.consolidate.bundles import bundle
-from queuectl.planner.consolidate.tidy import may_move
-from queuectl.planner.consolidate.tidy_model import TidyModel
+from queuectl.planner.consolidate.consolidation import may_move
+from queuectl.planner.consolidate.consolidation_model import ConsolidationModel
 from queuectl.planner.placement.measure import Wholes, placed_podset_groups, score
 from queuectl.planner.problem.problem import Problem, survey
 from queuectl.planner.problem.request import request_of
@@ -49,7 +49,7 @@ def one(uid: str, gpus: int, queued_at: float = 0.0) -> Workload:
 def untidied(snapshot: Snapshot) -> Plan:
     """What the walk alone makes of it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan_cycle, "tidy", lambda *_: 0)
+        patch.setattr(plan_cycle, "consolidate", lambda *_: 0)
         return plan(snapshot)
 
 
@@ -287,7 +287,7 @@ def test_where_the_gangs_stand_is_a_solution_of_the_model(snapshot: Snapshot) ->
         return
     units = [bundle(problem, n, each) for n, each in enumerate(placed)]
     free = np.minimum(problem.now, problem.later)
-    model = TidyModel(units, free, np.arange(problem.size), Wholes(problem)).model
+    model = ConsolidationModel(units, free, np.arange(problem.size), Wholes(problem)).model
     assert model.hint is not None
     assert broken_rows(model, model.hint) == []
 

@@ -277,7 +277,7 @@ def test_so_is_quota_that_they_have_left() -> None:
         assert rules(snapshot, plan) == ({Rule.LEASE} if broken else set())
 
 
-def test_a_holder_takes_nothing_that_another_lease_is_owed() -> None:
+def test_a_holder_takes_nothing_that_is_kept_for_another_lease() -> None:
     """Whose own victim is still there waits for him."""
     slow = holding(gang("slow", podset(gpu=4)), {"a0": 1}, leaving=True)
     early, late = (

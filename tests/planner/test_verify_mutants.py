@@ -20,7 +20,7 @@ from tests.planner.mutants import (
     RECLAIMERS,
     Maker,
     after,
-    take_what_a_lease_is_owed,
+    take_what_is_kept_for_a_lease,
 )
 
 BLOCK, BLOCKS = 40, 8
@@ -95,7 +95,7 @@ def test_every_move_made_wrong_is_rejected(make: Maker) -> None:
     assert made_wrong > 10
 
 
-def test_every_start_that_takes_what_a_lease_is_owed_is_rejected() -> None:
+def test_every_start_that_takes_what_is_kept_for_a_lease_is_rejected() -> None:
     """In the cycle after one that evicted: some victims have left, others have not, and more gangs leave besides."""
     made_wrong = 0
     for seed in range(BLOCK * BLOCKS // 2):
@@ -108,7 +108,7 @@ def test_every_start_that_takes_what_a_lease_is_owed_is_rejected() -> None:
         following = after(snapshot, plan(snapshot))
         made = plan(following)
         assert verify(following, made) == (), seed
-        for mutant in take_what_a_lease_is_owed(following, made):
+        for mutant in take_what_is_kept_for_a_lease(following, made):
             rules = {v.rule for v in verify(mutant.snapshot, mutant.plan)}
             assert mutant.rule in rules, (seed, mutant.plan)
             made_wrong += 1

@@ -47,14 +47,14 @@ class Reservation:
     Attributes:
         victims: those of them that still hold something.
         nodes: indexes (K,) of the nodes it is on, each once.
-        owed: (R, K) what it is owed there of what is free now.
+        kept: (R, K) the part of the free capacity there that is kept for it now.
     """
 
     request: GangRequest
     node_counts: NodeCounts
     victims: tuple[Admitted, ...]
     nodes: Ints
-    owed: Ints
+    kept: Ints
 
     @property
     def uid(self) -> str:

@@ -23,7 +23,7 @@ class QuotaState:
 
     Attributes:
         instants: the use at each instant, in the order of time: now is the first.
-        open: the use now, and what reservations are owed of it.
+        open: the use now, with the quota that is kept for reservations.
         released: ClusterQueues of which quota was given back.
     """
 
@@ -132,21 +132,21 @@ class QuotaState:
             for use in _distinct((self.now, self.open)):
                 use.add(row, -amount)
 
-    def owe(self, reservation: Reservation) -> None:
-        """Keep what a reservation is owed of what is left now from all others."""
+    def keep(self, reservation: Reservation) -> None:
+        """Keep the part of a reservation of the quota that is left now from all others."""
         if self.open is self.now:
             self.open = self.now.copy()
-        self.open.owe(self.now, *self._owed(reservation))
+        self.open.keep(self.now, *self._kept_rows(reservation))
 
     def open_beside(self, reservations: Iterable[Reservation]) -> QuotaUse:
         """The use of quota now, and the part of these reservations that is kept now."""
         use = self.now
         for reservation in reservations:
             use = self.now.copy() if use is self.now else use
-            use.owe(self.now, *self._owed(reservation))
+            use.keep(self.now, *self._kept_rows(reservation))
         return use
 
-    def _owed(
+    def _kept_rows(
         self, reservation: Reservation
     ) -> tuple[list[tuple[QuotaRow, int]], list[tuple[QuotaRow, int]]]:
         """The charge of the gang, and that of its victims that are still charged."""
@@ -169,5 +169,5 @@ class QuotaState:
 
 
 def _distinct(uses: Iterable[QuotaUse]) -> list[QuotaUse]:
-    """Each use once: while nothing is owed, two of them are one object."""
+    """Each use once: while nothing is kept, two of them are one object."""
     return list({id(use): use for use in uses}.values())

@@ -1,12 +1,12 @@
 """Reservations: capacity and quota that are kept for pending gangs until gangs that leave have left.
 
 A reservation waits for its *victims*. When they have left, its gang can start, whatever else still leaves. So a reservation
-is owed now what it needs beyond what its victims still hold, on each node and in each pool of quota. Without this, other
+has now the part kept that it needs beyond the capacity that its victims still hold, on each node and in each pool of quota. Without this, other
 gangs could take what the victims leave, and the reservation would wait for the slowest of all gangs that leave.
 
-If the victims' leaving would not let its gang start, because something outside changed, a reservation is owed nothing now,
+If the victims' leaving would not let its gang start, because something outside changed, nothing is kept now for a reservation,
 and waits until everything that leaves has left. If even that is not enough, it ends. Among reservations the earlier one in
-the queue order is owed first.
+the queue order is first.
 
 The CapacityLeases of a snapshot are the reservations of earlier plans.
 """
@@ -45,7 +45,7 @@ from queuectl.planner.quota.tree import QuotaUse
 def reserve(
     state: State, request: GangRequest, node_counts: NodeCounts, victims: Iterable[str]
 ) -> None:
-    """Keep capacity and quota for a gang: all of it later, and now what it is owed.
+    """Keep capacity and quota for a gang: all of it later, and a part of it now.
 
     Args:
         state: of the cycle.
@@ -56,7 +56,7 @@ def reserve(
     state.hold(request, node_counts)
     still = [state.leaving[uid] for uid in dict.fromkeys(victims) if uid in state.leaving]
     if _enough(state, request, node_counts, still):
-        state.owe(reservation_of(state.problem, request, node_counts, still))
+        state.keep(reservation_of(state.problem, request, node_counts, still))
 
 
 def release(state: State, request: GangRequest, node_counts: NodeCounts) -> None:
@@ -68,7 +68,7 @@ def release(state: State, request: GangRequest, node_counts: NodeCounts) -> None
 def reservation_of(
     problem: Problem, request: GangRequest, node_counts: NodeCounts, victims: Sequence[Admitted]
 ) -> Reservation:
-    """A reservation, and what it is owed while these victims still hold what they hold."""
+    """A reservation, and the part that is kept for it now while these victims still hold what they hold."""
     nodes, need, held = _on_nodes(problem, request, node_counts, victims)
     return Reservation(request, node_counts, tuple(victims), nodes, np.maximum(need - held, 0))
 
@@ -189,7 +189,7 @@ def standing_leases(problem: Problem, state: State, in_order: Iterable[Pending])
 
 
 def _claimable(state: State, request: GangRequest, node_counts: NodeCounts) -> bool:
-    """Whether a gang with a reservation can start now, beside what is used and what other reservations are owed."""
+    """Whether a gang with a reservation can start now, beside the use and the parts kept for other reservations."""
     uid = request.pending.workload.uid
     if not (
         fits(state.now.free, request.pods, node_counts)
@@ -201,7 +201,7 @@ def _claimable(state: State, request: GangRequest, node_counts: NodeCounts) -> b
         return True
     nodes, need, _ = _on_nodes(state.problem, request, node_counts, ())
     own = state.reservations.get(uid)
-    free = state.open_now(nodes) + (own.owed if own is not None else 0)
+    free = state.open_now(nodes) + (own.kept if own is not None else 0)
     return _covers(free, need) and state.quota.allows(request, state.quota.open_beside(others))
 
 
@@ -224,7 +224,7 @@ def _enough(
 ) -> bool:
     """Whether a gang can start once these have left, beside all that is used now and kept for others.
 
-    For quota this is the rule of :meth:`QuotaUse.owe`: beside the kept quota, and beside the use alone.
+    For quota this is the rule of :meth:`QuotaUse.keep`: beside the kept quota, and beside the use alone.
     """
     nodes, need, held = _on_nodes(state.problem, request, node_counts, victims)
     if not _covers(state.open_now(nodes) + held, need):

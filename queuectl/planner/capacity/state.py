@@ -4,7 +4,7 @@ Two instants are known today: *now*, when everything that holds capacity counts,
 all leaving gangs have left. A gang that starts uses both instants, an evicted one uses only the first, a reservation uses only
 the last. A gang must fit at each instant to start, and a reservation must fit at the last.
 
-A reservation is also owed a part of what is free now (:mod:`queuectl.planner.capacity.reservations`). A gang without a
+A part of the capacity that is free now is also kept for a reservation (:mod:`queuectl.planner.capacity.reservations`). A gang without a
 reservation may use the rest, which is *open*.
 """
 
@@ -48,8 +48,8 @@ class State:
         admissions: gangs that this plan starts.
         gone: uids that this plan evicts or repairs.
         leaving: gangs that leave, by uid; those that this plan evicts are among them.
-        reservations: by uid of the gang that waits; only those that are owed a part of what is free now.
-        owed: what they are owed of each node, (R, N); None = nothing.
+        reservations: by uid of the gang that waits; only those for which a part of the free capacity is kept now.
+        kept: the amounts kept for them on each node, (R, N); None = nothing.
         quota: the use of quota at each instant.
     """
 
@@ -59,7 +59,7 @@ class State:
     gone: set[str] = field(default_factory=set)
     leaving: dict[str, Admitted] = field(init=False)
     reservations: dict[str, Reservation] = field(default_factory=dict)
-    owed: Ints | None = None
+    kept: Ints | None = None
     quota: QuotaState = field(init=False)
     _moved: Ints | None = None  # use of the admitted gangs that can move, once asked for
     _free: Ints | None = None
@@ -85,7 +85,7 @@ class State:
     def free(self) -> Ints:
         """(R, N) free at every instant for a gang without a reservation."""
         if self._free is None:
-            if self._one and self.owed is None:
+            if self._one and self.kept is None:
                 return self.now.free
             self._free = self._least(slice(None))
         return self._free
@@ -104,7 +104,7 @@ class State:
     def open_now(self, nodes: Ints | slice) -> Ints:
         """(R, K) free now on these nodes and kept for no reservation."""
         now: Ints = self.now.free[:, nodes]
-        return now if self.owed is None else now - self.owed[:, nodes]
+        return now if self.kept is None else now - self.kept[:, nodes]
 
     def free_without_admissions(self) -> Ints:
         """(R, N) free if the admitted gangs that can move were nowhere."""
@@ -199,21 +199,21 @@ class State:
             self._change(self.instants[-1:], nodes, -sign * amounts)
         self.quota.charge(request, sign, self.quota.instants[-1:])
 
-    def owe(self, reservation: Reservation) -> None:
-        """Keep what a reservation is owed of what is free now from all others."""
+    def keep(self, reservation: Reservation) -> None:
+        """Keep the part of a reservation of the free capacity from all others."""
         self.reservations[reservation.uid] = reservation
-        if self.owed is None:
-            self.owed = np.zeros_like(self.now.free)
-        self.quota.owe(reservation)
-        self.owed[:, reservation.nodes] += reservation.owed
+        if self.kept is None:
+            self.kept = np.zeros_like(self.now.free)
+        self.quota.keep(reservation)
+        self.kept[:, reservation.nodes] += reservation.kept
         self._touch(reservation.nodes)
 
     def disown(self, uid: str) -> None:
-        """The opposite, by uid of the gang that waits; nothing where nothing is owed."""
+        """The opposite, by uid of the gang that waits; nothing where nothing is kept."""
         reservation = self.reservations.pop(uid, None)
-        if reservation is None or self.owed is None:
+        if reservation is None or self.kept is None:
             return
-        self.owed[:, reservation.nodes] -= reservation.owed
+        self.kept[:, reservation.nodes] -= reservation.kept
         self.quota.open = self.quota.open_beside(self.reservations.values())
         self._touch(reservation.nodes)
 

@@ -37,7 +37,7 @@ HOLDERS: Final = frozenset({Limit.RUNNING, Limit.LEASE, Limit.ORDER})
 class Holdings:
     """The use of one kind of holder, of nodes, (R, N), and of quota, at each instant of a state.
 
-    ``reservations`` are owed a part of what is free now.
+    ``reservations`` have a part of the free capacity kept for them now.
     """
 
     nodes: Sequence[Ints]
@@ -135,7 +135,7 @@ class Context:
     def fresh_state(
         self, holders: frozenset[Limit], config: QueueConfig, gone: Iterable[Admitted] = ()
     ) -> State:
-        """The same, to be changed; what reservations are owed is counted as if ``gone`` had left."""
+        """The same, to be changed; the kept parts of reservations are counted as if ``gone`` had left."""
         problem, parts = self.problem, [self.held[limit] for limit in HOLDERS & holders]
         if config is not self.snapshot.config:
             problem = replace(problem, snapshot=replace(self.snapshot, config=config))
@@ -152,7 +152,7 @@ class Context:
         for known in chain.from_iterable(part.reservations for part in parts):
             there = known.victims if Limit.RUNNING in holders else ()
             still = [gang for gang in there if gang.workload.uid not in out]
-            state.owe(reservation_of(problem, known.request, known.node_counts, still))
+            state.keep(reservation_of(problem, known.request, known.node_counts, still))
         return state
 
 

@@ -216,15 +216,15 @@ class QuotaUse:
                 shifts[pool, row[1:]] = shifts.get((pool, row[1:]), 0) + more
         return shifts
 
-    def owe(
+    def keep(
         self,
         now: QuotaUse,
         rows: Iterable[tuple[QuotaRow, int]],
         back: Iterable[tuple[QuotaRow, int]],
     ) -> None:
-        """Count what one gang is owed: in every pool, what ``rows`` take there beyond what ``back`` gives back first.
+        """Keep quota for one gang: in every pool, the part of ``rows`` beyond the quota that ``back`` returns first.
 
-        Judged twice, beside what the others are owed and beside what is used ``now`` alone; the more of the two counts,
+        Computed twice, beside the quota kept for others and beside the use ``now`` alone; the more of the two counts,
         because it is not known which of the others takes its share first.
         """
         change = [*((row, -amount) for row, amount in back), *rows]

@@ -14,10 +14,10 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.verify.books import Books, Rule, Violation
 from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.gangs import check_gangs, check_shares
+from queuectl.planner.verify.kept import check_kept
 from queuectl.planner.verify.limits import check_allowances, check_users
 from queuectl.planner.verify.moves import check_moves
 from queuectl.planner.verify.order import check_order
-from queuectl.planner.verify.owed import check_owed
 from queuectl.planner.verify.quota import check_quota
 from queuectl.planner.verify.victims import check_spared, check_victims
 
@@ -29,7 +29,7 @@ def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
     books = Books(snapshot, plan)
     checks = (
         *(check_gangs, check_shares, check_capacity, check_quota),
-        *(check_order, check_victims, check_owed, check_moves, check_allowances),
+        *(check_order, check_victims, check_kept, check_moves, check_allowances),
         *(check_users, check_spared),
     )
     found = [*_partition(books), *_reasons(books)]

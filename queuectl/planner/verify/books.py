@@ -177,7 +177,7 @@ class Rule(StrEnum):
     ORDER = "Order"  # I3: no gang is passed in a StrictFIFO queue
     VICTIM = "Victim"  # I4: only legal victims, only for a named gang that fits
     MOVE = "Move"  # only permitted gangs, for a named gang that fits, to a place of their own, within budget
-    LEASE = "Lease"  # a lease names its victims, has not ended, and gets what it is owed
+    LEASE = "Lease"  # a lease names its victims, has not ended, and its kept capacity is not taken
     REPAIR = "Repair"  # healthy slots of a repaired gang stay
     REASON = "Reason"  # I7: every refusal has a reason
 

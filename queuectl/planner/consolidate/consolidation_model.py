@@ -36,7 +36,7 @@ class Use(NamedTuple):
 
 
 @dataclass(eq=False)
-class TidyModel:
+class ConsolidationModel:
     """The model of some podset groups on some nodes of a free matrix, hinted with where they are.
 
     Attributes:

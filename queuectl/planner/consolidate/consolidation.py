@@ -18,8 +18,8 @@ import numpy as np
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, give_back, take
 from queuectl.planner.capacity.state import State
 from queuectl.planner.consolidate.bundles import bundle, keeps_shape
+from queuectl.planner.consolidate.consolidation_model import ConsolidationModel
 from queuectl.planner.consolidate.rounds import Placements, Round, rounds
-from queuectl.planner.consolidate.tidy_model import TidyModel
 from queuectl.planner.model.readback import hand_out, pack_all
 from queuectl.planner.placement.measure import (
     PlacedPodSetGroup,
@@ -35,7 +35,7 @@ _ROUNDS: Final = 2
 LIMIT: Final = 0.0015  # deterministic time of one
 
 
-def tidy(state: State, starting: Sequence[TentativeAdmission], solver: Solver) -> int:
+def consolidate(state: State, starting: Sequence[TentativeAdmission], solver: Solver) -> int:
     """Place some of the gangs that start elsewhere where that is tidier; returns how many.
 
     Args:
@@ -94,7 +94,7 @@ def _improve(work: Placements, owners: Sequence[int], each: Round, solver: Solve
         if number not in each.chosen:
             taken[bundled.nodes] = True
     wholes = Wholes(work.problem, taken)
-    found = _solve(TidyModel(chosen, free, each.nodes, wholes), solver)
+    found = _solve(ConsolidationModel(chosen, free, each.nodes, wholes), solver)
     if found is None:
         return
     after = [
@@ -135,7 +135,7 @@ def _used_together(placed: Sequence[PlacedPodSetGroup]) -> list[int]:
     ]
 
 
-def _solve(model: TidyModel, solver: Solver) -> tuple[NodeCounts, ...] | None:
+def _solve(model: ConsolidationModel, solver: Solver) -> tuple[NodeCounts, ...] | None:
     """Where the bundles of each podset group are in another solution; None when there is none, or none was found in time."""
     outcome = solver.solve(model.model)
     if outcome.status is not Status.FOUND or list(outcome.values) == model.model.hint:

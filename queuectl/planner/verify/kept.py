@@ -25,32 +25,34 @@ Amounts: TypeAlias = list[tuple[Row, int]]
 
 @dataclass(frozen=True)
 class _Lease:
-    """``victims``: those of its own that still hold something; ``new``: given by this plan; ``kept``: it lives on after it."""
+    """``victims``: those of its own that still hold something; ``new``: given by this plan; ``stays``: it is valid after the plan."""
 
     claim: Claim
     victims: list[Admitted]
     new: bool
-    kept: bool
+    stays: bool
 
 
-def check_owed(books: Books) -> Iterator[Violation]:
+def check_kept(books: Books) -> Iterator[Violation]:
     """Each valid lease, if the plan starts any gang."""
     if not any(claim.now for claim in books.claims):
         return
     leases = [*_standing(books), *_given(books)]
-    if not any(lease.kept for lease in leases):
+    if not any(lease.stays for lease in leases):
         return
-    world = _World(books, leases)
+    held = _HeldCapacity(books, leases)
     for lease in leases:
         if lease.new:
-            world.forget_what_is_owed()
-        if not world.has_room(lease):
+            held.forget_kept()
+        if not held.has_room(lease):
             continue
-        if lease.kept and (short := world.short_of(lease)) is not None:
+        if lease.stays and (short := held.short_of(lease)) is not None:
             yield Violation(
-                Rule.LEASE, lease.claim.workload.uid, f"what it is owed is taken: {short}"
+                Rule.LEASE,
+                lease.claim.workload.uid,
+                f"capacity that is kept for it is taken: {short}",
             )
-        world.owe(lease)
+        held.keep(lease)
 
 
 def _standing(books: Books) -> Iterator[_Lease]:
@@ -64,8 +66,8 @@ def _standing(books: Books) -> Iterator[_Lease]:
         named = dict.fromkeys((*lease.victims, uid))
         victims = [running[v] for v in named if v in running and running[v].leaving]
         refusal = books.refused.get(uid)
-        kept = uid in books.plan.returning or (refusal is not None and refusal.lease == lease)
-        yield _Lease(Claim(workload, lease.placement, False, excluded), victims, False, kept)
+        stays = uid in books.plan.returning or (refusal is not None and refusal.lease == lease)
+        yield _Lease(Claim(workload, lease.placement, False, excluded), victims, False, stays)
 
 
 def _given(books: Books) -> Iterator[_Lease]:
@@ -82,8 +84,8 @@ def _given(books: Books) -> Iterator[_Lease]:
 
 
 @dataclass
-class _World:
-    """Everything that is held now, and what leases are owed besides."""
+class _HeldCapacity:
+    """All capacity that is held now, and that is kept for leases."""
 
     books: Books
     leases: list[_Lease]
@@ -91,8 +93,8 @@ class _World:
     quota: dict[Row, int] = field(init=False)
     started: Use = field(init=False)
     charged: Amounts = field(init=False)  # to quota, for those who start
-    owed: Use = field(default_factory=dict)
-    pools: dict[Pool, int] = field(default_factory=dict)  # owed of quota
+    kept: Use = field(default_factory=dict)
+    pools: dict[Pool, int] = field(default_factory=dict)  # kept quota
 
     def __post_init__(self) -> None:
         books = self.books
@@ -106,26 +108,26 @@ class _World:
         starts = [claim for claim in books.claims if claim.now and claim.running is None]
         self.charged = [c for s in starts for c in charges(books, s.workload, s.placement)]
 
-    def forget_what_is_owed(self) -> None:
-        self.owed.clear()
+    def forget_kept(self) -> None:
+        self.kept.clear()
         self.pools.clear()
 
     def has_room(self, lease: _Lease) -> bool:
         """Whether its victims' leaving would let it start, if no other gang left."""
-        return all(self._short(lease, self.owed, [], p) is None for p in (self.pools, {}))
+        return all(self._short(lease, self.kept, [], p) is None for p in (self.pools, {}))
 
     def short_of(self, lease: _Lease) -> str | None:
         """The amounts that it would lack beside those that start."""
         return self._short(lease, self.started, self.charged, {})
 
-    def owe(self, lease: _Lease) -> None:
+    def keep(self, lease: _Lease) -> None:
         """Count what it needs beyond what its victims hold."""
         still = self._held(lease)
         for name, row in _needed(lease).items():
-            owed = self.owed.setdefault(name, {})
+            kept = self.kept.setdefault(name, {})
             for resource, amount in row.items():
                 more = amount - still.get(name, {}).get(resource, 0)
-                owed[resource] = owed.get(resource, 0) + max(0, more)
+                kept[resource] = kept.get(resource, 0) + max(0, more)
         change = self._change(lease)
         beside, alone = self._shifts(change, self.pools), self._shifts(change, {})
         for pool, shift in beside.items():
