@@ -14,10 +14,10 @@ from tests.support.units import Units, number_apart
 
 LONGEST: Final = (
     "web/test_browser.py",
-    "control/test_lifecycle.py::test_the_controller_may_die_at_any_step_of_it",
-    "control/test_crash_matrix.py::test_the_controller_may_die_at_any_step",
-    "control/test_lost_answers.py::test_the_answer_to_anything_may_be_lost",
-    "control/test_moves.py::test_the_controller_may_die_at_any_step_of_a_move",
+    "control/test_lifecycle.py::test_a_kill_at_any_step_of_it_changes_no_outcome",
+    "control/test_crash_matrix.py::test_a_kill_at_any_step_changes_no_outcome",
+    "control/test_lost_answers.py::test_a_lost_answer_to_any_request_changes_no_outcome",
+    "control/test_moves.py::test_a_kill_at_any_step_of_a_migration_changes_no_outcome",
     "control/test_usage.py::test_the_ledger_agrees_with_the_history_wherever_the_controller_dies",
     "planner/test_preempt.py",
     "planner/test_why_known.py",

@@ -59,7 +59,7 @@ async def server(
         await runner.cleanup()
 
 
-NO = json.dumps({"kind": "Status", "message": "a webhook says no"}).encode()
+NO = json.dumps({"kind": "Status", "message": "a webhook denies it"}).encode()
 
 
 @pytest.mark.parametrize(
@@ -94,4 +94,4 @@ async def test_an_answer_to_a_patch_means(
         told = isinstance(error.value, WriteRefused)
         assert told == (expected is WriteRefused)
         if told:
-            assert f" {code}: a webhook says no" in str(error.value)
+            assert f" {code}: a webhook denies it" in str(error.value)

@@ -20,7 +20,7 @@ from tests.support.stores import PostgresStore
 async def running(
     url: str, cluster: FakeCluster, settings: Settings | None = None
 ) -> AsyncIterator[Supervisor]:
-    """One, until the end of the block; then it stops in order."""
+    """A supervisor that runs until the end of the block and is then shut down."""
     store = await PostgresStore.connect(DatabaseSettings(url))
     supervisor = Supervisor(
         store=store,
@@ -41,7 +41,7 @@ async def running(
 
 
 async def until(done: Callable[[], bool | Awaitable[bool]], what: str) -> None:
-    """Look every 10 ms."""
+    """Check the condition every 10 ms."""
     for _ in range(3000):
         result = done()
         if result if isinstance(result, bool) else await result:

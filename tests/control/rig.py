@@ -1,7 +1,7 @@
 """A controller on a real Postgres and the conformance-tested cluster double, in one process.
 
-Controllers around it act one deterministic pass at a time, and after every pass the picture is checked against the
-invariants. A controller can be killed on either side of any commit and any write, and is started again on what is left.
+The controllers of the double act one deterministic pass at a time. After each pass the cluster is checked against the
+invariants. A test can kill the controller before or after any commit or write. The rig then starts it again.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from tests.support.stores import PostgresStore
 T = TypeVar("T")
 
 PATIENCE = 10_000
-"""Turns to wait for one thing, of 2 ms and more. A hang is a failure; a busy machine is none, and only makes turns longer."""
-READ_AGAIN = 0.5  # seconds; a controller that was killed leaves commits that nobody saw end
-PATIENT = 120.0  # seconds for the database, which on a busy machine is slow and not gone
+"""Passes to wait for one condition, of 2 ms and more. A hang fails the test; a busy machine only makes passes longer."""
+READ_AGAIN = 0.5  # seconds; a killed controller leaves commits whose end it did not read
+PATIENT = 120.0  # seconds for the database, which is slow on a busy machine
 QUICK = Settings(
     debounce_seconds=0.0,
     planning_share=1.0,
@@ -62,12 +62,12 @@ QUICK = Settings(
 
 
 class Killed(BaseException):
-    """A SIGKILL of the controller: nothing of it runs after this."""
+    """A SIGKILL of the controller: none of its code runs after this."""
 
 
 @dataclass
 class Guillotine:
-    """Counts steps of one sort and kills at one of them."""
+    """Counts steps of one kind and kills the controller at one of them."""
 
     at: int | None = None
     moment: Moment = Moment.BEFORE
@@ -76,14 +76,14 @@ class Guillotine:
     fell: bool = False
 
     def before(self) -> int:
-        """A step begins; returns its number."""
+        """Call this before a step. Returns the number of the step."""
         self.seen += 1
         if self.seen == self.at and self.moment is Moment.BEFORE:
             self._fall()
         return self.seen
 
     def after(self, number: int) -> None:
-        """That step has had its effect."""
+        """Call this after the step has had its effect."""
         self.done += 1
         if number == self.at and self.moment is Moment.AFTER:
             self._fall()
@@ -95,7 +95,7 @@ class Guillotine:
 
 @dataclass
 class KillingUsage:
-    """The real usage ledger; an entry in it may be the controller's last act."""
+    """The real usage ledger. The controller can be killed before or after it writes an entry."""
 
     real: UsageLedger
     accounts: Guillotine
@@ -111,7 +111,7 @@ class KillingUsage:
 
 @dataclass
 class KillingStore:
-    """The real store; a commit may be the controller's last act."""
+    """The real store. The controller can be killed before or after a commit."""
 
     store: PostgresStore
     commits: Guillotine
@@ -204,7 +204,7 @@ class KillingStore:
 
 @dataclass
 class KillingCluster:
-    """The double; a write may be the controller's last act."""
+    """The cluster double. The controller can be killed before or after a write."""
 
     cluster: FakeCluster
     patches: Guillotine
@@ -227,9 +227,9 @@ class KillingCluster:
 
 @dataclass
 class Rig:
-    """See the module. ``deaths`` counts how often a controller was killed and started again.
+    """The cluster double, the store and a controller. ``deaths`` counts how often the controller was killed and started again.
 
-    ``store`` is what tests read and ask by, ``leader_store`` what the controller works with.
+    Tests use ``store``. The controller uses ``leader_store``.
     """
 
     cluster: FakeCluster
@@ -240,16 +240,18 @@ class Rig:
     patches: Guillotine = field(default_factory=Guillotine)
     accounts: Guillotine = field(default_factory=Guillotine)
     deaths: int = 0
-    look_seconds: float = 0.03  # between looks while nothing happens: time alone may bring it
+    look_seconds: float = (
+        0.03  # between passes while nothing happens: some deadlines end by time alone
+    )
     metrics: Metrics = field(default_factory=Metrics)
     running: bool = True
     clock: Callable[[], float] = time.time
-    each_turn: Callable[[], None] = lambda: None  # what else goes on in the world
+    each_turn: Callable[[], None] = lambda: None  # runs at each pass
     loop: Loop | None = None  # of the present controller
     _task: asyncio.Task[None] | None = None
 
     async def until(self, done: Callable[[], bool | Any], what: str) -> None:
-        """Let the world go on, with a controller that is restarted when it dies, until ``done()``; checks as it goes."""
+        """Run passes until ``done()``, restart the controller after each kill, and check the invariants."""
         looked, look_again = -1, 0.0
         for _ in range(PATIENCE):
             await self._keep_running()
@@ -266,7 +268,7 @@ class Rig:
         raise AssertionError(f"never: {what}; {await self.describe()}")
 
     async def until_entry(self, uid: str, holds: Callable[[Entry], bool], what: str) -> Entry:
-        """Until that holds of a workload's entry, which is returned. Read after commits: nothing else changes it."""
+        """Run until the condition holds for a workload's entry, and return the entry. It is read after commits only."""
         found: list[Entry] = []
         read, read_again = (-1, -1), 0.0
 
@@ -288,7 +290,7 @@ class Rig:
         return await self.until_entry(uid, lambda entry: entry.state is state, state)
 
     async def describe(self) -> str:
-        """What stands in the ledger, for a failure's message."""
+        """The content of the ledger, for the message of a failure."""
         lines = []
         for entry in (await self.store.load()).entries:
             pods = Counter(
@@ -301,7 +303,7 @@ class Rig:
         return "; ".join(lines)
 
     def check(self) -> None:
-        """I1 and I2 on the cluster as it is now."""
+        """Check invariants I1 and I2 on the present cluster."""
         use: dict[str, Resources] = {}
         for uid in self.cluster.uids():
             pods = self.cluster.pods_of(uid)
@@ -390,7 +392,7 @@ class Rig:
     async def ask(
         self, uid: str, action: Action, priority: int | None = None, **more: Any
     ) -> Command:
-        """Ask for something, as the API does."""
+        """Enqueue a command, as the API does."""
         return await self.store.add_command(
             Command(0, uid, action, "alice", uuid4().hex, time.time(), priority, **more)
         )
@@ -402,11 +404,11 @@ class Rig:
             await asyncio.wait({self._task})
 
     async def at_rest(self) -> None:
-        """Nothing is owed, nothing is leased, every entry is consistent, every start is in the history once."""
+        """Check that no write is due, no lease is active, every entry is consistent, and every start is in the history once."""
         loaded = await self.store.load()
         for entry in loaded.entries:
             assert violations(entry) == []
-            assert entry.intent is None, f"{entry.ref} still owes {entry.intent}"
+            assert entry.intent is None, f"{entry.ref} still has the intent {entry.intent}"
             assert entry.lease is None
         starts: Counter[tuple[str, int]] = Counter()
         after = 0
@@ -421,14 +423,14 @@ class Rig:
 _CLOSED: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[DatabaseSettings, PostgresStore]] = (
     WeakKeyDictionary()
 )
-"""Stores of the test that is running that nothing uses any more."""
+"""Closed stores of the present test, for reuse."""
 
 
 @asynccontextmanager
 async def _connected(settings: DatabaseSettings) -> AsyncIterator[PostgresStore]:
-    """A store on this database; one that is closed is opened again, with the statements that it has compiled.
+    """A store on this database. A closed store is reused, with the statements that it has compiled.
 
-    Compiling these statements takes a fifth of the time of a test that starts a hundred controllers.
+    Compiling the statements takes a fifth of the time of a test that starts a hundred controllers.
     """
     closed = _CLOSED.setdefault(asyncio.get_running_loop(), {})
     store = closed.pop(settings, None) or await PostgresStore.connect(settings)
@@ -440,7 +442,7 @@ async def _connected(settings: DatabaseSettings) -> AsyncIterator[PostgresStore]
 
 
 async def patiently(ask: Callable[[], Awaitable[T]]) -> T:
-    """Ask the database until it answers, as the supervisor does."""
+    """Retry until the database answers, as the supervisor does."""
     while True:
         try:
             return await ask()
@@ -454,7 +456,7 @@ def live(pods: list[PodRecord]) -> list[PodRecord]:
 
 
 def nodes(count: int, gpus: int = 8) -> list[Document]:
-    """Nodes of one rack of four each."""
+    """Nodes in racks of four."""
     return [
         {
             "apiVersion": "v1",
@@ -477,7 +479,7 @@ def nodes(count: int, gpus: int = 8) -> list[Document]:
 
 
 def configuration(gpus: int, *, strategy: str = "BestEffortFIFO") -> list[Document]:
-    """One ClusterQueue of so many GPUs behind LocalQueue ``research`` of namespace ``default``; classes low and high."""
+    """A ClusterQueue with this many GPUs, LocalQueue ``research`` in namespace ``default``, and classes low and high."""
     levels = ("topology.queuectl.dev/block", "topology.queuectl.dev/rack")
     return [
         m.topology("gpus", *levels),
@@ -518,10 +520,10 @@ async def rig(
     answer_timeout: float = PATIENT,
     leader_url: str = "",
 ) -> AsyncIterator[Rig]:
-    """A world with so many 8-GPU nodes, or ``cluster`` as it is, and a queue over all of them.
+    """A rig with this many 8-GPU nodes, or with ``cluster`` as it is, and a queue for all of them.
 
-    ``answer_timeout``: seconds after which the controller gives a database operation up. ``leader_url``: by which it reaches
-    the database, where that is another way than the test's.
+    ``answer_timeout``: seconds after which the controller abandons a database operation. ``leader_url``: its connection to
+    the database, if that differs from the test's.
     """
     patient = DatabaseSettings(
         url,

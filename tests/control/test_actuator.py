@@ -1,4 +1,4 @@
-"""What the actuator remembers of writes that were answered."""
+"""The actuator's memory of writes that were answered."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GANGS = [f"gang-{number}" for number in range(50)]
 
 
 class Pods(FakeCluster):
-    """Every pin is accepted, and makes version 5 of the pod."""
+    """Accepts every pin and returns version 5 of the pod."""
 
     async def patch_pod(self, namespace: str, name: str, patch: object) -> int:
         await asyncio.sleep(0)
@@ -26,13 +26,13 @@ class Pods(FakeCluster):
 
 
 class Ledger:
-    """Each gang owes the pin of one pod until the watch shows it."""
+    """Each gang has one pin to write until the watch shows it."""
 
     def __init__(self) -> None:
         self.owing = set(GANGS)
         self.asked = asyncio.Event()
 
-    def owed(self, uid: str) -> list[Write]:
+    def due(self, uid: str) -> list[Write]:
         self.asked.set()
         if uid not in self.owing:
             return []
@@ -41,7 +41,7 @@ class Ledger:
 
 @asynccontextmanager
 async def acting(ledger: Ledger) -> AsyncIterator[Actuator]:
-    actuator = Actuator(Pods(), ledger.owed, Metrics(), 4)
+    actuator = Actuator(Pods(), ledger.due, Metrics(), 4)
     task = asyncio.create_task(actuator.run())
     yield actuator
     task.cancel()
@@ -53,8 +53,8 @@ async def poked(actuator: Actuator) -> None:
     await actuator.settled()
 
 
-@pytest.mark.parametrize("ends", ["the watch shows the pins", "the jobs are gone"])
-async def test_nothing_is_remembered_of_a_write_that_nobody_waits_for(ends: str) -> None:
+@pytest.mark.parametrize("ends", ["the watch shows the pins", "the jobs are deleted"])
+async def test_a_write_that_is_no_longer_due_is_forgotten(ends: str) -> None:
     ledger = Ledger()
     async with acting(ledger) as actuator:
         await poked(actuator)
@@ -68,7 +68,7 @@ async def test_nothing_is_remembered_of_a_write_that_nobody_waits_for(ends: str)
         assert actuator._assumed == {}
 
 
-async def test_a_job_that_goes_while_a_write_is_under_way_leaves_nothing() -> None:
+async def test_a_job_that_is_deleted_during_a_write_leaves_no_memory() -> None:
     ledger = Ledger()
     async with acting(ledger) as actuator:
         actuator.poke(GANGS)

@@ -1,4 +1,4 @@
-"""What the leader finds out beside the ledger is told by those who stand by: as it told it last, while that is fresh."""
+"""Standbys show the leader's latest findings that are not in the ledger, while these are fresh."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class World:
-    """A leader's books and its store, one who stands by, and the clock of both."""
+    """The state and store of a leader, a standby, and the clock of both."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -49,44 +49,46 @@ class World:
             task.cancel()
         await asyncio.wait({sharing, following})
 
-    async def hears(self, uses: dict[str, GangUse], starts: dict[str, float]) -> None:
+    async def receives(self, uses: dict[str, GangUse], starts: dict[str, float]) -> None:
         for _ in range(500):
             if (self.other.now.uses, self.other.now.starts) == (uses, starts):
                 return
             await asyncio.sleep(0.01)
-        raise AssertionError(f"it hears {self.other.now}")
+        raise AssertionError(f"the standby has {self.other.now}")
 
 
-async def test_each_new_look_and_estimate_is_heard() -> None:
+async def test_a_standby_receives_each_new_evaluation_and_estimate() -> None:
     world = World()
     async with world.leading():
-        await world.hears({}, {})
+        await world.receives({}, {})
         world.leader_state.gang_uses = {"u1": IDLE}
-        await world.hears({"u1": IDLE}, {})
+        await world.receives({"u1": IDLE}, {})
         world.now += 1
         world.leader_state.estimates.starts = {"w1": 160.0}
-        await world.hears({"u1": IDLE}, {"w1": 160.0})
+        await world.receives({"u1": IDLE}, {"w1": 160.0})
         world.now += 1
         world.leader_state.gang_uses = {}
-        await world.hears({}, {"w1": 160.0})
+        await world.receives({}, {"w1": 160.0})
 
 
-async def test_what_is_too_old_is_not_told() -> None:
+async def test_a_standby_does_not_show_old_findings() -> None:
     world = World()
     world.leader_state.gang_uses = {"u1": IDLE}
     async with world.leading():
-        await world.hears({"u1": IDLE}, {})
+        await world.receives({"u1": IDLE}, {})
     world.now += FRESH
     assert world.other.now.uses == {"u1": IDLE}
     world.now += 0.001
     assert world.other.now == LeaderFindings()
 
 
-async def test_without_a_database_what_is_known_stays_and_the_newest_is_told_afterwards() -> None:
+async def test_during_an_outage_of_the_database_findings_stay_and_the_newest_follow_afterwards() -> (
+    None
+):
     world = World()
     world.leader_state.gang_uses = {"u1": IDLE}
     async with world.leading() as sharing:
-        await world.hears({"u1": IDLE}, {})
+        await world.receives({"u1": IDLE}, {})
         world.store.database.down = True
         world.now += 1
         world.leader_state.gang_uses = {}
@@ -95,13 +97,13 @@ async def test_without_a_database_what_is_known_stays_and_the_newest_is_told_aft
         assert not sharing.done()
         assert world.other.now.uses == {"u1": IDLE}
         world.store.database.down = False
-        await world.hears({}, {})
+        await world.receives({}, {})
 
 
-async def test_a_deposed_leader_tells_nothing_more() -> None:
+async def test_a_deposed_leader_publishes_no_findings() -> None:
     world = World()
     async with world.leading() as sharing:
-        await world.hears({}, {})
+        await world.receives({}, {})
         await world.store.take_over("another", 0)
         world.leader_state.gang_uses = {"u1": IDLE}
         with pytest.raises(Fenced):
@@ -109,7 +111,7 @@ async def test_a_deposed_leader_tells_nothing_more() -> None:
         assert world.other.now.uses == {}
 
 
-async def test_who_leads_does_not_listen() -> None:
+async def test_a_leader_does_not_read_findings() -> None:
     world = World()
     await world.store.keep_findings(LeaderFindings(100.0, {"u1": IDLE}, {}), epoch=0)
     following = asyncio.create_task(world.other.follow(lambda: False))

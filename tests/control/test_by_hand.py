@@ -1,4 +1,4 @@
-"""What people do by hand to one gang, on a real Postgres: priorities that end, preemption, moves to another queue."""
+"""Commands of users for one gang, on a real Postgres: priorities that expire, preemption, moves to another queue."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ async def entry_of(world: Rig, uid: str) -> Entry:
     return entry
 
 
-async def told(world: Rig, uid: str) -> list[str]:
+async def messages(world: Rig, uid: str) -> list[str]:
     return [line.reason.message for line in await world.store.history(uid)]
 
 
 async def answered(world: Rig, uid: str, action: Action, **more: Any) -> str:
-    """Ask for something, and what became of it."""
+    """Enqueue a command, and return its result."""
     kept = await world.ask(uid, action, **more)
     outcome: str | None = None
 
@@ -59,7 +59,7 @@ async def answered(world: Rig, uid: str, action: Action, **more: Any) -> str:
 
 
 def previewer(world: Rig) -> Previewer:
-    """As the process has it that leads."""
+    """The previewer of the leader."""
 
     async def look() -> ClusterView:
         assert world.loop is not None
@@ -68,10 +68,10 @@ def previewer(world: Rig) -> Previewer:
     return Previewer(look, PlannerThrottle(1.0), PlannerCache())
 
 
-# -- a priority for a time
+# -- a priority that expires
 
 
-async def test_a_priority_set_for_a_time_ends_by_itself_though_nothing_else_happens(
+async def test_a_priority_with_a_time_limit_expires_without_another_event(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -87,14 +87,16 @@ async def test_a_priority_set_for_a_time_ends_by_itself_though_nothing_else_happ
         async def over() -> bool:
             return (await entry_of(world, low)).priority == 10
 
-        await world.until(over, "its priority is as its class says again")
+        await world.until(over, "its priority is that of its class again")
         after = await entry_of(world, low)
         assert (after.priority_set, after.priority_until) == (None, None)
         assert time.time() >= until
-        assert "priority 90 expired; reset to that of its priority class" in await told(world, low)
+        assert "priority 90 expired; reset to that of its priority class" in await messages(
+            world, low
+        )
 
 
-async def test_a_running_gang_loses_its_place_to_others_when_its_priority_is_over(
+async def test_a_running_gang_is_preempted_after_its_priority_expires(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -109,7 +111,7 @@ async def test_a_running_gang_loses_its_place_to_others_when_its_priority_is_ove
         assert (await entry_of(world, low)).evictions == 1
 
 
-async def test_a_priority_that_ended_while_nobody_led_is_over_when_somebody_leads(
+async def test_a_priority_that_expired_without_a_leader_is_reset_by_the_next_leader(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -133,7 +135,7 @@ async def test_a_priority_that_ended_while_nobody_led_is_over_when_somebody_lead
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_gang_preempted_by_hand_makes_room_for_whoever_is_next(
+async def test_a_gang_preempted_by_hand_makes_room_for_the_head_of_the_queue(
     database_url: str, kind: str
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -145,21 +147,21 @@ async def test_a_gang_preempted_by_hand_makes_room_for_whoever_is_next(
         await world.until_state(second, State.RUNNING)
         waits = await world.until_state(first, State.PENDING)
         assert (waits.evictions, len(waits.preempted_at)) == (1, 1)
-        assert "preempted by alice: a demo at noon" in await told(world, first)
+        assert "preempted by alice: a demo at noon" in await messages(world, first)
         world.cluster.finish(second)
         again = await world.until_state(first, State.RUNNING)
-        assert again.requeued_at is None, "the next time it has its old place again"
+        assert again.requeued_at is None, "the next eviction keeps its position in the queue"
         await world.until(
             lambda: any(
                 e.uid == first and e.reason == "Preempted" and "by alice" in e.message
                 for e in world.cluster.events
             ),
-            "an Event says so",
+            "an Event reports it",
         )
         await world.at_rest()
 
 
-async def test_a_process_that_sees_nothing_or_not_this_gang_previews_nothing() -> None:
+async def test_a_process_without_this_gang_in_its_view_previews_nothing() -> None:
     async def blind() -> None:
         return None
 
@@ -178,7 +180,7 @@ async def test_a_process_that_sees_nothing_or_not_this_gang_previews_nothing() -
     ) == Preview(None, 0.0)
 
 
-async def test_it_is_told_first_where_the_rules_give_victims_time(database_url: str) -> None:
+async def test_a_victim_gets_a_notice_first_if_the_rules_give_it_time(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         await world.store.put_config(rules(queuectl={"evictionGrace": "1h"}))
         uid = world.cluster.submit(gang("Job", "train", 2))
@@ -189,7 +191,7 @@ async def test_it_is_told_first_where_the_rules_give_victims_time(database_url: 
         assert len(live(world.cluster.pods_of(uid))) == 2
 
 
-async def test_a_preview_says_what_is_lost_and_who_would_start_and_does_nothing(
+async def test_a_preview_shows_the_lost_work_and_the_gangs_that_would_start_and_changes_nothing(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -209,15 +211,15 @@ async def test_a_preview_says_what_is_lost_and_who_would_start_and_does_nothing(
             assert preview.starts == (second,), action
         back = found[Action.REQUEUE]
         assert back is not None
-        assert back.starts == (first,), "at its old place it is next itself"
+        assert back.starts == (first,), "it is the head of the queue again itself"
         waits = await entry_of(world, second)
         assert await previews.preview(waits, Action.HOLD) == Preview(None, 0.0)
         assert await entry_of(world, first) == before
         assert await world.store.commands() == ()
 
 
-async def test_a_preview_tells_the_truth(database_url: str) -> None:
-    """Whoever it says would start is who starts."""
+async def test_the_gangs_that_a_preview_names_start(database_url: str) -> None:
+    """The gangs in the preview are the gangs that start."""
     async with rig(database_url, 3) as world:
         first = world.cluster.submit(gang("Job", "first", 2))
         await world.until_state(first, State.RUNNING)
@@ -225,14 +227,14 @@ async def test_a_preview_tells_the_truth(database_url: str) -> None:
         others = [world.cluster.submit(gang("Job", *asked)) for asked in names]
         for uid in others:
             await world.until_state(uid, State.PENDING)
-        told = await previewer(world).preview(await entry_of(world, first), Action.PREEMPT)
-        assert told is not None
-        promised = told.starts
-        assert promised
+        shown = await previewer(world).preview(await entry_of(world, first), Action.PREEMPT)
+        assert shown is not None
+        expected = shown.starts
+        assert expected
         assert await answered(world, first, Action.PREEMPT) == DONE
-        for uid in promised:
+        for uid in expected:
             await world.until_state(uid, State.RUNNING)
-        for uid in {first, *others} - set(promised):
+        for uid in {first, *others} - set(expected):
             await world.until_state(uid, State.PENDING)
 
 
@@ -240,7 +242,7 @@ async def test_a_preview_tells_the_truth(database_url: str) -> None:
 
 
 async def two_queues(world: Rig, gpus: int, other_gpus: int) -> None:
-    """Beside ``research`` in ``pool``, a LocalQueue ``spare`` in a ClusterQueue of its own."""
+    """LocalQueue ``research`` of ``pool``, and LocalQueue ``spare`` of another ClusterQueue."""
     for document in configuration(gpus):
         await world.store.put_config(document)
     quota: dict[str, int | str] = {"nvidia.com/gpu": other_gpus, "cpu": "1k", "pods": 1000}
@@ -276,7 +278,7 @@ async def test_a_drain_evicts_what_its_preview_shows(database_url: str, queue: D
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_waiting_gang_is_moved_and_starts_where_there_is_room(
+async def test_a_pending_gang_is_moved_to_a_queue_with_quota_and_starts(
     database_url: str, kind: str
 ) -> None:
     async with rig(database_url, 4) as world:
@@ -291,7 +293,7 @@ async def test_a_waiting_gang_is_moved_and_starts_where_there_is_room(
         assert runs.queued_at == waits.queued_at
         assert (
             "moving from LocalQueue research to LocalQueue spare, by alice: it is free"
-            in await told(world, uid)
+            in await messages(world, uid)
         )
         resource = "jobs" if kind == "Job" else "pytorchjobs"
         assert document_of(world, uid, resource)["metadata"]["labels"][QUEUE] == "spare"
@@ -306,7 +308,7 @@ async def test_a_waiting_gang_is_moved_and_starts_where_there_is_room(
         ("shut", "ClusterQueue private does not accept namespace default"),
     ],
 )
-async def test_a_move_to_a_queue_that_does_not_take_it_comes_to_nothing(
+async def test_a_move_to_a_queue_that_does_not_accept_the_gang_is_refused(
     database_url: str, queue: str, why: str
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -322,7 +324,7 @@ async def test_a_move_to_a_queue_that_does_not_take_it_comes_to_nothing(
         assert (await entry_of(world, uid)).queue_set is None
 
 
-async def test_no_priority_over_what_its_queue_allows_is_set_or_taken_along(
+async def test_a_priority_above_the_limit_of_the_queue_is_neither_set_nor_moved(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -349,7 +351,7 @@ async def test_no_priority_over_what_its_queue_allows_is_set_or_taken_along(
         assert (await entry_of(world, uid)).priority == 100
 
 
-async def test_a_local_queue_that_leads_elsewhere_takes_no_priority_along_that_is_not_allowed_there(
+async def test_a_priority_above_the_limit_of_another_cluster_queue_is_reset_when_the_local_queue_changes(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -397,7 +399,7 @@ async def test_a_held_gang_is_moved_and_stays_held(database_url: str) -> None:
         assert (await world.until_state(uid, State.RUNNING)).cluster_queue == "reserve"
 
 
-async def test_what_is_held_for_a_gang_is_free_for_others_once_it_moves(database_url: str) -> None:
+async def test_a_reservation_of_a_gang_is_free_for_others_after_its_move(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         await two_queues(world, 16, 0)
         await world.store.put_config(rules(queuectl={"evictionGrace": "1h"}))
@@ -410,18 +412,18 @@ async def test_what_is_held_for_a_gang_is_free_for_others_once_it_moves(database
         assert waits.lease is None
 
 
-# -- dying on the way
+# -- the controller is killed during the commands
 
 
 async def story(world: Rig) -> None:
-    """A gang that finds no quota is boosted for a time, moved, starts in the other queue and ends."""
+    """A gang without quota gets a higher priority for a time, is moved, starts in the other queue and ends."""
     await two_queues(world, 8, 16)
     uid = world.cluster.submit(gang("Job", "train", 2))
     waits = await world.until_state(uid, State.PENDING)
     boost = await world.ask(uid, Action.PRIORITY, 77, until=time.time() + 0.2)
 
     async def over() -> bool:
-        """It was set and ended; or it came too late, where the controller was dead for so long."""
+        """It was set and expired, or it came too late because the controller was down."""
         command = await world.store.command(boost.id)
         entry = await entry_of(world, uid)
         return command is not None and command.outcome is not None and entry.priority == 10
@@ -441,7 +443,7 @@ async def story(world: Rig) -> None:
 
 
 @pytest.mark.timeout(600)
-async def test_the_controller_may_die_at_any_step_of_it(postgres: TestPostgres) -> None:
+async def test_a_kill_at_any_step_of_it_changes_no_outcome(postgres: TestPostgres) -> None:
     async with fresh(postgres) as url, rig(url, 2) as world:
         await story(world)
         assert world.deaths == 0

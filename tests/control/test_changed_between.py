@@ -1,4 +1,4 @@
-"""The object changes between snapshot, commit, start patch and pin: the gang never starts with other numbers than planned."""
+"""The object changes between snapshot, commit, start patch and pin. The gang only starts with the planned numbers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.doubles.cluster import Written
 
 Document = dict[str, Any]
 KINDS = ("Job", "PyTorchJob")
-LOW = 10  # of class low, as the rig has it
+LOW = 10  # the value of class low in the rig
 
 
 def requests(document: Document) -> None:
@@ -74,7 +74,7 @@ CHANGES: tuple[Callable[[Document], None], ...] = (
 
 
 def edit(world: Rig, kind: str, change: Callable[[Document], None]) -> bool:
-    """Change the object as its user; whether the API server lets it through."""
+    """Change the object as its user. Returns whether the API server accepts it."""
     resource = "jobs" if kind == "Job" else "pytorchjobs"
     new = deepcopy(world.cluster.server.get(resource, "default", change.__name__))
     change(new)
@@ -90,10 +90,10 @@ def requests_of(pods: list[PodRecord]) -> set[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_change_while_it_is_planned_is_planned_again(
+async def test_a_change_during_planning_leads_to_another_plan(
     database_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between snapshot and commit: what starts is what the last plan was made from."""
+    """Change it between snapshot and commit: the gang starts as the last plan has it."""
     names = {change.__name__: change for change in CHANGES}
     async with rig(database_url, 2 * len(CHANGES)) as world:
         here = asyncio.get_running_loop()
@@ -143,38 +143,38 @@ async def test_a_change_before_the_start_is_refused_or_planned_again(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_once_it_is_started_only_what_no_placement_depends_on_can_change(
+async def test_after_the_start_only_fields_without_effect_on_the_placement_can_change(
     database_url: str, kind: str
 ) -> None:
-    """Right before the first pin."""
+    """Change it right before the first pin."""
     async with rig(database_url, 2 * len(CHANGES)) as world:
         edited = edits_before(world, kind, Purpose.PIN)
         async for name, uid, entry in running(world, kind):
             pods = attempt(world, uid)
             assert (entry.attempt, len(pods), requests_of(pods)) == (1, 2, {8}), name
-            assert entry.priority == LOW, "a new class counts once it queues again"
+            assert entry.priority == LOW, "a new class counts after a requeue"
         assert {name for name, done in edited.items() if done} == {"priority", "labels"}
 
 
 async def running(world: Rig, kind: str) -> AsyncIterator[tuple[str, str, Entry]]:
-    """Submit a gang for each change, all at once; its name, its uid and its entry once it runs."""
+    """Submit a gang for each change, all at once. Yields name, uid and entry of each gang after it runs."""
     uids = {c.__name__: world.cluster.submit(gang(kind, c.__name__, 2)) for c in CHANGES}
     for name, uid in uids.items():
         yield name, uid, await world.until_state(uid, State.RUNNING)
 
 
 def edits_before(world: Rig, kind: str, last: Purpose) -> dict[str, bool]:
-    """Change each object right before a write of its gang; filled in: whether the change was let through."""
+    """Change each object right before a write of its gang. The result shows whether each change was accepted."""
     edited: dict[str, bool] = {}
 
-    def just_before(write: Written) -> int | None:
+    def before_write(write: Written) -> int | None:
         for change in CHANGES:
             name = change.__name__
             if write.name.startswith(name) and name not in edited and purpose(write) is last:
                 edited[name] = edit(world, kind, change)
         return None
 
-    world.cluster.refuses = just_before
+    world.cluster.refuses = before_write
     return edited
 
 
@@ -185,10 +185,10 @@ def attempt(world: Rig, uid: str) -> list[PodRecord]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_pods_that_ask_for_more_than_was_planned_are_never_let_go(
+async def test_pods_that_request_more_than_was_planned_stay_gated(
     database_url: str, kind: str
 ) -> None:
-    """A webhook raises them, or the template grew between the start and the creation of the pods."""
+    """A webhook raises the requests, or the template changed between the start and the creation of the pods."""
     async with rig(database_url, 2) as world:
         grown: list[str] = []
 

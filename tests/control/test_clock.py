@@ -1,4 +1,4 @@
-"""Whoever sets a machine's clock: no deadline comes early or late, in the leader and in the one that follows it."""
+"""A changed system clock makes no deadline early or late, in the leader and in the next leader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ REAL_TIME = time.time
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-def test_a_steady_clock_goes_on_evenly(jump: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_steady_clock_ignores_jumps_of_the_system_clock(
+    jump: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     elapsed = 0.0
     clock = SteadyClock(lambda: 100.0 + elapsed)
     clock.set(5.0)
@@ -37,7 +39,7 @@ def test_a_steady_clock_goes_on_evenly(jump: float, monkeypatch: pytest.MonkeyPa
 
 @dataclass
 class World:
-    """One cluster and one database, around which controllers come and go."""
+    """One cluster and one database, with one controller after another."""
 
     cluster: FakeCluster
     store: PostgresStore
@@ -61,7 +63,7 @@ class World:
         await until(reached, f"{wanted}")
 
     async def time_outs(self, **after: float) -> None:
-        """Seconds until a start has failed, until it is tried again."""
+        """Set the seconds until a start fails, and until it is tried again."""
         waits = {"enable": True, "timeout": f"{after['start']:.0f}s"}
         strategy = {"backoffBaseSeconds": int(after["retry"])}
         document = rules(waitForPodsReady={**waits, "requeuingStrategy": strategy})
@@ -89,7 +91,7 @@ async def world(url: str) -> AsyncIterator[World]:
 
 
 async def waits_for_everything(found: World) -> dict[str, State]:
-    """A gang in each state that time ends."""
+    """Submit a gang for each state that ends by time."""
     holds = found.cluster.controllers
     holds.hold_starts = True
     await found.time_outs(start=1.0, retry=1000.0)
@@ -114,7 +116,7 @@ async def waits_for_everything(found: World) -> dict[str, State]:
 
 
 @pytest.mark.parametrize("jump", [HOUR, -HOUR])
-async def test_a_jump_of_a_machines_clock_ends_no_wait(
+async def test_a_jump_of_the_system_clock_ends_no_wait(
     database_url: str, jump: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world(database_url) as found:
@@ -126,9 +128,9 @@ async def test_a_jump_of_a_machines_clock_ends_no_wait(
         async with running(database_url, found.cluster, QUICK.model_copy(update={"holder": "b"})):
             await until(lambda: found.led_by("b"), "another leads")
             await asyncio.sleep(2.5 * TICK_SECONDS)
-            assert await found.states() == wanted, "in the one that follows it"
+            assert await found.states() == wanted, "in the next leader"
             await found.time_outs(start=1.0, retry=1000.0)
             await found.reach({"starts": State.EVICTING})
             evicted = await found.store.get_workload(found.uids["starts"])
             assert evicted is not None
-            assert evicted.reason.code is Code.PODS_READY_TIMEOUT, "a time-out comes all the same"
+            assert evicted.reason.code is Code.PODS_READY_TIMEOUT, "time-outs still take effect"

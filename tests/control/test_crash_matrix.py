@@ -1,7 +1,7 @@
-"""SIGKILL on either side of every commit and every write: after a restart the work goes on, nothing lost, nothing twice.
+"""SIGKILL before and after every commit and every write: after a restart the work continues; nothing is lost or done twice.
 
-One scenario goes through admit, place, preempt, evict, requeue, restart and end. A first run counts its steps; then the
-controller is killed before and after each of them, in a world of its own, and the scenario must end the same way.
+One scenario has admission, placement, preemption, eviction, requeue, restart and end. A first run counts its steps. Then the
+controller is killed before and after each step, each time in a new rig, and the scenario must end the same way.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from tests.doubles.cluster import Moment
 from tests.support.postgres import TestPostgres
 
 WORLDS = 4
-"""Live at once, in one process: each on a database of its own."""
+"""Rigs at once in one process, each on its own database."""
 SORTS = {"commit": "commits", "write": "patches", "account": "accounts"}
-"""Of steps; the name of the guillotine of each."""
+"""Kinds of steps: the name of the guillotine of each kind."""
 
 
 async def story(world: Rig, kind: str) -> None:
@@ -31,7 +31,7 @@ async def story(world: Rig, kind: str) -> None:
     await world.until_state(low, State.RUNNING)
     high = world.cluster.submit(gang(kind, "high", 2, "high"))
     await world.until_state(high, State.RUNNING)
-    assert live(world.cluster.pods_of(low)) == [], "the victim's pods are gone before the start"
+    assert live(world.cluster.pods_of(low)) == [], "the victim's pods end before the start"
     world.cluster.finish(high)
     done = await world.until_state(high, State.FINISHED)
     assert done.reason.code is Code.SUCCEEDED
@@ -71,22 +71,22 @@ def points(
 
 @contextmanager
 def dying(world: Rig, what: str, number: int, moment: Moment) -> Iterator[None]:
-    """The controller dies at this step of the story inside."""
+    """Kill the controller at this step of the scenario inside."""
     blade = Guillotine(number, moment)
     setattr(world, SORTS[what], blade)
     try:
         yield
-    except BaseException as error:  # a time-out, too: which step it was is what one asks first
+    except BaseException as error:  # a time-out, too: the message names the step
         error.add_note(f"killed {moment.name} {what} {number}")
         raise
-    # Timing may save a step or two at the very end, never more.
+    # Timing can save at most two steps at the end.
     assert blade.fell or blade.seen < number
 
 
 async def several(
     once: Callable[[str, int, Moment], Awaitable[None]], points: Iterable[tuple[str, int, Moment]]
 ) -> None:
-    """Do it at each of these points, in several worlds at once, as they wait a lot."""
+    """Run at each of these points, in several rigs at once because most of the time is waiting."""
     turns = asyncio.Semaphore(WORLDS)
 
     async def in_turn(*point: Any) -> None:
@@ -105,10 +105,10 @@ async def survives(
     built: Callable[[str], AbstractAsyncContextManager[Rig]] = two_nodes,
     sides: Iterable[Moment] = (Moment.AFTER,),
 ) -> None:
-    """The story ends well wherever in its (commits, writes) the controller dies.
+    """Check that the scenario ends well for each (commit, write) at which the controller dies.
 
-    Whoever dies before a step leaves what he would have left just after the one before, so one side of each is enough; the
-    test below kills the controller on both.
+    Death before a step leaves the same state as death after the previous step, so one side of each step is enough. The
+    test below kills the controller on both sides.
     """
 
     async def once(what: str, number: int, moment: Moment) -> None:
@@ -121,7 +121,7 @@ async def survives(
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
 @pytest.mark.timeout(600)
-async def test_the_controller_may_die_at_any_step(postgres: TestPostgres, kind: str) -> None:
+async def test_a_kill_at_any_step_changes_no_outcome(postgres: TestPostgres, kind: str) -> None:
     async with fresh(postgres) as url:
         commits, writes = await count_steps(url, kind)
     assert commits >= 10, "the scenario commits at each transition"

@@ -26,7 +26,9 @@ async def test_a_cycle_that_starts_a_gang_is_recorded_with_its_steps(database_ur
         assert {(line.epoch, line.cycle) for line in own} == {(started.epoch, started.cycle)}
 
 
-async def test_a_cycle_that_evicts_is_recorded_with_who_waits_for_what(database_url: str) -> None:
+async def test_a_cycle_that_evicts_is_recorded_with_the_preemptor_and_the_victim(
+    database_url: str,
+) -> None:
     async with rig(database_url, 2) as world:
         low = world.cluster.submit(gang("Job", "low", 2))
         await world.until_state(low, State.RUNNING)
@@ -43,10 +45,10 @@ async def test_cycles_that_find_nothing_new_leave_no_record(database_url: str) -
         await world.until_state(first, State.RUNNING)
         waits = world.cluster.submit(gang("Job", "waits", 1))
 
-        async def told() -> bool:
+        async def has_reason() -> bool:
             return any(line.event != "Queued" for line in await world.store.history(waits))
 
-        await world.until(told, "the second gang waits with a reason")
+        await world.until(has_reason, "the second gang is pending with a reason")
         before = await world.store.decisions()
         loop = world.loop
         assert loop is not None
@@ -60,7 +62,7 @@ async def test_cycles_that_find_nothing_new_leave_no_record(database_url: str) -
         assert await world.store.decisions() == before
 
 
-def test_changes_that_are_not_worth_a_line_of_history_are_not_worth_a_record() -> None:
+def test_changes_without_a_line_of_history_have_no_record() -> None:
     new = submitted("u1")
     quiet = EntryChange(new.after, new.after, new.at, note=None)
     assert record_of(snapshot_of([]), Plan(), [quiet], 0.1) is None

@@ -1,4 +1,4 @@
-"""LocalQueue ``default``: the namespace is labelled, and jobs without a queue are taken in."""
+"""LocalQueue ``default``: the namespace is labelled, and jobs without a queue are queued there."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ def unlabelled_gang(kind: str, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
-async def test_a_job_without_a_queue_goes_to_the_default_one(database_url: str, kind: str) -> None:
+async def test_a_job_without_a_queue_is_queued_in_the_default_one(
+    database_url: str, kind: str
+) -> None:
     async with rig(database_url, 2) as world:
         await world.store.put_config(m.local_queue("default", "default", "pool"))
         await world.until(lambda: labelled(world), "the namespace is labelled")
@@ -56,7 +58,7 @@ async def test_a_job_without_a_queue_goes_to_the_default_one(database_url: str, 
         assert (entry.queue, entry.cluster_queue) == ("default", "pool")
 
 
-async def test_without_the_queue_the_label_goes(database_url: str) -> None:
+async def test_the_label_is_removed_with_the_queue(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         namespace = world.cluster.server.get("namespaces", "", "default")
         world.cluster.server.edit(
@@ -64,6 +66,6 @@ async def test_without_the_queue_the_label_goes(database_url: str) -> None:
             namespace,
             lambda d: d["metadata"].update(labels=dict(YES) | {"team": "x"}),
         )
-        await world.until(lambda: not labelled(world), "the label is taken off")
+        await world.until(lambda: not labelled(world), "the label is removed")
         namespace = world.cluster.server.get("namespaces", "", "default")
         assert namespace["metadata"]["labels"] == {"team": "x"}, "others stay"

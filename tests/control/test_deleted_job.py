@@ -1,4 +1,4 @@
-"""A job that its user deletes: its quota is free at once, as in Kueue; its nodes only when its pods are gone."""
+"""A deleted job frees its quota at once, as in Kueue. It frees its nodes when its pods are deleted."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ KINDS = pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
 
 
 @KINDS
-async def test_its_quota_goes_to_the_next_while_its_pods_still_end(
+async def test_its_quota_is_free_for_others_while_its_pods_still_terminate(
     database_url: str, kind: str
 ) -> None:
-    """Four nodes, and quota for two."""
+    """There are four nodes, and quota for two."""
     async with rig(database_url, 4) as world:
         for document in configuration(16):
             await world.store.put_config(document)
@@ -34,8 +34,10 @@ async def test_its_quota_goes_to_the_next_while_its_pods_still_end(
 
 
 @KINDS
-async def test_its_nodes_are_nobodys_until_its_pods_are_gone(database_url: str, kind: str) -> None:
-    """The rig looks at every step that no node holds more than it has."""
+async def test_its_nodes_are_free_only_after_its_pods_are_deleted(
+    database_url: str, kind: str
+) -> None:
+    """The rig checks at every step that no node holds more than its capacity."""
     async with rig(database_url, 2) as world:
         first = world.cluster.submit(gang(kind, "first", 2))
         await world.until_state(first, State.RUNNING)

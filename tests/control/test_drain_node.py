@@ -14,10 +14,10 @@ KINDS = ("Job", "PyTorchJob")
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("slowly", [False, True])
-async def test_pods_of_a_drained_node_go_elsewhere(
+async def test_pods_of_a_drained_node_are_placed_on_other_nodes(
     database_url: str, kind: str, slowly: bool
 ) -> None:
-    """``slowly``: the pod that is evicted takes its time to end."""
+    """``slowly``: the evicted pod has a long termination."""
     async with rig(database_url, 3) as world:
         uid = world.cluster.submit(gang(kind, "train", 2))
         await world.until_state(uid, State.RUNNING)
@@ -33,19 +33,21 @@ async def test_pods_of_a_drained_node_go_elsewhere(
             )
             world.cluster.controllers.hold_ends = False
 
-        def whole() -> bool:
+        def complete() -> bool:
             running = [p for p in live(world.cluster.pods_of(uid)) if p.ready]
             return len(running) == 2 and pod.node not in {p.node for p in running}
 
-        await world.until(whole, "it is whole again, off the cordoned node")
+        await world.until(complete, "all its pods run, none on the cordoned node")
         entry = await world.until_entry(uid, lambda e: e.unready_since is None, "it is ready")
         assert (entry.state, entry.evictions, entry.failures) == (State.RUNNING, 0, 0)
         told = [line.event for line in await world.store.history(uid)]
         assert "Repaired" in told
 
 
-async def test_a_refusal_of_kube_scheduler_counts_from_when_it_is_seen(database_url: str) -> None:
-    """The pods were gated for longer than a refusal is borne."""
+async def test_a_refusal_of_kube_scheduler_counts_from_its_first_observation(
+    database_url: str,
+) -> None:
+    """The pods were gated for longer than a refusal is tolerated."""
     async with rig(database_url, 1) as world:
         world.settings = world.settings.model_copy(update={"unschedulable_seconds": 30.0})
         now = [1_800_000_000.0]
@@ -57,7 +59,7 @@ async def test_a_refusal_of_kube_scheduler_counts_from_when_it_is_seen(database_
             if purpose(write) is Purpose.PIN and not held:
                 held.append(write.name)
                 now[0] += 40.0
-                world.cluster.cordon("n0")  # a refusal that passes
+                world.cluster.cordon("n0")  # a temporary refusal
             return None
 
         world.cluster.refuses = late
@@ -66,7 +68,7 @@ async def test_a_refusal_of_kube_scheduler_counts_from_when_it_is_seen(database_
             lambda: any(p.unschedulable and not p.gated for p in world.cluster.pods_of(uid)),
             "kube-scheduler refuses it",
         )
-        await world.until_entry(uid, lambda e: e.state is State.STARTING, "it is given time")
+        await world.until_entry(uid, lambda e: e.state is State.STARTING, "it gets time")
         world.cluster.cordon("n0", unschedulable=False)
         entry = await world.until_state(uid, State.RUNNING)
         assert entry.evictions == 0

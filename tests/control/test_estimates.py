@@ -1,4 +1,4 @@
-"""The loop tells gangs in line when they may start, learns from those that have ended, and counts how far off it was."""
+"""The loop estimates the start of pending gangs, learns from gangs that ended, and counts the error."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def limited(name: str, seconds: int) -> Document:
 
 
 async def estimates(world: Rig) -> dict[str, float]:
-    """Made now: the leader itself makes them too seldom for a test."""
+    """Estimates that are made now: the leader makes them too rarely for a test."""
     assert world.loop is not None
     leader_state, metrics = world.loop.leader_state, world.metrics.estimates
     maker = Estimator(leader_state, world.store.usage, metrics, world.clock)
@@ -26,7 +26,7 @@ async def estimates(world: Rig) -> dict[str, float]:
 
 
 async def dismiss(world: Rig) -> None:
-    """The next leader has nothing but the database and the watch."""
+    """Restart the leader: the next one has only the database and the watch."""
     await world.stop()
     world.running, world.loop, world._task = True, None, None
 
@@ -37,16 +37,18 @@ def counted(world: Rig, name: str) -> float:
     return 0.0 if found is None else found
 
 
-async def test_a_gang_in_line_is_told_when_what_runs_must_have_ended(database_url: str) -> None:
+async def test_the_estimate_of_a_pending_gang_is_the_time_limit_of_the_running_gang(
+    database_url: str,
+) -> None:
     async with rig(database_url, 2) as world:
         runs = world.cluster.submit(limited("runs", 600))
         entry = await world.until_state(runs, State.RUNNING)
         waits = world.cluster.submit(gang("Job", "waits", 2))
 
-        async def in_line() -> bool:
+        async def queued() -> bool:
             return await world.store.positions([waits]) == {waits: QueuePosition(1, 1)}
 
-        await world.until(in_line, "it waits")
+        await world.until(queued, "it waits")
         assert entry.started_at is not None
         found = await estimates(world)
         assert found.keys() == {waits}
@@ -61,7 +63,9 @@ async def test_a_gang_in_line_is_told_when_what_runs_must_have_ended(database_ur
         assert abs(off - (found[waits] - started)) < 0.001
 
 
-async def test_a_new_leader_knows_how_long_gangs_ran_before_it_came(database_url: str) -> None:
+async def test_a_new_leader_uses_the_durations_of_gangs_that_ended_before(
+    database_url: str,
+) -> None:
     clock = Clock()
     async with rig(database_url, 2, clock=clock) as world:
         for number in range(ENOUGH):
@@ -76,10 +80,10 @@ async def test_a_new_leader_knows_how_long_gangs_ran_before_it_came(database_url
         await world.until_state(waits, State.PENDING)
         await dismiss(world)
 
-        def told() -> bool:
+        def estimated() -> bool:
             return world.loop is not None and waits in world.loop.leader_state.estimates.starts
 
-        await world.until(told, "the new leader estimates")
+        await world.until(estimated, "the new leader estimates")
         assert world.loop is not None
         assert entry.started_at is not None
         start = world.loop.leader_state.estimates.starts[waits]

@@ -1,4 +1,4 @@
-"""A leader follows the configuration: a change at once, a burst in few pieces, and never less than all of it."""
+"""A leader follows the configuration: it reads one change at once and a burst in a few batches, without a loss."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.doubles.store import MemoryDatabase, MemoryStore
 
 
 class Follower(Supervisor):
-    """Keeps the queues it leads with, each time they change."""
+    """Records the queues of the leader each time they change."""
 
     taken: list[QueueConfig]
 
@@ -73,7 +73,7 @@ async def until(done: Callable[[], bool]) -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_burst_of_writes_is_taken_in_together_and_the_first_at_once(
+async def test_a_burst_of_writes_is_read_in_a_few_batches_and_the_first_write_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "MERGE_SECONDS", 1.0)
@@ -93,10 +93,10 @@ async def test_a_burst_of_writes_is_taken_in_together_and_the_first_at_once(
         assert (list(last.cluster_queues), list(last.priority_classes)) == (["pool"], ["high"])
 
 
-async def test_a_change_that_is_written_while_everything_is_loaded_is_not_lost(
+async def test_a_change_that_is_written_during_a_load_is_not_lost(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was loaded is older than the change, and replaces what the leader has read."""
+    """The loaded state is older than the change, and replaces the configuration that the leader has read."""
     monkeypatch.setattr(supervisor, "MERGE_SECONDS", 0.0)
     store = MemoryStore(MemoryDatabase())
     topology, *others = configuration(8)
@@ -108,7 +108,7 @@ async def test_a_change_that_is_written_while_everything_is_loaded_is_not_lost(
         if len(loaded.documents) == 1:
             for document in others:
                 await store.put_config(document)
-            for _ in range(200):  # time enough to take the change in
+            for _ in range(200):  # enough time to read the change
                 await asyncio.sleep(0)
         return loaded
 
@@ -122,8 +122,10 @@ async def test_a_change_that_is_written_while_everything_is_loaded_is_not_lost(
         )
 
 
-async def test_gangs_of_queues_that_come_later_are_looked_at_again(database_url: str) -> None:
-    """Each change concerns some gangs: those that wait for it must see it."""
+async def test_gangs_of_queues_that_are_created_later_are_considered_again(
+    database_url: str,
+) -> None:
+    """Each change concerns some gangs: the gangs that wait for it are considered again."""
     async with rig(database_url, 4) as world:
         queue, local = (d for d in configuration(32) if d["kind"] in ("ClusterQueue", "LocalQueue"))
         await world.store.delete_config(DocumentKey.of(local))
@@ -144,11 +146,11 @@ async def test_gangs_of_queues_that_come_later_are_looked_at_again(database_url:
 
 @dataclass
 class Overtaken:
-    """What became of a plan right before whose commit a document was written.
+    """The outcome of a plan when a document is written right before its commit.
 
     Attributes:
-        plan: of the changes it wanted, uid and code.
-        loads: how often the whole ledger was read since.
+        plan: uid and code of its changes.
+        loads: how often the whole ledger was read afterwards.
     """
 
     plan: set[tuple[str, Code]] = field(default_factory=set)
@@ -158,7 +160,7 @@ class Overtaken:
 def overtake(
     world: Rig, wanted: tuple[str, Code], document: Document, monkeypatch: pytest.MonkeyPatch
 ) -> Overtaken:
-    """Befalls the first plan that wants this."""
+    """Write the document right before the commit of the first plan with this change."""
     commit, load = world.store.commit, world.store.load
     seen = Overtaken()
 
@@ -183,7 +185,7 @@ def discarded(world: Rig) -> float | None:
     return world.metrics.registry.get_sample_value("queuectl_discarded_plans_total", labels)
 
 
-async def test_a_plan_that_meets_a_newer_configuration_is_dropped_and_the_ledger_stays(
+async def test_a_plan_for_an_old_configuration_is_dropped_and_the_ledger_stays(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -203,10 +205,10 @@ async def test_a_plan_that_meets_a_newer_configuration_is_dropped_and_the_ledger
 
 
 @pytest.mark.parametrize("field", ["weight", "stopPolicy"])
-async def test_edits_of_a_local_queue_at_every_plan_hold_up_no_other(
+async def test_edits_of_a_local_queue_at_every_plan_delay_no_other_queue(
     database_url: str, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
-    """Its gang is first in line, and would have all nodes."""
+    """Its gang is the head of the queue, and would use all nodes."""
     states: dict[str, list[dict[str, Any]]] = {
         "weight": [{"fairSharing": {"weight": "1"}}, {"fairSharing": {"weight": "2"}}],
         "stopPolicy": [{"stopPolicy": "Hold"}, {"stopPolicy": "None"}],
@@ -268,7 +270,7 @@ async def test_a_deleted_local_queue_starts_nothing(
 async def test_cohorts_in_a_circle_or_too_many_above_each_other_stop_no_queue(
     database_url: str,
 ) -> None:
-    """The API refuses them; two writes at once, or a hand in the database, can leave them."""
+    """The API refuses them. Two concurrent writes, or an edit of the database, can still store them."""
     circle = {"left": "right", "right": "left", "below": "left"}
     chain = {f"c-{n}": f"c-{n + 1}" for n in range(MAX_COHORTS + 3)}
     async with rig(database_url, 2) as world:
@@ -288,7 +290,7 @@ async def test_cohorts_in_a_circle_or_too_many_above_each_other_stop_no_queue(
         await world.at_rest()
 
 
-async def test_what_a_dropped_plan_had_to_say_is_said_by_the_next(
+async def test_the_reasons_of_a_dropped_plan_are_in_the_next_plan(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with reclaiming(database_url, "DryRun", yieldsToEqualPriority=True) as watched:
@@ -297,5 +299,5 @@ async def test_what_a_dropped_plan_had_to_say_is_said_by_the_next(
         wanted = (sleepy, Code.WOULD_RECLAIM)
         seen = overtake(watched.world, wanted, {**unused, "value": 101}, monkeypatch)
         watched.world.cluster.submit(gang("Job", "waits", 2))
-        await watched.until_told(sleepy, Code.WOULD_RECLAIM)
+        await watched.until_line(sleepy, Code.WOULD_RECLAIM)
         assert (seen.loads, discarded(watched.world)) == (0, 1.0)

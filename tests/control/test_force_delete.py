@@ -1,4 +1,4 @@
-"""A pod that a dead node keeps Terminating is deleted by force, where an administrator asks for it, and no other pod is."""
+"""If an administrator enables it, a pod that stays Terminating on a dead node is deleted by force. No other pod is."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_only_pods_of_an_evicted_gang_on_a_dead_node_are_deleted(
         assert second.name not in world.cluster.deleted
 
 
-def test_a_node_must_be_dead_for_the_whole_time_without_a_break() -> None:
+def test_a_node_must_be_dead_for_the_whole_period_without_interruption() -> None:
     mirror = Mirror({"jobs": "Job"})
     entry = Entry("u1", "Job", "a", "train", State.EVICTING, attempt=1, intent=Intent.STOP)
     pod = PodRecord(

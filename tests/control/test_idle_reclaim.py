@@ -1,4 +1,4 @@
-"""The loop and gangs that do not use their GPUs: warned, taken by their queue's mode, and back again, whatever dies."""
+"""Idle gangs are warned, evicted by the mode of their queue, and requeued, also if the controller is killed."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ NOTICE = {
 
 @dataclass
 class Watched:
-    """A world in which a second passes from look to look. ``idle`` gangs do nothing, the others work."""
+    """A rig in which one second passes per evaluation. The gangs in ``idle`` have idle GPUs; the others use theirs."""
 
     world: Rig
     clock: Clock
     idle: set[str] = field(default_factory=set)
     unknown: bool = False
-    blind: bool = False  # no look comes any more
+    blind: bool = False  # there are no more evaluations
 
     def look(self) -> None:
         self.clock.now += 1.0
@@ -64,11 +64,11 @@ class Watched:
         return GangUse(entry.uid, entry.attempt, state, since, now, used, 1.0, "seen", used)
 
     async def until(self, done: Callable[[], Any], what: str) -> None:
-        def looked() -> Any:
+        def evaluated() -> Any:
             self.look()
             return done()
 
-        await self.world.until(looked, what)
+        await self.world.until(evaluated, what)
 
     async def until_state(self, uid: str, state: State, attempt: int = 1) -> Entry:
         found: list[Entry] = []
@@ -82,15 +82,15 @@ class Watched:
         await self.until(reached, f"{uid} {state}, attempt {attempt}")
         return found[0]
 
-    async def until_told(self, uid: str, code: Code, times: int = 1) -> list[HistoryLine]:
-        async def told() -> bool:
+    async def until_line(self, uid: str, code: Code, times: int = 1) -> list[HistoryLine]:
+        async def has_lines() -> bool:
             return len(await self.lines(uid, code)) >= times
 
-        await self.until(told, f"{uid} told {code} {times} times")
+        await self.until(has_lines, f"{uid} has {times} lines of {code}")
         return await self.lines(uid, code)
 
     async def wait(self, seconds: float) -> None:
-        """Three seconds from look to look: nothing may happen that must keep up."""
+        """Let three seconds pass per evaluation: for periods without an expected change."""
         end = self.clock.now + seconds
 
         def passed() -> bool:
@@ -100,13 +100,13 @@ class Watched:
         await self.until(passed, "time passes")
 
     async def lines(self, uid: str, *codes: Code) -> list[HistoryLine]:
-        """Of its history, those with these codes."""
+        """The lines of its history with these codes."""
         found = await self.world.store.history(uid, 0, 500)
         return [line for line in found if line.reason.code in codes]
 
     def events(self, uid: str) -> list[str]:
-        """Reasons of the Events on a job, in their order."""
-        return [told.reason for told in self.world.cluster.events if told.uid == uid]
+        """Reasons of the Events on a job, in order."""
+        return [e.reason for e in self.world.cluster.events if e.uid == uid]
 
     def counted(self, result: str) -> float | None:
         labels = {"cluster_queue": "pool", "result": result}
@@ -116,10 +116,10 @@ class Watched:
 
 @asynccontextmanager
 async def reclaiming(url: str, mode: str, **rule: Any) -> AsyncIterator[Watched]:
-    """Two nodes, and a queue over both that reclaims idle gangs."""
+    """Two nodes, and a queue for both that reclaims idle gangs."""
     clock = Clock()
     async with rig(url, 2, clock=clock) as world:
-        world.look_seconds = 0.0  # its clock goes on with every look
+        world.look_seconds = 0.0  # its clock advances with each evaluation
         (document,) = (d for d in configuration(16) if d["kind"] == "ClusterQueue")
         idle = {"mode": mode, "graceSeconds": GRACE, "cooldownSeconds": REST, **rule}
         spec = {**document["spec"], "policy": {"idleReclaim": idle}}
@@ -135,7 +135,7 @@ async def one_idle(watched: Watched, pods: int = 2) -> str:
 
 
 async def story(watched: Watched) -> str:
-    """A gang does nothing, is warned twice and taken. Its second start works, and ends."""
+    """A gang is idle, is warned twice and evicted. After its second start it uses its GPUs, and ends."""
     uid = await one_idle(watched)
     await watched.until_state(uid, State.BACKOFF)
     watched.idle = set()
@@ -148,7 +148,7 @@ async def story(watched: Watched) -> str:
 
 
 class TestAlways:
-    async def test_an_idle_gang_is_warned_twice_then_goes_and_comes_back_after_a_rest(
+    async def test_an_idle_gang_is_warned_twice_then_evicted_and_starts_again_after_a_back_off(
         self, database_url: str
     ) -> None:
         async with reclaiming(database_url, "Always") as watched:
@@ -161,8 +161,8 @@ class TestAlways:
             starts = await watched.lines(uid, Code.ADMITTED)
             assert starts[1].at >= rests.at + REST
             assert taken.reason.details["lostGpuSeconds"] == RESTART_COST
-            told = [r for r in watched.events(uid) if r.startswith("Idle")]
-            assert told == ["IdleGPUs", "IdleGPUs", "IdleReclaimed"]
+            reasons = [r for r in watched.events(uid) if r.startswith("Idle")]
+            assert reasons == ["IdleGPUs", "IdleGPUs", "IdleReclaimed"]
             assert watched.counted("always") == 1
             assert watched.counted("warned") == 2
 
@@ -187,29 +187,27 @@ class TestAlways:
             assert [(loss.gpu_seconds, loss.evictions) for loss in losses] == [(RESTART_COST, 1)]
             assert sum(row.lost_to_others for row in report.rows) == RESTART_COST
 
-    async def test_whoever_waits_knows_that_room_is_coming_before_it_is_there(
+    async def test_a_pending_gang_has_the_reason_before_the_idle_gang_is_evicted(
         self, database_url: str
     ) -> None:
-        # Without a grace it may be taken on demand before it goes by itself: that look asks for no plan of its own.
+        # Without a grace period it can be reclaimed on demand before its eviction: that evaluation requests no plan.
         async with reclaiming(database_url, "Always", graceSeconds=0) as watched:
             await watched.world.store.put_config(NOTICE)
             uid = await one_idle(watched)
             waits = watched.world.cluster.submit(gang("Job", "waits", 2))
             await watched.until_state(uid, State.EVICTING)
 
-            async def told() -> bool:
+            async def has_lines() -> bool:
                 entry = await watched.world.store.get_workload(waits)
                 return entry is not None and entry.reason.code is Code.WAITING_FOR_PREEMPTED
 
-            await watched.until(told, "it waits for the idle gang to leave")
+            await watched.until(has_lines, "it waits for the idle gang to be evicted")
             assert (await watched.until_state(uid, State.EVICTING)).stop_at is not None
 
-    async def test_a_ledger_that_is_read_again_takes_no_warning_back(
-        self, database_url: str
-    ) -> None:
+    async def test_reading_the_ledger_again_resets_no_warning(self, database_url: str) -> None:
         async with reclaiming(database_url, "Always") as watched:
             uid = await one_idle(watched)
-            await watched.until_told(uid, Code.IDLE_GPUS)
+            await watched.until_line(uid, Code.IDLE_GPUS)
             assert watched.world.loop is not None
             watched.world.loop.leader_state.load(await watched.world.store.load())
             await watched.until_state(uid, State.BACKOFF)
@@ -218,26 +216,28 @@ class TestAlways:
     async def test_a_gang_that_works_again_in_time_stays(self, database_url: str) -> None:
         async with reclaiming(database_url, "Always") as watched:
             uid = await one_idle(watched)
-            await watched.until_told(uid, Code.IDLE_GPUS, 2)
+            await watched.until_line(uid, Code.IDLE_GPUS, 2)
             watched.idle = set()
             await watched.wait(3 * GRACE)
             watched.idle = {uid}
-            lines = await watched.until_told(uid, Code.IDLE_GPUS, 3)
-            assert lines[2].reason.details["warning"] == 1, "it begins anew"
+            lines = await watched.until_line(uid, Code.IDLE_GPUS, 3)
+            assert lines[2].reason.details["warning"] == 1, "the warnings begin again"
             assert await watched.lines(uid, Code.IDLE_RECLAIMED) == []
 
     @pytest.mark.parametrize("how", ["unknown", "blind"])
-    async def test_nobody_goes_while_nothing_is_known(self, database_url: str, how: str) -> None:
+    async def test_no_gang_is_evicted_while_its_use_is_unknown(
+        self, database_url: str, how: str
+    ) -> None:
         async with reclaiming(database_url, "Always") as watched:
             uid = await one_idle(watched)
-            await watched.until_told(uid, Code.IDLE_GPUS, 2)
+            await watched.until_line(uid, Code.IDLE_GPUS, 2)
             setattr(watched, how, True)
             await watched.wait(2 * GRACE + PATIENCE)
             assert (await watched.until_state(uid, State.RUNNING)).attempt == 1
             assert await watched.lines(uid, Code.IDLE_RECLAIMED) == []
 
     @pytest.mark.timeout(600)
-    async def test_a_leader_gives_its_own_warning_and_its_own_grace_wherever_the_last_one_died(
+    async def test_a_new_leader_warns_again_with_a_full_grace_period_at_any_point_of_failure(
         self, postgres: TestPostgres
     ) -> None:
         async with fresh(postgres) as url, reclaiming(url, "Always") as watched:
@@ -245,13 +245,13 @@ class TestAlways:
             ran = watched.world.commits.seen
             await watched.until_state(uid, State.BACKOFF)
             rests = watched.world.commits.seen
-        assert rests >= ran + 4, "two warnings, the eviction, and the last pod gone"
+        assert rests >= ran + 4, "two warnings, the eviction, and the deletion of the last pod"
 
         async def once(what: str, number: int, moment: Moment) -> None:
             async with fresh(postgres) as url, reclaiming(url, "Always") as watched:
                 with dying(watched.world, what, number, moment):
                     uid = await one_idle(watched)
-                    await watched.until_told(uid, Code.IDLE_RECLAIMED)
+                    await watched.until_line(uid, Code.IDLE_RECLAIMED)
                     await watched.until_state(uid, State.BACKOFF)
                     watched.idle = set()
                     await watched.until_state(uid, State.RUNNING, attempt=2)
@@ -265,13 +265,13 @@ class TestAlways:
 
 
 class TestDryRun:
-    async def test_it_is_said_once_who_would_have_gone_for_whom_and_nobody_goes(
+    async def test_it_reports_once_which_gang_would_be_evicted_and_evicts_none(
         self, database_url: str
     ) -> None:
         async with reclaiming(database_url, "DryRun", yieldsToEqualPriority=True) as watched:
             sleepy = await one_idle(watched)
             waits = watched.world.cluster.submit(gang("Job", "waits", 2))
-            (line,) = await watched.until_told(sleepy, Code.WOULD_RECLAIM)
+            (line,) = await watched.until_line(sleepy, Code.WOULD_RECLAIM)
             await watched.wait(GRACE)
             assert len(await watched.lines(sleepy, Code.WOULD_RECLAIM)) == 1
             assert line.reason.details["preemptor"] == waits
@@ -286,7 +286,7 @@ class TestDryRun:
 
 
 class TestOnDemand:
-    async def test_an_idle_gang_goes_for_one_of_its_own_priority_and_runs_again(
+    async def test_an_idle_gang_is_evicted_for_a_gang_of_equal_priority_and_runs_again(
         self, database_url: str
     ) -> None:
         async with reclaiming(database_url, "OnDemand", yieldsToEqualPriority=True) as watched:
@@ -301,7 +301,7 @@ class TestOnDemand:
             watched.world.cluster.finish(waits)
             await watched.until_state(sleepy, State.RUNNING, attempt=2)
 
-    async def test_nobody_goes_without_somebody_who_waits(self, database_url: str) -> None:
+    async def test_no_gang_is_evicted_without_a_pending_gang(self, database_url: str) -> None:
         async with reclaiming(database_url, "OnDemand", yieldsToEqualPriority=True) as watched:
             sleepy = await one_idle(watched)
             await watched.wait(4 * GRACE)

@@ -1,4 +1,4 @@
-"""A fault that violates an invariant is seen in the metric, in an Event and in a complete check; without one nothing is."""
+"""A violated invariant is in the metric, in an Event and in the complete check. Without a violation there is nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ATTEMPT = "queuectl.dev/attempt"
 
 
 def believe(world: Rig, uid: str, change: Callable[[Entry], Entry]) -> None:
-    """The leader's memory says something else of a gang."""
+    """Change a gang in the leader's memory."""
     assert world.loop is not None
     ledger = world.loop.leader_state.ledger
     entry = ledger.get(uid)
@@ -52,7 +52,7 @@ def slots_for_two_on_a_node(world: Rig, uid: str) -> None:
 
 
 def second_pod(world: Rig, uid: str, **labels: str) -> Document:
-    """Another pod beside the first one, with some labels of its own."""
+    """A copy of the first pod with other labels."""
     [pod] = world.cluster.server.owned(uid)
     twin: dict[str, Any] = copy.deepcopy(dict(pod))
     twin["metadata"]["labels"].update(labels)
@@ -101,7 +101,7 @@ def event_of(world: Rig, uid: str, invariant: Invariant) -> bool:
     )
 
 
-async def test_each_violated_invariant_is_counted_told_and_found(
+async def test_each_violated_invariant_is_in_the_metric_the_event_and_the_check(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queuectl.control.leader.invariants.EVERY_SECONDS", 0.02)
@@ -118,7 +118,9 @@ async def test_each_violated_invariant_is_counted_told_and_found(
             assert (clean.workloads, clean.pods, clean.nodes, clean.violations) == (6, 6, 6, ())
             assert [counted(world, invariant) for invariant in Invariant] == [0.0] * len(Invariant)
 
-            monkeypatch.setattr(world, "check", lambda: None)  # the cluster is wrong on purpose
+            monkeypatch.setattr(
+                world, "check", lambda: None
+            )  # the cluster violates the invariants on purpose
             for name, (invariant, fault) in FAULTS.items():
                 fault(world, uids[name])
                 await seen(world, uids[name], invariant)
@@ -130,7 +132,7 @@ async def test_each_violated_invariant_is_counted_told_and_found(
 
 
 async def seen(world: Rig, uid: str, invariant: Invariant) -> None:
-    """In the metric, in an Event, by a complete check, and so over REST and by the doctor."""
+    """Wait for it in the metric, in an Event and in a complete check, which REST and the doctor use."""
     await world.until(
         lambda: counted(world, invariant) and event_of(world, uid, invariant), f"{invariant} seen"
     )
@@ -148,7 +150,7 @@ async def seen(world: Rig, uid: str, invariant: Invariant) -> None:
 
 
 async def edit_row(url: str, uid: str) -> None:
-    """Somebody writes into the database behind the leader's back."""
+    """Write to the database without the leader."""
     engine = make_engine(DatabaseSettings(url))
     async with engine.begin() as connection:
         edit = text("UPDATE workloads SET priority = 77 WHERE uid = :uid")
@@ -156,7 +158,7 @@ async def edit_row(url: str, uid: str) -> None:
     await engine.dispose()
 
 
-async def test_a_process_that_does_not_lead_says_who_does() -> None:
+async def test_a_process_that_does_not_lead_names_the_leader() -> None:
     diagnoser = FixedDiagnoser()
     app = create_app(MemoryStore(), FixedHealth(), Metrics().registry, diagnoser)
     transport = httpx2.ASGITransport(app=app)

@@ -1,4 +1,4 @@
-"""Kueue's labels count only where no Kueue runs, or where the rules say so."""
+"""Kueue's labels count only if no Kueue runs, or if the rules enable them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.stores import PostgresStore
         ("off", False, True, False),
     ],
 )
-async def test_the_rule_decides_and_auto_looks(
+async def test_the_rule_decides_and_auto_detects_kueue(
     database_url: str, rule: str | None, kueue: bool, policies: bool, counts: bool
 ) -> None:
     store = await PostgresStore.connect(DatabaseSettings(database_url))
@@ -59,21 +59,21 @@ async def test_a_change_is_noticed(database_url: str, monkeypatch: pytest.Monkey
     store = await PostgresStore.connect(DatabaseSettings(database_url))
     cluster = FakeCluster()
     try:
-        looks = KueueDetector(cluster, store)
-        assert await looks.keys_count()
-        changed = asyncio.create_task(looks.changed(since=True))
+        detector = KueueDetector(cluster, store)
+        assert await detector.keys_count()
+        changed = asyncio.create_task(detector.changed(since=True))
         await asyncio.sleep(0.01)
         assert not changed.done()
-        cluster.kueue = True  # somebody installs one
+        cluster.kueue = True  # Kueue is installed
         assert await changed is False
-        changed = asyncio.create_task(looks.changed(since=False))
+        changed = asyncio.create_task(detector.changed(since=False))
         await store.put_config(rules(queuectl={"kueueKeys": "on"}))
         assert await changed is True
     finally:
         await store.close()
 
 
-async def test_looking_again_reads_the_rule_alone_and_only_when_it_was_written(
+async def test_only_a_written_rule_is_read_again_and_nothing_else(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[int] = []
@@ -87,23 +87,25 @@ async def test_looking_again_reads_the_rule_alone_and_only_when_it_was_written(
     cluster = FakeCluster()
     cluster.kueue = True
     try:
-        looks = KueueDetector(cluster, store)
+        detector = KueueDetector(cluster, store)
         await store.put_config(m.priority_class("high", 100))
-        assert not await looks.keys_count()
+        assert not await detector.keys_count()
         assert built == []
         await store.put_config(rules(queuectl={"kueueKeys": "on"}))
-        assert await looks.keys_count()
+        assert await detector.keys_count()
         await store.put_config(m.priority_class("low", 10))
-        assert await looks.keys_count()
+        assert await detector.keys_count()
         assert built == [1]
         await store.delete_config(DocumentKey("Configuration", "", "default"))
-        assert not await looks.keys_count(), "without a rule it looks itself again"
+        assert not await detector.keys_count(), "without a rule it detects Kueue again"
     finally:
         await store.close()
 
 
-async def test_no_answer_is_no_answer(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nobody can say whether a Kueue runs, nothing is done."""
+async def test_without_an_answer_of_the_api_server_nothing_changes(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is unknown whether a Kueue runs, nothing changes."""
     monkeypatch.setattr(kueue, "RETRY_SECONDS", 0.0)
     store = await PostgresStore.connect(DatabaseSettings(database_url))
     cluster = FakeCluster()
@@ -141,7 +143,9 @@ async def test_the_watch_shows_kueues_jobs_only_where_its_keys_count(kueue: bool
     assert seen == ({"ours", "theirs"} if kueue else {"ours"})
 
 
-async def test_a_job_that_becomes_anothers_runs_on_and_may_come_back(database_url: str) -> None:
+async def test_a_job_that_another_controller_gets_runs_on_and_can_be_returned(
+    database_url: str,
+) -> None:
     async with rig(database_url, 2) as world:
         document = dict(gang("Job", "train", 2))
         document["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": "research"}
@@ -154,7 +158,7 @@ async def test_a_job_that_becomes_anothers_runs_on_and_may_come_back(database_ur
             mirror.apply([Deleted("jobs", uid, job.version)])
         )  # a watch without its key
         await world.until_state(uid, State.FINISHED)
-        assert len(live(world.cluster.pods_of(uid))) == 2, "nobody stopped it"
+        assert len(live(world.cluster.pods_of(uid))) == 2, "it still runs"
         world.loop.seen(mirror.apply([Upserted(world.cluster.job(uid))]))
         await world.until_state(uid, State.RUNNING)
         assert len(live(world.cluster.pods_of(uid))) == 2

@@ -1,4 +1,4 @@
-"""A commit that the leader has given up may still go through: nothing is planned before it has ended."""
+"""A commit that the leader has abandoned can still succeed. The leader plans nothing before the commit has ended."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.support.postgres import lock_waiters
 
 GATE = 4711
 HOLDING = (State.STARTING, State.RUNNING, State.EVICTING)
-# At COMMIT it waits for the gate, as for a slow disk or a lost synchronous standby, and a cancellation does not end it.
+# COMMIT waits for the gate, as for a slow disk or a lost synchronous standby. A cancellation does not end it.
 SLOW_COMMIT = f"""
 CREATE FUNCTION wait_at_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
@@ -28,7 +28,7 @@ FOR EACH ROW WHEN (new.name = 'first' AND new.state = 'Starting') EXECUTE FUNCTI
 """
 
 
-async def test_a_commit_that_ends_after_it_was_given_up_keeps_its_nodes(database_url: str) -> None:
+async def test_a_commit_that_ends_after_it_was_abandoned_keeps_its_nodes(database_url: str) -> None:
     async with rig(database_url, 1, answer_timeout=2.0) as world:
         filler = world.cluster.submit(gang("Job", "filler", 1))
         await world.until_state(filler, State.RUNNING)
@@ -46,7 +46,7 @@ async def test_a_commit_that_ends_after_it_was_given_up_keeps_its_nodes(database
         world.cluster.finish(filler)
         await world.until(lambda: stalled(1), "the start of the first is being committed")
         second = world.cluster.submit(gang("Job", "second", 1, "high"))
-        await world.until(lambda: stalled(2), "the leader has given that commit up and goes on")
+        await world.until(lambda: stalled(2), "the leader has abandoned that commit and continues")
         await gate.close()
 
         async def started() -> bool:

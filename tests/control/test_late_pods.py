@@ -1,4 +1,4 @@
-"""A controller of jobs that is slow makes the pods of a start after that start was taken back and another one was sent."""
+"""A slow job controller creates the pods of a start after that start was reverted and another one was sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.doubles.cluster import FakeCluster
 
 
 def slow(cluster: FakeCluster, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its controller reads the job as first started, and acts on that only when the job is started again."""
+    """Make the job controller act on the first start only after the job is started again."""
     name = "_sync_job" if kind == "Job" else "_sync_pytorchjob"
     sync = getattr(cluster.controllers, name)
     read: list[Document] = []
@@ -29,7 +29,7 @@ def slow(cluster: FakeCluster, kind: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
-async def test_a_gang_starts_although_pods_of_an_earlier_start_come_late(
+async def test_a_gang_starts_although_pods_of_an_earlier_start_are_created_late(
     database_url: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -38,7 +38,7 @@ async def test_a_gang_starts_although_pods_of_an_earlier_start_come_late(
         uid = world.cluster.submit(gang(kind, "train", 2))
         await world.until(lambda: not world.cluster.job(uid).suspended, "it is resumed")
         await world.ask(uid, Action.REQUEUE)
-        await world.until(lambda: bool(world.cluster.pods_of(uid)), "its first pods are there")
+        await world.until(lambda: bool(world.cluster.pods_of(uid)), "its first pods are created")
         assert {pod.attempt for pod in world.cluster.pods_of(uid)} == {1}
         assert world.cluster.job(uid).attempt == 2
         entry = await world.until_state(uid, State.RUNNING)

@@ -1,4 +1,4 @@
-"""A leader gives its LeaderLease up before a standby can take it, whatever the API server does with the renewals."""
+"""A leader stops before a standby can take its LeaderLease, whatever happens to the renewals."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support.virtualtime import run
 
 DURATION, RENEW = 15.0, 3.0
-TWICE = 2  # writes of the lease until its holder leads
+TWICE = 2  # writes of the lease before its holder leads
 Write = Callable[[], Awaitable[LeaderRecord]]
 Answer = Callable[[int, Write], Awaitable[LeaderRecord]]
 
 
 class SlowServer(FakeCluster):
-    """``answer`` decides what becomes of each write of the lease, numbered from 1."""
+    """``answer`` decides the outcome of each write of the lease, numbered from 1."""
 
     def __init__(self, answer: Answer) -> None:
         super().__init__()
         self._answer = answer
         self._number = 0
-        self.landed = 0.0  # when a write had its effect last
+        self.landed = 0.0  # time of the last write that had an effect
 
     async def write_leader(self, record: LeaderRecord, over: LeaderRecord | None) -> LeaderRecord:
         self._number += 1
@@ -58,7 +58,7 @@ async def never_answered(number: int, write: Write) -> LeaderRecord:
 
 
 async def answered_too_late(number: int, write: Write) -> LeaderRecord:
-    """The write has its effect; nobody hears of it."""
+    """The write has its effect; its answer is lost."""
     written = await write()
     if number > TWICE:
         await hangs()
@@ -80,7 +80,7 @@ async def refused_at_once(number: int, write: Write) -> LeaderRecord:
 def leadership(
     cluster: FakeCluster, holder: str = "a", clock: SteadyClock | None = None
 ) -> Leadership:
-    """``clock``: None = one that shows the time of the database."""
+    """``clock``: None = a clock with the time of the database."""
     store = MemoryStore(MemoryDatabase())
     clock = clock or SteadyClock(now)
     return Leadership(cluster, store, clock, holder=holder, duration=DURATION, renew=RENEW)
@@ -107,7 +107,7 @@ async def every_other_hangs(number: int, write: Write) -> LeaderRecord:
 
 
 async def an_answer_is_lost(number: int, write: Write) -> LeaderRecord:
-    """The write that follows it meets a lease that has changed, and is sent again over that."""
+    """The next write conflicts with the changed lease, and is sent again."""
     written = await write()
     if number % 3 == 0:
         await hangs()
@@ -115,7 +115,7 @@ async def an_answer_is_lost(number: int, write: Write) -> LeaderRecord:
 
 
 @pytest.mark.parametrize("answer", [every_other_hangs, an_answer_is_lost])
-def test_a_renewal_without_an_answer_is_tried_again_in_time(answer: Answer) -> None:
+def test_a_renewal_without_an_answer_is_retried_in_time(answer: Answer) -> None:
     async def story() -> None:
         leader = leadership(SlowServer(answer))
         await leader.acquire()
@@ -126,7 +126,7 @@ def test_a_renewal_without_an_answer_is_tried_again_in_time(answer: Answer) -> N
     run(story())
 
 
-def test_the_end_of_a_leader_does_not_wait_for_a_server_that_is_silent() -> None:
+def test_a_leader_ends_without_waiting_for_a_server_that_does_not_answer() -> None:
     async def silent_at_the_end(number: int, write: Write) -> LeaderRecord:
         if number > TWICE:
             await asyncio.sleep(1e6)
@@ -143,7 +143,9 @@ def test_the_end_of_a_leader_does_not_wait_for_a_server_that_is_silent() -> None
 
 
 @pytest.mark.parametrize("deleted", [True, False])
-def test_a_lease_that_another_holds_or_that_is_gone_ends_the_leadership(deleted: bool) -> None:
+def test_a_lease_that_is_deleted_or_held_by_another_process_ends_the_leadership(
+    deleted: bool,
+) -> None:
     async def story() -> None:
         server = FakeCluster()
         leader = leadership(server)
@@ -162,7 +164,7 @@ async def renewed_in_time(_number: int, write: Write) -> LeaderRecord:
 
 
 @pytest.mark.parametrize("ahead", [3600.0, -3600.0])
-def test_a_standby_whose_clock_differs_takes_the_lease_when_it_has_run_out_and_not_before(
+def test_a_standby_with_another_clock_takes_the_lease_only_after_it_has_expired(
     ahead: float,
 ) -> None:
     async def story() -> None:
@@ -178,7 +180,7 @@ def test_a_standby_whose_clock_differs_takes_the_lease_when_it_has_run_out_and_n
                 await leader.keep()
         assert server.leader is not None
         assert (server.leader.holder, waits.done()) == ("a", False), "while it is renewed"
-        assert leaders() + ahead == standbys(), "the clocks differ all the while"
+        assert leaders() + ahead == standbys(), "the clocks differ during the whole test"
 
         renewed = server.landed
         async with asyncio.timeout(10 * DURATION):

@@ -1,4 +1,4 @@
-"""The life cycle on a real Postgres: holds, drains, gates, time-outs, limits, notices; with the controller dying at any step."""
+"""The life cycle on a real Postgres: holds, drains, gates, time-outs, limits and notices; with a kill at any step."""
 
 from __future__ import annotations
 
@@ -71,9 +71,9 @@ async def test_a_running_gang_is_held_and_released(database_url: str, kind: str)
         world.cluster.finish(other)
         again = await world.until_state(uid, State.RUNNING)
         assert again.attempt == 2
-        told = [line.reason.message for line in await world.store.history(uid)]
-        assert "held by alice" in told
-        assert "released by alice" in told
+        messages = [line.reason.message for line in await world.store.history(uid)]
+        assert "held by alice" in messages
+        assert "released by alice" in messages
         await world.at_rest()
 
 
@@ -85,13 +85,13 @@ async def test_a_deactivated_gang_waits_until_it_is_activated(database_url: str)
         await world.until_state(uid, State.DEACTIVATED)
         await world.until(
             lambda: any(e.uid == uid and e.reason == "Deactivated" for e in world.cluster.events),
-            "an Event says so",
+            "an Event reports it",
         )
         await world.ask(uid, Action.ACTIVATE)
         await world.until_state(uid, State.RUNNING)
 
 
-async def test_a_priority_set_by_hand_decides_who_is_next(database_url: str) -> None:
+async def test_a_priority_set_by_hand_decides_the_queue_order(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         first = world.cluster.submit(gang("Job", "first", 2))
         await world.until_state(first, State.RUNNING)
@@ -99,12 +99,12 @@ async def test_a_priority_set_by_hand_decides_who_is_next(database_url: str) -> 
         await world.until_state(low, State.PENDING)
         await world.ask(low, Action.PRIORITY, 50)
         entry = await world.until_state(low, State.RUNNING)
-        assert (entry.priority, entry.priority_set) == (50, 50), "it preempts by it, too"
+        assert (entry.priority, entry.priority_set) == (50, 50), "it also preempts by it"
         evicted = await world.until_state(first, State.PENDING)
         assert evicted.evictions == 1
 
 
-async def test_a_requeued_gang_is_evicted_and_starts_anew(database_url: str) -> None:
+async def test_a_requeued_gang_is_evicted_and_starts_again(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         uid = world.cluster.submit(gang("Job", "train", 2))
         await world.until_state(uid, State.RUNNING)
@@ -118,7 +118,7 @@ async def test_a_requeued_gang_is_evicted_and_starts_anew(database_url: str) -> 
 
 
 @pytest.mark.parametrize("policy", ["Hold", "HoldAndDrain"])
-async def test_a_stopped_queue_admits_nobody_and_resumes_in_order(
+async def test_a_stopped_queue_admits_no_gang_and_resumes_in_order(
     database_url: str, policy: str
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -149,7 +149,9 @@ async def test_a_stopped_queue_admits_nobody_and_resumes_in_order(
         await world.at_rest()
 
 
-async def test_a_start_that_never_comes_up_backs_off_and_is_given_up(database_url: str) -> None:
+async def test_a_gang_whose_pods_never_start_backs_off_and_is_deactivated(
+    database_url: str,
+) -> None:
     async with rig(database_url, 2) as world:
         await world.store.put_config(starts_within(0.3, retries=1))
         world.cluster.controllers.hold_starts = True
@@ -162,12 +164,12 @@ async def test_a_start_that_never_comes_up_backs_off_and_is_given_up(database_ur
         given_up = await world.until_state(uid, State.DEACTIVATED)
         assert (given_up.attempt, given_up.reason.code) == (2, Code.REQUEUING_LIMIT)
         world.cluster.controllers.hold_starts = False
-        await world.store.put_config(starts_within(300))  # a busy machine starts no sooner
+        await world.store.put_config(starts_within(300))  # a busy machine is slow
         await world.ask(uid, Action.ACTIVATE)
         await world.until_state(uid, State.RUNNING)
 
 
-async def test_a_gang_that_does_not_recover_is_evicted_whole(database_url: str) -> None:
+async def test_a_gang_that_does_not_recover_is_evicted_with_all_its_pods(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         await world.store.put_config(starts_within(300, recovers=0.5))
         uid = world.cluster.submit(gang("Job", "train", 2))
@@ -194,13 +196,13 @@ async def test_a_gang_that_recovers_in_time_runs_on(database_url: str) -> None:
         world.cluster.controllers.hold_starts = True
         world.cluster.fail_pod(live(world.cluster.pods_of(uid))[0].name)
 
-        async def whole(wanted: bool) -> bool:
+        async def complete(wanted: bool) -> bool:
             entry = await world.store.get_workload(uid)
             return entry is not None and (entry.unready_since is None) == wanted
 
-        await world.until(lambda: whole(False), "the loss is noted")
+        await world.until(lambda: complete(False), "the loss is recorded")
         world.cluster.controllers.hold_starts = False
-        await world.until(lambda: whole(True), "it is whole again")
+        await world.until(lambda: complete(True), "all its pods run again")
         assert (await world.until_state(uid, State.RUNNING)).attempt == 1
 
 
@@ -211,7 +213,7 @@ def limited(name: str, seconds: int) -> dict[str, Any]:
     return document
 
 
-async def test_a_gang_is_stopped_when_all_its_attempts_together_took_too_long(
+async def test_a_gang_is_stopped_when_the_sum_of_its_attempts_reaches_the_limit(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -259,7 +261,7 @@ async def test_a_gated_job_starts_when_its_last_gate_is_removed(database_url: st
         await world.until_state(uid, State.RUNNING)
 
 
-async def test_slots_of_finished_pods_are_given_to_others_while_the_gang_runs(
+async def test_slots_of_finished_pods_are_free_for_others_while_the_gang_runs(
     database_url: str,
 ) -> None:
     async with rig(database_url, 3) as world:
@@ -279,7 +281,7 @@ async def test_slots_of_finished_pods_are_given_to_others_while_the_gang_runs(
         await world.until_state(uid, State.FINISHED)
 
 
-async def test_a_victim_is_told_and_keeps_its_place_until_it_says_that_it_is_ready(
+async def test_a_victim_has_a_notice_and_keeps_its_nodes_until_it_reports_that_it_is_ready(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -288,22 +290,22 @@ async def test_a_victim_is_told_and_keeps_its_place_until_it_says_that_it_is_rea
         await world.until_state(low, State.RUNNING)
         high = world.cluster.submit(gang("Job", "high", 2, "high"))
 
-        def told() -> str | None:
+        def notice() -> str | None:
             annotations = document_of(world, low)["metadata"].get("annotations", {})
             requested: str | None = annotations.get("queuectl.dev/preempt-requested")
             return requested
 
-        await world.until(told, "the victim is told")
+        await world.until(notice, "the victim has its notice")
         leaving = await world.until_state(low, State.EVICTING)
         assert leaving.stop_at is not None
-        assert told() == time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(leaving.stop_at))
+        assert notice() == time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(leaving.stop_at))
         assert not document_of(world, low)["spec"]["suspend"]
-        assert len(live(world.cluster.pods_of(low))) == 2, "it may save its work"
+        assert len(live(world.cluster.pods_of(low))) == 2, "it has time to save its work"
         ready = {"metadata": {"annotations": {"queuectl.dev/preempt-ready": "true"}}}
         world.cluster.user_patch("Job", "default", "low", ready)
         await world.until_state(high, State.RUNNING)
         await world.until_state(low, State.PENDING)
-        assert told() is None, "the notice is taken back"
+        assert notice() is None, "the notice is removed"
         assert (
             "queuectl.dev/preempt-ready" not in document_of(world, low)["metadata"]["annotations"]
         )
@@ -312,7 +314,7 @@ async def test_a_victim_is_told_and_keeps_its_place_until_it_says_that_it_is_rea
         await world.at_rest()
 
 
-async def test_a_victim_that_says_nothing_is_suspended_when_its_time_is_over(
+async def test_a_victim_that_does_not_respond_is_suspended_when_its_time_is_over(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -348,20 +350,20 @@ async def story(world: Rig) -> None:
     world.cluster.finish(uid)
     await world.until_state(uid, State.FINISHED)
     assert await world.store.commands() == ()
-    told = [line.reason.message for line in await world.store.history(uid)]
+    messages = [line.reason.message for line in await world.store.history(uid)]
     for once in (
         "held by alice",
         "released by alice",
         "deactivated by alice",
         "activated by alice",
     ):
-        assert told.count(once) >= 1, once
-    assert sum("changed to 77, by alice" in text for text in told) == 1
+        assert messages.count(once) >= 1, once
+    assert sum("changed to 77, by alice" in text for text in messages) == 1
     await world.at_rest()
 
 
 @pytest.mark.timeout(600)
-async def test_the_controller_may_die_at_any_step_of_it(postgres: TestPostgres) -> None:
+async def test_a_kill_at_any_step_of_it_changes_no_outcome(postgres: TestPostgres) -> None:
     async with fresh(postgres) as url, rig(url, 2) as world:
         await story(world)
         assert world.deaths == 0
@@ -369,7 +371,7 @@ async def test_the_controller_may_die_at_any_step_of_it(postgres: TestPostgres) 
     await survives(postgres, steps, story)
 
 
-async def test_a_victim_leaves_when_its_protection_ends_though_nothing_else_happens(
+async def test_a_victim_is_evicted_when_its_protection_ends_without_another_event(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:

@@ -22,7 +22,7 @@ def limit_range(name: str = "usual", **item: Any) -> dict[str, Any]:
 
 
 def silent(kind: str, name: str, pods: int, gpus: int = 8) -> Any:
-    """A gang whose templates say nothing of CPU and memory."""
+    """A gang whose templates have no CPU and memory."""
     document: Any = gang(kind, name, pods)
     spec = document["spec"]
     parts = [spec] if kind == "Job" else spec["pytorchReplicaSpecs"].values()
@@ -36,8 +36,8 @@ def cpus(world: Rig, uid: str) -> list[int]:
     return [pod.requests[CPU] for pod in live(world.cluster.pods_of(uid))]
 
 
-def asked(world: Rig, uid: str) -> set[int]:
-    """CPU that one pod of each podset is planned with."""
+def planned_cpu(world: Rig, uid: str) -> set[int]:
+    """The planned CPU of one pod of each podset."""
     assert world.loop is not None
     snapshot = world.loop.leader_state.snapshot(seek_room=False)
     workloads = [p.workload for p in snapshot.pending] + [a.workload for a in snapshot.admitted]
@@ -46,8 +46,10 @@ def asked(world: Rig, uid: str) -> set[int]:
 
 
 @KINDS
-async def test_a_gang_starts_with_what_its_pods_really_ask(database_url: str, kind: str) -> None:
-    """Its templates ask for no CPU; the pods do, and nobody calls them larger than planned."""
+async def test_a_gang_is_planned_with_the_requests_of_its_pods(
+    database_url: str, kind: str
+) -> None:
+    """Its templates request no CPU, but the pods do, and are not larger than planned."""
     async with rig(database_url, 2) as world:
         given = limit_range(defaultRequest={"cpu": "40"}, default={"cpu": "64"})
         world.cluster.server.create("limitranges", given)
@@ -55,7 +57,7 @@ async def test_a_gang_starts_with_what_its_pods_really_ask(database_url: str, ki
         entry = await world.until_state(uid, State.RUNNING)
         assert entry.attempt == 1
         assert cpus(world, uid) == [40_000, 40_000]
-        assert asked(world, uid) == {40_000}
+        assert planned_cpu(world, uid) == {40_000}
 
 
 async def test_two_gangs_of_one_node_each_are_counted_with_it(database_url: str) -> None:
@@ -70,24 +72,24 @@ async def test_two_gangs_of_one_node_each_are_counted_with_it(database_url: str)
 
 
 @KINDS
-async def test_a_gang_whose_pods_may_not_be_made_waits_until_they_may(
+async def test_a_gang_waits_while_a_limit_range_forbids_its_pods(
     database_url: str, kind: str
 ) -> None:
     async with rig(database_url, 2) as world:
         tight = world.cluster.server.create("limitranges", limit_range(max={"nvidia.com/gpu": "4"}))
         uid = world.cluster.submit(gang(kind, "train", 2))
         held = await until_reason(world, uid, State.PENDING, Code.LIMIT_RANGE_VIOLATED)
-        assert "containers[0]: request 8 is more than the max of nvidia.com/gpu, 4" in (
+        assert "containers[0]: the request of 8 is more than the max of nvidia.com/gpu (4)" in (
             held.reason.message
         )
-        assert world.cluster.pods_of(uid) == [], "nothing of it was started"
+        assert world.cluster.pods_of(uid) == [], "none of its pods was created"
         other = world.cluster.submit(gang(kind, "other", 2, "low"))
         await until_reason(world, other, State.PENDING, Code.LIMIT_RANGE_VIOLATED)
         world.cluster.server.remove("limitranges", tight)
         await world.until_state(uid, State.RUNNING)
 
 
-async def test_what_runs_keeps_what_it_was_made_with(database_url: str) -> None:
+async def test_a_running_gang_keeps_the_requests_of_its_creation(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         usual = world.cluster.server.create(
             "limitranges", limit_range(defaultRequest={"cpu": "40"})
@@ -97,17 +99,17 @@ async def test_what_runs_keeps_what_it_was_made_with(database_url: str) -> None:
         less = limit_range(defaultRequest={"cpu": "1"})["spec"]
         world.cluster.server.edit("limitranges", usual, lambda d: d.update(spec=less))
         world.cluster.server.create("limitranges", limit_range("tight", max={"cpu": "2"}))
-        edited = {"metadata": {"annotations": {"example.com/note": "it is looked at again"}}}
+        edited = {"metadata": {"annotations": {"example.com/note": "it is considered again"}}}
         world.cluster.user_patch("Job", "default", "train", edited)
         later = world.cluster.submit(silent("Job", "later", 1))
         await until_reason(world, later, State.PENDING, Code.WAITING_FOR_QUOTA)
-        assert asked(world, uid) == {40_000}
-        assert asked(world, later) == {2_000}, "tight comes first by name"
+        assert planned_cpu(world, uid) == {40_000}
+        assert planned_cpu(world, later) == {2_000}, "tight is first by name"
         entry = await world.until_state(uid, State.RUNNING)
         assert entry.attempt == 1
 
 
-async def test_a_gang_that_waits_is_planned_with_what_its_pods_would_be_made_with_now(
+async def test_a_pending_gang_is_planned_with_the_present_defaults(
     database_url: str,
 ) -> None:
     """Its own object does not change when the LimitRange does."""
@@ -119,18 +121,18 @@ async def test_a_gang_that_waits_is_planned_with_what_its_pods_would_be_made_wit
         await world.until_state(first, State.RUNNING)
         waits = world.cluster.submit(silent("Job", "waits", 1))
         await until_reason(world, waits, State.PENDING, Code.WAITING_FOR_QUOTA)
-        assert asked(world, waits) == {40_000}
+        assert planned_cpu(world, waits) == {40_000}
         more = limit_range(defaultRequest={"cpu": "60"})["spec"]
         world.cluster.server.edit("limitranges", usual, lambda d: d.update(spec=more))
-        await world.until(lambda: asked(world, waits) == {60_000}, "the new defaults count")
-        assert asked(world, first) == {40_000}, "its pods are made already"
+        await world.until(lambda: planned_cpu(world, waits) == {60_000}, "the new defaults count")
+        assert planned_cpu(world, first) == {40_000}, "its pods exist already"
 
 
 @KINDS
-async def test_a_controller_that_starts_anew_believes_the_pods_it_finds(
+async def test_a_restarted_controller_uses_the_requests_of_the_pods(
     database_url: str, kind: str
 ) -> None:
-    """The LimitRange that they were made under is gone by then."""
+    """The LimitRange of their creation is deleted by then."""
     async with rig(database_url, 2) as world:
         usual = world.cluster.server.create(
             "limitranges", limit_range(defaultRequest={"cpu": "40"})
@@ -143,6 +145,6 @@ async def test_a_controller_that_starts_anew_believes_the_pods_it_finds(
         world.running = True
         later = world.cluster.submit(silent("Job", "later", 1))
         await until_reason(world, later, State.PENDING, Code.WAITING_FOR_QUOTA)
-        assert asked(world, uid) == {40_000}
-        assert asked(world, later) == {0}
+        assert planned_cpu(world, uid) == {40_000}
+        assert planned_cpu(world, later) == {0}
         assert (await world.until_state(uid, State.RUNNING)).attempt == 1

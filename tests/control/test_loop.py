@@ -1,4 +1,4 @@
-"""The loop on a real Postgres: gangs queue, start whole, preempt, are repaired, and end."""
+"""The loop on a real Postgres: gangs queue, start with all pods, preempt, are repaired, and end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KINDS = ("Job", "PyTorchJob")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_gang_starts_whole_runs_and_ends(database_url: str, kind: str) -> None:
+async def test_a_gang_starts_with_all_pods_runs_and_ends(database_url: str, kind: str) -> None:
     async with rig(database_url, 4) as world:
         uid = world.cluster.submit(gang(kind, "train", 3))
         entry = await world.until_state(uid, State.RUNNING)
@@ -42,7 +42,7 @@ async def test_admission_costs_one_write_and_one_per_pod(database_url: str, kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_preempted_gang_leaves_whole_keeps_its_place_and_runs_again(
+async def test_a_preempted_gang_ends_with_all_pods_keeps_its_position_and_runs_again(
     database_url: str, kind: str
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -77,7 +77,7 @@ async def test_the_freed_nodes_are_held_for_the_preemptor_while_victims_drain(
         assert entry.attempt == 0
 
 
-async def test_a_gang_that_never_fits_says_why_and_disturbs_nobody(database_url: str) -> None:
+async def test_a_gang_that_never_fits_has_a_reason_and_delays_no_other(database_url: str) -> None:
     async with rig(database_url, 4) as world:
         rack = "topology.queuectl.dev/rack"
         big = gang("Job", "big", 5)
@@ -88,28 +88,28 @@ async def test_a_gang_that_never_fits_says_why_and_disturbs_nobody(database_url:
         small = world.cluster.submit(gang("Job", "small", 2))
         await world.until_state(small, State.RUNNING)
 
-        async def told() -> bool:
+        async def has_reason() -> bool:
             entry = await world.store.get_workload(uid)
             return entry is not None and entry.reason.code is Code.EXCEEDS_MAX_QUOTA
 
-        await world.until(told, "the reason is in the ledger")
+        await world.until(has_reason, "the reason is in the ledger")
         await world.until(
             lambda: any(e.uid == uid and e.kind == "Warning" for e in world.cluster.events),
             "a warning is on the object",
         )
 
 
-async def test_what_waits_can_be_looked_into_and_only_that(database_url: str) -> None:
+async def test_only_a_pending_gang_has_an_explanation(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         first = world.cluster.submit(gang("Job", "first", 2))
         await world.until_state(first, State.RUNNING)
         second = world.cluster.submit(gang("Job", "second", 2))
 
-        async def told() -> bool:
+        async def has_reason() -> bool:
             entry = await world.store.get_workload(second)
             return entry is not None and entry.reason.code is Code.WAITING_FOR_QUOTA
 
-        await world.until(told, "the reason is in the ledger")
+        await world.until(has_reason, "the reason is in the ledger")
         assert world.loop is not None
         found, again, other = await asyncio.gather(
             world.loop.diagnose(second), world.loop.diagnose(second), world.loop.diagnose(first)
@@ -123,7 +123,7 @@ async def test_what_waits_can_be_looked_into_and_only_that(database_url: str) ->
 
 @pytest.mark.parametrize(
     ("kind", "fate"),
-    # A failed pod of a PyTorchJob fails the job: what the operator calls failed is final.
+    # A failed pod of a PyTorchJob fails the job: a failure that the operator reports is final.
     [("Job", "fails"), ("Job", "is deleted"), ("PyTorchJob", "is deleted")],
 )
 async def test_a_lost_pod_is_replaced_in_its_slot(database_url: str, kind: str, fate: str) -> None:
@@ -162,7 +162,7 @@ async def test_a_lost_node_moves_only_its_pods(database_url: str) -> None:
         assert entry.attempt == 1
 
 
-async def test_a_lost_node_is_replaced_by_one_a_lower_gang_must_leave_while_the_rest_stays(
+async def test_a_lost_node_is_replaced_by_preemption_while_the_other_pods_run_on(
     database_url: str,
 ) -> None:
     async with rig(database_url, 3) as world:
@@ -188,7 +188,7 @@ async def test_a_lost_node_is_replaced_by_one_a_lower_gang_must_leave_while_the_
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_deleted_job_is_forgotten_and_its_place_given_away(
+async def test_a_deleted_job_is_forgotten_and_its_nodes_are_free(
     database_url: str, kind: str
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -202,7 +202,7 @@ async def test_a_deleted_job_is_forgotten_and_its_place_given_away(
         await world.until_state(second, State.RUNNING)
 
 
-async def test_a_rush_is_admitted_together(database_url: str) -> None:
+async def test_a_burst_is_admitted_together(database_url: str) -> None:
     async with rig(database_url, 16) as world:
         uids = [world.cluster.submit(gang(KINDS[i % 2], f"rush-{i}", 2)) for i in range(8)]
         for uid in uids:
@@ -211,7 +211,7 @@ async def test_a_rush_is_admitted_together(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_after_the_database_is_lost_running_gangs_run_on_and_are_counted(
+async def test_after_a_loss_of_the_database_running_gangs_run_on_and_count(
     postgres: TestPostgres, kind: str
 ) -> None:
     first, second = await postgres.fresh(), await postgres.fresh()
@@ -237,7 +237,7 @@ def shrinkable(name: str, pods: int, least: int, priority: str = "low") -> dict[
     return document
 
 
-async def test_a_job_starts_with_the_pods_that_fit_and_asks_for_all_again_after_it_was_preempted(
+async def test_a_job_starts_with_the_pods_that_fit_and_requests_all_again_after_a_preemption(
     database_url: str,
 ) -> None:
     async with rig(database_url, 3) as world:
@@ -262,7 +262,7 @@ async def test_a_job_starts_with_the_pods_that_fit_and_asks_for_all_again_after_
         await world.at_rest()
 
 
-async def test_a_job_that_started_with_fewer_pods_is_known_as_such_after_a_restart(
+async def test_a_restart_keeps_the_lower_count_of_a_job_that_started_with_fewer_pods(
     database_url: str,
 ) -> None:
     async with rig(database_url, 3) as world:

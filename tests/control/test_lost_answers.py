@@ -1,9 +1,9 @@
-"""No answer of the database or the API server is needed to know what happened: any of them may be lost, or come too late.
+"""Any answer of the database or the API server can be lost, or arrive too late, without an effect on the outcome.
 
-One scenario goes through wait, admit, preempt, hold, release, a change of configuration, requeue and end, while usage is
-accounted. A first run counts what the controller asks for; then each request is, once, done without an answer, and done
-only after the controller has gone on without it. Whenever the answer to a commit is lost, a gang of higher priority
-arrives, so that the next plan is another one.
+One scenario has a wait, admission, preemption, hold, release, a change of configuration, requeue and end, while usage is
+accounted. A first run counts the requests of the controller. Then each request is once done without an answer, and once
+done after the controller has continued without it. Each time the answer to a commit is lost, a gang of higher priority
+arrives, so that the next plan differs.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from tests.support.postgres import TestPostgres
 from tests.support.relay import LATE, LOST, Fault, Request, postgres_relay
 
 Asked = tuple[str, int]
-"""What a request does, and how many of the same came before it."""
-WORLDS = 4  # live at once
-EACH = 40  # faults in one world, at most
+"""The effect of a request, and the number of equal requests before it."""
+WORLDS = 4  # at once
+EACH = 40  # faults in one rig, at most
 PODS = 2  # of each gang; each takes a node
 SAMPLED = {
     **PRICED,
@@ -43,11 +43,11 @@ SAMPLED = {
 
 @dataclass
 class Network:
-    """Counts what is asked for, and finds the fault for what is ``due``.
+    """Counts the requests, and returns the fault for each request in ``due``.
 
     Attributes:
-        met: what was due and has been asked for.
-        lost: called with what a request does when its answer is about to be lost.
+        met: requests in ``due`` that were sent.
+        lost: called with the effect of a request before its answer is lost.
     """
 
     fault: Fault
@@ -72,7 +72,7 @@ class Network:
 
 
 class LossyCluster(FakeCluster):
-    """The double behind a network: a patch without an answer happens at once, or later if nothing has changed by then."""
+    """The double behind a network: a patch without an answer is done at once, or later if nothing has changed by then."""
 
     network: Network
 
@@ -95,7 +95,7 @@ def _if_it_still_fits(action: Callable[[], Any]) -> None:
 
 @dataclass
 class Rivals:
-    """Gangs of high priority that come at bad moments; they, and others named here, end whenever they run."""
+    """Gangs of high priority that arrive at critical moments. They, and others named here, end as soon as they run."""
 
     world: Rig
     kind: str
@@ -107,12 +107,12 @@ class Rivals:
             self.uids.append(self.world.cluster.submit(document))
 
     def there(self) -> bool:
-        """One has come and is not done."""
+        """A rival has arrived and has not ended."""
         jobs = map(self.world.cluster.job, self.uids)
         return any(job.outcome is None for job in jobs)
 
     def end(self) -> None:
-        """Those of which all pods run are done."""
+        """End the gangs of which all pods run."""
         for uid in self.uids:
             if sum(pod.phase == "Running" for pod in self.world.cluster.pods_of(uid)) == PODS:
                 self.world.cluster.finish(uid)
@@ -123,7 +123,7 @@ async def contest(world: Rig, kind: str, rivals: Rivals) -> None:
     filler = world.cluster.submit(gang(kind, "filler", PODS))
     await world.until_state(filler, State.RUNNING)
     low = world.cluster.submit(gang(kind, "low", PODS))
-    # A plan in which it still waits, for the same reason, then changes nothing of it.
+    # Then a plan in which it is pending for the same reason does not change it.
     waits = Code.WAITING_FOR_QUOTA
     await world.until_entry(low, lambda e: e.reason.code is waits or e.state.live, waits)
     rivals.uids.append(filler)
@@ -156,9 +156,9 @@ async def contest(world: Rig, kind: str, rivals: Rivals) -> None:
 
 
 async def one_at_a_time(world: Rig) -> None:
-    """Each gang takes every node, so by what was committed no two ever run at once.
+    """Check that committed runs do not overlap: each gang takes all nodes.
 
-    A gang that is evicted frees its nodes when its pods are gone, which may be before it is committed that it has left.
+    An evicted gang frees its nodes when its pods are deleted. That can precede the commit of the end of its eviction.
     """
     held: dict[str, str] = {}
     for line in await history(world.store):
@@ -170,7 +170,7 @@ async def one_at_a_time(world: Rig) -> None:
 
 
 async def through_the_database(postgres: TestPostgres, kind: str, network: Network) -> None:
-    """The story, told by a controller that reaches the database through the network."""
+    """Run the scenario with a controller that reaches the database through the network."""
     async with (
         fresh(postgres) as url,
         postgres_relay(postgres.server.sockets) as (relay, sockets),
@@ -186,7 +186,7 @@ async def through_the_database(postgres: TestPostgres, kind: str, network: Netwo
 
 
 async def through_the_api(postgres: TestPostgres, kind: str, network: Network) -> None:
-    """The story, told by a controller that reaches the API server through the network."""
+    """Run the scenario with a controller that reaches the API server through the network."""
     cluster = LossyCluster(nodes(PODS), clock=time.time)
     cluster.network = network
     async with fresh(postgres) as url, rig(url, PODS, cluster=cluster) as world:
@@ -198,7 +198,7 @@ async def through_the_api(postgres: TestPostgres, kind: str, network: Network) -
 
 
 def worth_losing(asked: Iterable[Asked], fault: Fault) -> list[Asked]:
-    """Every commit of the ledger, and the first of everything else; only a commit has an effect when it is late."""
+    """Every commit of the ledger, and the first request of each other kind. Only a commit has an effect when it is late."""
     return [
         (does, number)
         for does, number in asked
@@ -220,7 +220,7 @@ def of_the_ledger(does: str) -> bool:
     ],
 )
 @pytest.mark.timeout(600)
-async def test_the_answer_to_anything_may_be_lost(
+async def test_a_lost_answer_to_any_request_changes_no_outcome(
     postgres: TestPostgres,
     tell: Callable[[TestPostgres, str, Network], Awaitable[None]],
     kind: str,
@@ -229,7 +229,7 @@ async def test_the_answer_to_anything_may_be_lost(
     whole = Network(fault)
     await tell(postgres, kind, whole)
     wanted = whole.asked if tell is through_the_api else worth_losing(whole.asked, fault)
-    assert len(wanted) >= 10, "the scenario asks for much"
+    assert len(wanted) >= 10, "the scenario has many requests"
     worlds = math.ceil(len(wanted) / EACH)
     turns = asyncio.Semaphore(WORLDS)
 
@@ -241,7 +241,7 @@ async def test_the_answer_to_anything_may_be_lost(
             except BaseException as error:
                 error.add_note("lost: " + "; ".join(sorted(f"{n} {does[:99]}" for does, n in due)))
                 raise
-        # How often usage is accounted, and old rows are deleted, is a matter of time.
+        # The number of usage samples and deletions of old rows depends on time.
         assert len(network.met) >= 0.7 * len(due), due - network.met
 
     async with asyncio.TaskGroup() as group:

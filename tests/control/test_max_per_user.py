@@ -37,7 +37,7 @@ def asked_by(user: str, kind: str, name: str) -> Document:
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
-async def test_a_gang_waits_for_its_users_own_gangs_and_others_pass(
+async def test_a_gang_waits_for_gangs_of_its_own_user_and_those_of_others_start(
     database_url: str, kind: str
 ) -> None:
     async with rig(database_url, 4) as world:
@@ -49,12 +49,12 @@ async def test_a_gang_waits_for_its_users_own_gangs_and_others_pass(
         other = world.cluster.submit(asked_by("ben", kind, "b"))
         await world.until_state(other, State.RUNNING)
         page = await world.store.list_workloads(WorkloadFilter(user="alice"))
-        assert {e.uid for e in page.entries} == {first, second, other}  # who created them
+        assert {e.uid for e in page.entries} == {first, second, other}  # users who created them
         world.cluster.finish(first)
         await world.until_state(second, State.RUNNING)
 
 
-async def test_a_larger_cap_lets_it_in(database_url: str) -> None:
+async def test_a_larger_limit_admits_it(database_url: str) -> None:
     async with rig(database_url, 4) as world:
         await cap(world, 8)
         uid = world.cluster.submit(asked_by("ann", "Job", "train"))

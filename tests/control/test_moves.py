@@ -1,4 +1,4 @@
-"""The loop moves gangs where a queue allows it: everybody runs after it, whatever dies in between, and within the budget."""
+"""The loop migrates gangs of queues that allow it, within the budget. All gangs run afterwards, also after a kill."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PLENTY = 10**9
 async def defragmenting(
     url: str, mode: str = "Execute", budget: int = PLENTY
 ) -> AsyncIterator[Rig]:
-    """Two nodes of 8 GPUs, and a queue over both whose gangs may be moved."""
+    """Two nodes of 8 GPUs, and a queue for both that permits migration."""
     async with rig(url, 2) as world:
         await allow_moves(world, mode, budget)
         yield world
@@ -52,7 +52,7 @@ def whole(world: Rig, name: str = "whole") -> str:
 
 
 async def half_full(world: Rig) -> list[str]:
-    """A small gang on each node, and nothing else: 8 GPUs are free, no node is."""
+    """Start a small gang on each node: 8 GPUs are free, but no whole node."""
     by_node: dict[str | None, list[str]] = {}
     gangs = [small(world, f"small{i}") for i in range(4)]
     for uid in gangs:
@@ -66,16 +66,16 @@ async def half_full(world: Rig) -> list[str]:
 
 
 async def story(world: Rig) -> None:
-    """Two gangs share out two nodes; one is moved to the other's so that a third has a node of its own."""
+    """Two gangs run on two nodes. One is migrated to the node of the other, so that a third gang gets a whole node."""
     smalls = await half_full(world)
     third = whole(world)
     started = await world.until_state(third, State.RUNNING)
     assert started.attempt == 1
     entries = [await world.until_state(uid, State.RUNNING) for uid in smalls]
-    assert sorted(entry.evictions for entry in entries) == [0, 1], "one was moved, once"
+    assert sorted(entry.evictions for entry in entries) == [0, 1], "one was migrated, once"
     (moved,) = [entry for entry in entries if entry.evictions]
     assert moved.attempt == 2
-    assert len(moved.preempted_at) == 1, "its queue's protections count a move"
+    assert len(moved.preempted_at) == 1, "the protections of its queue count a migration"
     nodes = {uid: [p.node for p in live(world.cluster.pods_of(uid))] for uid in (*smalls, third)}
     assert nodes[smalls[0]] == nodes[smalls[1]] != nodes[third]
     for uid in (*smalls, third):
@@ -84,7 +84,7 @@ async def story(world: Rig) -> None:
     await world.at_rest()
 
 
-async def test_a_gang_is_moved_so_that_another_fits(database_url: str) -> None:
+async def test_a_gang_is_migrated_so_that_another_fits(database_url: str) -> None:
     async with defragmenting(database_url) as world:
         await story(world)
         lines = await world.store.history(None, 0, 500)
@@ -97,7 +97,9 @@ async def test_a_gang_is_moved_so_that_another_fits(database_url: str) -> None:
         assert spent.lost_work == move.reason.details["lostGpuSeconds"] > 0
 
 
-async def test_both_places_are_held_while_the_moved_gang_leaves(database_url: str) -> None:
+async def test_both_placements_are_held_during_the_eviction_of_the_migrated_gang(
+    database_url: str,
+) -> None:
     async with defragmenting(database_url) as world:
         smalls = await half_full(world)
         world.cluster.controllers.hold_ends = True
@@ -111,11 +113,11 @@ async def test_both_places_are_held_while_the_moved_gang_leaves(database_url: st
         for uid in smalls:
             await world.until_state(uid, State.RUNNING)
         entry = await world.until_state(thief, State.PENDING)
-        assert entry.attempt == 0, "neither place was given away"
+        assert entry.attempt == 0, "neither placement was given to another gang"
 
 
 @pytest.mark.parametrize(("mode", "budget"), [("Off", PLENTY), ("Plan", PLENTY), ("Execute", 59)])
-async def test_nobody_is_moved_unless_the_queue_allows_it_and_pays(
+async def test_no_gang_is_migrated_unless_the_queue_allows_it_and_has_the_budget(
     database_url: str, mode: str, budget: int
 ) -> None:
     async with defragmenting(database_url, mode, budget) as world:
@@ -123,14 +125,16 @@ async def test_nobody_is_moved_unless_the_queue_allows_it_and_pays(
         third = whole(world)
         await until_reason(world, third, Code.TOPOLOGY_PLACEMENT_FAILED)
         later = small(world, "later")
-        await world.until_state(later, State.RUNNING)  # cycles go on
+        await world.until_state(later, State.RUNNING)  # cycles continue
         for uid in smalls:
             entry = await world.until_state(uid, State.RUNNING)
             assert entry.attempt == 1
 
 
-async def test_it_looks_again_after_a_rest_even_if_nothing_happened(database_url: str) -> None:
-    """Both small gangs are protected when the third arrives; time alone ends that."""
+async def test_defragmentation_is_planned_again_after_a_while_without_an_event(
+    database_url: str,
+) -> None:
+    """Both small gangs are protected when the third arrives. The protection ends by time alone."""
     async with defragmenting(database_url) as world:
         world.settings = QUICK.model_copy(update={"defragment_seconds": 0.5})
         await allow_moves(world, "Execute", PLENTY, minRuntimeSeconds=3)
@@ -142,7 +146,7 @@ async def test_it_looks_again_after_a_rest_even_if_nothing_happened(database_url
         assert sorted(entry.evictions for entry in entries) == [0, 1]
 
 
-async def test_what_was_spent_on_moves_is_known_after_a_restart(database_url: str) -> None:
+async def test_the_spent_budget_is_known_after_a_restart(database_url: str) -> None:
     async with defragmenting(database_url) as world:
         smalls = await half_full(world)
         first = whole(world)
@@ -165,7 +169,7 @@ async def test_what_was_spent_on_moves_is_known_after_a_restart(database_url: st
 
 
 @pytest.mark.timeout(600)
-async def test_the_controller_may_die_at_any_step_of_a_move(postgres: TestPostgres) -> None:
+async def test_a_kill_at_any_step_of_a_migration_changes_no_outcome(postgres: TestPostgres) -> None:
     async with fresh(postgres) as url, defragmenting(url) as world:
         await story(world)
         commits, writes = world.commits.seen, world.patches.seen

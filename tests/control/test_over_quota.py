@@ -1,4 +1,4 @@
-"""Which running gangs another configuration has no quota for."""
+"""The running gangs for which another configuration has no quota."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONFIG = QueueConfig(
 )
 
 
-async def test_what_runs_is_judged_by_the_quota_that_the_nodes_give() -> None:
+async def test_running_gangs_are_compared_with_the_quota_from_the_nodes() -> None:
     nodes = Fleet((Node("n", {"gpu": "h100"}, Resources({GPU: 40})),))
     snapshot = replace(running(("old", 1.0), ("new", 2.0)), fleet=nodes)
     assert await excesses(snapshot, CONFIG) == ()

@@ -1,4 +1,4 @@
-"""Who used less lately goes first: over days that a made-up clock tells, over half-lives, and over the controller's death."""
+"""Queues with less past use are first, over days of a simulated clock, over half-lives, and after a kill."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ QUEUES = ("busy", "idle")
 
 
 class Clock:
-    """Stands still until it is told."""
+    """A clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1_800_000_000.0
@@ -30,7 +30,7 @@ class Clock:
 
 
 def settings(**own: Any) -> dict[str, Any]:
-    """Only GPUs count; what was used a day ago counts half."""
+    """Only GPUs count. The half-life is one day."""
     return {
         "apiVersion": "queuectl.dev/v1",
         "kind": "Configuration",
@@ -63,7 +63,7 @@ def submit(world: Rig, name: str, queue: str, **labels: str) -> str:
 
 
 def shown(world: Rig, queue: str) -> float | None:
-    """As the metric has it: what was used at the last sample."""
+    """The past use in the metric, at the last sample."""
     return world.metrics.registry.get_sample_value(
         "queuectl_local_queue_admission_fair_sharing_usage",
         {"name": queue, "namespace": "default", "cluster_queue": "pool"},
@@ -71,7 +71,7 @@ def shown(world: Rig, queue: str) -> float | None:
 
 
 async def sampled(world: Rig, queue: str, now: float) -> float:
-    """What the database says of a LocalQueue, once it is as of ``now``."""
+    """The past use of a LocalQueue in the database, once it is sampled at ``now``."""
     account = PastUseAccount.of_local_queue("default", queue)
 
     async def known() -> bool:
@@ -91,7 +91,7 @@ async def used_for_a_day(world: Rig, clock: Clock, queue: str) -> str:
     return uid
 
 
-async def test_who_used_nothing_yesterday_goes_first_today(database_url: str) -> None:
+async def test_a_queue_without_past_use_is_first(database_url: str) -> None:
     clock = Clock()
     async with shared_pool(database_url, clock) as world:
         yesterday = await used_for_a_day(world, clock, "busy")
@@ -105,7 +105,7 @@ async def test_who_used_nothing_yesterday_goes_first_today(database_url: str) ->
         await world.until_state(earlier, State.PENDING)
 
 
-async def test_after_a_half_life_the_lead_is_halved(database_url: str) -> None:
+async def test_after_a_half_life_past_use_is_halved(database_url: str) -> None:
     clock = Clock()
     async with shared_pool(database_url, clock) as world:
         world.cluster.finish(uid := await used_for_a_day(world, clock, "busy"))
@@ -118,7 +118,7 @@ async def test_after_a_half_life_the_lead_is_halved(database_url: str) -> None:
 
 
 @pytest.mark.parametrize("away", [0.0, DAY])
-async def test_a_killed_controller_knows_it_again_and_its_absence_counts(
+async def test_past_use_survives_a_kill_and_decays_during_the_outage(
     database_url: str, away: float
 ) -> None:
     clock = Clock()
@@ -132,18 +132,18 @@ async def test_a_killed_controller_knows_it_again_and_its_absence_counts(
         clock.now += away
         world.metrics.used_lately({}, {})
         world.running, world._task = True, None
-        await world.until(lambda: shown(world, "busy"), "the new controller has looked")
+        await world.until(lambda: shown(world, "busy"), "the new controller has sampled")
         assert shown(world, "busy") == pytest.approx((before or 0.0) * 0.5 ** (away / DAY))
 
 
 async def sampled_idle(world: Rig, clock: Clock) -> None:
-    """Wait for a sample that is as of now, by something that holds nothing."""
+    """Wait for a sample at the present time, through a gang that holds nothing."""
     seen = shown(world, "busy")
     clock.now += 300.0
     await world.until(lambda: shown(world, "busy") != seen, "a sample")
 
 
-async def test_users_of_one_local_queue_take_turns_by_what_they_used(database_url: str) -> None:
+async def test_users_of_one_local_queue_alternate_by_past_use(database_url: str) -> None:
     clock = Clock()
     async with shared_pool(
         database_url, clock, userLabel=USER, trustedSubmitters=["alice"]
@@ -162,7 +162,7 @@ async def test_users_of_one_local_queue_take_turns_by_what_they_used(database_ur
         await world.until_state(again, State.PENDING)
 
 
-async def test_a_local_queue_from_kueue_starts_with_what_it_used_there(database_url: str) -> None:
+async def test_a_local_queue_from_kueue_starts_with_its_usage_there(database_url: str) -> None:
     clock = Clock()
     async with shared_pool(database_url, clock) as world:
         await world.until(
@@ -180,5 +180,5 @@ async def test_without_the_rule_nothing_is_stored(database_url: str) -> None:
         uid = world.cluster.submit(gang("Job", "train", 1))
         await world.until_state(uid, State.RUNNING)
         clock.now += DAY
-        await asyncio.sleep(1.2)  # two looks at the clock
+        await asyncio.sleep(1.2)  # two samples
         assert await world.store.past_use() == ()

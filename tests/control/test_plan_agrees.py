@@ -1,4 +1,4 @@
-"""``queuectl plan -f`` evicts from queues that drain whom the loop evicts, with the same reason."""
+"""``queuectl plan -f`` and the loop evict the same gangs from draining queues, with the same reasons."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def stopping(kind: str, policy: str) -> list[dict[str, Any]]:
 
 
 def planned(world: Rig, queues: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
-    """Uid, code and message of whom ``plan -f`` evicts, given what the API server holds and these queues."""
+    """Uid, code and message of each gang that ``plan -f`` evicts, for the objects of the API server and these queues."""
     versions = {"jobs": ("batch/v1", "Job"), "pods": ("v1", "Pod"), "nodes": ("v1", "Node")}
     objects = [
         {"apiVersion": version, "kind": kind, **document}

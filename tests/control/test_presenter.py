@@ -1,4 +1,4 @@
-"""What people with kubectl alone are told, when more happens than there is time to tell."""
+"""The status and Events of a job, when changes are faster than they can be published."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.api.support import LIVES, live_through
 from tests.doubles.cluster import FakeCluster
 from tests.support.jobs import batch_job
 
-FASTER = 10_000.0  # Events a second
+FASTER = 10_000.0  # Events per second
 
 
 def published(changes: Iterable[EntryChange], cluster: FakeCluster) -> list[str]:
-    """Reasons of the Events on a job to which all of this happened before the first Event was written."""
-    tell(changes, cluster)
+    """Reasons of the Events on a job if all these changes precede the first Event."""
+    publish(changes, cluster)
     return [event.reason for event in cluster.events]
 
 
-def tell(changes: Iterable[EntryChange], cluster: FakeCluster) -> None:
+def publish(changes: Iterable[EntryChange], cluster: FakeCluster) -> None:
     async def run() -> None:
         presenter = EventRecorder(
             cluster, cluster.job, lambda: True, {"default", "team-a"}, per_second=FASTER, after=0.0
@@ -43,15 +43,15 @@ def lived(*events: Event) -> tuple[list[EntryChange], FakeCluster]:
     return live_through(record, *events), cluster
 
 
-def test_of_what_it_waited_for_and_how_it_began_only_the_newest_word_is_told() -> None:
+def test_only_the_newest_pending_reason_and_the_newest_start_are_published() -> None:
     assert published(*lived(*LIVES["pending"], *LIVES["running"])) == ["PodsReady"]
 
 
-def test_why_it_was_evicted_is_told_though_it_is_queued_again_by_then() -> None:
+def test_the_reason_of_an_eviction_is_published_after_the_requeue() -> None:
     assert published(*lived(*LIVES["requeued"])) == ["Queued", "Preempted"]
 
 
-def test_a_warning_takes_no_news_away_and_is_not_taken_away() -> None:
+def test_a_warning_replaces_no_other_event_and_is_not_replaced() -> None:
     warned = NoteAdded(Reason(Code.IDLE_GPUS, "does nothing"))
     assert published(*lived(*LIVES["running"], warned)) == ["PodsReady", "IdleGPUs"]
 
@@ -68,7 +68,7 @@ NAMING = "behind team-a/secret and default/mine; runs pytorch/pytorch"
 )
 def test_gangs_of_other_namespaces_are_not_named(life: str, event: Event) -> None:
     changes, cluster = lived(*LIVES[life], event)
-    tell(changes, cluster)
+    publish(changes, cluster)
     said = NAMING.replace("team-a/secret", "another team")
     assert said in [event.message for event in cluster.events]
     assert "secret" not in str([write.patch for write in cluster.writes])

@@ -1,4 +1,4 @@
-"""Quota for a time in the control loop, on a real Postgres: it comes and goes with the clock, and nobody is evicted for it."""
+"""Quota overrides in the control loop, on a real Postgres: they begin and end by the clock, and evict no gang."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def quota_is(world: Rig, gpus: int) -> None:
     await world.until(so, f"quota {gpus}")
 
 
-async def test_more_quota_begins_and_ends_by_the_clock_and_what_runs_goes_on(
+async def test_an_override_begins_and_ends_by_the_clock_and_running_gangs_run_on(
     database_url: str,
 ) -> None:
     async with rig(database_url, 4) as world:
@@ -63,17 +63,17 @@ async def test_more_quota_begins_and_ends_by_the_clock_and_what_runs_goes_on(
         third = world.cluster.submit(gang("Job", "third", 1))
         await world.until_state(third, State.PENDING)
         for uid in (first, second):
-            assert len(live(world.cluster.pods_of(uid))) == 2, "nobody is evicted for it"
+            assert len(live(world.cluster.pods_of(uid))) == 2, "no gang is evicted for it"
         world.cluster.finish(first)
         await world.until_state(first, State.FINISHED)
         waits = await world.until_state(third, State.PENDING)
         assert waits.attempt == 0
-        assert "of 16 in use" in waits.reason.message, "explained by the quota of now"
+        assert "of 16 in use" in waits.reason.message, "the reason has the present quota"
         world.cluster.finish(second)
         await world.until_state(third, State.RUNNING)
 
 
-async def test_one_that_began_while_nobody_led_counts_for_the_next_leader(
+async def test_an_override_that_began_without_a_leader_counts_for_the_next_leader(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -86,7 +86,7 @@ async def test_one_that_began_while_nobody_led_counts_for_the_next_leader(
         await quota_is(world, 16)
 
 
-async def test_a_standby_sees_the_quota_of_now(database_url: str) -> None:
+async def test_a_standby_shows_the_present_quota(database_url: str) -> None:
     async with rig(database_url, 2) as world, standby(world) as other:
         now = time.time()
         await world.store.put_config(override(now - 60, now + 3600, nominalQuota=8))
@@ -96,7 +96,7 @@ async def test_a_standby_sees_the_quota_of_now(database_url: str) -> None:
 
 
 @pytest.mark.parametrize(("ends", "over"), [(100.0, False), (100.1, True)])
-async def test_a_dry_run_counts_what_acts_at_the_time_of_its_picture(
+async def test_a_dry_run_counts_overrides_at_the_time_of_its_snapshot(
     ends: float, over: bool
 ) -> None:
     less = QuotaOverride("less", "team-a", "h100", GPU, begins=50.0, ends=ends, nominal=32)
@@ -106,7 +106,7 @@ async def test_a_dry_run_counts_what_acts_at_the_time_of_its_picture(
 
 
 @pytest.mark.parametrize(("begins", "over"), [(NOW - 60.0, True), (NOW + 60.0, False)])
-async def test_a_what_if_plan_counts_what_acts_now(begins: float, over: bool) -> None:
+async def test_a_what_if_plan_counts_present_overrides(begins: float, over: bool) -> None:
     less = override(begins, NOW + 3600.0, nominalQuota=8)
     body = await tried(seen(runs("a", "n0", "n1")), config=[less])
     assert [excess["allowed"] for excess in body["overQuota"]] == [8] * over

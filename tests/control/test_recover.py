@@ -1,4 +1,4 @@
-"""The database is lost with gangs in every state: the ledger is made again from the cluster, and nothing is started twice."""
+"""After a loss of the database with gangs in every state, the ledger is rebuilt from the cluster; no gang starts twice."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def recovered(world: Rig) -> Recovered:
     kinds = {kind.plural: kind.kind for kind in KINDS.values()}
 
     async def configured() -> None:
-        """The rig has done it."""
+        """The rig has stored the configuration already."""
 
     return await recover(
         world.store, world.cluster, world.settings, clock, leadership, kinds, configured
@@ -45,14 +45,14 @@ async def recovered(world: Rig) -> Recovered:
 
 
 async def in_every_state(world: Rig, kind: str) -> dict[str, str]:
-    """Gangs by what they are doing when the controller, and its database, are gone."""
+    """Gangs by their state at the loss of the controller and its database."""
     uids = {name: world.cluster.submit(gang(kind, name, 2)) for name in NAMES[:1]}
     await world.until_state(uids["runs"], State.RUNNING)
     for name, action in (("held", Action.HOLD), ("given-up", Action.DEACTIVATE)):
         uids[name] = world.cluster.submit(gang(kind, name, 2))
         await world.until_state(uids[name], State.RUNNING)
         await world.ask(uids[name], action)
-        await says(world, uids[name], "Held: Held" if action is Action.HOLD else "Deactivated: ")
+        await shows(world, uids[name], "Held: Held" if action is Action.HOLD else "Deactivated: ")
     for name in ("leaves", "held-later"):
         uids[name] = world.cluster.submit(gang(kind, name, 2))
         await world.until_state(uids[name], State.RUNNING)
@@ -74,23 +74,25 @@ def suspended(world: Rig, uid: str) -> bool:
     return world.cluster.job(uid).suspended
 
 
-async def says(world: Rig, uid: str, begins: str) -> None:
-    await world.until(lambda: world.cluster.job(uid).status.startswith(begins), f"it says {begins}")
+async def shows(world: Rig, uid: str, begins: str) -> None:
+    await world.until(
+        lambda: world.cluster.job(uid).status.startswith(begins), f"its status begins with {begins}"
+    )
 
 
-PARKED: Final = {"says-held": State.HELD, "says-given-up": State.DEACTIVATED}
+PARKED: Final = {"claims-held": State.HELD, "claims-deactivated": State.DEACTIVATED}
 CLAIMS: Final = {
-    "says-running": "Running: Running",
-    "says-starting": "Starting: Admitted",
-    "says-leaving": "Evicting: Preempted",
-    "says-held": "Held: Held",
-    "says-given-up": "Deactivated: Deactivated",
+    "claims-running": "Running: Running",
+    "claims-starting": "Starting: Admitted",
+    "claims-leaving": "Evicting: Preempted",
+    "claims-held": "Held: Held",
+    "claims-deactivated": "Deactivated: Deactivated",
 }
 """Status annotations that tenants write on new jobs."""
 
 
 def forge(world: Rig, kind: str, name: str) -> str:
-    """A job that claims to be an attempt that runs, of a priority that its label does not give it."""
+    """A job whose annotations claim a running attempt with a priority that its label does not give."""
     document = gang(kind, name, 2)
     document["metadata"]["annotations"] = {
         STATUS_ANNOTATION: CLAIMS[name],
@@ -108,20 +110,20 @@ def forge(world: Rig, kind: str, name: str) -> str:
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
-async def test_what_a_tenant_claims_is_neither_an_admission_nor_the_end_of_a_hold_nor_a_priority(
+async def test_annotations_of_a_tenant_neither_admit_nor_release_nor_set_a_priority(
     database_url: str, postgres: TestPostgres, kind: str
 ) -> None:
-    """A job that claims to be held is: that gives its tenant nothing."""
+    """A job that claims to be held is held: that is no advantage for its tenant."""
     async with rig(database_url, 8) as world:
         held = world.cluster.submit(gang(kind, "held", 2))
         await world.ask(held, Action.HOLD)
-        await says(world, held, "Held: Held")
+        await shows(world, held, "Held: Held")
         await world.stop()
         cluster = world.cluster
         cluster.server.create(
             "priorityclasses", {"metadata": {"name": "claimed"}, "value": 1_000_000}
         )
-    running = {"metadata": {"annotations": {STATUS_ANNOTATION: CLAIMS["says-running"]}}}
+    running = {"metadata": {"annotations": {STATUS_ANNOTATION: CLAIMS["claims-running"]}}}
     with pytest.raises(WriteRefused):
         cluster.user_patch(kind, "default", "held", running)
     name = await postgres.fresh()
@@ -172,7 +174,7 @@ async def test_a_lost_database_loses_no_gang_and_starts_none_twice(
         for parked in ("held", "held-later", "given-up"):
             why = entries[parked].parked
             assert why is not None
-            assert why.details[BY_ADMIN], "a tenant does not end what may be an admin's hold"
+            assert why.details[BY_ADMIN], "a tenant does not end a hold that can be from an admin"
         with pytest.raises(BadInput, match="has workloads"):
             await recovered(world)
 
@@ -190,7 +192,7 @@ async def test_a_lost_database_loses_no_gang_and_starts_none_twice(
     await postgres.drop(name)
 
 
-async def test_on_an_empty_database_nobody_leads_where_gangs_run_until_it_is_recovered(
+async def test_no_process_leads_on_an_empty_database_with_running_gangs_until_recovery(
     database_url: str, postgres: TestPostgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(supervisor, "PROBE_SECONDS", 0.01)
@@ -203,8 +205,10 @@ async def test_on_an_empty_database_nobody_leads_where_gangs_run_until_it_is_rec
     async with rig(postgres.server.url(name), 4, cluster=cluster) as world:
         world.running = False
         async with running(postgres.server.url(name), cluster) as process:
-            says = "has started 1 job that did not end (Job default/runs)"
-            await until(lambda: any(says in b for b in process.blockers()), "it says why")
+            blocker = "has started 1 job that did not end (Job default/runs)"
+            await until(
+                lambda: any(blocker in b for b in process.blockers()), "the blocker is reported"
+            )
             assert any("queuectl recover" in b for b in process.blockers())
             assert (cluster.leader, len(cluster.writes)) == (None, written)
             await recovered(world)

@@ -22,14 +22,14 @@ from tests.support.cli import Result, queuectl_with
 
 
 class Strict:
-    """A verifier that refuses every plan that starts something, until it is mended."""
+    """A verifier that refuses every plan with a start, until it is repaired."""
 
     def __init__(self) -> None:
-        self.mended = False
+        self.repaired = False
         self.refused: list[tuple[Snapshot, Plan]] = []
 
     def __call__(self, snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
-        if self.mended or not plan.admitted:
+        if self.repaired or not plan.admitted:
             return verify(snapshot, plan)
         self.refused.append((snapshot, plan))
         uid = plan.admitted[0].uid
@@ -67,7 +67,7 @@ async def test_a_refused_plan_is_saved_and_replayed_to_the_same_bytes(
                 "/api/v1/refusedplans/1",
                 "/api/v1/refusedplans/2",
             )
-            strict.mended = True
+            strict.repaired = True
             await world.until_state(uid, State.RUNNING)
     assert "plan_refused" in {line["event"] for line in logs}
     [item] = listed.json()["items"]  # the same rule in the same place is saved once
@@ -77,11 +77,11 @@ async def test_a_refused_plan_is_saved_and_replayed_to_the_same_bytes(
     again = replayed(monkeypatch, capsys, tmp_path / "named.gz", named.content)
     expected = [plan_document(snapshot, plan) for snapshot, plan in strict.refused]
     assert again.out in [json.dumps(e, indent=2, ensure_ascii=False) + "\n" for e in expected]
-    assert "byte for byte" in again.err
+    assert "the plan is identical" in again.err
     assert f"refused: Whole {uid} train of team-a has 1 of 2 pods" in again.err
 
     hidden = replayed(monkeypatch, capsys, tmp_path / "redacted.gz", redacted.content)
-    assert "byte for byte" in hidden.err
+    assert "the plan is identical" in hidden.err
     assert shape(json.loads(hidden.out)) == shape(json.loads(again.out))
     for name in ("train", "team-a", uid):
         assert name not in hidden.out + hidden.err
@@ -105,20 +105,20 @@ def shape(value: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("plan", "--snapshot", "nowhere.gz"), "nowhere.gz: No such file"),
         (("plan", "--snapshot", "{page}"), "no file of a refused plan"),
-        (("plan", "--snapshot", "{page}", "-f", "-"), "--snapshot: takes no other input"),
-        (("plan",), "-f or --snapshot: one of them is needed"),
+        (("plan", "--snapshot", "{page}", "-f", "-"), "--snapshot: excludes all other options"),
+        (("plan",), "-f or --snapshot is required"),
     ],
     ids=["missing", "another file", "with files", "nothing"],
 )
-def test_what_cannot_be_replayed_is_named(
+def test_the_error_names_the_reason_why_a_file_cannot_be_replayed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     arguments: tuple[str, ...],
-    says: str,
+    message: str,
 ) -> None:
     result = queuectl_with(monkeypatch, capsys, *(a.format(page=__file__) for a in arguments))
-    assert (result.code, says in result.err) == (2, True)
+    assert (result.code, message in result.err) == (2, True)

@@ -1,6 +1,6 @@
-"""Every write that the actuator can owe is refused for good: what then happens to slots, pods, and the gangs that wait.
+"""Every kind of write of the actuator is refused permanently: the effect on slots, pods, and pending gangs.
 
-Each story has one gang for each status with which the API server, or a webhook behind it, can say no.
+Each test has one gang for each status with which the API server or a webhook can refuse.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CODES = (400, 403, 404, 409, 413, 422)
 
 
 def purpose(write: Written) -> Purpose | None:
-    """What a write is for, by what it changes."""
+    """The purpose of a write, by the fields that it changes."""
     spec = write.patch.get("spec", {})
     if write.resource == "Pod":
         return Purpose.PIN
@@ -37,7 +37,7 @@ def purpose(write: Written) -> Purpose | None:
 
 
 def refuse(world: Rig, *purposes: Purpose | None) -> None:
-    """From now on, writes for these purposes (None: the status) to gangs that are named after a status get that status."""
+    """Refuse writes for these purposes (None: the status). The name of each gang contains the HTTP status of its refusals."""
 
     def answer(write: Written) -> int | None:
         head = write.name.split("-")[0]
@@ -53,22 +53,22 @@ def accept(world: Rig) -> None:
 
 
 async def submit(world: Rig, kind: str) -> dict[str, str]:
-    """uid -> the status that its writes get."""
+    """uid -> the HTTP status of its refusals."""
     return {world.cluster.submit(gang(kind, f"g{code}", 2)): str(code) for code in CODES}
 
 
-def told(world: Rig, uid: str, code: Code) -> bool:
+def has_event(world: Rig, uid: str, code: Code) -> bool:
     return any(
         e.uid == uid and e.reason == code and e.kind == "Warning" for e in world.cluster.events
     )
 
 
-async def says(world: Rig, uid: str, code: str, write: Purpose) -> Entry:
-    """Until the workload, an Event and the gauge say that this write is refused, with this status."""
+async def reported(world: Rig, uid: str, code: str, write: Purpose) -> Entry:
+    """Wait until the workload, an Event and the gauge show this refused write, with this status."""
     entry = await world.until_entry(uid, lambda e: e.refused_write is write, f"{write} refused")
     assert f" {code}: " in entry.reason.message
     assert "remove the cause" in entry.reason.message
-    await world.until(lambda: told(world, uid, Code.WRITE_REFUSED), "an Event says so")
+    await world.until(lambda: has_event(world, uid, Code.WRITE_REFUSED), "an Event reports it")
     return entry
 
 
@@ -78,7 +78,7 @@ def refused_now(world: Rig, write: Purpose) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_refused_start_gives_its_slots_back_and_says_why(
+async def test_a_refused_start_frees_its_slots_and_reports_the_reason(
     database_url: str, kind: str
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -88,9 +88,9 @@ async def test_a_refused_start_gives_its_slots_back_and_says_why(
         await world.until_state(fine, State.RUNNING)
         for uid, code in refused.items():
             entry = await until_reason(world, uid, State.BACKOFF, Code.BACKOFF)
-            assert f" {code}: a webhook says no" in entry.reason.message
+            assert f" {code}: a webhook denies it" in entry.reason.message
             assert (entry.placement, world.cluster.pods_of(uid)) == (None, [])
-            await world.until(partial(told, world, uid, Code.START_REFUSED), "an Event")
+            await world.until(partial(has_event, world, uid, Code.START_REFUSED), "an Event")
         accept(world)
         world.cluster.finish(fine)
         first = next(iter(refused))
@@ -100,7 +100,7 @@ async def test_a_refused_start_gives_its_slots_back_and_says_why(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_start_whose_annotations_are_full_goes_without_the_status(
+async def test_a_start_is_sent_without_the_status_if_the_annotations_are_full(
     database_url: str, kind: str
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -115,7 +115,7 @@ async def test_a_start_whose_annotations_are_full_goes_without_the_status(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_what_cannot_be_stopped_counts_on_and_others_are_planned_elsewhere(
+async def test_a_gang_that_cannot_be_stopped_still_counts_and_others_are_placed_elsewhere(
     database_url: str, kind: str
 ) -> None:
     async with rig(database_url, 2 * len(CODES) + 2) as world:
@@ -127,13 +127,13 @@ async def test_what_cannot_be_stopped_counts_on_and_others_are_planned_elsewhere
         for uid in refused:
             await world.ask(uid, Action.REQUEUE)
         for uid, code in refused.items():
-            entry = await says(world, uid, code, Purpose.STOP)
+            entry = await reported(world, uid, code, Purpose.STOP)
             assert (entry.state, entry.reason.code) == (State.EVICTING, Code.REQUEUED)
             assert len(live(world.cluster.pods_of(uid))) == 2
         assert refused_now(world, Purpose.STOP) == len(CODES)
         high = world.cluster.submit(gang(kind, "high", 2, "high"))
         await world.until_state(high, State.RUNNING)
-        assert live(world.cluster.pods_of(fine)) == [], "the only one that can be stopped"
+        assert live(world.cluster.pods_of(fine)) == [], "the only gang that can be stopped"
         accept(world)
         world.cluster.finish(high)
         for uid in refused:
@@ -145,17 +145,17 @@ async def test_what_cannot_be_stopped_counts_on_and_others_are_planned_elsewhere
         await world.at_rest()
 
 
-async def test_a_gang_whose_victim_cannot_be_stopped_finds_another(database_url: str) -> None:
+async def test_a_gang_whose_victim_cannot_be_stopped_gets_another_victim(database_url: str) -> None:
     async with rig(database_url, 4) as world:
         stuck = world.cluster.submit(gang("Job", "g422", 2))
         await world.until_state(stuck, State.RUNNING)
         other = world.cluster.submit(gang("Job", "other", 2))
         await world.until_state(other, State.RUNNING)
         await world.ask(other, Action.PRIORITY, 50)
-        await world.until_entry(other, lambda e: e.priority == 50, "dearer than the other")
+        await world.until_entry(other, lambda e: e.priority == 50, "costlier than the other")
         refuse(world, Purpose.STOP)
         high = world.cluster.submit(gang("Job", "high", 2, "high"))
-        victim = await says(world, stuck, "422", Purpose.STOP)
+        victim = await reported(world, stuck, "422", Purpose.STOP)
         assert victim.reason.code is Code.PREEMPTED
         await world.until_state(high, State.RUNNING)
         assert len(live(world.cluster.pods_of(stuck))) == 2
@@ -171,18 +171,18 @@ async def test_pods_that_cannot_be_placed_fail_the_start(database_url: str, kind
         for uid, code in refused.items():
             entry = await until_reason(world, uid, State.BACKOFF, Code.BACKOFF)
             assert f"(StartRefused: PATCH pods default/g{code}-" in entry.reason.message
-            assert f" {code}: a webhook says no" in entry.reason.message
+            assert f" {code}: a webhook denies it" in entry.reason.message
             assert not [p for p in world.cluster.pods_of(uid) if not p.terminal]
         await world.at_rest()
 
 
-async def test_a_replacement_that_cannot_be_placed_is_waited_for_aloud(database_url: str) -> None:
+async def test_a_replacement_that_cannot_be_placed_is_reported(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         uid = world.cluster.submit(gang("Job", "g403", 2))
         await world.until_state(uid, State.RUNNING)
         refuse(world, Purpose.PIN)
         world.cluster.fail_pod(world.cluster.pods_of(uid)[0].name)
-        entry = await says(world, uid, "403", Purpose.PIN)
+        entry = await reported(world, uid, "403", Purpose.PIN)
         assert entry.state is State.RUNNING
         assert len(live(world.cluster.pods_of(uid))) == 1
         accept(world)
@@ -195,14 +195,14 @@ async def test_a_replacement_that_cannot_be_placed_is_waited_for_aloud(database_
 async def test_nothing_is_freed_while_an_answer_is_unknown(database_url: str, kind: str) -> None:
     async with rig(database_url, 2) as world:
         refuse(world, *Purpose, None)
-        refusing, answers = world.cluster.refuses, [503]  # after which a start may still arrive
+        refusing, answers = world.cluster.refuses, [503]  # after which a start can still arrive
 
         def lost_at_first(write: Written) -> int | None:
             return answers.pop() if answers and purpose(write) else refusing(write)
 
         world.cluster.refuses = lost_at_first
         uid = world.cluster.submit(gang(kind, "g422", 2))
-        entry = await says(world, uid, "422", Purpose.STOP)
+        entry = await reported(world, uid, "422", Purpose.STOP)
         assert "the response to its start was lost" in entry.reason.message
         other = world.cluster.submit(gang(kind, "other", 2))
         await until_reason(world, other, State.PENDING, Code.WAITING_FOR_QUOTA)
@@ -214,7 +214,7 @@ async def test_nothing_is_freed_while_an_answer_is_unknown(database_url: str, ki
         await world.at_rest()
 
 
-async def test_a_refused_start_is_not_given_up_by_a_controller_that_did_not_send_it(
+async def test_a_controller_that_did_not_send_a_refused_start_keeps_it(
     database_url: str,
 ) -> None:
     async with rig(database_url, 2) as world:
@@ -224,13 +224,13 @@ async def test_a_refused_start_is_not_given_up_by_a_controller_that_did_not_send
             Moment.AFTER,
         )  # it dies when the start is committed
         uid = world.cluster.submit(gang("Job", "g422", 2))
-        entry = await says(world, uid, "422", Purpose.STOP)
+        entry = await reported(world, uid, "422", Purpose.STOP)
         assert (world.deaths, entry.state) == (1, State.EVICTING)
         accept(world)
         await until_reason(world, uid, State.BACKOFF, Code.BACKOFF)
 
 
-async def test_a_move_that_is_refused_is_taken_back(database_url: str) -> None:
+async def test_a_refused_move_is_reverted(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         await world.store.put_config(m.local_queue("default", "spare", "pool"))
         blocks = world.cluster.submit(gang("Job", "blocks", 2))
@@ -241,7 +241,7 @@ async def test_a_move_that_is_refused_is_taken_back(database_url: str) -> None:
             await world.until_state(uid, State.PENDING)
             await world.ask(uid, Action.MOVE, queue="spare")
         for uid, code in moving.items():
-            await world.until(partial(told, world, uid, Code.WRITE_REFUSED), "an Event")
+            await world.until(partial(has_event, world, uid, Code.WRITE_REFUSED), "an Event")
             entry = await world.until_entry(uid, lambda e: e.queue_set is None, "it stays")
             assert (entry.queue, entry.intent) == ("research", None)
             (line,) = [n for n in await world.store.history(uid) if n.event == "WriteRefused"]

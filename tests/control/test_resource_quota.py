@@ -24,12 +24,12 @@ async def test_a_gang_waits_until_its_namespace_may_use_more(database_url: str, 
         second = world.cluster.submit(gang(kind, "second", 2))
         held = await until_reason(world, second, State.PENDING, Code.RESOURCE_QUOTA_EXCEEDED)
         assert held.reason.details["used"] == 16
-        assert world.cluster.pods_of(second) == [], "nothing of it was started"
+        assert world.cluster.pods_of(second) == [], "none of its pods was created"
         world.cluster.finish(first)
         await world.until_state(second, State.RUNNING)
 
 
-async def test_a_larger_quota_lets_it_in(database_url: str) -> None:
+async def test_a_larger_quota_admits_it(database_url: str) -> None:
     async with rig(database_url, 4) as world:
         quota = world.cluster.server.create("resourcequotas", QUOTA)
         uid = world.cluster.submit(gang("Job", "train", 4))
@@ -40,7 +40,7 @@ async def test_a_larger_quota_lets_it_in(database_url: str) -> None:
 
 
 async def test_two_gangs_submitted_together_do_not_both_start(database_url: str) -> None:
-    """Neither has a pod when the other is planned."""
+    """Neither has a pod during the planning of the other."""
     async with rig(database_url, 4) as world:
         world.cluster.server.create("resourcequotas", QUOTA)
         uids = [world.cluster.submit(gang("Job", name, 2)) for name in ("one", "two")]

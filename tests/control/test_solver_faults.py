@@ -1,4 +1,4 @@
-"""A solver that breaks, or never answers: nothing starts on it, it is said aloud, and the next cycle works."""
+"""If the solver fails or finds no answer, no gang starts, the fault is reported, and the next cycle works."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ def _raises(solver: Any, model: Any) -> Any:
 
 
 def _gets_nonsense(solver: Any, model: Any) -> Any:
-    """A variable whose domain runs backwards."""
+    """Add a variable with an invalid domain."""
     broken = cp_model.CpModel()
     broken.proto.variables.add().domain.extend([3, 1])
     return SOLVE(solver, broken)
 
 
-def _gives_up(solver: Any, model: Any) -> Any:
+def _finds_nothing(solver: Any, model: Any) -> Any:
     SOLVE(solver, cp_model.CpModel())
     return cp_model.UNKNOWN
 
 
 class Fault:
-    """The native call, broken until it is mended."""
+    """A native call that fails until it is repaired."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, broken: Native) -> None:
         self._broken = broken
         self.times = 0
-        self.mended = False
+        self.repaired = False
         fault = self
 
         def solve(solver: Any, model: Any) -> Any:
-            if fault.mended:
+            if fault.repaired:
                 return SOLVE(solver, model)
             fault.times += 1
             return fault._broken(solver, model)
@@ -66,7 +66,7 @@ async def until_undecided(world: Rig, uid: str) -> Entry:
     [(_raises, "RuntimeError: native failure"), (_gets_nonsense, "invalid domain")],
     ids=["the native call raises", "the model is invalid"],
 )
-async def test_a_broken_solver_starts_nothing_and_says_so_until_it_works_again(
+async def test_a_broken_solver_starts_nothing_and_is_reported_until_it_works_again(
     database_url: str, monkeypatch: pytest.MonkeyPatch, broken: Native, alarm: str
 ) -> None:
     fault = Fault(monkeypatch, broken)
@@ -78,7 +78,7 @@ async def test_a_broken_solver_starts_nothing_and_says_so_until_it_works_again(
             assert alarm in entry.reason.details["alarm"]
             assert live(world.cluster.pods_of(uid)) == []
             assert total(world, "solver_alarms") >= 1
-            fault.mended = True
+            fault.repaired = True
             await world.until_state(uid, State.RUNNING)
             assert world.deaths == 0
     said = [line for line in logs if line["event"] == "solver_failed"]
@@ -86,11 +86,11 @@ async def test_a_broken_solver_starts_nothing_and_says_so_until_it_works_again(
     assert all(line["log_level"] == "error" and alarm in line["message"] for line in said)
 
 
-async def test_a_solver_that_never_answers_is_asked_with_more_until_it_does(
+async def test_a_solver_without_an_answer_gets_a_larger_budget_each_time(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("queuectl.control.leader.planning.RETRY_SECONDS", 0.01)
-    fault = Fault(monkeypatch, _gives_up)
+    fault = Fault(monkeypatch, _finds_nothing)
     async with rig(database_url, 4) as world:
         uid = world.cluster.submit(gang("Job", "train", 2))
         await until_undecided(world, uid)
@@ -102,8 +102,8 @@ async def test_a_solver_that_never_answers_is_asked_with_more_until_it_does(
         await world.until(spent, "the largest budget")
         assert total(world, "solver_unknown") >= MAX_BUDGET
         assert total(world, "solver_alarms") == 0
-        fault.mended = True
-        second = world.cluster.submit(gang("Job", "other", 1))  # any change asks again
+        fault.repaired = True
+        second = world.cluster.submit(gang("Job", "other", 1))  # any change triggers a cycle
         await world.until_state(second, State.RUNNING)
         await world.until_state(uid, State.RUNNING)
         assert world.deaths == 0

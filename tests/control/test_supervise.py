@@ -1,4 +1,4 @@
-"""A process whose identity may not do something says so on /readyz, and goes on when it may."""
+"""A process without a permission reports it on /readyz, and continues once it has the permission."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ REFUSAL = "GET validatingadmissionpolicies: 403: queuectl may not get this"
 
 
 class Restricted(FakeCluster):
-    """Refuses to let the policies be probed while ``refused``."""
+    """Refuses the probe of the policies while ``refused``."""
 
     refused = False
 
@@ -29,23 +29,29 @@ def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kueue, "LOOK_SECONDS", 0.01)
 
 
-async def test_a_refusal_is_waited_out(database_url: str) -> None:
+async def test_a_process_waits_for_the_end_of_a_refusal(database_url: str) -> None:
     cluster = Restricted()
     cluster.refused = True
     async with running(database_url, cluster) as supervisor:
-        await until(lambda: any(REFUSAL in b for b in supervisor.blockers()), "it says why")
+        await until(
+            lambda: any(REFUSAL in b for b in supervisor.blockers()), "the blocker is reported"
+        )
         assert cluster.leader is None
         cluster.refused = False
         await until(lambda: cluster.leader is not None, "it leads")
         await until(lambda: not supervisor.blockers(), "it is ready")
 
 
-async def test_a_refusal_after_kueue_has_come_is_waited_out_by_a_leader(database_url: str) -> None:
+async def test_a_leader_waits_for_the_end_of_a_refusal_after_kueue_is_installed(
+    database_url: str,
+) -> None:
     cluster = Restricted()
     async with running(database_url, cluster) as supervisor:
         await until(lambda: cluster.leader is not None, "it leads")
         cluster.refused = True
         cluster.kueue = True
-        await until(lambda: any(REFUSAL in b for b in supervisor.blockers()), "it says why")
+        await until(
+            lambda: any(REFUSAL in b for b in supervisor.blockers()), "the blocker is reported"
+        )
         cluster.refused = False
         await until(lambda: not supervisor.blockers(), "it is ready")

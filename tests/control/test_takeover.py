@@ -1,4 +1,4 @@
-"""Coming from a Kueue that was shut down: what becomes of each of its jobs."""
+"""Migration from a Kueue that was shut down: the outcome for each of its jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PODSETS = {"Job": {"main": 2}, "PyTorchJob": {"master": 1, "worker": 1}}
 
 
 def stored(cluster: FakeCluster, kind: str, name: str, *, running: bool, **options: Any) -> Any:
-    """A job that Kueue had, stored before any policy of ours acted."""
+    """A job of Kueue that was stored before the policies of queuectl existed."""
     document = of_kueue(dict(gang(kind, name, 2)), "research", running=running, **options)
     for template in templates(document):
         template["spec"]["priorityClassName"] = "users-own"
@@ -41,7 +41,7 @@ def now_stored(world: Rig, job: Any) -> Any:
 
 
 async def with_two_flavors(world: Rig) -> None:
-    """A node does not tell which of them a gang on it was charged to."""
+    """The node of a gang does not identify the flavor that it was charged to."""
     queue = m.cluster_queue("pool", "gpu", {GPU: 64, "cpu": "1k", "pods": 1000})
     [group] = queue["spec"]["resourceGroups"]
     group["flavors"].append({**group["flavors"][0], "name": "spot"})
@@ -58,7 +58,7 @@ async def adopted(world: Rig, uid: str) -> Entry:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
-async def test_a_running_gang_runs_on_as_kueue_had_admitted_it(
+async def test_a_running_gang_runs_on_with_the_admission_of_kueue(
     database_url: str, kind: str, version: str
 ) -> None:
     cluster = FakeCluster(nodes(2), clock=time.time)
@@ -115,7 +115,9 @@ async def test_without_its_workload_it_is_charged_by_its_nodes(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_suspended_one_is_started_properly(database_url: str, kind: str) -> None:
+async def test_a_suspended_job_is_started_with_gates_and_labels(
+    database_url: str, kind: str
+) -> None:
     """Gated and labelled as if the admission policies had seen it."""
     cluster = FakeCluster(nodes(2), clock=time.time)
     job = stored(cluster, kind, "train", running=False)
@@ -123,7 +125,9 @@ async def test_a_suspended_one_is_started_properly(database_url: str, kind: str)
     cluster.workloads.append(workload(job, PODSETS[kind]))
     async with rig(database_url, 2, cluster=cluster) as world:
         entry = await world.until_state(uid, State.RUNNING)
-        assert parse_time(CREATED) <= entry.queued_at < parse_time(CREATED) + 1, "its old place"
+        assert parse_time(CREATED) <= entry.queued_at < parse_time(CREATED) + 1, (
+            "its position in the queue"
+        )
         document = now_stored(world, job)
         for template in templates(document):
             gates = [gate["name"] for gate in template["spec"]["schedulingGates"]]
@@ -131,7 +135,7 @@ async def test_a_suspended_one_is_started_properly(database_url: str, kind: str)
             assert template["metadata"]["labels"][keys.ATTEMPT_LABEL] == "1"
         classes = {template["spec"]["priorityClassName"] for template in templates(document)}
         kept = document["metadata"]["annotations"].get(keys.ORIGINAL_PRIORITY_CLASS)
-        # Of a Job it is immutable.
+        # It is immutable in a Job.
         expected = {"users-own"} if kind == "Job" else {keys.POD_PRIORITY_CLASS}
         assert (classes, kept) == (expected, None if kind == "Job" else "users-own")
         assert cluster.job(uid).pod_priority_class == "users-own"
@@ -139,7 +143,7 @@ async def test_a_suspended_one_is_started_properly(database_url: str, kind: str)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_an_adopted_gang_is_preempted_and_comes_back_gated(
+async def test_an_adopted_gang_is_preempted_and_its_new_pods_are_gated(
     database_url: str, kind: str
 ) -> None:
     cluster = FakeCluster(nodes(2), clock=time.time)
@@ -157,7 +161,7 @@ async def test_an_adopted_gang_is_preempted_and_comes_back_gated(
         await world.at_rest()
 
 
-async def test_one_that_kueue_had_given_up_stays_so_until_somebody_activates_it(
+async def test_a_job_that_kueue_deactivated_stays_deactivated_until_a_user_activates_it(
     database_url: str,
 ) -> None:
     cluster = FakeCluster(nodes(2), clock=time.time)
@@ -169,7 +173,7 @@ async def test_one_that_kueue_had_given_up_stays_so_until_somebody_activates_it(
 
 
 @pytest.mark.parametrize("claim", [{"namespace": "other"}, {"kind": "PyTorchJob"}])
-async def test_a_workload_of_another_namespace_or_kind_says_nothing_of_a_job(
+async def test_a_workload_of_another_namespace_or_kind_does_not_count_for_a_job(
     database_url: str, claim: dict[str, str]
 ) -> None:
     """A user who can create Workloads in one namespace can name the uid of any job as the owner."""
@@ -184,11 +188,11 @@ async def test_a_workload_of_another_namespace_or_kind_says_nothing_of_a_job(
         assert int(entry.queued_at) == parse_time(CREATED)
 
 
-async def test_what_runs_in_a_queue_we_do_not_know_is_left_alone(database_url: str) -> None:
-    """Until the queue is there: then it is adopted."""
+async def test_a_running_gang_of_an_unknown_queue_is_not_changed(database_url: str) -> None:
+    """It is adopted once the queue exists."""
     cluster = FakeCluster(nodes(2), clock=time.time)
     job = of_kueue(dict(gang("Job", "foreign", 2)), "elsewhere", running=True)
-    # As high as ours, which would else take its place the moment it is known.
+    # Equal priority: else the queued gang would preempt it at once.
     job["metadata"]["labels"]["kueue.x-k8s.io/priority-class"] = "low"
     job = cluster.server.create("jobs", job)
     uid = job["metadata"]["uid"]
@@ -203,7 +207,7 @@ async def test_what_runs_in_a_queue_we_do_not_know_is_left_alone(database_url: s
 
 
 @pytest.mark.parametrize("dead", list(points(3, 4)), ids=str)
-async def test_a_take_over_that_dies_anywhere_is_taken_up_again(
+async def test_a_take_over_continues_after_a_kill_at_any_step(
     database_url: str, dead: tuple[str, int, Moment]
 ) -> None:
     cluster = FakeCluster(nodes(4), clock=time.time)

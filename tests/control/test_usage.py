@@ -18,7 +18,7 @@ from tests.support.jobs import batch_job
 from tests.support.postgres import TestPostgres
 from tests.support.stores import PostgresStore
 
-GPUS = 16  # of each gang of the story
+GPUS = 16  # of each gang of the scenario
 WAITS = (State.PENDING, State.RESERVED, State.BACKOFF)
 HOLDS = (State.STARTING, State.RUNNING, State.EVICTING)
 PRICED = {
@@ -56,7 +56,7 @@ async def expected(store: PostgresStore) -> Mapping[str, tuple[float, float]]:
 
 
 async def report(world: Rig) -> Report:
-    """Of all hours, once everything that happened is in."""
+    """The report of all hours, once the usage ledger is complete."""
     end = world.clock()
 
     async def in_it() -> bool:
@@ -69,14 +69,14 @@ async def report(world: Rig) -> Report:
 
 
 async def agrees(world: Rig) -> Report:
-    """The sums of the usage ledger are those of the history."""
+    """Check that the sums of the usage ledger are those of the history."""
     found = await report(world)
-    told = {row.names["uid"]: (row.amounts.allocated, row.amounts.waited) for row in found.rows}
+    reported = {row.names["uid"]: (row.amounts.allocated, row.amounts.waited) for row in found.rows}
     sums: dict[str, tuple[float, float]] = {}
     for row in found.rows:
         was = sums.get(row.names["uid"], (0.0, 0.0))
         sums[row.names["uid"]] = (was[0] + row.amounts.allocated, was[1] + row.amounts.waited)
-    assert told == sums, "one row for each workload"
+    assert reported == sums, "one row for each workload"
     wanted = await expected(world.store)
     assert sums.keys() == wanted.keys()
     for uid, amounts in wanted.items():
@@ -87,7 +87,7 @@ async def agrees(world: Rig) -> Report:
 
 
 async def agrees_on_losses(world: Rig) -> None:
-    """So is what the preemption took from the low gang."""
+    """Check the loss of the low gang by the preemption in the same way."""
     found = await agrees(world)
     low = next(row for row in found.rows if row.names["name"] == "low")
     recorded = [
@@ -132,7 +132,7 @@ async def test_the_ledger_agrees_with_the_history_wherever_the_controller_dies(
     await several(once, points(commits - 2, 8))
 
 
-async def test_gpus_of_pods_that_no_queue_knows_are_shown(database_url: str) -> None:
+async def test_gpus_of_unmanaged_pods_are_shown(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         world.settings = OFTEN
         template = batch_job("bare", queue=None, gpus=4)["spec"]["template"]

@@ -1,4 +1,4 @@
-"""What a process shows of the cluster: the leader from its books, a standby from its watch and the database, and alike."""
+"""The view of the cluster in a process: the leader's state, and the same from watch and database in a standby."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.control.rig import Rig, configuration, gang, rig
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is remembered from one question to the next."""
+    """Keep nothing between requests."""
     monkeypatch.setattr(viewing, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(viewing, "PLAN_SECONDS", 0.0)
 
@@ -97,7 +97,7 @@ def without_time(cluster_map: ClusterMap | None) -> ClusterMap:
     return replace(cluster_map, at=0.0)
 
 
-async def test_a_standby_shows_what_the_leader_shows(database_url: str) -> None:
+async def test_a_standby_shows_the_same_as_the_leader(database_url: str) -> None:
     async with rig(database_url, 8) as world:
         big = world.cluster.submit(gang("Job", "big", 3))
         small = world.cluster.submit(gang("PyTorchJob", "small", 2))
@@ -113,8 +113,8 @@ async def test_a_standby_shows_what_the_leader_shows(database_url: str) -> None:
     assert sum(occupancy.free_gpus for occupancy in shown.occupancies) == 24
 
 
-async def test_a_standby_shows_what_gangs_do_as_the_leader_says(database_url: str) -> None:
-    """But for what is of an attempt before, or of a gang that has ended."""
+async def test_a_standby_shows_the_gpu_use_that_the_leader_found(database_url: str) -> None:
+    """Findings of an earlier attempt, or of a gang that has ended, are left out."""
     async with rig(database_url, 4) as world, watching_too(world) as mirror:
         uids = [world.cluster.submit(gang("Job", name, 1)) for name in ("works", "again")]
         for uid in uids:
@@ -129,7 +129,7 @@ async def test_a_standby_shows_what_gangs_do_as_the_leader_says(database_url: st
         assert seen.uses == {works.uid: works}
 
 
-async def test_a_gang_that_the_last_plan_started_counts_where_somebody_asks_who_is_over_quota(
+async def test_a_gang_that_the_last_plan_started_counts_in_the_check_for_gangs_over_quota(
     database_url: str,
 ) -> None:
     async with rig(database_url, 4) as world, standby(world) as other:
@@ -142,7 +142,7 @@ async def test_a_gang_that_the_last_plan_started_counts_where_somebody_asks_who_
             assert (excess.used, excess.allowed, excess.gangs) == (16, 8, ("default/last",))
 
 
-async def test_a_standby_follows_what_the_leader_commits(database_url: str) -> None:
+async def test_a_standby_follows_the_commits_of_the_leader(database_url: str) -> None:
     async with rig(database_url, 4) as world, standby(world) as other:
         assert without_time(await other.cluster_map()).gangs == ()
         uid = world.cluster.submit(gang("Job", "late", 2))
@@ -150,10 +150,10 @@ async def test_a_standby_follows_what_the_leader_commits(database_url: str) -> N
         assert [g.workload.uid for g in without_time(await other.cluster_map()).gangs] == [uid]
 
 
-async def test_a_standby_that_has_followed_sees_what_one_sees_that_begins(
+async def test_a_standby_that_follows_shows_the_same_as_a_new_one(
     database_url: str,
 ) -> None:
-    """Through starts, a hold, a leadership of its own, an end and another quota."""
+    """Compared after starts, a hold, a leadership of the standby itself, an end and a change of quota."""
     async with rig(database_url, 4) as world, watching_too(world) as mirror:
         leads = False
         follower = Viewer(
@@ -205,7 +205,7 @@ async def test_a_standby_that_has_followed_sees_what_one_sees_that_begins(
     assert quotas[4] != quotas[5]
 
 
-async def test_what_has_not_changed_is_not_made_anew_on_a_standby(database_url: str) -> None:
+async def test_a_standby_reuses_unchanged_views(database_url: str) -> None:
     async with rig(database_url, 2) as world, standby(world) as other:
         runs = world.cluster.submit(gang("Job", "runs", 2))
         await world.until_state(runs, State.RUNNING)
@@ -220,7 +220,7 @@ async def test_what_has_not_changed_is_not_made_anew_on_a_standby(database_url: 
         assert first.snapshot.config is second.snapshot.config
 
 
-async def test_a_standby_says_why_a_gang_waits(database_url: str) -> None:
+async def test_a_standby_shows_the_reason_of_a_pending_gang(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         first = world.cluster.submit(gang("Job", "first", 2))
         await world.until_state(first, State.RUNNING)
@@ -248,7 +248,7 @@ async def test_nothing_is_known_before_the_watch_has_listed_everything(database_
         assert await early.diagnose("anybody") is None
 
 
-async def test_who_asks_within_the_second_gets_the_same(
+async def test_requests_within_a_second_get_the_same_view(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(viewing, "LOOK_SECONDS", 60.0)
@@ -258,7 +258,7 @@ async def test_who_asks_within_the_second_gets_the_same(
 
 
 @pytest.mark.parametrize("leads", [True, False])
-async def test_who_plans_gets_what_he_was_just_told_though_pages_show_the_last_look(
+async def test_a_what_if_plan_uses_the_newest_state_while_pages_show_the_last_view(
     database_url: str, monkeypatch: pytest.MonkeyPatch, leads: bool
 ) -> None:
     monkeypatch.setattr(viewing, "LOOK_SECONDS", 60.0)
@@ -277,14 +277,14 @@ async def test_who_plans_gets_what_he_was_just_told_though_pages_show_the_last_l
         assert await viewer.seen() is latest
 
 
-async def test_who_asks_for_the_latest_at_the_same_time_gets_the_same(database_url: str) -> None:
+async def test_concurrent_requests_for_the_latest_view_get_the_same(database_url: str) -> None:
     async with rig(database_url, 2) as world, standby(world) as other:
         first, *more = await asyncio.gather(*(other.latest() for _ in range(4)))
         assert len({id(seen) for seen in more}) == 1
         assert first is not None
 
 
-async def test_a_standby_and_the_leader_know_pods_outside_the_queues(database_url: str) -> None:
+async def test_a_standby_and_the_leader_know_unmanaged_pods(database_url: str) -> None:
     async with rig(database_url, 1) as world:
         pod = {
             "apiVersion": "v1",

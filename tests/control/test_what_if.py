@@ -1,4 +1,4 @@
-"""What is tried out is what happens when it is done."""
+"""The result of a what-if is what happens when the change is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.control.rig import Rig, gang, rig
 
 
 async def asked(world: Rig, question: WhatIf) -> WhatIfResult:
-    """Of the process that leads."""
+    """Ask the leader."""
     loop = world.loop
     assert loop is not None
     viewer = Viewer(
@@ -37,7 +37,7 @@ async def asked(world: Rig, question: WhatIf) -> WhatIfResult:
     return trial
 
 
-async def test_a_submitted_gang_starts_where_it_was_told_to(database_url: str) -> None:
+async def test_a_submitted_gang_starts_on_the_nodes_of_the_what_if(database_url: str) -> None:
     async with rig(database_url, 8) as world:
         first = world.cluster.submit(gang("Job", "first", 3))
         await world.until_state(first, State.RUNNING)
@@ -52,7 +52,7 @@ async def test_a_submitted_gang_starts_where_it_was_told_to(database_url: str) -
         ]
 
 
-async def test_who_would_be_evicted_is(database_url: str) -> None:
+async def test_the_gang_that_the_what_if_evicts_is_evicted(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         low = world.cluster.submit(gang("Job", "low", 2))
         await world.until_state(low, State.RUNNING)
@@ -89,7 +89,7 @@ async def test_a_question_that_cannot_be_read_does_not_end_the_others(database_u
         assert isinstance(right, WhatIfResult)
 
 
-async def test_jobs_that_the_server_is_to_name_are_told_apart(database_url: str) -> None:
+async def test_jobs_with_generated_names_are_distinct(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         running = world.cluster.submit(gang("Job", "running", 1))
         await world.until_state(running, State.RUNNING)

@@ -1,4 +1,4 @@
-"""Plans are made from what was seen while it is still being written; nothing comes of them before it is."""
+"""The next plan is made while observed facts are still being written. It is committed only after they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.control.rig import Rig, gang, rig
 
 
 async def one_runs(world: Rig) -> None:
-    """From here on no commands are looked for before each commit."""
+    """Submit a gang and wait until it runs: afterwards there is no query for commands before each commit."""
     first = world.cluster.submit(gang("Job", "first", 1))
     await world.until_state(first, State.RUNNING)
     await world.at_rest()
@@ -58,7 +58,7 @@ async def test_a_plan_waits_for_the_facts_it_was_made_from(
 
 
 @pytest.mark.parametrize("error", [StaleSnapshot, StoreUnavailable])
-async def test_facts_that_were_not_written_are_seen_again_and_their_plan_is_dropped(
+async def test_facts_that_were_not_written_are_observed_again_and_their_plan_is_dropped(
     database_url: str, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     async with rig(database_url, 2) as world:

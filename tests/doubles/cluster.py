@@ -14,7 +14,7 @@ turns. What goes wrong is arranged beforehand:
     cluster.down = True                 # no write is answered, no watch delivers; on False all watches list again
     cluster.hold_watch(), cluster.cut_watch()
     cluster.controllers.hold_ends = True   # deleted pods stay Terminating
-    cluster.refuses = lambda write: 422 if write.name == "train" else None   # a webhook says no, with this status
+    cluster.refuses = lambda write: 422 if write.name == "train" else None   # a webhook denies it, with this status
 
 The same conformance tests run against it and the real control plane (tests/cluster/conformance.py).
 """
@@ -329,7 +329,7 @@ class FakeCluster:
     def _refusal(self, written: Written, code: int) -> ClusterError:
         """As the real adapter reads an answer with this status that a webhook gave."""
         target = f"{_plural(written.resource)} {written.namespace}/{written.name}"
-        error = failure(f"PATCH {target}", code, b'{"message": "a webhook says no"}')
+        error = failure(f"PATCH {target}", code, b'{"message": "a webhook denies it"}')
         if not isinstance(error, WriteConflict | ObjectGone):
             return error
         meta = self.server.get(_plural(written.resource), written.namespace, written.name)[

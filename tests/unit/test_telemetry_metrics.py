@@ -141,7 +141,7 @@ def busy() -> Metrics:
     metrics.gates.removed("team-a", 0.3)
     for name, life in LIVES.items():
         metrics.committed(live_through(job(name), *life), lambda _: "high")
-    stuck = WriteRefused(Purpose.STOP, "a webhook says no")
+    stuck = WriteRefused(Purpose.STOP, "a webhook denies it")
     metrics.committed(live_through(job("stuck"), *LIVES["evicting"], stuck))
     cost = Cost(priority=0, lost_work=120, gpus=8)
     metrics.preempted([Preemption("a", "b", cost)], lambda _: "team-a")
@@ -568,7 +568,7 @@ class TestHeads:
 
     def test_a_refused_write_counts_until_it_is_accepted(self) -> None:
         metrics = Metrics()
-        stuck = (*LIVES["evicting"], WriteRefused(Purpose.STOP, "a webhook says no"))
+        stuck = (*LIVES["evicting"], WriteRefused(Purpose.STOP, "a webhook denies it"))
         metrics.committed(live_through(job("a"), *stuck))
         labels = {"cluster_queue": "team-a", "kind": "stop"}
         assert value(metrics, "refused_writes", **labels) == 1
