@@ -1,7 +1,7 @@
 """Request bodies as values: read once rights are checked, and off the event loop unless they are small.
 
 A route calls these functions in its endpoint, which runs after its dependencies, and so after its rights. No route declares a
-body to FastAPI, which would decode it first. What bounds the work is in :mod:`queuectl.api.reading`.
+body to FastAPI, which would decode it first. The limits of the work are in :mod:`queuectl.api.reading`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ YAML_TYPES: Final = ("application/yaml", "application/x-yaml", "text/yaml", "tex
 MAX_SMALL: Final = 1 << 15
 """Bytes of a body that holds a few fields; a token has 16 KiB at most. Decoded on the event loop, in about a millisecond."""
 MAX_BYTES: Final = 1 << 18
-"""Bytes of a document. YAML may not be larger anywhere."""
+"""Bytes of a document. This is also the limit for all YAML."""
 MAX_LIST_BYTES: Final = 1 << 21
 """Bytes of a list of documents in JSON: about 3,000 of them."""
 MAX_FORM_BYTES: Final = 1 << 20
 """Bytes of a form of the dashboard: a document and what it replaces, both escaped."""
 _LIST_VALUES: Final = 10 * MAX_VALUES
 _SHARE: Final = 0.25  # of one core
-_PATIENCE: Final = 60.0  # seconds; the bounds end it long before
+_PATIENCE: Final = 60.0  # seconds; the limits end the work before
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Answer = TypeVar("_Answer")
 
 
 async def read_small(request: Request, model: type[_Model]) -> _Model | None:
-    """A small JSON body as this model; None where there is none.
+    """A small JSON body as this model; None without a body.
 
     Raises:
         Problem: unsupported-media-type, body-too-large, malformed-body or invalid-parameter.
@@ -52,12 +52,12 @@ async def read_small(request: Request, model: type[_Model]) -> _Model | None:
 
 
 def missing() -> Problem:
-    """Of a body that is required."""
+    """A small JSON body that is required, as this model."""
     return wrong_members([{"field": "", "reason": "a body is required"}])
 
 
 class Bodies:
-    """Reads bodies that may be large, one at a time and with a share of one core, in a thread."""
+    """Reads large bodies in a thread, one at a time and with a share of one core."""
 
     def __init__(self) -> None:
         self._aside = PlannerThrottle(_SHARE)
@@ -73,14 +73,14 @@ class Bodies:
     async def documents(
         self, request: Request, made: Callable[[dict[str, Any]], _Answer]
     ) -> _Answer:
-        """The same of a body that holds many documents, which in JSON may be larger.
+        """The same for a body with many documents, which has a larger limit in JSON.
 
-        ``made``: what to make of it, in the thread in which it is decoded. Raises what that raises, too.
+        ``made``: converts the body in the thread in which it is decoded. Raises the errors of ``made``, too.
         """
         return await self._document(request, MAX_LIST_BYTES, _LIST_VALUES, made)
 
     async def model(self, request: Request, model: type[_Model]) -> _Model:
-        """A JSON body that may hold many documents, as this model. Raises invalid-parameter, too."""
+        """A JSON body with many documents, as this model. Raises invalid-parameter, too."""
         _media(request, JSON_TYPES)
         body = await read_bytes(request, MAX_LIST_BYTES)
         if not body:
@@ -107,10 +107,10 @@ class Bodies:
         return _mapping(await self.work(request, lambda: read_yaml(text.encode())))
 
     async def work(self, request: Request, work: Callable[[], _Answer]) -> _Answer:
-        """What ``work`` answers, done for this request in its turn. Raises what it raises.
+        """The result of ``work``, which runs when the requests before it are done. Raises the errors of ``work``.
 
         Raises:
-            Problem: took-too-long, where too much waits already.
+            Problem: took-too-long, if too many requests wait.
         """
         try:
             async with self._aside.turn(caller_of(request).name):
@@ -134,7 +134,7 @@ class Bodies:
         return await self.work(request, lambda: made(_mapping(read_yaml(body))))
 
     async def _read(self, request: Request, body: bytes, read: Callable[[], _Answer]) -> _Answer:
-        """Small JSON is decoded here: to wait for a turn would cost more."""
+        """Decode small JSON here, because a wait would cost more."""
         return read() if len(body) <= MAX_SMALL else await self.work(request, read)
 
 
@@ -142,7 +142,7 @@ async def read_bytes(request: Request, most: int) -> bytes:
     """The body as it came.
 
     Raises:
-        Problem: body-too-large, as soon as it is.
+        Problem: body-too-large, when the limit is reached.
     """
     told = request.headers.get("content-length", "")
     if told.isdecimal() and len(told) < 19 and int(told) > most:
@@ -157,7 +157,7 @@ async def read_bytes(request: Request, most: int) -> bytes:
 
 
 def _too_large(most: int) -> Problem:
-    detail = f"the body may have {most} bytes"
+    detail = f"the body has more than {most} bytes"
     return Problem(ProblemType.BODY_TOO_LARGE, detail, {"Connection": "close"})
 
 
@@ -167,7 +167,7 @@ def _media(
     header: str = "Accept",
     default: str = JSON_TYPES[0],
 ) -> str:
-    """The media type of the body, once it is one of these; ``header`` names them in a refusal."""
+    """The media type of the body, which must be one of these; ``header`` lists them in an error."""
     media = request.headers.get("content-type", default).partition(";")[0].strip().lower()
     if media not in accepted:
         detail = f"{media!r} is not understood; send {' or '.join(accepted)}"

@@ -30,7 +30,7 @@ class TenantView(View):
     pods: int = Field(description="On this node.")
     gpus: float = Field(description="That they hold on this node.")
     leaving: bool = Field(description="It is being evicted.")
-    use: UseState | None = Field(description="What it does with its GPUs; null = nobody looked.")
+    use: UseState | None = Field(description="Its GPU utilization; null = not measured.")
     utilization: float | None = Field(description="0 to 1, mean over all its GPUs.")
 
 
@@ -40,14 +40,14 @@ class NodeView(View):
     schedulable: bool = Field(description="It is not cordoned.")
     domains: dict[str, str] = Field(description="Label value by topology level.")
     gpus: float = Field(description="All it has; an instance of a GPU counts as a part of one.")
-    free_gpus: float = Field(description="Those that nobody holds.")
+    free_gpus: float = Field(description="GPUs that are not in use.")
     fragmented_gpus: float = Field(
         description="Free ones that the next pod is expected not to be able to use."
     )
     capacity: dict[str, float] = Field(
-        description="What it offers, in whole units: cores, bytes, devices, pods."
+        description="Allocatable amounts in whole units: cores, bytes, devices, pods."
     )
-    free: dict[str, float] = Field(description="What nobody holds of it.")
+    free: dict[str, float] = Field(description="The free part of the allocatable amounts.")
     others: dict[str, float] = Field(description="Held by pods that are of no workload here.")
     tenants: list[TenantView] = Field(description="The largest first.")
 
@@ -70,7 +70,7 @@ class DomainView(View):
     nodes: int
     open_nodes: int = Field(description="Those that are ready and not cordoned.")
     gpus: float = Field(description="Of all its nodes.")
-    free_gpus: float = Field(description="That nobody holds, on open nodes.")
+    free_gpus: float = Field(description="Free GPUs on schedulable nodes.")
     fragmented_gpus: float = Field(
         description="Of the free ones, those the next pod is expected not to be able to use."
     )
@@ -114,11 +114,11 @@ class WorkloadColumns(View):
 
 
 class FloorView(View):
-    """All nodes in columns, for a picture of them: number i of each is of node i."""
+    """All nodes in columns, for a map: item i of each column belongs to node i."""
 
     names: list[str]
     gpus: list[float]
-    free: list[float] = Field(description="GPUs that nobody holds.")
+    free: list[float] = Field(description="Free GPUs.")
     status: list[int] = Field(description="0 = open, 1 = cordoned, 2 = not ready.")
     utilization: list[float | None] = Field(
         description="0 to 1, of the GPUs held on it whose utilization is known; null = of none."
@@ -129,7 +129,7 @@ class FloorView(View):
 
 
 def node_view(occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visible) -> NodeView:
-    """One node with its tenants."""
+    """One node with the gangs on it."""
     node = occupancy.node
     labels = {level.label for layout in cluster_map.layouts for level in layout.levels}
     return NodeView(
@@ -156,7 +156,7 @@ def node_view(occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visibl
 
 
 def sees(gang: GangOnMap, visible: Visible) -> bool:
-    """Whether the caller may know whose it is."""
+    """Whether the caller is allowed to see the gang."""
     return visible is None or gang.workload.namespace in visible
 
 
@@ -212,7 +212,7 @@ def _domain(level: str, domain: Domain) -> DomainView:
 
 
 def floor_document(cluster_map: ClusterMap, visible: Visible) -> dict[str, Any]:
-    """A :class:`FloorView` as plain JSON: checking 5,000 nodes against the model would take longer than all the rest."""
+    """A :class:`FloorView` as plain JSON: validation of 5,000 nodes by the model takes longer than all other steps."""
     shown = [gang for gang in cluster_map.gangs if sees(gang, visible)]
     place = {id(gang): number for number, gang in enumerate(shown)}
     hidden = len(shown)
@@ -247,7 +247,7 @@ def floor_document(cluster_map: ClusterMap, visible: Visible) -> dict[str, Any]:
 
 
 def _columns(shown: Sequence[GangOnMap], hidden: Sequence[GangOnMap]) -> dict[str, Any]:
-    """Of those that are shown, and of all others together as one."""
+    """The visible gangs, and all others together as one."""
     last = [None] if hidden else []
     return {
         "names": [g.workload.ref for g in shown] + [ANOTHER_TEAM for _ in last],
@@ -265,5 +265,5 @@ def _percent(part: float | None) -> float | None:
 
 
 def _short(gpus: float) -> float:
-    """``8``, not ``8.0``: the answer is long enough."""
+    """``8`` instead of ``8.0``, to shorten the response."""
     return int(gpus) if gpus == int(gpus) else gpus

@@ -1,6 +1,6 @@
-"""The desk where actions on workloads are asked for: who may, whether it makes sense, and what it would cost and bring.
+"""Actions on workloads: checks of rights and state, and previews of their cost and effect.
 
-What is taken is kept as a command, once per ``Idempotency-Key``; the leader carries it out.
+An accepted action is stored as a command, once for each ``Idempotency-Key``. The leader executes it.
 """
 
 # No postponed annotations here: see routes/config.py.
@@ -43,7 +43,7 @@ Finder = Callable[..., Awaitable[Entry]]  # of the workload that a request names
 
 
 class CommandService:
-    """Takes what is asked of workloads."""
+    """Accepts actions on workloads."""
 
     def __init__(self, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None) -> None:
         self._guard = guard
@@ -51,7 +51,7 @@ class CommandService:
         self._diagnoser = diagnoser
 
     def allowed(self, action: Action, finder: Finder) -> Finder:
-        """The same finder, for those who may do this to what it finds."""
+        """The finder with a check that the caller is allowed to do this to the workload."""
         Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
 
         async def find(request: Request, entry: Found) -> Entry:
@@ -69,7 +69,7 @@ class CommandService:
         action: Action,
         request_id: str | None,
     ) -> CommandView:
-        """Read what goes with it, and keep it for the leader."""
+        """Read the body, and store the command for the leader."""
         body = await read_small(request, BODIES[action])
         if body is None and action in REQUIRED:
             raise missing()
@@ -85,7 +85,7 @@ class CommandService:
         command = replace(_command(entry, action, body, by, own_key), admin=admin)
         try:
             await self._check(entry, command)
-        except Problem:  # once kept, it is answered alike for ever
+        except Problem:  # a stored command always has the same answer
             if await self._store.get_command(command.request_id) is None:
                 raise
         try:
@@ -96,7 +96,7 @@ class CommandService:
         return command_view(kept, entry.ref)
 
     async def _check(self, entry: Entry, command: Command) -> None:
-        """Refuse what can never be, and what makes no sense now unless earlier commands may yet change that."""
+        """Refuse an action that is never valid, or that is not valid now if no earlier command can change that."""
         why = objection(entry, command.action)
         if why is not None:
             waiting = await self._store.commands()
@@ -113,7 +113,7 @@ class CommandService:
                 _refuse("queue", text)
 
     async def preview(self, request: Request, entry: Entry, action: Action) -> PreviewView:
-        """What it would cost and bring."""
+        """The cost and the effect of the action."""
         why = objection(entry, action)
         if why is not None:
             raise Problem(P.NOT_IN_THIS_STATE, why, state=str(entry.state))

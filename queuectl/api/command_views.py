@@ -1,4 +1,4 @@
-"""Commands as the API takes and tells them: bodies, what became of them, and previews; see api/schemas.py."""
+"""Commands in the API: request bodies, results and previews; see api/schemas.py."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from queuectl.domain.redaction import ANOTHER_TEAM, uid_beside
 
 
 class CommandBody(View):
-    """What goes with a command; nothing of it is required."""
+    """The optional fields of a command."""
 
     by: str | None = Field(
         default=None,
         min_length=1,
         max_length=200,
-        description="Who asks, for the history. Believed only where nobody is asked who he is; else it is the caller.",
+        description="The user, for the history. Used only without authentication; otherwise it is the caller.",
     )
     why: str | None = Field(
         default=None, min_length=1, max_length=500, description="Why, for the history."
@@ -34,7 +34,7 @@ class PriorityBody(CommandBody):
     priority: int | None = Field(
         ge=-LARGEST_PRIORITY,
         le=LARGEST_PRIORITY,
-        description="Holds until it is set anew; null = as its classes say, from when it waits.",
+        description="Valid until it is set again; null = the priority of its classes, from the time when it is pending.",
     )
     until: AwareDatetime | None = Field(
         default=None,
@@ -53,13 +53,13 @@ BODIES: Final = {
     Action.PRIORITY: PriorityBody,
     Action.MOVE: MoveBody,
 }
-"""What goes with each action."""
+"""The body of each action."""
 REQUIRED: Final = frozenset({Action.PRIORITY, Action.MOVE})
-"""Actions that say nothing without a body."""
+"""Actions that require a body."""
 
 
 class CommandView(View):
-    """A command. It is carried out by the process that leads, in the order of ids, and told for a day."""
+    """A command. The leader executes commands in the order of their ids. Results are kept for a day."""
 
     id: int
     uid: str
@@ -92,12 +92,12 @@ class CommandListView(View):
 class StarterView(View):
     uid: str | None = Field(description="null = you may not see it.")
     workload: str = Field(
-        description=f"namespace/name, `{ANOTHER_TEAM}` for one you may not see; a uid nobody knows stays one."
+        description=f"namespace/name; `{ANOTHER_TEAM}` for a workload that you are not allowed to see; an unknown uid does not change."
     )
 
 
 class PreviewView(View):
-    """What an action would do to a gang now. Nothing was asked for."""
+    """The effect that an action would have on a gang now. Nothing changes."""
 
     uid: str
     workload: str = Field(description="namespace/name")
@@ -105,27 +105,27 @@ class PreviewView(View):
     evicts: bool = Field(description="It holds its place now and would be taken down.")
     pods: int = Field(description="That would end.")
     gpus: int | None = Field(
-        description="Freed; null = this process cannot tell just now: ask again."
+        description="GPUs that become free; null = not known at the moment: send the request again."
     )
     lost_gpu_seconds: int | None = Field(
         description="Work lost since its last checkpoint, with a restart, priced as for any victim; null as for `gpus`."
     )
     notice_seconds: float | None = Field(
-        description="For which it is told before it is suspended; null as for `gpus`."
+        description="Seconds of notice before its suspension; null as for `gpus`."
     )
     starts: list[StarterView] | None = Field(
-        description="Who could start then and cannot now, in queue order; itself among them if it would start again. "
-        "null = that could not be told in time, or as for `gpus`."
+        description="Gangs that could start then and cannot start now, in queue order, with itself if it would start again. "
+        "null = not known within the time limit, or as for `gpus`."
     )
 
 
 def own(caller: Caller, key: str) -> str:
-    """The request id under which a caller's key is kept: another's same key is another request."""
+    """The request id for a caller's key: the same key of another caller is another request."""
     return f"{caller.name} {key}"
 
 
 def command_view(command: Command, ref: str | None) -> CommandView:
-    """A command as it stands. ``ref``: ``namespace/name`` of its workload, None when nobody knows it any more."""
+    """A command with its result. ``ref``: ``namespace/name`` of its workload; None if it is no longer known."""
     return CommandView(
         id=command.id,
         uid=command.uid,
@@ -144,7 +144,7 @@ def command_view(command: Command, ref: str | None) -> CommandView:
 
 
 def starter_view(uid: str, name: str) -> StarterView:
-    """One that could start. ``name``: ANOTHER_TEAM for whom the caller may not see."""
+    """A gang that could start. ``name``: ANOTHER_TEAM if the caller is not allowed to see it."""
     return StarterView(uid=uid_beside(name, uid), workload=name)
 
 

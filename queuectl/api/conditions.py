@@ -1,4 +1,4 @@
-"""Kueue's Workload conditions, derived from the one state: tools that wait for ``Admitted=True`` keep working."""
+"""Kueue's Workload conditions, derived from the state, for tools that wait for ``Admitted=True``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import MADE_ROOM, Code
 
 _HOLDS_QUOTA: Final = (State.STARTING, State.RUNNING, State.EVICTING)
-# Kueue tells who deactivated a workload by the reason of its eviction; so do we, in its words.
+# As in Kueue, the reason of the eviction shows the cause of a deactivation.
 _EVICTED: Final = {
     Code.HELD: "Deactivated",
     Code.DEACTIVATED: "Deactivated",
@@ -58,7 +58,7 @@ def _pods_ready(entry: Entry) -> ConditionView:
 
 
 def _evicted(entry: Entry, code: Code) -> Iterator[ConditionView]:
-    """They stand from the eviction until the next start."""
+    """The conditions from the eviction until the next start."""
     cause = _EVICTED.get(code, str(code))
     yield _condition(entry, "Evicted", cause, holds=True)
     if code in MADE_ROOM:

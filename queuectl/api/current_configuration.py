@@ -1,4 +1,4 @@
-"""The stored configuration in the domain's terms, for reads: each costs what was written since the one before."""
+"""The stored configuration as domain values, for reads. A read parses only the documents that changed since the last one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuectl.objects.configuration.catalog import Catalog
 
 
 class CurrentConfiguration:
-    """Of one process. Documents that were written are read in a thread."""
+    """The configuration in one process. A thread parses changed documents."""
 
     def __init__(self, store: ApiStore) -> None:
         self._store = store
@@ -20,11 +20,11 @@ class CurrentConfiguration:
         self._reading = asyncio.Lock()
 
     async def config(self) -> QueueConfig:
-        """The configuration as it is now; quota for a time is not worked in.
+        """The current configuration without QuotaOverrides.
 
         Raises:
             DocumentError: a document is invalid.
-            StoreUnavailable: no answer from the database.
+            StoreUnavailable: no response from the database.
         """
         async with self._reading:
             known = self._config.revision if self._config is not None else 0

@@ -13,7 +13,7 @@ from queuectl.domain.plan import Proof
 
 
 class DecisionView(View):
-    """One planning cycle that changed something: what it had before it, and what it decided."""
+    """One planning cycle that changed something: its input and its decisions."""
 
     id: int
     at: datetime = Field(description="Of the state of things it was planned from.")
@@ -42,7 +42,9 @@ class DecisionPageView(View):
 
 
 class DecisionDetailView(DecisionView):
-    steps: list[EventView] = Field(description="What it did to workloads that you may see.")
+    steps: list[EventView] = Field(
+        description="Its steps of workloads that you are allowed to see."
+    )
     next_after: int | None = Field(description="Give it as `after` for more; null = that was all.")
 
 

@@ -1,4 +1,4 @@
-"""The verbs for configuration documents of one kind: how a request becomes a change of what is stored, or an answer."""
+"""The operations on configuration documents of one kind, from requests to stored documents and responses."""
 
 # No postponed annotations here: see routes/config.py.
 
@@ -31,7 +31,7 @@ P = ProblemType
 
 
 class Documents:
-    """Of one kind."""
+    """The operations on one kind."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Documents:
         self._diagnoser = diagnoser
 
     async def seen(self, request: Request) -> frozenset[str] | None:
-        """The namespaces whose objects may be listed; None = all."""
+        """The namespaces whose objects the caller is allowed to list; None = all."""
         resource = self._kind.plural
         return await self._guard.visible(request, "list", resource, self._store.namespaces)
 
@@ -87,7 +87,7 @@ class Documents:
         if_match: str | None,
         if_none_match: str | None,
     ) -> Response:
-        """Store a document that was read already."""
+        """Store a document that was parsed before."""
         given = _addressed(given, key)
         document, warnings = await self._checked(request, given)
         stored = await self._present(key, if_match, if_none_match)
@@ -98,7 +98,7 @@ class Documents:
     async def patch(
         self, request: Request, key: DocumentKey, if_match: str | None, *, dry_run: bool
     ) -> Response:
-        """Change what the caller has read, and nothing that was written since."""
+        """Change the version that the caller has read, not a later one."""
         if if_match is None:
             detail = "a PATCH needs If-Match: the ETag of what you have read, or *"
             raise Problem(P.PRECONDITION_REQUIRED, detail)
@@ -116,7 +116,7 @@ class Documents:
     async def _checked(
         self, request: Request, given: dict[str, Any]
     ) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """The document as it is kept, and warnings."""
+        """The stored form of the document, and warnings."""
         if len(orjson.dumps(given)) <= MAX_SMALL:
             document, warnings = validate(given)
         else:
@@ -135,7 +135,7 @@ class Documents:
         *,
         conditional: bool,
     ) -> Response:
-        """Store it; ``conditional``: only over what was read."""
+        """Store it; ``conditional``: only over the version that was read."""
         before = stored.version if stored is not None else 0
         try:
             version = await self._store.put_config(document, before if conditional else None)
@@ -160,7 +160,7 @@ class Documents:
         return JSONResponse(body, 201 if created else 200, headers=headers)
 
     async def _take_over_use(self, given: dict[str, Any]) -> None:
-        """What a LocalQueue of Kueue's says it used lately is where ours starts, if ours knows nothing of it."""
+        """Import the past use in the status of a Kueue LocalQueue, if queuectl has none for it."""
         stated = read_used([as_document(given)])
         own = [used for used in stated if used.account.scope is AccountScope.LOCAL_QUEUE]
         if own:
@@ -169,7 +169,7 @@ class Documents:
     async def dry_run(
         self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None
     ) -> Response:
-        """What :meth:`write` would answer, and what would be over quota then."""
+        """The response of :meth:`write` without the write, and the running gangs that would exceed their quota."""
         given = await self._bodies.document(request)
         return JSONResponse(await self.dry_run_of(request, key, given, if_match, if_none_match))
 
@@ -181,7 +181,7 @@ class Documents:
         if_match: str | None,
         if_none_match: str | None,
     ) -> dict[str, Any]:
-        """The same of a document that was read already."""
+        """The same for a document that was parsed before."""
         document = _addressed(given, key)
         await self._present(key, if_match, if_none_match)
         return await self._dry_run(request, document)
@@ -208,13 +208,13 @@ class Documents:
         return Response(status_code=204)
 
     async def _parents(self, cohort: dict[str, Any]) -> dict[str, str | None]:
-        """Cohort name to its parent's, as they are once this one is stored."""
+        """The parent of each Cohort after this document is stored."""
         stored = [one.document for one in await self._store.list_config("Cohort", None)]
         every = [*stored, cohort]
         return {one["metadata"]["name"]: one.get("spec", {}).get("parentName") for one in every}
 
     async def _dangling(self, key: DocumentKey, document: dict[str, Any]) -> tuple[str, ...]:
-        """Names in the object that lead nowhere now."""
+        """References of the object to objects that do not exist."""
         named = references(document)
         others = [other.document for other in await self._store.get_configs(named)] if named else []
         try:
@@ -226,14 +226,14 @@ class Documents:
     async def _present(
         self, key: DocumentKey, if_match: str | None, if_none_match: str | None
     ) -> ConfigDocument | None:
-        """The stored object, if there is one, once the preconditions hold."""
+        """The stored object, if there is one. Checks the preconditions."""
         stored = await self._store.get_config(key)
         check_write(stored.version if stored else None, if_match, if_none_match)
         return stored
 
 
 def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
-    """The document, once it is the one its path speaks of. A namespace that is left out is the path's."""
+    """The document, if it matches the path. A missing namespace is that of the path."""
     metadata = document.get("metadata")
     metadata = dict(metadata) if isinstance(metadata, dict) else {}
     if key.namespace:
@@ -246,7 +246,7 @@ def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
         "metadata.namespace": (metadata.get("namespace") or "", key.namespace),
     }
     errors = [
-        {"field": field, "reason": f"is {given!r}, but the path says {expected!r}"}
+        {"field": field, "reason": f"is {given!r}, but the path has {expected!r}"}
         for field, (given, expected) in found.items()
         if given != expected
     ]
@@ -263,6 +263,6 @@ def _summary(result: str, changes: list[dict[str, Any]]) -> str:
 
 
 def _shown(stored: ConfigDocument) -> dict[str, Any]:
-    """The document with its version where Kubernetes' tools look for it."""
+    """The document with its version as metadata.resourceVersion, for Kubernetes tools."""
     metadata = {**stored.document["metadata"], "resourceVersion": str(stored.version)}
     return {**stored.document, "metadata": metadata}

@@ -1,4 +1,4 @@
-"""What applying configuration would do: the same checks as a write, and nothing stored."""
+"""Dry runs of configuration: the checks of a write, without the write."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Body = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DryRunObject:
-    """One document: what would become of it. ``changes`` as the API answers them."""
+    """The result for one document. ``changes``: in the form of the API."""
 
     result: str
     warnings: tuple[str, ...]
@@ -37,7 +37,7 @@ class DryRunObject:
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
-    """``excesses`` None: nobody here knows what runs."""
+    """The result for all documents. ``excesses``: None if this process does not know the running gangs."""
 
     objects: tuple[DryRunObject, ...]
     excesses: Sequence[Excess] | None
@@ -45,11 +45,11 @@ class DryRun:
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """What a deletion would bring.
+    """The result for a deletion.
 
     Attributes:
-        missing: what would have no effect any more, as sentences.
-        excesses: of what runs; None = nobody here knows it.
+        missing: sentences on objects that would have no effect any more.
+        excesses: running gangs over quota; None = this process does not know the running gangs.
     """
 
     missing: tuple[str, ...]
@@ -66,7 +66,7 @@ async def dry_run_documents(
     """Apply documents, all together, to a copy of the stored configuration.
 
     Raises:
-        DocumentError: one of them is wrong, or they are wrong together.
+        DocumentError: one of them is invalid, or they are invalid together.
         Problem: took-too-long.
     """
     revision, stored = await store.configuration()
@@ -79,7 +79,7 @@ async def dry_run_documents(
 def _tried(
     documents: Sequence[Body], stored: Iterable[Mapping[str, Any]], revision: int
 ) -> tuple[tuple[DryRunObject, ...], QueueConfig | None]:
-    """What becomes of each, and the configuration with all of them; None where it does not fit together."""
+    """The result for each document, and the configuration with all of them; None if they are invalid together."""
     checked = [validate(document) for document in documents]
     before = {DocumentKey.of(document): document for document in stored}
     after = {**before, **{DocumentKey.of(document): document for document, _ in checked}}
@@ -138,7 +138,7 @@ def _object(
 
 
 def applied(one: DryRunObject) -> Body:
-    """The answer for one document."""
+    """The response for one document."""
     return {
         "result": one.result,
         "warnings": list(one.warnings),
@@ -148,7 +148,7 @@ def applied(one: DryRunObject) -> Body:
 
 
 def changes_of(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> list[Body]:
-    """The differences as the API answers them; none for an object that is new."""
+    """The differences in the form of the API; none for a new object."""
     if before is None:
         return []
     return [
@@ -159,12 +159,12 @@ def changes_of(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> li
 async def seen_excesses(
     guard: Guard, request: Request, excesses: Sequence[Excess] | None
 ) -> Sequence[Excess] | None:
-    """What who asks may know of them: whoever does not see all workloads is told nothing of what runs."""
+    """The results that the caller is allowed to see: running gangs only for callers that can see all workloads."""
     return excesses if await guard.may(request, Right("list", "workloads")) else None
 
 
 def excess_views(excesses: Sequence[Excess] | None) -> list[Body] | None:
-    """The same for quotas that are exceeded."""
+    """The same for exceeded quotas."""
     if excesses is None:
         return None
     return [

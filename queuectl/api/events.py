@@ -1,4 +1,4 @@
-"""The event stream: its data, and how it is written (server-sent events, HTML §9.2)."""
+"""The event stream: its data and its encoding (server-sent events, HTML §9.2)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuectl.api.schemas import HistoryView
 from queuectl.api.views import history_view
 from queuectl.domain.queries import HistoryLine
 
-RETRY_MILLISECONDS: Final = 2000  # after which a browser that lost the stream asks for it again
+RETRY_MILLISECONDS: Final = 2000  # after which a browser reconnects
 
 
 class EventView(HistoryView):
@@ -41,7 +41,7 @@ def event_view(line: HistoryLine) -> EventView:
 
 
 def opening(position: int) -> str:
-    """The first words: from which line on is told, so that a stream that breaks before the first one loses none."""
+    """The first message: the id of the start, so that a stream that breaks before the first line loses none."""
     return f"retry: {RETRY_MILLISECONDS}\nid: {position}\n\n"
 
 
@@ -51,12 +51,12 @@ def step(number: int, data: str) -> str:
 
 
 def heartbeat(position: int) -> str:
-    """A comment that keeps proxies from closing the stream, and moves its id on past what was not for it."""
+    """A comment that keeps proxies from closing the stream, and advances its id past lines that do not match."""
     return f": alive\nid: {position}\n\n"
 
 
 def cut(position: int) -> str:
-    """The last words to a client that does not keep up."""
+    """The last message to a client that is too slow."""
     reason = (
         "you take the events more slowly than they come; ask again with this id as Last-Event-ID"
     )
@@ -64,7 +64,7 @@ def cut(position: int) -> str:
 
 
 def signed_out(position: int) -> str:
-    """The last words to a client whose credentials are no longer good."""
+    """The last message to a client whose credentials are no longer valid."""
     reason = "your session or token has ended; ask again with this id as Last-Event-ID and new credentials"
     return _special("cut", position, reason)
 

@@ -1,8 +1,8 @@
-"""History as it grows, read once for all streams of this process.
+"""New lines of history, read once for all streams of this process.
 
-One task waits for the database to tell that history has grown, and reads on. What it read stays in a window for a while;
-streams take it from there, each at its own pace. What is older than the window a stream reads from the database itself, to
-catch up after a pause. Nothing is kept per stream, so one that takes nothing costs nothing.
+One task waits for a notification of new lines, and reads them. They stay in a window, from which each stream reads at its own speed. A
+stream reads lines that are older than the window from the database, to catch up after a pause. There is no buffer for each stream, so
+a stream that does not read costs nothing.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _log = structlog.get_logger(source="queuectl.api")
 
 @dataclass(frozen=True, slots=True)
 class FeedLine:
-    """A line, and what is sent of it to all who may see everybody it names. ``named``: the namespaces of those."""
+    """A line, and its encoding for callers that are allowed to see all workloads that it names. ``named``: their namespaces."""
 
     id: int
     line: HistoryLine
@@ -41,12 +41,12 @@ class FeedLine:
 
 
 class Feed:
-    """Of one process. It reads while somebody listens, and no longer.
+    """The lines of one process. It reads only while there is a stream.
 
     Attributes:
         closing: set when all streams must end.
         end: id of the last line that was read.
-        restored: how often history was found shorter than before.
+        restored: the number of times that history was shorter than before.
     """
 
     def __init__(self, store: ApiStore, window: int = WINDOW) -> None:
@@ -55,7 +55,7 @@ class Feed:
         self._size = window
         self._window: list[FeedLine] = []
         self._floor: int | None = (
-            None  # every line above it and up to `end` is in the window; None = not known yet
+            None  # all lines above it and up to `end` are in the window; None = not known yet
         )
         self.end = 0
         self._rung = asyncio.Event()
@@ -71,7 +71,7 @@ class Feed:
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
-        """While somebody is here, history is read."""
+        """A context for a stream. History is read while there is one."""
         self._listening += 1
         if self._reader is None or self._reader.done():
             self._reader = asyncio.create_task(self._read(), name="history feed")
@@ -87,13 +87,13 @@ class Feed:
                     await reader
 
     def keeps(self, after: int) -> bool:
-        """Whether every line above this id is in the window, or still to come."""
+        """Whether all lines above this id are in the window or do not exist yet."""
         return self._floor is not None and after >= self._floor
 
     async def more(self, after: int, patience: float) -> Sequence[FeedLine]:
-        """Some lines above an id, in order; none when there were none for ``patience`` seconds.
+        """Some lines above an id, in order; none if there are none for ``patience`` seconds.
 
-        May raise StoreUnavailable where they are to be read from the database.
+        Can raise StoreUnavailable if it reads them from the database.
         """
         restored = self.restored
         with suppress(TimeoutError):
@@ -103,7 +103,7 @@ class Feed:
                         return ()
                     await self._rung.wait()
         if self._reader is not None and self._reader.done():
-            await self._reader  # it broke: so must the streams
+            await self._reader  # its failure ends the streams
         if self._floor is None:
             return ()
         if after < self._floor:
@@ -123,7 +123,7 @@ class Feed:
                 await asyncio.sleep(RETRY_SECONDS)
 
     def _begin(self, end: int) -> None:
-        """Keep the window over an outage, unless the database that is back knows less: it was restored from a backup."""
+        """Keep the window over an outage, unless history is shorter then: the database was restored from a backup."""
         shorter = self._floor is not None and end < self.end
         if self._floor is None or shorter:
             self._window, self._floor, self.end = [], end, end
@@ -147,6 +147,6 @@ class Feed:
 
 
 def feed_line(line: HistoryLine) -> FeedLine:
-    """A line as it is sent."""
+    """The encoding of a line."""
     data = event_view(line).model_dump_json(by_alias=True)
     return FeedLine(line.id, line, data, namespaces_in(line.reason))

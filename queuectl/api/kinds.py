@@ -1,6 +1,6 @@
-"""The configuration kinds: what they are called in paths, on the command line and in documents.
+"""The configuration kinds, with their names in paths, on the command line and in documents.
 
-No web framework in here: the command line reads the same table.
+This module imports no web framework, because the command line uses it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PREFIX: Final = "/api/v1"
 
 @dataclass(frozen=True, slots=True)
 class ConfigKind:
-    """``plural`` is the REST resource; ``aliases`` is what people also type; ``single``: there is one object of it."""
+    """``plural`` is the REST resource; ``aliases`` are other names on the command line; ``single``: there is one object of it."""
 
     kind: str
     plural: str
@@ -27,7 +27,7 @@ class ConfigKind:
 
     @property
     def versions(self) -> tuple[str, ...]:
-        """What ``apiVersion`` may say."""
+        """The values of ``apiVersion``."""
         return (API_VERSION, *self.kueue_versions)
 
     @property

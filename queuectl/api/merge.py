@@ -1,4 +1,4 @@
-"""JSON Merge Patch (RFC 7386): a document that says only what changes; null takes a member away, a list replaces a list."""
+"""JSON Merge Patch (RFC 7386): a document with the changes only; null removes a member, a list replaces a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 description: what FastAPI derives, plus problems, document schemas and what it cannot know.
+"""The OpenAPI 3.1 description: the description by FastAPI, with problems and schemas of documents.
 
 docs/reference/openapi.json is this description, committed; a test compares the two, so that a breaking change is a visible diff.
 """
@@ -59,7 +59,7 @@ def responses(
     created: type[BaseModel] | None = None,
     not_modified: bool = False,
 ) -> Responses:
-    """What an operation may answer beside success, and beside what any of them may: see :data:`_EVERYWHERE`."""
+    """The problems of an operation, without those that each operation can answer: see :data:`_EVERYWHERE`."""
     found: Responses = {}
     if created is not None:
         found[201] = {"model": created, "description": "Created", "headers": _ETAG}

@@ -1,4 +1,4 @@
-"""The parameters of paths and queries, bounded: what cannot name anything never reaches the database."""
+"""The parameters of paths and queries, with limits: an invalid name never reaches the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What-if plans: what is asked, and what would come of it. Whose a gang is that the caller may not see is not told."""
+"""What-if plans: requests and results. The names of gangs that the caller is not allowed to see are left out."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.what_if import WhatIfResult
 from queuectl.domain.workload import Placement, Workload
 
-MOST_WAITING: Final = 200  # gangs that wait as they did, listed
-MOST_JOBS: Final = 100  # submitted by one question
-MOST_OBJECTS: Final = 1000  # of configuration, applied by one question
+MOST_WAITING: Final = 200  # listed gangs that stay pending
+MOST_JOBS: Final = 100  # submitted in one request
+MOST_OBJECTS: Final = 1000  # configuration objects in one request
 _Named = Annotated[str, Field(pattern=NAME)]
 
 
@@ -53,7 +53,7 @@ class AddBody(View):
 
 
 class PlanBody(View):
-    """All of it together is tried out; nothing at all = the plan as it is."""
+    """The changes, which apply together; without any, the result is the current plan."""
 
     submit: list[dict[str, Any]] = Field(
         default=[], max_length=MOST_JOBS, description="Jobs, as their users write them."
@@ -75,11 +75,11 @@ class PlanBody(View):
 
 
 class Fate(StrEnum):
-    """What one plan does with a gang."""
+    """The decision of a plan for a gang."""
 
     STARTS = "starts"
-    REPAIRED = "repaired"  # runs on; pods on lost nodes move
-    RESERVES = "reserves"  # waits for others to leave, with its place kept
+    REPAIRED = "repaired"  # continues to run; pods on lost nodes are replaced
+    RESERVES = "reserves"  # is pending with a reservation, until evicted gangs have stopped
     WAITS = "waits"
     LEAVES = "leaves"  # is evicted
     MOVES = "moves"  # is evicted, and starts again elsewhere
@@ -93,7 +93,7 @@ class CostView(View):
 
 
 class FateView(View):
-    """A gang and what becomes of it."""
+    """A gang and the decision for it."""
 
     workload: str = Field(description=f"namespace/name; `{ANOTHER_TEAM}` for one you may not see.")
     kind: str | None = Field(description="null = you may not see it; likewise uid.")
@@ -108,11 +108,11 @@ class FateView(View):
     )
     reason: ReasonView | None = Field(description="Why it waits or leaves.")
     gives_way_to: str | None = Field(description="namespace/name of whom it leaves for.")
-    cost: CostView | None = Field(description="What its leaving loses.")
+    cost: CostView | None = Field(description="The lost work of its eviction.")
     conflict: list[ObstacleView] = Field(
-        description="What keeps it from starting; of the first submitted ones only."
+        description="Blocking constraints; of the first submitted gangs only."
     )
-    ways: list[WayView] = Field(description="What would let it start; likewise.")
+    ways: list[WayView] = Field(description="Suggested fixes; of the first submitted gangs only.")
 
 
 class CountsView(View):
@@ -135,7 +135,7 @@ class PlanView(View):
     )
     omitted: int = Field(description="Gangs that wait as they did and are not listed.")
     over_quota: list[ExcessView] = Field(
-        description="What runs and would be over quota, and is not now."
+        description="Quotas that running gangs would exceed, and do not exceed now."
     )
     warnings: list[str]
 
@@ -150,7 +150,7 @@ class _Outcome:
 
 
 def plan_view(trial: WhatIfResult, visible: Visible) -> PlanView:
-    """What would come of it, compared with what comes without it."""
+    """The plan with the changes, compared with the plan without them."""
     presenter = _OutcomePresenter(trial, visible)
     before = dict(_outcomes(trial.before, trial.without, ()))
     after = dict(_outcomes(trial.after, trial.plan, trial.evicted))
@@ -179,7 +179,7 @@ def plan_view(trial: WhatIfResult, visible: Visible) -> PlanView:
 def _outcomes(
     snapshot: Snapshot, plan: Plan, evicted: Collection[Eviction]
 ) -> Iterator[tuple[str, _Outcome]]:
-    """Of every gang, running ones first; what is said last of one holds."""
+    """The decision for each gang, running gangs first. The last decision for a gang counts."""
     for gang in snapshot.admitted:
         yield gang.workload.uid, _Outcome(Fate.LEAVES if gang.leaving else Fate.RUNS)
     for eviction in (*evicted, *plan.evicted):
@@ -220,7 +220,7 @@ def _counts(outcomes: Mapping[str, _Outcome], snapshot: Snapshot) -> CountsView:
 
 
 class _OutcomePresenter:
-    """Says what becomes of gangs to one caller."""
+    """Presents the decisions to one caller."""
 
     def __init__(self, trial: WhatIfResult, visible: Visible) -> None:
         self._trial = trial
@@ -274,7 +274,7 @@ class _OutcomePresenter:
         ]
 
     def taken(self) -> list[str]:
-        """Warnings of names that gangs have already which the caller may see."""
+        """Warnings of names that exist already, if the caller is allowed to see these gangs."""
         submitted = (self._known[uid] for uid in self._trial.submitted)
         return [
             f"{one.ref}: there is a {one.kind} of this name already"

@@ -1,4 +1,4 @@
-"""What the API needs of the house, and no more: a store it may read, configuration it may write, and how we are."""
+"""The interfaces of the API: reads of the ledger, writes of the configuration and of commands, and the health of the process."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ class Reports(Protocol):
     async def report(
         self, period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
     ) -> Report:
-        """Sums of a period by group, in the order of the groups' names. May raise StoreUnavailable.
+        """Sums of a period by group, in the order of the groups' names. Can raise StoreUnavailable.
 
-        ``namespaces``: of these alone, and nothing of the fleet; None = all.
+        ``namespaces``: only these, without the sums of nodes; None = all.
 
         Raises:
-            BadInput: it would have too many rows.
+            BadInput: the report has too many rows.
         """
 
     async def hours(self, period: Period) -> UsageHours:
-        """What each LocalQueue held and requested in each hour of a period. May raise StoreUnavailable."""
+        """The use and the requests of each LocalQueue in each hour of a period. Can raise StoreUnavailable."""
 
 
 class AuditStore(Protocol):
-    """Who changed what. Every method may raise StoreUnavailable."""
+    """The audit log. Each method can raise StoreUnavailable."""
 
     async def begin(self, line: AuditLine) -> int:
-        """Write a line whose outcome is not known yet; its id is given here."""
+        """Write a line without an outcome. This method assigns its id."""
 
     async def end(self, number: int, outcome: Outcome) -> None:
         """Complete a line."""
@@ -67,32 +67,32 @@ class AuditStore(Protocol):
         """The newest of these lines, newest first."""
 
     async def prune(self, before: float) -> int:
-        """Delete some lines older than ``before`` (unix seconds); how many."""
+        """Delete some lines older than ``before`` (unix seconds). Returns their number."""
 
 
 class Sessions(Protocol):
-    """Browsers that showed a token, under hashes of their ids. Every method may raise StoreUnavailable."""
+    """Browser sessions, under hashes of their ids. Each method can raise StoreUnavailable."""
 
     async def open(self, key: str, session: Session) -> None:
-        """Keep a session; those that are over by its beginning go."""
+        """Store a session, and delete sessions that have expired before its start."""
 
     async def find(self, key: str, now: float) -> Session | None:
-        """The session, unless it is over; or None."""
+        """The session; None without one, or if it has expired."""
 
     async def close(self, key: str) -> None:
         """End a session, if there is one."""
 
 
 class ApiStore(Protocol):
-    """Every method may raise StoreUnavailable."""
+    """The ledger and the configuration for the API. Each method can raise StoreUnavailable."""
 
     @property
     def audit(self) -> AuditStore:
-        """Who changed what."""
+        """The audit log."""
 
     @property
     def sessions(self) -> Sessions:
-        """Browsers that showed a token."""
+        """Browser sessions."""
 
     @property
     def usage(self) -> Reports:
@@ -107,19 +107,19 @@ class ApiStore(Protocol):
         """One document, or None."""
 
     async def get_configs(self, keys: Collection[DocumentKey]) -> tuple[ConfigDocument, ...]:
-        """Those of these documents that exist, in the order of their keys."""
+        """The documents with these keys that exist, in the order of their keys."""
 
     async def configuration(self) -> tuple[int, tuple[Document, ...]]:
         """Revision and all documents, of one moment."""
 
     async def config_changes(self, since: int, known: Collection[DocumentKey]) -> ConfigChanges:
-        """What was written after a revision, and which of these documents are gone."""
+        """The documents that were written after a revision, and those that were deleted."""
 
     async def put_config(self, document: Document, if_match: int | None = None) -> int:
-        """Create or replace; the new version, or the present one when nothing changes.
+        """Create or replace a document. Returns the new version, or the current one if nothing changes.
 
         Raises:
-            Conflict: it is not at version ``if_match`` (0 = it must not exist, None = over anything).
+            Conflict: its version is not ``if_match`` (0 = it must not exist, None = any).
         """
 
     async def delete_config(self, key: DocumentKey, if_match: int | None = None) -> None:
@@ -127,14 +127,14 @@ class ApiStore(Protocol):
 
         Raises:
             NotFound: there is none.
-            Conflict: it is not at version ``if_match``.
+            Conflict: its version is not ``if_match``.
         """
 
     async def past_use(self) -> tuple[Used, ...]:
-        """Past use of all accounts, as last sampled."""
+        """The last sample of the past use of all accounts."""
 
     async def start_use(self, used: Sequence[Used]) -> None:
-        """Take over past use of accounts of which nothing is known yet; the others stay as they are."""
+        """Import the past use of accounts without any. Other accounts do not change."""
 
     async def list_workloads(
         self,
@@ -150,7 +150,7 @@ class ApiStore(Protocol):
         """
 
     async def namespaces(self) -> frozenset[str]:
-        """Those that have a LocalQueue or a workload."""
+        """The namespaces with a LocalQueue or a workload."""
 
     async def get_workload(self, uid: str) -> Entry | None:
         """One workload, finished or not; or None."""
@@ -159,32 +159,32 @@ class ApiStore(Protocol):
         """The workload of this name: the live one, else the newest finished one, else None."""
 
     async def positions(self, uids: Iterable[str]) -> Mapping[str, QueuePosition]:
-        """Where these workloads stand in line; those that are in no line are left out."""
+        """The positions of these workloads in queue order. Workloads that are not pending are left out."""
 
     async def add_command(self, command: Command) -> Command:
-        """Keep a command for the leader; its ``id`` is given here. The same request again gives the first one.
+        """Add a command for the leader. This method assigns its ``id``. A repeated request returns the first command.
 
         Raises:
             Conflict: the request id was used for something else.
         """
 
     async def get_command(self, request_id: str) -> Command | None:
-        """The command of this request, answered or not; or None."""
+        """The command of this request, with or without a result; or None."""
 
     async def command(self, number: int) -> Command | None:
-        """The command with this id, answered or not; or None."""
+        """The command with this id, with or without a result; or None."""
 
     async def commands_of(self, uid: str, after: int = 0, limit: int = 100) -> tuple[Command, ...]:
         """Commands for one workload with ids above ``after``, oldest first."""
 
     async def newest_commands(self, wanted: CommandFilter, limit: int = 100) -> tuple[Command, ...]:
-        """The newest of these commands, answered or not, newest first."""
+        """The newest of these commands, with or without a result, newest first."""
 
     async def commands(self) -> tuple[Command, ...]:
-        """Commands that are not answered yet, oldest first; not necessarily all of them."""
+        """Commands without a result, oldest first; not necessarily all of them."""
 
     async def workload_names(self, uids: Iterable[str]) -> Mapping[str, str]:
-        """``namespace/name`` of those of these workloads that are known, finished or not."""
+        """``namespace/name`` of the known workloads among these, finished or not."""
 
     async def history(
         self, uid: str | None, after: int = 0, limit: int = 100
@@ -206,50 +206,50 @@ class ApiStore(Protocol):
         """The file of the refused plan with this id (:mod:`queuectl.objects.files.refused_plans`), or None."""
 
     async def newest_line(self) -> int:
-        """The id of the last history line of all; 0 when there is none."""
+        """The id of the last history line; 0 without any."""
 
     async def history_grown(self, after: int) -> None:
         """Wait until there is a history line with an id above ``after``."""
 
 
 class ClusterReader(Protocol):
-    """Who can look at the cluster: each process that watches it."""
+    """Views of the cluster, in each process that watches it."""
 
     async def cluster_map(self) -> ClusterMap | None:
-        """What stands where, about a second old at most; None while this process does not know yet.
+        """The cluster map, at most about a second old; None until this process has one.
 
-        May raise StoreUnavailable.
+        Can raise StoreUnavailable.
         """
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
-        """Pods outside the queues that hold GPUs, by namespace and name, about a second old at most.
+        """Unmanaged pods that hold GPUs, by namespace and name, at most about a second old.
 
-        None while this process does not know yet. May raise StoreUnavailable.
+        None until this process has a view of the cluster. Can raise StoreUnavailable.
         """
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
-        """A workload's pods, of all its attempts, in no order; None while this process does not know yet."""
+        """A workload's pods of all its attempts, in no order; None until this process has a view of the cluster."""
 
     async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
-        """What would be after a change; None while this process does not know yet what there is.
+        """The plans with and without the changes; None until this process has a view of the cluster.
 
         Raises:
-            BadInput: it cannot be done as asked.
-            TookTooLong: the planner had not enough time, or too many ask.
-            StoreUnavailable: no answer from the database.
+            BadInput: a change is invalid.
+            TookTooLong: the time of the planner was too short, or too many requests wait.
+            StoreUnavailable: no response from the database.
         """
 
 
 class Diagnoser(Protocol):
-    """Who can look at what the planner sees. What GPUs do, and estimates, only the process that leads knows."""
+    """Diagnoses and previews by the planner. Only the leader has GPU utilization and estimates."""
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
-        """Why a waiting workload does not start, by solving; None when this process cannot tell now."""
+        """Why a pending workload does not start, from the solver; None if this process has no answer now."""
 
     async def preview(self, entry: Entry, action: Action) -> Preview | None:
-        """What taking a gang down by hand would cost and bring now; None when this process cannot tell.
+        """The cost and the effect of an action on a running gang now; None if this process has no answer.
 
-        May raise StoreUnavailable.
+        Can raise StoreUnavailable.
         """
 
     async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
@@ -259,29 +259,29 @@ class Diagnoser(Protocol):
         """
 
     async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
-        """What runs and would be over quota under another configuration; None when this process cannot tell now."""
+        """Running gangs that exceed the quota of another configuration; None if this process has no answer now."""
 
     async def check(self) -> Checked | None:
-        """What a complete check of the invariants finds; None while this process does not lead.
+        """The violations in a complete check of the invariants; None if this process is not the leader.
 
-        May raise StoreUnavailable.
+        Can raise StoreUnavailable.
         """
 
     async def leader(self) -> str:
-        """Which process leads; empty when none does. May raise ClusterUnavailable."""
+        """The name of the leader; empty without one. Can raise ClusterUnavailable."""
 
     def gang_use(self, uid: str) -> GangUse | None:
-        """What a gang did with its GPUs at the last look; None where nobody looks."""
+        """The GPU utilization of a gang in the last evaluation; None without a source."""
 
     def estimated_start(self, uid: str) -> float | None:
-        """When a waiting gang may start, unix seconds; None where nobody knows."""
+        """The estimated start of a pending gang (unix seconds); None if it is unknown."""
 
 
 class Health(Protocol):
-    """How the process is. Each sentence names one thing, as ``watch: pods not listed yet``; none = all is well."""
+    """The health of the process. Each sentence names one fault, as ``watch: pods not listed yet``; none = healthy."""
 
     async def live(self) -> Sequence[str]:
-        """What only a restart mends."""
+        """Faults that need a restart."""
 
     async def ready(self) -> Sequence[str]:
-        """What keeps it from doing its work just now."""
+        """Reasons why the process is not ready."""

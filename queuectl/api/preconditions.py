@@ -1,4 +1,4 @@
-"""ETags, ``If-Match`` and ``If-None-Match`` (RFC 9110 §13): who wins when two people edit one object."""
+"""ETags, ``If-Match`` and ``If-None-Match`` (RFC 9110 §13), for concurrent edits of one object."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def _tags(header: str, value: str, *, weak: bool) -> set[str]:
 
 
 def check_write(version: int | None, if_match: str | None, if_none_match: str | None) -> None:
-    """Let a PUT or DELETE through only when its preconditions hold.
+    """Check the preconditions of a PUT or DELETE.
 
     Args:
-        version: of the stored object, None when there is none.
+        version: of the stored object; None without one.
         if_match: the header; ``*`` = it must exist.
         if_none_match: the header; ``*`` = it must not exist.
 
@@ -44,7 +44,7 @@ def check_write(version: int | None, if_match: str | None, if_none_match: str | 
 
 
 def unchanged(version: int | str, if_none_match: str | None) -> bool:
-    """Whether a GET may be answered with 304."""
+    """Whether the response to a GET is 304."""
     if if_none_match is None:
         return False
     return _matches(etag(version), "If-None-Match", if_none_match, weak=True)

@@ -1,4 +1,4 @@
-"""Workloads as one caller is told them: where they stand in line, what they do, why they wait, and no name he may not see."""
+"""Workloads for one caller: their position in queue order, GPU utilization and reasons, without names that it is not allowed to see."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from queuectl.domain.redaction import Saying
 from queuectl.domain.utilization import GangUse
 
 _AT_ONCE: Final = 50
-"""Views that are made before the event loop has its turn: about 2 ms."""
+"""Views that are made before the event loop can run other tasks: about 2 ms."""
 
 
 class WorkloadPresenter:
-    """Of one process. Methods may raise StoreUnavailable, and ClusterUnavailable where somebody must be asked for rights."""
+    """The views of one process. Methods can raise StoreUnavailable, and ClusterUnavailable if they check rights."""
 
     def __init__(self, guard: Guard, store: ApiStore, diagnoser: Diagnoser | None) -> None:
         """``diagnoser``: None where no controller runs."""
@@ -34,7 +34,7 @@ class WorkloadPresenter:
         self._diagnoser = diagnoser
 
     async def workloads(self, request: Request, entries: Sequence[Entry]) -> list[WorkloadView]:
-        """Rows of the ledger that who asks may see."""
+        """Rows of the ledger that the caller is allowed to see."""
         lines = await self.lines(entries)
         redactor = await redactor_of(self._guard, request, self._store, (e.reason for e in entries))
         views = []
@@ -46,12 +46,12 @@ class WorkloadPresenter:
         return views
 
     async def explained(self, request: Request, entry: Entry, *, solve: bool = True) -> ExplainView:
-        """Why a workload that who asks may see is where it is.
+        """The explanation of a workload that the caller is allowed to see.
 
         Args:
-            request: whose.
+            request: of the caller.
             entry: its row.
-            solve: also what stands in its way and what would help, which takes seconds.
+            solve: also compute blocking constraints and suggested fixes, which takes seconds.
         """
         known = Diagnosis(entry.uid)
         if solve and self._diagnoser is not None and entry.state in IN_LINE:
@@ -71,7 +71,7 @@ class WorkloadPresenter:
         )
 
     async def steps(self, request: Request, lines: Sequence[HistoryLine]) -> list[HistoryLine]:
-        """Steps of workloads that who asks may see."""
+        """Steps of workloads that the caller is allowed to see."""
         redactor = await redactor_of(
             self._guard, request, self._store, (line.reason for line in lines)
         )
@@ -80,10 +80,10 @@ class WorkloadPresenter:
     async def decided(
         self, request: Request, decided: StoredDecision, after: int = 0
     ) -> tuple[list[HistoryLine], int | None]:
-        """What a planning cycle did to workloads that who asks may see, of lines with ids above ``after``.
+        """The steps of a planning cycle with ids above ``after``, of workloads that the caller is allowed to see.
 
         Returns:
-            The steps, and the id to go on after; None = that was all.
+            The steps, and the id after which to continue; None = there are no more.
         """
         lines = await self._store.history(None, max(after, decided.after), LONGEST_PAGE)
         own = [line for line in lines if line.id <= decided.upto]
@@ -97,7 +97,7 @@ class WorkloadPresenter:
         return await self.steps(request, seen), own[-1].id if more else None
 
     async def lines(self, entries: Iterable[Entry]) -> Mapping[str, QueuePosition]:
-        """Where those of them stand that wait for their turn, by uid."""
+        """The positions of the pending workloads among them, by uid."""
         waiting = [entry.uid for entry in entries if in_line(entry)]
         return await self._store.positions(waiting) if waiting else {}
 

@@ -135,7 +135,7 @@ def _load(text: str, most: int, read: Callable[[_Loader], Any]) -> Any:
 class _Loader(Composer, CParser, SafeConstructor, Resolver):
     """YAML as Kubernetes means it: dates stay text, keys are strings, and no aliases, tags of Python or merge keys.
 
-    The composer comes first among the bases, so that it is used in place of the one that libyaml's parser brings.
+    The composer is the first base class, so that it replaces the composer of libyaml's parser.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012 - PyYAML's own way

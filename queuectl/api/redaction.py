@@ -12,7 +12,7 @@ from queuectl.domain.redaction import Redactor, Saying, namespaces_in
 
 
 def veil_over(known: Iterable[str], visible: Visible, own: Collection[str] = ()) -> Redactor:
-    """Before a caller who may see the gangs of some of the ``known`` namespaces. ``own``: see :class:`Redactor`."""
+    """The redactor for a caller that can see the gangs of some of the ``known`` namespaces. ``own``: see :class:`Redactor`."""
     if visible is None:
         return Redactor()
     return Redactor(frozenset(known) - frozenset(visible), drawn=True, own=own)
@@ -21,15 +21,15 @@ def veil_over(known: Iterable[str], visible: Visible, own: Collection[str] = ())
 async def redactor_of(
     guard: Guard, request: Request, store: ApiStore, texts: Iterable[Saying | str]
 ) -> Redactor:
-    """Before who asks, for all that is told here. May raise ClusterUnavailable and StoreUnavailable.
+    """The redactor for the caller of a request. Can raise ClusterUnavailable and StoreUnavailable.
 
-    A namespace that has neither a LocalQueue nor a workload any more is nobody's: what names a gang of it is told.
+    Names of gangs in a namespace without a LocalQueue and without a workload are not redacted.
     """
     known: set[str] = set()
 
     async def there() -> Iterable[str]:
         named = frozenset[str]().union(*map(namespaces_in, texts))
-        if named:  # only known ones count: what looks like a name may be an image
+        if named:  # only known namespaces count: a text of this form can also be an image
             known.update(named & await store.namespaces())
         return known
 

@@ -14,7 +14,7 @@ from queuectl.domain.reports import By, FleetRow, Report, ReportRow
 
 
 class GroupView(View):
-    """What a row is the sum of; what it is not told apart by is null."""
+    """The group of a row. Fields that are not part of the grouping are null."""
 
     namespace: str | None = None
     kind: str | None = Field(
@@ -25,7 +25,7 @@ class GroupView(View):
     queue: str | None = Field(default=None, description="LocalQueue.")
     cluster_queue: str | None = None
     cohort: str | None = None
-    user: str | None = Field(default=None, description="Empty: the job names nobody.")
+    user: str | None = Field(default=None, description="Empty: the job names no user.")
     flavor: str | None = Field(
         default=None, description="ResourceFlavor; empty for time spent waiting."
     )
@@ -45,14 +45,14 @@ class UsageItem(View):
     group: GroupView
     workloads: int
     allocated_gpu_hours: float = Field(
-        description="From the commit of the start until the last pod is gone."
+        description="From the commit of the start until the last pod has terminated."
     )
     used_gpu_hours: float = Field(
         description="Allocated times measured utilization; none of it while stuck."
     )
     idle_gpu_hours: float = Field(description="Allocated while the gang was idle.")
     stuck_gpu_hours: float = Field(description="Allocated while it was busy computing nothing.")
-    unknown_gpu_hours: float = Field(description="Allocated while nobody measured.")
+    unknown_gpu_hours: float = Field(description="Allocated without a measurement.")
     efficiency: float | None = Field(
         description="used / (allocated - unknown); null = nothing was measured."
     )
@@ -99,13 +99,13 @@ class WaitsItem(View):
 
 
 class FleetItem(View):
-    """Free GPUs of one ResourceFlavor's nodes, averaged over the time that was looked at."""
+    """Free GPUs of one ResourceFlavor's nodes, averaged over the observed time."""
 
     flavor: str
     gpus: float = Field(description="On nodes that take pods.")
     free_gpus: float
     fragmented_gpus: float = Field(
-        description="Free, and expected to be of no use to the next pod (the measure of fragmentation gradient descent)."
+        description="Free GPUs that the next pod is expected not to be able to use (fragmentation gradient descent)."
     )
     stranded_gpus: float = Field(description="Free, on nodes that no shape of pod fits.")
 
@@ -142,17 +142,17 @@ class WaitsReport(ReportView):
 
 
 def usage_report(report: Report) -> UsageReport:
-    """How much was allocated, and what was measured of it."""
+    """The allocated GPU-hours, and their measured use."""
     return UsageReport(**_head(report), **_items(report, _usage))
 
 
 def cost_report(report: Report, currency: str) -> CostReport:
-    """What it cost."""
+    """The cost."""
     return CostReport(**_head(report), currency=currency, **_items(report, _cost))
 
 
 def waste_report(report: Report) -> WasteReport:
-    """What computed nothing, what was lost, and what nobody could use."""
+    """Idle and stuck GPU-hours, lost work, and GPUs that no gang could use."""
     period = report.period
     hours = (min(period.until, report.as_of or period.until) - period.since) / HOUR
     items = _items(report, lambda row: _waste(row, hours))
@@ -179,7 +179,7 @@ def _items(report: Report, made: Callable[[ReportRow], Any]) -> dict[str, Any]:
 
 
 def total_of(report: Report) -> ReportRow:
-    """All rows as one. Its number of workloads is a sum, too: one that stands in several rows counts in each."""
+    """The sum of all rows. A workload in several rows counts in each."""
     amounts, losses = Amounts(), dict[str, LostWorkSum]()
     for row in report.rows:
         for name in Amounts.__slots__:

@@ -1,6 +1,6 @@
-"""What the API answers, as pydantic models in Kubernetes' spelling (camelCase, RFC 3339 times).
+"""The responses of the API as pydantic models with the conventions of Kubernetes (camelCase, RFC 3339 times).
 
-They are the contract of docs/reference/openapi.json and are used for nothing else: neither domain values nor rows of the database.
+They are the contract in docs/reference/openapi.json. They are neither domain values nor rows of the database.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class View(BaseModel):
 
 
 class SignInBody(View):
-    """A token the cluster takes, as ``kubectl create token`` prints it."""
+    """A token of the cluster, for example from ``kubectl create token``."""
 
     token: str = Field(min_length=1, max_length=LONGEST_TOKEN)
 
@@ -75,7 +75,7 @@ class ConfigMetadata(BaseModel):
 
 
 class ConfigObject(BaseModel):
-    """A configuration document in Kueue's shape; the bodies of the PUTs say what each kind has."""
+    """A configuration document in the form of Kueue; the bodies of the PUTs describe each kind."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -104,7 +104,7 @@ class ExcessView(View):
     flavor: str
     resource: str
     used: int = Field(description="cpu in thousandths of a core, else whole units.")
-    allowed: int = Field(description="With what may be borrowed.")
+    allowed: int = Field(description="With the quota that can be borrowed.")
     workloads: list[str] = Field(
         description="namespace/name of those without which the excess would be gone, the youngest first."
     )
@@ -121,17 +121,17 @@ class ConfigApplied(View):
     object: ConfigObject
     over_quota: list[ExcessView] | None = Field(
         default=None,
-        description="In the answer to one document's dry run: what runs and would be over quota. "
-        "null = not asked, or this process has just started and cannot tell yet.",
+        description="In the response to a dry run of one document: quotas that running gangs would exceed. "
+        "null = not requested, or this process has started a moment ago and has no snapshot yet.",
     )
 
 
 class DryRunView(View):
-    """What applying several documents together would do."""
+    """The effect of applying several documents together."""
 
     objects: list[ConfigApplied] = Field(description="In the order of the documents.")
     over_quota: list[ExcessView] | None = Field(
-        description="What runs and would be over quota with all of them. null = this process cannot tell."
+        description="Quotas that running gangs would exceed with all of them. null = not known at the moment."
     )
 
 
@@ -152,13 +152,13 @@ class ConditionView(View):
 
 
 class UseView(View):
-    """What a gang does with its GPUs, as measured. Unknown is a state of its own, and never idleness."""
+    """The measured GPU utilization of a gang. `Unknown` is a separate state and never counts as idle."""
 
     state: UseState
     since: datetime = Field(description="Since when it is in this state.")
-    looked_at: datetime = Field(description="Of the look that all this is from.")
+    looked_at: datetime = Field(description="The time of the evaluation.")
     utilization: float | None = Field(
-        description="0 to 1, mean over all its GPUs since the look before; null = unknown."
+        description="0 to 1, mean over all its GPUs since the evaluation before; null = unknown."
     )
     covered: float = Field(description="0 to 1: the part of its GPUs that was seen well enough.")
     message: str = Field(description="Why this state; for Unknown, what is missing.")
@@ -195,12 +195,12 @@ class WorkloadView(View):
         description="End of Backoff; in any other state it does not borrow before that."
     )
     position_in_cluster_queue: int | None = Field(
-        description="Place among those that wait for their turn, from 1; null = it is in no line."
+        description="Position in queue order, from 1; null = it is not pending."
     )
     position_in_local_queue: int | None
     gates: list[str] = Field(description="Admission gates that hold it.")
     estimated_start: datetime | None = Field(
-        description="When it may start, should nobody come, go or borrow in an unusual way: an estimate. null = nobody "
+        description="Estimated start, if gangs arrive, finish and borrow as usual. null = unknown, "
         "knows, or it does not wait."
     )
     executed_seconds: float = Field(
@@ -208,7 +208,7 @@ class WorkloadView(View):
     )
     conditions: list[ConditionView]
     use: UseView | None = Field(
-        description="What it does with its GPUs. null = it holds none now, nobody has looked yet, or no source of GPU "
+        description="Its GPU utilization. null = it holds no GPUs now, it has not been measured yet, or no source of GPU "
         "utilization is configured."
     )
 
@@ -246,7 +246,7 @@ class ReservationView(View):
         description="Uids of the workloads that leave for it; null = you may not see it."
     )
     victim_names: list[str] = Field(
-        description="The same as namespace/name, in the same order; a uid nobody knows stays one. "
+        description="The same as namespace/name, in the same order; an unknown uid does not change. "
         f"`{ANOTHER_TEAM}` for one you may not see."
     )
     created_at: datetime
@@ -254,7 +254,7 @@ class ReservationView(View):
 
 
 class ObstacleView(View):
-    """One member of a conflict: without it, and with all the others, the workload would start."""
+    """One blocking constraint: without it, and with all the others, the workload would start."""
 
     code: Limit
     message: str
@@ -262,7 +262,7 @@ class ObstacleView(View):
 
 
 class WayView(View):
-    """One way out: what is said there is enough."""
+    """One suggested fix, which is enough by itself."""
 
     code: Remedy
     message: str
@@ -271,21 +271,23 @@ class WayView(View):
 
 
 class ExplainView(View):
-    """Why a workload is where it is, and what would change it."""
+    """The explanation of a workload: its state, its reason, blocking constraints and suggested fixes."""
 
     uid: str
     workload: str = Field(description="namespace/name")
     kind: str
     state: State
-    sentence: str = Field(description="The answer in plain words.")
+    sentence: str = Field(description="A summary in one or two sentences.")
     code: Code
     message: str
     details: dict[str, Any]
     conflict: list[ObstacleView] = Field(
-        description="What keeps it from starting, reduced to what cannot be left out; found by solving. Empty when it "
-        "does not wait, and while this process cannot tell."
+        description="A minimal set of blocking constraints, found by the solver. Empty if it "
+        "is not pending, or if there is no diagnosis yet."
     )
-    ways: list[WayView] = Field(description="What would let it start, each by itself; solved.")
+    ways: list[WayView] = Field(
+        description="Suggested fixes, each enough by itself and verified by the solver."
+    )
     position: int | None = Field(
         description="Place among the waiting of its ClusterQueue, from 1; null when not waiting."
     )
@@ -294,7 +296,7 @@ class ExplainView(View):
     )
     placement: PlacementView | None
     reservation: ReservationView | None
-    use: UseView | None = Field(description="What it does with its GPUs, as in the workload.")
+    use: UseView | None = Field(description="Its GPU utilization, as in the workload.")
 
 
 class HistoryView(View):
@@ -306,7 +308,9 @@ class HistoryView(View):
     attempt: int
     cycle: int = Field(description="Number of the cycle that decided it.")
     reason: ReasonView
-    placement: PlacementView | None = Field(description="What this step committed, if anything.")
+    placement: PlacementView | None = Field(
+        description="The placement that this step committed, if any."
+    )
 
 
 class HistoryPage(View):
@@ -330,7 +334,7 @@ class PastUseItem(View):
     )
     share: float | None = Field(
         description="Its part of the usage of all LocalQueues of its ClusterQueue, or of all accounts of its scope;"
-        " null = nobody used anything, or it has no place among them."
+        " null = there is no usage, or it is not among these accounts."
     )
 
 

@@ -1,8 +1,8 @@
 """An HTTP server as one task of the running event loop.
 
-uvicorn brings its own loop, signal handlers and logging by default; a controller has those already. The socket is bound
-when the server is made, so that a taken port is an error of the start and ``address`` is known before the first request. A certificate that
-is renewed on disk is taken up while it runs.
+By default, uvicorn has its own loop, signal handlers and logging; the controller has those already. The socket is bound when the server
+is created, so that a port in use is an error of the start, and ``address`` is known before the first request. The server reloads a
+certificate that is renewed on disk.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from starlette.types import ASGIApp
 
 from queuectl.domain.errors import BadInput, QueuectlError
 
-STOP_SECONDS: Final = 5  # what a request in flight gets when the server stops
-# An idle connection is kept longer than clients and proxies usually rest between two requests: one that is closed just as
-# the next request is on its way breaks that request, and each new one costs a handshake.
+STOP_SECONDS: Final = 5  # for requests in progress when the server stops
+# An idle connection stays open longer than the usual pause of clients and proxies: a close while the next request is on its way breaks
+# that request, and each new connection costs a handshake.
 IDLE_SECONDS: Final = 75
-RENEWED_SECONDS: Final = 10.0  # between looks whether the certificate was renewed
+RENEWED_SECONDS: Final = 10.0  # between checks for a renewed certificate
 
 
 _log = structlog.get_logger(source="queuectl.api")
 
 
 class CannotListen(QueuectlError):
-    """The address is taken, not ours, or not allowed."""
+    """The address is in use, not of this machine, or not allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,10 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """Read ``HOST:PORT``; an IPv6 host stands in brackets.
+        """Read ``HOST:PORT``, with an IPv6 host in brackets.
 
         Raises:
-            BadInput: naming the text.
+            BadInput: the text is invalid; the message quotes it.
         """
         host, _, port = text.rpartition(":")
         if not host or not port.isdecimal() or int(port) > 65535:
@@ -121,10 +121,10 @@ class WebServer:
             app: what is served.
             address: where.
             certificate: None = without TLS.
-            proxies: addresses and networks whose X-Forwarded-For is believed.
+            proxies: addresses and networks whose X-Forwarded-For is trusted.
 
         Raises:
-            CannotListen: on this address.
+            CannotListen: the address cannot be used.
             BadInput: the certificate cannot be used.
         """
         self._certificate = certificate
@@ -166,7 +166,7 @@ class WebServer:
         self._server.should_exit = True
 
     async def _renew(self) -> None:
-        """Take up a certificate that is renewed on disk, as cert-manager does every few weeks."""
+        """Reload a certificate that is renewed on disk, as cert-manager does every few weeks."""
         if self._certificate is None or self._tls is None:
             return
         while True:
@@ -177,7 +177,7 @@ class WebServer:
                     self._certificate.load(self._tls)
                     self._taken = written
                     _log.info("certificate_renewed", chain=str(self._certificate.chain))
-            except (OSError, BadInput) as error:  # the old one goes on
+            except (OSError, BadInput) as error:  # the old certificate stays in use
                 _log.warning("certificate_not_renewed", error=str(error))
 
     def _context(self, *_: object) -> ssl.SSLContext:

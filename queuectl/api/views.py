@@ -1,4 +1,4 @@
-"""Domain values as answers of the API, and the sentence a person reads first."""
+"""Domain values as responses of the API, and the summary sentence of a workload."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from queuectl.domain.utilization import GangUse
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement
 
-_HOLDING: Final = (State.STARTING, State.RUNNING)  # their pods may hold GPUs that are looked at
+_HOLDING: Final = (State.STARTING, State.RUNNING)  # states with pods whose GPUs are measured
 
 
 def reason_view(reason: Reason) -> ReasonView:
@@ -49,9 +49,9 @@ def workload_view(
 
     Args:
         entry: the row.
-        line: where it stands, None when it is in no line.
-        use: the last look at its GPUs, None when nobody looked.
-        start: when it may start, unix seconds; None when nobody knows.
+        line: its position in queue order; None if it is not pending.
+        use: its last GPU utilization; None without a measurement.
+        start: its estimated start (unix seconds); None if it is unknown.
     """
     return WorkloadView(
         uid=entry.uid,
@@ -88,7 +88,7 @@ def workload_view(
 
 
 def use_view(entry: Entry, use: GangUse | None) -> UseView | None:
-    """The last look at a gang's GPUs; nothing of a gang that has none now, nor of an attempt that is over."""
+    """The last GPU utilization of a gang; None if it has no GPUs now, or for an earlier attempt."""
     if use is None or use.attempt != entry.attempt or entry.state not in _HOLDING:
         return None
     return UseView(
@@ -113,11 +113,11 @@ def explain_view(
 
     Args:
         entry: its row.
-        position: its place in line.
-        victims: names of those it waits for, by uid; ANOTHER_TEAM for whom the caller may not see.
-        diagnosis: what keeps it waiting, if that could be looked into.
-        use: the last look at its GPUs, None when nobody looked.
-        start: when it may start, unix seconds; None when nobody knows.
+        position: its position in queue order.
+        victims: names of the gangs for which it waits, by uid; ANOTHER_TEAM if the caller is not allowed to see a gang.
+        diagnosis: its blocking constraints and fixes, if they were computed.
+        use: its last GPU utilization; None without a measurement.
+        start: its estimated start (unix seconds); None if it is unknown.
     """
     known = diagnosis or Diagnosis(entry.uid)
     return ExplainView(
@@ -140,19 +140,19 @@ def explain_view(
 
 
 def obstacle_view(obstacle: Obstacle) -> ObstacleView:
-    """One member of a conflict."""
+    """One blocking constraint."""
     return ObstacleView(
         code=obstacle.limit, message=obstacle.message, details=dict(obstacle.details)
     )
 
 
 def way_view(way: Way) -> WayView:
-    """One way out."""
+    """One suggested fix."""
     return WayView(code=way.remedy, message=way.message, least=way.least, details=dict(way.details))
 
 
 def sentence(entry: Entry, position: int | None) -> str:
-    """What happens to a workload and why, in one or two sentences."""
+    """The state of a workload and its reason, in one or two sentences."""
     where = f"number {position} in line of {entry.cluster_queue}" if position is not None else ""
     why = entry.reason.message.rstrip(". ")
     said = f"{entry.ref} {_doing(entry)}"
@@ -186,7 +186,7 @@ def _doing(entry: Entry) -> str:
 
 
 def _next(entry: Entry) -> str:
-    """What becomes of an evicted gang when its pods are gone."""
+    """The next state of an evicted gang, after its pods have terminated."""
     if entry.parked is None:
         return "queued again"
     return "held" if entry.parked.code is Code.HELD else "deactivated"
@@ -205,7 +205,7 @@ def _placement(entry: Entry) -> PlacementView | None:
 
 
 def placement_view(placement: Placement, *, planned: bool) -> PlacementView:
-    """Where a gang sits, or will."""
+    """The placement of a gang that runs or will start."""
     return PlacementView(
         planned=planned,
         pod_sets=[
@@ -226,7 +226,7 @@ def placement_view(placement: Placement, *, planned: bool) -> PlacementView:
 
 
 def _by_node(nodes: tuple[tuple[str, int], ...]) -> dict[str, int]:
-    """Pods by node; a node may stand twice in rank order."""
+    """Pods by node; in rank order a node can occur twice."""
     pods: dict[str, int] = {}
     for node, count in nodes:
         pods[node] = pods.get(node, 0) + count

@@ -1,8 +1,8 @@
-"""Every request that wants to change something leaves a line in the audit log.
+"""The audit log: each request that changes something has a line.
 
 The line is written, and committed, before the request does anything, and completed before it is answered. So nothing
-takes effect without a line: if it cannot be written the request is refused. A line without a status is a request whose
-outcome is not known, because the process or the database went away in between.
+takes effect without a line: if the line cannot be written, the request is refused. A line without a status is a request with an
+unknown outcome, because the process or the database stopped in between.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LONGEST: Final = 2000  # characters of a path or detail
 _KEY: Final = "queuectl.done"
 _OPERATION: Final = "queuectl.operation"
 _KEPT: Final = {"dry_run", "kind"}
-"""Query parameters of writes. Any other, such as a token in the wrong place, is not written down."""
+"""Query parameters of writes. Other parameters, such as a token in the wrong place, are not logged."""
 _DAY: Final = 86400.0
 _LOOK_SECONDS: Final = 3600.0
 _AGAIN_SECONDS: Final = 1.0  # between batches
@@ -38,12 +38,12 @@ _log = structlog.get_logger(source="queuectl.api")
 
 
 def done(request: Request, what: str) -> None:
-    """Say what a request changed, for its line."""
+    """Record the change of a request for its line."""
     request.scope[_KEY] = what
 
 
 def stands_for(request: Request, operation: str) -> None:
-    """Say which operation of the API a form of the dashboard asks for, for its line."""
+    """Record the operation of the API that a form of the dashboard requests, for its line."""
     request.scope[_OPERATION] = operation
 
 
@@ -57,7 +57,7 @@ class Audit:
         harmless: tuple[str, ...] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``harmless``: paths below which nothing that counts is changed, whatever the method says."""
+        """``harmless``: paths below which requests change nothing, with any method."""
         self._app = app
         self._book = book
         self._harmless = harmless
@@ -122,7 +122,7 @@ class Audit:
 
 
 async def forget_old(book: AuditStore, days: float, clock: Callable[[], float] = time.time) -> None:
-    """Delete lines older than that; go on until cancelled. Every process may do it."""
+    """Delete older lines until cancelled. Each process can run it."""
     while True:
         deleted = 0
         try:

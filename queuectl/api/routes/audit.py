@@ -1,4 +1,4 @@
-"""The audit log: who changed what, and what was refused to whom."""
+"""The audit log: changes with their callers, and refused requests."""
 
 # No postponed annotations here: see routes/config.py.
 
@@ -29,7 +29,7 @@ Since = Annotated[float | None, Query(ge=0, le=1e11, description="Unix seconds."
 
 
 class AuditLineView(View):
-    """A request that wanted to change something."""
+    """A request for a change."""
 
     id: int
     at: datetime
@@ -58,7 +58,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         dependencies=[guard.needs("get", "audit")],
         tags=["Audit"],
         operation_id="listAudit",
-        summary="Who changed what, and what was refused, newest first",
+        summary="Changes with their callers, and refused requests, newest first",
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
     async def list_audit(

@@ -1,8 +1,8 @@
-"""What people ask of a workload: each POST is kept as a command, which the leader carries out.
+"""Actions on a workload: each POST is stored as a command, which the leader executes.
 
-The answer says that it is kept, not that it is done: 202. What became of it is told under its id. A client that got no answer
-sends the same again with the same ``Idempotency-Key``, and it is one command. What takes a gang down can be asked first what
-that would cost and bring (``dry_run``).
+The response 202 means that the command is stored, not that it is executed. Its result is available under its id. A client without a
+response sends the same request again with the same ``Idempotency-Key``, which gives one command. An action that stops a gang can be
+previewed with its cost and effect (``dry_run``).
 """
 
 # No postponed annotations here: see routes/config.py.
@@ -62,7 +62,9 @@ OfWorkload = Annotated[
 ]
 By = Annotated[
     str | None,
-    Query(max_length=1024, pattern=r"^[^\x00]*$", description="Who asked, as `by` tells it."),
+    Query(
+        max_length=1024, pattern=r"^[^\x00]*$", description="The user of the command, as in `by`."
+    ),
 ]
 InState = Annotated[
     list[CommandState] | None, Query(alias="state", description="Any of these; none = all.")
@@ -73,7 +75,7 @@ _SUMMARIES: Final = {
     Action.HOLD: "Keep it from starting; evict it first if it runs",
     Action.RELEASE: "Let it queue again after a hold",
     Action.REQUEUE: "End its back-off, or evict it and queue it again",
-    Action.PREEMPT: "Evict it for whoever is next: it queues again behind those of its priority",
+    Action.PREEMPT: "Evict it; it queues again behind the gangs of its priority",
     Action.DEACTIVATE: "Give it up until it is activated; evict it first if it runs",
     Action.ACTIVATE: "Let it queue again after a deactivation; failed starts and time used are forgotten",
     Action.PRIORITY: "Set its priority in place of what its classes say, for a time or until it is taken back",
@@ -100,7 +102,7 @@ def add_routes(
     finder: Finder,
     tag: str,
 ) -> None:
-    """Offer every action on the workload that ``finder`` finds, and what became of those asked for."""
+    """Add the actions on the workload that ``finder`` finds, and their results."""
     command_service = CommandService(guard, store, diagnoser)
     for action in Action:
         _add(routes, command_service, action, path, command_service.allowed(action, finder), tag)
@@ -108,13 +110,13 @@ def add_routes(
 
 
 def add_command_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
-    """Offer what is told of commands, whatever they were asked of."""
+    """Add the results of commands on all workloads."""
 
     @routes.get(
         f"{PREFIX}/commands",
         tags=_TAGS,
         operation_id="listCommands",
-        summary="What was asked of workloads in the last day and what became of that, newest first",
+        summary="The commands on workloads in the last day with their results, newest first",
         description="Of the namespaces in which you may list workloads.",
         responses=responses(P.INVALID_PARAMETER),
     )
@@ -145,7 +147,7 @@ def add_command_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None
         f"{PREFIX}/commands/{{number}}",
         tags=_TAGS,
         operation_id="getCommand",
-        summary="What became of a command",
+        summary="The result of a command",
         responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER),
     )
     async def get_command(request: Request, number: Number) -> CommandView:
@@ -154,7 +156,7 @@ def add_command_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None
         namespace, name = (entry.namespace, entry.name) if entry is not None else ("", "")
         may = await guard.may(request, Right("get", "workloads", namespace, name))
         if command is None or not may:
-            raise Problem(P.NOT_FOUND, f"there is no command {number}; they are told for a day")
+            raise Problem(P.NOT_FOUND, f"there is no command {number}; results are kept for a day")
         return command_view(command, entry.ref if entry is not None else None)
 
 
@@ -165,7 +167,7 @@ def _list(routes: APIRouter, store: ApiStore, path: str, finder: Finder, tag: st
         f"{path}/commands",
         tags=_TAGS,
         operation_id=f"list{tag}WorkloadCommands",
-        summary="What was asked of it in the last day and what became of that, oldest first",
+        summary="Its commands in the last day with their results, oldest first",
         responses=responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER),
     )
     async def list_commands(entry: Found, after: After = 0, limit: Limit = 100) -> CommandPage:

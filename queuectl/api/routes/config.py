@@ -1,7 +1,7 @@
-"""Configuration: PUT, PATCH, GET and DELETE of every kind, with ETags.
+"""Configuration: PUT, PATCH, GET and DELETE of each kind, with ETags.
 
-A PUT is create-or-replace, and the same document put twice changes nothing: a repository of YAML can be applied over and
-over. What is stored is the reader's normal form, so a Kueue v1beta1 document comes back as queuectl.dev/v1.
+A PUT creates or replaces a document. A repeated PUT of the same document changes nothing, so you can apply a repository of YAML
+repeatedly. The normal form of a document is stored: a Kueue v1beta1 document is returned as queuectl.dev/v1.
 """
 
 # No postponed annotations here: the parameters of a route depend on its kind, and FastAPI resolves strings in module scope.

@@ -1,4 +1,4 @@
-"""What planning cycles decided, the newest first, each with its steps."""
+"""The decisions of planning cycles, the newest first, each with its steps."""
 
 # No postponed annotations here: see routes/config.py.
 

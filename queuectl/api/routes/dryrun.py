@@ -1,4 +1,4 @@
-"""A dry run of many documents at once: each may be harmless alone, and together lower a quota."""
+"""A dry run of several documents together, because their combined effect can differ from that of each."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def add_routes(
         methods=["POST"],
         tags=["Configuration"],
         operation_id="dryRun",
-        summary="What applying these documents together would do",
+        summary="The effect of applying these documents together, without a change",
         response_model=DryRunView,
         responses=responses(
             P.MALFORMED_BODY, P.BODY_TOO_LARGE, P.UNSUPPORTED_MEDIA_TYPE, P.INVALID_DOCUMENT
@@ -59,19 +59,19 @@ def add_routes(
 
 
 def _needed(body: dict[str, Any]) -> tuple[list[dict[str, Any]], list[Right]]:
-    """The documents, and what a write of them would need."""
+    """The documents, and the rights to write them."""
     items = _items(body)
     return items, sorted({_right(item) for item in items}, key=str)
 
 
 def _encoded(checked: DryRun, over: Sequence[Excess] | None) -> bytes:
-    """The answer, object by object: a thread that encodes megabytes at once lets no other run meanwhile."""
+    """The response, encoded object by object: a thread that encodes megabytes at once blocks all others."""
     objects = b",".join(orjson.dumps(applied(one)) for one in checked.objects)
     return b'{"objects":[%b],"overQuota":%b}' % (objects, orjson.dumps(excess_views(over)))
 
 
 def _right(item: dict[str, Any]) -> Right:
-    """What a write of this document would need. One that no kind reads is refused by the reader, with its reason."""
+    """The rights to write this document. The reader refuses an unknown kind, with its reason."""
     metadata = item.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     kind = BY_KIND.get(str(item.get("kind")))

@@ -1,4 +1,4 @@
-"""What happens to workloads, as it happens: server-sent events that can be resumed. Any replica answers."""
+"""The steps of workloads as server-sent events, which a client can resume. Each replica answers."""
 
 # No postponed annotations here: see routes/config.py.
 
@@ -28,8 +28,8 @@ from queuectl.domain.redaction import Redactor
 
 PATH: Final = f"{PREFIX}/events"
 HEARTBEAT_SECONDS: Final = 15.0
-TRUST_SECONDS: Final = 30.0  # who may see what is asked again after that
-KNOWN_SECONDS: Final = 5.0  # whether the credentials are still good likewise
+TRUST_SECONDS: Final = 30.0  # between checks of rights
+KNOWN_SECONDS: Final = 5.0  # between checks of credentials
 
 _LAST_WORDS: Final = {
     "type": "object",
@@ -72,13 +72,11 @@ OfUid = Annotated[
     str | None,
     Query(alias="uid", pattern=UID, description="Of one workload."),
 ]
-Follow = Annotated[
-    bool, Query(description="false = end when all is told that has happened so far.")
-]
+Follow = Annotated[bool, Query(description="false = end the stream after the last existing step.")]
 
 
 class EventStream(StreamingResponse):
-    """Ends its generator when the client is gone, not when somebody collects the garbage."""
+    """Ends its generator when the client disconnects, not when the garbage is collected."""
 
     media_type = "text/event-stream"
 
@@ -94,14 +92,14 @@ class EventStream(StreamingResponse):
 
 @dataclass(frozen=True, slots=True)
 class StreamFilter:
-    """Which lines a stream is about; each field that is set must match."""
+    """The filter of a stream. Each field that is set must match."""
 
     namespace: str | None
     cluster_queue: str | None
     uid: str | None
 
     def matches(self, line: HistoryLine) -> bool:
-        """Whether it is about this one."""
+        """Whether a line matches."""
         wanted = (
             (self.namespace, line.namespace),
             (self.cluster_queue, line.cluster_queue),
@@ -111,7 +109,7 @@ class StreamFilter:
 
 
 class EventScope:
-    """What the caller of one stream may see; asked for again now and then, because rights are taken away, too."""
+    """The rights of the caller of one stream. They are checked periodically, because they can be revoked."""
 
     def __init__(self, guard: Guard, request: Request, store: ApiStore) -> None:
         self._guard = guard
@@ -132,10 +130,10 @@ class EventScope:
         return True
 
     async def chunks(self, lines: Sequence[FeedLine]) -> list[str]:
-        """What he is told of these lines, those left out that he may not see.
+        """The encoding of these lines, without those that the caller is not allowed to see.
 
         Raises:
-            ClusterUnavailable, StoreUnavailable: his rights cannot be known.
+            ClusterUnavailable, StoreUnavailable: the rights cannot be checked.
         """
         await self._look({chunks.line.namespace for chunks in lines})
         mine = [chunks for chunks in lines if self._known[chunks.line.namespace]]
@@ -145,13 +143,13 @@ class EventScope:
     async def _redactor(self, named: frozenset[str]) -> Redactor:
         if self._all:
             return Redactor()
-        if named - self._known.keys():  # what looks like a name may be an image
+        if named - self._known.keys():  # a text of this form can also be an image
             named &= await self._store.namespaces()
             await self._look(named)
         return veil_over(named, {name for name in named if self._known[name]})
 
     async def _look(self, namespaces: Collection[str]) -> None:
-        """Know in which of them he may watch workloads."""
+        """Find the namespaces among these in which the caller is allowed to watch workloads."""
         now = asyncio.get_running_loop().time()
         if now >= self._until:
             self._known, self._until = {}, now + TRUST_SECONDS
@@ -173,7 +171,7 @@ def _data(sent: FeedLine, redactor: Redactor) -> str:
 
 @dataclass(frozen=True)
 class Stream:
-    """One client's. ``until``: id of the line after which it ends; None = it goes on."""
+    """The stream of one client. ``until``: id of the last line; None = it does not end."""
 
     feed: Feed
     wanted: StreamFilter
@@ -182,7 +180,7 @@ class Stream:
     until: int | None
 
     async def chunks(self) -> AsyncIterator[str]:
-        """What is sent, piece by piece."""
+        """The parts of the stream."""
         clock = asyncio.get_running_loop().time
         position, said, live = self.after, clock(), False
         async with self.feed.listening():
@@ -228,7 +226,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> 
         tags=["Events"],
         operation_id="streamEvents",
         status_code=200,
-        summary="What happens to workloads, as server-sent events",
+        summary="The steps of workloads as server-sent events",
         response_class=EventStream,
         responses={
             200: {

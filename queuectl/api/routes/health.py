@@ -1,4 +1,4 @@
-"""``/metrics``, ``/healthz`` and ``/readyz``: on the API's port, and alone on one that others may reach."""
+"""``/metrics``, ``/healthz`` and ``/readyz``: on the port of the API, and without the API on a second port."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from queuectl.api.problems import Problem, ProblemType, respond
 def add_routes(
     routes: APIRouter, guard: Guard, health: Health, registry: CollectorRegistry
 ) -> None:
-    """Offer the three paths. They are for machines and stand outside the OpenAPI description."""
+    """Add the three paths. They are for machines and not in the OpenAPI description."""
 
     # Not async: encoding thousands of series runs in a thread, beside the loop.
     @routes.get("/metrics", include_in_schema=False, dependencies=[guard.needs("get", "metrics")])

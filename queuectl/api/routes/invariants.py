@@ -19,7 +19,7 @@ PATH = f"{PREFIX}/invariants"
 
 
 class ViolationView(View):
-    """An invariant that does not hold of one workload: a defect."""
+    """A violated invariant of one workload: a defect."""
 
     invariant: Invariant
     kind: str
@@ -30,7 +30,7 @@ class ViolationView(View):
 
 
 class CheckedView(View):
-    """What was checked against the cluster and the database, and what was found."""
+    """The result of a check against the cluster and the database."""
 
     at: datetime
     workloads: int = Field(description="That are not finished.")

@@ -65,14 +65,14 @@ def add_routes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | 
 
 
 class PerMapCache:
-    """What is made of one cluster map, kept until there is another one: made once for all requests that ask the same of it."""
+    """Responses for one cluster map, cached until there is another map. Equal requests share a response."""
 
     def __init__(self) -> None:
         self._cluster_map: ClusterMap | None = None
         self._made: dict[Any, Any] = {}
 
     def made(self, cluster_map: ClusterMap, key: Hashable, make: Callable[[], _Made]) -> _Made:
-        """What ``make`` gives, or gave before. ``key``: what is asked; the same is always made in the same way."""
+        """The result of ``make``, or its cached result. ``key``: of the request; equal keys have equal results."""
         if self._cluster_map is not cluster_map:
             self._cluster_map, self._made = cluster_map, {}
         if key not in self._made:
@@ -82,7 +82,7 @@ class PerMapCache:
 
 
 async def known(cluster_reader: ClusterReader | None) -> ClusterMap:
-    """What stands where.
+    """The cluster map.
 
     Raises:
         Problem: not-known-yet.
@@ -167,7 +167,7 @@ def _has(occupancy: NodeOccupancy, gpus: float) -> bool:
 def _matches(
     occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visible, text: str
 ) -> bool:
-    """Names that the caller may not see are not looked at either: a search must not tell them."""
+    """A search does not match names that the caller is not allowed to see, because a match would reveal them."""
     if text in occupancy.node.name.lower():
         return True
     gangs = (cluster_map.gangs[tenant.gang] for tenant in occupancy.tenants)

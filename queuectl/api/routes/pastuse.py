@@ -1,4 +1,4 @@
-"""Past use, where fairness by usage is configured: what decides between gangs that are otherwise equal."""
+"""Past use, if fair sharing by past use is configured. It decides between gangs that are otherwise equal."""
 
 # No postponed annotations here: see routes/config.py.
 
@@ -31,8 +31,8 @@ def add_routes(
         PATH,
         tags=["Past use"],
         operation_id="listPastUse",
-        summary="What LocalQueues, ClusterQueues and users used lately, as last sampled",
-        description="Whoever may not get reports in all namespaces sees the LocalQueues of his own.",
+        summary="The past use of LocalQueues, ClusterQueues and users, as last sampled",
+        description="A caller that can get reports in some namespaces only sees the LocalQueues of these namespaces.",
         responses=responses(),
     )
     async def list_past_use(request: Request) -> PastUseView:
@@ -43,7 +43,7 @@ def add_routes(
 
 
 def _view(stored: Iterable[Used], config: QueueConfig, seen: Collection[str] | None) -> PastUseView:
-    """All as of the last sample; whoever held anything then was brought up to date by it."""
+    """The past use at the last sample, which updates each account with current use."""
     rule = config.rules.usage_fairness
     known = tuple(stored) if rule is not None else ()
     at = max((used.at for used in known), default=None)
@@ -55,7 +55,7 @@ def _view(stored: Iterable[Used], config: QueueConfig, seen: Collection[str] | N
 
 
 class _Weighed:
-    """What each used, beside what all did that it is compared with."""
+    """The past use of each account, with the total of the accounts with which it is compared."""
 
     def __init__(self, use: PastUse, config: QueueConfig) -> None:
         self.use = use

@@ -32,7 +32,7 @@ def add_routes(
         PATH,
         tags=["Plans"],
         operation_id="createPlan",
-        summary="What would happen if; nothing is written",
+        summary="A what-if plan; nothing is written",
         responses=responses(
             P.MALFORMED_BODY,
             P.INVALID_DOCUMENT,

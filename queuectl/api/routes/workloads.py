@@ -55,7 +55,7 @@ def add_routes(
 
     Args:
         routes: where.
-        guard: who may see what.
+        guard: checks rights.
         store: what is read.
         diagnoser: None where no controller runs.
         cluster_reader: None in a process that does not watch the cluster.
@@ -65,7 +65,7 @@ def add_routes(
 
     async def by_uid(request: Request, uid: Uid) -> Entry:
         entry = await store.get_workload(uid)
-        # A uid says nothing of its namespace: that one exists which he may not see is told to nobody.
+        # A uid does not show its namespace, so the response must not reveal that the workload exists.
         if entry is None or not await guard.may(request, _reading(entry.namespace, entry.name)):
             raise Problem(P.NOT_FOUND, f"there is no workload with uid {uid}")
         return entry
@@ -141,7 +141,7 @@ def _one(
     finder: Finder,
     tag: str,
 ) -> None:
-    """What is told of one workload, however it was found."""
+    """Add the reads of one workload, by uid or by name."""
     Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
 
     @routes.get(
@@ -159,7 +159,7 @@ def _one(
         f"{path}/history",
         tags=_TAGS,
         operation_id=f"history{tag}Workload",
-        summary="What happened to it, oldest first",
+        summary="Its history, oldest first",
         responses=_ONE,
     )
     async def history(
@@ -176,7 +176,7 @@ def _one(
 def _explain(
     routes: APIRouter, presenter: WorkloadPresenter, path: str, finder: Finder, tag: str
 ) -> None:
-    """Why it is where it is; what waits is looked into on demand."""
+    """The explanation of a workload; for a pending one, the diagnosis is optional."""
     Found = Annotated[Entry, Depends(finder)]  # noqa: N806 - a type
 
     @routes.get(
@@ -191,7 +191,7 @@ def _explain(
 
 
 async def _named(store: ApiStore, namespace: str, name: str, kind: str | None) -> Entry:
-    """The workload of this name; one that lives goes before one that has finished."""
+    """The workload of this name: the live one, else the newest finished one."""
     kinds = [kind] if kind is not None else list(KINDS)
     found = [e for k in kinds if (e := await store.find_workload(k, namespace, name)) is not None]
     found = [e for e in found if e.state is not State.FINISHED] or found
