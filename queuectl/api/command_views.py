@@ -159,7 +159,7 @@ def preview_view(
         workload=entry.ref,
         action=action,
         evicts=evicts,
-        pods=entry.pods if evicts else 0,
+        pods=entry.started_pods if evicts else 0,
         gpus=(cost.gpus if cost is not None else 0) if known else None,
         lost_gpu_seconds=(cost.lost_work if cost is not None else 0) if known else None,
         notice_seconds=preview.notice if preview is not None else None,

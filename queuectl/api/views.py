@@ -152,24 +152,23 @@ def way_view(way: Way) -> WayView:
 
 
 def sentence(entry: Entry, position: int | None) -> str:
-    """The state of a workload and its reason, in one or two sentences."""
-    where = f"number {position} in line of {entry.cluster_queue}" if position is not None else ""
+    """The state of a workload and the reason for it, in one or two sentences."""
+    clause = f"{entry.ref} {_doing(entry)}"
+    if position is not None:
+        clause += f", at position {position} in queue order of ClusterQueue {entry.cluster_queue}"
     why = entry.reason.message.rstrip(". ")
-    said = f"{entry.ref} {_doing(entry)}"
-    if where:
-        said += f" ({where})"
-    return f"{said}: {why}." if why else f"{said}: {entry.reason.code}."
+    return f"{clause}: {why or entry.reason.code}."
 
 
 def _doing(entry: Entry) -> str:
     """The state as a verb."""
     match entry.state:
         case State.PENDING:
-            return "is waiting"
+            return "is pending"
         case State.HELD:
             return "is held"
         case State.RESERVED:
-            return "has capacity reserved and waits for others to leave"
+            return "has capacity reserved"
         case State.STARTING:
             return f"is starting {_where(entry)}"
         case State.RUNNING:
@@ -195,7 +194,7 @@ def _next(entry: Entry) -> str:
 def _where(entry: Entry) -> str:
     podsets = entry.placement.podsets if entry.placement else ()
     nodes = {node for podset in podsets for node, _ in podset.nodes}
-    return f"{counted(entry.pods, 'pod')} on {counted(len(nodes), 'node')}"
+    return f"{counted(entry.started_pods, 'pod')} on {counted(len(nodes), 'node')}"
 
 
 def _placement(entry: Entry) -> PlacementView | None:

@@ -148,6 +148,14 @@ class Entry:
         return self.past_seconds + max(held, 0.0)
 
     @property
+    def started_pods(self) -> int:
+        """Pods that the current attempt started with: fewer than ``pods`` after partial admission."""
+        podsets = self.placement.podsets if self.placement else ()
+        if all(podset.pods is None for podset in podsets):
+            return self.pods
+        return sum(podset.count if podset.pods is None else podset.pods for podset in podsets)
+
+    @property
     def refused_write(self) -> Purpose | None:
         """The write that it owes and the API server refuses, as last seen; None when none is refused."""
         found = self.reason.details.get(REFUSED_WRITE)

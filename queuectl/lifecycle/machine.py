@@ -300,7 +300,8 @@ def _ready(entry: Entry, now: float) -> EntryChange | None:
         return EntryChange(entry, next_of(entry, unready_since=None), now)
     if entry.state is not State.STARTING:
         return None
-    text = "its pod is ready" if entry.pods == 1 else f"all {entry.pods} pods are ready"
+    pods = entry.started_pods
+    text = "its pod is ready" if pods == 1 else f"all {pods} pods are ready"
     reason = Reason(Code.PODS_READY, text)
     return move(entry, State.RUNNING, now, reason, ready_at=now, failures=0, excluded=())
 

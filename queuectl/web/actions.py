@@ -80,5 +80,5 @@ def _offer(entry: Entry, action: Action, barred: str | None) -> ActionButton:
     label, follows = _WORDS[action]
     evicts = entry.state.live and action in EVICTING
     if evicts:
-        follows = f"Its {counted(entry.pods, 'pod')} are stopped. Work since the last checkpoint is lost. {follows}"
+        follows = f"Its {counted(entry.started_pods, 'pod')} are stopped. Work since the last checkpoint is lost. {follows}"
     return ActionButton(action, label, follows, evicts, barred or objection(entry, action))

@@ -223,11 +223,11 @@ class TestExplain:
         [
             (
                 "pending",
-                "is waiting (number 1 in line of team-a): 32 of 64 nvidia.com/gpu are in use.",
+                "is pending, at position 1 in queue order of ClusterQueue team-a: 32 of 64 nvidia.com/gpu are in use.",
             ),
             (
                 "reserved",
-                "has capacity reserved and waits for others to leave (number 3 in line of team-a): 1 gang leaves for it.",
+                "has capacity reserved, at position 3 in queue order of ClusterQueue team-a: 1 gang leaves for it.",
             ),
             ("starting", "is starting 4 pods on 2 nodes: admitted as attempt 1."),
             ("running", "is running 4 pods on 2 nodes: all 4 pods are ready."),

@@ -293,7 +293,9 @@ class TestExplain:
     @pytest.mark.usefixtures("ledger")
     def test_a_sentence_is_first_then_constraints_and_suggested_fixes(self, queuectl: Cli) -> None:
         lines = queuectl("explain", "pending", "-n", "team-a").out.splitlines()
-        assert lines[0].startswith("team-a/pending is waiting (number 1 in line of team-a): 32 of")
+        assert lines[0].startswith(
+            "team-a/pending is pending, at position 1 in queue order of ClusterQueue team-a: 32 of"
+        )
         assert "Reason:   WaitingForQuota" in lines
         at = lines.index("Blocking constraint:")
         assert lines[at:] == [

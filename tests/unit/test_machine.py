@@ -215,6 +215,14 @@ def test_each_start_is_a_new_attempt_and_owes_the_cluster_a_write() -> None:
     assert run(StartConfirmed(), entry=second).intent is None
 
 
+def test_the_reason_of_a_running_gang_names_the_pods_that_it_started_with() -> None:
+    fewer = Placement((PodSetPlacement("main", (("n1", 2), ("n2", 2)), pods=4),))
+    for placement, pods in ((PLACEMENT, 8), (fewer, 4)):
+        entry = run(SUBMITTED, Admit(placement), entry=None)
+        entry = run(PodsReady(), entry=replace(entry, pods=8))
+        assert (entry.started_pods, entry.reason.message) == (pods, f"all {pods} pods are ready")
+
+
 def test_an_attempt_found_on_the_object_is_adopted() -> None:
     entry = run(Submitted(replace(JOB, attempt=4), 0, "gpus"), Admit(PLACEMENT))
     assert entry.attempt == 5
