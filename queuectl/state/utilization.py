@@ -51,7 +51,7 @@ class SampleByPod:
         if row.gpus != pod.gpus:
             return f"{row.gpus} of its {pod.gpus} GPUs are seen"
         if row.uid is None and not self._begins_after(pod):
-            return "it is too young: samples of an earlier pod with its name are possible"
+            return "it is newer than the measured window"
         if row.age > self._stale:
             return f"its newest sample is {row.age:.0f} s old"
         if row.coverage < COVERED:
