@@ -1,4 +1,4 @@
-"""Small worlds for planner tests, in few words: nodes, gangs, running gangs and the queue around them.
+"""Small snapshots for planner tests: nodes, gangs, running gangs and their queues.
 
 Resource names are shortened: ``gpu`` for the GPU resource, everything else as written (plain integers, no units).
 """
@@ -56,7 +56,7 @@ def node(
     ready: bool = True,
     **amounts: int,
 ) -> Node:
-    """A node at ``block/rack`` (a bare rack sits in block ``b``); 110 pods unless said."""
+    """A node at ``block/rack`` (a rack without a block is in block ``b``), with 110 pods unless the arguments differ."""
     block, _, rack = where.rpartition("/")
     amounts.setdefault(PODS, 110)
     return Node(
@@ -112,7 +112,7 @@ def gang(
 
 
 def placed(workload: Workload, *nodes: Mapping[str, int], flavor: str | None = FLAVOR) -> Placement:
-    """One mapping of node to count per podset; ``flavor`` is charged for everything, None for nothing."""
+    """One mapping of node to count per podset; ``flavor`` is charged for all of them, None charges no flavor."""
     return Placement(
         tuple(
             PodSetPlacement(
@@ -155,7 +155,7 @@ def queue(
     flavors: Sequence[str] = (FLAVOR,),
     **nominal: int,
 ) -> ClusterQueue:
-    """Covers everything a test asks for, with plenty of what is not named; each flavor has the same quota."""
+    """Covers each resource that a test requests, with ample quota for those that are not named; each flavor has the same quota."""
     quotas = dict.fromkeys(RESOURCES, PLENTY) | dict(resources(**nominal))
     quotas |= {GPU if r == "gpu" else r: 0 for r, v in nominal.items() if v == 0}
     group = ResourceGroup(RESOURCES, tuple(FlavorQuotas(f, quotas) for f in flavors))

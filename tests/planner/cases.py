@@ -34,7 +34,7 @@ def _in_rack(nodes: int, **select: str) -> tuple[PodSet, ...]:
 
 @dataclass(frozen=True)
 class Batch:
-    """Gangs in queue order; ``starts`` says which of them the strict order admits."""
+    """Gangs in queue order; ``starts`` lists those that the strict order admits."""
 
     name: str
     why: str
@@ -188,7 +188,7 @@ BATCH = [
 
 @dataclass(frozen=True)
 class Tenant:
-    """A running gang: ``pods`` maps node to what one pod uses there; it lost ``seconds`` of work on all its GPUs."""
+    """A running gang: ``pods`` maps each node to the requests of one pod there; it lost ``seconds`` of work on all its GPUs."""
 
     name: str
     seconds: int
@@ -198,7 +198,7 @@ class Tenant:
 
 @dataclass(frozen=True)
 class Preempt:
-    """One gang ``w`` against a full cluster; ``free`` is what each node has left beside its tenants."""
+    """One gang ``w`` on a full cluster; ``free`` is the capacity of each node beside its tenants."""
 
     name: str
     why: str
@@ -291,7 +291,7 @@ PREEMPT = [
         _same("span"),
     ),
     Preempt(
-        "nobody for nothing",
+        "no victim without need",
         "the only node that could ever hold the pod runs an equal priority; the lower one frees too little",
         {"a0": _FULL, "b0": _FULL},
         [
@@ -304,7 +304,7 @@ PREEMPT = [
     ),
     Preempt(
         "a cpu-only victim unlocks idle GPUs",
-        "eight GPUs idle for want of cpu; a bound that looks at GPUs alone would miss it",
+        "eight GPUs are idle for lack of cpu; a bound on GPUs alone would miss it",
         {"a0": {"gpu": 8}, "b0": {"cpu": 8}},
         [
             Tenant("cpu", 50, {"a0": {"cpu": 8}}),
@@ -325,7 +325,7 @@ PREEMPT = [
         _same("gpus", "slot"),
     ),
     Preempt(
-        "eight that just started or one that ran for hours",
+        "eight that started a moment ago or one that ran for hours",
         "the small ones lose little together; counting victims first, one eviction suffices",
         {"a0": _FULL, "b0": _FULL},
         [

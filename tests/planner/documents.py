@@ -1,4 +1,4 @@
-"""Ordinary objects in few words, and what ``queuectl plan`` makes of them: the whole path from documents to answer.
+"""Ordinary objects in short form, and the result of ``queuectl plan`` for them: the whole path from documents to plan.
 
 Resource names are shortened as in :mod:`tests.planner.build`: ``gpu`` is the GPU resource.
 """
@@ -131,7 +131,7 @@ def workload(
     flavor: str | None = None,
     on: Mapping[str, int] | None = None,
 ) -> Doc:
-    """A gang of ``count`` pods created at second ``at``; it runs if it says on which ``flavor``, and there ``on`` nodes."""
+    """A gang of ``count`` pods created at second ``at``; with ``flavor`` it runs on that flavor, on the nodes ``on``."""
     template = {"spec": {"containers": [{"resources": {"requests": {GPU: str(gpu)}}}]}}
     podset: Doc = {"name": "main", "count": count, "template": template}
     if least is not None:
@@ -179,7 +179,7 @@ class Planned:
 
     @property
     def started(self) -> list[str]:
-        """Names of what starts, in queue order."""
+        """Names of the gangs that start, in queue order."""
         return [a["workload"].partition("/")[2] for a in self.document["admitted"]]
 
     @property
@@ -212,7 +212,7 @@ class Planned:
 
 
 def planned(*parts: Doc | Iterable[Doc], now: float | None = None) -> Planned:
-    """What becomes of these objects; they must all be honoured and the plan must verify."""
+    """The plan for these objects; the reader must accept each of them and the verifier the plan."""
     documents = [d for part in parts for d in ([part] if isinstance(part, dict) else part)]
     given = read_snapshot([as_document(d) for d in documents], now)
     assert given.warnings == ()

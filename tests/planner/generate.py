@@ -1,6 +1,6 @@
-"""Random tiny clusters for property tests: few nodes in few racks, gangs that run, leave, wait and hold leases.
+"""Random small clusters for property tests: few nodes in few racks, gangs that run, leave, are pending and hold leases.
 
-Small numbers on purpose: brute force must answer too, and most surprises need no more than three nodes.
+The numbers are small because brute force must answer too, and three nodes suffice for most defects.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MODELS = ("h100", "a100")
 
 @dataclass
 class Room:
-    """What is left on each node while gangs are put on them, so that admitted gangs always fit."""
+    """Free capacity of each node while gangs are placed, so that admitted gangs always fit."""
 
     nodes: Sequence[Node]
     left: dict[str, Resources] = field(default_factory=dict)
@@ -140,7 +140,7 @@ def running(draw: st.DrawFn, room: Room, uid: str, flavor_of: dict[str, str]) ->
 
 @st.composite
 def queues(draw: st.DrawFn, flavors: Sequence[str]) -> ClusterQueue:
-    """Quota from plenty to tight, any policy, either strategy."""
+    """Quota from ample to scarce, any policy, either strategy."""
     limits: dict[str, Any] = {} if draw(st.booleans()) else {"gpu": draw(st.integers(2, 16))}
     return queue(
         within=draw(
@@ -162,7 +162,7 @@ def queues(draw: st.DrawFn, flavors: Sequence[str]) -> ClusterQueue:
 
 @st.composite
 def snapshots(draw: st.DrawFn, gangs: int = 1, tenants: int = 6) -> Snapshot:
-    """A tiny cluster with up to ``tenants`` running gangs and ``gangs`` pending ones."""
+    """A cluster of at most three racks with up to ``tenants`` running gangs and ``gangs`` pending ones."""
     fleet = draw(nodes())
     split = draw(st.integers(0, 3)) == 0
     known = [ResourceFlavor("default", topology="gpus")]

@@ -1,4 +1,4 @@
-"""Random worlds of several ClusterQueues in cohort trees: small enough that every victim set can be tried."""
+"""Random snapshots of several ClusterQueues in cohort trees, small enough to try every victim set."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def cohorts(
 
 
 def _opting_out(snapshot: Snapshot, rng: random.Random) -> Snapshot:
-    """Some gangs are not preemptible, which counts as their ClusterQueue says."""
+    """Some gangs are not preemptible; the policy of their ClusterQueue decides the effect."""
     queues = {
         name: replace(queue, preemption_opt_out=rng.choice(list(OptOut)))
         for name, queue in snapshot.config.cluster_queues.items()
@@ -81,7 +81,7 @@ def _opting_out(snapshot: Snapshot, rng: random.Random) -> Snapshot:
 def contest(
     seed: int, *, fair: bool = False, nodes: bool = False, opting_out: bool = False
 ) -> Snapshot:
-    """The same with several waiting gangs, in any of the queues."""
+    """The same with several pending gangs, in any of the queues."""
     snapshot = cohorts(seed, fair=fair, nodes=nodes)
     rng = random.Random(-seed - 1)
     more = [

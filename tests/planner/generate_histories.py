@@ -1,4 +1,4 @@
-"""Random histories: two to four ClusterQueues in a cohort tree, up to six nodes or quota alone, and what happens there."""
+"""Random histories: two to four ClusterQueues in a cohort tree, up to six nodes or quota alone, and the events there."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def happenings(draw: st.DrawFn, names: list[str]) -> Happening:
 
 @st.composite
 def stories(draw: st.DrawFn) -> Story:
-    """About 20 steps, 60 at most; in several lists, so that they are not mostly short and still shrink to few."""
+    """About 20 steps, at most 60; drawn as several lists, so that long histories are drawn and still shrink to short ones."""
     scene = draw(scenes())
     step = st.builds(Step, happenings([q.name for q in scene.queues]), st.sampled_from(PAUSES))
     chapters = [draw(st.lists(step, max_size=15)) for _ in range(4)]

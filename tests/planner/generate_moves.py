@@ -1,4 +1,4 @@
-"""Fragmented clusters: enough is free in all, but not where one gang needs it. Drawn evenly from a seed.
+"""Fragmented clusters: enough capacity is free in total, but not where one gang needs it. Drawn evenly from a seed.
 
 Running gangs have topologies of their own, some unlike what they hold now, so that not every move is possible.
 """
@@ -28,7 +28,7 @@ LEVELS: tuple[dict[str, Any], ...] = (
 
 
 def scattered(seed: int) -> Snapshot:
-    """Up to five nodes, up to five tenants, one gang that waits."""
+    """Up to five nodes, up to five tenants, one pending gang."""
     rng = random.Random(seed)
     racks = [f"b{rng.randint(1, 2)}/r{i}" for i in range(rng.randint(1, 3))]
     fleet = [
@@ -126,7 +126,7 @@ def _near(nodes: Sequence[Node], first: Node, level: dict[str, Any], split: bool
 
 
 def tight(seed: int) -> Snapshot:
-    """Nodes of 8 GPUs with tenants of odd sizes and little to spare: often several must move, one for another."""
+    """Nodes of 8 GPUs with tenants of odd sizes and little free capacity: often several must move, one for another."""
     rng = random.Random(seed)
     racks = [f"b/r{i}" for i in range(rng.randint(1, 2))]
     fleet = [node(f"n{i}", rng.choice(racks), gpu=8) for i in range(rng.randint(3, 5))]
@@ -160,7 +160,7 @@ SHAPES: tuple[dict[str, Any], ...] = (
 
 
 def shaped(seed: int) -> Snapshot:
-    """Sliced, balanced and grouped tenants, some started with fewer pods than they asked for; one such gang waits."""
+    """Sliced, balanced and grouped tenants, some started with fewer pods than they asked for; one such gang is pending."""
     rng = random.Random(seed)
     fleet = [
         node(f"n{i}", rng.choice(("b1/r0", "b1/r1", "b2/r2")), gpu=rng.choice((2, 4, 4)))
@@ -182,7 +182,7 @@ def _shaped_podsets(rng: random.Random) -> list[PodSet]:
 
 
 def _shaped_tenant(rng: random.Random, room: Room, uid: str) -> Admitted | None:
-    """Its pods stand where its shape lets them, as far as simple tries find; its nodes are in topology order."""
+    """Its pods are where its shape allows them, as far as simple tries find; its nodes are in topology order."""
     podsets = _shaped_podsets(rng)
     if rng.random() < 0.25:
         lone = podset("p0", rng.choice((1, 2, 3)), gpu=1)
@@ -243,6 +243,6 @@ def _allowed(asked: PodSet, row: dict[str, int], nodes: Sequence[Node]) -> bool:
 def _share(
     podsets: Sequence[PodSet], where: Sequence[dict[str, int]], nodes: Sequence[Node]
 ) -> bool:
-    """Whether a group stands in one domain of the level it requires."""
+    """Whether a group is in one domain of the level that it requires."""
     together = {name: 1 for row in where for name in row}
     return _allowed(replace(podsets[0], topology=podsets[-1].topology), together, nodes)

@@ -1,8 +1,8 @@
-"""Whole histories in memory: the real planner, verifier, mirror, ledger and state machine; a clock that is only told.
+"""Whole histories in memory: the real planner, verifier, mirror, ledger and state machine, with a simulated clock.
 
-A :class:`~tests.planner.story.Story` is a scene (queues, nodes) and what happens there, step by step. :func:`play` carries it out as the control
-loop does and notes every cycle, start and eviction. The cluster is played here: pods come up at once, and take as long to
-end as the story says. After the last step nothing happens any more for :data:`QUIET` seconds.
+A :class:`~tests.planner.story.Story` is a scene (queues, nodes) and the events there, step by step. :func:`play` carries it out as the control
+loop does and notes every cycle, start and eviction. The cluster is simulated here: pods start at once, and end after the
+time that the story states. After the last step, :data:`QUIET` seconds pass without a further event.
 """
 
 from __future__ import annotations
@@ -79,11 +79,11 @@ RESTLESS = 40  # cycles at one moment, none of which changes anything outside
 
 
 class Restless(AssertionError):
-    """It goes on deciding although nothing changes."""
+    """The control loop continues to decide although nothing changes."""
 
 
 class World:
-    """One story being played."""
+    """One story that is being simulated."""
 
     def __init__(self, scene: Scene) -> None:
         self.now = NOW
@@ -111,10 +111,10 @@ class World:
             self._see(NodeRecord(_node(scene, number), 1))
         self.settle()
 
-    # Happenings.
+    # Events.
 
     def happen(self, what: Happening) -> str:
-        """Returns the uid of the gang it befell, "" if none."""
+        """Returns the uid of the affected gang, "" if none."""
         uid = self._befall(what)
         if uid is None:
             return ""
@@ -123,7 +123,7 @@ class World:
         return uid
 
     def _befall(self, what: Happening) -> str | None:
-        """None = nothing to befall."""
+        """None = no gang is affected."""
         match what:
             case Arrives():
                 return self._submit(what)
@@ -232,14 +232,14 @@ class World:
         moments.append(next_change(self.snapshot()) or 0.0)
         return (at for at in moments if at > self.now)
 
-    # What gangs do.
+    # Activity of the gangs.
 
     def _idles(self, uid: str) -> bool:
         entry = self._ledger.get(uid)
         return entry is not None and self._does_nothing.get(uid) == entry.attempt
 
     def _look(self) -> None:
-        """At everybody who runs: whether he computes or does nothing is known at once."""
+        """Samples of all running gangs: the controller knows at once whether a gang computes or idles."""
         uses = {}
         for entry in self._ledger.entries(State.RUNNING):
             idle = self._idles(entry.uid)
@@ -254,7 +254,7 @@ class World:
         self._plan_again |= self._idleness.looked(uses, self._config, self.now).plan_again
 
     def _looks_due(self, entry: Entry) -> Iterator[float]:
-        """Looks from which something may follow: right after a warning, at the ends of grace, rest and protection."""
+        """Samples that can lead to a decision: right after a warning, at the ends of grace, back-off and protection."""
         if entry.state is not State.RUNNING or not self._idles(entry.uid):
             return
         queue = self._queue(entry.cluster_queue)
@@ -283,7 +283,7 @@ class World:
     # The loop.
 
     def settle(self) -> None:
-        """A look at what gangs do, and cycles, as the loop makes them, until nothing is left to see, to decide or to carry out."""
+        """A sample of all gangs, and cycles, as the loop makes them, until no notification, decision or command is left."""
         self._look()
         for _ in range(RESTLESS):
             self._act()
@@ -362,7 +362,7 @@ class World:
     # The cluster.
 
     def _act(self) -> None:
-        """What actuator, job controllers and kubelets do at once."""
+        """The work of the actuator, the job controllers and the kubelets, done at once."""
         for entry in list(self._ledger):
             job = self._mirror.jobs.get(entry.uid)
             if job is None or job.outcome is not None:
@@ -425,7 +425,7 @@ class World:
         self._mirror.apply([Deleted(resource, uid, self._version)])
 
     def end(self) -> History:
-        """Nothing happens any more."""
+        """No further event."""
         self.wait(QUIET)
         self.history.unasked = plan(self.snapshot(), cache=self._cache)
         self.history.last = self.snapshot()
@@ -434,7 +434,7 @@ class World:
 
 
 def play(story: Story) -> History:
-    """The whole story, and then the quiet."""
+    """The whole story and the quiet time after it."""
     world = World(story.scene)
     for step in story.steps:
         world.happen(step.happening)

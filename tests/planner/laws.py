@@ -1,7 +1,7 @@
-"""What must hold of every history, each law as complaints about one: none where it is kept.
+"""Invariants of every history. Each one yields its violations; a correct history has none.
 
-The laws are worked out from what happened, with sums and small searches of their own; nothing here asks the planner.
-Where the verifier is asked, it is the judge of plans that the planner did *not* make.
+The invariants are computed from the recorded events, with sums and small searches of their own; nothing here uses the planner.
+The verifier is used only to judge plans that the planner did *not* make.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ Complaints = Iterator[str]
 def no_preemption_without_a_start(history: History) -> Complaints:
     """Every eviction names a gang that starts before its lease ends.
 
-    Unless that gang was deleted or its queue stopped meanwhile, a node was lost or a quota changed, somebody who leaves
-    takes longer to end than the lease lasts, or one before it in its StrictFIFO queue waits now.
+    Unless that gang was deleted or its queue stopped meanwhile, a node was lost or a quota changed, a gang that leaves
+    takes longer to end than the lease lasts, or an earlier gang of its StrictFIFO queue is pending now.
     """
     for eviction in history.preempted:
         winner = eviction.preemptor
@@ -60,7 +60,7 @@ def no_preemption_without_a_start(history: History) -> Complaints:
         if begins and begins[0] <= ends:
             continue
         if _slowest(history, ends) >= ends:
-            continue  # somebody takes longer to end than the lease lasts: it belongs to nobody then
+            continue  # a victim takes longer to end than the lease lasts: the capacity is then unreserved
         if any(_excuses(o, winner, history) for o in _between(history, eviction, ends)):
             continue
         if any(_overtaken(c, winner) for c in history.cycles if eviction.at <= c.now <= ends):
@@ -69,7 +69,7 @@ def no_preemption_without_a_start(history: History) -> Complaints:
 
 
 def nobody_evicts_in_circles(history: History) -> Complaints:
-    """Without anything new from outside, nobody is evicted by those whom it evicted, nor twice for the same gang."""
+    """Without an event from outside, a victim never evicts its preemptor, and no gang is evicted twice for the same gang."""
     edges: dict[int, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for eviction in history.preempted:
         evicts = edges[eviction.outside]
@@ -81,7 +81,7 @@ def nobody_evicts_in_circles(history: History) -> Complaints:
 
 
 def protections_hold(history: History) -> Complaints:
-    """No gang is preempted, or taken for its idleness, more often in 24 hours, sooner after its start, or after the last time, than its queue allows."""
+    """No gang is preempted, or evicted for idleness, more often in 24 hours, or sooner after a start or eviction, than its queue allows."""
     queues = {q.name: q for q in history.scene.queues}
     by_uid: dict[str, list[Evicted]] = defaultdict(list)
     for eviction in history.evicted:
@@ -101,7 +101,7 @@ def protections_hold(history: History) -> Complaints:
 
 
 def what_is_its_own_stays(history: History) -> Complaints:
-    """From another queue leaves only what that queue uses beyond its own, or, where a policy says so, lower work for room."""
+    """Another queue loses only its use beyond its own quota or, where a policy allows it, gangs of lower priority for capacity."""
     for cycle in history.cycles:
         gangs = {a.workload.uid: a for a in cycle.snapshot.admitted}
         takes: dict[tuple[str, str], list[str]] = defaultdict(list)
@@ -109,7 +109,7 @@ def what_is_its_own_stays(history: History) -> Complaints:
             winner, victim = preemption.preemptor, preemption.victim
             home = history.queue_of(victim)
             if home == history.queue_of(winner) or preemption.reason == PreemptionReason.IDLE:
-                continue  # who is idle yields whatever quota he is on: the next law
+                continue  # an idle gang yields from any quota: the next invariant
             if preemption.reason == PreemptionReason.IN_COHORT_ROOM:
                 yield from _for_room(cycle, history, winner, gangs[victim].workload)
             else:
@@ -123,9 +123,9 @@ def what_is_its_own_stays(history: History) -> Complaints:
 
 
 def only_the_idle_go_for_idleness(history: History) -> Complaints:
-    """Whoever goes for it did nothing since before the first of two warnings, its grace is over, and its queue says so.
+    """An idle victim was idle since before the first of two warnings, its grace is over, and the policy of its queue allows it.
 
-    On demand it goes for one of higher priority, or of the same where its queue says that too.
+    In mode OnDemand it yields to a gang of higher priority, or of equal priority where the policy allows that too.
     """
     priorities = {uid: w.priority for c in history.cycles for uid, w in _known(c.snapshot).items()}
     for eviction in history.idle_ones:
@@ -149,7 +149,7 @@ def only_the_idle_go_for_idleness(history: History) -> Complaints:
             if taker < own + (not rule.to_equal):
                 yield f"{eviction.uid} of priority {own} went for {eviction.preemptor} of {taker}"
         elif rule.mode is not ReclaimMode.ALWAYS or len(warned) != 2:
-            yield f"{eviction.uid} went in mode {rule.mode}, warned at {warned}"
+            yield f"{eviction.uid} was evicted in mode {rule.mode}, warned at {warned}"
 
 
 def nobody_is_passed(history: History) -> Complaints:
@@ -173,7 +173,7 @@ def nobody_is_passed(history: History) -> Complaints:
 
 
 def it_comes_to_rest(history: History) -> Complaints:
-    """At the end nobody leaves any more, and whoever fits on what is free, in an order that lets it, runs."""
+    """At the end no gang leaves, and each gang that fits the free capacity, in an order that allows it, runs."""
     assert history.last is not None
     if leaving := [a.workload.uid for a in history.last.admitted if a.leaving]:
         yield f"still leaving: {leaving}"
@@ -186,7 +186,7 @@ def it_comes_to_rest(history: History) -> Complaints:
 
 
 def nothing_is_missed(history: History) -> Complaints:
-    """At the end a cycle that nothing gave occasion for would change nothing."""
+    """At the end one more cycle, without any trigger, would change nothing."""
     if history.unasked.admitted or history.unasked.preempted or history.unasked.evicted:
         starts = [a.uid for a in history.unasked.admitted]
         leaves = [(p.victim, p.preemptor) for p in history.unasked.preempted]
@@ -213,7 +213,7 @@ def whole_and_never_over(history: History) -> Complaints:
 
 
 def no_user_goes_over(history: History) -> Complaints:
-    """No start brings a user over what his queue lets one user hold, gangs that are leaving included."""
+    """No start brings a user over the cap of one user in the queue, gangs that are leaving included."""
     for cycle in history.cycles:
         queues = cycle.snapshot.config.cluster_queues
         held: dict[tuple[str, str], int] = defaultdict(int)
@@ -247,7 +247,7 @@ LAWS: Final[tuple[Callable[[History], Complaints], ...]] = (
 def could_start(
     snapshot: Snapshot, made: Plan, pending: Pending, without: AbstractSet[str] = frozenset()
 ) -> bool:
-    """Whether the verifier would let this gang start beside the plan, once those of ``without`` wait instead."""
+    """Whether the verifier accepts that this gang starts with the plan when the gangs of ``without`` stay pending instead."""
     uid = pending.workload.uid
     admitted = tuple(a for a in made.admitted if a.uid not in without)
     refused = tuple(
@@ -263,7 +263,7 @@ def could_start(
 
 
 def _places(snapshot: Snapshot, made: Plan, pending: Pending) -> Iterator[Placement]:
-    """Everywhere its pods fit beside all that is there now and starts."""
+    """Everywhere its pods fit beside the gangs that are there now or start."""
     (podset,) = pending.workload.podsets
     queue = snapshot.config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
     assert queue is not None
@@ -316,14 +316,14 @@ def _use(gangs: Iterable[Admitted]) -> dict[str, int]:
 
 
 def _held(gang: Admitted) -> int:
-    """What it is charged: of one that leaves its nodes, only what it still has there."""
+    """The quota charged to it; for a gang that leaves its nodes, only the part still in use there."""
     (podset,), (placed,) = gang.workload.podsets, gang.placement.podsets
     pods = placed.count if gang.leaving and placed.pods is None else placed.pods_of(podset)
     return pods * podset.shape.requests[GPU]
 
 
 def _most_used(snapshot: Snapshot, made: Plan, queue: str) -> int:
-    """At most so much the queue uses, were all that starts or is promised in the cycle there already."""
+    """The most that the queue uses when all starts and reservations of the cycle count as running."""
     known = _known(snapshot)
     uids = [a.uid for a in made.admitted if not a.repaired]
     uids += [r.uid for r in made.pending if r.lease is not None]
@@ -364,8 +364,8 @@ def _over_quota(cycle: Cycle, history: History) -> Complaints:
 
 
 def _held_back(snapshot: Snapshot, pending: Pending) -> bool:
-    """By a victim that will be back before it in its StrictFIFO queue, or a gang of its own user there; by the head of another
-    one, for whom quota of the cohort may be kept; or by what others use beyond their quota.
+    """Blocked by a victim that will be ahead of it in its StrictFIFO queue, or a gang of its own user there; by the head of another
+    queue for which quota of the cohort is kept; or by use of other queues beyond their quota.
     """
     config = snapshot.config
     queue = config.cluster_queue_of(pending.workload.namespace, pending.workload.queue)
@@ -384,7 +384,7 @@ def _held_back(snapshot: Snapshot, pending: Pending) -> bool:
 
 
 def _behind_its_user(snapshot: Snapshot, queue: ClusterQueue, pending: Pending) -> bool:
-    """Whether an earlier gang of its user waits in its StrictFIFO queue, where one user may hold only so much."""
+    """Whether an earlier gang of its user is pending in its StrictFIFO queue, where one user has a cap."""
     if queue.strategy is not QueueingStrategy.STRICT_FIFO or not queue.max_per_user:
         return False
     mine = (p.workload for p in snapshot.pending if p.workload.user == pending.workload.user)
@@ -393,7 +393,7 @@ def _behind_its_user(snapshot: Snapshot, queue: ClusterQueue, pending: Pending) 
 
 
 def _anybody_over(snapshot: Snapshot) -> bool:
-    """Whether a lowered quota left some queue or cohort over it."""
+    """Whether a lowered quota left a queue or cohort over it."""
     members = members_of(snapshot.config)
     use = {(name, FLAVOR, GPU): n for name, n in _use(snapshot.admitted).items()}
     found = [m for queue in members.values() for m in queue.up()]
@@ -412,7 +412,7 @@ def _strict(config: QueueConfig, pending: Pending) -> ClusterQueue | None:
 
 
 def _lease_end(history: History, eviction: Evicted) -> float:
-    """When the lease ends that the victim left for."""
+    """The end of the lease for which the victim left."""
     pair = (eviction.uid, eviction.preemptor)
     cycle = next(
         c
@@ -426,7 +426,7 @@ def _lease_end(history: History, eviction: Evicted) -> float:
 
 
 def _slowest(history: History, until: float) -> float:
-    """When the last of all who leave by then has ended."""
+    """The time at which all gangs that leave by then have ended."""
     return max(e.at + history.drains[e.uid] for e in history.evicted if e.at <= until)
 
 
@@ -448,7 +448,7 @@ def _excuses(outside: Outside, winner: str, history: History) -> bool:
 
 
 def _overtaken(cycle: Cycle, winner: str) -> bool:
-    """Whether one before it in its StrictFIFO queue waits, which did not when somebody was evicted for it."""
+    """Whether an earlier gang of its StrictFIFO queue is pending that was not pending at the eviction."""
     pending = {p.workload.uid: p for p in cycle.snapshot.pending}
     mine = pending.get(winner)
     queue = _strict(cycle.snapshot.config, mine) if mine is not None else None

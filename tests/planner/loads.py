@@ -1,4 +1,4 @@
-"""Pods without a gang, for what counting says of them."""
+"""Pods without a gang, and the answer of the counting bound for them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queuectl.planner.problem.topology import Ints
 
 
 def exceeds(pods: Sequence[tuple[Ints, int]], free: Ints) -> bool:
-    """Whether counting says that these pods (vector, count) do not fit nodes with this much free, (R, N)."""
+    """Whether counting refutes that these pods (vector, count) fit nodes with this free capacity, (R, N)."""
     load = Load(free)
     for vector, count in pods:
         load.put(vector, count, np.ones(free.shape[1], dtype=np.bool_))

@@ -1,4 +1,4 @@
-"""Small clusters on which everything meets: flavors, cohorts, groups, slices, parts of gangs, victims and protections.
+"""Small clusters that combine all features: flavors, cohorts, groups, slices, partial gangs, victims and protections.
 
 Drawn evenly from a seed, so that two processes make the same ones and no shape is rare.
 """

@@ -1,6 +1,6 @@
-"""Right plans made wrong, one way each, so that the verifier must notice: with the rule that it breaks.
+"""Correct plans made wrong, each in one way, with the rule that the verifier must name.
 
-Where the plan itself cannot be made wrong in some way, the snapshot is: a quota one lower than what the plan uses, a
+Where the plan itself cannot be made wrong in some way, the snapshot is: a quota one lower than the plan uses, a
 victim that turns out to be protected. Nothing of the planner or the verifier is used to make them.
 """
 
@@ -120,7 +120,7 @@ def forget_a_podset(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
 
 
 def crowd_a_node(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
-    """One pod more than fits, now or once everything leaving has left, on a node that holds pods of the plan."""
+    """One pod more than fits, now or after all leaving gangs have left, on a node that holds pods of the plan."""
     oracle = Oracle(snapshot)
     views = [oracle.view(number)[0] for number in (0, 1)]
     for slot in slots(snapshot, plan):
@@ -195,7 +195,7 @@ def _outside(snapshot: Snapshot, slot: Slot, level: str) -> list[str]:
 
 
 def exceed_quota(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
-    """The quota of a queue that starts something turns out to be one GPU too small, with nobody to borrow from."""
+    """The quota of a queue that starts a gang is one GPU too small, with no queue to borrow from."""
     config = snapshot.config
     starts = {slot.workload.queue for slot in slots(snapshot, plan)}
     for name, queue in config.cluster_queues.items():
@@ -222,7 +222,7 @@ def exceed_quota(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
 
 
 def _gpus_used(snapshot: Snapshot, plan: Plan, queue: str) -> dict[str, int]:
-    """Flavor to GPUs of all that hold capacity, and of what starts."""
+    """Flavor to GPUs of all gangs that hold capacity or start."""
     used: dict[str, int] = {}
     held = [(a.workload, a.placement) for a in snapshot.admitted]
     waiting = {p.workload.uid: p.workload for p in snapshot.pending}
@@ -257,7 +257,7 @@ def charge_nothing(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
 
 
 def protect_a_victim(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
-    """It must not be preempted, has just started in a queue that spares those, or is worth more than the preemptor."""
+    """It is not preemptible, is protected after a recent start, or costs more than the preemptor."""
     config = snapshot.config
     for preemption in plan.preempted:
         victim = next(a for a in snapshot.admitted if a.workload.uid == preemption.victim)
@@ -343,7 +343,7 @@ def reclaim_from_an_equal(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
 
 
 def reclaim_what_is_not_borrowed(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
-    """The victim's queue turns out to have more of its own than it could use."""
+    """The victim's queue has more nominal quota than it could use."""
     for _, _, theirs, _ in _across(snapshot, plan):
         groups = tuple(
             replace(
@@ -376,7 +376,7 @@ def give_another_reason(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
 
 
 def move_who_must_stay(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
-    """The moved gang turns out to be sacrosanct, or in a queue that lets nobody be moved."""
+    """The moved gang is not preemptible, or is in a queue that does not allow moves."""
     config = replace(
         snapshot.config,
         cluster_queues={
@@ -402,7 +402,7 @@ def move_for_nobody(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
 
 
 def move_onto_the_same_spot(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
-    """Its new place is where it stands: the room it was to make is not there."""
+    """Its new placement is its present one: the capacity that the move was to free is not there."""
     held = {a.workload.uid: a.placement for a in snapshot.admitted}
     for number, move in enumerate(plan.moved):
         stays = replace(move, placement=held[move.uid])
@@ -437,7 +437,7 @@ def after(snapshot: Snapshot, plan: Plan) -> Snapshot:
 
 
 def take_what_is_kept_for_a_lease(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
-    """One GPU more starts on a node than the first lease in line can spare once its victims have left."""
+    """One GPU more starts on a node than the first lease in order can spare once its victims have left."""
     waiting = {p.workload.uid: p for p in snapshot.pending}
     kept = [r for r in plan.pending if r.lease is not None and waiting[r.uid].lease == r.lease]
     for refusal in sorted(kept, key=lambda r: _in_line(waiting[r.uid].workload))[:1]:
@@ -485,7 +485,7 @@ def _in_line(workload: Workload) -> tuple[int, float, str]:
     return -workload.priority, workload.queued_at, workload.uid
 
 
-# Who stands where.
+# Gangs on nodes.
 
 
 def forget_a_gang(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:

@@ -1,4 +1,4 @@
-"""Brute force for tiny clusters: the answer by definition, without numpy, solver or any planner code.
+"""Brute force for clusters of a few nodes: the answer by definition, without numpy, solver or any planner code.
 
 - :func:`starts`: the lexicographically greatest set of gangs, in queue order, that can start together.
 - :func:`least_victims`: the least legal victim set by the ClusterQueue's layers, over all of them.
@@ -21,7 +21,7 @@ def queue_order(entry: Pending) -> tuple[int, float, str]:
 
 
 def starts(snapshot: Snapshot) -> dict[str, bool]:
-    """Which pending gangs start, by uid in queue order, when nobody may preempt. Kept leases stay promised."""
+    """The pending gangs that start, by uid in queue order, when no gang may preempt. Kept leases stay reserved."""
     entries = sorted(snapshot.pending, key=queue_order)
     answer: dict[str, bool] = {}
     kept: list[list[Way]] = []
@@ -62,7 +62,7 @@ def _could_use(oracle: Oracle, queue: ClusterQueue, entry: Pending) -> frozenset
 
 
 def legal_victims(snapshot: Snapshot, preemptor: Workload) -> list[Admitted]:
-    """Whom the preemptor's ClusterQueue lets it evict."""
+    """The gangs that the preemptor's ClusterQueue lets it evict."""
     oracle = Oracle(snapshot)
     queue = oracle.queue_of(preemptor)
     if queue is None or queue.within_cluster_queue is WithinClusterQueue.NEVER:
@@ -104,7 +104,7 @@ def least_victims(
 ) -> tuple[tuple[int, ...], frozenset[str]] | None:
     """The least legal victims after whose exit the gang fits, with their layers; None when no set helps.
 
-    ``only`` fixes the flavors of its podsets. Preferred levels do not count: nobody is evicted for a preference.
+    ``only`` fixes the flavors of its podsets. Preferred levels do not count: no gang is evicted for a preference.
     """
     oracle = Oracle(snapshot)
     queue = oracle.queue_of(entry.workload)
@@ -113,7 +113,7 @@ def least_victims(
     sets = [frozenset(s) for k in range(len(legal) + 1) for s in combinations(legal, k)]
     sets.sort(key=lambda s: (layers(order, [costs[u] for u in s]), sorted(s)))
 
-    # Who leaves makes room; it adds no node and no flavor.
+    # A gang that leaves frees capacity; it adds no node and no flavor.
     ways = list(oracle.ways(entry, step=ANYWHERE, only=only))
 
     def fits(victims: frozenset[str]) -> bool:
@@ -130,7 +130,7 @@ def fits_without(
     promised: Sequence[tuple[Workload, Placement]] = (),
     only: Sequence[Mapping[str, str]] | None = None,
 ) -> bool:
-    """Whether a gang fits once these and all who are leaving already have left."""
+    """Whether a gang fits after these gangs, and all that are leaving already, have left."""
     oracle = Oracle(snapshot, victims, promised)
     return oracle.fits([list(oracle.ways(entry, step=ANYWHERE, only=only))], views=(1,))
 
@@ -138,7 +138,7 @@ def fits_without(
 def _first_that_fits(
     sets: Sequence[frozenset[str]], fits: Callable[[frozenset[str]], bool]
 ) -> frozenset[str] | None:
-    """The first victim set that helps; whatever lies inside one that does not help cannot help either."""
+    """The first victim set that helps; no subset of a set that does not help can help."""
     if not fits(max(sets, key=len)):
         return None
     hopeless: list[frozenset[str]] = []

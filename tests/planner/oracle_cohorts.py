@@ -1,7 +1,7 @@
-"""Brute force over victim sets across ClusterQueues: every set, every order of exits, by the rules as Kueue states them.
+"""Brute force over victim sets across ClusterQueues: every set, every order of exits, by Kueue's documented rules.
 
-Quota is read off the tree of :mod:`queuectl.planner.verify.cohorts`; nothing of the planner's own quota, shares or victims
-is used. Whether pods find room is left to :mod:`tests.planner.oracle_fit`.
+Quota is read from the tree of :mod:`queuectl.planner.verify.cohorts`; the planner's own quota, shares and victims
+are not used. :mod:`tests.planner.oracle_fit` decides whether pods fit nodes.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ Key = tuple[str, str]  # flavor, resource
 
 @dataclass(frozen=True)
 class Cohorts:
-    """The first pending gang of a snapshot under one choice of flavors, against everybody else."""
+    """The first pending gang of a snapshot under one choice of flavors, against all other gangs."""
 
     snapshot: Snapshot
     flavors: Sequence[Mapping[str, str]]
@@ -97,7 +97,7 @@ class Cohorts:
             use[row] = use.get(row, 0) + amount
         return use
 
-    # What is over, what is left, who borrows how much.
+    # Use over quota, free quota, and how much each queue borrows.
 
     def over(self, member: Member, gone: frozenset[str], rows: frozenset[Key]) -> bool:
         use = self.use(gone)
@@ -158,7 +158,7 @@ class Cohorts:
             and top in self.members[self.queue_of(uid).name].up()
         )
 
-    # Who may go by policy.
+    # Victims that policy allows.
 
     def within(self, uid: str) -> bool:
         if self.queue_of(uid) is not self.queue:
@@ -195,7 +195,7 @@ class Cohorts:
         return lower or policy is ReclaimWithinCohort.ANY
 
     def idle(self, uid: str) -> bool:
-        """Whether it does nothing and its own queue lets the preemptor have its GPUs, whatever is used or shared."""
+        """Whether it is idle and its own queue lets the preemptor have its GPUs, whatever is used or shared."""
         gang, rule = self.gangs[uid], self.queue_of(uid).idle_reclaim
         if self.opts_out(uid):
             return False
@@ -218,11 +218,11 @@ class Cohorts:
         return self.idle(uid) and not (guarded and self.borrows_after(victims))
 
     def able(self, uid: str) -> bool:
-        """Whether some rule names it."""
+        """Whether any rule names it."""
         return self.idle(uid) or self.within(uid) or self.named(uid)
 
     def advantage(self, uid: str) -> bool:
-        """Whether a pool of the preemptor's side has the quota for all it asks, as things are."""
+        """Whether a pool of the preemptor's side has the quota for its whole request at present."""
         common, _ = self.meeting(uid)
         use, asked = self.use(frozenset()), {r: n for r, n in self.request.items() if n}
         for member in self.members[self.queue.name].up():
@@ -257,7 +257,7 @@ class Cohorts:
         return all(self.stays_out(v, victims, 1, alone=alone) for v in wary)
 
     def threatens(self, uid: str) -> bool:
-        """Whether its queue takes back what it may, and not all who would be evicted on the way to the preemptor are lower ones."""
+        """Whether its queue takes back all that it may, and some gangs evicted on the way to the preemptor are not of lower priority."""
         if self.queue_of(uid).reclaim_within_cohort is ReclaimWithinCohort.NEVER:
             return False
         top = list(self.members[self.queue.name].up())[-1]
@@ -269,7 +269,7 @@ class Cohorts:
         return self.gangs[uid].workload.priority > self.preemptor.priority or any(uphill)
 
     def gone_with_back(self, uid: str, victims: frozenset[str]) -> frozenset[str]:
-        """Who is gone once one victim is back and has evicted all it may in its own queue; nobody for one that is no danger."""
+        """The gangs that one victim's return evicts from its own queue; empty for a victim whose return does no harm."""
         queue, mine = self.queue_of(uid), self.gangs[uid].workload
         if not self.threatens(uid):
             return victims - {uid}
@@ -334,7 +334,7 @@ class Cohorts:
         )
 
     def barred(self, victims: frozenset[str], bound: frozenset[str]) -> set[Member]:
-        """Members below which the initial share lets nobody go, as some victim would be back there with the smaller share."""
+        """Members below which the initial share allows no victim, as some victim would return there with the smaller share."""
         found = set()
         for uid in bound:
             if self.within(uid) or not self.threatens(uid):
@@ -400,12 +400,12 @@ class Cohorts:
 
         return first(nobody)
 
-    # The least of them.
+    # The least of these sets.
 
     def least(self, costs: Mapping[str, Cost]) -> tuple[tuple[int, ...], frozenset[str]] | None:
         """The least legal victims after whose exit the gang fits, with their layers; None when no set helps.
 
-        Those that are idle are asked first, and alone.
+        Idle gangs are considered first, and alone.
         """
         for victims in self._sets(costs):
             if all(self.yields(v, victims) for v in victims) and self.fits(victims):

@@ -1,7 +1,7 @@
 """Whether gangs fit together, by trying everything: the half of the oracle that places pods.
 
-Every choice of flavor, domain and distribution of pods over nodes is tried, with two prunings that lose nothing: nodes
-that look alike are interchangeable, and a state once failed is not tried again.
+Every choice of flavor, domain and distribution of pods over nodes is tried, with two prunings that lose nothing: equal
+nodes are interchangeable, and a failed state is not tried again.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Way:
 
 
 class Oracle:
-    """Both views of one snapshot, *now* and *after*, less what is promised to others."""
+    """Both views of one snapshot, *now* and *after*, less the reservations of other gangs."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Oracle:
         self._views: dict[int, tuple[dict[str, Amounts], Quota]] = {}
 
     def view(self, number: int) -> tuple[dict[str, Amounts], Quota]:
-        """What is free on each node and left of each quota: *now* (0) or *after* (1). Counted when first asked for."""
+        """Free capacity of each node and free part of each quota: *now* (0) or *after* (1). Counted at the first use."""
         if number not in self._views:
             gangs = self._holders[number]
             self._views[number] = (self._free(gangs), self._quota(gangs))
@@ -215,7 +215,7 @@ class Oracle:
     def _domains(
         self, members: Sequence[PodSet], flavors: Sequence[Flavors], step: int
     ) -> Iterator[frozenset[str]]:
-        """Node sets the members must lie in together: one per domain of the narrowest level asked."""
+        """Node sets that the members must share: one per domain of the narrowest level requested."""
         levels = self._levels(flavors[0])
         wanted = set()
         for p in members:
@@ -380,7 +380,7 @@ class _Search:
 
 
 def _charged(quota: Quota, charges: Quota) -> Quota | None:
-    """What is left after the charges, None when a row that is charged would be exceeded."""
+    """The capacity after the charges, None when a charged row would be exceeded."""
     left = dict(quota)
     for row, amount in charges.items():
         left[row] = left.get(row, 0) - amount

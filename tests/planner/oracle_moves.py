@@ -15,7 +15,7 @@ Key = tuple[int, int, int]  # lost work, gangs, pods
 
 
 def movable(snapshot: Snapshot) -> list[Admitted]:
-    """Who may be moved at all when every queue allows it and protects nobody."""
+    """The gangs that can be moved at all when every queue allows it and protects no gang."""
     return [
         gang
         for gang in snapshot.admitted
@@ -41,7 +41,7 @@ def cheapest_moves(
     flavors: tuple[Mapping[str, str], ...],
     budget: int | None = None,
 ) -> Key | None:
-    """What the cheapest set costs; None when moving cannot help. ``flavors`` of the blocked gang's podsets."""
+    """The cost of the cheapest set; None when moving cannot help. ``flavors`` of the blocked gang's podsets."""
     gangs = movable(snapshot)
     if not _leaves_room(snapshot, entry, flavors, tuple(gangs)):
         return None
@@ -76,6 +76,6 @@ def _leaves_room(
     flavors: tuple[Mapping[str, str], ...],
     moved: tuple[Admitted, ...],
 ) -> bool:
-    """Whether the gang fits once these have left, wherever they go: without that no moves of them help."""
+    """Whether the gang fits after these have left, wherever they are placed: otherwise no moves of them help."""
     oracle = Oracle(snapshot, frozenset(g.workload.uid for g in moved))
     return oracle.fits([list(oracle.ways(entry, step=ANYWHERE, only=flavors))], views=(1,))

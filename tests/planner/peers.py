@@ -1,4 +1,4 @@
-"""Whom other schedulers would evict, written after the description of their rules; it is not their code.
+"""The victims that other schedulers would choose, written after the description of their rules; it is not their code.
 
 Both go through the candidates in a fixed order, lowest priority first and newest first, until the gang fits. Whether it fits
 is judged exactly here, by brute force or floor sums, so that these orders are compared at their best.
@@ -18,7 +18,7 @@ Fits = Callable[[frozenset[str]], bool]
 def kueue(
     snapshot: Snapshot, preemptor: Workload, fits: Fits, contested: Iterable[str]
 ) -> frozenset[str] | None:
-    """Evict in order whoever uses a contested resource until the gang fits; put back, last first, who is not needed."""
+    """Evict gangs that use a contested resource, in order, until the gang fits; then put back, last first, those that are not needed."""
     wanted = frozenset(contested)
     order = [
         gang.workload.uid
@@ -52,7 +52,7 @@ def _until_it_fits(order: Sequence[str], fits: Fits) -> list[str] | None:
 
 
 def by_floor_sums(snapshot: Snapshot, preemptor: Workload) -> Fits:
-    """Whether a gang of one podset that requires one level, or none, fits once some have left: exact for such a gang."""
+    """Whether a gang of one podset that requires one level, or none, fits after some have left: exact for such a gang."""
     (podset,) = preemptor.podsets
     level = podset.topology.level if podset.topology is not None else None
     used: dict[str, dict[str, dict[str, int]]] = {}

@@ -1,4 +1,4 @@
-"""Plans in few words, and which rules the verifier says they break."""
+"""Plans in short form, and the rules that they break by the verifier."""
 
 from __future__ import annotations
 

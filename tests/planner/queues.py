@@ -1,4 +1,4 @@
-"""Worlds of quota alone, for tests of the order in which gangs are looked at: one flavor, one resource, no nodes."""
+"""Snapshots of quota alone, for tests of the order in which gangs are considered: one flavor, one resource, no nodes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def group(*flavors: FlavorQuotas) -> tuple[ResourceGroup, ...]:
 def cq(
     name: str, gpus: int | FlavorQuotas = 0, cohort: str | None = "all", **rest: Any
 ) -> ClusterQueue:
-    """A ClusterQueue of one flavor, unless ``groups`` says otherwise. Its gangs evict borrowers at once."""
+    """A ClusterQueue of one flavor, unless ``groups`` is given. Its gangs evict borrowers at once."""
     offered = quotas(gpus) if isinstance(gpus, int) else gpus
     made = ClusterQueue(
         name,

@@ -1,6 +1,6 @@
-"""Snapshots in which one kind of limit does not count: what a member of a conflict means, without the planner's own books.
+"""Snapshots without one kind of limit: the meaning of a blocking constraint, independent of the planner's own accounting.
 
-For one pending gang in a queue with a single flavor, so that nothing but the gang's own rules tells nodes apart.
+For one pending gang in a queue with a single flavor, so that only the gang's own rules distinguish nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def starts(snapshot: Snapshot, uid: str) -> bool:
 
 
 def helped(snapshot: Snapshot, uid: str) -> bool:
-    """Whether the planner starts a gang, or evicts others for it and holds what they free."""
+    """Whether the planner starts a gang, or evicts others for it and holds the capacity that they free."""
     decided = plan(snapshot)
     if any(a.uid == uid for a in decided.admitted):
         return True
@@ -103,7 +103,7 @@ def _used(snapshot: Snapshot) -> Mapping[str, Resources]:
 
 
 def _one(nodes: list[Node], used: Mapping[str, Resources]) -> Node:
-    """What is free on each of them, and what is used on all."""
+    """Free capacity of each of them, and the use of all."""
     room = []
     for node in nodes:
         taken = used.get(node.name, NOTHING)

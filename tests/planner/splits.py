@@ -1,4 +1,4 @@
-"""Small worlds of two flavors for the tests of splitting: nodes, queues, and what became of a gang by flavor."""
+"""Small snapshots of two flavors for the tests of splitting: nodes, queues, and the pods of a gang by flavor."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def by_flavor(placed: PodSetPlacement) -> dict[str, int]:
 
 
 def started(snapshot: Snapshot, uid: str = "g") -> dict[str, int] | None:
-    """Pods by flavor of the gang's first podset; None while it waits. The plan must verify."""
+    """Pods by flavor of the gang's first podset; None while it is pending. The plan must verify."""
     made = plan(snapshot)
     assert verify(snapshot, made) == ()
     found = [a for a in made.admitted if a.uid == uid]
@@ -55,6 +55,6 @@ def started(snapshot: Snapshot, uid: str = "g") -> dict[str, int] | None:
 
 
 def broken(snapshot: Snapshot, placed: PodSetPlacement) -> set[Rule]:
-    """What the verifier says of a plan that starts gang ``g`` there."""
+    """The rules that the verifier finds broken by a plan that starts gang ``g`` there."""
     start = Admission("g", Placement((placed,)))
     return {v.rule for v in verify(snapshot, Plan(admitted=(start,)))}

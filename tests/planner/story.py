@@ -1,4 +1,4 @@
-"""What happens in a history, where it happens, and what came of it: the values that tests of whole histories speak in."""
+"""The scene, the events and the record of a history: the values that tests of whole histories use."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.planner.build import FLAVOR, LEVELS, NOW
 
 NAMESPACE = "team"
 POOL = "pool"  # node label
-USER = "user"  # label of a gang that tells whose it is
+USER = "user"  # key of the gang label that names the user
 PRIORITIES = range(6)
 
 
-# What may happen.
+# Events.
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,10 @@ class Arrives:
 
     Attributes:
         drain: seconds its pods take to end once it is evicted.
-        rack: it wants one rack.
-        pool: of the nodes it wants, in a scene that has pools.
-        name: else it is numbered.
-        user: who submits it, in a scene that tells users apart.
+        rack: it requires one rack.
+        pool: the pool of the nodes it requires, in a scene that has pools.
+        name: None = it is numbered.
+        user: the user that submits it, in a scene with users.
     """
 
     queue: str
@@ -55,21 +55,21 @@ class Arrives:
 
 @dataclass(frozen=True)
 class Ends:
-    """One of the running gangs succeeds; which one, counted round."""
+    """One of the running gangs succeeds; the steps take them in rotation."""
 
     which: int | str = 0
 
 
 @dataclass(frozen=True)
 class IsDeleted:
-    """One of the gangs is deleted; of those that wait for victims if there are any."""
+    """One of the gangs is deleted; one that is pending for its victims if there is any."""
 
     which: int | str = 0
 
 
 @dataclass(frozen=True)
 class NodeFails:
-    """Its pods are gone with it, those that were to end there too."""
+    """Its pods are lost, those that were ending there too."""
 
     which: int = 0
 
@@ -93,21 +93,21 @@ class Stops:
 
 @dataclass(frozen=True)
 class Goes:
-    """A stopped queue goes on."""
+    """A stopped queue starts again."""
 
     queue: str
 
 
 @dataclass(frozen=True)
 class Idles:
-    """One of the running gangs does nothing on its GPUs any more, until it is started again."""
+    """One of the running gangs leaves its GPUs idle until it is started again."""
 
     which: int | str = 0
 
 
 @dataclass(frozen=True)
 class Works:
-    """One of those that idle computes again."""
+    """One of the idle gangs computes again."""
 
     which: int | str = 0
 
@@ -125,10 +125,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Scene:
-    """Where it happens.
+    """The setting.
 
     Attributes:
-        nodes: GPUs of each node, two racks in turn; empty = quota only.
+        nodes: GPUs of each node, on two racks alternately; empty = quota only.
         pools: of each node its pool, which is a flavor as well; empty = one flavor for all.
         slots: pods that a node takes.
     """
@@ -163,12 +163,12 @@ class Story:
     steps: tuple[Step, ...]
 
 
-# What happened.
+# Recorded events.
 
 
 @dataclass(frozen=True)
 class Cycle:
-    """One plan that was carried out. ``outside``: number of happenings before it."""
+    """One plan that was carried out. ``outside``: number of outside events before it."""
 
     snapshot: Snapshot
     made: Plan
@@ -181,7 +181,7 @@ class Cycle:
 
 @dataclass(frozen=True)
 class Started:
-    """It starts, or has new places for the pods that it lost."""
+    """It starts, or has new nodes for the pods that it lost."""
 
     at: float
     uid: str
@@ -213,7 +213,7 @@ class Warned:
 
 @dataclass(frozen=True)
 class Outside:
-    """A happening, and the uid of the gang it befell, "" if none."""
+    """An event from outside, and the uid of the affected gang, "" if none."""
 
     at: float
     what: Happening
@@ -222,13 +222,13 @@ class Outside:
 
 @dataclass
 class History:
-    """Everything that was done, in order.
+    """All recorded decisions, in order.
 
     Attributes:
         drains: seconds each gang's pods take to end.
-        last: the picture at the end.
+        last: the snapshot at the end.
         entries: the ledger then.
-        unasked: what one more cycle would do then, for which nothing gave occasion.
+        unasked: the result of one more cycle then, without any trigger.
     """
 
     scene: Scene
@@ -248,7 +248,7 @@ class History:
 
     @property
     def idle_ones(self) -> list[Evicted]:
-        """Those that went for not using their GPUs."""
+        """The gangs evicted for idle GPUs."""
         return [
             e
             for e in self.evicted

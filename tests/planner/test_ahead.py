@@ -1,4 +1,4 @@
-"""Where room runs out one search places those behind as well; who starts stays the same."""
+"""When capacity runs out, one search places later gangs as well; the same gangs start."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_looking_ahead_starts_the_same_gangs_by_fewer_solves(
 
 
 def at_its_turn(taken: Snapshot) -> tuple[LookAhead, GangRequest]:
-    """The chooser of a walk that has come to its only gang, and what that asks."""
+    """The selector of a walk at its only gang, and the questions that it asks."""
     prepared = plan_cycle.begin(survey(taken))
     look_ahead(prepared.cycle, prepared.in_order)
     chooser = prepared.cycle.sizing.chooser
@@ -73,27 +73,27 @@ ROOMY = world(
 
 
 def foreseen_on_b(chooser: LookAhead, request: GangRequest) -> None:
-    """The gang would go to the tighter node; another was told to be waiting for it."""
+    """The gang would use the tighter node, but a later gang is expected there."""
     position = chooser.problem.index.position
     ((nodes, counts),) = chooser.decide(request).node_counts
     assert nodes.tolist() == [position["a"]]
     chooser.places["g"] = request, ((nodes * 0 + position["b"], counts),)
 
 
-def test_a_place_found_before_its_turn_is_taken() -> None:
+def test_a_placement_found_ahead_is_used() -> None:
     chooser, request = at_its_turn(ROOMY)
     foreseen_on_b(chooser, request)
     assert on(chooser, chooser.decide(request)) == ["b"]
 
 
-def test_a_place_that_others_took_meanwhile_is_not() -> None:
+def test_a_placement_found_ahead_that_others_took_meanwhile_is_not_used() -> None:
     chooser, request = at_its_turn(ROOMY)
     foreseen_on_b(chooser, request)
     chooser.state.now.free[:, chooser.problem.index.position["b"]] = 0
     assert on(chooser, chooser.decide(request)) == ["a"]
 
 
-def test_a_place_found_for_other_pods_is_not() -> None:
+def test_a_placement_found_ahead_for_other_pods_is_not_used() -> None:
     chooser, request = at_its_turn(ROOMY)
     foreseen_on_b(chooser, request)
     other = replace(request, podset_groups=(replace(request.podset_groups[0], preferred=0),))

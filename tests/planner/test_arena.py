@@ -1,4 +1,4 @@
-"""The snapshot as numbers: topology order, eligibility, free capacity, and use carried from cycle to cycle."""
+"""The snapshot as arrays: topology order, eligibility, free capacity, and use that is kept between cycles."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.support.examples import examples
 # Topology.
 
 
-def test_domains_are_numbered_in_natural_order_and_children_are_neighbours() -> None:
+def test_domains_are_numbered_in_natural_order_and_children_are_adjacent() -> None:
     nodes = [node(f"n{i}", f"b{i % 3}/r{i}") for i in (10, 2, 0, 5, 11)]
     tree = grow(nodes, ("block", "rack", HOSTNAME))
     assert tree.names[0] == (("b0",), ("b1",), ("b2",))
@@ -68,7 +68,7 @@ def test_a_node_without_a_level_label_is_in_no_domain() -> None:
     assert tree.level_of("row") is None
 
 
-# Eligibility: by class of nodes, and the same as asking node by node.
+# Eligibility: by class of nodes, with the same result as node by node.
 
 keys = st.sampled_from(["a", "b", HOSTNAME])
 values = st.sampled_from(["1", "2", "n0", "n1"])
@@ -120,12 +120,12 @@ fleets = st.lists(
 
 @settings(max_examples=examples(300), deadline=None)
 @given(fleets, rules)
-def test_masks_say_what_the_domain_rule_says_of_every_node(fleet: Fleet, wanted: NodeRules) -> None:
+def test_masks_agree_with_the_domain_rule_for_every_node(fleet: Fleet, wanted: NodeRules) -> None:
     mask = FleetIndex(fleet).mask(wanted)
     assert mask.tolist() == [wanted.refusal(n) is None for n in fleet.nodes]
 
 
-def test_passing_conditions_do_not_count_for_what_could_ever_run() -> None:
+def test_transient_conditions_do_not_count_for_what_can_ever_run() -> None:
     cordoned = replace(node("n0", gpu=8), unschedulable=True)
     tainted = replace(
         node("n1", gpu=8), taints=(Taint("node.kubernetes.io/not-ready", Effect.NO_EXECUTE),)
@@ -156,7 +156,7 @@ def test_pods_per_node_are_counted_like_any_resource() -> None:
     assert caps(problem.now, shape).tolist() == [1]
 
 
-def test_an_overcommitted_node_fits_nothing_and_a_resource_nobody_offers_fits_nowhere() -> None:
+def test_an_overcommitted_node_fits_nothing_and_a_resource_without_supply_fits_nowhere() -> None:
     nodes = [node("n0", gpu=8), node("n1", gpu=2)]
     running = holding(gang("r", podset(count=2, gpu=4)), {"n1": 2})
     problem = survey(world(nodes, (), [running]))
@@ -165,7 +165,7 @@ def test_an_overcommitted_node_fits_nothing_and_a_resource_nobody_offers_fits_no
     assert caps(problem.now, problem.shape(Resources(), NodeRules())).min() > 10**6
 
 
-def test_counts_of_changed_nodes_are_those_of_a_fresh_count() -> None:
+def test_counts_of_changed_nodes_equal_a_fresh_count() -> None:
     nodes = [node(f"n{i}", gpu=8) for i in range(4)]
     problem = survey(world(nodes, (), [holding(gang("r", podset(gpu=4)), {"n3": 1})]))
     state = open_state(problem)
@@ -178,12 +178,12 @@ def test_counts_of_changed_nodes_are_those_of_a_fresh_count() -> None:
     assert list(state.evictable()) == []
 
 
-# Use carried from cycle to cycle.
+# Use that is kept between cycles.
 
 
 @settings(max_examples=examples(100), deadline=None)
 @given(generate.snapshots(tenants=6), st.sets(st.integers(0, 5)), st.sets(st.integers(0, 5)))
-def test_carried_use_equals_a_fresh_count(snapshot: Snapshot, dropped, leaving) -> None:
+def test_kept_use_equals_a_fresh_count(snapshot: Snapshot, dropped, leaving) -> None:
     cache = PlannerCache()
     usage_of(snapshot, cache)
     later = replace(
@@ -210,7 +210,7 @@ def test_carried_use_equals_a_fresh_count(snapshot: Snapshot, dropped, leaving) 
         assert {k: v for k, v in ours.items() if v} == {k: v for k, v in theirs.items() if v}
 
 
-def test_the_same_running_gangs_are_counted_once_and_a_new_record_of_one_anew() -> None:
+def test_the_same_running_gangs_are_counted_once_and_a_new_record_is_counted_again() -> None:
     running = tuple(holding(gang(f"r{i}", podset(gpu=4)), {f"n{i}": 1}) for i in range(2))
     snapshot = world([node(f"n{i}", gpu=8) for i in range(2)], (), running)
     cache = PlannerCache()
@@ -226,7 +226,7 @@ def test_the_same_running_gangs_are_counted_once_and_a_new_record_of_one_anew() 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(generate.snapshots(gangs=2, tenants=6), st.data())
-def test_a_problem_with_a_few_nodes_more_is_the_one_that_a_survey_makes(
+def test_a_problem_with_a_few_more_nodes_equals_the_one_of_a_survey(
     snapshot: Snapshot, data: st.DataObject
 ) -> None:
     nodes = snapshot.fleet.nodes
@@ -250,7 +250,7 @@ def test_a_problem_with_a_few_nodes_more_is_the_one_that_a_survey_makes(
     assert (ours.later is ours.now) == (theirs.later is theirs.now)
 
 
-def test_a_fleet_is_indexed_once_and_forgotten_with_it() -> None:
+def test_a_fleet_is_indexed_once_and_its_index_is_freed_with_it() -> None:
     fleet = Fleet((node("n0", gpu=8),))
     cache = PlannerCache()
     assert index_of(fleet, cache) is index_of(fleet, cache)
@@ -260,7 +260,7 @@ def test_a_fleet_is_indexed_once_and_forgotten_with_it() -> None:
     assert watch() is None
 
 
-def test_nodes_that_are_gone_hold_nothing() -> None:
+def test_deleted_nodes_hold_nothing() -> None:
     running = holding(gang("r", podset(count=2, gpu=4)), {"n0": 1, "gone": 1})
     problem = survey(world([node("n0", gpu=8)], (), [running]))
     nodes, amounts = problem.use_of(running)

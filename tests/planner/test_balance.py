@@ -1,4 +1,4 @@
-"""Balanced placement: even where there is a way, told where there is none, and checked by the verifier."""
+"""Balanced placement: even where a way exists, reported where none exists, and checked by the verifier."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def per_rack(made: Plan, nodes: list[Node], at: int = 0) -> list[int]:
     return sorted(counted.values())
 
 
-def test_an_even_plan_tells_nothing() -> None:
+def test_an_even_plan_reports_nothing() -> None:
     made = planned(world(RACKS, [gang("g", podset(count=16, gpu=1, **IN_BLOCK))]))
     assert per_rack(made, RACKS) == [8, 8]
     assert made.uneven == ()
 
 
-def test_it_starts_unevenly_where_there_is_no_even_way_and_the_plan_says_so() -> None:
+def test_without_an_even_placement_it_starts_unevenly_and_the_plan_reports_it() -> None:
     nodes = [node("a0", "b/r1", gpu=7), node("b0", "b/r2", gpu=1)]
     snapshot = world(nodes, [gang("g", podset(count=8, gpu=1, **IN_BLOCK))])
     made = planned(snapshot)
@@ -52,8 +52,8 @@ def test_it_starts_unevenly_where_there_is_no_even_way_and_the_plan_says_so() ->
     assert warning == "team/g: podset w is to be balanced, but its pods are spread unevenly"
 
 
-def test_balance_lost_to_a_later_gang_is_told() -> None:
-    """The later one fits no rack but r1; the first gives way, and has no even spread without it."""
+def test_balance_lost_to_a_later_gang_is_reported() -> None:
+    """The later one fits only rack r1; the first one moves, and has no even spread elsewhere."""
     nodes = [node("a0", "b/r1", gpu=4, cpu=8), node("b0", "b/r2", gpu=3), node("c0", "b/r3", gpu=5)]
     even = gang("even", podset(count=8, gpu=1, **IN_BLOCK), queued_at=1.0)
     picky = gang("picky", podset(count=1, gpu=4, cpu=8), queued_at=2.0)
@@ -81,7 +81,7 @@ NODES = [node("a0", "b/r1", gpu=8), node("b0", "b/r2", gpu=8), node("c0", "b/r3"
         (gang("g", podset(count=8, gpu=1, slices=[("rack", 2)], **IN_BLOCK)), {"a0": 6, "b0": 2}, False),
     ],
 )  # fmt: skip
-def test_the_verifier_knows_what_is_even(workload: Any, where: dict[str, int], even: bool) -> None:
+def test_the_verifier_checks_evenness(workload: Any, where: dict[str, int], even: bool) -> None:
     snapshot = world(NODES, [workload])
     silent = start(workload, where)
     told = replace(silent, uneven=(("g", "w"),))
@@ -100,7 +100,7 @@ def test_a_lease_is_checked_as_well() -> None:
     assert {v.rule for v in verify(snapshot, replace(made, uneven=()))} == {Rule.TOPOLOGY}
 
 
-def test_a_repair_that_unbalances_is_told() -> None:
+def test_a_repair_that_unbalances_is_reported() -> None:
     running = holding(WHOLE, {"a0": 4, "b0": 4}, lost=(("w", "b0", 4),))
     nodes = [node("a0", "b/r1", gpu=4), *(node(f"{r}0", f"b/{r}", gpu=2) for r in "cd")]
     made = planned(world(nodes, [], [running]))
@@ -108,7 +108,7 @@ def test_a_repair_that_unbalances_is_told() -> None:
     assert made.uneven == (("g", "w"),)
 
 
-def test_several_units_are_not_drawn_together_at_the_cost_of_balance() -> None:
+def test_several_units_are_not_packed_together_at_the_cost_of_balance() -> None:
     nodes = [node(f"{r}{i}", f"b/{r}", gpu=5) for r in ("r1", "r2") for i in range(2)]
     even = podset("even", 8, gpu=1, **IN_BLOCK)
     made = planned(world(nodes, [gang("g", even, podset("other", 2, gpu=1))]))
@@ -116,7 +116,7 @@ def test_several_units_are_not_drawn_together_at_the_cost_of_balance() -> None:
     assert made.uneven == ()
 
 
-def test_even_whenever_some_block_holds_it_evenly() -> None:
+def test_pods_are_even_whenever_some_block_holds_them_evenly() -> None:
     """Against enumeration: pods per rack of one block that differ by at most one."""
     told = 0
     for seed in range(200):

@@ -1,4 +1,4 @@
-"""A gang that was evicted for others does not borrow again before a back-off is over; its own quota it may use."""
+"""A gang that was evicted for others does not borrow again before a back-off ends; it can use the quota of its own queue."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ def test_the_back_off_bars_borrowing_only(
     assert started(snapshot) == (["g"] if starts else [])
 
 
-def test_without_a_cohort_there_is_nothing_to_borrow_and_the_reason_speaks_of_quota_alone() -> None:
+def test_without_a_cohort_there_is_nothing_to_borrow_and_the_reason_names_quota_alone() -> None:
     alone = world(NODES, [Pending(asking("g", 3), borrows_at=LATER)], [], queue("a", gpu=16))
     assert decided(alone).pending[0].reasons[0].code is Code.EXCEEDS_MAX_QUOTA
 
 
-def test_the_reason_and_the_explanation_say_when_it_may_borrow() -> None:
+def test_the_reason_and_the_explanation_state_when_it_may_borrow() -> None:
     snapshot = shared(Pending(asking("g", 3), borrows_at=LATER))
     made = decided(snapshot)
     (reason,) = made.pending[0].reasons
@@ -91,7 +91,7 @@ def test_the_reason_and_the_explanation_say_when_it_may_borrow() -> None:
     assert obstacle.details["borrowsAt"] == AT
 
 
-def test_what_would_help_an_equal_gang_that_may_borrow_does_not_depend_on_it() -> None:
+def test_a_suggested_fix_for_an_equal_gang_that_may_borrow_does_not_depend_on_it() -> None:
     """Without borrowing, two gangs of its queue have to end; with it, one."""
     running = [holding(asking(f"h{i}", 1), {f"n{i}": 1}) for i in range(3)]
     running.append(holding(asking("other", 1, queue="b"), {"n3": 1}))
@@ -132,14 +132,14 @@ def test_a_plan_is_due_when_the_first_back_off_ends() -> None:
     assert next_change(replace(shared(*both), now=LATER + 1)) is None
 
 
-def test_what_was_refuted_for_it_is_looked_at_again_when_its_back_off_is_over() -> None:
+def test_a_gang_refuted_for_it_is_searched_again_when_its_back_off_ends() -> None:
     snapshot = shared(Pending(asking("g", 3), borrows_at=LATER))
     assert started(snapshot) == []
     assert started(replace(snapshot, now=LATER - 1)) == []
     assert started(replace(snapshot, now=LATER)) == ["g"]
 
 
-def test_the_verifier_knows_it_by_itself() -> None:
+def test_the_verifier_computes_the_back_off_by_itself() -> None:
     early = asking("g", 3)
     where = placed(early, {"n0": 1, "n1": 1, "n2": 1})
     for until, rules in ((None, []), (NOW, []), (LATER, [Rule.QUOTA])):
@@ -151,10 +151,10 @@ def test_the_verifier_knows_it_by_itself() -> None:
 @pytest.mark.parametrize(
     ("most", "waits"), [(600.0, 60.0), (40.0, 40.0), (0.0, 0.0)], ids=["grows", "capped", "off"]
 )
-def test_it_waits_twice_the_time_that_it_lost_from_its_eviction_on(
+def test_its_back_off_is_twice_the_time_that_it_lost_counted_from_its_eviction(
     most: float, waits: float
 ) -> None:
-    """It runs for 30 s on borrowed quota; the owner takes that back, and is done 10 s later."""
+    """It runs for 30 s on borrowed quota; the owner reclaims that, and ends 10 s later."""
     owner = cq("a", 8, "all", reclaim_within_cohort=ReclaimWithinCohort.ANY)
     borrower = cq("b", 0, "all", borrow_backoff=most)
     happened = World(Scene((owner, borrower), (cohort("all"),)))

@@ -1,4 +1,4 @@
-"""Weights that bound what packs on nodes: valid, and on up to eight devices all there are."""
+"""Weights that bound what packs on nodes: valid, and complete for up to eight devices."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_packs_is_never_refused(pods: Sizes, free: tuple[int, ...]) -> None
 
 
 def test_weights_that_count_for_all_sizes_at_once_refuse_what_rounding_lets_through() -> None:
-    """As rows of a model have to: pods of the other sizes may come too. Seen in a batch of fifty gangs."""
+    """Rows of a model must do so, as pods of other sizes can be added. Found in a batch of fifty gangs."""
     pods = dict.fromkeys(range(1, 9), 0) | {2: 6, 3: 23, 5: 25}
     free = (4,) * 4 + (6,) * 3 + (7,) + (8,) * 21
     assert sum(g * n for g, n in pods.items()) <= sum(free)

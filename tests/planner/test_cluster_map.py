@@ -40,7 +40,7 @@ def racks(cluster_map: ClusterMap) -> dict[str, Domain]:
     return {domain.path[-1]: domain for domain in layout.levels[1].domains}
 
 
-def test_each_node_tells_its_tenants_and_what_they_leave() -> None:
+def test_each_node_lists_its_tenants_and_its_free_capacity() -> None:
     cluster_map = cluster_map_of(seen(), {})
     found = occupancies(cluster_map)
     told = {
@@ -60,7 +60,7 @@ def test_each_node_tells_its_tenants_and_what_they_leave() -> None:
     assert found["b1"].free["pods"] == 108
 
 
-def test_each_gang_is_told_once_with_all_it_holds() -> None:
+def test_each_gang_is_listed_once_with_all_that_it_holds() -> None:
     gangs = cluster_map_of(seen(), {}).gangs
     assert [(g.workload.uid, g.cluster_queue, g.gpus, g.pods) for g in gangs] == [
         ("big", "main", 12.0, 3),
@@ -68,13 +68,13 @@ def test_each_gang_is_told_once_with_all_it_holds() -> None:
     ]
 
 
-def test_pods_of_no_gang_hold_what_they_hold() -> None:
+def test_unmanaged_pods_are_counted_as_use() -> None:
     cluster_map = cluster_map_of(seen(other_pods={"a2": resources(gpu=3)}), {})
     assert occupancies(cluster_map)["a2"].free_gpus == 5
     assert occupancies(cluster_map)["a2"].others == resources(gpu=3)
 
 
-def test_a_domain_is_what_its_nodes_are() -> None:
+def test_a_domain_is_the_sum_of_its_nodes() -> None:
     cluster_map = cluster_map_of(seen(), {})
     a, b = racks(cluster_map)["a"], racks(cluster_map)["b"]
     assert (a.path, a.nodes, a.gpus, a.free, a.largest, a.gangs) == (
@@ -89,7 +89,7 @@ def test_a_domain_is_what_its_nodes_are() -> None:
 
 
 @pytest.mark.parametrize(("ready", "cordoned"), [(False, False), (True, True)])
-def test_what_is_free_on_a_node_that_takes_no_pods_is_not_free_in_its_domain(
+def test_free_capacity_of_a_node_that_takes_no_pods_is_not_free_in_its_domain(
     ready: bool, cordoned: bool
 ) -> None:
     closed = replace(NODES[1], ready=ready, unschedulable=cordoned)
@@ -98,12 +98,12 @@ def test_what_is_free_on_a_node_that_takes_no_pods_is_not_free_in_its_domain(
     assert (a.nodes, a.open, a.gpus, a.free) == (2, 1, 16, 8)
 
 
-def test_a_domain_without_an_open_node_has_no_largest() -> None:
+def test_a_domain_without_an_open_node_has_no_largest_node() -> None:
     (closed,) = [replace(n, ready=False) for n in NODES if n.name == "b1"]
     assert racks(cluster_map_of(world([closed]), {}))["b"].largest is None
 
 
-def test_utilization_is_weighed_by_gpus_and_leaves_out_what_is_not_known() -> None:
+def test_utilization_is_weighted_by_gpus_and_leaves_out_unknown_values() -> None:
     uses = {"big": measured("big", 0.5), "small": measured("small", 0.8)}
     assert racks(cluster_map_of(seen(), uses))["b"].utilization == pytest.approx(0.6)
     uses["small"] = measured("small", None)

@@ -1,4 +1,4 @@
-"""Quota along the cohort tree: borrowing, lending, own quotas of cohorts, and who goes first. All as Kueue does it."""
+"""Quota along the cohort tree: borrowing, lending, own quotas of cohorts, and queue order. All as in Kueue."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_borrowing_limit_holds_and_the_lender_keeps_the_rest() -> None:
     )
 
 
-def test_a_lending_limit_refuses_although_machines_are_idle() -> None:
+def test_a_lending_limit_refuses_although_nodes_are_idle() -> None:
     """a may borrow without limit, but b lends only 4: three nodes need 8 borrowed."""
     made = planned(
         IDLE,
@@ -94,7 +94,7 @@ def test_a_lending_limit_refuses_although_machines_are_idle() -> None:
     ]
 
 
-# What a queue may have, in one table: the tree, what is used, and the largest gang that still starts in queue a.
+# Limits of a queue, in one table: the tree, the use, and the largest gang that still starts in queue a.
 
 BOTTOM = (
     cluster_queue("a", 4, "left"),
@@ -110,7 +110,7 @@ TREES: dict[str, tuple[list[Any], dict[str, int], int]] = {
     "what is not lent is used first": (
         [cluster_queue("a", 4, "x"), cluster_queue("b", quota(3, lending=1), "x")], {"b": 2}, 5),
     "its own quota was borrowed by another": ([cluster_queue("a", 4, "x"), cluster_queue("b", 3, "x")], {"b": 6}, 1),
-    "what it does not lend nobody borrows": (
+    "quota that it does not lend cannot be borrowed": (
         [cluster_queue("a", quota(4, lending=1), "x"), cluster_queue("b", 3, "x")], {"b": 4}, 3),
     "a cohort's own quota": ([cohort("x", gpu=2), cluster_queue("a", 4, "x")], {}, 6),
     "up the tree and down again": ([cohort("left", "top"), cohort("right", "top"), *BOTTOM], {}, 12),
@@ -122,7 +122,7 @@ TREES: dict[str, tuple[list[Any], dict[str, int], int]] = {
         [cohort("left", "top"), cohort("right", "top", quota(0, lending=3)), *BOTTOM], {}, 11),
     "what a cohort keeps is its members'": (
         [cohort("left", "top", quota(0, lending=2)), cohort("right", "top"), *BOTTOM], {"c": 6}, 6),
-    "a cohort above that nobody wrote down": ([cohort("left", "top"), *BOTTOM], {}, 8),
+    "an undeclared cohort above": ([cohort("left", "top"), *BOTTOM], {}, 8),
     "limits of the top limit nothing": (
         [cohort("x"), cluster_queue("a", 4, "x"), cluster_queue("b", 0, "x")], {}, 4),
 }  # fmt: skip
@@ -137,7 +137,7 @@ def test_as_much_as_the_tree_allows_starts_and_no_more(name: str) -> None:
         assert made.started == (["new"] if count == most else []), f"{count} pods"
 
 
-# The same numbers from two sides: what the planner says is left, and what the verifier lets be used.
+# The same numbers from two sides: the planner's free quota, and the use that the verifier accepts.
 
 ROW = ("f", "gpu")
 amount = st.integers(0, 4)
@@ -174,7 +174,7 @@ def allowed(config: QueueConfig, used: dict[str, int]) -> bool:
 
 
 def filled(config: QueueConfig, wanted: list[tuple[int, int]]) -> tuple[dict[str, int], QuotaUse]:
-    """Queues take what they want one after the other, as far as it is allowed."""
+    """Queues take quota one after the other, as far as the limits allow."""
     used = dict.fromkeys(config.cluster_queues, 0)
     use = use_of(build_pools(config), {})
     for which, n in wanted:
@@ -189,7 +189,7 @@ wishes = st.lists(st.tuples(st.integers(0, 3), st.integers(-2, 5)), max_size=8)
 
 
 @given(config=trees(), wanted=wishes)
-def test_what_is_left_is_exactly_what_may_be_used(
+def test_the_free_quota_is_exactly_what_can_be_used(
     config: QueueConfig, wanted: list[tuple[int, int]]
 ) -> None:
     used, use = filled(config, [(which, abs(n)) for which, n in wanted])
@@ -204,7 +204,7 @@ def test_what_is_left_is_exactly_what_may_be_used(
 
 
 @given(config=trees(), wanted=wishes)
-def test_adding_and_taking_off_is_counting_afresh(
+def test_charging_and_releasing_equals_a_fresh_count(
     config: QueueConfig, wanted: list[tuple[int, int]]
 ) -> None:
     """Even where more is used than allowed, as after a quota was lowered."""
@@ -220,10 +220,10 @@ def test_adding_and_taking_off_is_counting_afresh(
 
 
 @given(config=trees(), wanted=wishes, gone=st.integers(1, 5))
-def test_each_unit_a_queue_gives_back_is_one_more_it_may_use(
+def test_each_unit_that_a_queue_gives_back_is_one_more_that_it_can_use(
     config: QueueConfig, wanted: list[tuple[int, int]], gone: int
 ) -> None:
-    """So what must leave a queue for a gang to fit is the difference, whatever limits lie between."""
+    """The use that must leave a queue for a gang to fit is thus the difference, whatever the limits between."""
     _, use = filled(config, [(which, abs(n)) for which, n in wanted])
     name = min(config.cluster_queues)
     left = use.left(name, ROW)
@@ -233,15 +233,15 @@ def test_each_unit_a_queue_gives_back_is_one_more_it_may_use(
     assert use.left(name, ROW) == left
 
 
-# Who goes first.
+# Order of the queues.
 
 
 def two(a: str = "a", b: str = "b") -> list[dict[str, Any]]:
     return [flavor(), *cluster_queue(a, 4, "all"), *cluster_queue(b, 4, "all")]
 
 
-def test_who_does_not_borrow_goes_before_who_does() -> None:
-    """The gang of a is of higher priority and older, but would take what b's gang has a right to."""
+def test_a_gang_that_does_not_borrow_is_before_one_that_borrows() -> None:
+    """The gang of a is of higher priority and older, but would take quota that b's gang is entitled to."""
     made = planned(
         two(), workload("borrows", "a", 6, priority=9, at=1), workload("own", "b", 4, at=2)
     )
@@ -257,7 +257,7 @@ def test_without_borrowing_priority_decides_among_queues() -> None:
     assert made.started == ["high"]
 
 
-def test_who_borrows_from_nearer_goes_first() -> None:
+def test_a_gang_that_borrows_from_a_nearer_cohort_is_first() -> None:
     """``near`` finds what it borrows in its own cohort, ``far`` only at the top, where both draw from the same."""
     made = planned(
         flavor(),
@@ -271,8 +271,8 @@ def test_who_borrows_from_nearer_goes_first() -> None:
     assert made.started == ["near"]
 
 
-def test_who_borrows_is_asked_again_after_each_gang() -> None:
-    """a's first gang is within its quota; its second would borrow, so b's goes in between, though later in time."""
+def test_a_queue_that_borrows_is_ordered_again_after_each_gang() -> None:
+    """a's first gang is within its quota; its second would borrow, so b's gang is between them, though later in time."""
     made = planned(
         two(),
         workload("a1", "a", 4, at=1),
@@ -282,8 +282,8 @@ def test_who_borrows_is_asked_again_after_each_gang() -> None:
     assert made.started == ["a1", "b1"]
 
 
-def test_inside_a_queue_nobody_is_passed_for_borrowing() -> None:
-    """The first of a strict queue borrows; the second would not, but comes after it."""
+def test_inside_a_queue_no_gang_is_passed_for_borrowing() -> None:
+    """The first of a strict queue borrows; the second would not, but is later in the queue."""
     queues = [
         *cluster_queue("a", 4, "all", queueingStrategy="StrictFIFO"),
         *cluster_queue("b", 4, "all"),
@@ -306,7 +306,7 @@ def height(member: Member) -> int:
 
 
 def borrows(config: QueueConfig, used: dict[str, int], name: str, n: int) -> int:
-    """By definition: how high the lowest pool stands that is not overdrawn by it; the top if all are."""
+    """By definition: the height of the lowest pool that it does not overdraw; the root if it overdraws all."""
     use = {(q, *ROW): amount for q, amount in used.items()}
     use[name, *ROW] = use.get((name, *ROW), 0) + n
     *above, top = members_of(config)[name].up()
@@ -317,7 +317,7 @@ def borrows(config: QueueConfig, used: dict[str, int], name: str, n: int) -> int
 
 
 def by_definition(config: QueueConfig, gangs: list[Workload]) -> list[str]:
-    """Who starts: the head that goes first is looked for anew each time, and starts if the whole tree allows it."""
+    """The gangs that start: the first head is chosen again after each one, and starts if the whole tree allows it."""
     lines: dict[str, list[Workload]] = {}
     for g in sorted(gangs, key=lambda g: (-g.priority, g.queued_at, g.uid)):
         lines.setdefault(str(g.queue), []).append(g)
@@ -346,7 +346,7 @@ def by_definition(config: QueueConfig, gangs: list[Workload]) -> list[str]:
     config=trees(),
     asked=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 5), st.integers(0, 1)), max_size=6),
 )
-def test_who_starts_is_who_starts_by_definition(
+def test_the_gangs_that_start_are_those_of_the_definition(
     config: QueueConfig, asked: list[tuple[int, int, int]]
 ) -> None:
     config = replace(
@@ -380,7 +380,7 @@ def test_who_starts_is_who_starts_by_definition(
 @pytest.mark.parametrize(
     ("strategy", "starts"), [("StrictFIFO", []), ("BestEffortFIFO", ["borrower"])]
 )
-def test_the_waiting_head_of_a_strict_queue_keeps_its_own_quota_from_borrowers(
+def test_the_pending_head_of_a_strict_queue_keeps_its_own_quota_from_borrowers(
     strategy: str, starts: list[str]
 ) -> None:
     """As in Kueue: the head needs all 4 of its queue's quota, of which 2 are lent; the other 2 are not lent as well."""
@@ -399,7 +399,7 @@ def test_the_waiting_head_of_a_strict_queue_keeps_its_own_quota_from_borrowers(
 
 
 def test_a_victim_of_the_own_queue_frees_what_was_borrowed_as_well() -> None:
-    """Low-priority work of a fills its quota and borrows all of b's; a's high gang takes back its own part of that."""
+    """Low-priority gangs of a fill its quota and borrow all of b's; a's high gang reclaims its own part of that."""
     made = planned(
         flavor(),
         cluster_queue("a", 4, "all", preemption={"withinClusterQueue": "LowerPriority"}),
@@ -411,8 +411,8 @@ def test_a_victim_of_the_own_queue_frees_what_was_borrowed_as_well() -> None:
     assert len(made.victims) == 1
 
 
-def test_who_needs_more_than_nominal_may_not_preempt_for_quota() -> None:
-    """As in Kueue without borrowWithinCohort: what would be borrowed is waited for."""
+def test_a_gang_that_needs_more_than_nominal_may_not_preempt_for_quota() -> None:
+    """As in Kueue without borrowWithinCohort: it waits for quota that it would borrow."""
     made = planned(
         flavor(),
         cluster_queue("a", 4, "all", preemption={"withinClusterQueue": "LowerPriority"}),
@@ -424,7 +424,7 @@ def test_who_needs_more_than_nominal_may_not_preempt_for_quota() -> None:
     assert made.victims == []
 
 
-def test_a_lender_that_was_borrowed_from_is_told_so() -> None:
+def test_a_lender_that_was_borrowed_from_gets_that_reason() -> None:
     made = planned(
         two(), workload("borrower", "a", 7, flavor="default"), workload("owner", "b", 4, at=1)
     )
@@ -457,8 +457,8 @@ def test_the_verifier_rejects_what_the_tree_does_not_allow(
     assert found == (set() if fits else {Rule.QUOTA})
 
 
-def test_an_excess_from_outside_is_not_the_plans_but_must_not_grow() -> None:
-    """b was over its quota before; a gang of its cohort that does not add to it passes, one that does, does not."""
+def test_an_excess_from_outside_is_accepted_but_must_not_grow() -> None:
+    """b was over its quota before. A gang of its cohort that does not add to the excess passes, one that adds to it does not."""
     over = workload("over", "b", 6, flavor="default")
     tree = [
         cohort("all"),

@@ -1,6 +1,6 @@
-"""Podsets that ask nothing of each other still share nodes, racks and blocks where that costs none of them anything.
+"""Podsets without a common requirement still share nodes, racks and blocks where that costs none of them anything.
 
-The search is greedy: over many small clusters it may use a little more than enumeration finds.
+The search is greedy: over many small clusters it is allowed a little more than enumeration finds.
 """
 
 from __future__ import annotations
@@ -99,29 +99,29 @@ def drawn(rng: random.Random, *, alike: bool) -> tuple[list[Node], list[PodSet]]
     return nodes, podsets
 
 
-def test_two_podsets_that_fit_one_rack_stand_in_one() -> None:
-    """Alone, the small one would take the tight node of the other rack."""
+def test_two_podsets_that_fit_one_rack_share_it() -> None:
+    """Alone, the small one would use the tight node of the other rack."""
     nodes = [node("a0", "a", gpu=8), node("b0", "b", gpu=2)]
     big, small = podset("big", 4, gpu=1, required="rack"), podset("small", 1, gpu=2)
     assert stands(nodes, big, small) == [{"a0": 4}, {"a0": 1}]
 
 
-def test_the_rack_that_holds_both_is_taken_though_a_tighter_one_holds_each() -> None:
+def test_the_rack_that_holds_both_is_used_though_a_tighter_one_holds_each() -> None:
     nodes = [node("a0", "a", gpu=4), node("b0", "b", gpu=4), node("c0", "c", gpu=8)]
     one = podset("one", 1, gpu=4, required="rack")
     two = podset("two", 1, gpu=4, required="rack")
     assert stands(nodes, one, two) == [{"c0": 1}, {"c0": 1}]
 
 
-def test_no_podset_is_spread_over_more_racks_for_the_company_of_another() -> None:
-    """Rack a could not hold both; two of its pods would fit beside."""
+def test_no_podset_is_spread_over_more_racks_to_share_with_another() -> None:
+    """Rack a could not hold both; two of its pods would fit with the other podset."""
     nodes = [node("a0", "a", gpu=6), node("b0", "b", gpu=4)]
     first, second = podset("first", 4, gpu=1), podset("second", 4, gpu=1)
     assert stands(nodes, first, second) in ([{"b0": 4}, {"a0": 4}], [{"a0": 4}, {"b0": 4}])
 
 
 def test_a_preferred_rack_is_not_lost_to_the_podset_placed_before() -> None:
-    """What requires a rack goes first and finds rack a the tightest, the only one that holds both of the others."""
+    """The podset that requires a rack is placed first and finds rack a the tightest, the only one that holds both of the others."""
     nodes = [
         node("a0", "a", gpu=4),
         node("c0", "c", gpu=3),
@@ -135,7 +135,7 @@ def test_a_preferred_rack_is_not_lost_to_the_podset_placed_before() -> None:
 @pytest.mark.parametrize("full", [0, 64])
 @pytest.mark.parametrize("alike", [True, False])
 def test_hardly_more_domains_than_enumeration_finds(alike: bool, full: int) -> None:
-    """``full``: nodes that hold nothing; among many of them as little is used."""
+    """``full``: nodes without free capacity; with many of them as little is used."""
     used, least = [], []
     rest = [node(f"full{i}", f"r{i % 3}", gpu=0) for i in range(full)]
     for seed in range(SEEDS):

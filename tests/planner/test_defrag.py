@@ -1,4 +1,4 @@
-"""Moves are the cheapest that make room, everybody is placed after them, and nobody moves in vain."""
+"""Moves are the cheapest that free capacity, every gang is placed after them, and no gang moves in vain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.planner.oracle_moves import cheapest_moves, movable
 def answers(
     snapshot: Snapshot, budget: int | None = None
 ) -> Iterator[tuple[GangRequest, Room | None, Solver]]:
-    """Room for the pending gang under each of its choices of flavors; every queue allows moves."""
+    """Moves for the pending gang under each of its choices of flavors; every queue allows moves."""
     (entry,) = snapshot.pending
     main = snapshot.config.cluster_queue_of(entry.workload.namespace, entry.workload.queue)
     assert main is not None
@@ -77,20 +77,22 @@ def everybody_fits(snapshot: Snapshot, request: GangRequest, room: Room) -> None
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_the_cheapest_moves_of_all(block: int) -> None:
+def test_the_cheapest_moves_are_found(block: int) -> None:
     outcomes = [agrees_with_brute_force(scattered(s)) for s in range(80 * block, 80 * (block + 1))]
     assert outcomes.count("moves") >= 5, "the clusters are made so that moving helps often"
     assert outcomes.count("no") >= 5
 
 
 @pytest.mark.parametrize("block", range(2))
-def test_the_cheapest_moves_where_several_must_move(block: int) -> None:
+def test_the_cheapest_moves_are_found_where_several_must_move(block: int) -> None:
     outcomes = [agrees_with_brute_force(tight(s)) for s in range(100 * block, 100 * (block + 1))]
     assert outcomes.count("moves") >= 30
 
 
 @pytest.mark.parametrize("block", range(2))
-def test_the_cheapest_moves_of_sliced_balanced_grouped_and_smaller_gangs(block: int) -> None:
+def test_the_cheapest_moves_of_sliced_balanced_grouped_and_smaller_gangs_are_found(
+    block: int,
+) -> None:
     outcomes = [agrees_with_brute_force(shaped(s)) for s in range(100 * block, 100 * (block + 1))]
     assert outcomes.count("moves") >= 5
     assert outcomes.count("no") >= 5
@@ -98,7 +100,7 @@ def test_the_cheapest_moves_of_sliced_balanced_grouped_and_smaller_gangs(block: 
 
 @pytest.fixture
 def only_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the victim search every answer is the models'."""
+    """Without the victim search every answer is from the models."""
     nobody = Found(frozenset(), proved=False)
     monkeypatch.setattr(MoveSearch, "_least_leaving", lambda _: nobody)
 
@@ -138,7 +140,7 @@ def test_layers_too_large_for_one_sum_are_solved_one_after_the_other(
 
 
 @pytest.mark.parametrize("budget", [0, 70, 150, 400])
-def test_the_cheapest_moves_within_a_budget(budget: int) -> None:
+def test_the_cheapest_moves_within_a_budget_are_found(budget: int) -> None:
     for seed in range(40):
         agrees_with_brute_force(tight(seed), budget)
 
@@ -151,17 +153,17 @@ CRIPPLES: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("cripple", CRIPPLES.values(), ids=CRIPPLES)
-def test_a_search_that_is_limited_says_so(
+def test_a_limited_search_reports_its_limit(
     monkeypatch: pytest.MonkeyPatch, cripple: dict[str, object]
 ) -> None:
-    """What it proves is true, and what it suggests works and has nobody move in vain."""
+    """Its proof is true, and its suggestion works and moves no gang in vain."""
     for name, value in cripple.items():
         monkeypatch.setattr(defrag, name, value)
     for seed in range(150):
         is_honest(tight(seed), SolverLimits())
 
 
-def test_a_search_cut_short_says_so() -> None:
+def test_a_search_cut_short_reports_it() -> None:
     for seed in range(100):
         is_honest(tight(seed), SolverLimits(deterministic_time=1e-9, max_budget=0))
 
@@ -181,7 +183,7 @@ def is_honest(snapshot: Snapshot, limits: SolverLimits) -> None:
             everybody_fits(snapshot, request, room)
 
 
-def test_same_snapshot_same_answer() -> None:
+def test_the_same_snapshot_gets_the_same_answer() -> None:
     def told(seed: int) -> list[object]:
         return [
             room and (room.cost, room.proof, [m.gang.workload.uid for m in room.moved])

@@ -1,4 +1,4 @@
-"""When gangs are moved for another: only where queues say so, within budget, one gang at a time, and the verifier agrees."""
+"""Gangs are moved for another only where queues allow it, within budget, for one gang at a time, and the verifier agrees."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def moved(answer: Plan) -> dict[str, list[str]]:
     return {m.uid: [name for p in m.placement.podsets for name, _ in p.nodes] for m in answer.moved}
 
 
-def test_the_gang_that_loses_least_moves_at_once_to_a_place_of_its_own() -> None:
+def test_the_gang_that_loses_least_moves_at_once_to_its_new_placement() -> None:
     answer = planned(half_full())
     assert moved(answer) == {"small0": ["n1"]}
     (move,) = answer.moved
@@ -71,14 +71,14 @@ def test_the_gang_that_loses_least_moves_at_once_to_a_place_of_its_own() -> None
     assert refusal.lease.victims == ("small0",)
 
 
-def test_moving_is_no_preemption_priorities_do_not_matter() -> None:
+def test_a_move_is_no_preemption_and_ignores_priorities() -> None:
     important = replace(SMALL[0], priority=1000)
     snapshot = half_full(workload=important)
     assert moved(planned(snapshot)) == {"small0": ["n1"]}
 
 
 @pytest.mark.parametrize("mode", [Defragment.OFF, Defragment.PLAN])
-def test_nobody_moves_where_the_queue_does_not_say_so(mode: Defragment) -> None:
+def test_no_gang_moves_where_the_queue_does_not_allow_it(mode: Defragment) -> None:
     answer = planned(half_full(moving(mode)))
     assert answer.moved == ()
     (refusal,) = answer.pending
@@ -86,7 +86,7 @@ def test_nobody_moves_where_the_queue_does_not_say_so(mode: Defragment) -> None:
 
 
 @pytest.mark.parametrize("mode", list(Defragment))
-def test_moves_are_a_way_out_that_works_where_the_queue_has_them_said(mode: Defragment) -> None:
+def test_moves_are_a_suggested_fix_that_works_once_the_queue_allows_them(mode: Defragment) -> None:
     snapshot = half_full(moving(mode, budget=0))
     ways = [w for w in diagnose(snapshot, "whole").ways if w.remedy is Remedy.MOVE_OTHERS]
     assert bool(ways) == (mode is not Defragment.OFF)
@@ -97,7 +97,7 @@ def test_moves_are_a_way_out_that_works_where_the_queue_has_them_said(mode: Defr
         assert [a.uid for a in planned(apply_all(way.changes, snapshot)).admitted] == ["whole"]
 
 
-def test_ways_out_by_moving_work_on_any_cluster() -> None:
+def test_suggested_moves_work_on_any_cluster() -> None:
     told = 0
     for seed in range(40):
         snapshot = willing(tight(seed), 0)
@@ -109,7 +109,7 @@ def test_ways_out_by_moving_work_on_any_cluster() -> None:
     assert told >= 5
 
 
-def test_a_cycle_that_must_not_look_moves_nobody() -> None:
+def test_a_cycle_without_defragmentation_moves_no_gang() -> None:
     snapshot = half_full()
     resting = planned(replace(snapshot, seek_room=False))
     assert (resting.moved, resting.stats["rooms_sought"]) == ((), 0)
@@ -140,16 +140,16 @@ def test_moves_stay_within_what_a_queue_allows_a_day(
         (Protection(max_evictions_per_day=1), {"evictions": (NOW - 80_000,)}),
         (Protection(), {"workload": replace(SMALL[0], preemptible=False)}),
     ],
-    ids=["started just now", "moved lately", "moved today", "not preemptible"],
+    ids=["started a moment ago", "moved recently", "moved today", "not preemptible"],
 )
-def test_who_is_protected_stays_and_the_other_moves(
+def test_a_protected_gang_stays_and_the_other_moves(
     policy: Protection, of_first: dict[str, Any]
 ) -> None:
     snapshot = half_full(replace(moving(), protection=policy), **of_first)
     assert moved(planned(snapshot)) == {"small1": ["n0"]}
 
 
-def test_gangs_of_another_queue_move_only_if_that_queue_says_so() -> None:
+def test_gangs_of_another_queue_move_only_if_that_queue_allows_it() -> None:
     other = replace(SMALL[0], queue="other")
     willing, unwilling = moving(name="other"), queue("other")
     home = queue()
@@ -167,7 +167,7 @@ def test_gangs_of_another_queue_move_only_if_that_queue_says_so() -> None:
     ],
     ids=["its queue is stopped", "its namespace is out", "its job is refused", "over its quota"],
 )
-def test_who_could_not_start_again_is_not_moved(
+def test_a_gang_that_could_not_start_again_is_not_moved(
     theirs: ClusterQueue, of_first: dict[str, Any]
 ) -> None:
     other = replace(SMALL[0], queue="other")
@@ -176,7 +176,7 @@ def test_who_could_not_start_again_is_not_moved(
 
 
 def beside_a_strict_queue(queued_at: float) -> Snapshot:
-    """The gang that would move is of a StrictFIFO queue, in which another one waits since then."""
+    """The gang that would move is in a StrictFIFO queue, in which another one has been pending since then."""
     other = replace(SMALL[0], queue="other")
     theirs = moving(name="other", strategy=QueueingStrategy.STRICT_FIFO)
     waits = gang("waits", podset(gpu=8, count=9), queue="other", queued_at=queued_at)
@@ -194,8 +194,8 @@ def beside_a_strict_queue(queued_at: float) -> Snapshot:
     )
 
 
-def test_who_would_queue_behind_another_in_strict_order_is_not_moved() -> None:
-    """Who waits ahead of it could use its new place, and would have to be let."""
+def test_a_gang_that_would_queue_behind_another_in_strict_order_is_not_moved() -> None:
+    """The pending gang ahead of it could use its new placement, and would be entitled to it."""
     behind, ahead = beside_a_strict_queue(-1.0), beside_a_strict_queue(1.0)
     assert moved(planned(ahead)).keys() == {"small0"}
     assert moved(planned(behind)).keys() == {"small1"}
@@ -209,19 +209,19 @@ def test_no_suggested_fix_moves_a_gang_behind_another_in_strict_order() -> None:
         assert [moved["workload"] for moved in fix.details["gangs"]] == [mover]
 
 
-def test_nobody_moves_when_less_is_free_in_all_than_is_asked() -> None:
+def test_no_gang_moves_when_less_is_free_in_all_than_is_requested() -> None:
     snapshot = half_full()
     filled = gang("filler", podset(gpu=1))
     snapshot = replace(snapshot, admitted=(*snapshot.admitted, holding(filled, {"n1": 1})))
     assert planned(snapshot).moved == ()
 
 
-def test_a_gang_that_waits_for_quota_is_not_helped() -> None:
+def test_moves_do_not_help_a_gang_that_lacks_quota() -> None:
     assert planned(half_full(moving(gpu=15))).moved == ()
 
 
-def test_one_gang_at_a_time() -> None:
-    """While one gang waits for what was freed for it, nobody moves for another."""
+def test_gangs_move_for_one_gang_at_a_time() -> None:
+    """While one gang waits for capacity that moves free for it, no gang moves for another."""
     snapshot = half_full()
     lease = CapacityLease(placed(gang("one", podset(gpu=1)), {"n0": 1}), (), NOW, NOW + 60)
     waiting = Pending(gang("one", podset(gpu=1)), lease)
@@ -232,7 +232,7 @@ def test_one_gang_at_a_time() -> None:
     assert planned(snapshot).moved == ()
 
 
-def test_moves_for_only_the_first_of_several_blocked_gangs() -> None:
+def test_gangs_move_only_for_the_first_of_several_blocked_gangs() -> None:
     nodes = [*NODES, node("n2", "r0", gpu=8), node("n3", "r0", gpu=8)]
     tenants = [holding(gang(f"t{i}", podset(gpu=4)), {f"n{i}": 1}) for i in range(4)]
     pending = [gang(f"w{i}", podset(gpu=8), queued_at=float(i)) for i in range(2)]
@@ -241,8 +241,8 @@ def test_moves_for_only_the_first_of_several_blocked_gangs() -> None:
     assert [r.uid for r in answer.pending if r.lease is not None] == ["w0"]
 
 
-def test_one_moves_so_that_another_can_move() -> None:
-    """The 6 could leave its node only for one that a 2 must leave first."""
+def test_one_gang_moves_so_that_another_can_move() -> None:
+    """The gang of 6 can move only to the node that a gang of 2 leaves first."""
     nodes = [*NODES, node("n2", "r1", gpu=2)]
     six = gang("six", podset(gpu=6, required="rack"))
     two, stays = gang("two", podset(gpu=2)), gang("stays", podset(gpu=2), preemptible=False)
@@ -251,15 +251,15 @@ def test_one_moves_so_that_another_can_move() -> None:
     assert moved(answer) == {"six": ["n1"], "two": ["n2"]}
 
 
-# An administrator's question.
+# Defragmentation on request of an administrator.
 
 
-def test_whoever_asks_needs_no_queues_leave() -> None:
+def test_an_administrators_request_ignores_the_policies_of_queues() -> None:
     snapshot = replace(half_full(queue()), make_room=MakeRoom())
     assert moved(planned(snapshot)) == {"small0": ["n1"]}
 
 
-def test_room_for_a_named_gang() -> None:
+def test_a_request_frees_capacity_for_a_named_gang() -> None:
     later = gang("later", podset(gpu=8), queued_at=5.0)
     snapshot = half_full(queue())
     snapshot = replace(
@@ -268,7 +268,7 @@ def test_room_for_a_named_gang() -> None:
     assert {m.beneficiary for m in planned(snapshot).moved} == {"later"}
 
 
-def test_a_question_about_gangs_without_quota() -> None:
+def test_a_request_can_be_for_gangs_without_quota() -> None:
     free = [replace(w, queue=None) for w in (*SMALL, WHOLE)]
     tenants = [holding(w, {f"n{i}": 1}, flavor=None) for i, w in enumerate(free[:2])]
     snapshot = world(NODES, [free[2]], tenants)
@@ -276,11 +276,11 @@ def test_a_question_about_gangs_without_quota() -> None:
     assert len(planned(replace(snapshot, make_room=MakeRoom())).moved) == 1
 
 
-# The cycles after: everybody's new place is kept.
+# The cycles after: the new placement of each moved gang is kept.
 
 
 def on_the_move(answer: Plan, snapshot: Snapshot) -> list[Admitted]:
-    """The running gangs as the next snapshot shows them: moved ones leave, their places held."""
+    """The running gangs as the next snapshot shows them: moved ones are leaving, their new placements are held."""
     places = {m.uid: m.placement for m in answer.moved}
     return [
         replace(
@@ -296,7 +296,7 @@ def on_the_move(answer: Plan, snapshot: Snapshot) -> list[Admitted]:
 
 
 @pytest.mark.parametrize("strategy", list(QueueingStrategy))
-def test_the_new_place_is_kept_while_its_gang_leaves(strategy: QueueingStrategy) -> None:
+def test_the_new_placement_is_kept_while_its_gang_leaves(strategy: QueueingStrategy) -> None:
     first = half_full(moving(strategy=strategy))
     answer = planned(first)
     (refusal,) = answer.pending
@@ -315,7 +315,7 @@ def test_the_new_place_is_kept_while_its_gang_leaves(strategy: QueueingStrategy)
 
 
 @pytest.mark.parametrize("strategy", list(QueueingStrategy))
-def test_both_start_once_the_old_place_is_empty(strategy: QueueingStrategy) -> None:
+def test_both_start_once_the_old_placement_is_free(strategy: QueueingStrategy) -> None:
     first = half_full(moving(strategy=strategy))
     answer = planned(first)
     (refusal,) = answer.pending
@@ -330,7 +330,7 @@ def test_both_start_once_the_old_place_is_empty(strategy: QueueingStrategy) -> N
     assert where == {"whole": placed(WHOLE, {"n0": 1}), "small0": placed(SMALL[0], {"n1": 1})}
 
 
-def test_a_place_whose_node_went_is_not_kept() -> None:
+def test_a_placement_whose_node_was_deleted_is_not_kept() -> None:
     first = half_full()
     gone = replace(
         first,
@@ -353,7 +353,7 @@ def with_move(answer: Plan, **changes: Any) -> Plan:
     return replace(answer, moved=(replace(move, **changes),))
 
 
-def test_the_verifier_rejects_a_move_gone_wrong() -> None:
+def test_the_verifier_rejects_each_wrong_move() -> None:
     snapshot = half_full()
     answer = planned(snapshot)
     (move,) = answer.moved
@@ -393,11 +393,11 @@ def test_the_verifier_rejects_a_move_gone_wrong() -> None:
         *("job refused", "queue stopped"),
     ],
 )
-def test_the_verifier_knows_who_may_be_moved(unlike: Snapshot) -> None:
+def test_the_verifier_checks_which_gangs_can_be_moved(unlike: Snapshot) -> None:
     assert Rule.MOVE in rules(unlike, planned(half_full()))
 
 
-# Everything at once, against brute force.
+# All features at once, against brute force.
 
 
 def willing(snapshot: Snapshot, budget: int) -> Snapshot:
@@ -422,7 +422,7 @@ def test_every_plan_with_moves_verifies_and_keeps_the_budget(
 
 
 @pytest.mark.parametrize("budget", [PLENTY, 150, 70])
-def test_the_cheapest_moves_within_a_budget(budget: int) -> None:
+def test_the_cheapest_moves_within_a_budget_are_found(budget: int) -> None:
     helped = 0
     for seed in range(60):
         snapshot = willing(tight(seed), budget)

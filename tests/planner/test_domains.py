@@ -1,4 +1,4 @@
-"""How widely gangs are spread: domains used, beside the fewest that would do, against trying all sets of domains."""
+"""Spread of gangs: domains used, beside the fewest that suffice, against trying all sets of domains."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NODES = [node(name, where, gpu=8) for name, where in (
 def spread(
     where: Mapping[str, int], *, gpu: int = 8, nodes: Sequence[Node] = NODES
 ) -> dict[str, Spread]:
-    """Of a gang of one podset that is started there."""
+    """The report for a gang of one podset that is started there."""
     workload = gang("w", podset(count=sum(where.values()), gpu=gpu))
     return spreads(world(nodes, [workload]), [Admission("w", placed(workload, where))])
 
@@ -60,7 +60,7 @@ def test_a_node_holds_as_many_pods_as_its_scarcest_resource_allows() -> None:
     assert spread({"a": 1, "b": 1}, gpu=4, nodes=narrow)[HOSTNAME] == (2, 2)
 
 
-def test_the_fewest_is_of_nodes_that_take_pods_and_that_it_may_use() -> None:
+def test_the_fewest_counts_only_open_nodes_that_it_may_use() -> None:
     away = [replace(one, ready=one.name not in "bdf") for one in NODES]
     assert spread({"a": 1, "c": 1}, nodes=away)["rack"] == (2, 2)
     cordoned = [replace(one, unschedulable=one.name in "bdf") for one in NODES]
@@ -105,7 +105,7 @@ def fewest(rooms: Mapping[str, int], pods: int) -> int:
     st.lists(st.integers(1, 6), min_size=1, max_size=3),
     st.integers(0, 8),
 )
-def test_the_fewest_is_what_trying_finds_and_no_plan_needs_less(
+def test_the_fewest_is_the_result_of_enumeration_and_no_plan_needs_less(
     racks: list[tuple[str, int]], counts: list[int], taken: int
 ) -> None:
     nodes = [node(f"n{i}", f"b/{rack}", gpu=gpu) for i, (rack, gpu) in enumerate(racks)]
@@ -133,7 +133,7 @@ def test_the_fewest_is_what_trying_finds_and_no_plan_needs_less(
 
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(generate.snapshots(gangs=3, tenants=3))
-def test_whatever_a_plan_starts_it_uses_no_fewer_than_the_fewest(snapshot: Snapshot) -> None:
+def test_a_start_never_uses_fewer_domains_than_the_fewest(snapshot: Snapshot) -> None:
     """Shapes, slices, groups, taints, several flavors, quota-only gangs: every kind of snapshot there is."""
     found = spreads(snapshot, plan(snapshot).admitted)
     assert all(spread.used >= spread.least >= 1 for spread in found.values())

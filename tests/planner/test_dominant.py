@@ -19,7 +19,7 @@ ROW = (FLAVOR, GPUS)
 def shares_above(
     use: QuotaUse, queue: str, charges: Mapping[FlavorResource, int]
 ) -> Iterator[tuple[Pool, Share]]:
-    """Each pool from a ClusterQueue up to its root with its share if the queue used so much more."""
+    """Each pool from a ClusterQueue up to its root with its share if the queue used this much more."""
     for pool in use.pools[queue].path:
         yield pool, share_of(pool, use, charges)
         charges = passed_up(pool, use, charges)
@@ -50,7 +50,7 @@ def two(weight: int = 1000, lending: int | None = None) -> QueueConfig:
         (3000, 3, 0, Fraction(1, 30)),  # exact: no float is equal to this
     ],
 )
-def test_a_share_is_borrowed_by_lendable_by_weight(
+def test_a_share_is_borrowed_quota_by_lendable_quota_by_weight(
     weight: int, use: int, asked: int, ratio: Fraction
 ) -> None:
     books = used(two(weight), a=use)
@@ -64,7 +64,7 @@ def test_the_shown_share_is_in_thousandths_rounded_up() -> None:
     assert share_of(books.pools["a"], books).weighted == 34  # 33.3
 
 
-def test_weight_zero_is_endless_only_while_it_borrows_and_then_larger_than_any() -> None:
+def test_weight_zero_is_infinite_only_while_it_borrows_and_then_larger_than_any() -> None:
     within, beyond = used(two(0), a=2), used(two(0), a=3)
     assert share_of(within.pools["a"], within).rank == (False, Fraction(0))
     endless = share_of(beyond.pools["a"], beyond)
@@ -75,12 +75,12 @@ def test_weight_zero_is_endless_only_while_it_borrows_and_then_larger_than_any()
     assert endless.rank < share_of(more.pools["a"], more).rank
 
 
-def test_what_is_not_lent_does_not_count_as_lendable() -> None:
+def test_quota_that_is_not_lent_does_not_count_as_lendable() -> None:
     books = used(two(lending=3), a=3)
     assert share_of(books.pools["a"], books).ratio == Fraction(1, 5)  # 2 + 3 can be had
 
 
-def test_a_cohort_has_a_share_of_what_is_above_it_and_the_root_has_none() -> None:
+def test_a_cohort_has_a_share_of_its_parent_and_the_root_has_none() -> None:
     """west has 4 in all and takes 6: 2 of the 10 that the root can give."""
     queues = [cq("a", 2, "west"), cq("b", 2, "west"), cq("c", 6, "east")]
     cohorts: list[Cohort] = [cohort("west", parent="root"), cohort("east", parent="root")]
@@ -90,8 +90,8 @@ def test_a_cohort_has_a_share_of_what_is_above_it_and_the_root_has_none() -> Non
     assert shares == {"a": Fraction(4, 10), "west": Fraction(2, 10), "root": Fraction(0)}
 
 
-def test_what_a_queue_keeps_to_itself_is_not_passed_up() -> None:
-    """a lends 1 of its 3: of the 3 it would use more, one leaves for the cohort."""
+def test_quota_that_a_queue_does_not_lend_is_not_passed_up() -> None:
+    """a lends 1 of its 3: of the 3 that it would use more, one is charged to the cohort."""
     queues = [cq("a", quotas(3, lending=1), "west"), cq("c", 7, "east")]
     cohorts = [cohort("west", parent="root"), cohort("east", parent="root")]
     config = QueueConfig(1, {q.name: q for q in queues}, cohorts={c.name: c for c in cohorts})

@@ -1,4 +1,4 @@
-"""Fast paths are proofs: fewest domains, least left over, bounds, witnesses; each against enumeration."""
+"""Fast paths are proofs: fewest domains, tightest fit, bounds, witnesses; each against enumeration."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.examples import examples
 QUICK = settings(max_examples=examples(300), deadline=None)
 
 
-# Fewest domains, then least left over.
+# Fewest domains, then the tightest fit.
 
 
 @QUICK
@@ -72,7 +72,9 @@ def capacity(*racks: list[int]) -> Capacity:
         ([[2, 2], [3, 2]], 9, [2, 2, 3, 2]),
     ],
 )
-def test_layers_of_where(racks: list[list[int]], count: int, pods: list[int]) -> None:
+def test_the_placement_minimizes_domains_level_by_level(
+    racks: list[list[int]], count: int, pods: list[int]
+) -> None:
     filled = capacity(*racks).anywhere(count)
     assert filled is not None
     placed = [0] * len(pods)
@@ -81,7 +83,7 @@ def test_layers_of_where(racks: list[list[int]], count: int, pods: list[int]) ->
     assert placed == pods
 
 
-def test_more_pods_than_capacity_is_a_proof_of_no() -> None:
+def test_more_pods_than_capacity_proves_infeasibility() -> None:
     rows = capacity([1, 1], [2])
     assert rows.anywhere(5) is None
     assert rows.best_domain(1, 3) is None
@@ -106,7 +108,7 @@ def packs(sizes: list[int], free: list[int]) -> bool:
 
 @QUICK
 @given(sizes_of_pods, free_on_nodes)
-def test_what_a_bound_refutes_does_not_pack(sizes: list[int], free: list[int]) -> None:
+def test_pods_that_a_bound_refutes_do_not_pack(sizes: list[int], free: list[int]) -> None:
     pods = [(np.array([s]), 1) for s in sizes]
     if exceeds(pods, np.array([free])):
         assert not packs(sizes, free)

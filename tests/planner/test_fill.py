@@ -1,4 +1,4 @@
-"""Where one podset goes, against enumeration: fewest domains from the top, slices whole, even spreads, consecutive ranks."""
+"""Placement of one podset, against enumeration: fewest domains from the top, slices whole, even spreads, consecutive ranks."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def placed(case: Case, found: tuple[object, list[tuple[int, int]]]) -> tuple[int
 
 @MANY
 @given(cases(), st.integers(-1, 3))
-def test_the_fewest_domains_from_the_top_down(case: Case, level: int) -> None:
+def test_the_fewest_domains_are_used_from_the_top_down(case: Case, level: int) -> None:
     """A placement is found where there is one, and down to the first level that takes several domains none uses fewer."""
     level = min(level, case.depth)
     options = [p for inside in case.domains(level) for p in case.placements(inside)]
@@ -139,7 +139,7 @@ def test_the_fewest_domains_from_the_top_down(case: Case, level: int) -> None:
 
 @MANY
 @given(cases())
-def test_scores_tell_the_domains_used(case: Case) -> None:
+def test_scores_equal_the_domains_used(case: Case) -> None:
     found = case.capacity.anywhere(case.count)
     if found is not None:
         half = len(found[0]) // 2

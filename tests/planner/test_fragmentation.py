@@ -17,7 +17,7 @@ from tests.planner.build import FLAVOR, gang, holding, node, podset, resources, 
 
 
 def busy(name: str, gpu: int, cpu: int = 0) -> Admitted:
-    """Somebody holds so much of a node."""
+    """A gang that holds this much of a node."""
     return holding(gang(f"on-{name}", podset(count=1, gpu=gpu, cpu=cpu)), {name: 1})
 
 
@@ -48,7 +48,7 @@ def test_other_pods_hold_gpus_too() -> None:
     assert found[FLAVOR] == Free(8, 5, 0.0, 0)
 
 
-def test_a_shape_for_other_nodes_says_nothing_of_a_flavor() -> None:
+def test_a_shape_for_other_nodes_does_not_count_for_a_flavor() -> None:
     flavors = [
         ResourceFlavor("h100", (("kind", "h100"),), tolerations=(Toleration("dear", "Exists"),)),
         ResourceFlavor("a100", (("kind", "a100"),)),
@@ -62,7 +62,7 @@ def test_a_shape_for_other_nodes_says_nothing_of_a_flavor() -> None:
     assert found == {"a100": Free(4, 4, 0.0, 0), "h100": Free(8, 8, 0.0, 0)}
 
 
-def test_without_gpus_there_is_nothing_to_tell() -> None:
+def test_without_gpus_there_is_nothing_to_report() -> None:
     assert free_gpus(world([node("a", cpu=8)])) == {}
     assert free_gpus(world([])) == {}
 
@@ -74,7 +74,7 @@ SIZES = st.integers(1, 8)
     held=st.lists(st.integers(0, 8), min_size=1, max_size=6),
     asks=st.lists(st.tuples(SIZES, st.integers(1, 5)), min_size=1, max_size=4),
 )
-def test_it_is_what_counting_by_the_definition_gives(
+def test_the_measure_equals_a_count_by_the_definition(
     held: list[int], asks: list[tuple[int, int]]
 ) -> None:
     nodes: list[Node] = [node(f"n{i}", gpu=8) for i in range(len(held))]

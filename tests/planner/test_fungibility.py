@@ -1,4 +1,4 @@
-"""Which flavor a gang gets: preference, quota, nodes and ``flavorFungibility`` together."""
+"""The flavor of a gang: preference, quota, nodes and ``flavorFungibility`` together."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BOTH = [flavor("one"), flavor("two")]
 HELD = [*BOTH, *cluster_queue("lender", cohort="all", flavors={"one": 4, "two": 4})]
 
 
-def test_quota_fits_the_first_flavor_but_no_rack_does_so_it_is_the_second() -> None:
+def test_the_second_flavor_is_used_where_only_its_racks_fit() -> None:
     """Kueue picks the flavor by quota, then fails on topology, cycle after cycle, with the second flavor idle."""
     made = planned(
         TOPOLOGY,
@@ -38,7 +38,7 @@ def test_quota_fits_the_first_flavor_but_no_rack_does_so_it_is_the_second() -> N
 
 
 def lent(rule: dict[str, Any], *running: dict[str, Any], one: int = 2, two: int = 2) -> Planned:
-    """Queue q with quotas of its own in both flavors, and a cohort that lends 4 of each; a gang of 3."""
+    """Queue q with its own quota in both flavors, and a cohort that lends 4 of each; a gang of 3."""
     return planned(
         HELD,
         cluster_queue(
@@ -74,7 +74,7 @@ STOP_PREEMPT = {"whenCanPreempt": "MayStopSearch"}
         "the old word for ending it",
     ],
 )
-def test_borrowing_ends_the_search_or_goes_on(
+def test_the_search_ends_or_continues_at_a_flavor_with_borrowing(
     rule: dict[str, Any], one: int, two: int, gets: str
 ) -> None:
     assert lent(rule, one=one, two=two).flavor("g") == gets
@@ -93,7 +93,7 @@ LENT_OUT = [workload(f"out-{f}", "lender", 4, flavor=f) for f in ("one", "two")]
     ],
     ids=["preemption comes after the other flavors", "preemption ends the search", "its old word"],
 )
-def test_preemption_ends_the_search_or_goes_on(
+def test_the_search_ends_or_continues_at_a_flavor_with_preemption(
     rule: dict[str, Any], gets: str | None, victims: list[str]
 ) -> None:
     made = lent(rule, LOW_ON_ONE, *LENT_OUT, one=3, two=3)
@@ -107,10 +107,10 @@ def test_preemption_ends_the_search_or_goes_on(
     ("preference", "gets", "victims"),
     [("BorrowingOverPreemption", "two", []), ("PreemptionOverBorrowing", None, ["low"])],
 )
-def test_where_all_flavors_need_something_preference_decides(
+def test_where_no_flavor_fits_as_it_is_preference_decides(
     preference: str, gets: str | None, victims: list[str]
 ) -> None:
-    """Flavor one is full of lower priority; flavor two has too little of its own, but more to borrow."""
+    """Flavor one is full of gangs of lower priority; flavor two has too little own quota, but more to borrow."""
     made = lent(
         {**TRY_BORROW, "whenCanPreempt": "TryNextFlavor", "preference": preference},
         LOW_ON_ONE,
@@ -123,8 +123,8 @@ def test_where_all_flavors_need_something_preference_decides(
         assert made.flavor("g") == gets
 
 
-def test_preemption_that_helps_nobody_does_not_end_the_search() -> None:
-    """The first flavor is held by equals: there is nobody to preempt, so the second is looked at."""
+def test_preemption_without_a_legal_victim_does_not_end_the_search() -> None:
+    """Gangs of equal priority hold the first flavor: no victim is legal there, so the search continues with the second."""
     equal = workload("equal", "q", 3, priority=1, flavor="one")
     made = lent(STOP_PREEMPT, equal, *LENT_OUT, one=3, two=3)
     assert made.flavor("g") == "two"
@@ -146,8 +146,8 @@ def test_a_kept_gang_is_not_moved_to_a_worse_flavor_for_a_later_one() -> None:
     assert made.started == ["first"]
 
 
-def test_podsets_choose_one_after_the_other() -> None:
-    """The first podset finds a flavor without borrowing; that the second must borrow anyway does not make it borrow too."""
+def test_podsets_choose_flavors_one_after_the_other() -> None:
+    """The first podset finds a flavor without borrowing; it does not borrow because the second one must."""
     gang = workload("g", "q", 3)
     (first,) = gang["spec"]["podSets"]
     gang["spec"]["podSets"].append({**first, "name": "second"})
@@ -166,7 +166,7 @@ def test_podsets_choose_one_after_the_other() -> None:
 
 
 def test_each_flavor_has_its_own_limits() -> None:
-    """The limit of the first flavor is reached; the second may still be borrowed without one."""
+    """The limit of the first flavor is reached; the second has none and can be borrowed."""
     made = planned(
         HELD,
         cluster_queue("q", cohort="all", flavors={"one": quota(2, borrowing=0), "two": 2}),

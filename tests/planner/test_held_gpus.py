@@ -1,4 +1,4 @@
-"""What a running gang frees is what it holds: not pods it started without."""
+"""A running gang frees the capacity that it holds, not that of pods that it started without."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_gang_holds_the_gpus_of_the_pods_it_runs() -> None:
     assert running.gpus == 24
 
 
-def test_a_gang_that_runs_in_part_is_preempted_for_what_it_holds() -> None:
+def test_a_gang_that_runs_in_part_is_preempted_for_the_gpus_that_it_holds() -> None:
     nodes = [node("n0", gpu=8), node("n1", gpu=8)]
     snapshot = world(
         nodes, [gang("w0", podset("w", 2, gpu=8), priority=1)], [_in_part(4, "n0", "n1")]
@@ -37,7 +37,7 @@ def test_a_gang_that_runs_in_part_is_preempted_for_what_it_holds() -> None:
     assert not verify(snapshot, decided)
 
 
-def test_a_gang_that_runs_in_part_is_moved_at_the_cost_of_what_it_holds() -> None:
+def test_a_gang_that_runs_in_part_is_moved_at_the_cost_of_the_gpus_that_it_holds() -> None:
     """It asks for three nodes and runs on one; r2-1 is free for it, and then a whole rack for the other."""
     nodes = [node(f"{rack}-{i}", rack, gpu=8) for rack in ("r1", "r2") for i in range(2)]
     moving = replace(queue(), defragment=Defragment.EXECUTE, defragment_budget=10**9)

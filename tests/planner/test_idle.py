@@ -1,6 +1,6 @@
-"""Gangs that do nothing and yield their GPUs: who may be taken, by whom, and before whom.
+"""Idle gangs that yield their GPUs: which gangs, to which preemptors, and before which other victims.
 
-No queue here lets anybody be preempted unless a test says so: what happens, happens for idleness.
+The queues here allow no preemption unless a test sets it: each eviction is for idleness.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def idler(name: str, amount: int, home: str, priority: int = 1, **rest: Any) -> 
 
 
 def taken(made: Plan) -> dict[str, str]:
-    """Who goes, and why."""
+    """The victims, and the reasons."""
     return {p.victim: p.reason for p in made.preempted}
 
 
@@ -56,11 +56,11 @@ def spared(made: Plan) -> list[tuple[str, str]]:
     return [(p.victim, p.preemptor) for p in made.spared]
 
 
-# Who may be taken: one gang does nothing, another one waits, and there is no other room.
+# Victims for idleness: one gang is idle, another one is pending, and there is no other capacity.
 
 
 class Row(NamedTuple):
-    """The idle gang's queue, priority, ...; whether it goes."""
+    """The idle gang's queue, priority, ...; ``goes``: whether it is evicted."""
 
     why: str
     goes: bool
@@ -73,34 +73,34 @@ class Row(NamedTuple):
     idle: bool = True
     preemptible: bool = True
     protection: Protection = Protection()
-    borrowing: int | None = None  # limit of a
-    lending: int | None = None  # limit of b
+    borrowing: int | None = None  # borrowing limit of a
+    lending: int | None = None  # lending limit of b
 
 
 WHO = [
     Row("an idle gang of the own queue goes", True),
-    Row("where its queue says Always, too", True, ALWAYS),
-    Row("in a dry run nobody goes", False, DRY_RUN),
+    Row("under Always, too", True, ALWAYS),
+    Row("in a dry run no gang is evicted", False, DRY_RUN),
     Row("nor where reclaim is off", False, OFF),
     Row("one that works stays", False, idle=False),
     Row("it yields to a higher priority", True, priority=4),
     Row("not to an equal one", False, priority=5),
-    Row("but where its queue says so", True, priority=5, to_equal=True),
+    Row("but where its queue allows it", True, priority=5, to_equal=True),
     Row("never to a lower one", False, priority=6),
-    Row("whatever its queue says", False, priority=6, to_equal=True),
+    Row("whatever its queue allows", False, priority=6, to_equal=True),
     Row("one that asked to be left alone stays", False, preemptible=False),
     Row("so does one that has not run long enough", False, protection=Protection(min_runtime=1e9)),
     Row("and one that must not be evicted again today", False, protection=Protection(max_evictions_per_day=0)),
     Row("an idle gang of the cohort goes, though its queue uses no more than its own", True, home="b"),
     Row("not in a dry run of its own queue", False, DRY_RUN, home="b"),
     Row("not for its equal", False, home="b", priority=5),
-    Row("but where its own queue says so", True, home="b", priority=5, to_equal=True),
+    Row("but where its own queue allows it", True, home="b", priority=5, to_equal=True),
     Row("not one of another tree", False, home="c"),
-    Row("as much as may be borrowed", True, home="b", borrowing=8),
+    Row("as much as the borrowing limit allows", True, home="b", borrowing=8),
     Row("not more", False, home="b", borrowing=7),
-    Row("as much as may be lent", True, home="b", lending=8),
+    Row("as much as the lending limit allows", True, home="b", lending=8),
     Row("not more", False, home="b", lending=7),
-    Row("nobody goes for one that would still not fit", False, asks=16),
+    Row("no gang is evicted for one that would still not fit", False, asks=16),
 ]  # fmt: skip
 
 
@@ -120,7 +120,7 @@ def scene(row: Row) -> Snapshot:
 
 
 @pytest.mark.parametrize("row", WHO, ids=lambda row: row.why)
-def test_who_is_taken_for_idleness(row: Row) -> None:
+def test_which_idle_gang_is_evicted(row: Row) -> None:
     snapshot = scene(row)
     made = plan(snapshot)
     assert verify(snapshot, made) == ()
@@ -132,8 +132,8 @@ def test_who_is_taken_for_idleness(row: Row) -> None:
 
 
 @pytest.mark.parametrize("strategies", [(), BOTH], ids=["classic", "fair"])
-def test_policies_have_no_say_in_it_and_quota_has(strategies: Any) -> None:
-    """A queue that may reclaim nothing, a victim within its nominal quota, and shares that would forbid it."""
+def test_idleness_respects_quota_and_ignores_preemption_policies(strategies: Any) -> None:
+    """A queue that must not reclaim, a victim within its nominal quota, and shares that would forbid the eviction."""
     queues = [cq("a", 2, **yields()), cq("b", 8, weight=9000, **yields())]
     there = [running("busy", 2, "a"), idler("idle", 8, "b")]
     rule = Rules(fair_sharing=strategies)
@@ -148,7 +148,7 @@ def test_policies_have_no_say_in_it_and_quota_has(strategies: Any) -> None:
     ]
 
 
-# Nobody is taken who could take the place back as soon as he is queued again.
+# No gang is evicted that could take its capacity back as soon as it is queued again.
 
 ANY = ReclaimWithinCohort.ANY
 NEWER = WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
@@ -157,9 +157,9 @@ NEWER = WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
 @pytest.mark.parametrize(
     ("reclaims", "own", "goes"),
     [(ReclaimWithinCohort.NEVER, 0, True), (ANY, 0, False), (ANY, 8, True)],
-    ids=["what is lent stays lent", "a borrower would lose it at once", "its own it may take"],
+    ids=["lent quota stays lent", "a borrower would lose it at once", "own quota can be taken"],
 )
-def test_a_borrower_takes_no_idle_gang_whose_queue_reclaims(
+def test_a_borrower_evicts_no_idle_gang_whose_queue_reclaims(
     reclaims: ReclaimWithinCohort, own: int, goes: bool
 ) -> None:
     queues = [
@@ -180,7 +180,7 @@ def test_a_borrower_takes_no_idle_gang_whose_queue_reclaims(
     [{"within_cluster_queue": NEWER}, {"strategy": QueueingStrategy.STRICT_FIFO}],
     ids=["evicts", "strict"],
 )
-def test_an_equal_yields_only_where_it_would_not_come_back_first(
+def test_an_equal_gang_yields_only_where_it_would_not_start_first_again(
     first: dict[str, Any], asked_at: float, goes: bool
 ) -> None:
     queues = [cq("a", 8, **first, **yields(to_equal=True))]
@@ -191,7 +191,7 @@ def test_an_equal_yields_only_where_it_would_not_come_back_first(
     assert taken(made) == ({"idle": "IdleReclaim"} if goes else {})
 
 
-def test_across_a_tree_of_cohorts() -> None:
+def test_idleness_applies_across_a_tree_of_cohorts() -> None:
     trees = [cohort("root"), cohort("left", 0, "root"), cohort("right", 0, "root")]
     queues = [cq("a", 0, "left"), cq("b", 4, "right", **yields()), cq("c", 4, "right", **yields())]
     there = [idler("ib", 4, "b"), idler("ic", 4, "c", 3)]
@@ -199,11 +199,11 @@ def test_across_a_tree_of_cohorts() -> None:
     assert taken(made) == {"ib": "IdleReclaim"}
 
 
-# Room on nodes.
+# Capacity on nodes.
 
 
 def racks(*admitted: Admitted, wants: int = 2, **policy: Any) -> Snapshot:
-    """Two racks of two nodes; a gang of ``wants`` whole nodes waits for one rack."""
+    """Two racks of two nodes; a gang of ``wants`` whole nodes is pending for one rack."""
     nodes = [node(f"{r}{i}", r, gpu=8) for r in "ab" for i in range(2)]
     waiting = gang("in", podset(count=wants, required="rack", gpu=8), priority=5, queued_at=9.0)
     main = replace(queue(within=policy.pop("within", NEVER)), **(yields() | policy))
@@ -215,19 +215,19 @@ def on(name: str, where: str, priority: int = 1, *, idle: bool = False, **rest: 
     return replace(made, idle_since=IDLE if idle else None)
 
 
-def test_idle_gangs_of_one_rack_go_where_that_makes_room() -> None:
+def test_idle_gangs_of_one_rack_are_evicted_where_that_frees_enough() -> None:
     there = (on("i1", "a0", idle=True), on("i2", "b0", idle=True), on("i3", "b1", idle=True))
     made = plan(racks(*there, on("busy", "a1")))
     assert taken(made) == {"i2": "IdleReclaim", "i3": "IdleReclaim"}
 
 
-def test_none_goes_where_idle_gangs_alone_do_not_make_room_and_nobody_else_may_go() -> None:
+def test_no_gang_is_evicted_where_idle_gangs_alone_do_not_free_enough() -> None:
     there = (on("i1", "a0", idle=True), on("busy-a", "a1"), on("i2", "b0", idle=True))
     made = plan(racks(*there, on("busy-b", "b1")))
     assert taken(made) == {}
 
 
-def test_the_idle_one_goes_before_lower_ones_that_work() -> None:
+def test_the_idle_gang_is_evicted_before_busy_ones_of_lower_priority() -> None:
     """Even where the others would have lost less."""
     within = WithinClusterQueue.LOWER_PRIORITY
     low = on("low", "a0", 0, started_at=NOW - 1)
@@ -239,22 +239,22 @@ def test_the_idle_one_goes_before_lower_ones_that_work() -> None:
     assert taken(busy) == {"low": "InClusterQueue"}
 
 
-def test_beside_others_it_is_one_more_candidate() -> None:
-    """Two nodes of one rack are needed: one is an idle gang's, the other one's that policy lets go."""
+def test_beside_other_victims_an_idle_gang_is_one_more_candidate() -> None:
+    """Two nodes of one rack are needed: an idle gang holds one, a gang that policy lets preempt the other."""
     within = WithinClusterQueue.LOWER_PRIORITY
     there = (on("idle", "a0", idle=True), on("low", "a1", 0))
     made = plan(racks(*there, on("x", "b0", 9), on("y", "b1", 9), within=within))
     assert taken(made) == {"idle": "IdleReclaim", "low": "InClusterQueue"}
 
 
-def test_the_cheapest_of_the_idle_ones_goes() -> None:
+def test_the_cheapest_idle_gang_is_evicted() -> None:
     there = (on("dear", "a0", 3, idle=True), on("cheap", "a1", 2, idle=True))
     made = plan(racks(*there, on("x", "b0"), on("y", "b1"), wants=1))
     assert taken(made) == {"cheap": "IdleReclaim"}
 
 
-def test_a_broken_gang_takes_nobody_for_idleness() -> None:
-    """Only one that waits does; this one is evicted whole, as it is without idle gangs."""
+def test_a_broken_gang_evicts_no_gang_for_idleness() -> None:
+    """Only a pending gang does; this one is evicted whole, as it is without idle gangs."""
     broken = holding(
         gang("broken", podset(count=2, required="rack", gpu=8), priority=9),
         {"a0": 1, "a1": 1},
@@ -267,8 +267,8 @@ def test_a_broken_gang_takes_nobody_for_idleness() -> None:
     assert [e.uid for e in made.evicted] == ["broken"]
 
 
-def test_an_idle_gang_that_lost_nodes_gives_way_like_one_that_did_not() -> None:
-    """It is repaired before anybody starts, unless evicting it lets somebody in."""
+def test_an_idle_gang_that_lost_nodes_yields_like_one_that_did_not() -> None:
+    """It is repaired before any gang starts, unless its eviction lets a pending gang start."""
     broken = holding(
         gang("broken", podset(count=2, required="rack", gpu=8), priority=1),
         {"a0": 1, "a1": 1},
@@ -286,8 +286,8 @@ def test_an_idle_gang_that_lost_nodes_gives_way_like_one_that_did_not() -> None:
     assert verify(snapshot, made) == ()
 
 
-def test_who_has_no_claim_to_quota_takes_idle_gangs_and_nobody_else() -> None:
-    """It asks for more than its own quota: policy gives it nobody, also where idle gangs alone are not enough."""
+def test_a_gang_beyond_its_quota_evicts_idle_gangs_only() -> None:
+    """It asks for more than its own quota: policy allows it no victim, also where idle gangs alone are not enough."""
     lower = {"within_cluster_queue": WithinClusterQueue.LOWER_PRIORITY}
     queues = [cq("a", 2, **lower), cq("b", 8, **yields())]
     there = [running("low", 4, "a"), idler("idle", 4, "b")]
@@ -296,11 +296,11 @@ def test_who_has_no_claim_to_quota_takes_idle_gangs_and_nobody_else() -> None:
     assert taken(made) == {"idle": "IdleReclaim"}
 
 
-# What is known of a gang that waits, when somebody becomes idle.
+# Results known of a pending gang, when a running gang becomes idle.
 
 
 @pytest.mark.parametrize("mode", list(ReclaimMode))
-def test_a_refuted_gang_is_looked_at_again_when_somebody_becomes_idle(
+def test_a_refuted_gang_is_searched_again_when_a_gang_becomes_idle(
     searched: list[str], mode: ReclaimMode
 ) -> None:
     queues = [cq("a", 4, "x", **yields(mode)), cq("b", 4, "y", **yields(mode))]
@@ -315,8 +315,8 @@ def test_a_refuted_gang_is_looked_at_again_when_somebody_becomes_idle(
     assert taken(plan(first)) == {}  # and when it works again
 
 
-def test_gangs_alike_are_looked_at_by_priority_while_somebody_is_idle(searched: list[str]) -> None:
-    """What is proved of one that is no higher than the idle gang says nothing of one that is."""
+def test_equal_gangs_are_searched_by_priority_while_a_gang_is_idle(searched: list[str]) -> None:
+    """A proof for a gang of no higher priority than the idle one does not hold for a gang of higher priority."""
     queues = [cq("a", 4, **yields())]
     there = [idler("idle", 4, "a", 3)]
     first = quota_only(queues, [gpus("low", 2, "a", 1.0, 2)], there)
@@ -325,7 +325,7 @@ def test_gangs_alike_are_looked_at_by_priority_while_somebody_is_idle(searched: 
     assert again(searched, first, replace(first, pending=(*first.pending, high))) == ["high", "low"]
 
 
-def test_one_idle_gang_is_taken_once() -> None:
+def test_one_idle_gang_is_evicted_once() -> None:
     queues = [cq("a", 4, **yields())]
     waiting = [gpus("first", 4, "a", 1.0, 5), gpus("second", 4, "a", 2.0, 5)]
     made = plan(quota_only(queues, waiting, [idler("idle", 4, "a")]))

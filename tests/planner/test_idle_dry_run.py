@@ -1,4 +1,4 @@
-"""What a dry run says of gangs that do nothing: who would have gone, for whom, and that no GPU is promised twice."""
+"""A dry run names the idle gangs that would be evicted, and their preemptors, and counts no GPU twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def dry(*waiting: Any, there: Any, **policy: Any) -> Snapshot:
     return quota_only(queues, list(waiting), list(there))
 
 
-def test_a_dry_run_says_who_would_have_gone_and_what_that_would_have_lost() -> None:
+def test_a_dry_run_names_the_gang_that_would_be_evicted_and_its_loss() -> None:
     snapshot = dry(
         gpus("in", 8, "a", 9.0, 5),
         there=[idler("idle", 8, "a", utilization=0.0), running("busy", 8, "b")],
@@ -43,7 +43,7 @@ def test_a_dry_run_says_who_would_have_gone_and_what_that_would_have_lost() -> N
     assert verify(snapshot, made) == ()
 
 
-def test_those_that_may_go_are_named_beside_it_where_it_takes_both() -> None:
+def test_legal_victims_are_named_beside_it_where_both_are_needed() -> None:
     there = [idler("dry", 8, "a"), idler("real", 8, "b")]
     both = dry(gpus("in", 16, "a", 9.0, 5), there=there)
     assert spared(plan(both)) == [("dry", "in"), ("real", "in")]
@@ -52,25 +52,25 @@ def test_those_that_may_go_are_named_beside_it_where_it_takes_both() -> None:
     assert spared(made) == []
 
 
-def test_no_gpu_is_promised_twice_in_a_dry_run() -> None:
+def test_no_gpu_is_counted_twice_in_a_dry_run() -> None:
     there = [idler("i1", 4, "a", 1), idler("i2", 4, "a", 2), running("busy", 8, "b")]
     waiting = [gpus(name, 4, "a", float(at), 5) for at, name in enumerate(("p", "q", "r"))]
     assert spared(plan(dry(*waiting, there=there))) == [("i1", "p"), ("i2", "q")]
 
 
-def test_what_the_first_would_leave_over_is_for_the_next() -> None:
+def test_capacity_that_the_first_leaves_over_is_for_the_next() -> None:
     there = [idler("i1", 8, "a", 1), running("busy", 8, "b")]
     waiting = [gpus(name, 4, "a", float(at), 5) for at, name in enumerate(("p", "q"))]
     assert spared(plan(dry(*waiting, there=there))) == [("i1", "p")]
 
 
-def test_nobody_is_named_for_one_that_would_not_fit_then_either() -> None:
+def test_no_gang_is_named_for_one_that_would_not_fit_then_either() -> None:
     there = [idler("i1", 4, "a"), running("busy", 12, "b")]
     assert spared(plan(dry(gpus("in", 8, "a", 9.0, 5), there=there))) == []
 
 
-def test_the_head_of_a_strict_queue_gets_a_dry_run_and_nobody_behind_it() -> None:
-    """Its own quota, which is kept from borrowers for it, does not stand in its way."""
+def test_the_head_of_a_strict_queue_gets_a_dry_run_and_no_gang_behind_it() -> None:
+    """Its own quota, which is kept from borrowers for it, does not block it."""
     strict = {
         "strategy": QueueingStrategy.STRICT_FIFO,
         "protection": Protection(min_runtime=1.0),
@@ -81,8 +81,8 @@ def test_the_head_of_a_strict_queue_gets_a_dry_run_and_nobody_behind_it() -> Non
     assert spared(plan(dry(*waiting, there=there, **strict))) == [("idle", "head")]
 
 
-def test_a_dry_run_on_nodes_is_held_against_what_starts() -> None:
-    """The room that a gang of this plan takes is not counted as free."""
+def test_a_dry_run_on_nodes_counts_the_starts_of_the_plan() -> None:
+    """Capacity that a gang of this plan uses is not counted as free."""
     nodes = [node(f"a{i}", "a", gpu=8) for i in range(3)]
     starts = gang("starts", podset(gpu=8), priority=9)
     waiting = gang("in", podset(count=2, required="rack", gpu=8), priority=5, queued_at=9.0)
@@ -95,8 +95,8 @@ def test_a_dry_run_on_nodes_is_held_against_what_starts() -> None:
     assert [a.uid for a in made.admitted] == ["starts"]
 
 
-def test_a_dry_run_counts_where_gangs_start_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last solve may put them elsewhere than the walk did."""
+def test_a_dry_run_counts_the_final_placements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last solve can place gangs elsewhere than the walk did."""
     nodes = [node("a0", "a", gpu=8), node("a1", "a", gpu=8), node("b0", "b", gpu=8)]
     starts = gang("starts", podset(gpu=8), priority=9)
     waiting = gang("in", podset(count=2, required="rack", gpu=8), priority=5, queued_at=9.0)
@@ -111,7 +111,7 @@ def test_a_dry_run_counts_where_gangs_start_in_the_end(monkeypatch: pytest.Monke
     assert places == {"a1": [], "b0": [("idle", "in")]}
 
 
-def test_that_it_is_only_a_dry_run_is_a_way_out() -> None:
+def test_the_end_of_the_dry_run_is_a_suggested_fix() -> None:
     there = [idler("idle", 8, "a"), running("busy", 8, "b")]
     found = diagnose(dry(gpus("in", 8, "a", 9.0, 5), there=there), "in")
     way, *_ = [way for way in found.ways if way.remedy is Remedy.ALLOW_PREEMPTION]

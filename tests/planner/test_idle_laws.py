@@ -1,4 +1,4 @@
-"""What holds of every plan, whoever is idle and whatever follows from it."""
+"""Invariants of every plan, for any set of idle gangs and any idle policy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.examples import examples
 
 
 def marked(snapshot: Snapshot, idle: list[bool], modes: list[ReclaimMode], equal: bool) -> Snapshot:
-    """Some gangs do nothing, and what follows differs from queue to queue."""
+    """Some gangs are idle, and the idle policy differs from queue to queue."""
     queues = {
         name: replace(q, **yields(modes[i % len(modes)], to_equal=equal))
         for i, (name, q) in enumerate(sorted(snapshot.config.cluster_queues.items()))
@@ -64,7 +64,7 @@ MANY = settings(max_examples=examples(200), deadline=None, suppress_health_check
 
 @MANY
 @given(SCENES)
-def test_only_idle_gangs_are_taken_for_idleness_and_each_for_one_that_then_fits(
+def test_only_idle_gangs_are_evicted_for_idleness_and_each_for_one_that_then_fits(
     snapshot: Snapshot,
 ) -> None:
     made = plan(snapshot)
@@ -79,7 +79,7 @@ def test_only_idle_gangs_are_taken_for_idleness_and_each_for_one_that_then_fits(
 
 @MANY
 @given(SCENES)
-def test_a_dry_run_changes_nothing_but_what_it_says(snapshot: Snapshot) -> None:
+def test_a_dry_run_changes_only_its_report(snapshot: Snapshot) -> None:
     made, without_it = plan(snapshot), plan(moded(snapshot, off_for_dry))
     assert replace(made, spared=()) == without_it
     assert without_it.spared == ()
@@ -87,7 +87,7 @@ def test_a_dry_run_changes_nothing_but_what_it_says(snapshot: Snapshot) -> None:
 
 @MANY
 @given(SCENES)
-def test_where_nobody_is_known_to_be_idle_modes_mean_nothing(snapshot: Snapshot) -> None:
+def test_without_known_idle_gangs_modes_have_no_effect(snapshot: Snapshot) -> None:
     admitted = tuple(replace(g, idle_since=None) for g in snapshot.admitted)
     unknown = replace(snapshot, admitted=admitted)
     assert plan(unknown) == plan(moded(unknown, lambda _: OFF))
@@ -95,7 +95,7 @@ def test_where_nobody_is_known_to_be_idle_modes_mean_nothing(snapshot: Snapshot)
 
 @MANY
 @given(SCENES)
-def test_the_same_snapshot_gives_the_same_plan_whatever_was_known_before(
+def test_the_same_snapshot_gives_the_same_plan_whatever_is_cached(
     snapshot: Snapshot,
 ) -> None:
     cache = PlannerCache()

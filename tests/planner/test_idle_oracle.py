@@ -1,4 +1,4 @@
-"""Idle gangs among the victims, against brute force: every set, every order of exits, the idle ones asked first."""
+"""Idle gangs among the victims, against brute force: every set, every order of exits, the idle ones considered first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MODES = (ReclaimMode.ON_DEMAND, ReclaimMode.ON_DEMAND, *ReclaimMode)
 
 
 def idlers(seed: int, *, fair: bool = False, nodes: bool = False) -> Snapshot:
-    """One blocked gang; of those that run some do nothing, and their queues differ in what follows from it."""
+    """One blocked gang; some of the running gangs are idle, and the idle policies of their queues differ."""
     snapshot = cohorts(seed, fair=fair, nodes=nodes)
     rng = random.Random(~seed)
 
@@ -40,18 +40,18 @@ def idlers(seed: int, *, fair: bool = False, nodes: bool = False) -> Snapshot:
 
 @pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
 @pytest.mark.parametrize(("nodes", "worlds"), [(False, 300), (True, 80)], ids=["quota", "nodes"])
-def test_least_of_all_legal_victims(fair: bool, nodes: bool, worlds: int) -> None:
+def test_the_victims_are_the_least_of_all_legal_sets(fair: bool, nodes: bool, worlds: int) -> None:
     for seed in range(worlds):
         agrees_with_brute_force(idlers(seed, fair=fair, nodes=nodes))
 
 
-def test_what_shares_refuse_says_nothing_of_idle_gangs() -> None:
-    """A world in which a refused set, told of all gangs as large, would keep an idle one from leaving."""
+def test_a_set_refused_by_shares_does_not_refuse_idle_gangs() -> None:
+    """A snapshot in which a refused set, applied to all gangs of that size, would keep an idle one from leaving."""
     agrees_with_brute_force(idlers(858, fair=True, nodes=True))
 
 
 @pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
-def test_the_worlds_hold_all_there_is_to_tell(fair: bool) -> None:
+def test_the_snapshots_cover_every_combination_of_idle_and_other_victims(fair: bool) -> None:
     """Idle gangs alone, beside others, and not at all; of the own queue and of another one."""
     told = Counter[str]()
     for seed in range(300):
@@ -68,7 +68,7 @@ def test_the_worlds_hold_all_there_is_to_tell(fair: bool) -> None:
 
 @pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
 def test_the_verifier_refuses_what_brute_force_finds_illegal(fair: bool) -> None:
-    """Any gangs at all, taken for idleness or by policy as it comes."""
+    """Any gangs, each evicted for idleness or by policy at random."""
     refused = passed = 0
     for seed in range(600):
         snapshot = idlers(seed, nodes=True, fair=fair)

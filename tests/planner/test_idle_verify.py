@@ -1,4 +1,4 @@
-"""What the verifier says of gangs that are taken for idleness, and of what a dry run names."""
+"""The verifier's rules for gangs that are evicted for idleness, and for those that a dry run names."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ def of(priority: int = 1, **rest: Any) -> Admitted:
 MUTANTS = [
     ("as it should be", of(), CASE, True, True),
     ("not idle", replace(of(), idle_since=None), CASE, False, False),
-    ("its queue says Off", of(), (CASE[0], cq("b", 8, **yields(OFF))), False, False),
+    ("its queue has mode Off", of(), (CASE[0], cq("b", 8, **yields(OFF))), False, False),
     ("its queue does a dry run", of(), (CASE[0], cq("b", 8, **yields(DRY_RUN))), False, True),
     ("of higher priority", of(6), CASE, False, False),
     ("of equal priority", of(5), CASE, False, False),
-    ("to an equal, as its queue says", of(5), (CASE[0], cq("b", 8, **yields(to_equal=True))), True, True),
-    ("to an equal, as the other queue says", of(5), (cq("a", 8, **yields(to_equal=True)), CASE[1]), False, False),
+    ("to an equal, as its queue allows", of(5), (CASE[0], cq("b", 8, **yields(to_equal=True))), True, True),
+    ("to an equal, as the other queue allows", of(5), (cq("a", 8, **yields(to_equal=True)), CASE[1]), False, False),
     ("of another tree", of(), (CASE[0], cq("b", 8, None, **yields())), False, False),
     ("not preemptible", of(preemptible=False), CASE, False, False),
     ("protected", of(), (CASE[0], cq("b", 8, protection=Protection(min_runtime=60.0), **yields())), False, False),
@@ -67,7 +67,7 @@ MUTANTS = [
 @pytest.mark.parametrize(
     ("why", "victim", "queues", "real", "told"), MUTANTS, ids=[m[0] for m in MUTANTS]
 )
-def test_the_verifier_knows_who_may_be_taken_and_who_may_be_named(
+def test_the_verifier_checks_which_gangs_are_evicted_and_named(
     why: str, victim: Admitted, queues: Any, real: bool, told: bool
 ) -> None:
     found = rules(*evicting(victim, *queues))
@@ -75,7 +75,7 @@ def test_the_verifier_knows_who_may_be_taken_and_who_may_be_named(
     assert rules(*evicting(victim, *queues, dry_run=True)) == (set() if told else {Rule.VICTIM})
 
 
-def test_the_verifier_refuses_a_dry_run_that_names_whom_it_should_not() -> None:
+def test_the_verifier_rejects_a_dry_run_that_names_a_wrong_gang() -> None:
     snapshot, good = evicting(of(), *CASE, dry_run=True)
     (one,) = good.spared
     wrong = [
@@ -97,7 +97,7 @@ def test_the_verifier_refuses_a_dry_run_that_names_whom_it_should_not() -> None:
     assert rules(snapshot, mutant) - rules(snapshot, real) == {Rule.VICTIM}
 
 
-def test_the_verifier_refuses_that_a_broken_gang_takes_an_idle_one() -> None:
+def test_the_verifier_rejects_a_broken_gang_that_evicts_an_idle_one() -> None:
     broken = holding(gang("broken", podset(gpu=8), priority=9, queue="a"), {"gone": 1}, lost=(("w", "gone", 1),))  # fmt: skip
     snapshot, real = evicting(of(), *CASE)
     snapshot = replace(snapshot, admitted=(*snapshot.admitted, broken))

@@ -1,6 +1,6 @@
-"""Laws of queueing over random histories: arrivals, evictions that take their time, lost nodes, changed quotas, stopped queues.
+"""Invariants of queueing over random histories: arrivals, slow evictions, lost nodes, changed quotas, stopped queues.
 
-``QUEUECTL_HISTORIES=<number>`` plays so many; without it a few. Which ones: tests/conftest.py.
+``QUEUECTL_HISTORIES=<number>`` simulates that many; without it a few. tests/conftest.py selects them.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ LOWER, ANY = WithinClusterQueue.LOWER_PRIORITY, ReclaimWithinCohort.ANY
 
 @HISTORIES
 @given(story=stories())
-def test_every_history_keeps_the_laws(story: Story) -> None:
-    """Playing it asserts besides: every plan verifies, every ledger entry is consistent, no moment lasts for ever."""
+def test_every_history_keeps_the_invariants(story: Story) -> None:
+    """The simulation also asserts: every plan verifies, every ledger entry is consistent, and cycles reach a fixed point."""
     history = play(story)
     broken = {law.__name__: found for law in LAWS if (found := list(law(history)))}
     assert not broken, f"{broken}\n{history.story()}"
 
 
-# What the histories found, each in its smallest form.
+# Defects that the histories found, each in its smallest form.
 
 
-def test_a_victim_leaves_when_its_protection_ends_though_nothing_else_happens() -> None:
+def test_a_victim_leaves_when_its_protection_ends_without_another_event() -> None:
     queue = cq("a", 1, None, within_cluster_queue=LOWER, protection=Protection(min_runtime=600.0))
     steps = (Step(Arrives("a", 1, name="low")), Step(Arrives("a", 1, priority=1, name="high")))
     assert play(Story(Scene((queue,)), steps)).running() == {"a-high"}
 
 
-def test_what_two_victims_left_is_not_taken_because_a_third_leaves_much_later_for_another() -> None:
-    """After a second b-in starts: a-0 does not take its place back meanwhile, for b-in would have to wait until c-slow is gone."""
+def test_capacity_freed_by_two_victims_is_kept_although_a_third_leaves_much_later() -> None:
+    """After a second b-in starts: a-0 does not take its capacity back meanwhile, as b-in would then have to wait for c-slow."""
     queues = (
         cq("a", 4),
         cq("b", 4, reclaim_within_cohort=ReclaimWithinCohort.LOWER_PRIORITY),
@@ -77,8 +77,8 @@ def test_what_two_victims_left_is_not_taken_because_a_third_leaves_much_later_fo
     assert began["b-in"] <= 2.0
 
 
-def test_what_others_use_beyond_their_quota_counts_against_quota_that_is_lent_to_nobody() -> None:
-    """As in Kueue, which adds a cohort's negative rest to what a queue keeps for itself: it waits until they are back."""
+def test_use_of_others_beyond_their_quota_counts_against_quota_that_is_not_lent() -> None:
+    """As in Kueue, which adds a cohort's negative remainder to the quota that a queue keeps: the gang waits until the use ends."""
     queues = (cq("a", 4), cq("b", quotas(2, lending=0)))
     steps = (
         Step(Arrives("a", 4, name="1")),
@@ -89,8 +89,8 @@ def test_what_others_use_beyond_their_quota_counts_against_quota_that_is_lent_to
     assert history.running() == {"a-1"}
 
 
-def test_a_notice_longer_than_a_lease_lasts_does_not_cost_the_winner_its_room() -> None:
-    """The higher one comes when the lower is leaving already, and may only wait: the room was made for another."""
+def test_a_notice_longer_than_a_lease_does_not_cost_the_preemptor_its_capacity() -> None:
+    """The higher gang arrives when the lower one is leaving already, and can only wait: the capacity is reserved for another."""
     queue = cq("a", 2, None, within_cluster_queue=LOWER)
     steps = (
         Step(Arrives("a", 2, name="low")),
@@ -104,7 +104,7 @@ def test_a_notice_longer_than_a_lease_lasts_does_not_cost_the_winner_its_room() 
     assert began["a-top"] == first.at + 1800.0
 
 
-def test_an_idle_gang_of_a_strict_queue_does_not_go_for_one_that_then_waits_behind_it() -> None:
+def test_an_idle_gang_of_a_strict_queue_is_not_evicted_for_one_that_then_waits_behind_it() -> None:
     rule = IdleReclaim(ReclaimMode.ON_DEMAND, grace=60.0, cooldown=0.0, to_equal=True)
     queue = replace(cq("a", 1), strategy=QueueingStrategy.STRICT_FIFO, idle_reclaim=rule)
     steps = (
@@ -115,7 +115,7 @@ def test_an_idle_gang_of_a_strict_queue_does_not_go_for_one_that_then_waits_behi
     assert complaints(play(Story(Scene((queue,)), steps))) == set()
 
 
-def test_an_idle_gang_goes_for_a_higher_one_once_its_grace_is_over() -> None:
+def test_an_idle_gang_is_evicted_for_a_higher_one_once_its_grace_is_over() -> None:
     queue = replace(cq("a", 1), idle_reclaim=IdleReclaim(ReclaimMode.ON_DEMAND, grace=60.0))
     steps = (
         Step(Arrives("a", 1, name="old")),
@@ -133,7 +133,7 @@ def test_an_idle_gang_goes_for_a_higher_one_once_its_grace_is_over() -> None:
 def test_a_lease_ends_for_one_that_comes_before_it_in_a_strict_queue_and_starts_on_it_at_once() -> (
     None
 ):
-    """Only a second look found that it fits, and nothing gave occasion for one."""
+    """Only a second cycle found that it fits, and nothing triggered one."""
     strict = QueueingStrategy.STRICT_FIFO
     queue = cq("a", 4, None, strategy=strict, within_cluster_queue=LOWER)
     steps = (
@@ -147,10 +147,10 @@ def test_a_lease_ends_for_one_that_comes_before_it_in_a_strict_queue_and_starts_
     assert [s.at - NOW for s in history.started if s.uid == "a-high"] == [11.0]
 
 
-def test_an_idle_gang_that_went_is_back_before_those_who_wait_for_others_in_its_strict_queue() -> (
+def test_an_evicted_idle_gang_starts_again_before_gangs_that_wait_for_others_in_its_strict_queue() -> (
     None
 ):
-    """b-old goes for a-new, and both fit, were it not for what b-next was promised of the room that c-slow leaves."""
+    """b-old is evicted for a-new, and both would fit without b-next's reservation of the capacity that c-slow frees."""
     rule = IdleReclaim(ReclaimMode.ON_DEMAND, grace=60.0, cooldown=0.0, to_equal=True)
     teams = (
         cq("a", 3),
@@ -177,11 +177,11 @@ def test_an_idle_gang_that_went_is_back_before_those_who_wait_for_others_in_its_
     assert began["a-new"] == began["b-old"] == 70.0
 
 
-# A law that nothing can break is none: each complains of a history that was tampered with.
+# Tests of the invariants themselves: each detects a history that was tampered with.
 
 
 def eviction() -> History:
-    """b-low runs on b's own and a's quota; a-top takes back what is a's."""
+    """b-low runs on quota of b and a; a-top reclaims the quota of a."""
     a, b = (cq(name, 2, reclaim_within_cohort=ANY, within_cluster_queue=LOWER) for name in "ab")
     steps = [Step(Arrives("b", 3, name="low", drain=5.0)), Step(Arrives("a", 2, name="top"), 50.0)]
     return play(Story(Scene((a, b), (cohort("all"),)), tuple(steps)))
@@ -191,26 +191,26 @@ def complaints(history: History) -> set[str]:
     return {law.__name__ for law in LAWS if list(law(history))}
 
 
-def test_an_untouched_history_keeps_them_all() -> None:
+def test_an_untouched_history_keeps_all_invariants() -> None:
     history = eviction()
     assert [(e.uid, e.preemptor) for e in history.preempted] == [("b-low", "a-top")]
     assert complaints(history) == set()
 
 
-def test_a_winner_that_never_starts_is_found() -> None:
+def test_a_preemptor_that_never_starts_is_detected() -> None:
     history = eviction()
     history.started = [s for s in history.started if s.uid != "a-top"]
     assert complaints(history) == {"no_preemption_without_a_start"}
 
 
-def test_a_winner_that_starts_too_late_is_found() -> None:
+def test_a_preemptor_that_starts_too_late_is_detected() -> None:
     history = eviction()
     late = Started(NOW + 10_000.0, "a-top")
     history.started = [late if s.uid == "a-top" else s for s in history.started]
     assert complaints(history) == {"no_preemption_without_a_start"}
 
 
-def test_two_who_evict_each_other_are_found() -> None:
+def test_two_gangs_that_evict_each_other_are_detected() -> None:
     history = eviction()
     (first,) = history.preempted
     history.evicted.append(replace(first, uid=first.preemptor, preemptor="b-third"))
@@ -229,7 +229,7 @@ def test_two_who_evict_each_other_are_found() -> None:
     ],
     ids=["day", "cool-down", "runtime"],
 )
-def test_a_protection_that_is_broken_is_found(policy: Protection, times: tuple[float, ...]) -> None:
+def test_a_broken_protection_is_detected(policy: Protection, times: tuple[float, ...]) -> None:
     history = eviction()
     (first,) = history.preempted
     history.evicted = [replace(first, at=NOW + at, ran_since=NOW) for at in times]
@@ -239,7 +239,7 @@ def test_a_protection_that_is_broken_is_found(policy: Protection, times: tuple[f
     assert list(laws.protections_hold(history))
 
 
-def test_an_eviction_from_a_queue_within_its_own_is_found() -> None:
+def test_an_eviction_from_a_queue_within_its_own_quota_is_detected() -> None:
     history = eviction()
     (cycle,) = [c for c in history.cycles if c.made.preempted]
     config = cycle.snapshot.config
@@ -249,7 +249,7 @@ def test_an_eviction_from_a_queue_within_its_own_is_found() -> None:
     assert list(laws.what_is_its_own_stays(history))
 
 
-def test_a_gang_that_is_passed_is_found() -> None:
+def test_a_passed_gang_is_detected() -> None:
     """The plan of two gangs of one queue, with the wrong one started."""
     steps = [Step(Arrives("a", 1, name="first"), 0.0), Step(Arrives("a", 2, name="second"), 0.0)]
     history = play(Story(Scene((cq("a", 2),)), tuple(steps)))
@@ -267,7 +267,7 @@ def test_a_gang_that_is_passed_is_found() -> None:
     assert list(laws.nobody_is_passed(history))
 
 
-def test_a_gang_that_could_run_and_waits_is_found() -> None:
+def test_a_pending_gang_that_could_run_is_detected() -> None:
     history = eviction()
     assert history.last is not None
     idle = tuple(a for a in history.last.admitted if a.workload.uid != "a-top")
@@ -275,7 +275,7 @@ def test_a_gang_that_could_run_and_waits_is_found() -> None:
     assert list(laws.it_comes_to_rest(history))
 
 
-def test_more_than_the_quota_is_found() -> None:
+def test_use_beyond_the_quota_is_detected() -> None:
     history = eviction()
     cycle = next(c for c in history.cycles if c.made.admitted)
     config = cycle.snapshot.config
@@ -285,7 +285,7 @@ def test_more_than_the_quota_is_found() -> None:
     assert list(laws.whole_and_never_over(history))
 
 
-def test_a_user_who_holds_more_than_one_may_is_found() -> None:
+def test_a_user_over_the_cap_is_detected() -> None:
     rules = Rules(usage_fairness=UsageFairness(user_label=USER))
     queue = replace(cq("a", 4), max_per_user=((GPU, 2),))
     steps = tuple(Step(Arrives("a", 2, user="ann", name=name)) for name in ("first", "second"))

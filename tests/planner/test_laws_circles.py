@@ -1,4 +1,4 @@
-"""Evictions that could go on without end: who leaves for a borrower does not come back to take the place from it again."""
+"""Evictions that could repeat without end: a victim of a borrower does not return and evict the borrower again."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ def complaints(history: History) -> set[str]:
 
 
 @PROTECTIONS
-def test_nobody_goes_for_a_borrower_from_whom_the_lower_ones_of_his_queue_would_reclaim(
+def test_no_gang_is_evicted_for_a_borrower_from_which_lower_gangs_of_its_queue_would_reclaim(
     protection: Protection,
 ) -> None:
-    """b-0 could leave for a-1, evict b-2 and b-3 in its queue, and these, within b's own, a-1."""
+    """b-0 could leave for a-1, then evict b-2 and b-3 in its queue, and these, within b's quota, a-1."""
     queues = (
         cq("a", 2, reclaim_within_cohort=ANY, preempts_to_borrow=True),
         cq("b", 4, reclaim_within_cohort=ANY, within_cluster_queue=WITHIN, protection=protection),
@@ -72,7 +72,7 @@ def test_nobody_goes_for_a_borrower_from_whom_the_lower_ones_of_his_queue_would_
 @pytest.mark.parametrize("lending", [2, None])
 @pytest.mark.parametrize("weight", [0, 500])
 @pytest.mark.parametrize("strategies", [(INITIAL,), (FINAL, INITIAL)], ids=["initial", "both"])
-def test_nor_by_an_initial_share_that_is_larger_only_before_he_goes(
+def test_no_gang_is_evicted_by_an_initial_share_that_is_larger_only_before_its_exit(
     strategies: tuple[FairStrategy, ...], weight: int, lending: int | None, protection: Protection
 ) -> None:
     queues = (
@@ -108,7 +108,7 @@ def small_and_large(reclaim: ReclaimWithinCohort) -> History:
     )
 
 
-def test_a_small_gang_that_would_be_within_its_own_without_the_large_one_does_not_go_with_it() -> (
+def test_a_small_gang_that_is_within_its_quota_without_the_large_one_is_not_evicted_with_it() -> (
     None
 ):
     history = small_and_large(ANY)
@@ -116,14 +116,14 @@ def test_a_small_gang_that_would_be_within_its_own_without_the_large_one_does_no
     assert history.running() == {"b-small", "b-large"}
 
 
-def test_where_it_may_take_nothing_back_both_go() -> None:
+def test_where_it_may_reclaim_nothing_both_are_evicted() -> None:
     history = small_and_large(LOWER)
     assert complaints(history) == set()
     assert history.running() == {"a-all"}
 
 
-def test_that_one_would_come_back_keeps_nobody_who_would_not() -> None:
-    """b-high costs less and may take a-all's place again, for it reclaims from lower ones; b-low is like it but for that."""
+def test_a_gang_that_would_return_does_not_protect_one_that_would_not() -> None:
+    """b-high costs less and could take a-all's capacity again, for it reclaims from lower ones; b-low is equal but for that."""
     queues = (
         cq("a", 2, reclaim_within_cohort=ANY, victim_order=(VictimKey.LOST_WORK,)),
         cq("b", 1, reclaim_within_cohort=LOWER, within_cluster_queue=WITHIN),
@@ -140,8 +140,8 @@ def test_that_one_would_come_back_keeps_nobody_who_would_not() -> None:
     assert history.running() == {"b-high", "a-all"}
 
 
-def test_nor_is_a_circle_closed_by_a_third_queue_that_alone_takes_from_higher_ones() -> None:
-    """a-all could take b's two; b-small would evict c-low, which has the smaller share then and evicts a-all in turn."""
+def test_a_third_queue_that_reclaims_from_higher_gangs_does_not_close_a_circle() -> None:
+    """a-all could evict b's two; b-small would evict c-low, which then has the smaller share and evicts a-all in turn."""
     queues = (
         cq("a", 4, reclaim_within_cohort=LOWER),
         cq("b", 1, reclaim_within_cohort=LOWER),
@@ -160,11 +160,11 @@ def test_nor_is_a_circle_closed_by_a_third_queue_that_alone_takes_from_higher_on
     assert history.preempted == []
 
 
-# The verifier says it of plans that others make: here of one made for a queue that may take nothing back.
+# The verifier rejects the same in plans from elsewhere: here one made for a queue that must not reclaim.
 
 
 def borrower(reclaim: ReclaimWithinCohort) -> Snapshot:
-    """One who borrows takes b's large gang, to whom the small one yields."""
+    """A borrower evicts b's large gang, to which the small one yields."""
     queues = (
         cq("a", 0, reclaim_within_cohort=ANY, preempts_to_borrow=True),
         cq("b", 3, reclaim_within_cohort=reclaim, within_cluster_queue=WITHIN),
@@ -175,7 +175,7 @@ def borrower(reclaim: ReclaimWithinCohort) -> Snapshot:
 
 
 def sharer(reclaim: ReclaimWithinCohort) -> Snapshot:
-    """One who gets by his initial share what b's small gang would take back, within its own."""
+    """A gang evicts, by its initial share, for quota that b's small gang would reclaim within b's own."""
     queues = (
         cq("a", 4, reclaim_within_cohort=ANY),
         cq("b", 1, reclaim_within_cohort=reclaim),
@@ -193,7 +193,7 @@ def sharer(reclaim: ReclaimWithinCohort) -> Snapshot:
     ],
     ids=["classic", "shares"],
 )
-def test_a_plan_that_evicts_whoever_would_be_back_is_refused(
+def test_a_plan_that_evicts_a_gang_that_would_return_is_rejected(
     snapshots: Callable[[ReclaimWithinCohort], Snapshot], evicted: set[str], why: str
 ) -> None:
     made = plan(snapshots(LOWER))
@@ -203,8 +203,8 @@ def test_a_plan_that_evicts_whoever_would_be_back_is_refused(
     assert [text for text in found if why in text]
 
 
-def test_whoever_goes_for_another_yields_to_nobody_any_more() -> None:
-    """c's own takes small first; without it large, once it is back, borrows as before, so it may go for the borrower."""
+def test_a_victim_of_another_preemptor_yields_to_no_gang() -> None:
+    """c's own gang evicts small first; without small, large borrows as before when it returns, so the borrower can evict it."""
     queues = (
         cq("a", 0, reclaim_within_cohort=ANY, preempts_to_borrow=True),
         cq("b", 2, reclaim_within_cohort=ANY, within_cluster_queue=WITHIN),
@@ -219,8 +219,8 @@ def test_whoever_goes_for_another_yields_to_nobody_any_more() -> None:
     assert verify(snapshot, made) == ()
 
 
-def test_whoever_starts_in_the_same_plan_yields_already() -> None:
-    """small claims its lease first; b is over its own then, but large would be back, for small yields to it."""
+def test_a_gang_that_starts_in_the_same_plan_already_counts_as_yielding() -> None:
+    """small claims its lease first; b is over its quota then, but large would return, as small yields to it."""
     snapshot = borrower(ANY)
     (small,) = [a for a in snapshot.admitted if a.workload.uid == "small"]
     lease = CapacityLease(small.placement, ("gone",), NOW - 60, NOW + 60)

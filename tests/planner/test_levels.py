@@ -1,4 +1,4 @@
-"""Topologies as deep as they may be: required and preferred at each of sixteen levels."""
+"""Topologies of sixteen levels, the maximum: required and preferred at each level."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def placed(snapshot: Snapshot) -> list[int] | None:
 
 
 @pytest.mark.parametrize("level", range(15))
-def test_a_required_level_holds_what_its_domains_hold(level: int) -> None:
+def test_a_required_level_holds_as_much_as_its_domains(level: int) -> None:
     most = NODES >> min(level, 6)
     fits = placed(deep(podset(count=most, gpu=1, required=LEVELS[level])))
     assert fits is not None
@@ -49,7 +49,7 @@ def test_a_required_level_holds_what_its_domains_hold(level: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8, 9, 16, 17, 33, 64])
-def test_a_preferred_level_climbs_to_the_narrowest_that_holds_all(count: int) -> None:
+def test_a_preferred_level_relaxes_to_the_narrowest_that_holds_all(count: int) -> None:
     found = placed(deep(podset(count=count, gpu=1, preferred=HOSTNAME)))
     assert found is not None
     level = 6 - (count - 1).bit_length()
@@ -57,8 +57,8 @@ def test_a_preferred_level_climbs_to_the_narrowest_that_holds_all(count: int) ->
 
 
 @pytest.mark.parametrize("free", [(1, 3, 4), (0, 8, 9, 63), (5, 6, 40, 41, 42)])
-def test_the_fewest_domains_at_every_level_on_the_way_down(free: tuple[int, ...]) -> None:
-    """Pairs of what is left, against all pairs."""
+def test_the_fewest_domains_are_used_at_every_level_on_the_way_down(free: tuple[int, ...]) -> None:
+    """Pairs of the remaining capacities, against all pairs."""
     full = frozenset(range(NODES)) - set(free)
     found = placed(deep(podset(count=2, gpu=1), full=full))
     assert found is not None
@@ -70,7 +70,7 @@ def test_the_fewest_domains_at_every_level_on_the_way_down(free: tuple[int, ...]
     assert widths(tuple(found)) == min(map(widths, pairs))
 
 
-def test_slices_at_three_of_sixteen_levels() -> None:
+def test_slices_work_at_three_of_sixteen_levels() -> None:
     slices = [(LABELS[2], 8), (LABELS[4], 4), (LABELS[5], 2)]
     full = frozenset({1, 12, 35, 50})
     found = placed(deep(podset(count=32, gpu=1, slices=slices), full=full))

@@ -19,7 +19,7 @@ Corners = Sequence[tuple[int, ...]]
 
 
 def below(counts: PodCounts, corners: Corners) -> bool:
-    """What fits is what lies below one of the corners; anything closed downwards can be said so."""
+    """A request fits if it is below one of the corners; any set closed downwards has this form."""
     return any(all(c <= k for c, k in zip(counts, corner, strict=True)) for corner in corners)
 
 
@@ -60,7 +60,7 @@ def test_the_greatest_of_all_counts_is_found(
 
 
 def asked(total: int, corners: Corners) -> tuple[PodCounts | None, int]:
-    """The answer, and how many questions it took."""
+    """The answer, and the number of questions that it took."""
     questions = 0
 
     def fits(counts: PodCounts) -> bool:
@@ -72,8 +72,8 @@ def asked(total: int, corners: Corners) -> tuple[PodCounts | None, int]:
     return Greatest([total], columns, fits).find(), questions
 
 
-def test_few_questions_settle_many_pods() -> None:
-    """4,096 pods over three flavors that do not mind each other: three times the digits, and a few."""
+def test_few_questions_decide_the_flavors_of_many_pods() -> None:
+    """4,096 pods over three independent flavors: three times the digits, and a few."""
     counts, questions = asked(4096, [(1000, 2000, 1500)])
     assert counts == (1000, 2000, 1096)
     assert questions < 60
@@ -82,15 +82,15 @@ def test_few_questions_settle_many_pods() -> None:
     assert questions < 60
 
 
-def test_domains_with_room_for_other_mixtures_are_stepped_over() -> None:
-    """The most of the first flavor is in a domain with none of the second, and so on down; only the last one holds all."""
+def test_domains_with_capacity_for_other_mixtures_are_skipped() -> None:
+    """The most of the first flavor is in a domain without the second, and so on down; only the last domain holds all."""
     corners = [(900, 50), (800, 120), (700, 250), (600, 390), (500, 500)]
     counts, questions = asked(1000, corners)
     assert counts == (500, 500)
     assert questions < 100
 
 
-def test_a_search_that_was_cut_short_says_so() -> None:
+def test_a_search_that_was_cut_short_reports_it() -> None:
     search = Greatest([100], [Column(0)] * 2, lambda c: below(c, [(90, 9), (9, 90)]), asked=3)
     assert search.find() is None
     assert not search.exact

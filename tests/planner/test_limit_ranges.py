@@ -1,4 +1,4 @@
-"""A LimitRange in the input gives containers what their templates leave out, as the API server would give it to the pods."""
+"""A LimitRange in the input fills in the requests of containers as the API server does for pods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def limit_range(*items: Doc, name: str = "usual", namespace: str = "default") ->
 
 
 def seen(job: Doc, *ranges: Doc) -> Pending:
-    """A job as it comes to be planned."""
+    """A job as the planner receives it."""
     given = read_snapshot([as_document(one) for one in (*ranges, job)])
     assert (given.ignored, given.warnings) == ((), ())
     (pending,) = given.snapshot.pending
@@ -54,7 +54,7 @@ def job_of(*needs: Doc, init: tuple[Doc, ...] = ()) -> Doc:
     [
         pytest.param([], {}, 0, 0, id="none"),
         pytest.param([{"defaultRequest": {"cpu": "2"}}], {}, 2000, 0, id="a request"),
-        pytest.param([{"default": {"cpu": "4"}}], {}, 4000, 4000, id="a limit stands in"),
+        pytest.param([{"default": {"cpu": "4"}}], {}, 4000, 4000, id="a limit is the request"),
         pytest.param(
             [{"default": {"cpu": "4"}, "defaultRequest": {"cpu": "2"}}], {}, 2000, 4000, id="both"
         ),
@@ -68,7 +68,7 @@ def job_of(*needs: Doc, init: tuple[Doc, ...] = ()) -> Doc:
         ),
         pytest.param(
             [{"defaultRequest": {"cpu": "2"}}], {"limits": {"cpu": "3"}}, 3000, 3000,
-            id="its own limit stands in first",
+            id="its own limit has precedence",
         ),
         pytest.param(
             [{"defaultRequest": {"cpu": "2"}}, {"defaultRequest": {"cpu": "5"}}], {}, 5000, 0,
@@ -76,7 +76,7 @@ def job_of(*needs: Doc, init: tuple[Doc, ...] = ()) -> Doc:
         ),
     ],
 )  # fmt: skip
-def test_what_is_left_out_is_filled_in(
+def test_missing_requests_are_filled_in(
     ranges: list[Doc], needs: Doc, requests: int, limits: int
 ) -> None:
     (podset,) = asked(job_of(needs), limit_range(*ranges))
@@ -91,13 +91,13 @@ def test_each_container_is_filled_in() -> None:
     assert podset.shape.requests["cpu"] == 2000, "one after the other"
 
 
-def test_the_first_of_several_by_name_fills_in() -> None:
+def test_the_first_of_several_limit_ranges_by_name_fills_in() -> None:
     ranges = [limit_range({"defaultRequest": {"cpu": cpu}}, name=cpu) for cpu in ("3", "1")]
     (podset,) = asked(job_of({}), *ranges)
     assert podset.shape.requests["cpu"] == 1000
 
 
-def test_that_of_another_namespace_or_of_pods_does_not_count() -> None:
+def test_a_limit_range_of_another_namespace_or_for_pods_does_not_count() -> None:
     other = limit_range({"defaultRequest": {"cpu": "2"}}, namespace="other")
     pods = limit_range({"type": "Pod", "max": {"cpu": "2"}})
     (podset,) = asked(job_of({"requests": {"cpu": "0"}, "limits": {"cpu": "1"}}), other, pods)
@@ -109,7 +109,7 @@ def test_every_template_of_a_job_is_filled_in() -> None:
     assert [podset.shape.requests["memory"] for podset in podsets] == [2**30, 2**30]
 
 
-def test_it_may_make_a_gang_too_large_for_its_queue() -> None:
+def test_a_limit_range_can_make_a_gang_too_large_for_its_queue() -> None:
     queue = cluster_queue("main", 8)
     (group,) = queue[0]["spec"]["resourceGroups"]
     group["coveredResources"].append("cpu")
@@ -122,7 +122,7 @@ def test_it_may_make_a_gang_too_large_for_its_queue() -> None:
     assert done.waiting == {"train": "ExceedsMaxQuota"}
 
 
-def test_a_quota_of_limits_counts_what_it_fills_in() -> None:
+def test_a_quota_of_limits_counts_the_filled_in_limits() -> None:
     quota: Doc = {
         "apiVersion": "v1",
         "kind": "ResourceQuota",
@@ -164,7 +164,7 @@ SMALL = {"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}
         pytest.param(
             {"min": {"memory": "1Gi"}}, {"limits": {"memory": "1Mi"}},
             "containers[0]: the request of 1Mi is less than the min of memory (1Gi)",
-            id="a limit below it stands in",
+            id="a limit below it is the request",
         ),
         pytest.param({"maxLimitRequestRatio": {"cpu": "2"}}, SMALL, None, id="the ratio allowed"),
         pytest.param(
@@ -175,7 +175,7 @@ SMALL = {"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}
         pytest.param(
             {"maxLimitRequestRatio": {"cpu": "2"}}, {"requests": {"cpu": "1"}},
             "containers[0] must set a request and a limit for cpu, because maxLimitRequestRatio is set",
-            id="a ratio of what is not said",
+            id="a ratio without a request",
         ),
         pytest.param(
             {"type": "Pod", "max": {"cpu": "7"}}, SMALL,
@@ -188,7 +188,7 @@ SMALL = {"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}
         pytest.param(
             {"type": "Pod", "max": {"memory": "1Gi"}}, SMALL,
             "all containers together must set a limit for memory: the max of memory is 1Gi",
-            id="a limit nobody says",
+            id="a missing limit",
         ),
         pytest.param(
             {"default": {"cpu": "1"}}, {"requests": {"cpu": "2"}},
@@ -198,7 +198,7 @@ SMALL = {"requests": {"cpu": "2"}, "limits": {"cpu": "4"}}
         pytest.param({"type": "PersistentVolumeClaim", "max": {"storage": "1"}}, SMALL, None, id="claims"),
     ],
 )  # fmt: skip
-def test_a_gang_whose_pods_may_not_be_created_waits_and_says_why(
+def test_a_gang_whose_pods_would_be_rejected_stays_pending_with_the_reason(
     item: Doc, needs: Doc, said: str | None
 ) -> None:
     blocked = seen(job_of(needs, needs), limit_range(item)).blocked
@@ -213,14 +213,14 @@ def test_a_gang_whose_pods_may_not_be_created_waits_and_says_why(
     assert blocked.details["resource"] in said
 
 
-def test_an_init_container_may_break_it_too() -> None:
+def test_an_init_container_can_violate_the_limit_range_too() -> None:
     job = job_of(SMALL, init=(SMALL, {"limits": {"cpu": "9"}}))
     blocked = seen(job, limit_range({"max": {"cpu": "8"}})).blocked
     assert blocked is not None
     assert "initContainers[1]: the request of 9 is more than the max of cpu (8)" in blocked.message
 
 
-def test_the_init_container_that_an_operator_adds_may_break_it() -> None:
+def test_the_init_container_that_an_operator_adds_can_violate_it() -> None:
     job = pytorch_job("train")
     blocked = seen(
         job, limit_range({"min": {"cpu": "200m"}, "defaultRequest": {"cpu": "1"}})
@@ -241,13 +241,13 @@ def test_the_init_container_that_an_operator_adds_may_break_it() -> None:
         ({"max": ["cpu"]}, r"spec.limits\[0\].max: expected"),
     ],
 )  # fmt: skip
-def test_what_no_api_server_stores_is_told(item: Doc, said: str) -> None:
+def test_a_limit_range_that_no_api_server_stores_is_reported(item: Doc, said: str) -> None:
     with pytest.raises(DocumentError, match=said):
         asked(job_of({}), limit_range(item))
 
 
 @pytest.mark.parametrize("needs", [{"limits": ["cpu"]}, [], {"requests": "cpu"}])
-def test_a_malformed_container_is_told_as_without_it(needs: Any) -> None:
+def test_a_malformed_container_gets_the_same_error_as_without_a_limit_range(needs: Any) -> None:
     told = []
     for ranges in ((), (limit_range({"defaultRequest": {"cpu": "2"}}),)):
         with pytest.raises(DocumentError) as refused:

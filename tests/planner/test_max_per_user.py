@@ -1,4 +1,4 @@
-"""``policy.maxPerUser``: what one user may hold in a ClusterQueue at once."""
+"""``policy.maxPerUser``: the most that one user may hold in a ClusterQueue at once."""
 
 from __future__ import annotations
 
@@ -53,24 +53,24 @@ HELD = holding(of("ann", "held", 4), {"n0": 1})
     [
         pytest.param(8, [of("ann", "a", 4)], ["a"], id="up to the cap"),
         pytest.param(7, [of("ann", "a", 4)], [], id="not over it"),
-        pytest.param(7, [of("ben", "a", 4)], ["a"], id="each user has his own"),
-        pytest.param(7, [of(None, "a", 8)], ["a"], id="whoever is nobody has none"),
+        pytest.param(7, [of("ben", "a", 4)], ["a"], id="each user has a separate cap"),
+        pytest.param(7, [of(None, "a", 8)], ["a"], id="a gang without a user has no cap"),
         pytest.param(
             8, [of("ann", "a", 2, 1.0), of("ann", "b", 2, 2.0), of("ann", "c", 2, 3.0)], ["a", "b"],
             id="gangs of one plan count together",
         ),
         pytest.param(
-            8, [of("ann", "a", 8, 1.0), of("ben", "b", 8, 2.0)], ["b"], id="no stranger is held back"
+            8, [of("ann", "a", 8, 1.0), of("ben", "b", 8, 2.0)], ["b"], id="another user is not held back"
         ),
         pytest.param(
             6, [of("ann", "a", 8, 1.0), of("ann", "b", 2, 2.0)], ["b"],
-            id="what the cap never allows holds back nobody",
+            id="a gang that the cap never allows holds back no gang",
         ),
         pytest.param(0, [of("ben", "a", 1)], [], id="none at all"),
         pytest.param(3, [of("ann", "a", 0)], ["a"], id="what it asks nothing of does not matter"),
     ],
 )  # fmt: skip
-def test_a_user_holds_no_more_than_that(
+def test_a_user_holds_no_more_than_the_cap(
     strategy: QueueingStrategy, most: int, pending: list[Workload], starts: list[str]
 ) -> None:
     started, waiting = decided(capped(most, [*pending], [HELD], strategy=strategy))
@@ -81,14 +81,14 @@ def test_a_user_holds_no_more_than_that(
 @pytest.mark.parametrize(
     ("strategy", "starts"), [(QueueingStrategy.BEST_EFFORT_FIFO, ["b", "c"]), (STRICT, ["c"])]
 )
-def test_his_own_later_gangs_pass_only_where_the_order_is_not_strict(
+def test_later_gangs_of_the_same_user_pass_only_where_the_order_is_not_strict(
     strategy: QueueingStrategy, starts: list[str]
 ) -> None:
     pending = [of("ann", "a", 8, 1.0), of("ann", "b", 2, 2.0), of("ben", "c", 8, 3.0)]
     assert decided(capped(8, [*pending], [HELD], strategy=strategy))[0] == starts
 
 
-def test_in_another_queue_he_holds_nothing() -> None:
+def test_use_in_another_queue_does_not_count() -> None:
     parts = [*documents("a", 8), *documents("b", 8), *SETTINGS, flavor(), *nodes("r", 2)]
     runs = mine(workload("runs", "a", 1, 8, flavor="default", on={"r0": 1}))
     done = planned(parts, runs, mine(workload("next", "b", 1, 8, at=1)))
@@ -140,7 +140,7 @@ def test_it_starts_with_as_many_pods_as_its_user_may_hold() -> None:
     assert done.podset("train")["count"] == 5
 
 
-def test_nobody_is_evicted_for_a_gang_over_its_users_cap() -> None:
+def test_no_gang_is_evicted_for_a_gang_over_its_users_cap() -> None:
     low = holding(gang("low", podset(gpu=8, count=4)), {f"n{i}": 1 for i in range(4)})
     vip = of("ann", "vip", 8, priority=9)
     options = {"within": WithinClusterQueue.LOWER_PRIORITY}
@@ -149,14 +149,14 @@ def test_nobody_is_evicted_for_a_gang_over_its_users_cap() -> None:
     assert [p.victim for p in plan(capped(8, [vip], [low], **options)).preempted] == ["low"]
 
 
-def test_what_leaves_counts_until_it_is_gone() -> None:
+def test_a_leaving_gang_counts_until_its_pods_have_ended() -> None:
     leaving = replace(HELD, leaving=True)
     gone = replace(leaving, placement=placed(HELD.workload, {}))
     assert decided(capped(7, [of("ann", "a", 4)], [leaving]))[0] == []
     assert decided(capped(7, [of("ann", "a", 4)], [gone]))[0] == ["a"]
 
 
-def test_a_lease_is_his_as_much_as_what_runs() -> None:
+def test_a_lease_counts_for_its_user_like_a_running_gang() -> None:
     vip, low = of("ann", "vip", 8, 2.0, priority=9), gang("low", podset(gpu=8))
     lease = CapacityLease(placed(vip, {"n0": 1}), ("low",), NOW, NOW + 60)
     leaving = holding(low, {"n0": 1}, leaving=True)
@@ -177,7 +177,7 @@ def elastic(most: int, nodes: list[str], *others: Pending | Workload) -> Snapsho
 
 
 @pytest.mark.parametrize(("most", "pods"), [(16, 2), (15, 1), (8, 1), (7, 0)])
-def test_a_lease_for_more_pods_than_its_user_may_hold_now_is_given_up(most: int, pods: int) -> None:
+def test_a_lease_for_more_pods_than_the_cap_now_allows_is_released(most: int, pods: int) -> None:
     """The cap was lowered since; the gang may start with fewer pods than the lease is for."""
     snapshot = elastic(most, ["n0", "n1"], of("ben", "other", 4))
     made = plan(snapshot)
@@ -186,16 +186,14 @@ def test_a_lease_for_more_pods_than_its_user_may_hold_now_is_given_up(most: int,
     assert started == ({"vip": pods} if pods else {}) | {"other": 1}
 
 
-def test_a_gang_that_starts_with_more_pods_than_it_had_a_lease_for_counts_with_all_of_them() -> (
-    None
-):
-    """The node that was leased to it is gone, so it is planned without the lease."""
+def test_a_gang_that_starts_with_more_pods_than_its_lease_counts_with_all_of_them() -> None:
+    """The node of its lease was deleted, so it is planned without the lease."""
     later = of("ann", "later", 8)
     assert decided(elastic(16, ["gone"], later))[0] == ["vip"]
     assert decided(elastic(24, ["gone"], later))[0] == ["vip", "later"]
 
 
-def test_the_verifier_knows_it_by_itself() -> None:
+def test_the_verifier_computes_the_cap_by_itself() -> None:
     first, second = of("ann", "a", 4, 1.0), of("ann", "b", 4, 2.0)
     snapshot = capped(12, [first, second], [HELD])
     made = plan(snapshot)
@@ -203,7 +201,9 @@ def test_the_verifier_knows_it_by_itself() -> None:
     tighter = capped(11, [first, second], [HELD])
     assert [violation.rule for violation in verify(tighter, made)] == [Rule.MAX_PER_USER]
     nobody = Plan(pending=tuple(Refusal(w.uid, (Reason(Code.MAX_PER_USER, "x"),)) for w in (first, second)))  # fmt: skip
-    assert verify(capped(1, [first, second], [HELD]), nobody) == (), "over already: nobody's fault"
+    assert verify(capped(1, [first, second], [HELD]), nobody) == (), (
+        "the excess existed before the plan"
+    )
 
 
 @pytest.mark.parametrize(
@@ -220,14 +220,14 @@ def test_the_verifier_knows_it_by_itself() -> None:
 def test_a_label_names_the_user_only_of_a_job_that_a_trusted_user_submitted(
     submitter: str, label: str, user: str | None
 ) -> None:
-    """Or of one that admission did not see."""
+    """The same for a job that the admission webhook did not see."""
     labels = (("user", label), ("other", "x"))
     assert user_of(submitter, labels, "user", ["pipelines"]) == user
     assert user_of(submitter, labels, None, ["pipelines"]) == (submitter or None)
 
 
-def test_moving_others_does_not_bring_him_over_it() -> None:
-    """It found no room when it was looked at; what its user started since leaves it no part of the cap."""
+def test_moving_others_does_not_bring_a_user_over_the_cap() -> None:
+    """It found no capacity when it was considered; starts of its user since then leave it no part of the cap."""
     rack = [node(f"m{i}", "b/one", gpu=8) for i in range(2)] + [node("m2", "b/two", gpu=8)]
     runs = [
         holding(gang("x", podset(gpu=4)), {"m0": 1}),

@@ -1,7 +1,7 @@
-"""Broken gangs before those that wait, but never in the way of one that would be let in by evicting them.
+"""Broken gangs come before pending ones, but never block a pending gang that could start by evicting them.
 
-Kueue evicts a broken gang at once and queues it again; so whoever is ahead of it in the queue takes the capacity. Here the gang
-that runs keeps its place against all that may not evict it.
+Kueue evicts a broken gang at once and queues it again; a gang ahead of it in the queue then takes the capacity. Here the
+running gang keeps its nodes against all that may not evict it.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SHIELDED = replace(queue(), protection=Protection(min_runtime=600.0))
 
 
 def outcome(made: Plan) -> dict[str, str]:
-    """What becomes of each gang."""
+    """The outcome of each gang."""
     told = {a.uid: "repaired" if a.repaired else "starts" for a in made.admitted}
     told |= {r.uid: "leased" if r.lease is not None else "waits" for r in made.pending}
     told |= {p.victim: "victim" for p in made.preempted}
@@ -59,9 +59,9 @@ def outcome(made: Plan) -> dict[str, str]:
         (9, NEVER, {"broken": "repaired", "urgent": "waits"}),
         (9, SHIELDED, {"broken": "repaired", "urgent": "waits"}),
     ],
-    ids=["less urgent", "as urgent", "more urgent", "may evict nobody", "may not evict it yet"],
+    ids=["less urgent", "as urgent", "more urgent", "may evict no gang", "may not evict it yet"],
 )
-def test_only_who_may_evict_a_broken_gang_takes_the_room_it_would_be_repaired_on(
+def test_only_a_gang_that_may_evict_a_broken_gang_takes_the_capacity_of_its_repair(
     priority: int, main: ClusterQueue, expected: dict[str, str]
 ) -> None:
     made = planned(world(NODES, [urgent(priority)], [broken()], main))
@@ -69,8 +69,8 @@ def test_only_who_may_evict_a_broken_gang_takes_the_room_it_would_be_repaired_on
     assert [e.code for e in made.evicted] in ([], [Code.NODE_FAILURES])
 
 
-def test_with_room_for_both_the_repair_comes_first_and_stays_on_its_rack() -> None:
-    """Wherever the urgent one would go by itself, the lost pod has no other place than a2."""
+def test_with_capacity_for_both_the_repair_is_first_and_stays_on_its_rack() -> None:
+    """Whichever node the urgent one would use by itself, the lost pod fits only a2."""
     nodes = [*NODES, node("b0", "b", gpu=9)]
     made = planned(world(nodes, [urgent(9)], [broken()]))
     assert outcome(made) == {"broken": "repaired", "urgent": "starts"}
@@ -88,19 +88,19 @@ def test_it_is_a_victim_in_the_same_plan_rather_than_repaired_and_evicted_in_the
 
 
 def test_a_cheaper_victim_spares_it() -> None:
-    """The urgent one may have b0, where a gang of no priority runs."""
+    """The urgent one can use b0, where a gang of no priority runs."""
     nodes = [*NODES, node("b0", "b", gpu=8)]
     made = planned(world(nodes, [urgent(9)], [broken(), other("low", "b0")]))
     assert outcome(made) == {"broken": "repaired", "urgent": "leased", "low": "victim"}
 
 
-def test_it_stays_repaired_where_evicting_it_would_not_let_the_urgent_one_in() -> None:
+def test_it_stays_repaired_where_evicting_it_would_not_let_the_urgent_one_start() -> None:
     made = planned(world(NODES, [urgent(9, count=3)], [broken()]))
     assert outcome(made) == {"broken": "repaired", "urgent": "waits"}
 
 
-def test_what_the_urgent_one_leaves_repairs_it_after_all() -> None:
-    """Two broken gangs, room for one pod beside the urgent one: the more urgent of them is repaired."""
+def test_capacity_that_the_urgent_one_does_not_need_repairs_it() -> None:
+    """Two broken gangs, capacity for one pod beside the urgent one: the more urgent of them is repaired."""
     nodes = [*rack(4, "a1"), node("c0", "c", gpu=8), node("c1", "c", gpu=8, ready=False)]
     second = holding(
         gang("second", podset(count=2, gpu=8), priority=4),
@@ -112,8 +112,8 @@ def test_what_the_urgent_one_leaves_repairs_it_after_all() -> None:
     assert outcome(made) == {"urgent": "starts", "broken": "repaired", "second": "evicted"}
 
 
-def test_the_room_its_victims_make_goes_to_who_may_evict_it_as_well() -> None:
-    """Beside the gang that waits for its victims there is nothing for the urgent one; so those victims are his."""
+def test_capacity_of_its_victims_is_for_a_gang_that_may_evict_it() -> None:
+    """Beside the gang that waits for its victims no capacity is left for the urgent one; those victims then serve it."""
     nodes = [*rack(3, "a1")]
     running = [broken(), other("low", "a2")]
     made = planned(world(nodes, [urgent(4)], running))
@@ -123,15 +123,15 @@ def test_the_room_its_victims_make_goes_to_who_may_evict_it_as_well() -> None:
     assert [p.preemptor for p in made.preempted] == ["urgent"]
 
 
-def test_quota_it_holds_goes_to_who_may_evict_it() -> None:
-    """Room is plenty, quota is not: evicting the broken gang is what lets the urgent one in."""
+def test_quota_that_it_holds_is_for_a_gang_that_may_evict_it() -> None:
+    """Nodes are plenty, quota is not: only the eviction of the broken gang lets the urgent one start."""
     nodes = [*NODES, *(node(f"b{i}", "b", gpu=8) for i in range(2))]
     made = planned(world(nodes, [urgent(9, count=2)], [broken()], queue(gpu=16)))
     assert outcome(made) == {"broken": "victim", "urgent": "leased"}
 
 
 def test_the_next_cycle_has_nothing_to_undo() -> None:
-    """What starts in a plan is not evicted in the next by somebody the first plan knew."""
+    """A gang that starts in a plan is not evicted in the next by a gang that was pending in the first."""
     snapshot = world(NODES, [urgent(9)], [broken()])
     made = planned(snapshot)
     (started,) = made.admitted

@@ -1,4 +1,4 @@
-"""The models and the door to the solver: exact rows, limits, defects, stopping."""
+"""The models and the interface to the solver: exact rows, limits, defects, stopping."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_contradictions_refute_without_a_call(build: Callable[[Model], None]) ->
     assert door.calls == 0
 
 
-def test_rows_the_bounds_imply_are_left_out() -> None:
+def test_rows_that_the_bounds_imply_are_left_out() -> None:
     model = Model()
     x, y = model.var(0, 2), model.var(0, 3)
     model.at_most([x, y], [1, 2], 8)
@@ -71,7 +71,7 @@ def test_rows_the_bounds_imply_are_left_out() -> None:
     assert len(model.rows) == 1
 
 
-def test_coefficients_that_could_overflow_are_a_defect_not_a_crash() -> None:
+def test_coefficients_that_could_overflow_are_a_defect_and_no_crash() -> None:
     model = Model()
     x, y = model.var(0, 8), model.var(0, 8)
     model.row([x, y], [LARGEST // 4, 1], 0, LARGEST)
@@ -155,7 +155,7 @@ def undecided(made: Plan) -> dict[str, object]:
     return dict(refusal.reasons[0].details)
 
 
-def test_a_limit_that_ends_the_search_is_never_a_no(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_ends_the_search_is_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cp_model.CpSolver, "solve", lambda self, model: _answer(self, "UNKNOWN"))
     made = plan(TIGHT.snapshot)
     assert undecided(made) == {"budget": 0}
@@ -165,7 +165,7 @@ def test_a_limit_that_ends_the_search_is_never_a_no(monkeypatch: pytest.MonkeyPa
 
 
 def _answer(self, status: str):
-    """What the solver answers to an empty model, under another status."""
+    """The solver's answer to an empty model, under another status."""
     model = cp_model.CpModel()
     _SOLVE(self, model)
     return getattr(cp_model, status)
@@ -203,7 +203,7 @@ def test_a_gang_undecided_before_is_not_searched_again_in_the_same_plan(
 
 
 @pytest.mark.parametrize("fault", ["MODEL_INVALID", "exception"])
-def test_a_broken_solver_admits_nothing_and_raises_an_alarm(
+def test_a_broken_solver_admits_no_gang_and_raises_an_alarm(
     monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     def broken(self, model):

@@ -1,4 +1,4 @@
-"""The oracle itself, on the clusters whose answer is known."""
+"""The oracle itself, on the clusters with a known answer."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tests.planner.oracle import least_victims, legal_victims, starts
 
 
 @pytest.mark.parametrize("case", cases.BATCH, ids=lambda c: c.name)
-def test_greatest_admitted_set_in_queue_order(case: cases.Batch) -> None:
+def test_the_greatest_admitted_set_in_queue_order_is_found(case: cases.Batch) -> None:
     assert tuple(starts(case.snapshot).values()) == case.starts
 
 
 @pytest.mark.parametrize("order", [cases.DEFAULT, cases.COUNT_FIRST], ids=["lost", "count"])
 @pytest.mark.parametrize("case", cases.PREEMPT, ids=lambda c: c.name)
-def test_least_victims_by_enumeration(case: cases.Preempt, order) -> None:
+def test_the_least_victims_are_found_by_enumeration(case: cases.Preempt, order) -> None:
     snapshot = case.snapshot(order)
     entry = snapshot.pending[0]
     priced = costs(legal_victims(snapshot, entry.workload), snapshot.now)
@@ -28,7 +28,7 @@ def test_least_victims_by_enumeration(case: cases.Preempt, order) -> None:
     assert (found[1] if found else None) == case.victims[order]
 
 
-def test_strict_queue_stops_at_the_first_that_cannot_start() -> None:
+def test_a_strict_queue_stops_at_the_first_gang_that_cannot_start() -> None:
     gangs = [
         gang("large", podset(count=3, gpu=8), queued_at=1.0),
         gang("small", podset(count=1, gpu=8), queued_at=2.0),
@@ -52,14 +52,14 @@ def test_leaving_gangs_hold_now_and_leases_hold_after() -> None:
     assert starts(snapshot) == {"waiting": False, "late": False}
 
 
-def test_quota_refuses_what_nodes_would_hold() -> None:
+def test_quota_refuses_a_gang_that_nodes_would_hold() -> None:
     gangs = [gang("a", podset(gpu=8), queued_at=1.0), gang("b", podset(gpu=8), queued_at=2.0)]
     nodes = [node("a0", gpu=8), node("a1", gpu=8)]
     assert starts(world(nodes, gangs, (), queue(gpu=8))) == {"a": True, "b": False}
 
 
-def test_a_preferred_level_costs_nobody_his_place() -> None:
-    """Only the dear one would leave it a rack of its own; with the cheap one gone it runs over two."""
+def test_a_preferred_level_evicts_no_gang() -> None:
+    """Only without the expensive one would it have a rack of its own; without the cheap one it uses two."""
     nodes = [node(f"{r}{i}", r, gpu=8) for r in "ab" for i in range(2)]
     dear = holding(gang("dear", podset(count=1, gpu=8)), {"a0": 1}, started_at=0.0)
     cheap = holding(gang("cheap", podset(count=1, gpu=8)), {"b0": 1})

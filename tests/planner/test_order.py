@@ -1,4 +1,4 @@
-"""Queue order: who is looked at first, whom a StrictFIFO queue holds back, and what a long queue costs."""
+"""Queue order: which gang is considered first, which gangs a StrictFIFO queue holds back, and the cost of a long queue."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_strict_fifo_waits_and_names_the_head() -> None:
 @pytest.mark.parametrize(
     ("strategy", "starts"), [(STRICT, []), (QueueingStrategy.BEST_EFFORT_FIFO, ["later"])]
 )
-def test_a_preempted_gang_on_its_way_out_keeps_its_place_in_a_strict_queue(
+def test_a_preempted_gang_that_is_leaving_keeps_its_place_in_a_strict_queue(
     strategy: QueueingStrategy, starts: list[str]
 ) -> None:
     evicted = holding(whole("victim", 1, queued_at=1.0), {"n1": 1}, leaving=True)
@@ -100,8 +100,8 @@ def test_strict_fifo_holds_back_only_its_own_queue() -> None:
     ],
     ids=["too many", "too large", "nowhere"],
 )
-def test_a_head_that_never_fits_holds_nobody_back(head, code: Code) -> None:
-    """It could not have used what the others take."""
+def test_a_head_that_never_fits_holds_no_gang_back(head, code: Code) -> None:
+    """It could not have used the capacity that the others take."""
     gangs = [gang("never", head, queued_at=1.0), whole("small", 1, queued_at=2.0)]
     nodes = [node("n0", gpu=8), node("n1", gpu=8)]
     made = planned(world(nodes, gangs, (), queue(strategy=STRICT)))
@@ -118,8 +118,8 @@ def test_a_blocked_gang_holds_no_place_in_a_strict_queue() -> None:
     assert codes(made) == {"held": Code.HELD}
 
 
-def test_strict_fifo_leaves_flavors_the_head_cannot_use() -> None:
-    """The head may use model a alone; what needs model b goes on."""
+def test_strict_fifo_leaves_flavors_that_the_head_cannot_use() -> None:
+    """The head may use model a alone; gangs that need model b continue."""
     flavors = [ResourceFlavor(m, (("model", m),), topology="gpus") for m in "ab"]
     nodes = [node(f"{m}0", gpu=8, labels={"model": m}) for m in "ab"]
     gangs = [
@@ -147,7 +147,7 @@ def test_one_search_refuses_any_number_of_equal_gangs() -> None:
     assert len({repr(r.reasons) for r in made.pending}) == 1
 
 
-def test_beyond_the_window_nobody_is_looked_at_but_refuted_gangs_do_not_count() -> None:
+def test_no_gang_beyond_the_window_is_considered_but_refuted_gangs_do_not_count() -> None:
     gangs = [gang(f"no{i}", podset(gpu=9 + i), queued_at=float(i)) for i in range(5)]
     gangs += [whole(f"g{i}", 1, queued_at=float(10 + i)) for i in range(4)]
     snapshot = world([node(f"n{i}", gpu=8) for i in range(4)], gangs)
@@ -198,7 +198,7 @@ def _checked(snapshot: Snapshot) -> Snapshot:
         (_no_namespace, Code.MISCONFIGURED),
     ],
 )
-def test_queues_that_admit_nobody(change, code: Code) -> None:
+def test_stopped_and_missing_queues_admit_no_gang(change, code: Code) -> None:
     made = planned(change(world([node("n0", gpu=8)], [whole("g", 1)])))
     assert started(made) == []
     assert codes(made) == {"g": code}

@@ -1,12 +1,13 @@
-"""What a gang that waits means for others: behind it in its queue by strategy, in its cohort by what is its own.
+"""The effect of a pending gang on others: behind it in its queue by strategy, in its cohort by its own quota.
 
-| a head that waits                      | behind it in StrictFIFO     | behind it in BestEffortFIFO | in its cohort                     |
-| -------------------------------------- | --------------------------- | --------------------------- | --------------------------------- |
-| for quota or nodes                     | wait, on flavors it can use | go on                       | strict: leave it its own, as far  |
-|                                        |                             |                             | as it needs it; else go on        |
-| asking more than its own quota         | wait, on flavors it can use | go on                       | go on                             |
-| that never fits, or is held or stopped | go on                       | go on                       | go on                             |
-| for its victims, on a lease            | wait, on flavors it can use | go on beside the lease      | go on beside the lease            |
+In a StrictFIFO queue a pending head holds back later gangs, on the flavors that it can use:
+
+- A head that lacks quota or nodes also keeps its own quota from borrowers, as far as it needs it.
+- A head that requests more than its own quota keeps no quota in the cohort.
+- A head that waits for its victims, on a lease, keeps no more than the lease.
+- A head that never fits, or is held or stopped, holds back no gang.
+
+In BestEffortFIFO a pending head holds back no gang, except from the capacity of its lease.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def test_behind_a_head_that_waits(strategy: QueueingStrategy, starts: list[str])
 
 
 @pytest.mark.parametrize(("strategy", "starts"), [(STRICT, []), (BEST, ["m0"])])
-def test_the_head_is_who_has_the_highest_priority_however_late_it_came(
+def test_the_head_is_the_gang_of_the_highest_priority_however_late_it_came(
     strategy: QueueingStrategy, starts: list[str]
 ) -> None:
     assert started(pair(strategy, [(1, 0), (5, 7)], uses=(0, 4))) == starts
@@ -70,12 +71,12 @@ def test_the_head_is_who_has_the_highest_priority_however_late_it_came(
 def test_a_strict_head_keeps_its_own_unused_quota_from_borrowers(
     strategy: QueueingStrategy, starts: list[str]
 ) -> None:
-    """Others have borrowed 2 of its 4, so that it waits; of the other 2 a neighbour would borrow more."""
+    """Others have borrowed 2 of its 4, so it is pending; of the other 2 another queue would borrow more."""
     assert started(pair(strategy, [(4, 0)], [1], uses=(0, 6))) == starts
 
 
 @pytest.mark.parametrize(("strategy", "starts"), [(STRICT, 2), (BEST, 4)])
-def test_it_lends_what_it_does_not_need(strategy: QueueingStrategy, starts: int) -> None:
+def test_a_head_lends_quota_that_it_does_not_need(strategy: QueueingStrategy, starts: int) -> None:
     """The head needs two GPUs of one node, and the only such node is half full: 2 of its 4 stay with it, 2 are lent."""
     nodes = [node("n0", gpu=2), *(node(f"n{i}", gpu=1) for i in range(1, 6))]
     queues = [
@@ -90,8 +91,10 @@ def test_it_lends_what_it_does_not_need(strategy: QueueingStrategy, starts: int)
 
 
 @pytest.mark.parametrize("strategy", [STRICT, BEST])
-def test_what_a_head_would_borrow_itself_is_not_kept_for_it(strategy: QueueingStrategy) -> None:
-    """It asks 6 with 4 of its own: until they are free, its neighbour may use all that is."""
+def test_quota_that_a_head_would_borrow_itself_is_not_kept_for_it(
+    strategy: QueueingStrategy,
+) -> None:
+    """It asks 6 with 4 of its own: until they are free, the other queue may use all free quota."""
     assert started(pair(strategy, [(6, 9)], [4], uses=(3, 0))) == ["t0"]
 
 
@@ -123,7 +126,7 @@ def test_a_strict_head_holds_back_only_flavors_it_could_use(asks: int, starts: l
 def test_beside_a_head_that_waits_for_its_victim(
     strategy: QueueingStrategy, starts: list[str]
 ) -> None:
-    """Its lease holds 8 of the 16 GPUs of both; the rest is free to others, but not to those behind it in a strict queue."""
+    """Its lease holds 8 of the 16 GPUs of both; the rest is free for others, but not for those behind it in a strict queue."""
     nodes = [node("n0", gpu=8), node("n1", gpu=4), node("n2", gpu=4)]
     queues = [
         replace(queue("mine", strategy=strategy, gpu=12), cohort="all"),
@@ -140,7 +143,7 @@ def test_beside_a_head_that_waits_for_its_victim(
     assert [p.victim for p in made.preempted] == ["low"]
     if strategy is BEST:
         assert [a.uid for a in made.admitted] == starts
-    else:  # what m1 may not have, t1 borrows
+    else:  # t1 borrows the quota that m1 must not use
         assert [a.uid for a in made.admitted] == ["t0", "t1"]
 
 
@@ -148,7 +151,7 @@ def test_beside_a_head_that_waits_for_its_victim(
 
 
 def _passed(snapshot: Snapshot, starts: str, flavor: str = "default") -> list[str]:
-    """Whom the verifier finds passed if ``starts`` started instead of whoever the plan starts."""
+    """The gangs that the verifier finds passed if ``starts`` started instead of those that the plan starts."""
     made = plan(snapshot)
     (admission,) = made.admitted
     refusal = next(r for r in made.pending if r.uid == starts)
@@ -166,13 +169,13 @@ def _passed(snapshot: Snapshot, starts: str, flavor: str = "default") -> list[st
 
 
 @pytest.mark.parametrize("strategy", [STRICT, BEST])
-def test_nobody_is_passed_by_one_who_asks_the_same(strategy: QueueingStrategy) -> None:
+def test_no_gang_is_passed_by_one_with_the_same_request(strategy: QueueingStrategy) -> None:
     snapshot = pair(strategy, [(4, 0), (4, 0)], uses=(0, 4))
     assert started(snapshot) == ["m0"]
     assert _passed(snapshot, "m1")
 
 
-def test_where_past_use_decides_no_order_is_enforced_but_within_a_local_queue() -> None:
+def test_where_past_use_decides_order_is_enforced_only_within_a_local_queue() -> None:
     rules = Rules(usage_fairness=UsageFairness(half_life=60.0))
     mine = cq("mine", 4, None, strategy=STRICT, usage_fairness=True)
     waits = [Pending(gpus("m0", 4, "mine")), Pending(gpus("m1", 4, "mine", 1.0))]

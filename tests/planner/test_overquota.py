@@ -1,4 +1,4 @@
-"""Which running gangs a configuration has no quota for."""
+"""The running gangs for which a configuration has no quota."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def judge(new: QueueConfig, *gangs: Admitted) -> tuple[Excess, ...]:
     return over_quota(Snapshot(100.0, Fleet(()), QueueConfig(), admitted=gangs), new)
 
 
-def test_the_youngest_gangs_of_a_queue_that_is_cut_are_named_until_the_rest_fits() -> None:
+def test_the_youngest_gangs_of_a_reduced_queue_are_named_until_the_rest_fits() -> None:
     running = [gang(name, "a", 4, started) for name, started in (("old", 1.0), ("mid", 2.0), ("new", 3.0))]  # fmt: skip
     (excess,) = judge(config({}, a=(None, groups(8))), *running)
     assert excess == Excess("ClusterQueue", "a", "h100", GPU, 12, 8, ("default/new",))
@@ -61,7 +61,7 @@ def test_a_gang_that_is_leaving_is_over_no_quota() -> None:
     assert judge(config({}, a=(None, groups(8))), gang("old", "a", 8), leaving) == ()
 
 
-def test_what_may_be_borrowed_is_allowed_and_what_is_beyond_the_limit_is_not() -> None:
+def test_borrowing_is_allowed_up_to_the_limit_and_not_beyond() -> None:
     running = gang("one", "a", 8, 1.0), gang("two", "a", 4, 2.0)
     lent = {"b": ("c", groups(8))}
     assert judge(config({}, a=("c", groups(4)), **lent), *running) == ()
@@ -70,20 +70,20 @@ def test_what_may_be_borrowed_is_allowed_and_what_is_beyond_the_limit_is_not() -
     assert excess.gangs == ("default/two",)
 
 
-def test_of_a_cohort_those_are_named_who_borrow_not_the_owner_who_started_last() -> None:
+def test_in_a_cohort_borrowers_are_named_and_not_the_owner_that_started_last() -> None:
     running = gang("borrower", "a", 8, 1.0), gang("owner", "b", 8, 2.0)
     (excess,) = judge(config({"c": (None, 4)}, a=("c", groups(0)), b=("c", groups(8))), *running)
     assert (excess.kind, excess.name, excess.used, excess.allowed) == ("Cohort", "c", 16, 12)
     assert excess.gangs == ("default/borrower",)
 
 
-def test_a_flavor_that_a_queue_no_longer_has_is_a_quota_of_nothing() -> None:
+def test_a_flavor_that_a_queue_no_longer_has_counts_as_zero_quota() -> None:
     bare = config({}, a=(None, ()))
     (excess,) = judge(bare, gang("one", "a", 1))
     assert (excess.used, excess.allowed, excess.gangs) == (1, 0, ("default/one",))
 
 
-def test_a_queue_that_is_gone_charges_nobody() -> None:
+def test_a_deleted_queue_charges_no_gang() -> None:
     assert judge(config({}), gang("one", "a", 1)) == ()
 
 
@@ -111,7 +111,7 @@ def test_without_the_named_gangs_that_quota_is_kept_and_without_fewer_of_them_it
         named = excess.gangs
         assert excess.used > excess.allowed
         assert not over(frozenset(named))
-        if len(named) > 1:  # the last one named is needed: without it the walk would have gone on
+        if len(named) > 1:  # the last one named is needed: without it the walk would have continued
             assert any(over(frozenset(some)) for some in combinations(named, len(named) - 1))
         started = [int(ref.removeprefix("default/g")) for ref in named]
         assert started == sorted(started, reverse=True)

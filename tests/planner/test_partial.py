@@ -1,4 +1,4 @@
-"""Partial admission: a gang that does not fit whole starts with the most pods that do, never with fewer than its least."""
+"""Partial admission: a gang that does not fit whole starts with the most pods that do, and never with fewer than its minimum."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def pods(made: Planned, name: str) -> int:
 
 
 def assert_starts(made: Planned, starts_with: int | None) -> None:
-    """Gang ``g`` alone starts, with so many pods; nobody for None."""
+    """Gang ``g`` alone starts, with this many pods; no gang starts for None."""
     assert made.started == ([] if starts_with is None else ["g"])
     if starts_with is not None:
         assert pods(made, "g") == starts_with
@@ -52,23 +52,27 @@ RACKS = [TOPOLOGY, flavor(topology=True), *nodes("a", 2, gpu=4), *nodes("b", 1, 
     [(None, None), (9, None), (8, 8), (3, 8)],
     ids=["all or nothing", "least does not fit", "least fits exactly", "more than least fits"],
 )
-def test_as_many_pods_as_the_rack_holds(least: int | None, starts_with: int | None) -> None:
+def test_a_gang_starts_with_as_many_pods_as_the_rack_holds(
+    least: int | None, starts_with: int | None
+) -> None:
     made = planned(RACKS, cluster_queue("q", 100), workload("g", "q", 12, least=least, rack=True))
     assert_starts(made, starts_with)
 
 
-def test_a_gang_that_fits_whole_starts_whole() -> None:
+def test_a_gang_that_fits_as_a_whole_is_not_reduced() -> None:
     made = planned(RACKS, cluster_queue("q", 100), workload("g", "q", 8, least=1, rack=True))
     assert pods(made, "g") == 8
 
 
 @pytest.mark.parametrize(("left", "starts_with"), [(12, 12), (7, 7), (3, 3), (2, None)])
-def test_as_many_pods_as_quota_allows(left: int, starts_with: int | None) -> None:
+def test_a_gang_starts_with_as_many_pods_as_quota_allows(
+    left: int, starts_with: int | None
+) -> None:
     made = planned(flavor(), cluster_queue("q", left), workload("g", "q", 12, least=3))
     assert_starts(made, starts_with)
 
 
-def test_only_what_starts_is_charged() -> None:
+def test_only_the_pods_that_start_are_charged() -> None:
     made = planned(
         flavor(),
         cluster_queue("q", 10),
@@ -79,7 +83,7 @@ def test_only_what_starts_is_charged() -> None:
     assert (made.started, pods(made, "part")) == (["first", "part"], 6)
 
 
-def test_borrowing_makes_it_larger() -> None:
+def test_borrowing_makes_the_part_larger() -> None:
     made = planned(
         flavor(), cohort("all", gpu=3), cluster_queue("q", 4, "all"), workload("g", "q", 9, least=1)
     )
@@ -91,7 +95,7 @@ def test_borrowing_makes_it_larger() -> None:
     [((5, 4), 1, 6), ((5, 4), 7, None), ((2, 2, 2), 1, None), ((9,), 1, 9), ((6, 5), 2, 9)],
 )
 def test_slices_stay_whole(sizes: tuple[int, ...], least: int, starts_with: int | None) -> None:
-    """12 pods in slices of 3, each in a rack. What racks of 5 and 4 hold is two slices, though they hold 9 pods."""
+    """12 pods in slices of 3, each in a rack. Racks of 5 and 4 hold two slices, though they hold 9 pods."""
     racks = [nodes(f"r{i}", 1, gpu=size) for i, size in enumerate(sizes)]
     made = planned(
         TOPOLOGY,
@@ -103,7 +107,7 @@ def test_slices_stay_whole(sizes: tuple[int, ...], least: int, starts_with: int 
     assert_starts(made, starts_with)
 
 
-def test_the_whole_gang_is_preempted_for_before_a_part_of_it_starts() -> None:
+def test_victims_for_the_whole_gang_come_before_a_start_of_a_part() -> None:
     """As in Kueue: fewer pods are the last resort."""
     made = planned(
         flavor(),
@@ -117,8 +121,8 @@ def test_the_whole_gang_is_preempted_for_before_a_part_of_it_starts() -> None:
     assert waits["podSets"][0]["count"] == 8
 
 
-def test_a_part_may_need_victims_too() -> None:
-    """Whole it is too large for the queue; the largest part takes all the queue has."""
+def test_a_part_can_need_victims_too() -> None:
+    """The whole gang is too large for the queue; the largest part takes all the quota of the queue."""
     made = planned(
         flavor(),
         cluster_queue("q", 8, preemption={"withinClusterQueue": "LowerPriority"}),
@@ -130,15 +134,15 @@ def test_a_part_may_need_victims_too() -> None:
     assert waits["podSets"][0]["count"] == 8
 
 
-def test_equal_gangs_get_what_is_left_one_after_the_other() -> None:
+def test_equal_gangs_get_the_remaining_capacity_one_after_the_other() -> None:
     gangs = [workload(f"g{i}", "q", 6, least=2, at=i) for i in range(4)]
     made = planned(flavor(), cluster_queue("q", 15), *gangs)
     assert [pods(made, name) for name in made.started] == [6, 6, 3]
     assert made.reason("g3")["message"].startswith("even with the minimum of 2 pods: 2 more ")
 
 
-def test_a_lease_keeps_the_number_of_pods_it_was_given_for() -> None:
-    """The gang waits for its victim with 8 pods; when the victim left, it starts with these 8."""
+def test_a_lease_keeps_its_number_of_pods() -> None:
+    """The gang waits for its victim with 8 pods; when the victim has left, it starts with these 8."""
     made = planned(
         flavor(),
         cluster_queue("q", 8, preemption={"withinClusterQueue": "LowerPriority"}),
@@ -174,8 +178,8 @@ def shrinking(name: str, count: int, least: int, gpu: int) -> PodSet:
     return replace(podset(name, count, gpu=gpu), min_count=least)
 
 
-def test_the_largest_total_wins_taken_from_each_in_proportion() -> None:
-    """20 + 30 + 15 pods on 50 GPUs, of which the second may lose 20 and the third 10: they lose 10 and 5."""
+def test_the_largest_total_wins_and_is_reduced_in_proportion() -> None:
+    """20 + 30 + 15 pods on 50 GPUs; the second podset may lose 20 pods and the third 10: they lose 10 and 5."""
     gang_of_three = gang(
         "g", podset("x", 20, gpu=1), shrinking("y", 30, 10, gpu=1), shrinking("z", 15, 5, gpu=1)
     )
@@ -183,7 +187,7 @@ def test_the_largest_total_wins_taken_from_each_in_proportion() -> None:
     assert [p.count for p in admitted.placement.podsets] == [20, 20, 10]
 
 
-def test_the_largest_total_wins_even_where_one_podset_alone_pays_for_it() -> None:
+def test_the_largest_total_wins_even_where_one_podset_alone_is_reduced() -> None:
     nodes = [node("n0", gpu=10)]
     large = gang("g", shrinking("x", 4, 1, gpu=2), shrinking("y", 8, 1, gpu=1))
     (admitted,) = plan(world(nodes, [large])).admitted
@@ -206,7 +210,7 @@ def proportional(spans: list[tuple[int, int]]) -> list[tuple[int, ...]]:
 def test_the_search_finds_the_largest_of_all_counts(
     spans: list[tuple[int, int]], corners: list[tuple[int, int, int]]
 ) -> None:
-    """Against enumeration, where exactly what lies below one of the corners fits."""
+    """Against enumeration, where exactly the requests below one of the corners fit."""
     choices = [range(least, least + more + 1) for least, more in spans]
 
     def fits(counts: tuple[int, ...]) -> bool:
@@ -281,7 +285,7 @@ def test_the_count_is_the_largest_that_brute_force_finds(
 @pytest.mark.parametrize(
     ("pods", "said", "fits"),
     [(4, 4, True), (2, 2, True), (1, 1, False), (5, 5, False), (4, 3, False), (3, None, False)],
-    ids=["all", "least", "below least", "more than all", "not what it says", "unsaid"],
+    ids=["all", "least", "below least", "more than all", "not the stated number", "not stated"],
 )
 def test_the_verifier_counts_the_pods(pods: int, said: int | None, fits: bool) -> None:
     workload = gang("g", shrinking("w", 4, 2, gpu=1))

@@ -1,7 +1,7 @@
-"""Gangs as ordinary objects, beside what Kueue does with them.
+"""Gangs as ordinary objects, beside Kueue's result for them.
 
-Each case says in how many domains of each level Kueue's placement sits, or that it refuses: measured with its own snapshot
-of the topology (v1beta2, August 2026) on these very nodes. The clusters are ours. Where a placement exists ours is found,
+Each case states in how many domains of each level Kueue's placement is, or that Kueue refuses: measured with its own snapshot
+of the topology (v1beta2, August 2026) on the same nodes. The clusters are ours. Where a placement exists ours is found,
 and it is in no more domains than the peer's, at any level.
 """
 
@@ -85,7 +85,7 @@ class Case:
     """One gang on one cluster.
 
     Attributes:
-        kueue: domains its placement uses, per level; None = it refuses the gang.
+        kueue: domains that its placement uses, per level; None = it refuses the gang.
         ours: where ours differs, which is never more.
     """
 
@@ -154,7 +154,7 @@ CASES: list[Case] = [
         ours=(1, 1, 2),
     ),
     Case("nothing asked and no room", nodes({"b0-r0": (1, 1)}), [podset(3)], None),
-    # what a node offers
+    # Capacity that a node offers.
     Case(
         "GPUs are where they are",
         [node("b0-r0-0", 8), node("b0-r0-1", 4, gpu=2), node("b0-r1-0", 4, gpu=1)],
@@ -181,7 +181,7 @@ CASES: list[Case] = [
         (1, 1, 2),
     ),
     Case(
-        "a taint nobody tolerates",
+        "a taint that no pod tolerates",
         [node("b0-r0-0", 4, taints=SPOT), node("b0-r1-0", 2)],
         [podset(3, required=RACK)],
         None,
@@ -318,7 +318,7 @@ def widths(case: Case, made: Planned) -> Widths:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_found_wherever_kueue_finds_it_and_in_no_more_domains(case: Case) -> None:
+def test_a_placement_is_found_wherever_kueue_finds_one_and_in_no_more_domains(case: Case) -> None:
     made = planned(gang_of(case))
     assert (widths(case, made) if made.started else None) == case.expected
     if case.kueue is not None:

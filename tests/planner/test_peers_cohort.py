@@ -1,8 +1,8 @@
-"""Cohorts, flavors and shares as ordinary objects, beside what Kueue's own scheduler does with such worlds (August 2026).
+"""Cohorts, flavors and shares as ordinary objects, beside the result of Kueue's own scheduler (August 2026).
 
-Each row says what runs, who comes, and ``peer``: how many gangs Kueue evicts for it and the highest priority among them.
-Ours must admit or evict where Kueue must, nobody where it must not, never more gangs nor higher ones. Worlds where the
-peer's search, lowest and newest first, ends without victims although there are legal ones say so in their row.
+Each row lists the running and the new gangs, and ``peer``: how many gangs Kueue evicts and the highest priority among them.
+Ours must admit or evict where Kueue must, not evict where it must not, and never evict more gangs nor higher ones. A row
+states where the peer's search, lowest and newest first, finds no victims although legal ones exist.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def outcome(*world: Doc | list[Doc], flavors: Iterable[str] = ("default",)) -> P
 
 
 class Row(NamedTuple):
-    """``victims``: what ours evicts, as one of these sets; "" = nobody, ``None`` = it starts at once."""
+    """``victims``: ours evicts one of these sets; "" = no gang, ``None`` = it starts at once."""
 
     why: str
     world: World
@@ -129,7 +129,7 @@ class Row(NamedTuple):
 TWO: dict[str, dict[str, Doc | int]] = {"default": {"cpu": 4, "memory": 4}}
 
 RESOURCES = [
-    Row("who uses none of the resource that is short stays, though lowest",
+    Row("a gang that uses none of the scarce resource stays, though lowest",
         (queue("a", TWO, None), runs("c", "a", 2, -5), runs("m", "a", memory=4)), comes("a", 1, 3, memory=2), ("m",), (1, 0)),
     Row("short of both, both must come free",
         (queue("a", TWO, None), runs("c", "a", 4), runs("m", "a", memory=4, priority=1)), comes("a", 1, 3, memory=1), ("c m",), (2, 1)),
@@ -141,14 +141,14 @@ RESOURCES = [
         comes("a", 1, 1, memory=0), ("y", "x"), (1, 0)),
     Row("memory is borrowed while cpu is taken back from its own; others are left alone",
         (queue("a", TWO, reclaim=LOWER), queue("b", TWO), runs("own", "a", 4), runs("x", "b", 4, -1)), comes("a", 2, 1, memory=6), ("own",), (1, 0)),
-    Row("a queue beyond its own of one resource may still reclaim the other",
+    Row("a queue beyond its own of one resource can reclaim the other",
         (queue("a", TWO), queue("b", TWO), runs("m", "a", memory=5, priority=9), runs("x", "b", 5), runs("y", "b", 3, 2)),
         comes("a", 4, 1), ("x",), (1, 0)),
     Row("not if it needs more than its own of the one that is short",
         (queue("a", TWO), queue("b", TWO), runs("x", "b", 4, -5), runs("own", "a", 4, 9)), comes("a", 1, 1), ("",), (0, 0)),
     Row("a borrower of memory is not a borrower of cpu",
         (queue("a", TWO), queue("b", TWO), runs("own", "a", 4, 9), runs("x", "b", 4, memory=6)), comes("a", 1, 1), ("",), (0, 0)),
-    Row("nor is his memory of any use to who is short of cpu",
+    Row("nor does its memory help a gang that lacks cpu",
         (queue("a", TWO), queue("b", TWO), runs("m", "b", memory=5, priority=-5), runs("c", "b", 6), runs("d", "b", 2)),
         comes("a", 2, 1), ("d", "c"), (1, 0)),
     Row("a gang larger than its quota and all that others lend waits, whatever would leave",
@@ -181,7 +181,7 @@ DEEP = [
         (*ROOT, MAY, BESIDE, runs("x", "b", 4, -9)), comes("a", 2), ("x",), (1, -9)),
     Row("but only up to the threshold",
         (*ROOT, MAY, BESIDE, runs("x", "b", 4, 1)), comes("a", 2, 5), ("",), (0, 0)),
-    Row("outside the threshold says nothing",
+    Row("outside the cohort the threshold does not apply",
         (*ROOT, MAY, OUT, runs("x", "far", 4, 1)), comes("a", 2, 5), ("x",), (1, 1)),
     Row("one from outside and one of its own; not the one outside that is not lower",
         (*ROOT, plain("a", 0, "left", reclaim=LOWER), OUT, runs("x", "far", 1, 7), runs("y", "far", 2), runs("own", "a", 1)),
@@ -227,7 +227,7 @@ FAIR = [
         (shared(), plain("a", 2, reclaim=NEVER), plain("b", 2), runs("x", "b", 4)), comes("a", 1, 5), ("",), (0, 0)),
 ]  # fmt: skip
 
-# Kueue goes by its order, and once a low gang has left, the one that matters is out of reach: it evicts nobody.
+# Kueue follows its order, and once a low gang has left, the needed victim is out of reach: it evicts no gang.
 GREEDY = [
     Row("a small lower one would leave first and protect the large one",
         (plain("a", 0, borrow=LOWER), plain("b", 3, reclaim=LOWER), plain("bank", 2, reclaim=LOWER), runs("big", "b", 3, 1), runs("small", "b", 1), runs("own", "a", 1, 9)),
@@ -242,12 +242,12 @@ GREEDY = [
          runs("x", "b", 3, -1), runs("y", "b", 1), runs("z", "b", 2, 1)), comes("a", 2), ("a2 x",)),
 ]  # fmt: skip
 
-# Those who would be back for the gang that evicts them, and without end. Kueue evicts nobody either, but where the row says so.
+# Victims that would return and evict the preemptor, without end. Kueue evicts none either, unless the row states it.
 RETURNING = [
     Row("the large one would evict the small one in its queue, and this one reclaim from the borrower",
         (plain("a", 0, borrow=LOWER), plain("b", 3), plain("bank", 2), runs("big", "b", 3, 1), runs("small", "b", 1), runs("own", "a", 1, 9)),
         comes("a", 2, 2), ("",), (0, 0)),
-    Row("newer ones of the same priority yield too, where their queue says so",
+    Row("newer ones of the same priority yield too, where their queue allows it",
         (plain("a", 0, borrow=LOWER), plain("b", 3, within=NEWER), plain("bank", 2), runs("big", "b", 3, age=9), runs("small", "b", 1), runs("own", "a", 1, 9)),
         comes("a", 2, 2), ("",), (0, 0)),
     Row("not where queues may not take from higher ones",
@@ -262,13 +262,13 @@ RETURNING = [
         (shared(INITIAL), plain("a", 2), plain("b", 4, weight="0.5"), runs("big", "b", 3, 3), runs("x", "b", 1), runs("y", "b", 1)), comes("a", 3), ("",), (0, 0)),
     Row("where the small one does not yield, the large one goes",
         (shared(INITIAL), plain("a", 2), plain("b", 4, weight="0.5", within=NEVER), runs("big", "b", 3, 3), runs("x", "b", 1), runs("y", "b", 1)), comes("a", 3), ("big",)),
-    Row("a small one within its own once the large one is gone; Kueue evicts both, again and again",
+    Row("a small one within its own once the large one has left; Kueue evicts both, again and again",
         (shared(), plain("a", 4), plain("b", 1), runs("small", "b", 1, -1), runs("large", "b", 4)), comes("a", 5), ("",)),
-    Row("not if it may take nothing from the higher gang that it left for",
+    Row("not if it cannot evict the higher gang for which it left",
         (shared(), plain("a", 4), plain("b", 1, reclaim=LOWER), runs("small", "b", 1, -1), runs("large", "b", 4)), comes("a", 5), ("large small",), (2, 0)),
     Row("but if it is the higher one itself it would; Kueue evicts both",
         (shared(), plain("a", 4), plain("b", 1, reclaim=LOWER), runs("small", "b", 1, 1), runs("large", "b", 4)), comes("a", 5), ("",)),
-    Row("whoever takes only its own fears nobody's return",
+    Row("a gang within its own quota fears no return",
         (shared(), plain("a", 5), plain("b", 1), runs("small", "b", 1, -1), runs("large", "b", 4)), comes("a", 4), ("large",), (1, 0)),
 ]  # fmt: skip
 
@@ -282,7 +282,7 @@ ROWS = [*RESOURCES, *DEEP, *FAIR, *GREEDY, *RETURNING]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.why)
-def test_whom_the_peer_would_evict(row: Row) -> None:
+def test_the_victims_are_no_worse_than_those_of_kueue(row: Row) -> None:
     made = outcome(*row.world, row.incoming)
     if row.victims is None:
         assert made.started == ["in"]
@@ -295,17 +295,17 @@ def test_whom_the_peer_would_evict(row: Row) -> None:
         assert (highest, len(made.victims)) <= (row.peer[1], row.peer[0])
 
 
-def test_nobody_is_spared_whose_leaving_made_the_shares_fair() -> None:
-    """Kueue evicts ``a1 a2 a3 x`` in an order that is fair, then spares ``a3``, as the rest is enough, and asks no shares again.
+def test_a_victim_whose_exit_made_the_shares_fair_is_not_spared() -> None:
+    """Kueue evicts ``a1 a2 a3 x`` in a fair order, then spares ``a3``, as the rest is enough, and does not check shares again.
 
-    Then ``a`` borrows 1 and ``b`` is within its own: what ``b`` lost it could take back by its smaller share, and ``a`` again.
-    Ours keeps to the shares that there are in the end: one victim more here, and ``a`` borrows nothing.
+    Then ``a`` borrows 1 and ``b`` is within its own: ``b`` could take its loss back by its smaller share, and ``a`` again.
+    Ours uses the final shares: one victim more here, and ``a`` borrows nothing.
     """
     made = outcome(shared(), *SPARED, comes("a", 5, 3))
     assert made.victims == ["a1", "a2", "a3", "x"]
 
 
-# Several gangs that wait: Kueue looks at one of each queue in a cycle, ours at all of them in one plan.
+# Several pending gangs: Kueue considers one of each queue in a cycle, ours all of them in one plan.
 
 BANK = (plain("a", 4), plain("b", 4), plain("c", 0))
 
@@ -322,7 +322,7 @@ def test_two_queues_that_reclaim_at_once_have_a_victim_each() -> None:
     assert set(made.waiting.values()) == {"WaitingForPreemptedWorkloads"}
 
 
-def test_what_victims_free_is_not_for_others_who_come_with_the_preemptor() -> None:
+def test_capacity_of_victims_is_not_for_others_that_arrive_with_the_preemptor() -> None:
     made = outcome(
         *BANK, runs("x", "c", 8), gang("high", "a", {"cpu": 4}, 5), gang("low", "c", {"cpu": 4}, 1)
     )
@@ -338,7 +338,7 @@ def test_one_victim_that_frees_enough_for_two_leaves_once() -> None:
     assert made.victims == ["x"]
 
 
-def test_who_has_quota_goes_before_who_borrows_whatever_the_priority() -> None:
+def test_a_gang_with_quota_is_before_one_that_borrows_whatever_the_priority() -> None:
     world = (plain("a", 4), plain("c", 0))
     made = outcome(*world, gang("own", "a", {"cpu": 3}), gang("lent", "c", {"cpu": 3}, 9))
     assert made.started == ["own"]
@@ -398,7 +398,7 @@ def test_a_victim_in_one_group_and_a_free_flavor_in_the_other() -> None:
     assert made.victims == ["low"]
 
 
-def test_who_fits_one_resource_nowhere_evicts_nobody_for_the_other() -> None:
+def test_a_gang_that_fits_one_resource_nowhere_evicts_no_gang_for_the_other() -> None:
     made = outcome(
         _offers(), gang("low", "a", {"cpu": 4}, on="cpus"), comes("a", 2, 1, gpu=5), flavors=SPLIT
     )
@@ -407,7 +407,7 @@ def test_who_fits_one_resource_nowhere_evicts_nobody_for_the_other() -> None:
 
 
 def test_a_resource_charged_by_a_transformation_needs_no_node() -> None:
-    """Kueue takes a flavor without topology for it beside the one with, as the pods have nothing of it themselves."""
+    """Kueue uses a flavor without topology for it beside the one with, as the pods request nothing of it themselves."""
     rule = {"input": "cpu", "strategy": "Retain", "outputs": {"example.com/credits": 10}}
     (body, local) = queue("a", {"racks": {"cpu": 4}}, None)
     body["spec"]["resourceGroups"] += groups({"bank": {"example.com/credits": 20}})
@@ -449,10 +449,10 @@ TRY_ALL = {"whenCanBorrow": "TryNextFlavor", "whenCanPreempt": "TryNextFlavor"}
     ],
     ids=["try the next", "without borrowing first", "stop at the first"],
 )
-def test_a_flavor_that_others_borrow_comes_before_one_where_its_own_would_leave(
+def test_a_flavor_with_reclaim_comes_before_one_with_preemption_in_the_own_queue(
     whens: Doc, victim: str
 ) -> None:
-    """Kueue ranks flavors so: who fits, who reclaims, who preempts his own; the first of the best."""
+    """Kueue ranks flavors: fit, reclaim, preemption within the queue; the first of the best."""
     flavors = ("one", "two", "three")
     made = outcome(
         queue("a", {f: {"gpu": 4} for f in flavors}, flavorFungibility=whens),
@@ -466,8 +466,8 @@ def test_a_flavor_that_others_borrow_comes_before_one_where_its_own_would_leave(
     assert made.victims == [victim]
 
 
-def test_who_borrows_takes_nobody_whose_queue_could_have_him_back() -> None:
-    """Kueue evicts ``s`` and ``x``; ``b`` then has room of its own for ``s`` again, and reclaims it: they would take turns."""
+def test_a_borrower_evicts_no_gang_whose_queue_could_reclaim() -> None:
+    """Kueue evicts ``s`` and ``x``; ``b`` then has quota for ``s`` again, and reclaims it: they would evict each other in turn."""
     made = outcome(
         plain("a", 3, borrow=LOWER),
         plain("b", 4),

@@ -1,4 +1,4 @@
-"""More of what peers decide and say, beside what we do with the very same objects."""
+"""More results and messages of peers, beside ours for the same objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.planner.documents import workload as gang
 
 
 def test_the_first_gang_leaves_the_only_node_that_the_second_fits() -> None:
-    """P3, #4474: Kueue puts two pods of one GPU on the node with two, and the pod of two GPUs behind them waits."""
+    """P3, #4474: Kueue places two pods of one GPU on the node with two, and the pod of two GPUs behind them is pending."""
     made = planned(
         TOPOLOGY,
         flavor(topology=True),
@@ -34,7 +34,7 @@ def preferring_a_rack(body: Doc) -> Doc:
     ("least", "told"),
     [(1, "even with the minimum of 1 pod: "), (2, "even with the minimum of 2 pods: ")],
 )
-def test_the_smallest_part_is_what_the_reason_speaks_of(least: int, told: str) -> None:
+def test_the_reason_is_for_the_smallest_part(least: int, told: str) -> None:
     waiting = gang("g", "q", 4, least=least)
     made = planned(flavor(), cluster_queue("q", 0, "all"), cluster_queue("other", 4, "all"), waiting,
                    gang("runs", "other", 4, flavor="default"))  # fmt: skip

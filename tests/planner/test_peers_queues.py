@@ -1,4 +1,4 @@
-"""Flavors and quota as ordinary objects, beside what Kueue does with them: measured with its own scheduler (August 2026)."""
+"""Flavors and quota as ordinary objects, beside Kueue's result for them: measured with its own scheduler (August 2026)."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def _flavors(made: Planned) -> list[str]:
     return [placed["flavors"]["cpu"] for placed in admitted["podSets"]]
 
 
-def test_a_selector_tells_flavors_apart_by_their_own_labels_only() -> None:
-    """Kueue takes ``a``: that it lacks ``y``, a label of another flavor, says nothing of its nodes (#12449)."""
+def test_a_selector_distinguishes_flavors_by_their_own_labels_only() -> None:
+    """Kueue takes ``a``: it lacks ``y``, a label of another flavor, which is no statement about its nodes (#12449)."""
     made = planned(
         document("ResourceFlavor", "a", {"nodeLabels": {"x": "a"}}),
         document("ResourceFlavor", "b", {"nodeLabels": {"x": "b", "y": "k"}}),
@@ -62,7 +62,7 @@ def test_a_selector_tells_flavors_apart_by_their_own_labels_only() -> None:
     ],
     ids=["nothing asked", "a rack asked", "a rack asked, in either order", "nothing else offered"],
 )
-def test_flavors_with_a_topology_are_for_those_who_ask_for_one(
+def test_flavors_with_a_topology_are_for_podsets_that_request_one(
     offered: dict[str, int], asked: dict[str, Any], flavor: str
 ) -> None:
     """As in Kueue, where a group of flavors has both kinds."""
@@ -89,8 +89,8 @@ def test_podsets_of_a_group_share_their_flavor_even_where_they_share_no_domain()
 
 
 @pytest.mark.parametrize("lends", [True, False], ids=["borrows from the bank", "bank keeps it"])
-def test_own_victims_make_room_beside_what_is_borrowed(lends: bool) -> None:
-    """Kueue evicts ``low`` where its queue may preempt to borrow and the bank then lends the rest, else nobody."""
+def test_own_victims_free_capacity_beside_borrowed_quota(lends: bool) -> None:
+    """Kueue evicts ``low`` where its queue may preempt to borrow and the bank then lends the rest, and no gang otherwise."""
     limit = {} if lends else {"lendingLimit": 0}
     bank = _queue("bank", {"default": 1}, cohortName="c")
     bank[0]["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0] |= limit

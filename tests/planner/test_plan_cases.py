@@ -1,4 +1,4 @@
-"""Small clusters with a known best answer: who starts, and how close together."""
+"""Small clusters with a known best answer: which gangs start, and how close together their pods are."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_every_start_is_on_a_solution_of_the_solver() -> None:
     assert made.stats["solves"] == 1
 
 
-# What a placement of podset after podset, domain by domain, misses.
+# Cases that a placement of podset after podset, domain by domain, misses.
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -59,7 +59,7 @@ def test_podsets_in_either_order_find_their_racks(order: tuple[int, int]) -> Non
     assert placed == {0: {"n2": 8}, 1: {"n1": 4}}
 
 
-def test_of_two_blocks_the_one_with_fewer_racks_wins() -> None:
+def test_of_two_blocks_the_one_with_fewer_racks_is_used() -> None:
     """Eight pods fit block a over eight racks, block b in a single one, though b leaves more over."""
     nodes = [node(f"a{i}", f"a/r{i}", gpu=1) for i in range(8)]
     nodes += [node(f"b{i}", "b/r0", gpu=1) for i in range(9)]
@@ -67,7 +67,7 @@ def test_of_two_blocks_the_one_with_fewer_racks_wins() -> None:
     assert set(nodes_of(made, "g")[0]) <= {f"b{i}" for i in range(9)}
 
 
-def test_an_earlier_gang_makes_room_for_a_later_one() -> None:
+def test_an_earlier_gang_is_moved_for_a_later_one() -> None:
     """Two single-GPU pods prefer the 2-GPU node, the only one for the gang behind them."""
     nodes = [node("n0", gpu=2), node("n1", gpu=1), node("n2", gpu=1)]
     gangs = [
@@ -79,10 +79,10 @@ def test_an_earlier_gang_makes_room_for_a_later_one() -> None:
     assert nodes_of(made, "whole") == [{"n0": 1}]
 
 
-# How close together.
+# How close together the pods are.
 
 
-def test_preferred_level_climbs_to_the_finest_that_holds_the_gang() -> None:
+def test_a_preferred_level_relaxes_to_the_finest_that_holds_the_gang() -> None:
     nodes = [node(f"a{i}", f"a/r{i // 2}", gpu=8) for i in range(4)]
     nodes += [node(f"b{i}", f"b/r{i // 2}", gpu=8) for i in range(4)]
     for count, racks, blocks in ((2, 1, 1), (4, 2, 1), (8, 4, 2)):
@@ -92,13 +92,13 @@ def test_preferred_level_climbs_to_the_finest_that_holds_the_gang() -> None:
         assert len({n[0] for n in used}) == blocks
 
 
-def test_without_a_topology_request_pods_still_sit_close() -> None:
+def test_without_a_topology_request_pods_are_still_close_together() -> None:
     nodes = [node(f"{r}{i}", r, gpu=8) for r in "abc" for i in range(4)]
     made = planned(world(nodes, [gang("g", podset(count=4, gpu=8))]))
     assert len({n[0] for n in nodes_of(made, "g")[0]}) == 1
 
 
-def test_the_tightest_domain_is_taken_and_whole_nodes_are_spared() -> None:
+def test_the_tightest_domain_is_used_and_whole_nodes_are_spared() -> None:
     nodes = [node("a0", "a", gpu=8), node("b0", "b", gpu=3), node("b1", "b", gpu=8)]
     made = planned(world(nodes, [gang("g", podset(gpu=2))]))
     assert nodes_of(made, "g") == [{"a0": 1}]  # rack a leaves less over than rack b
@@ -106,7 +106,7 @@ def test_the_tightest_domain_is_taken_and_whole_nodes_are_spared() -> None:
     assert nodes_of(made, "g") == [{"b0": 1}]
 
 
-def test_podsets_of_a_group_share_their_domain_and_sit_beside_each_other() -> None:
+def test_podsets_of_a_group_share_their_domain_and_are_adjacent() -> None:
     nodes = [node(f"{r}{i}", r, gpu=8, cpu=16) for r in "ab" for i in range(4)]
     workers = podset("worker", 2, gpu=8, cpu=4, required="rack", group="job")
     master = podset("master", 1, cpu=4, required="rack", group="job")
@@ -115,7 +115,7 @@ def test_podsets_of_a_group_share_their_domain_and_sit_beside_each_other() -> No
     assert set(where_master) <= set(where_workers)
 
 
-def test_one_node_may_be_required() -> None:
+def test_one_node_can_be_required() -> None:
     nodes = [node("a0", "a", gpu=4, cpu=8), node("a1", "a", gpu=8, cpu=4), node("b0", "b", gpu=8)]
     group = (
         podset("x", 2, gpu=3, required=HOSTNAME, group="g"),

@@ -61,8 +61,8 @@ def test_a_blocked_gang_evicts_and_holds_a_lease() -> None:
     assert refusal.lease.placement.podsets[0].nodes == (("a0", 1),)
 
 
-def test_kept_gangs_are_moved_before_anybody_is_evicted() -> None:
-    """The first gang would take the only rack the second may use; moving it costs nothing."""
+def test_kept_gangs_are_moved_before_any_gang_is_evicted() -> None:
+    """The first gang would use the only rack of the second; moving it costs nothing."""
     nodes = [
         node("a0", "a", gpu=8, labels={"m": "x"}),
         node("b0", "b", gpu=8),
@@ -77,7 +77,7 @@ def test_kept_gangs_are_moved_before_anybody_is_evicted() -> None:
     assert made.preempted == ()
 
 
-def test_nobody_is_evicted_for_a_gang_that_would_not_fit_after_it() -> None:
+def test_no_gang_is_evicted_for_one_that_would_not_fit_after_it() -> None:
     made = planned(world([node("a0", gpu=8)], [whole("g", 2, priority=HIGH)], [runs("v", "a0")]))
     assert made.preempted == ()
     assert codes(made) == {"g": Code.SHAPE_NEVER_FITS}
@@ -95,7 +95,7 @@ def test_two_blocked_gangs_never_count_on_the_same_victim() -> None:
     }
 
 
-def test_idle_capacity_a_lease_needs_is_not_given_to_later_gangs() -> None:
+def test_idle_capacity_that_a_lease_needs_is_not_given_to_later_gangs() -> None:
     """One node is idle, one is freed; the gang needs both, so the small one behind it must wait."""
     gangs = [whole("large", 2, priority=HIGH), whole("small", queued_at=5.0)]
     made = planned(world([node("a0", gpu=8), node("a1", gpu=8)], gangs, [runs("v", "a0")]))
@@ -104,7 +104,7 @@ def test_idle_capacity_a_lease_needs_is_not_given_to_later_gangs() -> None:
     assert codes(made)["small"] is Code.TOPOLOGY_PLACEMENT_FAILED
 
 
-def test_what_a_victim_frees_beyond_the_lease_is_free_for_others_only_once_it_left() -> None:
+def test_capacity_freed_beyond_the_lease_is_free_for_others_only_after_the_victim_left() -> None:
     nodes = [node("a0", gpu=8), node("a1", gpu=8)]
     gangs = [whole("large", priority=HIGH), whole("small", queued_at=5.0)]
     first = planned(world(nodes, gangs, [runs("v", "a0", "a1")]))
@@ -135,7 +135,7 @@ def test_a_strict_queue_preempts_for_its_head_alone() -> None:
     assert [(p.victim, p.preemptor) for p in made.preempted] == [("v", "next")]
 
 
-def test_a_gang_for_whom_leaving_capacity_will_do_waits_for_it_and_evicts_nobody() -> None:
+def test_a_gang_that_fits_leaving_capacity_waits_for_it_and_evicts_no_gang() -> None:
     nodes = [node("a0", gpu=8), node("a1", gpu=8)]
     running = [runs("going", "a0", leaving=True), runs("v", "a1")]
     made = planned(world(nodes, [whole("g", priority=HIGH)], running))
@@ -146,7 +146,7 @@ def test_a_gang_for_whom_leaving_capacity_will_do_waits_for_it_and_evicts_nobody
     assert refusal.lease.placement.podsets[0].nodes == (("a0", 1),)
 
 
-def test_quota_alone_may_ask_for_victims() -> None:
+def test_quota_alone_can_require_victims() -> None:
     nodes = [node("a0", gpu=8), node("a1", gpu=8)]
     made = planned(world(nodes, [whole("g", priority=HIGH)], [runs("v", "a0")], queue(gpu=8)))
     assert [p.victim for p in made.preempted] == ["v"]
@@ -176,8 +176,8 @@ def test_leased_capacity_is_kept_from_gangs_before_and_after() -> None:
     assert codes(made)["before"] is Code.TOPOLOGY_PLACEMENT_FAILED
 
 
-def test_capacity_free_now_and_later_may_be_used_beside_a_lease() -> None:
-    """The node holds 8 GPUs: 4 leave, 4 are idle; the lease needs 4 of them, the other 4 are free for anyone."""
+def test_capacity_free_now_and_later_can_be_used_beside_a_lease() -> None:
+    """The node holds 8 GPUs: 4 leave, 4 are idle; the lease needs 4 of them, the other 4 are free for any gang."""
     nodes = [node("a0", gpu=8)]
     leaving = holding(gang("v", podset(gpu=4)), {"a0": 1}, leaving=True)
     entry = leased(gang("g", podset(gpu=4), priority=HIGH), "a0")
@@ -189,7 +189,7 @@ def test_capacity_free_now_and_later_may_be_used_beside_a_lease() -> None:
     assert started(planned(tight)) == {"small": (("a0", 1),)}
 
 
-def test_an_expired_or_impossible_lease_is_planned_anew() -> None:
+def test_a_gang_with_an_expired_or_impossible_lease_is_planned_again() -> None:
     nodes = [node("a0", gpu=8), node("a1", gpu=8)]
     for entry, where in (
         (leased(whole("g", priority=HIGH), "a1", until=NOW), "a0"),
@@ -202,14 +202,14 @@ def test_an_expired_or_impossible_lease_is_planned_anew() -> None:
     assert started(planned(world(lost, [entry]))) == {"g": (("a0", 1),)}
 
 
-def test_a_lease_whose_capacity_was_taken_from_outside_is_planned_anew() -> None:
+def test_a_gang_whose_leased_capacity_was_taken_from_outside_is_planned_again() -> None:
     nodes = [node("a0", gpu=8), node("a1", gpu=8)]
     entry = leased(whole("g", priority=HIGH), "a1")
     made = planned(world(nodes, [entry], other_pods={"a1": resources(gpu=1)}))
     assert started(made) == {"g": (("a0", 1),)}
 
 
-def test_a_blocked_holder_gives_its_lease_up() -> None:
+def test_a_blocked_holder_releases_its_lease() -> None:
     nodes = [node("a0", gpu=8)]
     entry = replace(leased(whole("g"), "a0"), blocked=Reason(Code.HELD, "held"))
     made = planned(world(nodes, [entry, whole("other", queued_at=9.0)]))
@@ -217,8 +217,8 @@ def test_a_blocked_holder_gives_its_lease_up() -> None:
     assert made.pending[0].lease is None
 
 
-def test_a_head_that_waits_takes_the_lease_of_one_behind_it_in_a_strict_queue() -> None:
-    """Or else the leased gang would pass it. It starts at once if that is all it needs."""
+def test_a_pending_head_takes_the_lease_of_one_behind_it_in_a_strict_queue() -> None:
+    """Otherwise the leased gang would pass it. It starts at once if the capacity is enough."""
     nodes = [node("a0", gpu=8), node("a1", gpu=8)]
     strict = queue(strategy=QueueingStrategy.STRICT_FIFO, within=WithinClusterQueue.NEVER)
     head = whole("head", 2, priority=20)
@@ -255,15 +255,15 @@ def goes(uid: str, gpus: int, node_name: str = "a0", **kwargs) -> Admitted:
     return holding(part(uid, gpus, **kwargs), {node_name: 1}, leaving=True)
 
 
-def test_what_its_victims_have_left_is_not_taken_because_somebody_slow_leaves_too() -> None:
-    """The node holds 8 GPUs; the slow one has 4 of them still, and nobody waits for him."""
+def test_capacity_that_its_victims_freed_is_not_taken_because_a_slow_gang_leaves_too() -> None:
+    """The node holds 8 GPUs; the slow gang still has 4 of them, and no gang waits for it."""
     entry = leased(part("g", 4, priority=HIGH), "a0", victims=("gone",))
     before = part("before", 4, priority=20)
     made = planned(world([node("a0", gpu=8)], [before, entry], [goes("slow", 4)]))
     assert started(made) == {"g": (("a0", 1),)}
 
 
-def test_a_lease_whose_victims_are_still_there_leaves_others_what_it_does_not_need() -> None:
+def test_a_lease_whose_victims_still_run_leaves_others_the_capacity_that_it_does_not_need() -> None:
     entry = leased(part("g", 4, priority=HIGH), "a0", victims=("v",))
     before = part("before", 2, priority=20)
     running = [goes("v", 2), goes("slow", 2)]
@@ -277,22 +277,22 @@ def replace_gpus(workload, gpus: int):
     return part(workload.uid, gpus, priority=workload.priority)
 
 
-def test_a_holder_whose_victim_is_still_there_does_not_take_what_is_kept_for_another() -> None:
+def test_a_holder_whose_victim_still_runs_does_not_take_capacity_kept_for_another() -> None:
     early = leased(part("early", 4, priority=20), "a0", victims=("slow",))
     late = leased(part("late", 4, priority=HIGH), "a0", victims=("gone",))
     made = planned(world([node("a0", gpu=8)], [early, late], [goes("slow", 4)]))
     assert set(started(made)) == {"late"}
 
 
-def test_two_leases_that_both_wait_for_nobody_are_served_in_queue_order() -> None:
+def test_two_leases_without_victims_left_are_served_in_queue_order() -> None:
     early = leased(part("early", 4, priority=20), "a0", victims=("gone",))
     late = leased(part("late", 4, priority=HIGH), "a0", victims=("gone",))
     made = planned(world([node("a0", gpu=8)], [late, early], [goes("slow", 4)]))
     assert set(started(made)) == {"early"}
 
 
-def test_nothing_is_kept_for_a_lease_that_something_outside_blocks() -> None:
-    """Pods of others took 2 of the 4 GPUs that its victim left; it waits for the slow one, and 2 are free for anybody."""
+def test_nothing_is_kept_for_a_lease_that_an_outside_pod_blocks() -> None:
+    """Unmanaged pods took 2 of the 4 GPUs that its victim left; it waits for the slow gang, and 2 are free for any gang."""
     entry = leased(part("g", 4, priority=HIGH), "a0", victims=("gone",))
     small = part("small", 2)
     taken = {"a0": resources(gpu=2)}
@@ -300,8 +300,8 @@ def test_nothing_is_kept_for_a_lease_that_something_outside_blocks() -> None:
     assert set(started(planned(snapshot))) == {"small"}
 
 
-def test_a_new_lease_names_only_those_it_has_to_wait_for() -> None:
-    """8 GPUs are asked; evicting nobody, a0 is free once two have left, and the third leaves another node."""
+def test_a_new_lease_names_only_gangs_that_it_has_to_wait_for() -> None:
+    """8 GPUs are requested; without an eviction, a0 is free once two have left, and the third leaves another node."""
     running = [goes("one", 4), goes("two", 4), goes("far", 8, "a1"), runs("v", "a2")]
     nodes = [node(f"a{i}", gpu=8) for i in range(3)]
     made = planned(world(nodes, [whole("g", priority=HIGH)], running))
@@ -313,7 +313,7 @@ def test_a_new_lease_names_only_those_it_has_to_wait_for() -> None:
 
 
 def test_free_capacity_is_kept_for_a_new_lease_at_once() -> None:
-    """2 GPUs are idle, 2 its victim's, 4 a slow one's who is not waited for; a later gang must not take the idle ones."""
+    """2 GPUs are idle, 2 its victim's, 4 those of a slow gang that the lease does not wait for; a later gang must not take the idle ones."""
     nodes = [node("a0", gpu=8)]
     running = [holding(part("v", 2), {"a0": 1}), goes("slow", 4, priority=30)]
     strict = queue(gpu=8)

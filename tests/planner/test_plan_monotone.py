@@ -1,8 +1,8 @@
-"""More room, or asking for less, never costs a gang its start in favour of a later one.
+"""More capacity, or a smaller request, never costs a gang its start in favour of a later one.
 
-Where it can be promised: one flavor, no preemption, BestEffortFIFO, whole gangs. With several flavors a gang takes the one
+It holds for one flavor, no preemption, BestEffortFIFO, whole gangs. With several flavors a gang takes the one
 it prefers as soon as that is possible, and a StrictFIFO head holds others back as soon as it could ever fit: there more
-room may well cost a later gang its start, and should.
+capacity can cost a later gang its start, as intended.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def calm(snapshot: Snapshot) -> Snapshot:
 
 
 def vector(snapshot: Snapshot) -> list[bool]:
-    """Who starts, in queue order."""
+    """The gangs that start, in queue order."""
     made = plan(snapshot)
     assert verify(snapshot, made) == ()
     assume(made.proof is not Proof.UNDECIDED)
@@ -64,14 +64,14 @@ def with_node(snapshot: Snapshot, new: Node) -> Snapshot:
 
 @MANY
 @given(snapshots, new_nodes)
-def test_one_more_free_node(snapshot: Snapshot, new: Node) -> None:
+def test_one_more_free_node_costs_no_gang_its_start(snapshot: Snapshot, new: Node) -> None:
     before = calm(snapshot)
     assert vector(with_node(before, new)) >= vector(before)
 
 
 @MANY
 @given(snapshots, st.data())
-def test_one_level_relaxed(snapshot: Snapshot, data: st.DataObject) -> None:
+def test_one_relaxed_level_costs_no_gang_its_start(snapshot: Snapshot, data: st.DataObject) -> None:
     before = calm(snapshot)
     easier = list(relaxed(before))
     assume(easier)
@@ -79,7 +79,7 @@ def test_one_level_relaxed(snapshot: Snapshot, data: st.DataObject) -> None:
 
 
 def relaxed(snapshot: Snapshot) -> Iterator[Snapshot]:
-    """One gang, or one group of its podsets, asks for less: a coarser level, a preferred one, none; no slices."""
+    """One gang, or one group of its podsets, requests less: a coarser level, a preferred one, none; no slices."""
     for at, pending in enumerate(snapshot.pending):
         for workload in _easier(pending.workload):
             entries = list(snapshot.pending)

@@ -19,7 +19,7 @@ from tests.planner.oracle import layers, least_victims, legal_victims, queue_ord
 
 
 def jammed(seed: int) -> Snapshot:
-    """A crowded cluster, one flavor, and three gangs that would all rather evict somebody."""
+    """A crowded cluster, one flavor, and three gangs that each need victims."""
     rng = random.Random(seed)
     snapshot = generate.crowded(seed, mixed=seed % 2 == 0)
     more = [
@@ -35,21 +35,23 @@ def jammed(seed: int) -> Snapshot:
 
 
 @pytest.mark.parametrize("block", range(8))
-def test_each_in_turn_gets_the_least_victims_given_those_before(block: int) -> None:
+def test_each_gang_in_order_gets_the_least_victims_given_those_before(block: int) -> None:
     evicting = 0
     for seed in range(40 * block, 40 * (block + 1)):
         snapshot = jammed(seed)
         made = plan(snapshot)
         assert verify(snapshot, made) == ()
         assert made.proof is Proof.OPTIMAL
-        if not made.admitted:  # who starts may be placed anew for later gangs: another question
+        if (
+            not made.admitted
+        ):  # gangs that start can be placed again for later ones: another question
             in_turn(snapshot, made)
             evicting += len({p.preemptor for p in made.preempted}) > 1
     assert evicting, "some of these plans evict for more than one gang"
 
 
 def in_turn(snapshot: Snapshot, made: Plan) -> None:
-    """Walk the gangs in queue order beside brute force that knows what was leased and who leaves by then."""
+    """Walk the gangs in queue order beside brute force with the leases and the leaving gangs so far."""
     refused = {r.uid: r for r in made.pending}
     order = snapshot.config.cluster_queues["main"].victim_order
     promised: list[tuple[Workload, Placement]] = []
@@ -67,7 +69,7 @@ def in_turn(snapshot: Snapshot, made: Plan) -> None:
 
 
 def without(snapshot: Snapshot, victims: set[str]) -> Snapshot:
-    """The same, with some told to leave."""
+    """The same, with some gangs evicted."""
     admitted = [
         replace(a, leaving=a.leaving or a.workload.uid in victims) for a in snapshot.admitted
     ]

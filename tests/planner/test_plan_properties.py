@@ -1,4 +1,4 @@
-"""What holds on every snapshot: the verifier accepts, brute force agrees, the same input gives the same bytes."""
+"""Properties of every snapshot: the verifier accepts, brute force agrees, the same input gives the same bytes."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_the_first_gang_starts_if_it_fits_in_any_flavor(snapshot: Snapshot) -> N
 
 @settings(MANY, max_examples=examples(100))
 @given(batches)
-def test_what_earlier_cycles_left_in_memory_changes_nothing(snapshot: Snapshot) -> None:
+def test_state_of_earlier_cycles_changes_nothing(snapshot: Snapshot) -> None:
     fresh = copy.deepcopy(snapshot)
     cache = PlannerCache()
     first = plan(snapshot, cache=cache)
@@ -88,7 +88,7 @@ def test_what_earlier_cycles_left_in_memory_changes_nothing(snapshot: Snapshot) 
 
 
 def after(snapshot: Snapshot, made: Plan) -> Snapshot:
-    """The snapshot one cycle later: starters run, victims leave, leases are held, evicted gangs leave."""
+    """The snapshot one cycle later: started gangs run, victims are leaving, leases are held, evicted gangs are leaving."""
     leaving = {p.victim for p in made.preempted} | {e.uid for e in made.evicted}
     repaired = {a.uid: a.placement for a in made.admitted if a.repaired}
     waiting = {p.workload.uid: p for p in snapshot.pending}
@@ -109,16 +109,16 @@ def after(snapshot: Snapshot, made: Plan) -> Snapshot:
 
 
 def gone(snapshot: Snapshot) -> Snapshot:
-    """Everything that was leaving has left."""
+    """All leaving gangs have left."""
     return replace(snapshot, admitted=tuple(a for a in snapshot.admitted if not a.leaving))
 
 
 @settings(MANY, max_examples=examples(150))
 @given(batches)
-def test_a_gang_that_preempted_starts_where_it_was_leased_once_its_victims_left(
+def test_a_preemptor_starts_where_it_was_leased_once_its_victims_left(
     snapshot: Snapshot,
 ) -> None:
-    """Whatever else is pending, and in whatever order the victims go."""
+    """Whatever else is pending, and in whatever order the victims leave."""
     made = plan(snapshot)
     leased = {r.uid: r.lease for r in made.pending if r.lease is not None}
     waiting = after(snapshot, made)
@@ -136,7 +136,7 @@ def test_a_gang_that_preempted_starts_where_it_was_leased_once_its_victims_left(
         assert placements[uid] == lease.placement
 
 
-def test_processes_that_hash_differently_give_the_same_bytes() -> None:
+def test_processes_with_different_hash_seeds_give_the_same_bytes() -> None:
     code = "from tests.planner.test_plan_properties import print_plans; print_plans()"
     outputs = {
         subprocess.run(
@@ -153,7 +153,7 @@ def test_processes_that_hash_differently_give_the_same_bytes() -> None:
 
 
 def print_plans() -> None:
-    """Plans of all known cases, of clusters where everything meets, and of a batch that is tidied; with their statistics."""
+    """Plans of all known cases, of clusters that combine all features, and of a consolidated batch; with their statistics."""
     for batch in cases.BATCH:
         print(plan(batch.snapshot))
     for preempt in cases.PREEMPT:

@@ -1,4 +1,4 @@
-"""Gangs that lost nodes: the lost pods alone move, inside the domain, or the gang is evicted whole."""
+"""Gangs that lost nodes: only the lost pods move, inside the domain, or the gang is evicted whole."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_only_the_lost_pods_move_and_they_stay_in_the_rack() -> None:
     assert made.stats["solves"] == 1
 
 
-def test_several_lost_nodes_at_once() -> None:
+def test_several_lost_nodes_are_replaced_at_once() -> None:
     running = broken(
         [podset(count=3, gpu=4, required="rack")],
         [{"a0": 1, "a1": 1, "a2": 1}],
@@ -53,7 +53,7 @@ def test_several_lost_nodes_at_once() -> None:
     assert made.admitted[0].placement.podsets[0].nodes == (("a0", 1), ("a3", 2))
 
 
-def test_no_room_in_the_domain_evicts_the_gang_whole() -> None:
+def test_without_capacity_in_the_domain_the_gang_is_evicted_whole() -> None:
     running = broken(
         [podset(count=3, gpu=8, required="rack")],
         [{"a0": 1, "a1": 1, "a2": 1}],
@@ -66,14 +66,14 @@ def test_no_room_in_the_domain_evicts_the_gang_whole() -> None:
     assert made.admitted == ()
 
 
-def test_a_gang_that_lost_everything_may_go_to_another_domain() -> None:
+def test_a_gang_that_lost_everything_can_use_another_domain() -> None:
     running = broken([podset(count=1, gpu=8, required="rack")], [{"a0": 1}], (("w", "a0", 1),))
     nodes = [node("b0", "b", gpu=8)]
     made = planned(world(nodes, [], [running]))
     assert made.admitted[0].placement.podsets[0].nodes == (("b0", 1),)
 
 
-def test_unconstrained_pods_are_repaired_near_the_healthy_ones_if_they_can() -> None:
+def test_unconstrained_pods_are_repaired_near_the_healthy_ones_if_possible() -> None:
     running = broken([podset(count=2, gpu=8)], [{"b0": 1, "b1": 1}], (("w", "b1", 1),))
     made = planned(world(out("b1"), [], [running]))
     assert made.admitted[0].placement.podsets[0].nodes == (("b0", 1), ("b2", 1))
@@ -82,7 +82,7 @@ def test_unconstrained_pods_are_repaired_near_the_healthy_ones_if_they_can() -> 
     assert made.admitted[0].placement.podsets[0].nodes == (("b0", 1), ("a0", 1))
 
 
-def test_a_node_of_the_gang_with_room_comes_before_a_new_one() -> None:
+def test_a_node_of_the_gang_with_free_capacity_comes_before_a_new_one() -> None:
     nodes = [node("a0", "a", gpu=8), node("a2", "a", gpu=4)]
     running = broken([podset(count=2, gpu=4)], [{"a0": 1, "a1": 1}], (("w", "a1", 1),))
     made = planned(world(nodes, [], [running]))
@@ -134,7 +134,7 @@ def test_repairs_come_before_new_gangs_and_are_charged_once() -> None:
 
 
 def test_a_repaired_gang_is_moved_again_rather_than_a_later_one_refused() -> None:
-    """The lost pod could go to a1 or a2; only a2 serves the gang that comes after."""
+    """The lost pod could use a1 or a2; only a2 is left for the later gang then."""
     running = broken(
         [podset(count=2, gpu=8, required="rack")], [{"a0": 1, "x": 1}], (("w", "x", 1),)
     )

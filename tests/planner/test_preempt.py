@@ -1,4 +1,4 @@
-"""The victims found are the least legal ones, and the gang fits where it is told to run once they left."""
+"""The victims found are the least legal ones, and the gang fits its placement once they left."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def plan_of(snapshot: Snapshot, request: GangRequest, answer: Victims) -> Plan:
 
 @pytest.mark.parametrize("order", [cases.DEFAULT, cases.COUNT_FIRST], ids=["lost", "count"])
 @pytest.mark.parametrize("case", cases.PREEMPT, ids=lambda c: c.name)
-def test_known_optimum(case: cases.Preempt, order) -> None:
+def test_the_known_optimum_is_found(case: cases.Preempt, order) -> None:
     snapshot = case.snapshot(order)
     for request, _, answer in answers(snapshot):
         assert evicted(answer) == case.victims[order]
@@ -134,13 +134,13 @@ def agrees_with_brute_force(snapshot: Snapshot) -> None:
 
 @MANY
 @given(CLUSTERS)
-def test_least_victims_of_all_legal_sets(snapshot: Snapshot) -> None:
+def test_the_victims_are_the_least_of_all_legal_sets(snapshot: Snapshot) -> None:
     agrees_with_brute_force(snapshot)
 
 
 @pytest.mark.parametrize("mixed", [False, True], ids=["one shape", "several"])
 @pytest.mark.parametrize("block", range(5))
-def test_least_victims_on_crowded_clusters(block: int, mixed: bool) -> None:
+def test_the_victims_are_the_least_on_crowded_clusters(block: int, mixed: bool) -> None:
     for seed in range(250 * block, 250 * (block + 1)):
         agrees_with_brute_force(generate.crowded(seed, mixed=mixed))
 
@@ -170,10 +170,10 @@ def nothing_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @SOME
 @given(SEEDS.map(lambda seed: generate.crowded(seed, mixed=True)), st.booleans())
-def test_a_placement_read_from_the_model_is_one(
+def test_a_placement_read_from_the_model_is_valid(
     monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot, one_apart: bool
 ) -> None:
-    """When no packing is found greedily, the exact model's own is taken, also of equal pods in and outside a rack."""
+    """When no packing is found greedily, the exact model's own is used, also for equal pods in and outside a rack."""
     if one_apart:
         (entry,) = snapshot.pending
         first = replace(entry.workload.podsets[0], name="apart", topology=None, group=None)
@@ -188,7 +188,7 @@ def test_a_placement_read_from_the_model_is_one(
 
 @SOME
 @given(CLUSTERS)
-def test_same_snapshot_same_answer(snapshot: Snapshot) -> None:
+def test_the_same_snapshot_gets_the_same_victims(snapshot: Snapshot) -> None:
     def told() -> list[object]:
         return [
             (a and (a.victims, a.proof, [(n.tolist(), c.tolist()) for n, c in a.node_counts]))
@@ -200,7 +200,7 @@ def test_same_snapshot_same_answer(snapshot: Snapshot) -> None:
 
 @SOME
 @given(CLUSTERS)
-def test_a_search_cut_short_still_evicts_nobody_in_vain(snapshot: Snapshot) -> None:
+def test_a_search_cut_short_still_evicts_no_gang_in_vain(snapshot: Snapshot) -> None:
     entry = snapshot.pending[0]
     cut_short = Solver(SolverLimits(deterministic_time=1e-9, growth=1.0))
     for request, _, answer in answers(snapshot, cut_short):
@@ -227,7 +227,7 @@ PAIR = [node("a0", "a", gpu=8), node("b0", "b", gpu=8)]
 HIGH = gang("high", podset(gpu=8), priority=9)
 
 
-def test_nobody_leaves_when_those_leaving_make_room() -> None:
+def test_no_gang_is_evicted_when_leaving_gangs_free_enough() -> None:
     answer = only_answer(
         world(PAIR, [HIGH], [low("x", {"a0": 1}, leaving=True), low("y", {"b0": 1})])
     )
@@ -237,7 +237,7 @@ def test_nobody_leaves_when_those_leaving_make_room() -> None:
     assert answer.node_counts[0][0].tolist() == [0]
 
 
-def test_what_is_leased_to_others_is_not_free() -> None:
+def test_capacity_leased_to_others_is_not_free() -> None:
     snapshot = world(PAIR, [HIGH], [low("x", {"a0": 1})])
     problem = survey(snapshot)
     main = snapshot.config.cluster_queues["main"]
@@ -263,7 +263,7 @@ def test_a_victim_of_this_plan_is_not_evicted_twice() -> None:
     assert find_victims(state, request, main, Solver(snapshot.limits)) is None
 
 
-def test_quota_alone_takes_the_cheapest_wherever_it_sits() -> None:
+def test_quota_alone_takes_the_cheapest_victim_on_any_node() -> None:
     nodes = [*PAIR, node("c0", "c", gpu=8)]
     dear, cheap = low("dear", {"a0": 1}, started_at=0.0), low("cheap", {"b0": 1})
     answer = only_answer(world(nodes, [HIGH], [dear, cheap], queue(gpu=16)))
@@ -272,8 +272,8 @@ def test_quota_alone_takes_the_cheapest_wherever_it_sits() -> None:
     assert answer.node_counts[0][0].tolist() in ([1], [2])
 
 
-def test_quota_and_room_are_freed_by_one_set() -> None:
-    """Room alone would take the cheap half-node gang; only the dear one frees quota enough as well."""
+def test_quota_and_nodes_are_freed_by_one_set() -> None:
+    """For nodes alone the cheap half-node gang would do; only the expensive one frees enough quota as well."""
     nodes = [node("a0", "a", gpu=8), node("b0", "b", gpu=8, cpu=1)]
     half = low("half", {"a0": 1}, gpu=4)
     full = low("full", {"b0": 1}, started_at=NOW - 1000)
@@ -294,10 +294,10 @@ def test_a_quota_only_flavor_needs_no_node() -> None:
     assert answer.node_counts == ()
 
 
-def test_alike_gangs_leave_until_every_missing_quota_is_free(
+def test_equal_gangs_leave_until_every_missing_quota_is_free(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One of them frees GPUs enough, all three are needed for the cpu."""
+    """One of them frees enough GPUs, all three are needed for the cpu."""
     nothing_greedy(monkeypatch)
     running = [holding(gang(f"r{i}", podset(gpu=4, cpu=1)), {}) for i in range(3)]
     blocked = gang("high", podset(gpu=4, cpu=3), priority=9)
@@ -306,11 +306,11 @@ def test_alike_gangs_leave_until_every_missing_quota_is_free(
     assert evicted(answer) == {"r0", "r1", "r2"}
 
 
-def test_more_than_the_whole_quota_evicts_nobody() -> None:
+def test_a_request_beyond_the_whole_quota_evicts_no_gang() -> None:
     assert only_answer(world(PAIR, [HIGH], [low("x", {"a0": 1})], queue(gpu=7))) is None
 
 
-def test_policy_never_evicts_nobody() -> None:
+def test_policy_never_evicts_no_gang() -> None:
     never = queue(within=WithinClusterQueue.NEVER)
     full = [low("x", {"a0": 1}), low("y", {"b0": 1})]
     assert only_answer(world(PAIR, [HIGH], full, never)) is None
@@ -325,20 +325,20 @@ def test_the_cost_of_each_victim_is_stated() -> None:
     assert preemption.cost == Cost(0, 8 * 100 // 2 + RESTART_COST, 8)
 
 
-def test_an_idle_gang_goes_before_a_busy_one() -> None:
+def test_an_idle_gang_is_evicted_before_a_busy_one() -> None:
     idle = low("idle", {"a0": 1}, started_at=0.0, utilization=0.0)
     busy = low("busy", {"b0": 1}, started_at=NOW - 60)
     assert evicted(only_answer(world(PAIR, [HIGH], [idle, busy]))) == {"idle"}
 
 
-def test_a_node_that_is_over_does_not_force_evictions_elsewhere() -> None:
-    """The excess on a0 is nobody's business while the gang goes to b0."""
+def test_an_overcommitted_node_does_not_force_evictions_elsewhere() -> None:
+    """The excess on a0 does not matter while the gang uses b0."""
     running = [low("x", {"a0": 1}), low("y", {"b0": 1})]
     snapshot = world(PAIR, [HIGH], running, other_pods={"a0": resources(gpu=4)})
     assert evicted(only_answer(snapshot)) == {"y"}
 
 
-def test_what_a_node_is_over_by_is_not_room_for_pods_of_several_shapes(
+def test_capacity_of_an_overcommitted_node_is_not_counted_for_pods_of_several_shapes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Without x, 4 GPUs are free on a0: enough for each of the pods, not for both."""
@@ -370,7 +370,7 @@ def test_a_search_that_finds_nothing_in_time_is_undecided_not_no(
 def test_higher_priorities_stay_while_lower_ones_are_undecided_until_the_budget_is_spent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The search does not find that the low gang suffices; only at the largest budget may it look further up."""
+    """The search does not find that the low gang suffices; only at the largest budget does it consider higher ones."""
     nothing_greedy(monkeypatch)
     snapshot = world(PAIR, [HIGH], [low("x", {"a0": 1}), low("y", {"b0": 1}, priority=3)])
     exhausted = Exhausted(snapshot.limits)

@@ -1,4 +1,4 @@
-"""Weights shared out over the places that exits gain: always a lower bound, and tighter than the one by gang."""
+"""Weights distributed over the slots that exits free: always a lower bound, and tighter than the one by gang."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tests.planner.test_preempt import CLUSTERS, SOME, agrees_with_brute_force, 
 
 @SOME
 @given(CLUSTERS)
-def test_places_are_a_bound_and_leave_out_no_node_that_is_needed(
+def test_slots_are_a_bound_and_leave_out_no_node_that_is_needed(
     monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot
 ) -> None:
-    """With the bound by gang at nothing, each domain is judged by its places, and by the model on the nodes they leave."""
+    """With a bound by gang of zero, each domain is judged by its slots, and by the model on the nodes that they leave."""
     monkeypatch.setattr(Deficit, "floors", lambda d, _: np.where(d.viable, 0.0, np.inf))
     agrees_with_brute_force(snapshot)
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_the_bound_by_place_is_nearer_to_the_optimum_than_the_one_by_gang(seed: int) -> None:
-    """Gangs over several nodes, nodes with several tenants: what neither a price by gang nor one by node sees."""
+def test_the_bound_by_slot_is_nearer_to_the_optimum_than_the_one_by_gang(seed: int) -> None:
+    """Gangs over several nodes, nodes with several tenants: neither a price by gang nor one by node captures both."""
     rng = random.Random(seed)
     nodes = [node(f"n{i:02}", "a", gpu=8) for i in range(12)]
     slots = [n.name for n in nodes for _ in range(4)]
@@ -51,7 +51,7 @@ def test_the_bound_by_place_is_nearer_to_the_optimum_than_the_one_by_gang(seed: 
 
 
 def _judged(snapshot: Snapshot) -> tuple[Deficit, Ints, int]:
-    """The deficit of a gang that may go anywhere, what each candidate loses, and what the least victims lose."""
+    """The deficit of a gang that can use any node, the loss of each candidate, and the loss of the least victims."""
     problem = survey(snapshot)
     main = snapshot.config.cluster_queues["main"]
     flavors = (dict.fromkeys(snapshot.pending[0].workload.podsets[0].shape.requests, FLAVOR),)

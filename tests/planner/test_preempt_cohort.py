@@ -1,7 +1,7 @@
-"""Victims across ClusterQueues, classic rules: whom Kueue would evict in the same place, and the least of all legal sets.
+"""Victims across ClusterQueues, classic rules: those that Kueue would choose, and the least of all legal sets.
 
-Each row of the tables says what runs, who comes, and what Kueue's own search does there (``peer``: as its tests for such
-cases have it). Ours must evict where it must, nobody where it must not, never more gangs than the peer nor higher ones.
+Each row of the tables lists the running gangs, the new gang, and the result of Kueue's own search (``peer``: as its tests for
+such cases have it). Ours must evict where it must, not where it must not, and never more gangs than the peer nor higher ones.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def comes(queue: str, gpu: int, priority: int = 0) -> Doc:
 
 
 class Row(NamedTuple):
-    """``victims``: one of these sets is ours; empty = nobody leaves. ``peer``: how many Kueue evicts, and the highest."""
+    """``victims``: one of these sets is ours; empty = no victims. ``peer``: how many Kueue evicts, and the highest priority."""
 
     why: str
     world: Iterable[Doc | list[Doc]]
@@ -85,40 +85,40 @@ PAIR = (team("a", 6), team("b", 6))
 TREE = (cohort("root"), cohort("left", "root"), cohort("right", "root"))
 
 FLAT = [
-    Row("its own lowest gang goes first", (team("a", 6), runs("x", "a", 3, 1), runs("y", "a", 3, 0)),
+    Row("its own lowest gang is the first victim", (team("a", 6), runs("x", "a", 3, 1), runs("y", "a", 3, 0)),
         comes("a", 3, 5), ["y"], (1, 0)),
     Row("two of its own when one is not enough", (team("a", 6), *many("x y", "a", 2), runs("z", "a", 2, 3)),
         comes("a", 4, 5), ["x y"], (2, 0)),
-    Row("nobody of equal priority under LowerPriority", (team("a", 6), runs("x", "a", 6, 5)), comes("a", 3, 5), []),
+    Row("no gang of equal priority under LowerPriority", (team("a", 6), runs("x", "a", 6, 5)), comes("a", 3, 5), []),
     Row("lower ones are not enough", (team("a", 6), runs("x", "a", 2, 0), runs("y", "a", 4, 7)), comes("a", 3, 5), []),
     Row("free quota is used first", (team("a", 8), runs("x", "a", 3, 0), runs("y", "a", 3, 1)), comes("a", 5, 5), ["x"]),
     Row("one large gang instead of many small ones; Kueue takes the many as they are newer",
         (team("a", 8), *many("s1 s2 s3 s4", "a", 1), runs("big", "a", 4)), comes("a", 4, 5), ["big"], (4, 0)),
     Row("nominal quota is reclaimed from a borrower", (*PAIR, *many("x y z w", "b", 3)), comes("a", 3), ["x", "y", "z", "w"], (1, 0)),
-    Row("whatever his priority, under Any", (*PAIR, *many("x y z w", "b", 3, 9)), comes("a", 3), ["x", "y", "z", "w"], (1, 9)),
+    Row("of any priority, under Any", (*PAIR, *many("x y z w", "b", 3, 9)), comes("a", 3), ["x", "y", "z", "w"], (1, 9)),
     Row("the lowest of the borrowers", (*PAIR, *many("x y z", "b", 3, 9), runs("low", "b", 3, 4)), comes("a", 3), ["low"], (1, 4)),
     Row("only lower ones under LowerPriority", (team("a", 6, reclaim=LOWER), team("b", 6), *many("x y z", "b", 3, 5), runs("low", "b", 3, 4)),
         comes("a", 3, 5), ["low"], (1, 4)),
-    Row("nobody of equal priority under LowerPriority", (team("a", 6, reclaim=LOWER), team("b", 6), *many("x y z w", "b", 3, 5)),
+    Row("no gang of equal priority under LowerPriority", (team("a", 6, reclaim=LOWER), team("b", 6), *many("x y z w", "b", 3, 5)),
         comes("a", 3, 5), []),
-    Row("nobody under Never", (team("a", 6, reclaim="Never"), team("b", 6), *many("x y z w", "b", 3)), comes("a", 3, 5), []),
+    Row("no gang under Never", (team("a", 6, reclaim="Never"), team("b", 6), *many("x y z w", "b", 3)), comes("a", 3, 5), []),
     Row("nobody borrows", (*PAIR, runs("own", "a", 6, 9), *many("x y", "b", 3)), comes("a", 3, 5), []),
     Row("the borrowers do not hold enough of what is its own",
         (*PAIR, runs("own", "a", 5, 9), runs("x", "b", 7)), comes("a", 3, 5), []),
-    Row("the last victim may leave his queue far below its own",
+    Row("the last victim can leave its queue far below its own",
         (team("a", 4), team("b", 4), runs("x", "b", 8)), comes("a", 1), ["x"], (1, 0)),
-    Row("but nobody after him: the small one first, then the large one",
+    Row("but none after it: the small one first, then the large one",
         (team("a", 5), team("b", 4), runs("small", "b", 4), runs("large", "b", 5)), comes("a", 5), ["large"], (1, 0)),
     Row("two borrowers each give what is not theirs", (team("a", 4), team("b", 2), team("c", 2), *many("x y", "b", 2), *many("z w", "c", 2)),
         comes("a", 4), ["x z", "x w", "y z", "y w"], (2, 0)),
     Row("a queue that may not evict its own reclaims from others only",
         (team("a", 6, within="Never"), team("b", 6), runs("own", "a", 3), *many("x y z", "b", 3)), comes("a", 3, 5), ["x", "y", "z"], (1, 0)),
-    Row("its own goes where nobody else may", (team("a", 6), team("b", 6), *many("own1 own2", "a", 3), *many("x y", "b", 3)),
+    Row("its own gang is evicted where no other is legal", (team("a", 6), team("b", 6), *many("own1 own2", "a", 3), *many("x y", "b", 3)),
         comes("a", 3, 5), ["own1", "own2"], (1, 0)),
-    Row("a queue that has used all its own takes from itself while it borrows, and from nobody else",
+    Row("a queue that has used all its own takes from itself while it borrows, and from no other queue",
         (*PAIR, *many("own1 own2", "a", 3, 1), *many("x y", "b", 3)), comes("a", 3, 5), ["own1", "own2"], (1, 1)),
     Row("neither would one of lower priority than its own gangs", (*PAIR, *many("own1 own2", "a", 3, 7), *many("x y", "b", 3)), comes("a", 3, 5), []),
-    Row("newer ones of equal priority, where the queue says so",
+    Row("newer ones of equal priority, where the queue allows it",
         (team("a", 4, within=NEWER), workload("newer", "a", gpu=4, priority=5, flavor="default", at=9)), comes("a", 4, 5), ["newer"], (1, 5)),
     Row("not older ones", (team("a", 4, within=NEWER), workload("older", "a", gpu=4, priority=5, flavor="default", at=1)), comes("a", 4, 5), []),
     Row("only those on the flavor it could use", (
@@ -132,7 +132,7 @@ BORROWING = [
     Row("a queue may evict lower ones to borrow", (team("a", 2, borrow=LOWER), team("b", 2), team("c", 4), *many("x y", "b", 4, -1)),
         comes("a", 4), ["x", "y"], (1, -1)),
     Row("not without the policy", (team("a", 2), team("b", 2), team("c", 4), *many("x y", "b", 4, -1)), comes("a", 4), []),
-    Row("nobody above the threshold while it borrows",
+    Row("no gang above the threshold while it borrows",
         (team("a", 2, borrow=LOWER, threshold=-2), team("b", 2), team("c", 4), *many("x y", "b", 4, -1)), comes("a", 4), []),
     Row("the threshold is for borrowing only: within its own it reclaims from above it",
         (team("a", 4, borrow=LOWER, threshold=-2), team("b", 4), *many("x y", "b", 4, -1)), comes("a", 4), ["x", "y"], (1, -1)),
@@ -149,9 +149,9 @@ BORROWING = [
 ]  # fmt: skip
 
 LENDING = [
-    Row("what a lender keeps nobody else ever had: exits from it free only what it took beyond that",
+    Row("quota that is not lent was never available: exits free only the use beyond it",
         (team("a", 2, borrow=LOWER), team("b", quota(6, lending=2)), runs("x", "b", 5, -1), runs("y", "b", 2, -1)), comes("a", 4), ["x"], (2, -1)),
-    Row("what is lent comes back", (team("a", quota(4, lending=4)), team("b", 2), runs("x", "b", 3), runs("y", "b", 3)),
+    Row("lent quota is reclaimed", (team("a", quota(4, lending=4)), team("b", 2), runs("x", "b", 3), runs("y", "b", 3)),
         comes("a", 4), ["x y"], (2, 0)),
     Row("more than all that lenders lend is never to be had",
         (team("a", 2, borrow=LOWER), team("b", quota(6, lending=1)), *many("x", "b", 6, -1)), comes("a", 4), []),
@@ -174,7 +174,7 @@ TREES = [
          runs("x", "r", 4), runs("y", "d", 4, -5)), comes("a", 4), ["x"], (1, 0)),
     Row("a cohort's lending limit keeps what it keeps", (cohort("root"), cohort("left", "root"), cohort("right", "root", quota(0, lending=0)),
         team("a", 2, "left", borrow=LOWER), team("r", 4, "right"), runs("x", "r", 4, -3)), comes("a", 4), []),
-    Row("quota of the root belongs to nobody below it: by priority only",
+    Row("quota of the root belongs to no queue below it: by priority only",
         (cohort("root", gpu=4), cohort("left", "root"), cohort("right", "root"),
          team("a", 0, "left", borrow=LOWER), team("r", 0, "right"), runs("x", "r", 2, 0), runs("y", "r", 2, 9)), comes("a", 2, 5), ["x"], (1, 0)),
 ]  # fmt: skip
@@ -183,7 +183,7 @@ ROWS = [*FLAT, *BORROWING, *LENDING, *TREES]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.why)
-def test_whom_the_peer_would_evict(row: Row) -> None:
+def test_the_victims_are_no_worse_than_those_of_kueue(row: Row) -> None:
     made = planned(flavor(), *row.world, row.incoming)
     assert "in" not in made.started or not row.victims
     expected = [sorted(names.split()) for names in row.victims]
@@ -224,20 +224,20 @@ def agrees_with_brute_force(snapshot: Snapshot) -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_least_of_all_legal_victims(block: int) -> None:
+def test_the_victims_are_the_least_of_all_legal_sets(block: int) -> None:
     for seed in range(250 * block, 250 * (block + 1)):
         agrees_with_brute_force(cohorts(seed, opting_out=True))
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_least_of_all_legal_victims_where_room_is_short_too(block: int) -> None:
+def test_the_victims_are_the_least_where_nodes_are_short_too(block: int) -> None:
     for seed in range(60 * block, 60 * (block + 1)):
         agrees_with_brute_force(cohorts(seed, nodes=True, opting_out=True))
 
 
 @pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
-def test_the_verifier_refuses_what_brute_force_finds_illegal(fair: bool) -> None:
-    """Any set of victims, legal or not: with nodes all that is asked is contended for, and the two must agree."""
+def test_the_verifier_rejects_the_sets_that_brute_force_finds_illegal(fair: bool) -> None:
+    """Any set of victims, legal or not: with nodes all resources are contended for, and the two must agree."""
     refused = passed = 0
     for seed in range(400):
         snapshot = cohorts(seed, nodes=True, fair=fair, opting_out=True)

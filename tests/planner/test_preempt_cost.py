@@ -1,4 +1,4 @@
-"""What an eviction loses: GPU-seconds of work since the last checkpoint, and a restart."""
+"""The loss of an eviction: GPU-seconds of work since the last checkpoint, and a restart."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ def lost(gang_there: Admitted, *others: Admitted) -> int:
         ({"started_at": NOW - 100}, 100),
         ({"started_at": NOW - 100, "checkpoint_at": NOW - 40}, 40),
         ({"started_at": NOW - 100, "checkpoint_at": NOW - 400}, 100),  # of an earlier attempt
-        ({"started_at": NOW - 100, "checkpoint_at": NOW + 400}, 0),  # a clock ahead of ours
+        (
+            {"started_at": NOW - 100, "checkpoint_at": NOW + 400},
+            0,
+        ),  # a clock ahead of the controller's
         ({"started_at": NOW + 5}, 0),
         ({"started_at": NOW - 100, "utilization": 0.25}, 25),
         ({"started_at": NOW - 100, "utilization": 0.0}, 0),
@@ -38,13 +41,13 @@ def lost(gang_there: Admitted, *others: Admitted) -> int:
         ({"started_at": NOW - 100, "utilization": None}, 100),  # unknown is not idle
     ],
 )
-def test_gpus_times_seconds_since_saved_times_utilization(
+def test_the_loss_is_gpus_times_seconds_since_the_checkpoint_times_utilization(
     state: dict[str, Any], seconds: int
 ) -> None:
     assert lost(running(**state)) == 8 * seconds
 
 
-def test_undeclared_checkpoints_are_taken_to_be_the_median_of_the_declared() -> None:
+def test_undeclared_checkpoints_count_as_the_median_of_the_declared() -> None:
     silent = running("silent", started_at=NOW - 1000)
     declared = [running(f"d{i}", checkpoint_at=NOW - age) for i, age in enumerate((10, 50, 90))]
     assert lost(silent, *declared) == 8 * 50

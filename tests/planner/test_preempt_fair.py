@@ -1,4 +1,4 @@
-"""Victims by fair shares: whom Kueue's strategies let a gang evict, and the least of all sets that have a fair order.
+"""Victims by fair shares: the gangs that Kueue's strategies let a gang evict, and the least of all sets that have a fair order.
 
 Shares in the comments are GPUs borrowed of all that the cohort can lend. ``peer``: how many gangs Kueue evicts there.
 """
@@ -47,7 +47,7 @@ def outcome(
     return {names[p.victim]: p.reason for p in made.preempted}
 
 
-# Three teams of 4 GPUs and one without any of its own; what is not used anybody may borrow.
+# Three teams of 4 GPUs and one without any of its own; any queue can borrow unused quota.
 TEAMS: tuple[Parts, ...] = (team("a", 4), team("b", 4), team("c", 4), team("guest", 0))
 
 ROWS = [
@@ -55,18 +55,18 @@ ROWS = [
         (*TEAMS, *many("b1 b2 b3 b4 b5", "b", 1), *many("c1 c2 c3 c4 c5 c6 c7", "c", 1)), comes("a", 1), ["b1", "c1"], (1, 0)),
     Row("also from one who borrows less, if the one who borrows most has gangs too large for it",
         (*TEAMS, *many("b1 b2 b3 b4 b5", "b", 1), runs("c1", "c", 7)), comes("a", 3), ["c1"], (1, 0)),
-    Row("nobody leaves when all stay within their own",
+    Row("no gang leaves when all stay within their own",
         (*TEAMS, *many("a1 a2", "a", 2, 9), *many("b1 b2", "b", 2), *many("c1 c2", "c", 2)), comes("a", 1), []),
-    Row("nobody leaves where it would only turn the tables",  # guest 4 of 12, a would have 3 over its own, guest then 1
+    Row("no gang leaves where it would only reverse the shares",  # guest 4 of 12, a would have 3 over its own, guest then 1
         (*TEAMS, *many("a1 a2 a3 a4", "a", 1, 9), runs("b1", "b", 4), runs("g1", "guest", 4)), comes("a", 4), []),
-    Row("who would borrow less than the victim's queue after its exit may evict",
+    Row("a gang that would borrow less than the victim's queue after its exit may evict",
         (*TEAMS, *many("a1 a2 a3 a4", "a", 1, 9), *many("b1 b2", "b", 2), *many("g1 g2 g3 g4", "guest", 1)), comes("a", 1), ["g1"], (1, 0)),
     Row("its own lower gangs go for its own higher ones", (*TEAMS, *many("a1 a2", "a", 4), runs("b1", "b", 4)),
         comes("a", 4, 5), ["a1", "a2"], (1, 0)),
-    Row("a huge gang leaves if its queue has the larger share until then", (*TEAMS, *many("a1", "a", 4, 9), runs("b1", "b", 8)),
+    Row("a large gang leaves if its queue has the larger share until then", (*TEAMS, *many("a1", "a", 4, 9), runs("b1", "b", 8)),
         comes("c", 5), ["b1"], (1, 0)),
-    Row("not for one as huge", (*TEAMS, runs("b1", "b", 9), runs("c1", "c", 3)), comes("a", 9), []),
-    Row("two small gangs do not leave for a huge one", (*TEAMS, *many("b1 b2", "b", 5)), comes("a", 9), []),
+    Row("not for one as large", (*TEAMS, runs("b1", "b", 9), runs("c1", "c", 3)), comes("a", 9), []),
+    Row("two small gangs do not leave for a large one", (*TEAMS, *many("b1 b2", "b", 5)), comes("a", 9), []),
     Row("a queue is not pushed below its own by a second exit",
         (*TEAMS, runs("a1", "a", 3, 9), runs("b1", "b", 3), runs("b2", "b", 3), runs("c1", "c", 3)), comes("a", 4), []),
     Row("low ones first though they are large", (*TEAMS, runs("b1", "b", 5, 0), runs("b2", "b", 5, 3)), comes("a", 4, 1), ["b1"], (1, 0)),
@@ -76,11 +76,11 @@ ROWS = [
         comes("a", 3), ["b1 b2 b3"], (3, 0)),
     Row("at the same weight it gets its fair part only",
         (team("a", 4), team("b", 4), team("c", 4), *many("a1", "a", 4, 9), *many("b1 b2 b3 b4 b5 b6 b7 b8", "b", 1)), comes("a", 3), []),
-    Row("whatever a queue of weight 0 borrows is anybody's", (team("a", 4), team("b", 4), team("z", 0, **weighed("0")),
+    Row("all that a queue of weight 0 borrows can be taken", (team("a", 4), team("b", 4), team("z", 0, **weighed("0")),
         *many("a1", "a", 4, 9), runs("z1", "z", 4)), comes("a", 4), ["z1"], (1, 0)),
     Row("but not what is its own", (team("a", 4), team("z", 4, **weighed("0")), *many("a1", "a", 4, 9), runs("z1", "z", 4)), comes("a", 1), []),
     Row("a queue of weight 0 takes its own back", (team("a", 4, **weighed("0")), team("b", 4), *many("b1 b2", "b", 4)), comes("a", 4), ["b1", "b2"], (1, 0)),
-    Row("but borrows from nobody who has a weight", (team("a", 0, **weighed("0")), team("b", 4), team("c", 4), *many("b1 b2", "b", 4)), comes("a", 1), []),
+    Row("but borrows from no queue that has a weight", (team("a", 0, **weighed("0")), team("b", 4), team("c", 4), *many("b1 b2", "b", 4)), comes("a", 1), []),
     Row("only from another of weight 0", (team("a", 0, **weighed("0")), team("z", 0, **weighed("0")), team("b", 4),
         *many("z1 z2", "z", 2)), comes("a", 1), ["z1", "z2"], (1, 0)),
     Row("no cohort, no shares: within the queue", (team("a", 4, None), runs("a1", "a", 4)), comes("a", 4, 5), ["a1"], (1, 0)),
@@ -97,7 +97,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.why)
-def test_whom_the_peer_would_evict(row: Row) -> None:
+def test_the_victims_are_no_worse_than_those_of_kueue(row: Row) -> None:
     found = sorted(outcome([*row.world, row.incoming]))
     allowed = [sorted(names.split()) for names in row.victims]
     alike = [_kinds(names) for names in allowed]
@@ -107,7 +107,7 @@ def test_whom_the_peer_would_evict(row: Row) -> None:
 
 
 def _kinds(names: list[str]) -> list[str]:
-    """Gangs of one queue named in a row stand in for each other."""
+    """Gangs of one queue that a row names are interchangeable."""
     return sorted(name[0] for name in names)
 
 
@@ -120,7 +120,7 @@ TABLES_TURNED: Sequence[Parts] = (*TEAMS, runs("a1", "a", 4, 9), runs("b1", "b",
     [((FINAL,), set()), ((INITIAL,), {"b1"}), (BOTH, {"b1"})],
     ids=["final share", "initial share", "both"],
 )
-def test_the_second_strategy_lets_one_gang_go_that_the_first_protects(
+def test_the_second_strategy_allows_a_victim_that_the_first_protects(
     strategies: tuple[FairStrategy, ...], victims: set[str]
 ) -> None:
     assert outcome(TABLES_TURNED, strategies).keys() == victims
@@ -133,7 +133,7 @@ def test_the_second_strategy_counts_once_for_each_queue() -> None:
     assert len(outcome(world, BOTH)) <= 1
 
 
-def test_reasons_say_by_which_rule_each_victim_went() -> None:
+def test_reasons_state_the_rule_of_each_victim() -> None:
     by_share: Sequence[Parts] = (
         *TEAMS,
         *many("a1 a2 a3 a4", "a", 1, 9),
@@ -148,8 +148,8 @@ def test_reasons_say_by_which_rule_each_victim_went() -> None:
     assert set(outcome(own_gang).values()) == {"InClusterQueue"}
 
 
-def test_what_was_taken_by_shares_is_not_taken_back() -> None:
-    """Each side in its turn asks for what the other has: after the first exit nobody may evict for the same gang again."""
+def test_an_eviction_by_shares_is_not_reversed() -> None:
+    """Each side asks for the quota of the other: after the first exit no eviction for the same gang is legal."""
     before: Sequence[Parts] = (*TEAMS, *many("a1 a2 a3 a4", "a", 1, 9), *many("b1 b2", "b", 2))
     taken = outcome([*before, *many("g1 g2 g3 g4", "guest", 1), comes("a", 1)])
     assert len(taken) == 1
@@ -162,17 +162,17 @@ def test_what_was_taken_by_shares_is_not_taken_back() -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_least_of_all_sets_with_a_fair_order(block: int) -> None:
+def test_the_victims_are_the_least_of_all_sets_with_a_fair_order(block: int) -> None:
     for seed in range(200 * block, 200 * (block + 1)):
         agrees_with_brute_force(cohorts(seed, fair=True))
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_least_of_all_sets_with_a_fair_order_where_room_is_short_too(block: int) -> None:
+def test_the_victims_are_the_least_with_a_fair_order_where_nodes_are_short_too(block: int) -> None:
     for seed in range(60 * block, 60 * (block + 1)):
         agrees_with_brute_force(cohorts(seed, fair=True, nodes=True))
 
 
-def test_that_one_would_come_back_keeps_nobody_like_it_from_leaving() -> None:
-    """A set is illegal only for whom it would bring back: what is cut off with it must not be others of the same size."""
+def test_a_gang_that_would_return_does_not_keep_an_equal_one_from_leaving() -> None:
+    """A set is illegal only because of the gangs that would return: the cut must not exclude others of the same size."""
     agrees_with_brute_force(cohorts(1530, fair=True, gangs=9))

@@ -1,4 +1,4 @@
-"""What evictions lead to, cycle after cycle: every preemptor starts, nobody evicts back, and it comes to rest."""
+"""Consequences of evictions, cycle after cycle: every preemptor starts, no victim evicts it, and no cycle repeats."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Cycle:
 
 
 def next_snapshot(snapshot: Snapshot, made: Plan, slow: frozenset[str] = frozenset()) -> Snapshot:
-    """Victims leave, except that ``slow`` ones take until the next time, and queue again at their old places."""
+    """Victims leave, except that ``slow`` ones take until the next time, and queue again at their old positions."""
     waiting = {p.workload.uid: p.workload for p in snapshot.pending}
     held = {a.workload.uid: a for a in snapshot.admitted}
     evicted = {p.victim for p in made.preempted} | {u for u, a in held.items() if a.leaving}
@@ -43,7 +43,7 @@ def next_snapshot(snapshot: Snapshot, made: Plan, slow: frozenset[str] = frozens
 
 
 def history(snapshot: Snapshot) -> Iterator[Cycle]:
-    """Cycle after cycle until nothing happens any more."""
+    """Cycle after cycle until a cycle changes nothing."""
     for _ in range(CYCLES):
         made = plan(snapshot)
         assert verify(snapshot, made) == ()
@@ -59,7 +59,7 @@ def history(snapshot: Snapshot) -> Iterator[Cycle]:
 @pytest.mark.parametrize(
     ("block", "opting_out"), [(0, False), (1, False), (1, True)], ids=["0", "1", "opting out"]
 )
-def test_every_preemptor_starts_and_nobody_evicts_whoever_evicted_him(
+def test_every_preemptor_starts_and_no_victim_evicts_its_preemptor(
     block: int, opting_out: bool, nodes: bool, fair: bool
 ) -> None:
     evictions = 0
@@ -78,10 +78,8 @@ def test_every_preemptor_starts_and_nobody_evicts_whoever_evicted_him(
 # Two gangs, each within the nominal quota of its ClusterQueue, of which only one can run.
 
 
-def test_borrowed_quota_that_does_not_come_back_lets_no_two_gangs_evict_each_other_for_ever() -> (
-    None
-):
-    """g1 keeps quota of a and b; what is left is enough for one of two gangs that each want all of their queue's own."""
+def test_quota_that_stays_borrowed_does_not_let_two_gangs_evict_each_other_repeatedly() -> None:
+    """g1 keeps quota of a and b; the rest is enough for one of two gangs that each request all of their queue's own."""
     snapshot = contest(106)
     held = tuple(
         replace(a, workload=replace(a.workload, preemptible=a.workload.uid != "g1"))
@@ -93,8 +91,10 @@ def test_borrowed_quota_that_does_not_come_back_lets_no_two_gangs_evict_each_oth
     assert list(history(replace(snapshot, config=config, admitted=held)))
 
 
-def test_nodes_that_hold_less_than_the_quotas_let_no_two_gangs_evict_each_other_for_ever() -> None:
-    """b is over its own thanks to a small low gang; without it the large one is within it, and there is room for one such."""
+def test_nodes_that_hold_less_than_the_quotas_do_not_let_two_gangs_evict_each_other_repeatedly() -> (
+    None
+):
+    """b is over its quota because of a small low gang; without it the large one is within it, and capacity suffices for one such."""
     world: list[Doc | list[Doc]] = [
         TOPOLOGY,
         flavor(topology=True),
@@ -109,16 +109,16 @@ def test_nodes_that_hold_less_than_the_quotas_let_no_two_gangs_evict_each_other_
     assert [cycle.made.preempted for cycle in history(planned(*world).snapshot)] == [()]
 
 
-def test_a_gang_that_asks_nothing_of_what_its_queue_borrows_is_not_taken_for_its_share() -> None:
-    """g0 would be back within a's own GPUs at once: a borrows cpu alone, which g0 does not ask for."""
+def test_a_gang_that_uses_no_borrowed_resource_is_not_evicted_for_its_queues_share() -> None:
+    """g0 would return within a's own GPUs at once: a borrows cpu alone, which g0 does not request."""
     assert list(history(contest(397, fair=True, nodes=True)))
 
 
-# What the peer's threads tell of.
+# Cases from the peer's issues.
 
 
-def test_what_is_freed_in_another_queue_is_the_preemptors_until_the_last_victim_is_gone() -> None:
-    """One of two victims is slow to end; the other, back in the queue, does not get in between."""
+def test_capacity_freed_in_another_queue_is_the_preemptors_until_the_last_victim_has_left() -> None:
+    """One of two victims is slow to end; the other, queued again, does not start before the preemptor."""
     world = (team("a", 8), team("b", 0), runs("b1", "b", 4), runs("b2", "b", 4))
     first = planned(flavor(), *world, comes("a", 8))
     assert first.victims == ["b1", "b2"]
@@ -136,8 +136,8 @@ def test_what_is_freed_in_another_queue_is_the_preemptors_until_the_last_victim_
     assert ends.preempted == ()
 
 
-def test_a_victim_is_never_one_that_only_the_order_of_search_made_legal() -> None:
-    """Own gangs and others' both leave until it fits, and those put back make earlier exits illegal: then they both evict."""
+def test_a_victim_is_never_one_that_only_the_search_order_made_legal() -> None:
+    """Own gangs and others' leave until it fits, and those put back make earlier exits illegal: then they evict each other."""
     world = (
         team("a", 4, borrow=LOWER), team("b", 2, reclaim=ANY), team("c", 2),
         runs("a1", "a", 3, 1), runs("b1", "b", 3, 1), runs("c1", "c", 2, 1),
@@ -151,7 +151,7 @@ def test_a_victim_is_never_one_that_only_the_order_of_search_made_legal() -> Non
 
 
 def rack_of_the_others(**policy: Any) -> list[Doc | list[Doc]]:
-    """Team b holds half of the only rack that is large enough, within its own; team a has the quota for a whole rack."""
+    """Team b holds half of the only rack that is large enough, within its own quota; team a has the quota for a whole rack."""
     spec: Doc = {"preemption": {"reclaimWithinCohort": ANY}, "policy": policy}
     return [
         TOPOLOGY,
@@ -170,7 +170,7 @@ def test_a_gang_within_its_quota_stays_though_a_higher_one_needs_its_rack() -> N
     assert (made.victims, made.waiting["in"]) == ([], "TopologyPlacementFailed")
 
 
-def test_where_the_queue_says_so_it_makes_room_for_a_higher_one() -> None:
+def test_where_the_queue_allows_it_a_gang_within_its_quota_yields_to_a_higher_one() -> None:
     made = planned(*rack_of_the_others(evictWithinNominal=True))
     assert made.victims == ["low"]
     assert made.document["preempted"][0]["reason"] == "InCohortRoom"
@@ -187,7 +187,7 @@ def test_where_the_queue_says_so_it_makes_room_for_a_higher_one() -> None:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_room_is_made_only_for_higher_ones_within_their_own(
+def test_a_gang_within_its_quota_yields_only_to_higher_ones_within_their_own(
     change: dict[str, int], why: str
 ) -> None:
     world = rack_of_the_others(evictWithinNominal=True)[:-1]

@@ -1,6 +1,6 @@
-"""Whom Kueue (and KAI) would evict in cases where their order is not the best, and that ours is never worse.
+"""The victims that Kueue (and KAI) would choose where their order is not the best, and a check that ours are never worse.
 
-Kueue evicts lowest priority first and newest first until the gang fits, then puts back, last first, whoever is not needed.
+Kueue evicts lowest priority first and newest first until the gang fits, then puts back, last first, gangs that are not needed.
 With ``victimOrder: [maxPriority, count, lostWork]`` the tuple (highest priority touched, number, lost work) of our victims
 is never above that of any such order.
 """
@@ -47,13 +47,13 @@ def low(uid: str, where: Mapping[str, int], age: float, gpu: int = 8, **kw: Any)
 
 @dataclass(frozen=True)
 class Case:
-    """Every node has 8 GPUs unless said; the first letter of its name is its rack. Gangs are in no order."""
+    """Every node has 8 GPUs by default; the first letter of its name is its rack. Gangs are in no order."""
 
     name: str
     why: str
     nodes: Mapping[str, Mapping[str, Any]]
     running: tuple[Admitted, ...]
-    asked: tuple[int, Mapping[str, Any], str | None]  # pods, what each asks, level required
+    asked: tuple[int, Mapping[str, Any], str | None]  # pods, the request of each, level required
     kueue: frozenset[str] | None
     ours: frozenset[str] | None
     priority: int = 100
@@ -110,7 +110,7 @@ CASES = [
     ),
     Case(
         "P4: a gang that spans two racks",
-        "Kueue comes to it only after the two newest in rack a, and then puts those back; it counts once",
+        "Kueue considers it only after the two newest in rack a, and then puts those back; it counts once",
         plain("a0", "a1", "a2", "b0", "b1", "b2"),
         (
             low("span", {"a0": 1, "b0": 1, "b1": 1}, 400),
@@ -122,8 +122,8 @@ CASES = [
         ours=frozenset({"span"}),
     ),
     Case(
-        "P5: nobody for nothing",
-        "the only node that could hold the pod runs an equal priority: neither evicts anybody",
+        "P5: no victim without need",
+        "the only node that could hold the pod runs an equal priority: neither evicts a gang",
         {"a0": {}, "b0": {"gpu": 4}},
         (low("h", {"a0": 1}, 1, priority=10), low("l", {"b0": 1}, 1, gpu=4)),
         (1, {"gpu": 8}, None),
@@ -133,7 +133,7 @@ CASES = [
     ),
     Case(
         "P5 (issue 10497): the pod slots are taken by a gang without GPUs",
-        "Kueue looks only at gangs that use the contested GPUs, and waits for ever",
+        "Kueue considers only gangs that use the contested GPUs, and never evicts",
         {"a0": {"pods": 2}},
         (low("gpus", {"a0": 1}, 60), low("slot", {"a0": 1}, 60, gpu=0, cpu=0)),
         (2, {"gpu": 4}, None),
@@ -166,7 +166,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
-def test_whom_kueue_evicts_and_whom_we_evict(case: Case) -> None:
+def test_the_victims_are_those_of_the_case_and_no_worse_than_kueues(case: Case) -> None:
     snapshot = case.snapshot
     (entry,) = snapshot.pending
     assert (
@@ -180,8 +180,8 @@ def test_whom_kueue_evicts_and_whom_we_evict(case: Case) -> None:
     assert (refusal.lease is not None) == (case.ours is not None)
 
 
-def test_nobody_is_evicted_for_a_preference() -> None:
-    """One gang of rack a and one of rack b suffice; only both of rack a would let it run in the rack it prefers.
+def test_no_gang_is_evicted_for_a_preference() -> None:
+    """One gang of rack a and one of rack b suffice; only both of rack a would let it run in its preferred rack.
 
     Kueue, too, only prefers: it stops at the first victims after which the gang fits anywhere.
     """
@@ -196,7 +196,7 @@ def test_nobody_is_evicted_for_a_preference() -> None:
     assert {p.victim for p in made.preempted} == {"a-new", "b-new"}
 
 
-def test_among_what_the_victims_free_it_runs_as_close_together_as_it_prefers() -> None:
+def test_a_preemptor_runs_as_close_together_as_it_prefers_on_freed_nodes() -> None:
     """The whole of rack b is free after the only possible victim; node a0 was free before."""
     running = [low("big", {"b0": 1, "b1": 1}, 60)]
     nodes = [node(n, n[0], gpu=8) for n in ("a0", "b0", "b1")]
@@ -226,7 +226,9 @@ def counting_first(snapshot: Snapshot) -> Snapshot:
 
 @WELL
 @given(CLUSTERS)
-def test_never_above_any_greedy_order_on_small_clusters(drawn: Snapshot) -> None:
+def test_the_victims_are_never_worse_than_any_greedy_order_on_small_clusters(
+    drawn: Snapshot,
+) -> None:
     snapshot = counting_first(drawn)
     entry = snapshot.pending[0]
     contested = list(entry.workload.requests)
@@ -246,7 +248,9 @@ def test_never_above_any_greedy_order_on_small_clusters(drawn: Snapshot) -> None
 
 @pytest.mark.parametrize("level", [None, "rack", "block"])
 @pytest.mark.parametrize("seed", range(12))
-def test_never_above_any_greedy_order_on_middling_clusters(seed: int, level: str | None) -> None:
+def test_the_victims_are_never_worse_than_any_greedy_order_on_medium_clusters(
+    seed: int, level: str | None
+) -> None:
     snapshot = middling(seed, level)
     entry = snapshot.pending[0]
     fits = peers.by_floor_sums(snapshot, entry.workload)

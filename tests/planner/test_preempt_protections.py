@@ -1,4 +1,4 @@
-"""Whom a queue's protections shield, until when, and that nobody shielded is ever a victim."""
+"""Protections of a queue: which gangs they protect, until when, and that no protected gang is ever a victim."""
 
 from __future__ import annotations
 
@@ -82,15 +82,17 @@ CASES = [
 
 
 @pytest.mark.parametrize(("protection", "state", "until"), CASES)
-def test_until_when(protection: Protection, state: dict[str, Any], until: float | None) -> None:
+def test_the_end_of_a_protection_is_known(
+    protection: Protection, state: dict[str, Any], until: float | None
+) -> None:
     assert protected_until(running(**state), under(protection), NOW) == until
 
 
 @pytest.mark.parametrize(("protection", "state", "until"), CASES)
-def test_planner_and_verifier_agree_on_whom_they_shield(
+def test_planner_and_verifier_agree_on_the_protected_gangs(
     protection: Protection, state: dict[str, Any], until: float | None
 ) -> None:
-    """Kueue knows neither: its workloads are evicted again and again, however young they are."""
+    """Kueue has neither protection: it evicts workloads repeatedly, however young they are."""
     victim = running(**state)
     snapshot = world([node("a0", gpu=8)], [WANTED], [victim], under(protection))
     made = plan(snapshot)
@@ -103,7 +105,7 @@ def test_planner_and_verifier_agree_on_whom_they_shield(
     assert rules(snapshot, forced) == ({Rule.VICTIM} if until is not None else set())
 
 
-def test_a_shielded_gang_sends_the_search_to_the_next_best() -> None:
+def test_a_protected_gang_makes_the_search_find_the_next_best() -> None:
     young = holding(gang("young", podset(gpu=8)), {"a0": 1}, started_at=NOW - 60)
     old = holding(gang("old", podset(gpu=8), priority=3), {"b0": 1}, started_at=0.0)
     nodes = [node("a0", "a", gpu=8), node("b0", "b", gpu=8)]
@@ -113,7 +115,7 @@ def test_a_shielded_gang_sends_the_search_to_the_next_best() -> None:
     assert [p.victim for p in shielded.preempted] == ["old"]
 
 
-def test_only_gangs_that_must_stay_in_the_way_leave_it_waiting() -> None:
+def test_a_gang_blocked_only_by_protected_gangs_stays_pending() -> None:
     young = running(started_at=NOW - 60)
     made = plan(world([node("a0", gpu=8)], [WANTED], [young], under(Protection(min_runtime=HOUR))))
     (refusal,) = made.pending
@@ -132,7 +134,7 @@ TIMES = st.lists(st.sampled_from([NOW - DAY, NOW - 400, NOW - 40, NOW]), max_siz
 
 @settings(max_examples=examples(200), deadline=None, suppress_health_check=list(HealthCheck))
 @given(generate.contested(), PROTECTIONS, st.lists(TIMES, min_size=8, max_size=8))
-def test_no_plan_evicts_whom_the_queue_shields(
+def test_no_plan_evicts_a_gang_that_the_queue_protects(
     snapshot: Snapshot, protection: Protection, evicted: list[list[float]]
 ) -> None:
     config = snapshot.config

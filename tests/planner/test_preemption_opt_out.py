@@ -1,4 +1,4 @@
-"""When a gang that is not preemptible may be evicted: by default, only to give back borrowed quota."""
+"""A gang that is not preemptible is evicted, by default, only to return borrowed quota."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def team(name: str, gpus: int, **options: Any) -> ClusterQueue:
 
 
 class Row(NamedTuple):
-    """Queue ``b`` holds both nodes with gangs that are not preemptible; one of ``by`` wants a node.
+    """Queue ``b`` holds both nodes with gangs that are not preemptible; one of ``by`` requests a node.
 
     Attributes:
         own: GPUs of 16 that are ``b``'s own.
@@ -96,7 +96,7 @@ def decided(snapshot: Snapshot) -> Plan:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.why)
-def test_what_opting_out_of_preemption_keeps(row: Row) -> None:
+def test_opting_out_of_preemption_protects_a_gang(row: Row) -> None:
     assert len(decided(scene(row)).preempted) == row.goes
 
 
@@ -108,7 +108,7 @@ def test_what_opting_out_of_preemption_keeps(row: Row) -> None:
     ],
 )
 @pytest.mark.parametrize("rules", [Rules(), FAIR], ids=["classic", "fair"])
-def test_the_verifier_refuses_an_eviction_that_the_policy_forbids(
+def test_the_verifier_rejects_an_eviction_that_the_policy_forbids(
     changed: dict[str, Any], rules: Rules
 ) -> None:
     row = ROWS[0]._replace(rules=rules)
@@ -117,7 +117,7 @@ def test_the_verifier_refuses_an_eviction_that_the_policy_forbids(
     assert found.rule is Rule.VICTIM
 
 
-def test_a_borrowing_queue_gives_back_its_cheapest_gang_whether_or_not_it_opted_out() -> None:
+def test_a_borrowing_queue_loses_its_cheapest_gang_whether_or_not_it_opted_out() -> None:
     snapshot = scene(ROWS[0])
     cheap, dear = snapshot.admitted
     willing = replace(dear.workload, preemptible=True)
@@ -140,5 +140,5 @@ def test_a_borrowing_queue_gives_back_its_cheapest_gang_whether_or_not_it_opted_
     ],
     ids=lambda value: value.why if isinstance(value, Row) else "",
 )
-def test_explain_says_what_keeps_it(row: Row, says: str) -> None:
+def test_explain_names_the_rule_that_protects_it(row: Row, says: str) -> None:
     assert says in str(diagnose(scene(row), "wants"))

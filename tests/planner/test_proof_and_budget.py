@@ -1,4 +1,4 @@
-"""How sure each answer is, and how far the search goes before it says that it does not know."""
+"""The certainty of each answer, and the limit of the search before it returns "undecided"."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def proofs(made: Plan) -> dict[str, Proof]:
 
 
 def give_up_on_searches(patch: pytest.MonkeyPatch) -> None:
-    """The solver only confirms what it is hinted at; it gives up on everything else."""
+    """The solver only confirms its hints; it returns unknown for all else."""
 
     def solve(self: Any, model: Any) -> Any:
         if len(model.proto.solution_hint.vars):
@@ -45,17 +45,17 @@ def give_up_on_searches(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(cp_model.CpSolver, "solve", solve)
 
 
-def test_what_is_proved_is_optimal() -> None:
+def test_a_proved_plan_is_optimal() -> None:
     gangs = [small("a", 1.0), small("b", 2.0), small("never", 3.0, count=3)]
     made = plan(world(ELSEWHERE, gangs))
     assert proofs(made) == {"a": OPTIMAL, "b": OPTIMAL, "never": OPTIMAL}
     assert made.proof is OPTIMAL
 
 
-def test_those_that_start_after_an_open_question_might_not_have(
+def test_gangs_that_start_after_an_undecided_one_are_not_proved(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The open one could have taken their place; those before it are sure, and so is a refusal."""
+    """The undecided one could have taken their capacity; those before it are certain, and so is a refusal."""
     give_up_on_searches(monkeypatch)
     gangs = [
         small("before", 1.0),
@@ -91,7 +91,7 @@ def test_victims_carry_the_proof_that_they_are_the_least(
     assert made.proof is proof
 
 
-def test_beyond_the_window_nothing_is_known() -> None:
+def test_beyond_the_window_nothing_is_proved() -> None:
     gangs = [small(f"g{i}", float(i)) for i in range(2)]
     made = plan(replace(world(ELSEWHERE, gangs), limits=SolverLimits(window=1)))
     assert proofs(made) == {"g0": OPTIMAL, "g1": UNDECIDED}
@@ -104,7 +104,7 @@ def test_beyond_the_window_nothing_is_known() -> None:
     ("budget", "first", "then"),
     [(0, 0.25, 1.0), (1, 1.0, 4.0), (2, 4.0, 16.0), (4, 64.0, 256.0), (9, 64.0, 256.0)],
 )
-def test_each_retry_may_take_four_times_as_long_up_to_a_cap(
+def test_each_retry_has_four_times_the_limit_up_to_a_cap(
     monkeypatch: pytest.MonkeyPatch, budget: int, first: float, then: float
 ) -> None:
     """In deterministic time, so that every machine gives the same answer.
@@ -128,7 +128,7 @@ def test_each_retry_may_take_four_times_as_long_up_to_a_cap(
 
 
 def test_the_budget_of_a_gang_is_the_limit_of_its_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same question, open with a small limit, is answered with a larger one."""
+    """The same question, undecided with a small limit, is answered with a larger one."""
     solve = cp_model.CpSolver.solve
 
     def needs_time(self: Any, model: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Flavors and nominal quotas: which flavor is charged, what is refused and in which words."""
+"""Flavors and nominal quotas: which flavor is charged, which gangs are refused, and the text of the reason."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def rack_of(model: str, count: int = 1):
 # Nominal quota.
 
 
-def test_more_than_the_whole_quota_never_fits() -> None:
+def test_a_request_beyond_the_whole_quota_never_fits() -> None:
     nodes = [node(f"n{i}", gpu=8) for i in range(4)]
     made = planned(world(nodes, [gang("g", podset(count=3, gpu=8))], (), queue(gpu=16)))
     reason = refusal(made).reasons[0]
@@ -71,7 +71,7 @@ def test_more_than_the_whole_quota_never_fits() -> None:
     ]
 
 
-def test_quota_in_use_is_waited_for() -> None:
+def test_a_gang_waits_for_quota_in_use() -> None:
     nodes = [node(f"n{i}", gpu=8) for i in range(4)]
     running = holding(gang("r", podset(gpu=8)), {"n0": 1})
     made = planned(world(nodes, [gang("g", podset(count=2, gpu=8))], [running], queue(gpu=16)))
@@ -106,7 +106,7 @@ def test_quota_of_one_queue_is_not_that_of_another() -> None:
     assert [a.uid for a in made.admitted] == ["a", "b"]
 
 
-def test_pods_may_be_a_covered_resource() -> None:
+def test_pods_can_be_a_covered_resource() -> None:
     nodes = [node("n0", gpu=8)]
     gangs = [gang("three", podset(count=3, gpu=1)), gang("two", podset(count=2, gpu=1))]
     made = planned(world(nodes, gangs, (), queue(pods=2)))
@@ -114,7 +114,7 @@ def test_pods_may_be_a_covered_resource() -> None:
     assert refusal(made).reasons[0].details["quota"][0]["resource"] == PODS
 
 
-def test_a_resource_no_group_covers_is_named() -> None:
+def test_a_resource_without_a_resource_group_is_named() -> None:
     shape = PodShape(Resources({GPU: 1, PODS: 1, "example.com/nic": 1}))
     made = planned(world([node("n0", gpu=8)], [gang("g", PodSet("w", 1, shape))]))
     reason = refusal(made).reasons[0]
@@ -157,7 +157,7 @@ def test_each_podset_has_its_own_flavor_but_a_group_shares_one() -> None:
     assert refusal(made).reasons[0].code is Code.SHAPE_NEVER_FITS
 
 
-def test_groups_of_resources_choose_their_flavors_apart() -> None:
+def test_groups_of_resources_choose_their_flavors_independently() -> None:
     gpus = ResourceGroup((GPU,), (FlavorQuotas("gpu", {GPU: 8}),))
     cpus = ResourceGroup(("cpu", PODS), (FlavorQuotas("cpu", {"cpu": 8, PODS: 9}),))
     main = replace(queue(), groups=(gpus, cpus))
@@ -300,14 +300,14 @@ def test_quota_only_gangs_that_run_are_charged() -> None:
     assert refusal(made).reasons[0].code is Code.WAITING_FOR_QUOTA
 
 
-def test_without_a_queue_there_is_no_quota_and_any_node_will_do() -> None:
+def test_without_a_queue_there_is_no_quota_and_any_node_is_eligible() -> None:
     nodes = [node("n0", "a", gpu=8), node("n1", "b", gpu=8)]
     snapshot = world(nodes, [without_quota(gang("g", podset(count=2, gpu=8)))], (), queue(gpu=0))
     assert planned(snapshot).admitted[0].placement.podsets[0].flavors == {}
 
 
 @pytest.mark.parametrize("level", ["rack", "row"])
-def test_without_a_queue_the_level_may_be_of_any_topology_or_of_none(level: str) -> None:
+def test_without_a_queue_the_level_can_be_of_any_topology_or_of_none(level: str) -> None:
     nodes = [node(f"n{i}", f"r{i % 2}", gpu=8, labels={"row": f"w{i % 2}"}) for i in range(4)]
     request = TopologyRequest(TopologyMode.REQUIRED, level)
     pods = replace(podset(count=2, gpu=8), topology=request)
@@ -321,7 +321,7 @@ def test_without_a_queue_the_level_may_be_of_any_topology_or_of_none(level: str)
     assert len(used) == 1
 
 
-def test_fleet_and_configuration_are_told_apart_by_identity() -> None:
+def test_fleet_and_configuration_are_distinguished_by_identity() -> None:
     """A second snapshot with another fleet or configuration is not answered from the first one's cache."""
     snapshot = world([node("n0", gpu=8)], [gang("g", podset(gpu=8))], (), queue(gpu=8))
     assert planned(snapshot).admitted

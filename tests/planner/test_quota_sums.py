@@ -1,4 +1,4 @@
-"""What spares searches and sorting says the same as they do: quota as a model, lines kept."""
+"""Shortcuts that avoid searches and sorting agree with them: quota as a model, kept queue orders."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ SEEDS = range(120)
 
 
 def bare(made: Plan) -> Plan:
-    """What a plan decides, without what it took."""
+    """The decisions of a plan, without its statistics."""
     return replace(made, stats={})
 
 
 def _with_all_admitted(snapshot: Snapshot) -> State:
-    """As if every waiting gang had been started, whether it has the quota or not."""
+    """The pools as if every pending gang had been started, with or without quota."""
     problem = survey(snapshot)
     state = open_state(problem)
     for pending in snapshot.pending:
@@ -48,7 +48,7 @@ def _with_all_admitted(snapshot: Snapshot) -> State:
     return state
 
 
-def test_the_quota_model_holds_everybody_exactly_where_each_has_quota_beside_the_others() -> None:
+def test_the_quota_model_holds_all_gangs_exactly_where_each_has_quota_beside_the_others() -> None:
     answers: Counter[bool] = Counter()
     for seed in range(300):
         snapshot = contest(seed)
@@ -66,7 +66,7 @@ def test_the_quota_model_holds_everybody_exactly_where_each_has_quota_beside_the
 
 
 @pytest.mark.parametrize(("limit", "lent", "holds"), [(None, None, 4), (1, None, 3), (None, 1, 3)])
-def test_the_quota_model_knows_limits_of_borrowing_and_lending(
+def test_the_quota_model_includes_limits_of_borrowing_and_lending(
     limit: int | None, lent: int | None, holds: int
 ) -> None:
     queues = [
@@ -94,7 +94,7 @@ def _seen(lines: PendingGangs) -> object:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_lines_kept_from_cycle_to_cycle_are_those_made_afresh(seed: int) -> None:
+def test_orders_kept_from_cycle_to_cycle_equal_fresh_ones(seed: int) -> None:
     rng = random.Random(seed)
     names = ["a", "b", "c"]
     snapshot = quota_only([cq(name, 2) for name in names], [])
@@ -121,7 +121,7 @@ def test_lines_kept_from_cycle_to_cycle_are_those_made_afresh(seed: int) -> None
         assert _seen(kept) == _seen(pending_gangs(now, PlannerCache()))
 
 
-def test_what_fits_the_empty_fleet_under_one_configuration_need_not_under_another() -> None:
+def test_a_fit_of_the_empty_fleet_under_one_configuration_does_not_imply_it_under_another() -> None:
     """The same gang and nodes: first the flavor is of all nodes, then of small ones that can never hold it."""
     nodes = [node("big", "r0", gpu=8), node("small", "r0", gpu=2, labels={"pool": "small"})]
     busy, waits = gang("busy", podset("w", 1, gpu=8)), gang("waits", podset("w", 1, gpu=8))

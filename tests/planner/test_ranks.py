@@ -1,4 +1,4 @@
-"""Ranks: who sits where after a repair, and that pods are let go rank by rank to where the plan has them."""
+"""Ranks: the node of each rank after a repair, and the release of pods rank by rank to their planned nodes."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def rack(name: str) -> str:
     return name[0]
 
 
-def test_a_lost_rank_sits_beside_what_is_left_of_its_slice() -> None:
-    """Rank 1 goes to rack b, where rank 0 is, though rack a comes first; the lost pair 4, 5 takes rack a."""
+def test_a_lost_rank_is_placed_beside_the_rest_of_its_slice() -> None:
+    """Rank 1 uses rack b, where rank 0 is, though rack a is first in order; the lost pair 4, 5 uses rack a."""
     before = [("b0", 1), ("b9", 1), ("c0", 2), ("d9", 2)]
     after = {"a0": 2, "b0": 1, "b1": 1, "c0": 2}
     seats = seats_of(before, {"b0": 1, "c0": 2}, after, order)
@@ -45,7 +45,7 @@ def test_finer_layers_are_completed_before_coarser_ones() -> None:
     assert seats.fill([(2, str), (4, rack)]) == (("a0", 2), ("a2", 2), ("b0", 2), ("b2", 2))
 
 
-def test_other_numbers_of_pods_have_no_seats() -> None:
+def test_a_wrong_number_of_pods_gets_no_ranks() -> None:
     assert seats_of([("a0", 2)], {}, {"a1": 1}, order) is None
 
 
@@ -83,8 +83,8 @@ def expanded(placed: PodSetPlacement) -> list[str]:
 
 
 @given(st.permutations(range(8)), st.integers(0, 8))
-def test_pods_are_let_go_to_the_seat_of_their_rank(arrival: list[int], pinned: int) -> None:
-    """In whatever order they appear, and whoever of them is pinned already; a node may stand there twice."""
+def test_pods_are_released_to_the_node_of_their_rank(arrival: list[int], pinned: int) -> None:
+    """In whatever order they appear, and whichever are pinned already; a node can appear twice."""
     placed = PodSetPlacement("w", (("n1", 2), ("n2", 3), ("n1", 1), ("n3", 2)))
     seats = expanded(placed)
     known = {name: Node(name, {HOSTNAME: name}) for name in ("n1", "n2", "n3")}

@@ -1,4 +1,4 @@
-"""A gang that could evict gangs that borrow waits first: until its wait has cost what the eviction loses, or a longest time."""
+"""A gang that could evict borrowers waits first: until its wait has cost as much as the eviction loses, or a longest time."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_cluster_queue_may_evict_at_once() -> None:
     assert len(decided(replace(snapshot, config=config)).preempted) == 1
 
 
-def test_the_wait_goes_on_from_plan_to_plan_and_a_plan_is_due_at_its_end() -> None:
+def test_the_wait_continues_from_plan_to_plan_and_a_plan_is_due_at_its_end() -> None:
     snapshot = contested(None, borrower(10.0))
     made = decided(snapshot)
     reason = made.pending[0].reasons[0]
@@ -98,7 +98,7 @@ def test_the_wait_goes_on_from_plan_to_plan_and_a_plan_is_due_at_its_end() -> No
     assert next_turn(done, decided(done)) is None
 
 
-def test_a_larger_gang_is_due_when_its_wait_outgrows_the_loss() -> None:
+def test_a_larger_gang_is_due_when_its_wait_exceeds_the_loss() -> None:
     small = replace(
         borrower(10.0),
         workload=asking("borrower", 3, "b"),
@@ -130,7 +130,7 @@ def test_meanwhile_smaller_gangs_of_its_queue_start_unless_the_order_is_strict()
         assert made.pending[0].reasons[0].code is Code.WAITING_TO_RECLAIM
 
 
-def test_fair_shares_are_taken_back_after_the_same_wait() -> None:
+def test_fair_shares_are_reclaimed_after_the_same_wait() -> None:
     snapshot = contested(None, borrower(100.0))
     rules = replace(snapshot.config.rules, fair_sharing=tuple(FairStrategy))
     made = decided(replace(snapshot, config=replace(snapshot.config, rules=rules)))
@@ -138,6 +138,6 @@ def test_fair_shares_are_taken_back_after_the_same_wait() -> None:
     assert made.pending[0].reasons[0].code is Code.WAITING_TO_RECLAIM
 
 
-def test_the_explanation_of_one_that_waits_is_of_the_same_plan() -> None:
+def test_the_explanation_of_a_gang_that_waits_is_of_the_same_plan() -> None:
     snapshot = contested(None, borrower(100.0))
     assert diagnose(snapshot, "g", plan=decided(snapshot)) == diagnose(snapshot, "g")

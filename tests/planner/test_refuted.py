@@ -1,4 +1,4 @@
-"""What was refuted is not searched for again until something relevant to it has changed, and plans are the same for it."""
+"""A refuted gang is searched again only after a relevant change, and plans are the same for it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def searched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def two_trees(**rest: Any) -> Snapshot:
-    """Two cohorts, each full, and in each a gang that waits."""
+    """Two cohorts, each full, and in each a pending gang."""
     return quota_only(
         [cq("a", 4, "x", **rest), cq("b", 4, "y", **rest)],
         [gpus("in-a", 2, "a"), gpus("in-b", 2, "b")],
@@ -45,7 +45,7 @@ def two_trees(**rest: Any) -> Snapshot:
 
 
 def again(searched: list[str], first: Snapshot, then: Snapshot) -> list[str]:
-    """Who is searched for in the second of two plans."""
+    """The gangs that the second of two plans searches for."""
     cache = PlannerCache()
     plan(first, cache=cache)
     searched.clear()
@@ -86,15 +86,15 @@ def leaves(snapshot: Snapshot) -> Snapshot:
         ),
     ],
 )
-def test_only_they_are_searched_for_again_whom_it_concerns(
+def test_only_gangs_affected_by_a_change_are_searched_again(
     searched: list[str], change: Callable[[Snapshot], Snapshot], who: list[str]
 ) -> None:
     first = two_trees()
     assert again(searched, first, change(first)) == who
 
 
-def test_what_this_plan_starts_concerns_those_of_its_tree(searched: list[str]) -> None:
-    """The gang ahead takes what was left; what was proved before it came is not what there is to say now."""
+def test_a_start_of_this_plan_affects_gangs_of_its_tree(searched: list[str]) -> None:
+    """The gang ahead takes the remaining capacity; a proof from before its arrival is no longer the full reason."""
     first = two_trees()
     ahead = Pending(gpus("ahead", 1, "a", -1.0))
     assert again(searched, first, replace(first, pending=(ahead, *first.pending))) == [
@@ -103,7 +103,7 @@ def test_what_this_plan_starts_concerns_those_of_its_tree(searched: list[str]) -
     ]
 
 
-def test_the_end_of_a_protection_concerns_everybody(searched: list[str]) -> None:
+def test_the_end_of_a_protection_affects_all_gangs(searched: list[str]) -> None:
     rules = {
         "within_cluster_queue": WithinClusterQueue.LOWER_PRIORITY,
         "protection": Protection(min_runtime=100.0),
@@ -115,7 +115,7 @@ def test_the_end_of_a_protection_concerns_everybody(searched: list[str]) -> None
 
 
 def of_priority(priority: int) -> Callable[[Snapshot], Snapshot]:
-    """The gang that waits in a is of this priority now."""
+    """The pending gang in a is of this priority now."""
 
     def change(snapshot: Snapshot) -> Snapshot:
         old, *rest = snapshot.pending
@@ -145,7 +145,9 @@ def test_priority_matters_where_a_queue_preempts(
     assert bool(plan(change(first)).preempted) == preempts
 
 
-def test_who_takes_nodes_is_concerned_by_whoever_holds_some(searched: list[str]) -> None:
+def test_a_gang_that_needs_nodes_is_affected_by_any_gang_that_holds_some(
+    searched: list[str],
+) -> None:
     running_gangs = [
         holding(gang("one", podset(gpu=1), queue="b"), {"n1": 1}),
         holding(gang("two", podset(gpu=1), queue="b"), {"n2": 1}),
@@ -174,7 +176,7 @@ STEPS = st.lists(
 
 @settings(max_examples=examples(200), deadline=None)
 @given(steps=STEPS, preempts=st.booleans())
-def test_plans_are_the_same_as_if_nothing_had_been_kept(
+def test_plans_are_the_same_as_with_an_empty_cache(
     steps: list[tuple[list[tuple[str, int, int]], set[int], bool, dict[int, int]]], preempts: bool
 ) -> None:
     within = WithinClusterQueue.LOWER_PRIORITY if preempts else WithinClusterQueue.NEVER
@@ -200,7 +202,7 @@ def test_plans_are_the_same_as_if_nothing_had_been_kept(
 
 
 def after(snapshot: Snapshot, made: Plan) -> Snapshot:
-    """Whoever starts holds its place, whoever is evicted is gone."""
+    """Gangs that start hold their placements, evicted gangs are removed."""
     waiting = {p.workload.uid: p.workload for p in snapshot.pending}
     started = {a.uid: Admitted(waiting[a.uid], a.placement) for a in made.admitted}
     gone = {p.victim for p in made.preempted}

@@ -1,4 +1,4 @@
-"""Broken gangs whose pods keep together in slices: what a slice lost goes back to its domain, lost slices move whole."""
+"""Broken gangs whose pods are in slices: lost pods of a slice are replaced in its domain, lost slices move whole."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def broken(*lost: str, pods=PAIRS, where: tuple[str, ...] = ("a0", "a1", "b0", "
         pytest.param(racks("a0 a1", a=2, b=4), "a0 a1", "b2 b3 b0 b1", id="beside the other"),
         pytest.param(racks("a1 b0", a=3, b=3), "a1 b0", "a0 a2 b2 b1", id="one of each slice"),
         pytest.param(racks("a1 b0", a=3, b=2, c=9), "a1 b0", None, id="one of them cannot"),
-        pytest.param(racks("a1", a=3, b=3)[1:], "a0 a1", None, id="one node is gone for good"),
+        pytest.param(racks("a1", a=3, b=3)[1:], "a0 a1", None, id="one node was deleted"),
         pytest.param(racks("a1", a=4, b=2)[1:], "a0 a1", "a2 a3 b0 b1", id="gone, but there is room"),
     ],
 )  # fmt: skip
-def test_slices_are_made_whole_again(nodes: list[Node], lost: str, now: str | None) -> None:
+def test_slices_are_completed_again(nodes: list[Node], lost: str, now: str | None) -> None:
     """``now``: the node of each rank; healthy pods keep theirs."""
     made = planned(world(nodes, [], [broken(*lost.split())]))
     placed = [[name for name, _ in a.placement.podsets[0].nodes] for a in made.admitted]
@@ -64,7 +64,7 @@ def test_slices_are_made_whole_again(nodes: list[Node], lost: str, now: str | No
 
 
 def test_a_slice_on_one_node_moves_to_one_node() -> None:
-    """Two pods of 4 GPUs a node: the two that are lost must share a node again, here one that a victim leaves."""
+    """Two pods of 4 GPUs a node: the two lost ones must share a node again, here one that a victim leaves."""
     pairs = podset(count=4, gpu=4, slices=[(HOSTNAME, 2)])
     gang_there = replace(
         holding(gang("g", pairs, priority=9), {"a0": 2, "a1": 2}), lost=(("w", "a1", 2),)
@@ -79,14 +79,14 @@ def test_a_slice_on_one_node_moves_to_one_node() -> None:
     assert [p.victim for p in made.preempted] == ["low"]
 
 
-def test_victims_leave_the_rack_of_the_slice() -> None:
+def test_victims_are_in_the_rack_of_the_slice() -> None:
     low = [holding(gang(f"low-{n}", podset(gpu=8)), {n: 1}) for n in ("a2", "b2", "c0")]
     made = planned(world(racks("a1", a=3, b=3, c=1), [], [broken("a1"), *low]))
     assert [p.victim for p in made.preempted] == ["low-a2"]
 
 
 def test_nested_slices_return_to_the_finest_domain_that_still_has_pods() -> None:
-    """Pairs share a rack, fours a block. One pair lost both its pods: any rack of its block will do; another lost one."""
+    """Pairs share a rack, fours a block. One pair lost both its pods: any rack of its block suffices; another lost one."""
     pods = podset(count=8, gpu=8, slices=[("block", 4), ("rack", 2)])
     nodes = [
         node(f"{block}{rack}{i}", f"{block}/{block}{rack}", gpu=8)
@@ -145,7 +145,7 @@ def accident(rng: random.Random) -> Snapshot:
 
 
 def ways(snapshot: Snapshot) -> Iterator[Way]:
-    """One: what each slice that still has pods lost, into its rack, and whole slices anywhere."""
+    """One: the lost pods of each slice that still has pods, into its rack, and whole slices anywhere."""
     (there,) = snapshot.admitted
     (pods,) = there.workload.podsets
     size = pods.topology.slices[0].size if pods.topology is not None else 1

@@ -1,6 +1,6 @@
-"""Broken gangs that find no room now: they wait for victims, and only what provably cannot be repaired restarts.
+"""Broken gangs without capacity now: they wait for victims, and only a gang that provably cannot be repaired restarts.
 
-Kueue replaces one failed node, never evicts anybody for it, and evicts the whole gang when two nodes fail (issue 14244).
+Kueue replaces one failed node, never evicts a gang for it, and evicts the whole gang when two nodes fail (issue 14244).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def test_two_lost_nodes_are_replaced_by_two_that_victims_free_while_the_rest_sta
     assert waits.lease.placement.podsets[0].nodes == (("a0", 1), ("a3", 1), ("a4", 1))
 
 
-def test_it_moves_there_when_the_last_victim_has_left_and_evicts_nobody_meanwhile() -> None:
+def test_it_moves_when_the_last_victim_has_left_and_evicts_no_gang_meanwhile() -> None:
     leaving = [replace(v, leaving=True) for v in VICTIMS]
     for still in (leaving, leaving[1:]):
         made = planned(world(NODES, [], [BROKEN, *still]))
@@ -79,8 +79,8 @@ def test_it_moves_there_when_the_last_victim_has_left_and_evicts_nobody_meanwhil
 
 
 @pytest.mark.parametrize("gpus", [8, 7], ids=["full", "over-full"])
-def test_a_repair_does_not_depend_on_a_node_that_another_cause_made_over_full(gpus: int) -> None:
-    """A GPU of a node where it keeps a pod fails; meanwhile other gangs start, and it is repaired once its victim has left."""
+def test_a_repair_does_not_depend_on_a_node_that_another_cause_overcommitted(gpus: int) -> None:
+    """A GPU fails on a node where it keeps a pod; meanwhile other gangs start, and it is repaired once its victim has left."""
     nodes = [node("n0", gpu=gpus), node("n1", gpu=8, ready=False), node("n2", gpu=8)]
     halves = gang("halves", podset(count=2, gpu=4), priority=5)
     broken = holding(halves, {"n0": 1, "n1": 1}, lost=(("w", "n1", 1),))
@@ -108,8 +108,8 @@ def test_a_repair_does_not_depend_on_a_node_that_another_cause_made_over_full(gp
     assert Rule.CAPACITY in rules(snapshot, replace(made, pending=(grown,)))
 
 
-def test_nobody_takes_the_room_its_victims_make() -> None:
-    """A gang that may not evict the broken one wants the same nodes: it has to look elsewhere."""
+def test_no_gang_takes_the_capacity_that_its_victims_free() -> None:
+    """A gang that may not evict the broken one needs the same nodes: it must use others."""
     eager = gang("eager", podset(count=2, gpu=8, required="rack", select={"rack": "a"}), priority=9)
     for leaving in (False, True):
         victims = [replace(v, leaving=leaving) for v in VICTIMS]
@@ -122,18 +122,18 @@ def test_nobody_takes_the_room_its_victims_make() -> None:
 @pytest.mark.parametrize(
     ("main", "victims", "why"),
     [
-        (queue(within=WithinClusterQueue.NEVER), VICTIMS, "its queue evicts nobody"),
+        (queue(within=WithinClusterQueue.NEVER), VICTIMS, "its queue evicts no gang"),
         (queue(), (VICTIMS[0], other("v4", "a4", priority=9)), "one is as urgent"),
         (
             replace(queue(), protection=Protection(min_runtime=60.0)),
             VICTIMS,
-            "both started just now",
+            "both started a moment ago",
         ),
         (queue(), (*VICTIMS[:1], other("v4", "a4", "b0", priority=10)), "one is more urgent"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_without_legal_victims_it_restarts_whole_and_nobody_is_evicted_in_vain(
+def test_without_legal_victims_it_restarts_whole_and_no_gang_is_evicted_in_vain(
     main: ClusterQueue, victims: Sequence[Admitted], why: str
 ) -> None:
     made = planned(world(NODES, [], [BROKEN, *victims], main))
@@ -141,7 +141,7 @@ def test_without_legal_victims_it_restarts_whole_and_nobody_is_evicted_in_vain(
     assert (made.preempted, made.pending) == ((), ())
 
 
-def test_one_free_node_and_one_victim() -> None:
+def test_one_free_node_and_one_victim_repair_it() -> None:
     cheap, dear = other("cheap", "a3", utilization=0.0), other("dear", "a4", started_at=0.0)
     made = planned(world([*NODES, node("a5", "a", gpu=8)], [], [BROKEN, cheap, dear]))
     assert [p.victim for p in made.preempted] == ["cheap"]
@@ -150,7 +150,7 @@ def test_one_free_node_and_one_victim() -> None:
     assert waits.lease.placement.podsets[0].nodes == (("a0", 1), ("a3", 1), ("a5", 1))
 
 
-def test_a_gang_without_queue_waits_for_room_but_evicts_nobody() -> None:
+def test_a_gang_without_a_queue_waits_for_capacity_but_evicts_no_gang() -> None:
     alone = replace(BROKEN, workload=replace(TRAINING, queue=None))
     made = planned(world(NODES, [], [alone, *(replace(v, leaving=True) for v in VICTIMS)]))
     assert [r.uid for r in made.pending] == ["training"]
@@ -159,7 +159,7 @@ def test_a_gang_without_queue_waits_for_room_but_evicts_nobody() -> None:
     assert made.preempted == ()
 
 
-def test_a_gang_that_waits_for_its_own_repair_is_nobodys_victim() -> None:
+def test_a_gang_that_waits_for_its_own_repair_is_no_victim() -> None:
     urgent = gang("urgent", podset(gpu=8, select={"rack": "a"}), priority=99)
     made = planned(world(NODES, [urgent], [BROKEN, *VICTIMS]))
     assert "training" not in {p.victim for p in made.preempted}
@@ -168,7 +168,7 @@ def test_a_gang_that_waits_for_its_own_repair_is_nobodys_victim() -> None:
 # -- the verifier
 
 
-def test_the_verifier_refuses_a_repair_later_that_breaks_a_rule() -> None:
+def test_the_verifier_rejects_a_later_repair_that_breaks_a_rule() -> None:
     snapshot = world(NODES, [], [BROKEN, *VICTIMS])
     made = planned(snapshot)
     (waits,) = made.pending
@@ -211,7 +211,7 @@ class Accident:
         return Oracle(self.snapshot, gone).fits([ways], views=views)
 
     def _ways(self) -> Iterator[Way]:
-        """One per rack where the healthy pods do not say which."""
+        """One per rack where the healthy pods do not determine it."""
         lost = {p.name: 0 for p in self.broken.workload.podsets}
         for name, _, count in self.broken.lost:
             lost[name] += count
@@ -278,7 +278,7 @@ def accident(seed: int) -> Accident:
 def _victim_of_the_accident(
     rng: random.Random, room: Room
 ) -> tuple[Workload, list[dict[str, int]]]:
-    """A gang of one to three podsets, all in one rack or anywhere, and where its pods run."""
+    """A gang of one to three podsets, all in one rack or anywhere, and the nodes of its pods."""
     level: dict[str, Any] = {"required": "rack", "group": "g"} if rng.random() < 0.7 else {}
     rack_of = {n.name: n.labels["rack"] for n in room.nodes}
     home = rng.choice(sorted(set(rack_of.values())))
@@ -319,7 +319,7 @@ def _tenants(rng: random.Random, room: Room) -> Iterator[Admitted]:
 
 
 @pytest.mark.parametrize("block", range(6))
-def test_repair_now_or_later_or_restart_as_brute_force_says(block: int) -> None:
+def test_the_plan_repairs_now_or_later_or_restarts_exactly_as_brute_force(block: int) -> None:
     outcomes: set[str] = set()
     for seed in range(100 * block, 100 * (block + 1)):
         outcomes.add(outcome(accident(seed)))
@@ -327,7 +327,7 @@ def test_repair_now_or_later_or_restart_as_brute_force_says(block: int) -> None:
 
 
 def outcome(case: Accident) -> str:
-    """What the plan does, after it was compared with brute force."""
+    """The action of the plan, after the comparison with brute force."""
     snapshot = case.snapshot
     made = planned(snapshot)
     assert made.proof is Proof.OPTIMAL
@@ -359,7 +359,7 @@ def least(case: Accident) -> tuple[int, ...] | None:
     return found
 
 
-def test_what_waits_to_start_takes_no_room_from_a_repair_unless_it_may_evict_whom_it_repairs() -> (
+def test_a_pending_gang_takes_no_capacity_from_a_repair_unless_it_may_evict_the_repaired_gang() -> (
     None
 ):
     gave_way = 0

@@ -1,4 +1,4 @@
-"""The ResourceQuota of a namespace holds gangs back whose pods it would not let in."""
+"""The ResourceQuota of a namespace holds back gangs whose pods it would reject."""
 
 from __future__ import annotations
 
@@ -63,13 +63,13 @@ BASE = [*cluster_queue("main", 100), flavor(), *nodes("r", 8)]
         ({"limits.memory": "8Gi"}, {"limits.memory": "0"}, True),
         ({"limits.memory": "8191Mi"}, {"limits.memory": "0"}, False),
         ({"limits.ephemeral-storage": "1"}, {"limits.ephemeral-storage": "1"}, True),
-        # What pods do not use is not ours to judge.
+        # The controller does not judge resources that pods do not use.
         ({"services": "1", "requests.storage": "1Gi"}, {"services": "1"}, True),
-        # Already over, but of nothing that it asks for.
+        # Already over, but of no resource that it requests.
         ({"requests.ephemeral-storage": "1"}, {"requests.ephemeral-storage": "2"}, True),
     ],
 )  # fmt: skip
-def test_every_line_that_pods_count_against_is_kept(
+def test_every_line_that_pods_count_against_is_enforced(
     hard: dict[str, str], used: dict[str, str], starts: bool
 ) -> None:
     asks = workload("train", "main", 4, 2)
@@ -107,7 +107,7 @@ def test_the_reason_names_quota_resource_use_and_need() -> None:
     }
 
 
-def test_gangs_of_one_plan_share_what_is_left() -> None:
+def test_gangs_of_one_plan_share_the_remaining_quota() -> None:
     gangs = [workload(name, "main", 2, 4, at=i) for i, name in enumerate("abc")]
     done = planned(BASE, gangs, resource_quota({GPUS: 20}, {GPUS: 0}))
     assert (done.started, done.waiting) == (["a", "b"], {"c": "ResourceQuotaExceeded"})
@@ -120,7 +120,7 @@ def test_a_smaller_gang_behind_starts_meanwhile() -> None:
     assert done.started == ["small"]
 
 
-def test_a_file_that_says_nothing_of_use_is_taken_at_its_running_gangs() -> None:
+def test_a_file_without_usage_counts_its_running_gangs() -> None:
     runs = workload("runs", "main", 2, 4, flavor="default")
     done = planned(BASE, runs, workload("next", "main", 2, 4, at=1), resource_quota({GPUS: 12}))
     assert done.waiting == {"next": "ResourceQuotaExceeded"}
@@ -131,7 +131,7 @@ def test_a_file_that_says_nothing_of_use_is_taken_at_its_running_gangs() -> None
     [
         ({"scopes": ["NotTerminating"]}, True),
         ({"scopes": ["Terminating"]}, False),
-        ({"scopes": ["BestEffort"]}, True),  # asks for GPUs alone
+        ({"scopes": ["BestEffort"]}, True),  # requests only GPUs
         ({"scopes": ["NotBestEffort"]}, False),
         ({"scopes": ["PriorityClass"]}, True),
         ({"scopes": ["CrossNamespacePodAffinity"]}, False),
@@ -145,13 +145,13 @@ def test_a_file_that_says_nothing_of_use_is_taken_at_its_running_gangs() -> None
             {"scopeName": "PriorityClass", "operator": "DoesNotExist"}]}}, False),
     ],
 )  # fmt: skip
-def test_scopes_say_whether_its_pods_count(spec: dict[str, Any], applies: bool) -> None:
+def test_scopes_decide_whether_its_pods_count(spec: dict[str, Any], applies: bool) -> None:
     quota = resource_quota({"pods": 0}, {"pods": 0}, **spec)
     done = planned(BASE, workload("train", "main", 1, 1), quota)
     assert bool(done.waiting) is applies
 
 
-def test_it_starts_with_as_many_pods_as_the_quota_lets_in() -> None:
+def test_it_starts_with_as_many_pods_as_the_quota_allows() -> None:
     done = planned(
         BASE, workload("train", "main", 8, 1, least=2), resource_quota({"pods": 9}, {"pods": 4})
     )
@@ -159,7 +159,7 @@ def test_it_starts_with_as_many_pods_as_the_quota_lets_in() -> None:
 
 
 def test_the_limit_of_one_namespace_is_not_that_of_another() -> None:
-    """They ask the same of one ClusterQueue; one is refused first, and the other must not be refused with it."""
+    """They request the same of one ClusterQueue; one is refused first, and the other must not be refused with it."""
     other = replace(gang("b", podset(gpu=1), queued_at=2.0), namespace="free")
     snapshot = world(NODES, [gang("a", podset(gpu=1), queued_at=1.0), other])
     local = snapshot.config.local_queues["team", "main"]
@@ -174,14 +174,14 @@ def test_the_limit_of_one_namespace_is_not_that_of_another() -> None:
     assert verify(snapshot, made) == ()
 
 
-def test_pods_still_to_come_count() -> None:
+def test_pods_that_do_not_exist_yet_count() -> None:
     limit = Limit(GPUS, GPU, 8, 0)
     waiting = [gang("a", podset(gpu=4))]
     assert plan(allowed(world(NODES, waiting), limit, promised=(4,))).admitted
     assert not plan(allowed(world(NODES, waiting), limit, promised=(5,))).admitted
 
 
-def test_nobody_is_evicted_for_a_gang_that_its_namespace_keeps_out() -> None:
+def test_no_gang_is_evicted_for_one_that_its_namespace_holds_back() -> None:
     running = holding(gang("low", podset(gpu=8, count=4)), {f"n{i}": 1 for i in range(4)})
     vip = gang("vip", podset(gpu=8), priority=9)
     made = plan(allowed(world(NODES, [vip], [running]), Limit(GPUS, GPU, 32, 32)))
@@ -218,7 +218,7 @@ class TestStrictFIFO:
         assert [a.uid for a in made.admitted] == ["free"]
         assert verify(snapshot, made) == ()
 
-    def test_what_the_quota_never_allows_holds_back_nobody(self) -> None:
+    def test_a_gang_that_the_quota_never_allows_holds_back_no_gang(self) -> None:
         big = gang("big", podset(gpu=8, count=2), queued_at=1.0)
         snapshot = self.snapshot(big, gang("small", podset(gpu=1), queued_at=2.0))
         made = plan(snapshot)
@@ -227,7 +227,7 @@ class TestStrictFIFO:
 
 
 class TestLeases:
-    """A gang whose victims leave waits for its capacity and for its part of the quota."""
+    """A gang whose victims are leaving holds its capacity and its part of the quota."""
 
     def leased(self, hard: int) -> Snapshot:
         vip = gang("vip", podset(gpu=8), priority=9)
@@ -237,7 +237,7 @@ class TestLeases:
         snapshot = world(NODES, [Pending(vip, lease), later], [leaving])
         return allowed(snapshot, Limit(GPUS, GPU, hard, 8))
 
-    def test_from_the_plan_on_that_evicts_for_it(self) -> None:
+    def test_it_holds_its_part_from_the_plan_that_evicts_for_it(self) -> None:
         running = holding(gang("low", podset(gpu=8, count=3)), {f"n{i}": 1 for i in range(3)})
         vip, later = gang("vip", podset(gpu=8, count=2), priority=9), gang("later", podset(gpu=8))
         for hard, starts in ((44, []), (48, ["later"])):
@@ -254,7 +254,7 @@ class TestLeases:
             "later": Code.RESOURCE_QUOTA_EXCEEDED,
         }
 
-    def test_it_keeps_its_lease_when_the_quota_is_gone(self) -> None:
+    def test_it_keeps_its_lease_when_the_quota_is_deleted(self) -> None:
         snapshot = self.leased(15)
         made = plan(snapshot)
         [vip] = [refusal for refusal in made.pending if refusal.uid == "vip"]
@@ -269,7 +269,7 @@ class TestLeases:
     ("hard", "pods", "starting"),
     [(24, 2, ["vip", "other"]), (16, 2, ["vip"]), (15, 1, ["vip"]), (8, 1, ["vip"]), (7, 0, [])],
 )
-def test_a_lease_for_more_pods_than_the_quota_allows_now_is_given_up(
+def test_a_lease_for_more_pods_than_the_quota_now_allows_is_released(
     hard: int, pods: int, starting: list[str]
 ) -> None:
     """The quota was lowered since; the gang may start with fewer pods than the lease is for."""
@@ -284,7 +284,7 @@ def test_a_lease_for_more_pods_than_the_quota_allows_now_is_given_up(
     assert [a.placement.podsets[0].count for a in made.admitted if a.uid == "vip"] == [pods][:pods]
 
 
-def test_a_gang_that_waits_on_its_lease_takes_of_the_quota_what_it_starts_with() -> None:
+def test_a_gang_with_a_lease_uses_quota_for_the_pods_that_it_starts_with() -> None:
     vip = gang("vip", replace(podset(gpu=8, count=3), min_count=1), priority=9)
     place = Placement((replace(placed(vip, {"n0": 1}).podsets[0], pods=1),))
     lease = CapacityLease(place, ("low",), NOW, NOW + 60)
@@ -296,7 +296,7 @@ def test_a_gang_that_waits_on_its_lease_takes_of_the_quota_what_it_starts_with()
     assert verify(snapshot, made) == ()
 
 
-def test_the_verifier_knows_it_by_itself() -> None:
+def test_the_verifier_computes_the_quota_by_itself() -> None:
     train = gang("train", podset(gpu=4, count=2))
     free = world(NODES, [train])
     made = plan(free)
@@ -306,13 +306,13 @@ def test_the_verifier_knows_it_by_itself() -> None:
         assert [violation.rule for violation in verify(snapshot, made)] == broken
 
 
-def test_a_diagnosis_leaves_the_word_to_the_reason() -> None:
+def test_a_diagnosis_leaves_the_explanation_to_the_reason() -> None:
     snapshot = allowed(world(NODES, [gang("a", podset(gpu=1))]), Limit("pods", "pods", 0, 0))
     assert diagnose(snapshot, "a").conflict == ()
 
 
-def test_gangs_that_ask_the_same_under_other_limits_do_not_share_an_answer() -> None:
-    """What is proved of the first must not be told the second, which the quota lets in."""
+def test_gangs_with_the_same_request_under_other_limits_do_not_share_an_answer() -> None:
+    """A proof for the first must not be used for the second, which the quota allows."""
     roomy, tight = podset(gpu=1), podset(gpu=1)
     roomy, tight = (
         replace(p, limits=Resources({"cpu": most})) for p, most in ((roomy, 9000), (tight, 1000))

@@ -1,4 +1,4 @@
-"""The reason of a refusal by sums names the best domain and the missing room."""
+"""The reason of a refusal by sums names the best domain and the missing capacity."""
 
 from __future__ import annotations
 

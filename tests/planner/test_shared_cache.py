@@ -39,7 +39,7 @@ def _selecting(pending: Pending, key: str) -> Pending:
 
 
 def _snapshots() -> list[Snapshot]:
-    """Several of each fleet, so that threads add to what is known of one fleet at the same time."""
+    """Several of each fleet, so that threads add to the cache of one fleet at the same time."""
     return [
         replace(
             base, pending=(*base.pending, *(_selecting(p, f"key-{number}") for p in base.pending))
@@ -57,7 +57,7 @@ def _answers(snapshot: Snapshot, cache: PlannerCache | None) -> tuple[Plan, list
 
 @pytest.fixture
 def switching() -> Iterator[None]:
-    """Threads take turns as often as they can."""
+    """Threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield

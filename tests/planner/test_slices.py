@@ -1,4 +1,4 @@
-"""Gangs whose pods keep together in slices: complete against brute force, ranks in order, and what is said of misfits."""
+"""Gangs whose pods are in slices: complete against brute force, ranks in order, and the reason of a refusal."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def refused(made: Plan) -> Code:
     return refusal.reasons[0].code
 
 
-def test_a_slice_of_several_pods_on_one_node() -> None:
+def test_a_slice_of_several_pods_shares_one_node() -> None:
     """Ten GPUs are free, but only two whole pairs of pods."""
     nodes = [node("a0", "a", gpu=3), node("a1", "a", gpu=3), node("a2", "a", gpu=4)]
     four = podset(count=4, gpu=1, slices=[(HOSTNAME, 2)])
@@ -134,7 +134,7 @@ def test_a_slice_of_several_pods_on_one_node() -> None:
     assert refused(planned(world(nodes, [gang("g", eight)]))) is Code.SHAPE_NEVER_FITS
 
 
-def test_three_layers_nest() -> None:
+def test_three_layers_of_slices_nest() -> None:
     """Eight to a block, four to a rack, two to a node: b's racks hold four each, but only in threes and ones."""
     nodes = [node(f"a{i}", f"a/r{i // 2}", gpu=2) for i in range(4)]
     nodes += [node(f"b{i}", f"b/r{i // 2}", gpu=3 if i % 2 else 1) for i in range(4)]
@@ -144,7 +144,7 @@ def test_three_layers_nest() -> None:
     assert refused(planned(world(nodes[4:], [gang("g", wanted)]))) is Code.SHAPE_NEVER_FITS
 
 
-def test_slices_of_a_preferred_level_may_leave_it() -> None:
+def test_slices_of_a_preferred_level_can_leave_it() -> None:
     nodes = [node(f"{r}0", f"{b}/{r}", gpu=5) for b in "xy" for r in (f"{b}1", f"{b}2")]
     made = planned(
         world(nodes, [gang("g", podset(count=12, gpu=1, preferred="block", slices=[("rack", 3)]))])
@@ -172,8 +172,8 @@ def test_each_podset_of_a_group_has_slices_of_its_own() -> None:
     assert all(name[0] == "r" for row in nodes_of(made) for name, _ in row)
 
 
-def test_the_two_podsets_that_share_racks_are_settled_by_the_solver() -> None:
-    """Each rack has room for a slice of six or two of three; the witness that fills the tightest first has to be undone."""
+def test_the_solver_places_two_podsets_that_share_racks() -> None:
+    """Each rack has capacity for a slice of six or two of three; the witness that fills the tightest first must be revised."""
     nodes = [node("a0", "a", gpu=6), node("b0", "b", gpu=9)]
     gangs = [
         gang("g1", podset(count=3, gpu=1, slices=[("rack", 3)]), queued_at=1.0),
@@ -200,7 +200,7 @@ def test_the_two_podsets_that_share_racks_are_settled_by_the_solver() -> None:
         ([("row", 2)], {}, "topology gpus has no level row"),
     ],
 )
-def test_slices_that_do_not_fit_the_topology_are_told(
+def test_slices_that_do_not_fit_the_topology_are_reported(
     slices: list[tuple[str, int]], own: dict[str, Any], why: str
 ) -> None:
     asked = podset(count=4, gpu=1, slices=slices, **own)
@@ -239,7 +239,7 @@ def test_every_slice_is_consecutive_ranks() -> None:
         {"a0": 2, "b0": 4, "a1": 2},  # whole in each rack, but ranks 0 to 3 in two
     ],
 )
-def test_the_verifier_sees_torn_slices(where: dict[str, int]) -> None:
+def test_the_verifier_rejects_torn_slices(where: dict[str, int]) -> None:
     nodes = [node(name, name[0], gpu=8) for name in ("a0", "a1", "b0")]
     wanted = gang("g", podset(count=8, gpu=1, slices=[("rack", 4)]))
     snapshot = world(nodes, [wanted])
@@ -250,7 +250,7 @@ def test_the_verifier_sees_torn_slices(where: dict[str, int]) -> None:
 # Even spreads.
 
 
-def test_pods_are_spread_evenly_where_that_is_asked() -> None:
+def test_pods_are_spread_evenly_on_request() -> None:
     nodes = [node(f"{r}{i}", f"b/{r}", gpu=4) for r in ("r1", "r2") for i in range(3)]
     wanted = podset(count=16, gpu=1, preferred="rack")
     uneven = nodes_of(planned(world(nodes, [gang("g", wanted)])))[0]
@@ -267,13 +267,13 @@ def test_whole_slices_are_spread_evenly() -> None:
     assert sorted(per_rack(made).values()) == [6, 9]
 
 
-def test_without_an_even_spread_the_ordinary_one_stands() -> None:
+def test_without_an_even_spread_the_ordinary_one_is_kept() -> None:
     nodes = [node("a0", "b/r1", gpu=7), node("b0", "b/r2", gpu=1)]
     even = podset(count=8, gpu=1, required="block", balanced=True)
     assert nodes_of(planned(world(nodes, [gang("g", even)]))) == [(("a0", 7), ("b0", 1))]
 
 
-def test_a_podset_of_a_group_may_be_spread_evenly() -> None:
+def test_a_podset_of_a_group_can_be_spread_evenly() -> None:
     nodes = [node(f"{r}{i}", f"b/{r}", gpu=4, cpu=9) for r in ("r1", "r2") for i in range(3)]
     group: dict[str, Any] = {"required": "block", "group": "g"}
     workers = podset("worker", 16, gpu=1, balanced=True, **group)
@@ -289,7 +289,7 @@ def per_rack(nodes: tuple[tuple[str, int], ...]) -> dict[str, int]:
     return counted
 
 
-def test_a_lease_of_a_sliced_gang_is_taken_up_again() -> None:
+def test_a_sliced_gang_starts_on_its_lease() -> None:
     wanted = gang("g", podset(count=4, gpu=1, slices=[("rack", 4), (HOSTNAME, 2)]))
     where = placed(wanted, {"a0": 2, "a1": 2})
     nodes = [node("a0", "a", gpu=2), node("a1", "a", gpu=2), node("b0", "b", gpu=8)]

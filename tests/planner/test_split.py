@@ -1,4 +1,4 @@
-"""Splitting: where a ClusterQueue says so, pods of one podset use several flavors; whole flavors come first, always."""
+"""Splitting: where a ClusterQueue allows it, pods of one podset use several flavors; a single flavor is always preferred."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.planner.build import gang, holding, podset, queue, world
 from tests.planner.documents import Doc, cluster_queue, flavor, planned, workload
 from tests.planner.splits import A, B, C, broken, by_flavor, charged, on, splitting, started
 
-# Quota alone: no nodes are given, each pod asks one GPU.
+# Quota alone: no nodes are given, each pod requests one GPU.
 
 QUOTAS: list[tuple[str, dict[str, Doc | int], dict[str, int] | None]] = [
     ("the first flavor holds it", {"a": 8, "b": 8}, {"a": 8}),
@@ -111,16 +111,16 @@ NODES = [
 @pytest.mark.parametrize(
     ("asked", "where", "expected"), [row[1:] for row in NODES], ids=[row[0] for row in NODES]
 )
-def test_a_split_holds_what_the_podset_asks_of_all_its_pods(
+def test_a_split_holds_the_request_of_all_pods_of_the_podset(
     asked: Any, where: Sequence[tuple[str, str]], expected: dict[str, int] | None
 ) -> None:
-    small = {"x": ("a", 3)}  # a node of flavor a with a GPU less
+    small = {"x": ("a", 3)}  # a node of flavor a with one GPU fewer
     sizes = [(*small.get(model, (model, 4)), rack) for model, rack in where]
     fleet = [on(model, f"n{i}", rack, gpu) for i, (model, gpu, rack) in enumerate(sizes)]
     assert started(world(fleet, [gang("g", asked)], (), splitting(), flavors=(A, B))) == expected
 
 
-def test_ranks_stand_share_by_share_and_each_on_nodes_of_its_flavor() -> None:
+def test_ranks_are_ordered_by_share_and_each_is_on_nodes_of_its_flavor() -> None:
     fleet = [on("b", "n0", "r1"), on("a", "n1", "r2"), on("b", "n2", "r2"), on("a", "n3", "r1")]
     snapshot = world(fleet, [gang("g", podset(count=10, gpu=1))], (), splitting(), flavors=(A, B))
     (admitted,) = plan(snapshot).admitted
@@ -157,7 +157,7 @@ def test_a_required_rack_cannot_span_two_topologies() -> None:
     assert broken(required, placed) == {Rule.TOPOLOGY}
 
 
-def test_shares_all_take_nodes_or_none_does() -> None:
+def test_either_all_shares_take_nodes_or_none_does() -> None:
     quota_only = ResourceFlavor("b")
     anywhere = replace(EIGHT, topology=TopologyRequest(TopologyMode.UNCONSTRAINED))
     snapshot = world(
@@ -173,7 +173,7 @@ def test_shares_all_take_nodes_or_none_does() -> None:
 # Several podsets, several resource groups.
 
 
-def test_podsets_of_a_group_share_their_flavors_whatever_the_queue_says() -> None:
+def test_podsets_of_a_group_share_their_flavors_even_where_splits_are_allowed() -> None:
     pods = [podset(f"p{i}", 4, required="rack", group="x", gpu=1) for i in range(2)]
     fleet = [on("a", "n0"), on("b", "n1")]
     assert started(world(fleet, [gang("g", *pods)], (), splitting(), flavors=(A, B))) is None
@@ -183,7 +183,7 @@ def test_podsets_of_a_group_share_their_flavors_whatever_the_queue_says() -> Non
     assert broken(grouped, placed) == {Rule.FLAVOR}
 
 
-def test_earlier_podsets_come_first() -> None:
+def test_earlier_podsets_choose_first() -> None:
     fleet = [on("a", "n0"), on("b", "n1"), on("b", "n2")]
     snapshot = world(
         fleet,
@@ -212,7 +212,7 @@ def test_a_share_has_one_flavor_of_each_resource_group() -> None:
     assert told == [(4, "a", "x"), (2, "b", "x"), (2, "b", "y")]
 
 
-# Beside others.
+# Splits beside other gangs.
 
 
 def test_a_split_comes_before_victims() -> None:
@@ -241,7 +241,7 @@ def test_all_pods_split_come_before_fewer_pods_whole() -> None:
     }
 
 
-def test_fewer_pods_may_be_split_too() -> None:
+def test_fewer_pods_can_be_split_too() -> None:
     fleet = [on("a", "n0"), on("b", "n1")]
     shrinking = replace(EIGHT, count=11, min_count=2)
     snapshot = world(fleet, [gang("g", shrinking)], (), splitting(), flavors=(A, B))
@@ -250,7 +250,7 @@ def test_fewer_pods_may_be_split_too() -> None:
 
 
 def test_a_gang_kept_before_is_moved_for_a_split() -> None:
-    """Best fit puts the first gang on the small node of rack r, which the second needs: there alone it has both flavors."""
+    """Best fit places the first gang on the small node of rack r, which the second needs: only there it has both flavors."""
     fleet = [on("a", "n0", "r", 2), on("b", "n1", "r", 4), on("a", "n2", "s", 3)]
     first = gang("first", podset(count=2, required="rack", gpu=1, select={"model": "a"}))
     second = gang("g", podset(count=6, required="rack", gpu=1), queued_at=1)
@@ -260,7 +260,7 @@ def test_a_gang_kept_before_is_moved_for_a_split() -> None:
     assert plan(snapshot).stats["replaced"] == 1
 
 
-def test_what_a_split_gang_uses_is_not_given_twice() -> None:
+def test_capacity_used_by_a_split_gang_is_not_given_twice() -> None:
     fleet = [on("a", "n0"), on("b", "n1")]
     gangs = [gang("g", podset(count=6, gpu=1)), gang("h", podset(count=3, gpu=1), queued_at=1)]
     snapshot = world(fleet, gangs, (), splitting(), flavors=(A, B))
@@ -269,7 +269,7 @@ def test_what_a_split_gang_uses_is_not_given_twice() -> None:
     assert started(replace(snapshot, pending=world(fleet, gangs).pending), "h") == {"b": 2}
 
 
-def test_a_strict_queue_keeps_every_flavor_of_a_waiting_head_that_could_be_split() -> None:
+def test_a_strict_queue_keeps_every_flavor_of_a_pending_head_that_could_be_split() -> None:
     fleet = [on("a", "n0"), on("b", "n1")]
     gangs = [gang("head", podset(count=9, gpu=1)), gang("g", podset(count=1, gpu=1), queued_at=1)]
     running = holding(gang("old", podset(count=1, gpu=1)), {"n0": 1}, flavor="a")
@@ -302,7 +302,7 @@ def test_a_split_passes_a_strict_head_by_its_second_flavor_too() -> None:
     ],
 )
 def test_borrowing_for_a_split(when: WhenCan, expected: dict[str, int]) -> None:
-    """4 + 4 of its own and 2 of flavor a to borrow: borrowed at once, or only where nothing else does."""
+    """4 + 4 of its own and 2 of flavor a to borrow: borrowed at once, or only where no other flavor suffices."""
     main = splitting(gpu=4)
     main = replace(main, cohort="all", fungibility=Fungibility(when_can_borrow=when))
     lender = replace(queue("other", flavors=("a",), gpu=2), cohort="all")
@@ -314,10 +314,10 @@ def test_borrowing_for_a_split(when: WhenCan, expected: dict[str, int]) -> None:
     assert {share.flavors[GPU]: share.pods for share in placed.shares} == expected
 
 
-# Why not.
+# Reasons.
 
 
-def test_a_gang_that_only_a_split_could_ever_start_waits_and_is_told_so() -> None:
+def test_a_gang_that_only_a_split_could_ever_start_stays_pending_with_that_reason() -> None:
     running = holding(gang("old", podset(count=3, gpu=1)), {"n0": 3}, flavor="a")
     main = splitting(within=WithinClusterQueue.NEVER)
     fleet = [on("a", "n0"), on("b", "n1")]

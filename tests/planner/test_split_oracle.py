@@ -1,4 +1,4 @@
-"""Splits against brute force on tiny clusters of two flavors: found exactly if one exists, and the best of them."""
+"""Splits against brute force on clusters of two flavors and a few nodes: found exactly if one exists, and the best of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MANY = settings(max_examples=examples(200), deadline=None, suppress_health_check
 
 @dataclass(frozen=True)
 class Asked:
-    """A gang of one podset: so many pods of so many GPUs each, in one rack or wherever."""
+    """A gang of one podset: this many pods of this many GPUs each, in one rack or anywhere."""
 
     pods: int
     gpu: int
@@ -65,7 +65,7 @@ class Tiny:
         return world(fleet, gangs, (), main, flavors=known)
 
     def fits(self, *gangs: tuple[Asked, tuple[int, int]]) -> bool:
-        """Whether gangs run together, each with so many pods of either flavor."""
+        """Whether gangs run together, each with this many pods of either flavor."""
         used = [sum(counts[k] * asked.gpu for asked, counts in gangs) for k in (0, 1)]
         if any(u > limit for u, limit in zip(used, self.quota, strict=True)):
             return False
@@ -86,7 +86,7 @@ class Tiny:
     def best(
         self, asked: Asked, *kept: tuple[Asked, tuple[int, int]], split: bool = True
     ) -> tuple[int, int] | None:
-        """Pods of either flavor beside gangs that keep theirs: whole if that is possible, else the most of the first."""
+        """Pods by flavor beside gangs that keep theirs: whole if that is possible, else the most of the first."""
         order = [asked.pods, 0, *(range(asked.pods - 1, 0, -1) if split else ())]
         ways = ((first, asked.pods - first) for first in order)
         return next((way for way in ways if self.fits(*kept, (asked, way))), None)
@@ -143,7 +143,7 @@ def test_the_split_is_the_best_that_brute_force_finds(
 
 @settings(MANY)
 @given(tiny, asked, asked)
-def test_beside_a_gang_that_was_kept_too_moved_if_that_makes_room(
+def test_a_split_beside_a_kept_gang_moves_it_if_needed(
     cluster: Tiny, first: Asked, second: Asked
 ) -> None:
     """The first keeps its flavors, not its nodes."""
@@ -156,8 +156,10 @@ def test_beside_a_gang_that_was_kept_too_moved_if_that_makes_room(
 
 @settings(MANY)
 @given(tiny, asked, asked)
-def test_never_split_unless_the_queue_says_so(cluster: Tiny, first: Asked, second: Asked) -> None:
-    """And where it does, a gang that fits whole stands exactly where it would without."""
+def test_a_gang_is_never_split_unless_the_queue_allows_it(
+    cluster: Tiny, first: Asked, second: Asked
+) -> None:
+    """And where it does, a gang that fits whole has exactly the placement that it has without."""
     without = plan(cluster.world(first, second, split=False))
     assert all(not p.shares for a in without.admitted for p in a.placement.podsets)
     alone = plan(cluster.world(first, split=False)).admitted

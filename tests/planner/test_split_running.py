@@ -1,4 +1,4 @@
-"""Gangs that run split over flavors: charged, repaired and kept in place share by share; and what no plan may do to them."""
+"""Gangs that run split over flavors: charged, repaired and kept in place share by share; and the changes that no plan may make."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def running_split(*lost: tuple[str, int]) -> Admitted:
 
 
 def repaired(nodes: Mapping[str, int], *lost: tuple[str, int]) -> PodSetPlacement | None:
-    """Where the gang stands once what it lost is placed anew; nodes by name and GPUs, those that lost pods are gone."""
+    """The placement of the gang after its lost pods are placed again; nodes by name and GPUs, those that lost pods are deleted."""
     gone = {name for name, _ in lost}
     fleet = [on(KINDS[n], n, gpu=gpu, ready=n not in gone) for n, gpu in nodes.items()]
     main = splitting(within=WithinClusterQueue.NEVER)
@@ -65,7 +65,7 @@ def test_lost_pods_keep_the_flavor_of_their_share() -> None:
 
 
 def test_shares_on_one_node_lose_no_more_pods_than_the_node_did() -> None:
-    """Flavor b has no labels, and both shares stand on n0, which keeps two of six pods."""
+    """Flavor b has no labels, and both shares are on n0, which keeps two of six pods."""
     shares = charged((3, "a"), (3, "b"))
     placed = PodSetPlacement("w", (("n0", 3), ("n0", 3)), shares[0].flavors, shares=shares)
     running = Admitted(
@@ -85,7 +85,7 @@ def test_a_lost_share_is_not_repaired_with_another_flavor() -> None:
     assert repaired({"n0": 8, "n1": 8, "n2": 4}, ("n2", 3)) is None
 
 
-def test_both_shares_may_lose_pods() -> None:
+def test_both_shares_can_lose_pods() -> None:
     placed = repaired({"n0": 4, "n1": 4, "n2": 4, "n3": 4}, ("n0", 3), ("n2", 3))
     assert placed is not None
     assert placed.nodes == (("n1", 3), ("n3", 3))
@@ -101,7 +101,7 @@ def test_both_shares_may_lose_pods() -> None:
 def test_it_is_repaired_exactly_if_each_share_has_room(
     spare: dict[str, int], beside_a: int, beside_b: int, lost: str
 ) -> None:
-    """``beside``: GPUs free on the nodes it stands on; ``spare``: on another node of either flavor."""
+    """``beside``: GPUs free on the nodes that it uses; ``spare``: on another node of either flavor."""
     sizes = {"n0": 3 + beside_a, "n2": 3 + beside_b, **spare}
     gone = [name for name in ("n0", "n2") if lost in (name, "")]
     placed = repaired(sizes, *((name, 3) for name in gone))
@@ -130,8 +130,8 @@ def test_a_running_split_gang_is_charged_share_by_share() -> None:
 
 
 @pytest.mark.parametrize("split", [True, False])
-def test_a_split_gang_is_not_moved_to_make_room(split: bool) -> None:
-    """Of two pods one is in the way of four; it could go to n1, if its gang had all pods of one flavor."""
+def test_a_split_gang_is_not_moved_for_another(split: bool) -> None:
+    """One of two pods blocks four; it could move to n1, if its gang had all pods of one flavor."""
     fleet = [on("a", "n0"), on("a", "n1", gpu=2), on("b", "n2")]
     shares = charged((1, "a"), (1, "b"))
     placed = PodSetPlacement("w", (("n0", 1), ("n2", 1)), shares[0].flavors, shares=shares)
@@ -147,8 +147,8 @@ def test_a_split_gang_is_not_moved_to_make_room(split: bool) -> None:
     assert [m.uid for m in made.moved] == ([] if split else ["old"])
 
 
-def test_a_strict_queue_keeps_the_place_of_a_split_gang_that_returns_in_both_flavors() -> None:
-    """Its first share is on a, so nobody later may start on a; its second is on b, so not there either."""
+def test_a_strict_queue_keeps_the_place_of_a_requeued_split_gang_in_both_flavors() -> None:
+    """Its first share is on a, so no later gang may start on a; its second is on b, so no later gang may start there."""
     running = replace(running_split(), leaving=True, returns=True)
     fleet = [on("a", "n0", gpu=8), on("b", "n2", gpu=8)]
     new = gang("g", podset(count=1, gpu=1, select={"model": "b"}), queued_at=9)

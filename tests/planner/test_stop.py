@@ -1,4 +1,4 @@
-"""A plan that is told to stop ends at once, whatever it is about to do."""
+"""A plan ends at once after a stop request, in any phase."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_stop_ends_a_running_solve() -> None:
     assert door.calls == 1
 
 
-def test_a_stopped_plan_starts_nothing_and_says_so() -> None:
+def test_a_stopped_plan_starts_no_gang_and_reports_the_stop() -> None:
     stop = StopSignal()
     stop.stop()
     made = plan(TIGHT.snapshot, stop)
@@ -58,7 +58,9 @@ def test_a_stopped_plan_starts_nothing_and_says_so() -> None:
     assert made.stats["solves"] == 0
 
 
-def test_once_told_to_stop_a_plan_makes_no_further_model(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_makes_no_further_model_after_a_stop_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     snapshot = next(c for c in cases.BATCH if c.name == "best fit blocks the third").snapshot
     asked: list[int] = []
     stop = StopSignal()

@@ -1,6 +1,6 @@
-"""What users of Kueue report of preemption loops, starvation and stuck heads, played here: each must end well.
+"""Preemption loops, starvation and stuck heads from reports of users of Kueue, simulated here: each must end well.
 
-Ending well means the laws of :mod:`tests.planner.laws`, and what each test says besides.
+To end well means to keep the invariants of :mod:`tests.planner.laws` and the assertions of each test.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ BOTH = (FairStrategy.LESS_THAN_OR_EQUAL_TO_FINAL_SHARE, FairStrategy.LESS_THAN_I
 
 
 def team(name: str, gpus: int, home: str | None = "all", **rest: Any) -> ClusterQueue:
-    """A ClusterQueue that takes back what is its own and evicts lower gangs of its own."""
+    """A ClusterQueue that reclaims its own quota and evicts its own gangs of lower priority."""
     policies = {"within_cluster_queue": LOWER, "reclaim_within_cohort": ANY}
     return cq(name, gpus, home, **(policies | rest))
 
 
 def ends_well(scene: Scene, *steps: Happening | Step) -> History:
-    """What came of it, a second between the steps and a long quiet after the last; by all the laws."""
+    """The history of the steps, one second apart, and a long quiet time after the last; checked against all invariants."""
     world = World(scene)
     for step in (s if isinstance(s, Step) else Step(s) for s in steps):
         world.happen(step.happening)
@@ -64,8 +64,8 @@ def start(told: History, uid: str) -> float:
 # Preemption loops.
 
 
-def test_a_victim_does_not_take_back_what_it_left_while_another_is_slow_to_end() -> None:
-    """P9, #13662: two must leave; the quick one comes back first, takes its place again and is evicted again."""
+def test_a_victim_does_not_take_its_capacity_back_while_another_is_slow_to_end() -> None:
+    """P9, #13662: two must leave; the quick one is queued first, starts on its old nodes and is evicted again."""
     told = ends_well(
         Scene((team("a", 8), team("b", 0)), ALL),
         Arrives("b", 4, name="quick"),
@@ -90,8 +90,8 @@ def test_two_gangs_whose_victims_were_legal_only_in_one_order_do_not_evict_each_
 
 
 @pytest.mark.parametrize("fair", [(), BOTH], ids=["classic", "fair"])
-def test_guaranteed_gangs_push_best_effort_ones_out_once(fair: tuple[FairStrategy, ...]) -> None:
-    """#3779: the second guaranteed gang evicts a best-effort one, which is admitted again before it, for ever."""
+def test_guaranteed_gangs_evict_best_effort_ones_once(fair: tuple[FairStrategy, ...]) -> None:
+    """#3779: the second guaranteed gang evicts a best-effort one, which is admitted again before it, without end."""
     cohorts = (cohort("root"), cohort("guaranteed", 6, "root"))
     queues = (team("sure", 0, "guaranteed"), team("x", 0, "root"), team("y", 0, "root"))
     told = ends_well(
@@ -107,8 +107,8 @@ def test_guaranteed_gangs_push_best_effort_ones_out_once(fair: tuple[FairStrateg
     assert max(Counter((e.preemptor, e.uid) for e in told.preempted).values()) == 1
 
 
-def test_a_gang_that_borrows_does_not_lose_its_place_to_the_one_it_evicted() -> None:
-    """#2821: preemption while borrowing; the older victim goes first among those that borrow and is evicted again."""
+def test_a_gang_that_borrows_does_not_lose_its_capacity_to_the_one_it_evicted() -> None:
+    """#2821: preemption while borrowing; the older victim is ordered first among those that borrow and is evicted again."""
     queues = (team("a", 0), team("b", 2, preempts_to_borrow=True), cq("c", 2))
     told = ends_well(
         Scene(queues, ALL),
@@ -120,10 +120,10 @@ def test_a_gang_that_borrows_does_not_lose_its_place_to_the_one_it_evicted() -> 
     assert evictions(told) == {"a-low": 1}
 
 
-# Evictions that come to nothing.
+# Evictions without effect.
 
 
-def test_nobody_leaves_for_a_gang_that_asks_more_than_its_queue_can_ever_have() -> None:
+def test_no_gang_is_evicted_for_one_that_requests_more_than_its_queue_can_ever_have() -> None:
     """#6947: a gang of 4 in a queue of 3 keeps evicting, and the gang of 3 behind it never starts."""
     told = ends_well(
         Scene((team("a", 3), team("b", 0)), ALL),
@@ -135,8 +135,8 @@ def test_nobody_leaves_for_a_gang_that_asks_more_than_its_queue_can_ever_have() 
     assert [(e.uid, e.preemptor) for e in told.preempted] == [("b-borrower", "a-fits")]
 
 
-def test_no_more_leave_than_are_needed_when_the_queue_may_borrow() -> None:
-    """#1974: one gang as large as all that is the queue's own evicts everything that runs there."""
+def test_no_more_gangs_are_evicted_than_needed_when_the_queue_may_borrow() -> None:
+    """#1974: one gang as large as the quota of the queue evicts all that run there."""
     told = ends_well(
         Scene((team("a", 4), cq("lender", 4)), ALL),
         *(Arrives("a", 1) for _ in range(6)),
@@ -146,7 +146,7 @@ def test_no_more_leave_than_are_needed_when_the_queue_may_borrow() -> None:
     assert "a-winner" in told.running()
 
 
-def test_victims_leave_one_node_free_not_a_little_of_each() -> None:
+def test_victims_free_one_node_and_not_a_part_of_each() -> None:
     """#5243: low gangs spread over all nodes leave; the pod of 4 GPUs is admitted and fits on no node."""
     told = ends_well(
         Scene((team("a", 8, None),), nodes=(4, 4)),
@@ -158,7 +158,7 @@ def test_victims_leave_one_node_free_not_a_little_of_each() -> None:
 
 
 def test_small_background_gangs_do_not_keep_a_gang_from_its_rack() -> None:
-    """#9992: work of lower priority that fills gaps counts as occupied, so that the rack is never found."""
+    """#9992: gap-filling gangs of lower priority count as use, so that the rack is never found."""
     told = ends_well(
         Scene((team("a", 16, None),), nodes=(4, 4, 4, 4)),
         *(Arrives("a", 1) for _ in range(16)),
@@ -168,8 +168,8 @@ def test_small_background_gangs_do_not_keep_a_gang_from_its_rack() -> None:
     assert "a-winner" in told.running()
 
 
-def test_a_pod_without_gpus_leaves_when_it_holds_the_last_slot_of_the_node() -> None:
-    """P5, #10497: only whoever uses the GPUs is a candidate; the node has no room for another pod though."""
+def test_a_pod_without_gpus_is_evicted_when_it_holds_the_last_pod_slot_of_the_node() -> None:
+    """P5, #10497: only gangs that use GPUs are candidates, though the node has no slot for another pod."""
     told = ends_well(
         Scene((team("a", 8, None),), nodes=(8,), slots=2),
         Arrives("a", 8, name="gpus"),
@@ -180,8 +180,8 @@ def test_a_pod_without_gpus_leaves_when_it_holds_the_last_slot_of_the_node() -> 
     assert told.running() == {"a-winner"}
 
 
-def test_a_gang_of_two_podsets_evicts_its_like_on_two_flavors() -> None:
-    """#3909: master and workers land on different flavors; an equal job of higher priority is told it exceeds the quota."""
+def test_a_gang_of_two_podsets_evicts_an_equal_one_on_two_flavors() -> None:
+    """#3909: master and workers are on different flavors; an equal job of higher priority gets "exceeds the quota"."""
     queue = replace(
         cq("q", within_cluster_queue=LOWER, cohort=None),
         groups=group(quotas(8, flavor="multi"), quotas(16, flavor="single")),
@@ -205,8 +205,8 @@ def test_a_gang_of_two_podsets_evicts_its_like_on_two_flavors() -> None:
 
 
 @pytest.mark.parametrize("allowed", [False, True], ids=["not-allowed", "allowed"])
-def test_a_rack_held_within_quota_is_cleared_only_where_the_queue_says_so(allowed: bool) -> None:
-    """P12, #12478: a lower gang within its own quota holds the only rack; its queue is never looked at for victims."""
+def test_a_rack_held_within_quota_is_cleared_only_where_the_queue_allows_it(allowed: bool) -> None:
+    """P12, #12478: a lower gang within its own quota holds the only rack; its queue is never searched for victims."""
     queues = (team("a", 16, evicts_within_nominal=allowed), cq("b", 8))
     told = ends_well(
         Scene(queues, ALL, nodes=(8, 0, 8)),
@@ -221,7 +221,7 @@ def test_a_rack_held_within_quota_is_cleared_only_where_the_queue_says_so(allowe
 
 
 def test_a_slow_victim_of_one_queue_keeps_no_other_queue_from_evicting() -> None:
-    """#2596: one preemption at a time in a cohort, so that a long grace period stops everybody."""
+    """#2596: one preemption at a time in a cohort, so that a long grace period stops all queues."""
     told = ends_well(
         Scene((team("a", 2), team("b", 2), team("c", 0)), ALL),
         Arrives("c", 2, name="slow", drain=500.0),
@@ -234,7 +234,7 @@ def test_a_slow_victim_of_one_queue_keeps_no_other_queue_from_evicting() -> None
 
 
 def test_the_first_flavor_has_the_quota_but_no_rack_so_the_second_is_taken() -> None:
-    """P6, #13658: quota picks the first flavor, topology fails there hundreds of times, and the second stays idle."""
+    """P6, #13658: quota selects the first flavor, topology fails there hundreds of times, and the second stays idle."""
     queue = replace(
         cq("q", cohort=None), groups=group(quotas(8, flavor="one"), quotas(8, flavor="two"))
     )
@@ -248,7 +248,7 @@ def test_the_first_flavor_has_the_quota_but_no_rack_so_the_second_is_taken() -> 
     assert placed.podsets[0].flavors == {GPU: "two"}
 
 
-def test_a_blocked_head_stops_only_those_who_want_the_same_flavor() -> None:
+def test_a_blocked_head_stops_only_gangs_that_need_the_same_flavor() -> None:
     """#8309: the head waits for one pool of GPUs; the idle other pool is closed to all behind it."""
     groups = group(quotas(8, flavor="old"), quotas(8, flavor="new"))
     queue = replace(cq("q", cohort=None, strategy=STRICT), groups=groups)
@@ -258,8 +258,8 @@ def test_a_blocked_head_stops_only_those_who_want_the_same_flavor() -> None:
     assert world.end().running() == {"q-runs", "q-other"}
 
 
-def test_a_head_that_can_take_its_own_back_lends_it_meanwhile() -> None:
-    """#4809: the head of a StrictFIFO queue waits for more than is left, and what is left may not be borrowed."""
+def test_a_head_that_can_reclaim_its_own_quota_lends_it_meanwhile() -> None:
+    """#4809: the head of a StrictFIFO queue waits for more than the free quota, which others must not borrow."""
     told = ends_well(
         Scene((team("sure", 2, strategy=STRICT), cq("other", 0)), ALL),
         Arrives("sure", 1, name="1"),
@@ -271,8 +271,8 @@ def test_a_head_that_can_take_its_own_back_lends_it_meanwhile() -> None:
     assert told.running() == {"sure-2"}
 
 
-def test_the_one_gang_that_fits_starts_though_hundreds_before_it_do_not() -> None:
-    """#9715: thousands are looked at one by one, and the one that could start is never reached."""
+def test_the_one_gang_that_fits_starts_behind_hundreds_that_do_not() -> None:
+    """#9715: thousands are considered one by one, and the one that could start is never reached."""
     told = ends_well(
         Scene((cq("q", 2, None),)),
         *(Step(Arrives("q", 3 + n % 7), 0.0) for n in range(60)),
@@ -281,7 +281,7 @@ def test_the_one_gang_that_fits_starts_though_hundreds_before_it_do_not() -> Non
     assert told.running() == {"q-fits"}
 
 
-def test_whoever_waits_is_told_why_and_starts_the_moment_that_is_over() -> None:
+def test_a_pending_gang_has_a_reason_and_starts_the_moment_the_reason_ends() -> None:
     """#2391: work that fits is not admitted for hours, and has no status."""
     world = World(Scene((cq("q", 2, None),)))
     world.happen(Arrives("q", 2, name="1"))

@@ -1,4 +1,4 @@
-"""The second solve: what the walk's order leaves scattered is put together, and nobody pays for it."""
+"""The second solve: it consolidates placements that the walk's order scatters, at no cost to any gang."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def one(uid: str, gpus: int, queued_at: float = 0.0) -> Workload:
 
 
 def untidied(snapshot: Snapshot) -> Plan:
-    """What the walk alone makes of it."""
+    """The plan of the walk alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan_cycle, "consolidate", lambda *_: 0)
         return plan(snapshot)
 
 
 def kept_of(problem: Problem, made: Plan) -> list[TentativeAdmission]:
-    """The gangs a plan starts, where it puts them."""
+    """The gangs that a plan starts, with their placements."""
     waiting = {p.workload.uid: p for p in problem.snapshot.pending}
     kept = []
     for admission in made.admitted:
@@ -109,7 +109,7 @@ TWO_RACKS = [*rack("a", 2), *rack("b", 2)]
     ],
     ids=["a whole rack", "scattered", "beside the tenant", "on the tenant's node"],
 )
-def test_the_measure(
+def test_the_measure_counts_whole_racks_and_nodes(
     where: dict[str, int], blocks: int, racks: int, nodes: int, vain: int,
     broken_nodes: int, broken_racks: int,
 ) -> None:  # fmt: skip
@@ -135,14 +135,14 @@ def test_the_measure(
     ],
     ids=["idle", "a log shipper", "another pod's GPU", "a gang's cpu pod", "not ready"],
 )
-def test_when_a_node_is_whole_and_free(
+def test_a_node_is_whole_when_it_is_empty_and_free(
     nodes: list[Node], tenants: list[Admitted], other_pods: dict[str, Resources], wholes: int
 ) -> None:
     problem = survey(world(nodes, (), tenants, other_pods=other_pods))
     assert int(Wholes(problem).nodes.sum()) == wholes
 
 
-# What it gains.
+# Gains of the second solve.
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_when_a_node_is_whole_and_free(
         ),
     ],
 )
-def test_what_the_order_of_the_queue_scatters_is_put_together(
+def test_placements_that_the_queue_order_scatters_are_consolidated(
     nodes: list[Node], gangs: list[Workload], cycle: tuple[int, ...], tidy: tuple[int, ...]
 ) -> None:
     snapshot = world(nodes, gangs)
@@ -183,7 +183,7 @@ def test_what_the_order_of_the_queue_scatters_is_put_together(
 
 
 def test_a_whole_rack_is_kept_where_broken_ones_are_enough() -> None:
-    """1, 2, 2 nodes in racks with 2, 3 and 4 free: the walk breaks all three, 2 and 2+1 would do."""
+    """1, 2, 2 nodes in racks with 2, 3 and 4 free: the walk breaks all three, 2 and 2+1 suffice."""
     nodes = [*rack("a", 4), *rack("b", 4), *rack("c", 4)]
     busy = [
         holding(whole("rb", 1), {"b3": 1}),
@@ -199,8 +199,8 @@ def test_a_whole_rack_is_kept_where_broken_ones_are_enough() -> None:
     assert measured(snapshot, plan(snapshot))[-1] == 0
 
 
-def test_slices_and_even_spreads_go_along_where_their_gang_stays_in_one_rack() -> None:
-    """The same racks; y comes in slices of a rack, z is spread evenly over the racks of its block."""
+def test_slices_and_even_spreads_move_along_where_their_gang_stays_in_one_rack() -> None:
+    """The same racks; y has slices of a rack each, z is spread evenly over the racks of its block."""
     nodes = [*rack("a", 4), *rack("b", 4), *rack("c", 4)]
     busy = [
         holding(whole("rb", 1), {"b3": 1}),
@@ -218,7 +218,7 @@ def test_slices_and_even_spreads_go_along_where_their_gang_stays_in_one_rack() -
     assert verify(snapshot, made) == ()
 
 
-# Who is left alone.
+# Gangs that the second solve leaves as they are.
 
 
 @pytest.mark.parametrize(
@@ -243,12 +243,12 @@ def test_a_gang_moves_only_where_its_slices_stay_whole_and_its_spread_even(
     assert may_move(kept) is free
 
 
-def test_a_single_gang_found_by_counting_is_tidy_already() -> None:
+def test_a_single_gang_placed_by_counting_is_not_solved_again() -> None:
     made = plan(world(rack("a", 4), [whole("x", 2)]))
     assert made.stats["tidied"] == 0
 
 
-def test_a_gang_on_its_lease_stays_where_it_was_promised() -> None:
+def test_a_gang_with_a_lease_keeps_its_reserved_nodes() -> None:
     promised = whole("x", 2, 0.0)
     lease = CapacityLease(placed(promised, {"a0": 1, "b0": 1}), (), NOW, NOW + 600)
     snapshot = world(TWO_RACKS, [Pending(promised, lease), one("y", 1, 1.0), one("z", 1, 2.0)])
@@ -256,7 +256,7 @@ def test_a_gang_on_its_lease_stays_where_it_was_promised() -> None:
     assert where["x"] == lease.placement
 
 
-# What it may cost.
+# Limits of the second solve.
 
 MANY = settings(max_examples=examples(150), deadline=None, suppress_health_check=list(HealthCheck))
 batches = st.integers(2, 5).flatmap(lambda n: generate.snapshots(gangs=n, tenants=3))
@@ -264,7 +264,7 @@ batches = st.integers(2, 5).flatmap(lambda n: generate.snapshots(gangs=n, tenant
 
 @MANY
 @given(batches)
-def test_nobody_gets_more_domains_and_the_same_gangs_start(snapshot: Snapshot) -> None:
+def test_no_gang_uses_more_domains_and_the_same_gangs_start(snapshot: Snapshot) -> None:
     alone, made = untidied(snapshot), plan(snapshot)
     assert [a.uid for a in made.admitted] == [a.uid for a in alone.admitted]
     assert replace(made, admitted=(), stats={}) == replace(alone, admitted=(), stats={})
@@ -278,8 +278,8 @@ def test_nobody_gets_more_domains_and_the_same_gangs_start(snapshot: Snapshot) -
 
 @MANY
 @given(batches)
-def test_where_the_gangs_stand_is_a_solution_of_the_model(snapshot: Snapshot) -> None:
-    """So the model refuses nothing that is real, and its hint is complete."""
+def test_the_placements_of_the_walk_are_a_solution_of_the_model(snapshot: Snapshot) -> None:
+    """The model thus refuses no real placement, and its hint is complete."""
     problem = survey(snapshot)
     kept = kept_of(problem, untidied(snapshot))
     placed = placed_podset_groups(kept)
@@ -311,7 +311,9 @@ FOUR = world(rack("a", 4), [one(f"g{i}", gpus, float(i)) for i, gpus in enumerat
 
 
 @pytest.mark.parametrize("fault", ["UNKNOWN", "MODEL_INVALID", "exception"])
-def test_a_failure_costs_only_tidiness(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+def test_a_failure_of_the_second_solve_keeps_the_plan_of_the_walk(
+    monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
     solve = cp_model.CpSolver.solve
 
     def fail_with_objective(self, model):

@@ -1,6 +1,6 @@
-"""Workers and their leader in one domain: found whenever there is a way, and in as few domains as enumeration finds.
+"""Workers and their leader in one domain: found whenever a placement exists, and in as few domains as enumeration finds.
 
-The packing is greedy, so the second is no theorem: it is what must hold on these seeds, racks and blocks at least.
+The packing is greedy, so the second is no theorem: it must hold at least on these seeds, racks and blocks.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def climbed(nodes: list[Node], used: set[str], level: str) -> int:
 
 @pytest.mark.parametrize("part", range(4))
 def test_a_leader_and_its_workers_use_hardly_more_racks_than_enumeration_finds(part: int) -> None:
-    """In one of a hundred small clusters at most a preferred domain is missed, or more blocks or racks are used."""
+    """At most one in a hundred small clusters misses a preferred domain, or uses more blocks or racks."""
     wider = 0
     for seed in range(part * SEEDS, (part + 1) * SEEDS):
         nodes, workers, leader, mode, level = drawn(random.Random(seed))

@@ -1,4 +1,4 @@
-"""Whose turn it is: fair shares, past use, the window, and that looking at lines decides what looking at gangs does."""
+"""Order of the queues: fair shares, past use, the window, and agreement of decisions by class with decisions by gang."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def planned(snapshot: Snapshot) -> Plan:
 
 
 def looked_at(snapshot: Snapshot) -> list[str]:
-    """Uids as their turns come."""
+    """Uids in the order in which the planner considers them."""
     return [pending.workload.uid for pending in turns(begin(survey(snapshot)))]
 
 
@@ -49,8 +49,8 @@ def ones(queue: str, count: int, first: float = 0.0, **rest: Any) -> list[Worklo
 # Fair sharing.
 
 
-def test_the_smaller_share_goes_first_counted_anew_after_every_start() -> None:
-    """a asked first for all it wants; still the two take turns."""
+def test_the_smaller_share_is_first_and_is_counted_again_after_every_start() -> None:
+    """a is older and requests its whole demand first; the two queues still alternate."""
     snapshot = quota_only(
         [cq("a"), cq("b")],
         [*ones("a", 4), *ones("b", 4, 10.0)],
@@ -61,7 +61,7 @@ def test_the_smaller_share_goes_first_counted_anew_after_every_start() -> None:
     assert looked_at(snapshot)[:4] == ["a0", "b0", "a1", "b1"]
 
 
-def test_without_fair_sharing_who_came_first_takes_all() -> None:
+def test_without_fair_sharing_the_oldest_gangs_take_all() -> None:
     snapshot = quota_only(
         [cq("a"), cq("b")], [*ones("a", 4), *ones("b", 4, 10.0)], cohorts=[cohort("all", 4)]
     )
@@ -72,7 +72,7 @@ def test_without_fair_sharing_who_came_first_takes_all() -> None:
     ("weight", "starts"),
     [(1000, 3), (2000, 4), (500, 2), (0, 0)],  # of 6, beside a queue of weight 1
 )
-def test_weights_divide_what_is_borrowed(weight: int, starts: int) -> None:
+def test_weights_divide_the_borrowed_quota(weight: int, starts: int) -> None:
     snapshot = quota_only(
         [cq("a", weight=weight), cq("b")],
         [*ones("a", 6), *ones("b", 6, 10.0)],
@@ -82,7 +82,7 @@ def test_weights_divide_what_is_borrowed(weight: int, starts: int) -> None:
     assert sum(a.uid.startswith("a") for a in planned(snapshot).admitted) == starts
 
 
-def test_who_stays_within_its_own_goes_before_who_borrows_whatever_the_priority() -> None:
+def test_a_gang_within_its_own_quota_is_before_a_borrower_whatever_the_priority() -> None:
     snapshot = quota_only(
         [cq("a"), cq("b", 1)],
         [gpus("high", 1, "a", priority=9), gpus("own", 1, "b")],
@@ -109,7 +109,7 @@ def test_borrowing_of_another_flavor_does_not_count_against_a_gang() -> None:
 
 
 def test_shares_decide_level_by_level() -> None:
-    """west and east share alike, though west has twice as many queues that ask."""
+    """west and east share alike, though west has twice as many queues with pending gangs."""
     snapshot = quota_only(
         [cq("a", cohort="west"), cq("b", cohort="west"), cq("c", cohort="east")],
         [*ones("a", 8), *ones("b", 8), *ones("c", 8)],
@@ -132,7 +132,7 @@ def test_equal_shares_fall_back_to_priority_then_time() -> None:
 
 @st.composite
 def _shared(draw: st.DrawFn) -> Snapshot:
-    """Up to six queues under two levels of cohorts, some with quota of their own, all waiting for more than there is."""
+    """Up to six queues under two levels of cohorts, some with their own quota, all with more demand than capacity."""
     queues = []
     for number in range(draw(st.integers(2, 6))):
         lending = draw(st.sampled_from([None, 0, 1]))
@@ -165,11 +165,11 @@ def _shared(draw: st.DrawFn) -> Snapshot:
 
 
 def _tournament(cycle: AdmissionCycle, heads: Mapping[str, Pending]) -> str:
-    """The winning queue, everything counted afresh."""
+    """The winning queue, computed from scratch."""
     use, config = cycle.state.later.quota, cycle.problem.snapshot.config
 
     def entry(pool: Pool) -> tuple[Any, ...] | None:
-        """Key in the parent's tournament, whether it borrows below, charges here, rows asked, queue and place."""
+        """Key in the parent's tournament, whether it borrows below, charges here, requested rows, queue and position."""
         if not pool.members and pool.name in heads and use.pools[pool.name] is pool:
             head = heads[pool.name]
             row = {(FLAVOR, GPUS): head.workload.requests[GPUS]}
@@ -207,7 +207,7 @@ def _tournament(cycle: AdmissionCycle, heads: Mapping[str, Pending]) -> str:
 
 @settings(deadline=None, max_examples=examples(150))
 @given(_shared())
-def test_the_tournament_kept_up_to_date_is_the_one_counted_afresh(snapshot: Snapshot) -> None:
+def test_the_updated_tournament_equals_a_fresh_one(snapshot: Snapshot) -> None:
     snapshot = replace(snapshot, config=replace(snapshot.config, rules=FAIR))
     lines: dict[str, list[Pending]] = {}
     for entry in sorted(
@@ -238,7 +238,7 @@ def lent(*pending: Workload, free: int = 4) -> Snapshot:
     return quota_only([cq("q", free)], pending, locals_={"x": "q", "y": "q"})
 
 
-def test_who_used_less_goes_first_among_equal_priorities() -> None:
+def test_the_queue_that_used_less_is_first_among_equal_priorities() -> None:
     snapshot = lent(gpus("x0", 4, "x", 1.0), gpus("y0", 4, "y", 2.0))
     used = {("team", "x"): 2.0, ("team", "y"): 1.0}
     assert [a.uid for a in planned(by_use(snapshot, local_queues=used)).admitted] == ["y0"]
@@ -246,14 +246,16 @@ def test_who_used_less_goes_first_among_equal_priorities() -> None:
 
 
 @pytest.mark.parametrize(("before", "first"), [(False, "x0"), (True, "y0")])
-def test_use_goes_after_priority_or_as_in_kueue_before_it(before: bool, first: str) -> None:
+def test_past_use_is_compared_after_priority_or_as_in_kueue_before_it(
+    before: bool, first: str
+) -> None:
     snapshot = lent(gpus("x0", 4, "x", priority=5), gpus("y0", 4, "y"))
     used = {("team", "x"): 2.0}
     made = planned(by_use(snapshot, before=before, local_queues=used))
     assert [a.uid for a in made.admitted] == [first]
 
 
-def test_what_a_plan_starts_counts_at_once_so_that_queues_take_turns() -> None:
+def test_a_start_of_the_plan_counts_at_once_so_that_queues_alternate() -> None:
     snapshot = lent(*ones("x", 4), *ones("y", 4, 10.0))
     assert looked_at(by_use(snapshot))[:4] == ["x0", "y0", "x1", "y1"]
     assert {a.uid for a in planned(by_use(snapshot)).admitted} == {"x0", "y0", "x1", "y1"}
@@ -269,7 +271,7 @@ def test_the_penalty_is_divided_by_the_weight_of_the_local_queue() -> None:
     assert sum(a.uid.startswith("x") for a in planned(snapshot).admitted) == 4
 
 
-def test_a_local_queue_of_weight_zero_goes_last() -> None:
+def test_a_local_queue_of_weight_zero_is_last() -> None:
     snapshot = by_use(
         lent(gpus("x0", 4, "x", 1.0), gpus("y0", 4, "y", 2.0)), local_queues={("team", "y"): 9.0}
     )
@@ -278,7 +280,7 @@ def test_a_local_queue_of_weight_zero_goes_last() -> None:
     assert [a.uid for a in planned(snapshot).admitted] == ["y0"]
 
 
-def test_users_of_one_local_queue_take_turns_too() -> None:
+def test_users_of_one_local_queue_alternate_too() -> None:
     snapshot = lent(*ones("x", 3, user="ann"), gpus("bob", 1, "x", 9.0, user="bob"), free=2)
     assert [a.uid for a in planned(by_use(snapshot)).admitted] == ["x0", "bob"]
 
@@ -293,7 +295,7 @@ def test_past_use_of_cluster_queues_breaks_ties_of_priority_among_their_heads() 
     assert [a.uid for a in planned(by_use(snapshot, cluster_queues=past)).admitted] == ["b0"]
 
 
-def test_a_queue_whose_scope_does_not_say_so_keeps_time_order() -> None:
+def test_a_queue_without_the_scope_keeps_time_order() -> None:
     snapshot = lent(gpus("x0", 4, "x", 1.0), gpus("y0", 4, "y", 2.0))
     seen = by_use(snapshot, local_queues={("team", "x"): 2.0})
     plain = {n: replace(q, usage_fairness=False) for n, q in seen.config.cluster_queues.items()}
@@ -301,7 +303,7 @@ def test_a_queue_whose_scope_does_not_say_so_keeps_time_order() -> None:
     assert [a.uid for a in planned(seen).admitted] == ["x0"]
 
 
-# The window, and lines.
+# The window, and classes of equal gangs.
 
 
 def test_the_window_is_shared_between_queues() -> None:
@@ -314,7 +316,7 @@ def test_the_window_is_shared_between_queues() -> None:
     assert {r.reasons[0].code for r in made.pending} == {Code.PENDING_EVALUATION}
 
 
-def test_what_one_queue_leaves_of_its_part_others_use() -> None:
+def test_a_part_of_the_window_that_one_queue_leaves_is_used_by_others() -> None:
     snapshot = quota_only(
         [cq("a", 20, None), cq("b", 20, None)], [*ones("a", 10), *ones("b", 1, 50.0)]
     )
@@ -323,7 +325,7 @@ def test_what_one_queue_leaves_of_its_part_others_use() -> None:
 
 
 def test_no_queue_starves_behind_another_however_long() -> None:
-    """Cycle after cycle, what starts leaves the queue; every queue gets on in each of them."""
+    """Cycle after cycle, started gangs leave the queue; every queue starts gangs in each of them."""
     pending = [Pending(w) for w in [*ones("a", 12), *ones("b", 4, 50.0), *ones("c", 4, 60.0)]]
     snapshot = quota_only([cq(n, 20, None) for n in "abc"], [])
     for _ in range(2):
@@ -343,9 +345,7 @@ def _singly(snapshot: Snapshot) -> tuple[list[str], dict[str, Code]]:
 
 @settings(deadline=None, max_examples=examples(150))
 @given(_shared(), st.sampled_from([2, 1000]))
-def test_looking_at_lines_decides_what_looking_at_each_gang_does(
-    snapshot: Snapshot, window: int
-) -> None:
+def test_decisions_by_class_equal_decisions_by_gang(snapshot: Snapshot, window: int) -> None:
     snapshot = replace(snapshot, limits=SolverLimits(window=window))
     made = planned(snapshot)
     codes = {r.uid: r.reasons[0].code for r in made.pending}
@@ -369,8 +369,8 @@ def test_a_plan_does_not_depend_on_the_plans_before(
     assert plan(snapshot, cache=cache) == plan(snapshot)
 
 
-def test_a_lease_given_up_serves_those_refused_before_in_their_order() -> None:
-    """A new head of the strict queue ends the lease of a gang behind it, and still waits: b's first gang starts, not its second."""
+def test_a_released_lease_serves_those_refused_before_in_their_order() -> None:
+    """A new head of the strict queue ends the lease of a gang behind it, and is still pending: b's first gang starts, not its second."""
     strict = cq("s", 0, strategy=QueueingStrategy.STRICT_FIFO)
     placed = Placement((PodSetPlacement("w", (), {GPUS: FLAVOR}),))
     lease = CapacityLease(placed, ("gone",), 0.0, 2e6)

@@ -1,4 +1,4 @@
-"""The verifier lets a right plan pass and names the rule each wrong one breaks."""
+"""The verifier accepts a correct plan and names the rule that each wrong one breaks."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.planner.plans import NODES, REASON, lease, rules, start, waits
 PAIR = gang("pair", podset(count=2, gpu=8, required="rack"))
 
 
-def test_a_right_plan_passes() -> None:
+def test_a_correct_plan_passes() -> None:
     assert verify(world(NODES, [PAIR]), start(PAIR, {"a0": 1, "a1": 1})) == ()
 
 
@@ -49,7 +49,7 @@ def test_a_right_plan_passes() -> None:
         ({"a0": 1, "nowhere": 1}, Rule.ELIGIBLE),
     ],
 )
-def test_a_wrong_placement(where: dict[str, int], rule: Rule) -> None:
+def test_a_wrong_placement_is_rejected(where: dict[str, int], rule: Rule) -> None:
     assert rule in rules(world(NODES, [PAIR]), start(PAIR, where))
 
 
@@ -68,11 +68,11 @@ def test_podsets_must_be_the_gangs_own() -> None:
         Plan(pending=(waits(PAIR),), evicted=(Eviction("stranger", Code.NODE_FAILURES, "gone"),)),
     ],
 )
-def test_each_pending_gang_stands_exactly_once_and_nobody_else(plan: Plan) -> None:
+def test_each_pending_gang_appears_exactly_once_and_no_other_gang(plan: Plan) -> None:
     assert Rule.PARTITION in rules(world(NODES, [PAIR]), plan)
 
 
-def test_every_refusal_says_why() -> None:
+def test_every_refusal_has_a_reason() -> None:
     assert rules(world(NODES, [PAIR]), Plan(pending=(Refusal("pair", ()),))) == {Rule.REASON}
 
 
@@ -90,7 +90,7 @@ TAINT = Taint("dedicated", Effect.NO_SCHEDULE, "team")
         ({"labels": {"rack": ""}}, {}, True),
     ],
 )
-def test_eligibility_of_nodes(
+def test_ineligible_nodes_are_rejected(
     changed: dict[str, Any], wanted: dict[str, Any], eligible: bool
 ) -> None:
     one = gang("one", podset(gpu=8, **wanted))
@@ -143,7 +143,7 @@ def test_one_flavor_per_resource_group_and_every_resource_covered() -> None:
     one = gang("one", podset(gpu=8, cpu=1, widgets=1))
     snapshot = world([node("a0", gpu=8, cpu=1, widgets=1)], [one])
     assert rules(snapshot, start(one, {"a0": 1}, flavor=None)) == {Rule.FLAVOR}
-    assert Rule.FLAVOR in rules(snapshot, start(one, {"a0": 1}))  # nobody covers widgets
+    assert Rule.FLAVOR in rules(snapshot, start(one, {"a0": 1}))  # no queue covers widgets
 
 
 def test_a_gang_without_a_queue_has_no_quota_and_no_flavor() -> None:
@@ -193,16 +193,16 @@ ONE = gang("one", podset(gpu=8))
     ],
     ids=["admitted", "leaving", "stranger", "pods"],
 )
-def test_what_is_taken_now_cannot_be_given(snapshot: Snapshot) -> None:
+def test_capacity_in_use_now_cannot_be_given(snapshot: Snapshot) -> None:
     assert rules(snapshot, start(ONE, {"a0": 1})) == {Rule.CAPACITY}
 
 
-def test_an_excess_from_outside_elsewhere_is_not_the_plans_doing() -> None:
+def test_an_excess_from_outside_elsewhere_does_not_reject_the_plan() -> None:
     snapshot = world(NODES, [ONE], [BUSY], other_pods={"a0": resources(gpu=8)})
     assert not rules(snapshot, start(ONE, {"a1": 1}))
 
 
-def test_two_that_fit_alone_do_not_fit_together() -> None:
+def test_two_gangs_that_fit_alone_do_not_fit_together() -> None:
     two = gang("two", podset(gpu=4))
     plan = Plan(
         admitted=(
@@ -213,7 +213,7 @@ def test_two_that_fit_alone_do_not_fit_together() -> None:
     assert rules(world(NODES, [ONE, two]), plan) == {Rule.CAPACITY}
 
 
-def test_a_lease_keeps_its_place_from_others_but_may_wait_for_the_leaving() -> None:
+def test_a_lease_keeps_its_nodes_from_others_but_can_wait_for_leaving_gangs() -> None:
     leaving = replace(BUSY, leaving=True)
     late = gang("late", podset(gpu=8))
     held = Pending(ONE, lease(placed(ONE, {"a0": 1}), "busy"))
@@ -242,20 +242,20 @@ def test_quota_counts_leaving_gangs_now_and_leases_after() -> None:
 @pytest.mark.parametrize(
     ("holds", "names", "broken"),
     [
-        (4, (), True),  # what it needs is free already
+        (4, (), True),  # the capacity that it needs is free already
         (4, ("slow",), False),  # it waits for the slow one in any case
-        (6, ("slow",), False),  # 2 of what it needs are free already, and stay so
+        (6, ("slow",), False),  # 2 of the GPUs that it needs are free already, and stay free
         (
             6,
             (),
             False,
-        ),  # pods of others or a smaller node are in its way: it must wait until every gang has left
+        ),  # unmanaged pods or a smaller node block it: it must wait until every gang has left
     ],
 )
-def test_what_the_victims_of_a_lease_have_left_is_its_own(
+def test_capacity_that_the_victims_of_a_lease_have_left_is_reserved(
     holds: int, names: tuple[str, ...], broken: bool
 ) -> None:
-    """The node holds 8 GPUs, 4 of which somebody slow has still."""
+    """The node holds 8 GPUs, of which a slow gang still has 4."""
     slow = holding(gang("slow", podset(gpu=4)), {"a0": 1}, leaving=True)
     first, small = gang("first", podset(gpu=holds)), gang("small", podset(gpu=2))
     keeps = waits(first, lease(placed(first, {"a0": 1}), *names))
@@ -265,8 +265,8 @@ def test_what_the_victims_of_a_lease_have_left_is_its_own(
     assert rules(snapshot, plan) - later_too_full == ({Rule.LEASE} if broken else set())
 
 
-def test_so_is_quota_that_they_have_left() -> None:
-    """Quota is 12: a slow gang that leaves has 4 of it still, the lease needs 6, others may have 2."""
+def test_quota_that_the_victims_of_a_lease_have_left_is_reserved() -> None:
+    """Quota is 12: a slow gang that is leaving still has 4 of it, the lease needs 6, others may use 2."""
     slow = holding(gang("slow", podset(gpu=4)), {"a1": 1}, leaving=True)
     first = gang("first", podset(gpu=6))
     keeps = waits(first, lease(placed(first, {"a0": 1})))
@@ -278,7 +278,7 @@ def test_so_is_quota_that_they_have_left() -> None:
 
 
 def test_a_holder_takes_nothing_that_is_kept_for_another_lease() -> None:
-    """Whose own victim is still there waits for him."""
+    """The same for a holder that waits for its own victim."""
     slow = holding(gang("slow", podset(gpu=4)), {"a0": 1}, leaving=True)
     early, late = (
         gang(name, podset(gpu=4), queued_at=at) for name, at in (("early", 1.0), ("late", 2.0))
@@ -296,7 +296,7 @@ def test_a_lease_that_has_ended_holds_nothing() -> None:
     assert rules(world(NODES, [ONE]), plan) == {Rule.LEASE}
 
 
-# -- who may start
+# -- gangs that may start
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ NEXT = gang("next", podset(gpu=8), queued_at=2.0)
         (QueueingStrategy.STRICT_FIFO, Code.SHAPE_NEVER_FITS, False),
     ],
 )
-def test_nobody_passes_the_head_of_a_strict_queue(
+def test_no_gang_passes_the_head_of_a_strict_queue(
     strategy: QueueingStrategy, code: Code, violated: bool
 ) -> None:
     snapshot = world(NODES, [HEAD, NEXT], (), queue(strategy=strategy))
@@ -371,7 +371,7 @@ def test_preemption_for_a_later_gang_passes_the_strict_head_too() -> None:
     assert rules(snapshot, plan) == {Rule.ORDER}
 
 
-def test_a_violation_says_which_node_and_by_how_much() -> None:
+def test_a_violation_names_the_node_and_the_excess() -> None:
     found = verify(world(NODES, [ONE], [BUSY]), start(ONE, {"a0": 1}))
     assert str(found[0]) == "Capacity a0: nvidia.com/gpu: asks 8, free 0 now"
 

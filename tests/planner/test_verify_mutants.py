@@ -1,4 +1,4 @@
-"""The verifier accepts every plan of the planner and rejects it made wrong in any way, naming the rule."""
+"""The verifier accepts every plan of the planner and rejects each mutant of it, with the right rule."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_plan_is_accepted(block: int) -> None:
 
 
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__.replace("_", " "))
-def test_every_plan_made_wrong_is_rejected(make: Maker) -> None:
+def test_every_mutant_is_rejected(make: Maker) -> None:
     made_wrong = 0
     for seed in range(BLOCK * BLOCKS):
         for mutant in make(*planned(seed)):
@@ -52,7 +52,7 @@ def test_every_plan_made_wrong_is_rejected(make: Maker) -> None:
 
 @cache
 def reclaimed(seed: int) -> tuple[Snapshot, Plan]:
-    """A plan for several gangs that wait in a cohort."""
+    """A plan for several pending gangs of a cohort."""
     snapshot = contest(seed, fair=bool(seed % 2), nodes=bool(seed % 3))
     return snapshot, plan(snapshot)
 
@@ -65,7 +65,7 @@ def test_every_plan_across_queues_is_accepted(block: int) -> None:
 
 
 @pytest.mark.parametrize("make", RECLAIMERS, ids=lambda make: make.__name__.replace("_", " "))
-def test_every_victim_of_another_queue_made_wrong_is_rejected(make: Maker) -> None:
+def test_every_mutant_with_a_victim_of_another_queue_is_rejected(make: Maker) -> None:
     made_wrong = 0
     for seed in range(300):
         for mutant in make(*reclaimed(seed)):
@@ -77,13 +77,13 @@ def test_every_victim_of_another_queue_made_wrong_is_rejected(make: Maker) -> No
 
 @cache
 def moved(seed: int) -> tuple[Snapshot, Plan]:
-    """A plan that makes room by moving, if any does."""
+    """A plan with moves, if any plan has some."""
     snapshot = replace(tight(seed), make_room=MakeRoom())
     return snapshot, plan(snapshot)
 
 
 @pytest.mark.parametrize("make", MOVERS, ids=lambda make: make.__name__.replace("_", " "))
-def test_every_move_made_wrong_is_rejected(make: Maker) -> None:
+def test_every_mutant_of_a_move_is_rejected(make: Maker) -> None:
     made_wrong = 0
     for seed in range(60):
         snapshot, made = moved(seed)
@@ -95,7 +95,7 @@ def test_every_move_made_wrong_is_rejected(make: Maker) -> None:
     assert made_wrong > 10
 
 
-def test_every_start_that_takes_what_is_kept_for_a_lease_is_rejected() -> None:
+def test_every_start_that_takes_capacity_kept_for_a_lease_is_rejected() -> None:
     """In the cycle after one that evicted: some victims have left, others have not, and more gangs leave besides."""
     made_wrong = 0
     for seed in range(BLOCK * BLOCKS // 2):

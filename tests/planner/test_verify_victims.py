@@ -1,4 +1,4 @@
-"""What the verifier says of evictions, leases for them, and repairs."""
+"""The verifier's rules for evictions, leases for them, and repairs."""
 
 from __future__ import annotations
 
@@ -74,20 +74,20 @@ def test_victims_are_legal_by_the_queues_policy(
     assert rules(*evicting(taken, within)) == (set() if legal else {Rule.VICTIM})
 
 
-def test_nobody_is_evicted_without_a_lease_that_names_him() -> None:
+def test_no_gang_is_evicted_without_a_lease_that_names_it() -> None:
     snapshot, plan = evicting(victim(priority=4))
     assert Rule.VICTIM in rules(snapshot, replace(plan, pending=(waits(WANTED),)))
     unnamed = waits(WANTED, lease(placed(WANTED, {"a0": 1})))
     assert rules(snapshot, replace(plan, pending=(unnamed,))) == {Rule.VICTIM}
 
 
-def test_evicting_too_little_is_an_excess_after() -> None:
+def test_an_eviction_that_frees_too_little_is_an_excess_later() -> None:
     snapshot, plan = evicting(victim(priority=4))
     crowded = replace(snapshot, other_pods={"a0": resources(gpu=1)})
     assert rules(crowded, plan) == {Rule.CAPACITY}
 
 
-def test_a_victim_belongs_to_one_preemptor_and_one_fate() -> None:
+def test_a_victim_belongs_to_one_preemptor_and_has_one_outcome() -> None:
     snapshot, plan = evicting(victim(priority=4))
     twice = replace(plan, preempted=plan.preempted * 2)
     assert rules(snapshot, twice) == {Rule.VICTIM}
@@ -95,7 +95,7 @@ def test_a_victim_belongs_to_one_preemptor_and_one_fate() -> None:
     assert rules(snapshot, also) == {Rule.VICTIM}
 
 
-def test_the_stated_cost_is_the_victims() -> None:
+def test_the_stated_cost_is_the_cost_of_the_victims() -> None:
     snapshot, plan = evicting(victim(priority=4))
     wrong = replace(plan.preempted[0], cost=Cost(0, 60, 8))
     assert rules(snapshot, replace(plan, preempted=(wrong,))) == {Rule.VICTIM}
@@ -130,7 +130,7 @@ def test_a_repair_keeps_healthy_slots_and_the_domain(
     assert (rule in found) if rule else not found
 
 
-def test_a_repair_takes_no_room_twice_and_none_of_others() -> None:
+def test_a_repair_takes_no_capacity_twice_and_none_of_others() -> None:
     snapshot = world(NODES, [ONE], [BROKEN])
     fixed = Admission("broken", placed(BROKEN.workload, {"a0": 1, "a1": 1}), repaired=True)
     both = Plan(admitted=(fixed, Admission("one", placed(ONE, {"b0": 1}))))

@@ -19,7 +19,7 @@ from tests.planner.documents import (
     workload,
 )
 
-START = parse_time("2026-01-01T00:00:00Z")  # of everything that runs
+START = parse_time("2026-01-01T00:00:00Z")  # of all running gangs
 HOUR = 3600.0
 LOWER = {"withinClusterQueue": "LowerPriority"}
 FLEET = [TOPOLOGY, flavor(topology=True), *nodes("a", 3)]
@@ -42,12 +42,14 @@ URGENT = workload("urgent", "main", 1, 8, priority=9, at=60)
 @pytest.mark.parametrize(
     ("policy", "hours", "victims"),
     [
-        pytest.param({}, 0.5, ["r0"], id="Kueue protects nobody, however young"),
+        pytest.param({}, 0.5, ["r0"], id="Kueue protects no gang, however young"),
         pytest.param({"minRuntimeSeconds": 3600}, 0.5, [], id="all of them started too lately"),
         pytest.param({"minRuntimeSeconds": 3600}, 1.0, ["r0"], id="they ran long enough"),
     ],
 )
-def test_a_minimum_run_time(policy: dict[str, int], hours: float, victims: list[str]) -> None:
+def test_a_minimum_run_time_protects_a_gang(
+    policy: dict[str, int], hours: float, victims: list[str]
+) -> None:
     made = planned(FLEET, queue(**policy), FULL, URGENT, now=START + hours * HOUR)
     assert made.victims == victims
     code = "WaitingForPreemptedWorkloads" if victims else "TopologyPlacementFailed"
@@ -67,7 +69,7 @@ EARLIER = "2025-12-31T20:00:00Z, 2025-12-31T23:30:00Z"
         pytest.param({"cooldownSeconds": 3600}, ["r0"], id="its cool-down is over"),
     ],
 )
-def test_evictions_so_far_stand_in_an_annotation(
+def test_evictions_so_far_are_read_from_an_annotation(
     policy: dict[str, int], victims: list[str]
 ) -> None:
     evicted = [runs("r0", "a0", 1, evictions=EARLIER), *FULL[1:]]
@@ -76,7 +78,7 @@ def test_evictions_so_far_stand_in_an_annotation(
 
 
 def test_kueues_own_preemptions_count() -> None:
-    """It leaves the condition on the Workload, as False, when it is admitted again."""
+    """Kueue keeps the condition on the Workload, as False, when it is admitted again."""
     again = runs("r0", "a0", 1)
     again["status"]["conditions"].append(
         {"type": "Preempted", "status": "False", "lastTransitionTime": "2026-01-01T00:00:00Z"}
@@ -85,7 +87,7 @@ def test_kueues_own_preemptions_count() -> None:
     assert made.victims == ["r1"]
 
 
-def test_a_job_that_must_not_be_preempted_is_not() -> None:
+def test_a_job_that_is_not_preemptible_is_not_evicted() -> None:
     shielded = [runs("r0", "a0", 1, preemptible="false"), *FULL[1:]]
     assert planned(FLEET, queue(), shielded, URGENT, now=START).victims == ["r1"]
 
@@ -123,7 +125,7 @@ def accident(**policy: Any) -> Planned:
 
 
 def test_two_lost_nodes_are_replaced_by_a_lower_gang_leaving() -> None:
-    """Kueue evicts the whole gang when two of its nodes fail, and nobody for it when one does."""
+    """Kueue evicts the whole gang when two of its nodes fail, and no gang for it when one does."""
     made = accident()
     assert made.victims == ["low"]
     assert made.document["preempted"][0]["for"] == "default/hit"
@@ -133,15 +135,15 @@ def test_two_lost_nodes_are_replaced_by_a_lower_gang_leaving() -> None:
     assert made.waiting == {"hit": "WaitingForPreemptedWorkloads"}
 
 
-def test_where_nobody_may_be_evicted_the_broken_gang_restarts_whole() -> None:
+def test_without_a_legal_victim_the_broken_gang_restarts_whole() -> None:
     made = accident(minRuntimeSeconds=7200)
     (evicted,) = made.document["preempted"]
     assert (evicted["workload"], evicted["for"]) == ("default/hit", None)
     assert evicted["reason"] == "NodeFailures"
 
 
-def test_only_as_much_quota_as_cannot_be_borrowed_is_freed_by_victims() -> None:
-    """Three of the urgent pods' four GPUs' worth can be borrowed from the cohort: one small gang leaves, not both."""
+def test_victims_free_only_the_quota_that_cannot_be_borrowed() -> None:
+    """Of the urgent pods' quota three of four GPUs can be borrowed from the cohort: one small gang leaves, not both."""
     made = planned(
         [flavor(), cohort("all")],
         cluster_queue("main", 4, "all", preemption=LOWER),

@@ -1,4 +1,4 @@
-"""The conflict of a gang: infeasible together, feasible without any one member."""
+"""The blocking constraints of a gang: infeasible together, feasible without any one of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _single_flavor(snapshot: Snapshot) -> bool:
 
 @_SLOW
 @given(snapshots(gangs=1) | contested())
-def test_a_conflict_of_one_gang_cannot_be_reduced_and_is_enough_by_the_planner_on_relaxed_snapshots(
+def test_blocking_constraints_are_minimal_and_sufficient_by_the_planner_on_relaxed_snapshots(
     snapshot: Snapshot,
 ) -> None:
     assume(_single_flavor(snapshot))
@@ -49,7 +49,7 @@ def test_a_conflict_of_one_gang_cannot_be_reduced_and_is_enough_by_the_planner_o
 
 @_SLOW
 @given(snapshots(gangs=3))
-def test_a_conflict_behind_other_gangs_cannot_be_reduced_either(snapshot: Snapshot) -> None:
+def test_blocking_constraints_behind_other_gangs_are_minimal_too(snapshot: Snapshot) -> None:
     prepared = begin(survey(snapshot))
     for pending in turns(prepared):
         turn = context_of(prepared.cycle, pending)
@@ -66,7 +66,7 @@ def test_a_conflict_behind_other_gangs_cannot_be_reduced_either(snapshot: Snapsh
 
 @_SLOW
 @given(snapshots(gangs=3))
-def test_what_everybody_holds_adds_up_to_what_the_walk_has_left(snapshot: Snapshot) -> None:
+def test_the_use_of_all_gangs_adds_up_to_the_free_capacity_of_the_walk(snapshot: Snapshot) -> None:
     prepared = begin(survey(snapshot))
     for pending in turns(prepared):
         turn = context_of(prepared.cycle, pending)

@@ -1,4 +1,4 @@
-"""Explaining beside a plan that is at hand: nothing is decided twice, and the answers are worth the same."""
+"""An explanation beside an existing plan decides no gang twice, and its answers are as good."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _window(snapshot: Snapshot) -> list[Diagnosis]:
 
 @_SLOW
 @given(snapshots(gangs=3) | contested())
-def test_a_walk_that_knows_its_plan_comes_to_the_same_plan(snapshot: Snapshot) -> None:
+def test_a_walk_that_knows_its_plan_repeats_it(snapshot: Snapshot) -> None:
     planned = plan(snapshot)
     prepared = begin(survey(snapshot))
     know(prepared.cycle, of_plan(planned))
@@ -48,7 +48,9 @@ def test_a_walk_that_knows_its_plan_comes_to_the_same_plan(snapshot: Snapshot) -
 
 @_SLOW
 @given(snapshots(gangs=3) | contested())
-def test_every_way_out_beside_a_plan_makes_the_planner_start_the_gang(snapshot: Snapshot) -> None:
+def test_every_suggested_fix_beside_a_plan_makes_the_planner_start_the_gang(
+    snapshot: Snapshot,
+) -> None:
     for diagnosis in _window(snapshot):
         for way in diagnosis.ways:
             works = helped if way.remedy is Remedy.ALLOW_PREEMPTION else starts
@@ -57,7 +59,7 @@ def test_every_way_out_beside_a_plan_makes_the_planner_start_the_gang(snapshot: 
 
 @_SLOW
 @given(snapshots(gangs=3))
-def test_the_conflict_does_not_depend_on_whether_the_plan_is_at_hand(snapshot: Snapshot) -> None:
+def test_the_blocking_constraints_do_not_depend_on_an_existing_plan(snapshot: Snapshot) -> None:
     for diagnosis in _window(snapshot):
         alone = diagnose(snapshot, diagnosis.uid)
         assert [o.limit for o in diagnosis.conflict] == [o.limit for o in alone.conflict]
@@ -71,7 +73,7 @@ def test_work_shared_within_a_window_changes_no_answer(snapshot: Snapshot) -> No
         assert diagnosis == diagnose(snapshot, diagnosis.uid, plan=planned)
 
 
-def test_nobody_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_gang_is_decided_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three gangs start, the fourth finds no rack."""
     first = [gang(f"w{i}", podset("w", 1, gpu=8), queued_at=float(i)) for i in range(3)]
     last = gang("w3", podset("w", 4, gpu=8, required="rack"), queued_at=9.0)

@@ -1,4 +1,4 @@
-"""Ways out by policy: each, done, makes the planner evict just those it names; none asks for more than it needs."""
+"""Suggested fixes by policy: each makes the planner evict exactly the gangs that it names; none changes more than it needs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _ways(snapshot: Snapshot, uid: str = "w0") -> list[Way]:
 
 
 def _shielded(snapshot: Snapshot, seed: int) -> Snapshot:
-    """The same, where some gangs are shielded by their own wish or by their queue."""
+    """The same, where some gangs are protected by their own setting or by their queue."""
     rng = random.Random(seed)
     admitted = tuple(
         replace(a, workload=replace(a.workload, preemptible=rng.random() < 0.7))
@@ -93,7 +93,7 @@ def _counts_only_beside(change: Change, way: Way) -> bool:
     )
 
 
-# One case per field. Four nodes of 8 GPUs; main has half of the quota, unless said.
+# One case per field. Four nodes of 8 GPUs; main has half of the quota by default.
 
 ASKS = podset("w", 1, gpu=8)
 
@@ -118,7 +118,7 @@ def _blocked(priority: int) -> Workload:
 @pytest.mark.parametrize(
     ("priority", "value"), [(1, "LowerPriority"), (0, "LowerOrNewerEqualPriority")]
 )
-def test_a_queue_that_never_evicts_its_own_is_told_how_little_would_do(
+def test_a_queue_that_never_evicts_its_own_gets_the_smallest_change(
     priority: int, value: str
 ) -> None:
     closed = queue(within=WithinClusterQueue.NEVER)
@@ -134,14 +134,14 @@ def test_a_queue_that_never_evicts_its_own_is_told_how_little_would_do(
 
 
 @pytest.mark.parametrize(("priority", "value"), [(1, "LowerPriority"), (0, "Any")])
-def test_what_others_borrowed_of_its_quota_can_be_reclaimed(priority: int, value: str) -> None:
+def test_quota_that_others_borrowed_can_be_reclaimed(priority: int, value: str) -> None:
     queues = [_in_cohort("main", 16), _in_cohort("lab", 16)]
     (way,) = _ways(world(RACKS, [_blocked(priority)], _full("lab"), *queues))
     assert way.changes == (AllowPreemption("main", PolicyField.RECLAIM, value),)
     assert (way.details["count"], way.details["gpus"]) == (1, 8)
 
 
-def test_who_must_borrow_itself_needs_borrow_within_cohort() -> None:
+def test_a_gang_that_must_borrow_itself_needs_borrow_within_cohort() -> None:
     queues = [_in_cohort("main", 0), _in_cohort("lab", 0), _in_cohort("spare", 32)]
     (way,) = _ways(world(RACKS, [_blocked(1)], _full("lab"), *queues))
     assert way.changes == (
@@ -150,7 +150,7 @@ def test_who_must_borrow_itself_needs_borrow_within_cohort() -> None:
     )
 
 
-def test_gangs_within_their_own_quota_go_only_for_room() -> None:
+def test_gangs_within_their_own_quota_are_evicted_only_for_nodes() -> None:
     queues = [_in_cohort("main", 8), _in_cohort("lab", 32)]
     (way,) = _ways(world(RACKS, [_blocked(1)], _full("lab"), *queues))
     assert way.changes == (AllowPreemption("main", PolicyField.ROOM, "true"),)
@@ -159,13 +159,13 @@ def test_gangs_within_their_own_quota_go_only_for_room() -> None:
     ]
 
 
-def test_nobody_can_be_allowed_to_take_quota_that_is_others_own() -> None:
+def test_no_change_of_policy_allows_a_gang_to_take_own_quota_of_others() -> None:
     queues = [_in_cohort("main", 0), _in_cohort("lab", 32)]
     snapshot = world(RACKS, [_blocked(9)], _full("lab"), *queues)
     assert _ways(snapshot) == []
 
 
-def test_a_queue_outside_every_cohort_evicts_nobody_elsewhere() -> None:
+def test_a_queue_outside_every_cohort_evicts_no_gang_elsewhere() -> None:
     queues = [queue(within=WithinClusterQueue.NEVER), queue("lab")]
     snapshot = world(RACKS, [_blocked(9)], _full("lab"), *queues)
     assert _ways(snapshot) == []
@@ -183,7 +183,7 @@ def test_the_protections_of_the_victims_queue_are_named() -> None:
     assert way.details["policy"] == [{"clusterQueue": "main", "field": "protection", "value": None}]
 
 
-def test_only_those_gangs_are_named_that_would_go() -> None:
+def test_only_gangs_that_would_be_evicted_are_named() -> None:
     (way,) = _ways(world(RACKS, [_blocked(1)], _full(preemptible=False)))
     assert way.changes == (MakePreemptible(("b0",)),)
     assert way.details["policy"] == [{"workload": "team/b0", "field": "preemptible", "value": True}]
@@ -199,7 +199,7 @@ def test_several_fields_are_named_where_one_is_not_enough() -> None:
 
 
 def test_a_gang_that_runs_in_part_frees_only_what_it_holds() -> None:
-    """It asks for four nodes and runs on three: 24 GPUs, not 32."""
+    """It requests four nodes and runs on three: 24 GPUs, not 32."""
     wide = gang("b0", replace(ASKS, count=4, min_count=1))
     running = holding(wide, {f"n{i}": 1 for i in range(3)})
     (part,) = running.placement.podsets

@@ -1,4 +1,4 @@
-"""A gang whose user holds all that one user may: what he runs is told, and each way out, done, makes the planner start it."""
+"""A gang whose user has reached the cap: the user's gangs are listed, and each suggested fix makes the planner start it."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ RUNNING = [runs("ann", "old", 6, "n0", at=100.0), runs("ann", "new", 2, "n1", at
 STRANGER = runs("ben", "other", 8, "n2")
 
 
-def test_what_he_runs_is_told_the_oldest_first() -> None:
+def test_the_running_gangs_of_the_user_are_listed_the_oldest_first() -> None:
     diagnosis = diagnose(capped(9, [of("ann", "a", 4)], [*RUNNING, STRANGER]), "a")
     (obstacle,) = diagnosis.conflict
     assert obstacle.limit is Limit.USER
@@ -67,7 +67,7 @@ def test_what_he_runs_is_told_the_oldest_first() -> None:
     assert [one["workload"] for one in obstacle.details["gangs"]] == ["team/old", "team/new"]
 
 
-def test_a_higher_cap_is_said_exactly() -> None:
+def test_the_required_cap_is_exact() -> None:
     raised = way(diagnose(capped(9, [of("ann", "a", 4)], RUNNING), "a"), Remedy.RAISE_USER_CAP)
     assert raised.changes == (RaiseUserCap("main", GPU, 12),)
     assert raised.least
@@ -83,7 +83,7 @@ def test_a_higher_cap_is_said_exactly() -> None:
         pytest.param(8, 8, ("old", "new"), id="all of them"),
     ],
 )
-def test_those_of_his_own_gangs_are_named_with_whose_end_it_starts(
+def test_the_gangs_of_the_user_whose_end_lets_it_start_are_named(
     most: int, needs: int, ending: tuple[str, ...]
 ) -> None:
     diagnosis = diagnose(capped(most, [of("ann", "a", needs)], [*RUNNING, STRANGER]), "a")
@@ -92,7 +92,7 @@ def test_those_of_his_own_gangs_are_named_with_whose_end_it_starts(
     assert ended.least
 
 
-def test_those_that_leave_anyway_are_waited_for() -> None:
+def test_it_waits_for_gangs_that_leave_anyway() -> None:
     leaving = replace(RUNNING[0], leaving=True)
     diagnosis = diagnose(capped(9, [of("ann", "a", 4)], [leaving, RUNNING[1]]), "a")
     waited = way(diagnosis, Remedy.WAIT)
@@ -100,12 +100,12 @@ def test_those_that_leave_anyway_are_waited_for() -> None:
     assert waited.message == "wait until team/old has stopped"
 
 
-def test_fewer_pods_are_offered_up_to_what_he_may_hold() -> None:
+def test_fewer_pods_are_offered_up_to_the_cap() -> None:
     diagnosis = diagnose(capped(11, [of("ann", "a", 1, pods=6)], RUNNING), "a")
     assert way(diagnosis, Remedy.FEWER_PODS).changes == (FewerPods("a", "w", 3),)
 
 
-def test_a_gang_larger_than_the_cap_for_ever_is_helped_by_a_higher_one_alone() -> None:
+def test_only_a_higher_cap_helps_a_gang_larger_than_the_cap() -> None:
     diagnosis = diagnose(capped(3, [of("ann", "a", 4)], []), "a")
     assert remedies(diagnosis) == [Remedy.RAISE_USER_CAP]
     assert diagnosis.conflict[0].message == (
@@ -113,20 +113,20 @@ def test_a_gang_larger_than_the_cap_for_ever_is_helped_by_a_higher_one_alone() -
     )
 
 
-def test_what_his_earlier_gangs_would_take_first_is_counted_in() -> None:
+def test_earlier_pending_gangs_of_the_user_are_counted() -> None:
     pending: list[Pending | Workload] = [of("ann", "a", 4, 1.0), of("ann", "b", 5, 2.0)]
     raised = way(diagnose(capped(8, pending, RUNNING), "b"), Remedy.RAISE_USER_CAP)
     assert raised.changes == (RaiseUserCap("main", GPU, 17),)
     assert not raised.least
 
 
-def test_where_there_is_no_room_either_no_cap_is_promised_to_help() -> None:
+def test_without_capacity_no_higher_cap_is_offered() -> None:
     full = [runs("ben", f"r{i}", 8, f"n{i}") for i in range(4)]
     snapshot = capped(3, [of("ann", "a", 4)], full)
     assert remedies(diagnose(snapshot, "a")) == []
 
 
-def test_evicting_others_counts_as_a_start() -> None:
+def test_a_reservation_with_evictions_counts_as_a_start() -> None:
     full = [runs("ben", f"r{i}", 8, f"n{i}") for i in range(4)]
     main = replace(queue(within=WithinClusterQueue.LOWER_PRIORITY), max_per_user=((GPU, 3),))
     snapshot = world(NODES, [of("ann", "a", 4, priority=5)], full, main)
@@ -153,7 +153,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshots())
-def test_every_way_out_makes_the_planner_start_the_gang_and_none_that_is_least_could_be_less(
+def test_every_suggested_fix_makes_the_planner_start_the_gang_and_a_least_one_cannot_be_smaller(
     snapshot: Snapshot,
 ) -> None:
     blocked = {r.uid for r in plan(snapshot).pending if r.reasons[0].code is Code.MAX_PER_USER}

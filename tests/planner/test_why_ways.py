@@ -1,4 +1,4 @@
-"""Ways out: each, done, makes the planner start the gang; what is called the least is."""
+"""Suggested fixes: each makes the planner start the gang, and one that is marked least cannot be smaller."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 @_SLOW
 @given(snapshots(gangs=3) | contested())
-def test_every_way_out_makes_the_planner_start_the_gang(snapshot: Snapshot) -> None:
+def test_every_suggested_fix_makes_the_planner_start_the_gang(snapshot: Snapshot) -> None:
     for diagnosis in diagnose_those(snapshot, _uids(snapshot)):
         for way in diagnosis.ways:
             works = helped if way.remedy is Remedy.ALLOW_PREEMPTION else starts
@@ -50,7 +50,7 @@ def test_every_way_out_makes_the_planner_start_the_gang(snapshot: Snapshot) -> N
 
 @_SLOW
 @given(snapshots(gangs=2) | contested())
-def test_nothing_smaller_than_the_least_is_enough(snapshot: Snapshot) -> None:
+def test_no_smaller_change_than_the_least_is_enough(snapshot: Snapshot) -> None:
     for diagnosis in diagnose_those(snapshot, _uids(snapshot)):
         for way in diagnosis.ways:
             for smaller in _smaller(way) if way.least else ():
@@ -62,7 +62,7 @@ def _uids(snapshot: Snapshot) -> frozenset[str]:
 
 
 def _smaller(way: Way) -> Iterator[tuple[Change, ...]]:
-    """The same changes, one of them a little less."""
+    """The same changes, one of them a little smaller."""
     for at, change in enumerate(way.changes):
         for less in _less(change):
             yield (*way.changes[:at], *less, *way.changes[at + 1 :])
@@ -96,7 +96,7 @@ def _remedies(diagnosis: Diagnosis) -> list[Remedy]:
 RACKS = [node(f"{rack}-{i}", rack, gpu=8) for rack in ("r1", "r2") for i in range(4)]
 
 
-def test_a_gang_too_large_for_what_a_rack_has_free_is_told_every_way_by_its_size() -> None:
+def test_a_gang_too_large_for_the_free_part_of_a_rack_gets_every_fix_by_its_size() -> None:
     running = [
         holding(gang("a", podset("w", 2, gpu=8), priority=1), {"r1-0": 1, "r1-1": 1}),
         holding(gang("b", podset("w", 1, gpu=8)), {"r2-0": 1}),
@@ -111,7 +111,7 @@ def test_a_gang_too_large_for_what_a_rack_has_free_is_told_every_way_by_its_size
     assert _way(diagnosis, Remedy.END_OTHERS).changes == (Leave(("b",)),)
 
 
-def test_what_quota_lacks_is_said_exactly() -> None:
+def test_the_missing_quota_is_exact() -> None:
     running = [holding(gang("a", podset("w", 3, gpu=8)), {"r1-0": 1, "r1-1": 1, "r1-2": 1})]
     blocked = gang("w0", podset("w", 2, gpu=8))
     diagnosis = diagnose(world(RACKS, [blocked], running, queue(gpu=32)), "w0")
@@ -124,7 +124,7 @@ def test_what_quota_lacks_is_said_exactly() -> None:
     )
 
 
-def test_quota_that_those_before_it_would_take_is_counted_in() -> None:
+def test_quota_that_earlier_gangs_would_take_is_counted() -> None:
     first = gang("w0", podset("w", 4, gpu=8), queued_at=1.0)
     second = gang("w1", podset("w", 2, gpu=8), queued_at=2.0)
     diagnosis = diagnose(world(RACKS, [first, second], [], queue(gpu=8)), "w1")
@@ -140,8 +140,8 @@ def test_quota_that_those_before_it_would_take_is_counted_in() -> None:
         (3, False),  # it takes what is added
     ],
 )
-def test_nodes_that_a_gang_before_it_would_take_are_not_offered(pods: int, offered: bool) -> None:
-    """Two of four nodes of each rack are taken; two gangs wait, the later one for three nodes of one rack."""
+def test_nodes_that_an_earlier_gang_would_take_are_not_offered(pods: int, offered: bool) -> None:
+    """Two of four nodes of each rack are taken; two gangs are pending, the later one for three nodes of one rack."""
     running = [
         holding(gang(f"a{rack}", podset("w", 2, gpu=8)), {f"{rack}-0": 1, f"{rack}-1": 1})
         for rack in ("r1", "r2")
@@ -162,7 +162,7 @@ def test_a_cordoned_node_is_offered_by_name() -> None:
     assert "r1-3 (cordoned)" in way.message
 
 
-def test_a_node_selector_in_the_way_is_named() -> None:
+def test_a_blocking_node_selector_is_named() -> None:
     blocked = gang("w0", podset("w", 2, gpu=8, select={"zone": "b"}))
     nodes = [
         replace(n, labels={**n.labels, "zone": "b" if n.name == "r1-0" else "a"}) for n in RACKS
@@ -172,13 +172,13 @@ def test_a_node_selector_in_the_way_is_named() -> None:
     assert _way(diagnosis, Remedy.RELAX_RULES).details == {"selector": "zone=b"}
 
 
-def test_a_taint_nobody_tolerates_is_named() -> None:
+def test_a_taint_that_no_pod_tolerates_is_named() -> None:
     nodes = [replace(n, taints=(Taint("team", Effect.NO_SCHEDULE, "x"),)) for n in RACKS]
     diagnosis = diagnose(world(nodes, [gang("w0", podset("w", 2, gpu=8))]), "w0")
     assert _way(diagnosis, Remedy.RELAX_RULES).message == "add a toleration for the taint team"
 
 
-def test_a_flavor_the_queue_does_not_have_is_offered() -> None:
+def test_a_flavor_that_the_queue_lacks_is_offered() -> None:
     nodes = [replace(n, labels={**n.labels, "model": "a100"}) for n in RACKS]
     flavors = [
         ResourceFlavor("h100", (("model", "h100"),), topology="gpus"),
@@ -282,7 +282,7 @@ def test_a_gang_that_runs_too_short_is_named_with_the_time_its_protection_ends()
     assert "protected until 1970-01-12T14:46:40Z" in way.message
 
 
-def test_those_that_leave_anyway_are_waited_for() -> None:
+def test_it_waits_for_gangs_that_leave_anyway() -> None:
     leaving = holding(gang("a", podset("w", 8, gpu=8)), {n.name: 1 for n in RACKS}, leaving=True)
     snapshot = world(RACKS, [gang("w0", podset("w", 8, gpu=8))], [leaving])
     way = diagnose(snapshot, "w0").ways[0]
@@ -311,7 +311,7 @@ def test_a_pod_larger_than_any_node_is_its_own_conflict() -> None:
     assert diagnosis.ways == ()
 
 
-def test_more_than_the_whole_fleet_is_said_with_both_numbers() -> None:
+def test_a_request_beyond_the_whole_fleet_is_stated_with_both_numbers() -> None:
     diagnosis = diagnose(world(RACKS, [gang("w0", podset("w", 9, gpu=8))]), "w0")
     (obstacle,) = diagnosis.conflict
     assert obstacle.message == ("cluster size: 72 nvidia.com/gpu are needed, 8 nodes have 64")
@@ -323,7 +323,7 @@ def test_a_gang_that_starts_or_is_held_has_no_conflict() -> None:
     assert diagnose(world(RACKS), "nobody") == Diagnosis("nobody")
 
 
-def test_a_stopped_diagnosis_says_that_it_is_cut() -> None:
+def test_a_stopped_diagnosis_is_marked_as_cut() -> None:
     stop = StopSignal()
     stop.stop()
     blocked = gang("w0", podset("a", 2, gpu=3), podset("b", 30, gpu=5))
