@@ -29,6 +29,8 @@ _LISTS: Final = {
     "queue": ("workloads",),
     "cluster_queue": ("workloads", "events"),
     "state": ("workloads", "commands"),
+    "user": ("workloads",),
+    "sort": ("workloads",),
     "by": ("commands",),
     "domain": ("nodes",),
     "free": ("nodes",),
@@ -76,6 +78,17 @@ def get_command(
         list[str] | None,
         typer.Option(
             metavar="STATE", help="Only workloads or commands in this state. Can be repeated."
+        ),
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(metavar="USER", help="Only workloads of this user.")
+    ] = None,
+    sort: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Sort workloads by name, state, clusterQueue, user, gpus, priority, queuedAt or since; "
+            "-KEY reverses the order.",
         ),
     ] = None,
     by: Annotated[
@@ -135,6 +148,8 @@ def get_command(
         "queue": queue,
         "cluster_queue": cluster_queue,
         "state": state,
+        "user": user,
+        "sort": sort,
         "by": by,
         "kind": job_kind,
         "domain": domain,

@@ -82,7 +82,7 @@ def _still(client: Client, uids: Iterable[str], filters: dict[str, Any]) -> list
                 continue
             raise
         states = filters.get("state")
-        same = all(filters.get(name) in (None, item[name]) for name in ("queue", "kind"))
+        same = all(filters.get(name) in (None, item[name]) for name in ("queue", "kind", "user"))
         if same and (not states or item["state"] in states):
             found.append(item)
     return found

@@ -274,6 +274,15 @@ class TestGet:
         result = queuectl("get", "wl", *options, "-o", "name")
         assert result.out == "job/team-a/held\njob/team-a/starting\n"
 
+    @pytest.mark.usefixtures("ledger")
+    def test_a_user_selects_workloads_and_a_key_sorts_them(self, queuectl: Cli) -> None:
+        listed = queuectl("get", "wl", "-o", "name").out.splitlines()
+        backwards = queuectl("get", "wl", "-o", "name", "--sort", "-name").out.splitlines()
+        assert backwards == listed[::-1]
+        assert queuectl("get", "wl", "-o", "name", "--user", "stranger").out == ""
+        refused = queuectl("get", "wl", "--sort", "color")
+        assert (refused.code, "sort" in refused.err) == (2, True)
+
     def test_all_pages_of_a_long_list_are_shown(
         self, queuectl: Cli, database: MemoryDatabase
     ) -> None:

@@ -212,6 +212,8 @@ def test_events_are_the_newest_steps_oldest_first(queuectl: Cli, store: MemorySt
         (["wl", "x", "--watch"], "--watch is for lists"),
         (["nodes", "--queue", "x"], "--queue is for lists of workloads"),
         (["events", "--state", "Running"], "--state is for lists of workloads and commands"),
+        (["nodes", "--user", "alice"], "--user is for lists of workloads"),
+        (["wl", "x", "--sort", "gpus"], "--sort is for lists of workloads"),
         (["wl", "--by", "alice"], "--by is for lists of commands"),
         (["commands", "team-a/train", "--by", "alice"], "--by is for lists of commands"),
         (["commands", "--kind", "Job"], "--kind is for workloads, and for the commands"),

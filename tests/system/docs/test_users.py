@@ -139,6 +139,7 @@ def test_the_page_on_the_command_line(town: Town, typing: Shell) -> None:
         "clusterqueues",
         "workloads --as",
         "workloads --state",
+        "workloads --user",
         "nodes",
         "nodes",
         "unmanaged",
