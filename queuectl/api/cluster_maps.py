@@ -23,39 +23,43 @@ from queuectl.domain.utilization import UseState
 
 
 class TenantView(View):
-    workload: str = Field(description=f"namespace/name; `{ANOTHER_TEAM}` for one you may not see.")
-    uid: str | None = Field(description="null = you may not see it; likewise below.")
+    workload: str = Field(
+        description=f"namespace/name; `{ANOTHER_TEAM}` for one that you are not allowed to see."
+    )
+    uid: str | None = Field(
+        description="null = you are not allowed to see it; the same for the next fields."
+    )
     kind: str | None
     cluster_queue: str | None
-    pods: int = Field(description="On this node.")
-    gpus: float = Field(description="That they hold on this node.")
-    leaving: bool = Field(description="It is being evicted.")
+    pods: int = Field(description="Number of its pods on this node.")
+    gpus: float = Field(description="GPUs that its pods hold on this node.")
+    leaving: bool = Field(description="Whether it is being evicted.")
     use: UseState | None = Field(description="Its GPU utilization; null = not measured.")
-    utilization: float | None = Field(description="0 to 1, mean over all its GPUs.")
+    utilization: float | None = Field(description="Mean utilization of all its GPUs, 0 to 1.")
 
 
 class NodeView(View):
     name: str
     ready: bool
-    schedulable: bool = Field(description="It is not cordoned.")
+    schedulable: bool = Field(description="Whether the node is not cordoned.")
     domains: dict[str, str] = Field(description="Label value by topology level.")
-    gpus: float = Field(description="All it has; an instance of a GPU counts as a part of one.")
+    gpus: float = Field(description="All GPUs; an instance counts as a part of a GPU.")
     free_gpus: float = Field(description="GPUs that are not in use.")
     fragmented_gpus: float = Field(
-        description="Free ones that the next pod is expected not to be able to use."
+        description="Free GPUs that the next pod is expected not to be able to use."
     )
     capacity: dict[str, float] = Field(
         description="Allocatable amounts in whole units: cores, bytes, devices, pods."
     )
     free: dict[str, float] = Field(description="The free part of the allocatable amounts.")
-    others: dict[str, float] = Field(description="Held by pods that are of no workload here.")
-    tenants: list[TenantView] = Field(description="The largest first.")
+    others: dict[str, float] = Field(description="Amounts that pods outside the queues hold.")
+    tenants: list[TenantView] = Field(description="The gangs on the node, largest first.")
 
 
 class NodePageView(View):
     items: list[NodeView]
     next_cursor: str | None = Field(
-        description="Give it as `cursor` for the next page; null = this was the last."
+        description="Value of `cursor` for the next page; null = this is the last page."
     )
 
 
@@ -65,29 +69,31 @@ class LargestView(View):
 
 
 class DomainView(View):
-    level: str = Field(description="Label of its level.")
+    level: str = Field(description="Node label of its level.")
     path: list[str] = Field(description="Label values from the coarsest level to its own.")
     nodes: int
-    open_nodes: int = Field(description="Those that are ready and not cordoned.")
-    gpus: float = Field(description="Of all its nodes.")
+    open_nodes: int = Field(description="Nodes that are ready and not cordoned.")
+    gpus: float = Field(description="GPUs of all its nodes.")
     free_gpus: float = Field(description="Free GPUs on schedulable nodes.")
     fragmented_gpus: float = Field(
-        description="Of the free ones, those the next pod is expected not to be able to use."
+        description="Free GPUs that the next pod is expected not to be able to use."
     )
     largest_free: LargestView | None = Field(
-        description="The node that has most GPUs free; null = no node is open."
+        description="The largest number of free GPUs on one node; null = no node is schedulable."
     )
-    gangs: int = Field(description="Workloads with pods in it.")
+    gangs: int = Field(description="Number of workloads with pods in the domain.")
     utilization: float | None = Field(
-        description="0 to 1, of the GPUs held in it whose utilization is known; null = of none."
+        description="Mean utilization of the GPUs in use with a measurement, 0 to 1; null = without any."
     )
 
 
 class TopologyDomains(View):
     topology: str
-    levels: list[str] = Field(description="Labels, coarse to fine; single nodes are not listed.")
+    levels: list[str] = Field(
+        description="Node labels of the levels, coarse to fine, without the level of nodes."
+    )
     domains: list[DomainView] = Field(
-        description="Level by level, in the order of the topology: a domain comes after the one it is in."
+        description="The domains, level by level: a domain follows the domain that contains it."
     )
 
 
@@ -98,13 +104,15 @@ class DomainsView(View):
 class LevelColumns(View):
     topology: str
     label: str
-    domains: list[list[str]] = Field(description="Path of each domain.")
-    of: list[int] = Field(description="Per node: place of its domain in `domains`; -1 = in none.")
+    domains: list[list[str]] = Field(description="The path of each domain.")
+    of: list[int] = Field(
+        description="For each node, the index of its domain in `domains`; -1 = none."
+    )
 
 
 class WorkloadColumns(View):
     names: list[str] = Field(
-        description=f"namespace/name; all that you may not see are one, `{ANOTHER_TEAM}`."
+        description=f"namespace/name; one entry `{ANOTHER_TEAM}` for all workloads that you are not allowed to see."
     )
     kinds: list[str | None]
     cluster_queues: list[str | None]
@@ -119,11 +127,13 @@ class FloorView(View):
     names: list[str]
     gpus: list[float]
     free: list[float] = Field(description="Free GPUs.")
-    status: list[int] = Field(description="0 = open, 1 = cordoned, 2 = not ready.")
+    status: list[int] = Field(description="0 = schedulable, 1 = cordoned, 2 = not ready.")
     utilization: list[float | None] = Field(
-        description="0 to 1, of the GPUs held on it whose utilization is known; null = of none."
+        description="Mean utilization of the GPUs in use with a measurement, 0 to 1; null = without any."
     )
-    who: list[list[int]] = Field(description="Places of its tenants in `workloads`, largest first.")
+    who: list[list[int]] = Field(
+        description="For each node, the indexes of its gangs in `workloads`, largest first."
+    )
     levels: list[LevelColumns]
     workloads: WorkloadColumns
 

@@ -26,7 +26,7 @@ class CommandBody(View):
         description="The user, for the history. Used only without authentication; otherwise it is the caller.",
     )
     why: str | None = Field(
-        default=None, min_length=1, max_length=500, description="Why, for the history."
+        default=None, min_length=1, max_length=500, description="The reason, for the history."
     )
 
 
@@ -38,13 +38,13 @@ class PriorityBody(CommandBody):
     )
     until: AwareDatetime | None = Field(
         default=None,
-        description="From then on it is as its classes say, whether it waits or runs; null = no end.",
+        description="Time from which the priority of its classes counts again; null = no end.",
     )
 
 
 class MoveBody(CommandBody):
     queue: str = Field(
-        pattern=NAME, description="LocalQueue of its own namespace. It keeps its place in time."
+        pattern=NAME, description="LocalQueue in its namespace. The workload keeps its queue time."
     )
 
 
@@ -63,7 +63,7 @@ class CommandView(View):
 
     id: int
     uid: str
-    workload: str | None = Field(description="namespace/name; null = its row was deleted.")
+    workload: str | None = Field(description="namespace/name; null = the workload was deleted.")
     action: Action
     priority: int | None
     until: datetime | None
@@ -73,24 +73,26 @@ class CommandView(View):
     request_id: str
     at: datetime
     state: CommandState
-    outcome: str | None = Field(description="In words; null while it waits.")
+    outcome: str | None = Field(description="The result in words; null = not executed yet.")
 
 
 class CommandPage(View):
     uid: str
     items: list[CommandView]
-    next_after: int | None = Field(description="Give it as `after` for more; null = that was all.")
+    next_after: int | None = Field(
+        description="Value of `after` for the next page; null = this is the last page."
+    )
 
 
 class CommandListView(View):
     items: list[CommandView] = Field(description="The newest first.")
     next_before: int | None = Field(
-        description="Give it as `before` for older ones; null = these were the last."
+        description="Value of `before` for the next page; null = this is the last page."
     )
 
 
 class StarterView(View):
-    uid: str | None = Field(description="null = you may not see it.")
+    uid: str | None = Field(description="null = you are not allowed to see it.")
     workload: str = Field(
         description=f"namespace/name; `{ANOTHER_TEAM}` for a workload that you are not allowed to see; an unknown uid does not change."
     )
@@ -102,19 +104,19 @@ class PreviewView(View):
     uid: str
     workload: str = Field(description="namespace/name")
     action: Action
-    evicts: bool = Field(description="It holds its place now and would be taken down.")
-    pods: int = Field(description="That would end.")
+    evicts: bool = Field(description="Whether it runs and would be evicted.")
+    pods: int = Field(description="Number of pods that would be stopped.")
     gpus: int | None = Field(
         description="GPUs that become free; null = not known at the moment: send the request again."
     )
     lost_gpu_seconds: int | None = Field(
-        description="Work lost since its last checkpoint, with a restart, priced as for any victim; null as for `gpus`."
+        description="Lost work since its last checkpoint and for a restart in GPU-seconds, as for each victim; null as for `gpus`."
     )
     notice_seconds: float | None = Field(
         description="Seconds of notice before its suspension; null as for `gpus`."
     )
     starts: list[StarterView] | None = Field(
-        description="Gangs that could start then and cannot start now, in queue order, with itself if it would start again. "
+        description="Gangs that could start then and cannot start now, in queue order. The gang itself is included if it would start again. "
         "null = not known within the time limit, or as for `gpus`."
     )
 

@@ -16,28 +16,30 @@ class DecisionView(View):
     """One planning cycle that changed something: its input and its decisions."""
 
     id: int
-    at: datetime = Field(description="Of the state of things it was planned from.")
-    epoch: int = Field(description="Of the leader.")
-    cycle: int = Field(description="Counted within the epoch; history lines carry both.")
-    revision: int = Field(description="Of the configuration.")
+    at: datetime = Field(description="Time of the snapshot.")
+    epoch: int = Field(description="Epoch of the leader.")
+    cycle: int = Field(
+        description="Number of the cycle in this epoch. History lines have both numbers."
+    )
+    revision: int = Field(description="Revision of the configuration.")
     nodes: int
-    pending: int = Field(description="Gangs that waited when it began.")
-    running: int = Field(description="Gangs that held capacity when it began.")
+    pending: int = Field(description="Pending gangs in the snapshot.")
+    running: int = Field(description="Gangs that hold capacity in the snapshot.")
     started: int
     gpus_started: int
-    evicted: int = Field(description="Taken down, but for those that were moved.")
+    evicted: int = Field(description="Evicted gangs, without moved gangs.")
     moved: int
-    waiting: int = Field(description="Gangs that it left waiting.")
-    reasons: dict[str, int] = Field(description="How many of these wait for which reason.")
+    waiting: int = Field(description="Gangs that stay pending.")
+    reasons: dict[str, int] = Field(description="Number of gangs that stay pending by reason.")
     proof: Proof
-    milliseconds: float = Field(description="From the state of things to the verified plan.")
-    solver: dict[str, float] = Field(description="The solver's own counts.")
+    milliseconds: float = Field(description="Time from the snapshot to the verified plan.")
+    solver: dict[str, float] = Field(description="Counters of the solver.")
 
 
 class DecisionPageView(View):
     items: list[DecisionView] = Field(description="The newest first.")
     next_before: int | None = Field(
-        description="Give it as `before` for older ones; null = these were the last."
+        description="Value of `before` for the next page; null = this is the last page."
     )
 
 
@@ -45,7 +47,9 @@ class DecisionDetailView(DecisionView):
     steps: list[EventView] = Field(
         description="Its steps of workloads that you are allowed to see."
     )
-    next_after: int | None = Field(description="Give it as `after` for more; null = that was all.")
+    next_after: int | None = Field(
+        description="Value of `after` for the next page; null = this is the last page."
+    )
 
 
 def decision_view(decided: StoredDecision) -> DecisionView:

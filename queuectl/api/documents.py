@@ -257,7 +257,7 @@ def _addressed(document: dict[str, Any], key: DocumentKey) -> dict[str, Any]:
 
 
 def _summary(result: str, changes: list[dict[str, Any]]) -> str:
-    """For the audit log."""
+    """The reason, for the audit log."""
     fields = (f"{c['field']}: {c['before']!r} -> {c['after']!r}" for c in changes)
     return "; ".join([result, *fields])
 

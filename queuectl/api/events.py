@@ -21,10 +21,8 @@ class EventView(HistoryView):
     kind: str
     namespace: str
     name: str
-    cluster_queue: str = Field(
-        description="Of the workload as it is now; empty when it has none, or is known no longer."
-    )
-    epoch: int = Field(description="Of the leader that decided it; cycles are counted within it.")
+    cluster_queue: str = Field(description="Current LocalQueue of the workload; empty without one.")
+    epoch: int = Field(description="Epoch of the leader; cycle numbers are for each epoch.")
 
 
 def event_view(line: HistoryLine) -> EventView:
@@ -57,9 +55,7 @@ def heartbeat(position: int) -> str:
 
 def cut(position: int) -> str:
     """The last message to a client that is too slow."""
-    reason = (
-        "you take the events more slowly than they come; ask again with this id as Last-Event-ID"
-    )
+    reason = "the client reads events more slowly than they arrive; reconnect with this id as Last-Event-ID"
     return _special("cut", position, reason)
 
 

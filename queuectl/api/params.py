@@ -16,44 +16,60 @@ NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 _KIND: Final = r"^[A-Za-z]{1,63}$"
 UID: Final = r"^[0-9A-Za-z._-]{1,128}$"
 
-Name = Annotated[str, Path(pattern=NAME, description="metadata.name")]
+Name = Annotated[str, Path(pattern=NAME, description="Name of the object.")]
 Namespace = Annotated[str, Path(pattern=NAME, description="Namespace of the object.")]
-Uid = Annotated[str, Path(pattern=UID, description="metadata.uid of the user's job.")]
+Uid = Annotated[str, Path(pattern=UID, description="UID of the job (`metadata.uid`).")]
 
 OfNamespace = Annotated[str | None, Query(alias="namespace", pattern=NAME)]
-OfQueue = Annotated[str | None, Query(alias="queue", pattern=NAME, description="LocalQueue.")]
+OfQueue = Annotated[
+    str | None, Query(alias="queue", pattern=NAME, description="Only workloads of this LocalQueue.")
+]
 OfClusterQueue = Annotated[str | None, Query(alias="cluster_queue", pattern=NAME)]
 OfKind = Annotated[
-    str | None, Query(alias="kind", pattern=_KIND, description="Kind of the job: Job, PyTorchJob…")
+    str | None,
+    Query(alias="kind", pattern=_KIND, description="Only jobs of this kind: Job, PyTorchJob."),
 ]
 OfUser = Annotated[
     str | None,
-    Query(alias="user", min_length=1, max_length=LONGEST_NAME, description="User whose job it is."),
+    Query(
+        alias="user",
+        min_length=1,
+        max_length=LONGEST_NAME,
+        description="Only workloads of this user.",
+    ),
 ]
 Sort = Annotated[
     str,
     Query(
         max_length=32,
         description=f"One of {', '.join(f'`{key}`' for key in SortKey)}; `-` in front = descending. "
-        "Give the same order with each `cursor`.",
+        "Send the same order with each `cursor`.",
     ),
 ]
-Limit = Annotated[int, Query(ge=1, le=500, description="Largest number of items answered.")]
+Limit = Annotated[
+    int, Query(ge=1, le=500, description="The largest number of items in the response.")
+]
 Cursor = Annotated[
-    str | None, Query(max_length=2048, description="`nextCursor` of the page before.")
+    str | None, Query(max_length=2048, description="`nextCursor` of the previous page.")
 ]
 Before = Annotated[
-    int | None, Query(ge=1, lt=1 << 63, description="`nextBefore` of the page before.")
+    int | None, Query(ge=1, lt=1 << 63, description="`nextBefore` of the previous page.")
 ]
-After = Annotated[int, Query(ge=0, lt=1 << 63, description="`id` of the last line seen.")]
+After = Annotated[int, Query(ge=0, lt=1 << 63, description="Only lines after this `id`.")]
 
 DryRun = Annotated[
-    bool, Query(alias="dry_run", description="Check and compare only: nothing is stored.")
+    bool, Query(alias="dry_run", description="Check and compare only. Nothing is stored.")
 ]
 
-IfMatch = Annotated[str | None, Header(description="Only over this ETag; `*` = only if it exists.")]
+IfMatch = Annotated[
+    str | None,
+    Header(description="Change the object only if it has this ETag; `*` = only if it exists."),
+]
 IfNoneMatch = Annotated[
-    str | None, Header(description="`*` = only if it does not exist; in a GET: 304 for this ETag.")
+    str | None,
+    Header(
+        description="In a write, `*` = only if the object does not exist. In a GET, the response is 304 if the object has this ETag."
+    ),
 ]
 
 

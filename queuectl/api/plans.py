@@ -48,7 +48,9 @@ class DeleteBody(View):
 
 
 class AddBody(View):
-    like: _Named = Field(description="A node; the new ones are in its domains, empty and healthy.")
+    like: _Named = Field(
+        description="A node as a model: the new nodes are in its domains, empty and ready."
+    )
     count: int = Field(ge=1, le=1000)
 
 
@@ -56,7 +58,7 @@ class PlanBody(View):
     """The changes, which apply together; without any, the result is the current plan."""
 
     submit: list[dict[str, Any]] = Field(
-        default=[], max_length=MOST_JOBS, description="Jobs, as their users write them."
+        default=[], max_length=MOST_JOBS, description="Jobs to submit, as in a manifest."
     )
     config: list[dict[str, Any]] = Field(
         default=[], max_length=MOST_OBJECTS, description="Configuration objects to apply."
@@ -68,10 +70,8 @@ class PlanBody(View):
         "apply, in addition to `submit` and `config`.",
     )
     delete: list[DeleteBody] = Field(default=[], max_length=1000)
-    drain: list[_Named] = Field(
-        default=[], max_length=5000, description="Nodes that are cordoned and lose their pods."
-    )
-    add: list[AddBody] = Field(default=[], max_length=20, description="More nodes.")
+    drain: list[_Named] = Field(default=[], max_length=5000, description="Nodes to drain.")
+    add: list[AddBody] = Field(default=[], max_length=20, description="Nodes to add.")
 
 
 class Fate(StrEnum):
@@ -87,27 +87,33 @@ class Fate(StrEnum):
 
 
 class CostView(View):
-    priority: int = Field(description="Of the gang that leaves.")
+    priority: int = Field(description="Priority of the evicted gang.")
     lost_gpu_seconds: int
-    gpus: int = Field(description="That become free.")
+    gpus: int = Field(description="GPUs that become free.")
 
 
 class FateView(View):
     """A gang and the decision for it."""
 
-    workload: str = Field(description=f"namespace/name; `{ANOTHER_TEAM}` for one you may not see.")
-    kind: str | None = Field(description="null = you may not see it; likewise uid.")
+    workload: str = Field(
+        description=f"namespace/name; `{ANOTHER_TEAM}` for one that you are not allowed to see."
+    )
+    kind: str | None = Field(
+        description="null = you are not allowed to see it; the same for `uid`."
+    )
     uid: str | None
     cluster_queue: str | None
-    gpus: int = Field(description="That it asks for.")
-    submitted: bool = Field(description="It came with the question.")
+    gpus: int = Field(description="GPUs that it requests.")
+    submitted: bool = Field(description="Whether the request submits it.")
     fate: Fate
-    before: Fate | None = Field(description="Without the change; null = it is not there.")
-    placement: PlacementView | None = Field(
-        description="Where it starts, is repaired to, waits for, or moves to."
+    before: Fate | None = Field(
+        description="The decision without the change; null = the gang does not exist then."
     )
-    reason: ReasonView | None = Field(description="Why it waits or leaves.")
-    gives_way_to: str | None = Field(description="namespace/name of whom it leaves for.")
+    placement: PlacementView | None = Field(
+        description="The placement of its start, repair, reservation or move."
+    )
+    reason: ReasonView | None = Field(description="The reason why it is pending or evicted.")
+    gives_way_to: str | None = Field(description="namespace/name of its preemptor.")
     cost: CostView | None = Field(description="The lost work of its eviction.")
     conflict: list[ObstacleView] = Field(
         description="Blocking constraints; of the first submitted gangs only."
@@ -118,22 +124,22 @@ class FateView(View):
 class CountsView(View):
     starts: int
     gpus_started: int
-    waits: int = Field(description="Those with a reservation included.")
-    leaves: int = Field(description="Moves included.")
+    waits: int = Field(description="Pending gangs, with those that have a reservation.")
+    leaves: int = Field(description="Evicted gangs, with moved gangs.")
     lost_gpu_seconds: int
 
 
 class PlanView(View):
-    at: datetime = Field(description="Of the state of things it was planned from.")
-    revision: int = Field(description="Of the configuration then.")
+    at: datetime = Field(description="Time of the snapshot.")
+    revision: int = Field(description="Revision of the configuration.")
     before: CountsView = Field(description="The plan without the change.")
-    after: CountsView = Field(description="The plan with it.")
+    after: CountsView = Field(description="The plan with the change.")
     starts: list[FateView]
     leaves: list[FateView]
     waits: list[FateView] = Field(
-        description="Submitted ones first, then those that did not wait, or not so, before; in queue order."
+        description="Submitted gangs first, then gangs with another decision than before; in queue order."
     )
-    omitted: int = Field(description="Gangs that wait as they did and are not listed.")
+    omitted: int = Field(description="Number of gangs that stay pending and are not listed.")
     over_quota: list[ExcessView] = Field(
         description="Quotas that running gangs would exceed, and do not exceed now."
     )

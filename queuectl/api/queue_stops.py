@@ -31,7 +31,7 @@ class ResumeBody(View):
     """The optional fields of a resume."""
 
     reason: str | None = Field(
-        default=None, min_length=1, max_length=500, description="For the audit log."
+        default=None, min_length=1, max_length=500, description="The reason, for the audit log."
     )
 
 
@@ -40,7 +40,7 @@ class StopBody(ResumeBody):
 
     drain: bool = Field(
         default=False,
-        description="Evict the gangs that run, too (`HoldAndDrain`); else they continue (`Hold`).",
+        description="true = also evict running gangs (`HoldAndDrain`); false = they continue to run (`Hold`).",
     )
 
 
@@ -49,9 +49,9 @@ class DrainView(View):
 
     gangs: int
     pods: int
-    gpus: int = Field(description="Freed.")
+    gpus: int = Field(description="GPUs that become free.")
     lost_gpu_seconds: int = Field(
-        description="Work since the last checkpoints, priced as for any victim."
+        description="Lost work since the last checkpoints in GPU-seconds, as for each victim."
     )
 
 
@@ -59,14 +59,14 @@ class QueueStopView(View):
     """A queue after it was stopped or resumed."""
 
     kind: str
-    namespace: str | None = Field(description="null for a ClusterQueue.")
+    namespace: str | None = Field(description="Namespace of a LocalQueue; null for a ClusterQueue.")
     name: str
     stop_policy: StopPolicy
     result: Literal["configured", "unchanged"] = Field(
-        description="`unchanged`: the queue had this stop policy already."
+        description="`unchanged` = the queue already had this stop policy."
     )
     drains: DrainView | None = Field(
-        description="Of a dry run with `drain`; null otherwise, and while this process does not know the cluster: ask again."
+        description="The gangs that a drain would evict, in a dry run with `drain`; null = not a dry run, or not known at the moment: send the request again."
     )
 
 
@@ -129,7 +129,7 @@ def _policy_of(document: Document) -> StopPolicy:
 
 
 def _summary(what: str, reason: str | None) -> str:
-    """For the audit log."""
+    """The reason, for the audit log."""
     return f"{what}; reason: {reason}" if reason else what
 
 

@@ -18,26 +18,28 @@ class GroupView(View):
 
     namespace: str | None = None
     kind: str | None = Field(
-        default=None, description="Of the job; OpenCost's controllerKind, in small letters there."
+        default=None,
+        description="Kind of the job; the controllerKind of OpenCost, which has it in lower case.",
     )
-    name: str | None = Field(default=None, description="Of the job; OpenCost's controller.")
+    name: str | None = Field(
+        default=None, description="Name of the job; the controller of OpenCost."
+    )
     uid: str | None = None
     queue: str | None = Field(default=None, description="LocalQueue.")
     cluster_queue: str | None = None
     cohort: str | None = None
     user: str | None = Field(default=None, description="Empty: the job names no user.")
-    flavor: str | None = Field(
-        default=None, description="ResourceFlavor; empty for time spent waiting."
-    )
+    flavor: str | None = Field(default=None, description="ResourceFlavor; empty for waiting time.")
     price: str | None = Field(
-        default=None, description="Name of a price of the configuration; empty: none, or waiting."
+        default=None,
+        description="Name of a price in the configuration; empty without a price, and for waiting time.",
     )
     hour: datetime | None = Field(default=None, description="Start of the hour.")
     label: str | None = Field(
-        default=None, description="Value of the label asked for; empty: without it."
+        default=None, description="Value of the requested label; empty without it."
     )
     labels: dict[str, str] | None = Field(
-        default=None, description="Of a workload: those that the configuration names."
+        default=None, description="Labels of the workload that the configuration names."
     )
 
 
@@ -48,10 +50,12 @@ class UsageItem(View):
         description="From the commit of the start until the last pod has terminated."
     )
     used_gpu_hours: float = Field(
-        description="Allocated times measured utilization; none of it while stuck."
+        description="Allocated time × measured utilization; 0 while the gang is stuck."
     )
     idle_gpu_hours: float = Field(description="Allocated while the gang was idle.")
-    stuck_gpu_hours: float = Field(description="Allocated while it was busy computing nothing.")
+    stuck_gpu_hours: float = Field(
+        description="Allocated while the gang was stuck: busy without progress."
+    )
     unknown_gpu_hours: float = Field(description="Allocated without a measurement.")
     efficiency: float | None = Field(
         description="used / (allocated - unknown); null = nothing was measured."
@@ -62,8 +66,8 @@ class CostItem(View):
     group: GroupView
     workloads: int
     allocated_gpu_hours: float
-    cost: float = Field(description="Of what was allocated, at the prices of its time.")
-    wasted_cost: float = Field(description="The part of it that was measured and not used.")
+    cost: float = Field(description="Cost of the allocated GPU-hours at the prices of that time.")
+    wasted_cost: float = Field(description="Cost of the GPU-hours that were measured and not used.")
     unpriced_gpu_hours: float = Field(
         description="Allocated GPU-hours for which there was no price."
     )
@@ -74,16 +78,14 @@ class WasteItem(View):
     workloads: int
     allocated_gpu_hours: float
     wasted_gpu_hours: float = Field(description="allocated - unknown - used")
-    wasted_gpus: float = Field(description="The same as a number of GPUs, over the whole period.")
+    wasted_gpus: float = Field(description="The average number of wasted GPUs in the period.")
     idle_gpu_hours: float
     stuck_gpu_hours: float
     unknown_gpu_hours: float
     efficiency: float | None
-    lost_to_others_gpu_hours: float = Field(
-        description="Work lost in preemptions and moves, as recorded with them."
-    )
-    lost_in_starts_gpu_hours: float = Field(description="Held by starts that failed.")
-    lost_otherwise_gpu_hours: float = Field(description="Work lost in evictions for other reasons.")
+    lost_to_others_gpu_hours: float = Field(description="Lost work of preemptions and moves.")
+    lost_in_starts_gpu_hours: float = Field(description="GPU-hours of failed starts.")
+    lost_otherwise_gpu_hours: float = Field(description="Lost work of other evictions.")
     evictions: int
     lost_gpu_hours_by_reason: dict[str, float]
 
@@ -92,9 +94,9 @@ class WaitsItem(View):
     group: GroupView
     workloads: int
     waited_gpu_hours: float = Field(
-        description="GPUs asked for, times the time queued or in back-off."
+        description="Requested GPUs × time in the queue or in a back-off."
     )
-    waiting_hours: float = Field(description="The same time, however many GPUs were asked for.")
+    waiting_hours: float = Field(description="Time in the queue or in a back-off.")
     waiting_hours_per_workload: float
 
 
@@ -102,12 +104,12 @@ class FleetItem(View):
     """Free GPUs of one ResourceFlavor's nodes, averaged over the observed time."""
 
     flavor: str
-    gpus: float = Field(description="On nodes that take pods.")
+    gpus: float = Field(description="GPUs of schedulable nodes.")
     free_gpus: float
     fragmented_gpus: float = Field(
         description="Free GPUs that the next pod is expected not to be able to use (fragmentation gradient descent)."
     )
-    stranded_gpus: float = Field(description="Free, on nodes that no shape of pod fits.")
+    stranded_gpus: float = Field(description="Free GPUs on nodes that no pod shape fits.")
 
 
 class ReportView(View):
@@ -115,7 +117,7 @@ class ReportView(View):
     since: datetime = Field(description="Start of the first hour.")
     until: datetime = Field(description="End of the last hour.")
     as_of: datetime | None = Field(
-        description="Everything before this is in; null = nothing was accounted for yet."
+        description="Usage up to this time is included; null = none yet."
     )
 
 

@@ -45,7 +45,9 @@ class SignInBody(View):
 
 
 class FieldError(View):
-    field: str = Field(description="Path inside the document, or the parameter; empty for all.")
+    field: str = Field(
+        description="Path of the field in the document, or name of the parameter; empty = the whole document."
+    )
     reason: str
 
 
@@ -54,13 +56,13 @@ class ProblemView(BaseModel):
 
     model_config = ConfigDict(extra="allow", title="Problem")
 
-    type: str = Field(description="Stable URI of the kind of problem.")
+    type: str = Field(description="URI of the problem type, which never changes.")
     title: str
     status: int
     detail: str
     instance: str = Field(description="Path of the request.")
     errors: list[FieldError] | None = Field(
-        default=None, description="The single mistakes, where there are several places to look."
+        default=None, description="The separate errors, if there are several."
     )
 
 
@@ -70,7 +72,8 @@ class ConfigMetadata(BaseModel):
     name: str
     namespace: str | None = None
     resourceVersion: str | None = Field(  # noqa: N815 - Kubernetes' spelling
-        default=None, description="Row version; the ETag is the same in quotes. Ignored in a PUT."
+        default=None,
+        description="Version of the object; the ETag is the version in quotes. Ignored in a PUT.",
     )
 
 
@@ -91,9 +94,9 @@ class ConfigList(BaseModel):
 
 
 class DifferenceView(View):
-    field: str = Field(description="Path; members of lists by their names.")
-    before: Any = Field(description="null = it was not there.")
-    after: Any = Field(description="null = it is not there any more.")
+    field: str = Field(description="Path of the field; items of lists are named.")
+    before: Any = Field(description="Value before; null = the field did not exist.")
+    after: Any = Field(description="Value after; null = the field no longer exists.")
 
 
 class ExcessView(View):
@@ -103,10 +106,10 @@ class ExcessView(View):
     name: str
     flavor: str
     resource: str
-    used: int = Field(description="cpu in thousandths of a core, else whole units.")
-    allowed: int = Field(description="With the quota that can be borrowed.")
+    used: int = Field(description="CPU in thousandths of a core; other resources in whole units.")
+    allowed: int = Field(description="The quota, with the quota that can be borrowed.")
     workloads: list[str] = Field(
-        description="namespace/name of those without which the excess would be gone, the youngest first."
+        description="namespace/name of the newest gangs whose end would remove the excess, newest first."
     )
 
 
@@ -117,7 +120,7 @@ class ConfigApplied(View):
     warnings: list[str] = Field(
         description="Warnings about fields that are not supported, and about references to missing objects."
     )
-    changes: list[DifferenceView] = Field(description="Empty for an object that is new.")
+    changes: list[DifferenceView] = Field(description="The changed fields; empty for a new object.")
     object: ConfigObject
     over_quota: list[ExcessView] | None = Field(
         default=None,
@@ -155,13 +158,13 @@ class UseView(View):
     """The measured GPU utilization of a gang. `Unknown` is a separate state and never counts as idle."""
 
     state: UseState
-    since: datetime = Field(description="Since when it is in this state.")
+    since: datetime = Field(description="Start of this state.")
     looked_at: datetime = Field(description="The time of the evaluation.")
     utilization: float | None = Field(
         description="0 to 1, mean over all its GPUs since the evaluation before; null = unknown."
     )
-    covered: float = Field(description="0 to 1: the part of its GPUs that was seen well enough.")
-    message: str = Field(description="Why this state; for Unknown, what is missing.")
+    covered: float = Field(description="The part of its GPUs with enough samples, 0 to 1.")
+    message: str = Field(description="The reason of the state; for Unknown, the missing samples.")
 
 
 class WorkloadView(View):
@@ -169,42 +172,44 @@ class WorkloadView(View):
     kind: str
     namespace: str
     name: str
-    queue: str = Field(description="LocalQueue; empty when it names none.")
+    queue: str = Field(description="LocalQueue; empty without one.")
     cluster_queue: str
-    user: str = Field(description="User whose job it is; empty when that is not known.")
+    user: str = Field(description="User of the job; empty if unknown.")
     priority: int
     priority_set: int | None = Field(
-        description="Given by a person in place of what its classes say; null = none is."
+        description="Priority that a user has set instead of that of its classes; null = not set."
     )
-    priority_until: datetime | None = Field(description="When that ends; null = it does not.")
+    priority_until: datetime | None = Field(
+        description="End of the priority that a user has set; null = it has no end."
+    )
     queue_set: str | None = Field(
-        description="LocalQueue a person moves it to, until its object names it."
+        description="LocalQueue to which a user moves it, until its object has the new label."
     )
     state: State
     reason: ReasonView
     gpus: int
     pods: int
-    attempt: int = Field(description="Starts so far.")
+    attempt: int = Field(description="Number of starts so far.")
     evictions: int
     queued_at: datetime
-    since: datetime = Field(description="When the state was entered.")
+    since: datetime = Field(description="Start of this state.")
     started_at: datetime | None
     ready_at: datetime | None
     finished_at: datetime | None
     requeue_at: datetime | None = Field(
-        description="End of Backoff; in any other state it does not borrow before that."
+        description="End of the back-off. In other states, the time before which it does not borrow."
     )
     position_in_cluster_queue: int | None = Field(
         description="Position in queue order, from 1; null = it is not pending."
     )
     position_in_local_queue: int | None
-    gates: list[str] = Field(description="Admission gates that hold it.")
+    gates: list[str] = Field(description="Admission gates of the job.")
     estimated_start: datetime | None = Field(
         description="Estimated start, if gangs arrive, finish and borrow as usual. null = unknown, "
-        "knows, or it does not wait."
+        "or it is not pending."
     )
     executed_seconds: float = Field(
-        description="How long its earlier attempts held their places, together."
+        description="Total run time of its earlier attempts in seconds."
     )
     conditions: list[ConditionView]
     use: UseView | None = Field(
@@ -216,7 +221,7 @@ class WorkloadView(View):
 class WorkloadPageView(View):
     items: list[WorkloadView]
     next_cursor: str | None = Field(
-        description="Give it as `cursor` for the next page; null = this was the last."
+        description="Value of `cursor` for the next page; null = this is the last page."
     )
 
 
@@ -229,25 +234,27 @@ class PodSetPlaced(View):
     name: str
     count: int
     flavors: dict[str, str] = Field(description="ResourceFlavor by resource.")
-    nodes: dict[str, int] = Field(description="Pods by node, in rank order.")
+    nodes: dict[str, int] = Field(description="Number of pods by node, in rank order.")
     shares: list[ShareView] | None = Field(
         default=None,
-        description="Of a podset split over flavors: what its pods are charged to, first ranks first.",
+        description="For a podset that is split over flavors: the flavors of its pods, in rank order.",
     )
 
 
 class PlacementView(View):
-    planned: bool = Field(description="True while its victims leave: it will run here, not yet.")
+    planned: bool = Field(
+        description="true = a reservation: the gang starts here after its victims have stopped."
+    )
     pod_sets: list[PodSetPlaced]
 
 
 class ReservationView(View):
     victims: list[str | None] = Field(
-        description="Uids of the workloads that leave for it; null = you may not see it."
+        description="UIDs of its victims; null = a workload that you are not allowed to see."
     )
     victim_names: list[str] = Field(
         description="The same as namespace/name, in the same order; an unknown uid does not change. "
-        f"`{ANOTHER_TEAM}` for one you may not see."
+        f"`{ANOTHER_TEAM}` for one that you are not allowed to see."
     )
     created_at: datetime
     expires_at: datetime
@@ -266,7 +273,9 @@ class WayView(View):
 
     code: Remedy
     message: str
-    least: bool = Field(description="No smaller size of this kind would do; proved.")
+    least: bool = Field(
+        description="true = the solver has proved that no smaller size of this fix is enough."
+    )
     details: dict[str, Any]
 
 
@@ -289,11 +298,9 @@ class ExplainView(View):
         description="Suggested fixes, each enough by itself and verified by the solver."
     )
     position: int | None = Field(
-        description="Place among the waiting of its ClusterQueue, from 1; null when not waiting."
+        description="Position in the queue order of its ClusterQueue, from 1; null = it is not pending."
     )
-    estimated_start: datetime | None = Field(
-        description="When it may start, an estimate, as in the workload."
-    )
+    estimated_start: datetime | None = Field(description="Estimated start, as in the workload.")
     placement: PlacementView | None
     reservation: ReservationView | None
     use: UseView | None = Field(description="Its GPU utilization, as in the workload.")
@@ -306,7 +313,7 @@ class HistoryView(View):
     from_state: State | None
     to_state: State
     attempt: int
-    cycle: int = Field(description="Number of the cycle that decided it.")
+    cycle: int = Field(description="Number of the planning cycle of this step.")
     reason: ReasonView
     placement: PlacementView | None = Field(
         description="The placement that this step committed, if any."
@@ -316,28 +323,30 @@ class HistoryView(View):
 class HistoryPage(View):
     uid: str
     items: list[HistoryView]
-    next_after: int | None = Field(description="Give it as `after` for more; null = that was all.")
+    next_after: int | None = Field(
+        description="Value of `after` for the next page; null = this is the last page."
+    )
 
 
 class PastUseItem(View):
     scope: AccountScope
-    namespace: str | None = Field(description="Of a LocalQueue; null for others.")
+    namespace: str | None = Field(description="Namespace of a LocalQueue; null for other accounts.")
     name: str
     cluster_queue: str | None = Field(
-        description="Of a LocalQueue that exists; null for others, and once it is deleted."
+        description="ClusterQueue of a LocalQueue; null for other accounts, and for a deleted LocalQueue."
     )
     resources: dict[str, float] = Field(
-        description="Decayed use in whole units: cores, bytes, devices."
+        description="Decayed use of each resource in whole units: cores, bytes, devices."
     )
     usage: float | None = Field(
-        description="Resources weighed and summed, over the weight of a LocalQueue; null = its weight is 0."
+        description="Weighted sum of all resources, divided by the weight of the LocalQueue; null = its weight is 0."
     )
     share: float | None = Field(
-        description="Its part of the usage of all LocalQueues of its ClusterQueue, or of all accounts of its scope;"
-        " null = there is no usage, or it is not among these accounts."
+        description="Its share of the use of all LocalQueues of its ClusterQueue, or of all accounts of its scope;"
+        " null = there is no use, or it is not one of these accounts."
     )
 
 
 class PastUseView(View):
-    as_of: datetime | None = Field(description="Time of the last sample; null = there was none.")
+    as_of: datetime | None = Field(description="Time of the last sample; null = no sample.")
     items: list[PastUseItem]

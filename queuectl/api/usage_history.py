@@ -83,21 +83,23 @@ class HistoryItem(View):
     """Averages of one hour, in GPUs."""
 
     since: datetime
-    until: datetime = Field(description="Before the end of the hour while that is not over.")
-    allocated_gpus: float = Field(description="Held by gangs.")
-    used_gpus: float = Field(description="Held, and measured as used.")
-    unmeasured_gpus: float = Field(description="Held, and not measured.")
-    pending_gpus: float = Field(description="Requested by pending gangs.")
+    until: datetime = Field(
+        description="End of the hour; for the current hour, the time of the response."
+    )
+    allocated_gpus: float = Field(description="GPUs that gangs hold.")
+    used_gpus: float = Field(description="GPUs that gangs hold and use, as measured.")
+    unmeasured_gpus: float = Field(description="GPUs that gangs hold, without a measurement.")
+    pending_gpus: float = Field(description="GPUs that pending gangs request.")
     capacity_gpus: float | None = Field(
-        description="On nodes that take pods; null = not known, or the history is of a part of the queues."
+        description="GPUs of schedulable nodes; null = unknown, or the history is of some queues only."
     )
 
 
 class HistoryView(View):
     as_of: datetime | None = Field(
-        description="Everything before this is in; null = nothing is accounted for yet."
+        description="Usage up to this time is included; null = none yet."
     )
-    items: list[HistoryItem] = Field(description="The oldest first.")
+    items: list[HistoryItem] = Field(description="The points, oldest first.")
 
 
 def history_view(found: tuple[HistoryPoint, ...]) -> HistoryView:

@@ -23,7 +23,12 @@ _LONGEST = 1024
 OfCaller = Annotated[str | None, Query(alias="caller", max_length=_LONGEST, pattern=r"^[^\x00]*$")]
 OfPath = Annotated[
     str | None,
-    Query(alias="path", max_length=_LONGEST, pattern=r"^[^\x00]*$", description="Beginning of it."),
+    Query(
+        alias="path",
+        max_length=_LONGEST,
+        pattern=r"^[^\x00]*$",
+        description="Only paths with this prefix.",
+    ),
 ]
 Since = Annotated[float | None, Query(ge=0, le=1e11, description="Unix seconds.")]
 
@@ -33,21 +38,27 @@ class AuditLineView(View):
 
     id: int
     at: datetime
-    request_id: str = Field(description="As in the answer's X-Request-Id, and in the log.")
+    request_id: str = Field(
+        description="The X-Request-Id of the response, which is also in the log."
+    )
     caller: str
     groups: list[str]
     method: str
     path: str
-    operation: str = Field(description="operationId; empty for what reached none.")
-    status: int | None = Field(description="Of the answer. null = begun, and its outcome unknown.")
-    detail: str = Field(description="Why it was refused, or what it changed.")
+    operation: str = Field(description="operationId; empty if the request reached no operation.")
+    status: int | None = Field(
+        description="Status of the response; null = begun, with an unknown outcome."
+    )
+    detail: str = Field(description="The reason of the refusal, or the change.")
 
 
 class AuditPage(View):
     """Newest first."""
 
     items: list[AuditLineView]
-    next_before: int | None = Field(description="Ask on with `before`; null = that was all.")
+    next_before: int | None = Field(
+        description="Value of `before` for the next page; null = this is the last page."
+    )
 
 
 def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:

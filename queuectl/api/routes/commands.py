@@ -44,12 +44,12 @@ RequestId = Annotated[
     Header(
         alias="Idempotency-Key",
         pattern="^[!-~]{1,128}$",
-        description="The same again is the same command, for a day; none = every request is another.",
+        description="A repeated request with the same key within a day is the same command. Without a key, each request is a new command.",
     ),
 ]
 Preview = Annotated[
     bool,
-    Query(alias="dry_run", description="Ask for nothing: say what it would cost and bring now."),
+    Query(alias="dry_run", description="Show the cost and the effect only. Nothing changes."),
 ]
 OfWorkload = Annotated[
     str | None,
@@ -57,7 +57,7 @@ OfWorkload = Annotated[
         alias="workload",
         max_length=507,
         pattern=f"{NAME.removesuffix('$')}/{NAME.removeprefix('^')}",
-        description="namespace/name; commands for all that had this name.",
+        description="Only commands on workloads with this namespace/name.",
     ),
 ]
 By = Annotated[
@@ -67,18 +67,19 @@ By = Annotated[
     ),
 ]
 InState = Annotated[
-    list[CommandState] | None, Query(alias="state", description="Any of these; none = all.")
+    list[CommandState] | None,
+    Query(alias="state", description="Only these states. You can repeat it; default: all."),
 ]
 Number = Annotated[int, Path(ge=1, lt=1 << 63, description="`id` of the command.")]
 _TAGS: Final[list[str | Enum]] = ["Workload"]
 _SUMMARIES: Final = {
     Action.HOLD: "Keep it from starting; evict it first if it runs",
-    Action.RELEASE: "Let it queue again after a hold",
+    Action.RELEASE: "Release it from a hold: it queues again",
     Action.REQUEUE: "End its back-off, or evict it and queue it again",
     Action.PREEMPT: "Evict it; it queues again behind the gangs of its priority",
-    Action.DEACTIVATE: "Give it up until it is activated; evict it first if it runs",
-    Action.ACTIVATE: "Let it queue again after a deactivation; failed starts and time used are forgotten",
-    Action.PRIORITY: "Set its priority in place of what its classes say, for a time or until it is taken back",
+    Action.DEACTIVATE: "Deactivate it until a user activates it; evict it first if it runs",
+    Action.ACTIVATE: "Activate it: it queues again, without its failed starts and used time",
+    Action.PRIORITY: "Set its priority instead of that of its classes, for a time or until it is reset",
     Action.MOVE: "Move it to another LocalQueue of its namespace while it waits",
 }
 _PROBLEMS: Final = (
@@ -117,7 +118,7 @@ def add_command_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None
         tags=_TAGS,
         operation_id="listCommands",
         summary="The commands on workloads in the last day with their results, newest first",
-        description="Of the namespaces in which you may list workloads.",
+        description="Includes the namespaces in which you are allowed to list workloads.",
         responses=responses(P.INVALID_PARAMETER),
     )
     async def list_commands(

@@ -26,8 +26,8 @@ PATH: Final = f"{PREFIX}/decisions"
 _TAGS: Final[list[str | Enum]] = ["Decisions"]
 _ID: Final = {"ge": 1, "lt": 1 << 63}
 
-Before = Annotated[int | None, Query(**_ID, description="Only with smaller ids.")]
-Number = Annotated[int, Path(**_ID, description="Its `id`.")]
+Before = Annotated[int | None, Query(**_ID, description="Only records with smaller ids.")]
+Number = Annotated[int, Path(**_ID, description="The `id` of the record.")]
 
 
 def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
@@ -53,7 +53,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         f"{PATH}/{{number}}",
         tags=_TAGS,
         operation_id="getDecision",
-        summary="One planning cycle, and what it did to whom",
+        summary="One planning cycle, with its steps by workload",
         responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER),
         dependencies=[guard.needs("get", "decisions")],
     )

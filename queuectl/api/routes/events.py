@@ -58,19 +58,19 @@ FromLine = Annotated[
     int | None,
     Query(
         **_LINE,
-        description="Only what came after this id; 0 = from the beginning; none = from now on.",
+        description="Only steps after this id; 0 = all steps. Default: new steps only.",
     ),
 ]
 LastEventId = Annotated[
     int | None,
     Header(
         **_LINE,
-        description="The same, as browsers send it when they ask again. It goes before `after`.",
+        description="The same, as browsers send it when they reconnect. It takes precedence over `after`.",
     ),
 ]
 OfUid = Annotated[
     str | None,
-    Query(alias="uid", pattern=UID, description="Of one workload."),
+    Query(alias="uid", pattern=UID, description="Only steps of this workload."),
 ]
 Follow = Annotated[bool, Query(description="false = end the stream after the last existing step.")]
 
@@ -232,7 +232,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> 
             200: {
                 "content": {"text/event-stream": {"schema": _EVENT}},
                 "description": "A stream of `step` events; `cut` and `reset` end it, and say why. Comments come every "
-                "15 seconds in which nothing else does.",
+                "15 seconds without another message.",
             },
             **responses(ProblemType.NOT_FOUND, ProblemType.INVALID_PARAMETER),
         },

@@ -33,7 +33,7 @@ class CheckedView(View):
     """The result of a check against the cluster and the database."""
 
     at: datetime
-    workloads: int = Field(description="That are not finished.")
+    workloads: int = Field(description="Number of checked workloads.")
     pods: int
     nodes: int
     violations: list[ViolationView]
@@ -47,7 +47,7 @@ def add_routes(routes: APIRouter, guard: Guard, diagnoser: Diagnoser | None) -> 
         dependencies=[guard.needs("get", "invariants")],
         tags=["Invariants"],
         operation_id="checkInvariants",
-        summary="Check every workload against the cluster and the database; only the process that leads can",
+        summary="Check the invariants of all workloads; only the leader answers",
         responses=responses(ProblemType.NOT_KNOWN_YET),
     )
     async def check_invariants() -> CheckedView:

@@ -43,18 +43,27 @@ InDomain = Annotated[
     Query(
         alias="domain",
         max_length=8,
-        description="label=value; of several, all must hold: `topology.kubernetes.io/rack=r7`.",
+        description="Only nodes with this label: `topology.kubernetes.io/rack=r7`. You can repeat it; a node must have all labels.",
     ),
 ]
 Free = Annotated[
     float | None,
-    Query(ge=0, le=1_000_000, description="Open nodes with at least so many free GPUs."),
+    Query(
+        ge=0,
+        le=1_000_000,
+        description="Only schedulable nodes with at least this number of free GPUs.",
+    ),
 ]
 Search = Annotated[
     str | None,
-    Query(max_length=253, description="Part of the node's name, or of namespace/name of a tenant."),
+    Query(
+        max_length=253,
+        description="Only nodes with this text in their name, or in namespace/name of a gang on them.",
+    ),
 ]
-OfTopology = Annotated[str | None, Query(alias="topology", max_length=253, description="One only.")]
+OfTopology = Annotated[
+    str | None, Query(alias="topology", max_length=253, description="Only this Topology.")
+]
 
 
 def add_routes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None) -> None:
@@ -107,7 +116,7 @@ def _nodes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None
         PATH,
         tags=_TAGS,
         operation_id="listNodes",
-        summary="List nodes by name, with what is free and who is there",
+        summary="List nodes by name, with their free capacity and their gangs",
         responses=responses(P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
         dependencies=[guard.needs("list", "nodes")],
     )
@@ -184,7 +193,7 @@ def _domains(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | No
         f"{PREFIX}/domains",
         tags=_TAGS,
         operation_id="listDomains",
-        summary="Racks, blocks and whatever else topologies name, with what is free in them",
+        summary="The domains of all topologies, for example racks and blocks, with their free capacity",
         response_model=DomainsView,
         responses=responses(P.NOT_FOUND, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
         dependencies=[guard.needs("list", "nodes")],
@@ -210,7 +219,7 @@ def _cluster_map(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader 
         f"{PREFIX}/floor",
         tags=_TAGS,
         operation_id="getFloor",
-        summary="All nodes in columns, for a picture of them",
+        summary="The cluster map: all nodes in columns",
         response_model=FloorView,
         responses=responses(P.INVALID_PARAMETER, P.NOT_KNOWN_YET, not_modified=True),
         dependencies=[guard.needs("list", "nodes")],

@@ -24,23 +24,23 @@ class PodView(View):
     name: str
     pod_set: str
     rank: int | None = Field(
-        description="Of the pod in its PodSet; null = the job's kind has none."
+        description="Rank of the pod in its PodSet; null = the kind of the job has no ranks."
     )
     attempt: int = Field(description="The start of the workload that created the pod.")
     phase: PodPhase
     ready: bool
     terminating: bool
     node: str | None = Field(description="null = the pod is not bound to a node.")
-    restarts: int = Field(description="Of all its containers together.")
+    restarts: int = Field(description="Restarts of all its containers.")
     reason: str | None = Field(
-        description="Why it does not run, as `kubectl get pods` shows it: `ImagePullBackOff`, `CrashLoopBackOff`…"
+        description="The reason why it does not run, as in `kubectl get pods`: `ImagePullBackOff`, `CrashLoopBackOff`…"
     )
 
 
 class PodPage(View):
     items: list[PodView]
     next_cursor: str | None = Field(
-        description="Give it as `cursor` for the next page; null = this was the last."
+        description="Value of `cursor` for the next page; null = this is the last page."
     )
 
 
@@ -55,7 +55,7 @@ def add_route(
         tags=["Workload"],
         operation_id=f"pods{tag}Workload",
         summary="List its pods by name",
-        description="As the watch of the answering replica last showed them.",
+        description="The state in the watch of the replica that answers.",
         responses=responses(P.NOT_FOUND, P.AMBIGUOUS, P.INVALID_PARAMETER, P.NOT_KNOWN_YET),
     )
     async def list_pods(entry: Found, limit: Limit = 100, cursor: Cursor = None) -> PodPage:

@@ -30,11 +30,11 @@ _FILE: Final[Responses] = {
 }
 
 
-Number = Annotated[int, Path(ge=1, lt=1 << 63, description="Its `id`.")]
+Number = Annotated[int, Path(ge=1, lt=1 << 63, description="The `id` of the record.")]
 Names = Annotated[
     bool,
     Query(
-        description="With the names of the cluster. This needs the right to get refusedplans/names."
+        description="true = with the names of the cluster. You need permission to get refusedplans/names."
     ),
 ]
 
@@ -43,15 +43,15 @@ class RefusedPlanView(View):
     """A plan that broke a rule, so it was not committed."""
 
     id: int
-    at: datetime = Field(description="Of the snapshot that it was made from.")
-    epoch: int = Field(description="Of the leader.")
-    cycle: int = Field(description="Counted within the epoch.")
-    rules: list[str] = Field(description="The rules that it broke.")
+    at: datetime = Field(description="Time of the snapshot.")
+    epoch: int = Field(description="Epoch of the leader.")
+    cycle: int = Field(description="Number of the cycle in this epoch.")
+    rules: list[str] = Field(description="The violated rules.")
     bytes: int = Field(description="Size of the file with all names.")
 
 
 class RefusedPlanList(View):
-    items: list[RefusedPlanView] = Field(description="The newest first; 20 at most are kept.")
+    items: list[RefusedPlanView] = Field(description="The newest first; at most 20 are kept.")
 
 
 def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
@@ -73,7 +73,7 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore) -> None:
         f"{PATH}/{{number}}",
         tags=_TAGS,
         operation_id="getRefusedPlan",
-        summary="The file that `queuectl plan --snapshot` replays; without names unless asked",
+        summary="The file for `queuectl plan --snapshot`; names are redacted by default",
         responses=_FILE | responses(P.NOT_FOUND, P.INVALID_PARAMETER),
         response_class=Response,
         dependencies=[guard.needs("get", "refusedplans")],

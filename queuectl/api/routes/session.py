@@ -30,7 +30,7 @@ class CallerView(View):
         description="false: queuectl does not authenticate callers and permits everything."
     )
     expires_at: datetime | None = Field(
-        default=None, description="End of the session, in the answer that opens it."
+        default=None, description="End of the session, in the response to the sign-in."
     )
 
 

@@ -25,11 +25,11 @@ PATH: Final = f"{PREFIX}/reports/unmanaged"
 
 class UnmanagedPodView(View):
     namespace: str
-    name: str = Field(description="Of the pod.")
+    name: str = Field(description="Name of the pod.")
     node: str
-    gpus: float = Field(description="That it holds; an instance of a GPU counts as a part of one.")
+    gpus: float = Field(description="GPUs that it holds; an instance counts as a part of a GPU.")
     since: datetime | None = Field(
-        description="When the kubelet accepted the pod; null = it has not yet."
+        description="Time at which the kubelet accepted the pod; null = not yet."
     )
 
 
@@ -42,10 +42,10 @@ class UnmanagedSumView(View):
 class UnmanagedView(View):
     items: list[UnmanagedPodView]
     namespaces: list[UnmanagedSumView] = Field(
-        description="Sums of the namespaces that are on this page, over all their pods, also those on other pages."
+        description="Sums for the namespaces on this page, over all their pods, also those on other pages."
     )
     next_cursor: str | None = Field(
-        description="Give it as `cursor` for the next page; null = this was the last."
+        description="Value of `cursor` for the next page; null = this is the last page."
     )
 
 
@@ -66,7 +66,7 @@ def add_routes(
         tags=["Reports"],
         operation_id="reportUnmanaged",
         summary="Pods that hold GPUs and belong to no job in a queue, by namespace and name",
-        description="As of now, of the namespaces in which you may get reports.",
+        description="The current pods, in the namespaces in which you are allowed to get reports.",
         responses=responses(ProblemType.INVALID_PARAMETER, ProblemType.NOT_KNOWN_YET),
     )
     async def report_unmanaged(

@@ -47,13 +47,15 @@ OfGroup = Annotated[
     Query(
         alias="by",
         max_length=330,
-        description="queue, clusterqueue, cohort, namespace, user, flavor, price, hour, workload or label:KEY;"
-        " with ,hour behind it (workload,hour) each hour has rows of its own.",
+        description="queue, clusterqueue, cohort, namespace, user, flavor, price, hour, workload or label:KEY."
+        " Append `,hour` (as in workload,hour) for a row for each hour.",
     ),
 ]
-Hours = Annotated[int, Query(ge=1, le=LONGEST, description="How many, the present hour included.")]
+Hours = Annotated[
+    int, Query(ge=1, le=LONGEST, description="Number of hours, with the current one.")
+]
 Since = Annotated[str, Query(max_length=40, description=_WHEN)]
-Until = Annotated[str | None, Query(max_length=40, description=f"{_WHEN} None = now.")]
+Until = Annotated[str | None, Query(max_length=40, description=f"{_WHEN} Default: now.")]
 
 
 def add_routes(
@@ -134,7 +136,7 @@ def _add_history(routes: APIRouter, guard: Guard, store: ApiStore, history: Usag
         tags=_TAGS,
         operation_id="reportHistory",
         summary="GPUs allocated, used and pending, on average in each of the last hours",
-        description="Of the namespaces in which you may get reports.",
+        description="Includes the namespaces in which you are allowed to get reports.",
         responses=responses(ProblemType.INVALID_PARAMETER),
     )
     async def report_history(

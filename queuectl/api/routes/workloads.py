@@ -97,7 +97,7 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
         tags=_TAGS,
         operation_id="listWorkloads",
         summary="List workloads",
-        description="Of the namespaces in which you may list workloads.",
+        description="Includes the namespaces in which you are allowed to list workloads.",
         responses=responses(P.INVALID_PARAMETER),
     )
     async def list_workloads(
@@ -106,9 +106,14 @@ def _list(routes: APIRouter, guard: Guard, store: ApiStore, presenter: WorkloadP
         queue: OfQueue = None,
         cluster_queue: OfClusterQueue = None,
         kind: OfKind = None,
-        state: Annotated[list[State] | None, Query(description="Any of these; none = all.")] = None,
+        state: Annotated[
+            list[State] | None,
+            Query(description="Only these states. You can repeat it; default: all."),
+        ] = None,
         user: OfUser = None,
-        reason: Annotated[Code | None, Query(description="Code of the reason.")] = None,
+        reason: Annotated[
+            Code | None, Query(description="Only workloads with this reason code.")
+        ] = None,
         sort: Sort = "name",
         limit: Limit = 100,
         cursor: Cursor = None,
@@ -183,7 +188,7 @@ def _explain(
         f"{path}/explain",
         tags=_TAGS,
         operation_id=f"explain{tag}Workload",
-        summary="Why it is where it is, and what would change that",
+        summary="Explain its state: the reason, blocking constraints and suggested fixes",
         responses=_ONE,
     )
     async def explain(request: Request, entry: Found) -> ExplainView:
