@@ -16,7 +16,9 @@ QUOTA = {
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
-async def test_a_gang_waits_until_its_namespace_may_use_more(database_url: str, kind: str) -> None:
+async def test_a_gang_is_pending_until_its_namespace_has_quota(
+    database_url: str, kind: str
+) -> None:
     async with rig(database_url, 4) as world:
         world.cluster.server.create("resourcequotas", QUOTA)
         first = world.cluster.submit(gang(kind, "first", 2))

@@ -1,4 +1,4 @@
-"""What people do to queues, rules and workloads in the system tests, and how the tests wait for what follows."""
+"""Changes of queues, rules and workloads in the system tests, and waits for their effects."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from tests.system.house import House, Room
 
 
 def die(room: Room) -> None:
-    """SIGKILL, and a new process on the same database."""
+    """Kill the controller with SIGKILL, and start a new process on the same database."""
     room.house.controller.kill()
     room.house.controller.restart()
 
 
 def ask(room: Room, name: str, action: str) -> None:
-    """``queuectl hold`` and its like, by alice; waits for a controller that is just coming up."""
+    """Run ``queuectl hold`` or another command as alice; repeated until the controller answers."""
 
     def asked() -> bool:
         server = room.house.controller.api
         command = [action, f"{room.namespace}/{name}", "--by", "alice", "--server", server]
         return CliRunner().invoke(app, command).exit_code == 0
 
-    room.until(asked, f"{action} {name} is taken")
+    room.until(asked, f"{action} {name} is accepted")
 
 
 def reason(room: Room, name: str) -> tuple[str, str]:
@@ -91,7 +91,7 @@ def rules(room: Room, **fields: Any) -> Iterator[None]:
 
 @contextmanager
 def without_node(home: House, name: str) -> Iterator[None]:
-    """Delete a node; it comes back at the end, with what it has: whoever comes after needs all of the nodes' GPUs."""
+    """Delete a node. At the end it is created again with its resources, because the next test needs the GPUs of all nodes."""
     client = home.cluster.client
     node = client.get(f"/api/v1/nodes/{name}")
     home.cluster.nodes.delete(name)
@@ -109,13 +109,13 @@ def without_node(home: House, name: str) -> Iterator[None]:
 
 
 def finish(room: Room, pod: str) -> None:
-    """Let a pod that runs until somebody ends it succeed."""
+    """Let a pod without a run time succeed."""
     path = f"/api/v1/namespaces/{room.namespace}/pods/{pod}"
     room.client.patch(path, {"metadata": {"annotations": {m.RUN_SECONDS: "0"}}})
 
 
 def collect(client: Client, namespace: str, pod: str) -> None:
-    """What the collector of orphaned pods does, at once: by itself it lets most of a minute pass after a node has gone."""
+    """Delete a pod as the pod garbage collector does, which waits most of a minute after the deletion of a node."""
     path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
     why = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
     client.patch(f"{path}/status", {"status": {"phase": "Failed", "conditions": [why]}})
@@ -124,7 +124,7 @@ def collect(client: Client, namespace: str, pod: str) -> None:
 
 @contextmanager
 def outside_database() -> Iterator[EmbeddedServer]:
-    """A Postgres that is nobody's child here, so that it can be stopped while controllers run."""
+    """A Postgres server outside the controllers, so that it can be stopped while they run."""
     with server_directory() as directory:
         server = EmbeddedServer(directory, durable=False)
         asyncio.run(server.start())
@@ -158,7 +158,7 @@ def cohort(home: House, teams: Mapping[str, int], **specs: Mapping[str, Any]) ->
 
 
 def kubectl(home: House, *arguments: str, given: str | None = None) -> str:
-    """What kubectl prints, run with all rights; ``given`` is its standard input."""
+    """The output of kubectl, run as cluster administrator; ``given`` is its standard input."""
     program = home.cluster.kubectl
     if program is None:
         pytest.skip("there is no kubectl beside the API server's programs")

@@ -1,4 +1,4 @@
-"""What visitors do on the dashboard of a real control plane, and what they see there."""
+"""Actions of users on the dashboard of a real control plane, and checks of the pages."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.system.visitors import Person
 from tests.web.browser import scanner
 
 WAIT: Final = 1000 * SECONDS
-"""Milliseconds a page may take to show something before that counts as never; nothing is measured by it."""
+"""Milliseconds until a missing element of a page is a failure. It is not a performance goal."""
 
 
 @dataclass(frozen=True)
 class Teams:
-    """Two teams with 16 GPUs each, and who there is of the first one and above both."""
+    """Two teams with 16 GPUs each, users of the first team, and a platform administrator."""
 
     mine: Room
     theirs: Room
@@ -33,7 +33,7 @@ def path_of(room: Room, name: str) -> str:
 
 
 def state(page: Page, wanted: str) -> None:
-    """Wait until a workload's page says so, by itself."""
+    """Wait until a workload's page shows this state without a reload."""
     expect(page.locator(".head-line .state")).to_contain_text(wanted, timeout=WAIT)
 
 
@@ -58,7 +58,7 @@ def retype(page: Page, old: str, new: str) -> None:
     page.get_by_role("button", name="Check").click()
     expect(page.get_by_role("heading", name="1 field would change")).to_be_visible(timeout=WAIT)
     page.get_by_role("button", name="Apply").click()
-    expect(page.get_by_role("status")).to_have_text("It is changed.", timeout=WAIT)
+    expect(page.get_by_role("status")).to_have_text("The object is changed.", timeout=WAIT)
 
 
 def offered(page: Page) -> set[str]:
@@ -68,13 +68,13 @@ def offered(page: Page) -> set[str]:
 
 
 def asked(page: Page, room: Room, name: str) -> list[tuple[str, str]]:
-    """What was asked of a workload and by whom, as the API tells the same visitor."""
+    """The commands for a workload and their callers, as the API returns them to the same user."""
     told = page.request.get(f"/api/v1/namespaces/{room.namespace}/workloads/{name}/commands")
     return [(one["action"], one["by"]) for one in told.json()["items"]]
 
 
 def start_under_eyes(page: Page, room: Room, name: str) -> None:
-    """Start a gang while somebody looks at the nodes all along: what pages show may be a second old, and without it."""
+    """Start a gang while the nodes are read again and again: the cache of views is up to a second old."""
 
     def runs() -> bool:
         assert page.request.get("/api/v1/nodes").ok
@@ -85,19 +85,21 @@ def start_under_eyes(page: Page, room: Room, name: str) -> None:
 
 
 def newest_decision(page: Page) -> str:
-    """The page of what was planned last."""
+    """The page of the latest decision."""
     (newest,) = page.request.get("/api/v1/decisions?limit=1").json()["items"]
     return f"/ui/decisions/{newest['id']}"
 
 
 def faults(page: Page, paths: list[str]) -> list[tuple[str, str, list[str]]]:
-    """What the scanner finds on pages, those that follow the cluster once they do."""
+    """Violations that the accessibility scanner finds on pages, live pages after they are connected."""
     axe, violations = scanner(), []
     for path in paths:
         page.goto(path)
         for marker in page.locator("#live").all():
             expect(marker).to_have_text("live", timeout=WAIT)
-        expect(page.get_by_text("Looking for what would help")).to_have_count(0, timeout=WAIT)
+        expect(page.get_by_text("The solver computes suggested fixes")).to_have_count(
+            0, timeout=WAIT
+        )
         page.evaluate(axe)  # past the policy on scripts, as only a tool may
         result = page.evaluate("axe.run()")
         violations += [

@@ -29,7 +29,7 @@ _numbers = count(1)
 
 @dataclass
 class Tenant:
-    """Who forges, where, and at whose cost."""
+    """The client and namespace of a tenant who forges objects, and the gang of the victim."""
 
     client: Client
     room: Room
@@ -88,7 +88,7 @@ def job(name: str, seconds: float | None = 0, **metadata: Any) -> Document:
 
 
 def selecting(name: str) -> Document:
-    """A Job whose pods are those without a label: it lets go of a pod that gets the label, and takes others that have none."""
+    """A Job that selects pods without a label: it releases a pod that gets the label, and adopts other pods without it."""
     document = m.job(name, "-", "main", Pods(1, gpus=8))
     without = {"key": "example.com/left", "operator": "DoesNotExist"}
     document["spec"] |= {"manualSelector": True, "selector": {"matchExpressions": [without]}}
@@ -172,7 +172,7 @@ def refused(says: str, tries: Callable[..., object], *arguments: Any, **options:
 
 
 def told(room: Room, path: str) -> Document:
-    """What the REST API answers."""
+    """The answer of the REST API."""
     answer = get_plain(f"{room.house.controller.api}/api/v1/{path}")
     assert answer.is_success, answer.text
     body: Document = answer.json()
@@ -198,7 +198,7 @@ def until_state(room: Room, kind: str, name: str, wanted: str) -> None:
 
 
 def uid_of(room: Room, kind: str, name: str) -> str:
-    """Likewise; empty while it is not known."""
+    """Of the workload that has this name; empty while it is not known."""
     return str(named(room, kind, name).get("uid", ""))
 
 

@@ -1,4 +1,4 @@
-"""A plugin of pytest for ``make test-system``: which worker takes up which files, and in which order."""
+"""A plugin of pytest for ``make test-system``: the worker and the order of each test file."""
 
 from __future__ import annotations
 
@@ -29,9 +29,8 @@ GROUPS: Final = (
     ("system/test_alerts",),
     ("utilization/test_sources",),
 )  # fmt: skip
-"""Files that stand on the same control plane go to the same worker, which starts it once. The longest groups come first, so
-that at the end no worker is left alone with much to do; a file that is not named is a group of its own. The last one plays its
-story again where the machine is too busy for it."""
+"""Files of a group share a control plane and run in one worker. The longest groups are first, so that all workers end at about
+the same time. A file that is not named here is its own group. The last one repeats its test if the machine was too busy."""
 _TURNS: Final = {
     file: (f"group {number}", number, turn)
     for number, group in enumerate(GROUPS)
@@ -49,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """What a group stood on ends with it."""
+    """Stop the control plane of a group after its last test."""
     yield
     if nextitem is None or _turn(nextitem.nodeid)[0] != _turn(item.nodeid)[0]:
         STANDING.end()

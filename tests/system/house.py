@@ -1,4 +1,4 @@
-"""queuectl as people run it, on a real control plane: what the system tests stand on.
+"""queuectl on a real control plane: the basis of the system tests.
 
 Every test gets a namespace and queues of its own and a recording of everything that happened to nodes, jobs and pods. When
 it ends, the recording is replayed revision by revision and audited, and its jobs are removed.
@@ -33,7 +33,7 @@ from tests.support.controlplane import ENGINEER
 BLOCK = "topology.queuectl.dev/block"
 RACK = "topology.queuectl.dev/rack"
 SECONDS = 90.0
-"""How long anything may take before it counts as hanging; nothing is measured by it."""
+"""Seconds until a wait fails. It is not a performance goal."""
 
 QUICK = {
     "QUEUECTL_LEASE_DURATION": "4",
@@ -55,7 +55,7 @@ class House:
     def room(self, gpus: int, called: str | None = None, **queue: Any) -> Iterator[Room]:
         """A namespace with a queue ``main`` of so many GPUs; audited and emptied at the end. ``called``: None = any name."""
         name = called or f"room-{next(_numbers)}"
-        self.controller.wait_ready()  # the room before may have ended with its death
+        self.controller.wait_ready()  # the test before can have killed it
         self.cluster.client.apply(*m.namespaces([name]))
         self.rest.apply(
             [
@@ -78,14 +78,14 @@ class House:
 
 @dataclass
 class Room:
-    """One test's corner of the house."""
+    """The namespace, queues and recording of one test."""
 
     house: House
     namespace: str
     recorder: Recorder
     made: list[str] = field(default_factory=list)
     limits: dict[Queue, Resources] = field(default_factory=dict)
-    """What the pods of a LocalQueue may never ask for more of, together."""
+    """The upper bound of the requests of all pods of a LocalQueue."""
 
     @property
     def client(self) -> Client:
@@ -120,7 +120,7 @@ class Room:
         return self.pytorchjob(name, pods - 1, gpus, **options)
 
     def workloads(self) -> dict[str, dict[str, Any]]:
-        """The room's by name, as the REST API tells them; empty while it is away."""
+        """Workloads of the namespace by name, as the REST API returns them; empty while it does not answer."""
         try:
             found = self.rest.workloads().values()
         except ApiRefused:
@@ -128,7 +128,7 @@ class Room:
         return {w["name"]: w for w in found if w["namespace"] == self.namespace}
 
     def workload(self, name: str) -> dict[str, Any]:
-        """One of them; empty while the API does not know it, or is away."""
+        """One of them; empty while it is not known, or the API does not answer."""
         return self.workloads().get(name, {})
 
     def state(self, name: str) -> str:
@@ -204,7 +204,7 @@ class Room:
         assert not problems, "\n".join(problems)
 
     def clear(self) -> None:
-        """Empty it for another test, which may use the same names: queuectl knows that nobody is there any more."""
+        """Delete its jobs, and wait until queuectl has finished them. Another test can use the same names."""
         self.empty()
         self.made.clear()
         self.until(
@@ -213,7 +213,7 @@ class Room:
         )
 
     def empty(self) -> None:
-        """Delete every job made here and wait until its pods are gone."""
+        """Delete every job that was created here, and wait until its pods are deleted."""
         for path in self.made:
             self.client.delete(path, missing_ok=True, propagationPolicy="Background")
         self.until(

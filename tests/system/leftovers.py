@@ -1,4 +1,4 @@
-"""What a Kueue leaves in an API server when it is stopped: its kinds and objects, jobs, and the Workloads that say who may run."""
+"""Objects that a stopped Kueue leaves in an API server: its CRDs and configuration, jobs, and Workloads with admissions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plural(kind: str) -> str:
 
 
 def definition(kind: str) -> Document:
-    """Kueue's own says more of the fields; what stands in an object is the same."""
+    """A CRD without the schema of the fields. Objects are stored as with Kueue's own CRD."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {
         "served": True,
@@ -67,7 +67,7 @@ def definition(kind: str) -> Document:
 
 
 def configuration() -> list[Document]:
-    """Two flavors of the same nodes: where a gang runs does not tell which of them it was charged to."""
+    """Two flavors of the same nodes: the node of a gang does not determine the flavor that it is charged to."""
     linux = {"kubernetes.io/os": "linux"}  # Kueue asks for a label where there is a topology
     queue = m.cluster_queue("pool", "gpu", {GPU: 16, "cpu": 1000})
     [group] = queue["spec"]["resourceGroups"]
@@ -126,7 +126,7 @@ def uids(pods: Sequence[Document]) -> set[str]:
 
 
 def leave(client: Client) -> None:
-    """Two gangs that it let run, and three that it held back: in another order than the jobs were made in."""
+    """Two admitted gangs, and three pending ones, queued in another order than their jobs were created."""
     for kind in SCOPES:
         client.create(CRDS, definition(kind))
     for kind in SCOPES:
@@ -168,7 +168,7 @@ def _runs(client: Client, name: str) -> bool:
 
 
 def _manager() -> list[Document]:
-    """The manager's Deployment, its configuration and its webhooks, which nobody answers."""
+    """The manager's Deployment, its configuration, and its webhooks, which have no endpoint."""
     labels = {"control-plane": "controller-manager"}
     container = {"name": "manager", "image": "registry.invalid/kueue:1"}
     told = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"}
@@ -194,7 +194,7 @@ def _manager() -> list[Document]:
 
 
 def _webhooks(kind: str) -> Document:
-    """That jobs must pass: while it stands, and nobody answers, none can be created."""
+    """A webhook without an endpoint: while its configuration exists, no job can be created."""
     rule = {"apiGroups": ["batch"], "apiVersions": ["v1"], "resources": ["jobs"]}
     service = {"name": "kueue-webhook-service", "namespace": SYSTEM, "path": "/admit"}
     hook = {

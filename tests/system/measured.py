@@ -69,7 +69,7 @@ class Measured:
         ]
 
     def worked(self, ref: str, at: float) -> float:
-        """Seconds for which the busiest GPU of a gang was played to work in the window before."""
+        """Seconds for which the busiest GPU of a gang worked, by the simulated load, in the window before."""
         steps = [at - WINDOW + 0.1 * number for number in range(10 * WINDOW)]
         namespace, _, name = ref.partition("/")
         return max(
@@ -98,7 +98,7 @@ class Measured:
 def measured_house() -> Iterator[Measured]:
     """Labels as Prometheus makes them where ``honor_labels`` is off, as the exporter's chart has it.
 
-    At its end, whatever the tests were about: nobody was ever taken for idle whose GPUs worked.
+    At its end, it checks that no gang with working GPUs was classified as idle.
     """
     with Exporters() as exporters, PlainExporters() as forger:
         job = exporters_job(exporters.targets_url, honor_labels=False)

@@ -57,10 +57,10 @@ class Right(NamedTuple):
 
 @dataclass
 class Requests:
-    """What audit logs say of requests for resources, by the right that each needs.
+    """Requests for resources in audit logs, counted by the right that each needs.
 
     Attributes:
-        allowed: how many RBAC let through; the API server may have refused them later, for instance by a policy.
+        allowed: how many RBAC let through; the API server can refuse them later, for example by a policy.
         succeeded: how many of these were answered without an error.
         refused: how many RBAC refused.
     """
@@ -72,7 +72,7 @@ class Requests:
     def add(self, event: Mapping[str, Any]) -> None:
         """Count one event of an audit log.
 
-        What asks for no resource, such as discovery, and what Kubernetes allows to every account is not counted.
+        Requests without a resource, such as discovery, and requests that Kubernetes allows to every account are not counted.
         """
         reference = event.get("objectRef")
         notes = event.get("annotations", {})
@@ -109,8 +109,8 @@ class Comparison:
         unused: granted, and no request used it.
         ungranted: allowed by RBAC, and not granted by deploy/: something else grants it to the account.
         refused: how many requests of each kind RBAC refused, namespaces and names left out.
-        early: the same for requests that a right of deploy/ covers: before an opt-in is applied, and before an API server that
-            has just started has read its roles.
+        early: the same for requests that a right of deploy/ covers: before an opt-in is applied, and before an API server has read its
+            roles after its start.
     """
 
     used: dict[Right, tuple[int, int]]
@@ -121,7 +121,7 @@ class Comparison:
 
 
 def compare(rights: Iterable[Right], requests: Requests) -> Comparison:
-    """What of the rights the requests used, and what they did without them."""
+    """The rights that the requests used, and the requests that needed other rights."""
     granted = sorted(set(rights))
     used = {}
     for right in granted:

@@ -1,4 +1,4 @@
-"""What a real promtool says: each alert fires in the story that it is for, and not in the one beside it; metrics are clean."""
+"""promtool checks alerts and metrics: each alert fires in its own scenario and not in the other one; metrics have no findings."""
 
 from __future__ import annotations
 
@@ -60,21 +60,21 @@ def test_every_alert_fires_with_the_url_of_its_runbook_section(tmp_path: Path) -
 
 
 def checked(exposed: str) -> str:
-    """What `promtool check metrics` has against them; empty where it has nothing."""
+    """The findings of `promtool check metrics`; empty if there are none."""
     code, output = promtool("check", "metrics", text=exposed)
     return output + (f"exit code {code}" if code else "")
 
 
-def test_promtool_has_nothing_against_any_of_our_metrics() -> None:
+def test_promtool_has_no_findings_about_the_metrics() -> None:
     assert checked(generate_latest(busy().registry).decode()) == ""
 
 
-def test_it_has_something_against_a_counter_that_is_not_called_one() -> None:
+def test_promtool_reports_a_counter_without_the_suffix_total() -> None:
     wrong = "# HELP queuectl_starts Starts.\n# TYPE queuectl_starts counter\nqueuectl_starts 1\n"
     assert "_total" in checked(wrong)
 
 
-def test_every_alert_fires_in_some_story() -> None:
+def test_every_alert_fires_in_a_scenario() -> None:
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     alerts = {rule["alert"] for group in groups for rule in group["rules"]}
     stories = yaml.safe_load(STORIES.read_text())["tests"]

@@ -72,7 +72,7 @@ def teams(settled: Teams) -> Iterator[Teams]:
 
 @pytest.fixture
 def visitors(running_browser: Browser, guarded: House) -> Iterator[Visitors]:
-    """Whatever they look at, their browsers have nothing to complain of."""
+    """Their browsers report no errors."""
     made = Visitors(running_browser, guarded.controller.api)
     yield made
     for context in running_browser.contexts:
@@ -98,11 +98,11 @@ def test_a_token_opens_the_page_that_was_wanted_and_signing_out_closes_it(
         [{"name": kept["name"], "value": kept["value"], "url": visitors.address, "secure": True}]
     )
     page.goto("/ui/queues")
-    page.wait_for_url("**/ui/signin?next=*")  # the session is over, whoever kept its cookie
+    page.wait_for_url("**/ui/signin?next=*")  # the session has ended, also for a copy of its cookie
 
 
 @pytest.mark.parametrize("who", ["admin", "platform"])
-def test_every_page_opens_without_complaint_and_is_accessible(
+def test_every_page_opens_without_errors_and_is_accessible(
     visitors: Visitors, teams: Teams, who: str
 ) -> None:
     """Complaints, of the policy on contents too, are counted when the visitors leave."""
@@ -149,7 +149,7 @@ def test_a_gang_submitted_meanwhile_appears_and_starts_without_a_reload(
     ("action", "becomes", "back"),
     [(Action.HOLD, "Held", Action.RELEASE), (Action.DEACTIVATE, "Deactivated", Action.ACTIVATE)],
 )
-def test_a_gang_is_put_aside_and_let_back_by_clicking(
+def test_a_gang_is_held_and_released_by_clicking(
     visitors: Visitors, teams: Teams, action: Action, becomes: str, back: Action
 ) -> None:
     room = teams.mine
@@ -169,7 +169,7 @@ def test_a_gang_is_put_aside_and_let_back_by_clicking(
     expect(page.locator("ol.life")).to_contain_text("the data is wrong")
 
 
-def test_a_gang_is_started_anew_by_clicking(visitors: Visitors, teams: Teams) -> None:
+def test_a_gang_is_requeued_by_clicking(visitors: Visitors, teams: Teams) -> None:
     room = teams.mine
     room.gang("Job", "again", 2)
     room.until_state("again", "Running")
@@ -181,9 +181,7 @@ def test_a_gang_is_started_anew_by_clicking(visitors: Visitors, teams: Teams) ->
     assert not before & {pod.uid for pod in room.running("again")}
 
 
-def test_a_gang_that_waits_goes_first_when_its_priority_is_set(
-    visitors: Visitors, teams: Teams
-) -> None:
+def test_a_pending_gang_is_first_when_its_priority_is_set(visitors: Visitors, teams: Teams) -> None:
     room = teams.mine
     room.gang("Job", "runs", 2)
     room.until_state("runs", "Running")
@@ -199,7 +197,7 @@ def test_a_gang_that_waits_goes_first_when_its_priority_is_set(
     assert room.state("runs") == "Pending"
 
 
-def test_preempting_says_what_it_costs_and_makes_room_for_who_is_next(
+def test_a_preemption_shows_its_cost_and_starts_the_next_gang(
     visitors: Visitors, teams: Teams
 ) -> None:
     room = teams.mine
@@ -209,10 +207,10 @@ def test_preempting_says_what_it_costs_and_makes_room_for_who_is_next(
     dialog = page.get_by_role("dialog")
     with page.expect_response("**/preempt?dry_run=true") as answer:
         page.locator("button[data-action=preempt]").click()
-    assert answer.value.json()["lostGpuSeconds"] > 0, "it is told at once"
+    assert answer.value.json()["lostGpuSeconds"] > 0, "the answer has the cost"
     expect(dialog).to_contain_text("GPU-hours of work would be lost")
     dialog.get_by_role("button", name="Cancel").click()
-    assert asked(page, room, "leaves") == [], "saying what it would cost asks for nothing"
+    assert asked(page, room, "leaves") == [], "the preview issues no command"
 
     room.gang("Job", "next", 2)
     room.until_state("next", "Pending")
@@ -237,7 +235,7 @@ def test_a_gang_moves_to_another_queue_by_clicking(visitors: Visitors, teams: Te
     assert room.state("runs") == "Running"
 
 
-def test_a_tenant_meets_no_name_of_another_team_and_no_button_beyond_his_rights(
+def test_a_tenant_sees_no_name_of_another_team_and_no_button_without_the_right(
     visitors: Visitors, teams: Teams
 ) -> None:
     mine, theirs = teams.mine, teams.theirs
@@ -264,7 +262,9 @@ def test_a_tenant_meets_no_name_of_another_team_and_no_button_beyond_his_rights(
     assert offered(everywhere) == set(Action)
 
 
-def test_a_button_that_is_not_there_does_not_work_either(visitors: Visitors, teams: Teams) -> None:
+def test_a_request_without_the_right_of_its_button_is_refused(
+    visitors: Visitors, teams: Teams
+) -> None:
     teams.mine.gang("Job", "stays", 2)
     teams.mine.until_state("stays", "Running")
     uid = teams.mine.workload("stays")["uid"]
@@ -282,24 +282,24 @@ def test_what_if_is_answered_from_the_cluster_and_changes_nothing(
     page = visitors.visit(teams.platform, "/ui/whatif")
     start_under_eyes(page, room, "runs")
     nodes = {str(pod.node) for pod in room.running("runs")}
-    page.get_by_label("these nodes are drained").fill(", ".join(nodes))
+    page.get_by_label("Nodes to drain").fill(", ".join(nodes))
     page.get_by_role("button", name="Plan").click()
     expect(page.locator("#answer table").first).to_be_visible(timeout=WAIT)
     expect(page.locator("#answer")).to_contain_text(f"{room.namespace}/runs")
 
-    page.get_by_label("these nodes are drained").fill("")
+    page.get_by_label("Nodes to drain").fill("")
     job = m.job("tried", room.namespace, "main", Pods(9, gpus=8))
-    page.get_by_label("these jobs are submitted").fill(json.dumps(job))
+    page.get_by_label("Manifests: jobs to submit").fill(json.dumps(job))
     page.get_by_role("button", name="Plan").click()
     expect(page.locator("#answer")).to_contain_text(f"{room.namespace}/tried", timeout=WAIT)
     assert {str(pod.node) for pod in room.running("runs")} == nodes
     assert room.workload("tried") == {}
 
 
-def test_a_quota_raised_on_its_page_starts_who_waited_for_it(
+def test_a_quota_raised_on_its_page_starts_the_pending_gang(
     visitors: Visitors, teams: Teams
 ) -> None:
-    """And lowered again; a team's admin, who owns no ClusterQueue, is told that he may not."""
+    """Then it is lowered again. A team's admin has no access to ClusterQueues."""
     room = teams.mine
     path = f"/ui/config/clusterqueues/{room.namespace}-spare"
     room.job("wide", Pods(3, gpus=8), queue="spare")
@@ -313,5 +313,5 @@ def test_a_quota_raised_on_its_page_starts_who_waited_for_it(
     expect(page.locator(".life")).to_contain_text(teams.platform.user)
     room.until_state("wide", "Running")
     retype(page, "nominalQuota: 24", "nominalQuota: 16")
-    assert room.state("wide") == "Running", "what runs is not taken back"
+    assert room.state("wide") == "Running", "a running gang is not evicted"
     assert faults(page, ["/ui/config", path]) == []

@@ -1,4 +1,4 @@
-"""Every panel and every alert finds data once a cluster has lived a little: asked of a real Prometheus."""
+"""The queries of every panel and every alert return data of a live cluster, in a real Prometheus."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PATIENCE: Final = 4  # times that what had no answer is asked again
 
 @pytest.fixture(scope="module")
 def prometheus(measured: Measured) -> Iterator[Prometheus]:
-    """Scrapes queuectl as people's would."""
+    """Scrapes queuectl as in production."""
     address = urlsplit(measured.home.controller.metrics).netloc
     job = {"job_name": "queuectl", "static_configs": [{"targets": [address]}]}
     with Prometheus.start([job], scrape_seconds=0.5) as server:
@@ -80,7 +80,7 @@ def live(measured: Measured, room: Room) -> None:
 
 
 def for_an_hour(room: Room, name: str, priority_class: str) -> None:
-    """A gang that may run so long: whoever waits behind it can be told when he starts."""
+    """A gang with a run time limit: gangs behind it get an estimated start."""
     pods = playing("busy")
     document = m.job(name, room.namespace, "main", pods, priority_class=priority_class)
     document["metadata"]["labels"][PREFIX + MAX_EXECUTION] = "3600"
@@ -98,7 +98,7 @@ def panels() -> dict[str, str]:
 
 
 def alerts() -> dict[str, str]:
-    """What every alert compares, whether or not it fires; but for one, which compares what is not there in good times."""
+    """The series that every alert compares, except those of the alert on refused writes, which do not exist here."""
     groups = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())["groups"]
     return {
         rule["alert"]: re.sub(r"\s(==|!=|<|>)\s", r" \1 bool ", rule["expr"])
@@ -109,9 +109,9 @@ def alerts() -> dict[str, str]:
 
 
 def answered(prometheus: Prometheus, expr: str, at: float) -> bool:
-    """Whether there is data as of a time; what stands in where there is none does not count.
+    """Whether there is data as of a time; substitutes for missing series do not count.
 
-    A subquery looks at whole minutes of the clock: it is asked as of the next one, since perhaps none has passed yet.
+    A subquery evaluates whole minutes of the clock, so it is evaluated as of the next one.
     """
     if ":1m]" in expr:
         at = ceil(at / 60.0) * 60.0
@@ -120,9 +120,7 @@ def answered(prometheus: Prometheus, expr: str, at: float) -> bool:
     return bool(prometheus.query(expr.replace(" or vector(0)", ""), at))
 
 
-def test_every_panel_shows_something_and_every_alert_has_something_to_go_by(
-    measured: Measured, prometheus: Prometheus
-) -> None:
+def test_every_panel_and_every_alert_has_data(measured: Measured, prometheus: Prometheus) -> None:
     asked = panels() | alerts()
     assert len(asked) > 100
     with measured.home.room(16) as room, rules(room, admissionFairSharing=FAIRNESS):
@@ -139,7 +137,7 @@ def test_every_panel_shows_something_and_every_alert_has_something_to_go_by(
         assert not asked, "\n".join(f"{where}: {expr}" for where, expr in asked.items())
 
 
-def test_promtool_has_nothing_against_the_metrics_of_a_controller_that_leads(
+def test_promtool_has_no_findings_about_the_metrics_of_a_leader(
     measured: Measured,
 ) -> None:
     text = get_plain(f"{measured.home.controller.metrics}/metrics").text

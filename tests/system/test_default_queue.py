@@ -24,7 +24,7 @@ def default_queue(room: Room) -> None:
 
 
 def takes_in(room: Room) -> bool:
-    """What the API server would do with a Job that names no queue; it stores none."""
+    """Whether the API server would put a Job without a queue label into the queue; a dry run."""
     probe = json.dumps(m.job("probe", room.namespace, None, Pods(1)))
     create = ("create", "--dry-run=server", "-o", "json", "-f", "-")
     return managed(json.loads(kubectl(room.house, *create, given=probe)))
@@ -47,7 +47,7 @@ def gates(job: dict[str, Any]) -> list[list[str]]:
 
 
 def running_pods(room: Room) -> set[str]:
-    """Names of all pods that run in the namespace, whoever made them."""
+    """Names of all running pods of the namespace, managed or not."""
     listed = room.client.get(f"/api/v1/namespaces/{room.namespace}/pods")["items"]
     return {pod["metadata"]["name"] for pod in listed if pod["status"].get("phase") == "Running"}
 
@@ -72,7 +72,7 @@ def test_a_job_without_a_queue_is_managed_there_and_left_alone_elsewhere(
         room.until_state("plain", "Running")
         assert {pod.attempt for pod in room.running("plain")} == {1}
 
-        # Only now: kube-scheduler might put pods that nobody manages where a gang is to go.
+        # Only now: kube-scheduler can place unmanaged pods on the nodes of a planned gang.
         left = other.gang(kind, "plain", 2, queue=None)
         assert (managed(left), suspended(left), any(gates(left))) == (False, False, False)
         other.until(lambda: len(running_pods(other)) == 2, "kube-scheduler starts it")
@@ -80,7 +80,7 @@ def test_a_job_without_a_queue_is_managed_there_and_left_alone_elsewhere(
         for each in (room, other):
             each.gang(kind, "next", 2, queue=None)
         until_reason(room, "next", "Pending", "WaitingForQuota")
-        other.until(lambda: len(running_pods(other)) == 4, "nobody holds back the next")
+        other.until(lambda: len(running_pods(other)) == 4, "its pods run without admission")
         assert (len(running_pods(room)), other.workloads()) == (2, {})
         other.until(lambda: unmanaged(other) == [(4, 32.0)], "the report has its pods")
         assert unmanaged(room) == []

@@ -73,7 +73,7 @@ def test_every_check_holds_and_every_line_it_prints_works(home: Path):
         }
         lines = printed_lines(shown.stdout)
         assert len(lines) > 10
-        # Whoever reads it pauses between the lines; a job needs that long to be known.
+        # A reader pauses between the lines; queuectl needs that time to observe a job.
         script = "\n".join([*(f"{line}\nsleep 1" for line in lines), report.command])
         tried = subprocess.run(
             ["bash", "-eo", "pipefail", "-c", script],
@@ -125,7 +125,7 @@ def test_however_it_is_ended_nothing_is_left_behind(
         demo.stdout.read()
     assert demo.returncode == code
     # After SIGKILL the keepers notice by themselves that their owner has gone; temporary files that the Kubernetes
-    # client makes in the demo's own process are nobody's then.
+    # client creates in the demo's own process are not removed then.
     pattern = "queuectl-*" if number is signal.SIGKILL else "*"
     deadline = time.monotonic() + 30
     while (left := left_behind(home, pattern)) and time.monotonic() < deadline:

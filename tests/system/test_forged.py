@@ -1,7 +1,7 @@
-"""What a tenant forges in a namespace of their own touches neither another tenant nor the controller.
+"""Objects that a tenant forges in its namespace affect neither another tenant nor the controller.
 
 The tenant is a ServiceAccount bound to Kubernetes' role ``edit`` in one namespace, with its own token. Each row is tried on the real
-control plane under the policies of deploy/, while a gang of another tenant runs; it says whether the API server refuses it.
+control plane under the policies of deploy/, while a gang of another tenant runs; the row states whether the API server refuses it.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ Row = tuple[Callable[[Tenant], object], str | None]
 SYSTEM: Final = "queuectl-system"
 FORBIDDEN: Final = "403"
 ROWS: dict[str, Row] = {
-    # what is tried, and what its refusal says; None = it is taken, without an effect on others
+    # the attempt, and the text of its refusal; None = it is accepted, without an effect on others
     "a Job with 1 MiB of annotations": (lambda t: t.create(job("annotated", annotations=large(1024))), "Too long"),
-    "a Job with as many annotations as may be": (lambda t: t.create(job("full", annotations=large(250))), None),
+    "a Job with as many annotations as possible": (lambda t: t.create(job("full", annotations=large(250))), None),
     "a Job with thousands of variables": (lambda t: t.create(with_environment("variables", 4000)), None),
     "a pod with thousands of labels": (lambda t: t.create(pod("labelled", labels={f"l-{n}": "x" for n in range(5000)})), None),
     "a Job that another's Job owns": (lambda t: t.create(job("owned", ownerReferences=owner(t.job))), None),

@@ -123,7 +123,7 @@ def test_a_deleted_gang_gives_its_place_to_the_next(home: House) -> None:
         room.job("second", Pods(8, gpus=8))
         room.until(
             lambda: room.workload("second").get("reason", {}).get("code") == "WaitingForQuota",
-            "the second says why it waits",
+            "the second has the reason",
         )
         room.client.delete(room.made[0], propagationPolicy="Background")
         room.until_state("second", "Running")

@@ -1,4 +1,4 @@
-"""Idle gangs lose their GPUs as their queue says: measured by a real Prometheus, on a real control plane."""
+"""Idle gangs are evicted by the policy of their queue: measured by a real Prometheus, on a real control plane."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def told(room: Room, name: str) -> list[str]:
 
 
 def counted(measured: Measured, room: Room) -> dict[str, float]:
-    """What came of the idle gangs of a room's queue, as exported; nothing that is 0."""
+    """The exported counts of outcomes of idle gangs of a queue; without those that are 0."""
     text = get_plain(f"{measured.home.controller.metrics}/metrics").text
     queue = re.escape(room.namespace)
     pattern = rf'^queuectl_idle_reclaim_total{{cluster_queue="{queue}",result="(\w+)"}} (\S+)$'
@@ -52,7 +52,7 @@ def idle_beside_busy(measured: Measured, room: Room) -> None:
     assert measured.alarms() == {}
 
 
-def test_on_demand_the_idle_one_goes_for_a_gang_of_its_own_priority_and_runs_again(
+def test_on_demand_the_idle_gang_is_evicted_for_one_of_its_priority_and_runs_again(
     measured: Measured,
 ) -> None:
     with measured.home.room(32) as room:
@@ -71,7 +71,7 @@ def test_on_demand_the_idle_one_goes_for_a_gang_of_its_own_priority_and_runs_aga
         assert lines(room, "busy", "IdleGPUs") == []
 
 
-def test_a_dry_run_takes_nobody_and_says_who_would_have_gone_for_whom(measured: Measured) -> None:
+def test_a_dry_run_evicts_no_gang_and_records_victim_and_preemptor(measured: Measured) -> None:
     with measured.home.room(32) as room:
         queue = judged_quickly(
             room.namespace, 32, "DryRun", graceSeconds=GRACE, yieldsToEqualPriority=True
@@ -80,7 +80,7 @@ def test_a_dry_run_takes_nobody_and_says_who_would_have_gone_for_whom(measured: 
         idle_beside_busy(measured, room)
         room.until(lambda: lines(room, "idle", "WouldReclaim"), "the record")
         room.until(lambda: "WouldReclaim" in told(room, "idle"), "an Event on the job")
-        time.sleep(2 * GRACE)  # several cycles and looks, none of which may tell it again
+        time.sleep(2 * GRACE)  # several cycles and samples, none of which adds a line
         (line,) = lines(room, "idle", "WouldReclaim")
         assert f"for {room.namespace}/next: {RESTART_COST} GPU" in line["reason"]["message"]
         assert counted(measured, room) == {"warned": 2, "would_reclaim": 1}
@@ -92,7 +92,7 @@ def test_a_dry_run_takes_nobody_and_says_who_would_have_gone_for_whom(measured: 
         assert room.workload("idle")["attempt"] == 1
 
 
-def test_always_it_is_warned_twice_goes_and_runs_again(measured: Measured) -> None:
+def test_always_an_idle_gang_is_warned_twice_evicted_and_runs_again(measured: Measured) -> None:
     with measured.home.room(32) as room:
         queue = judged_quickly(
             room.namespace, 32, "Always", graceSeconds=2 * GRACE, cooldownSeconds=20
@@ -113,7 +113,7 @@ def test_always_it_is_warned_twice_goes_and_runs_again(measured: Measured) -> No
         assert room.workload("idle")["attempt"] == 2
 
 
-def test_without_metrics_nobody_goes_and_the_cycles_go_on(measured: Measured) -> None:
+def test_without_metrics_no_gang_is_evicted_and_cycles_continue(measured: Measured) -> None:
     with measured.home.room(32) as room:
         room.rest.apply([judged_quickly(room.namespace, 32, "Always", graceSeconds=10)])
         room.job("idle", playing("idle"))

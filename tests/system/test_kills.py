@@ -1,7 +1,7 @@
-"""Real SIGKILLs, a database that goes away, an API server that restarts, two controllers at once.
+"""SIGKILLs, a stopped database, a restart of the API server, two controllers at once.
 
 The complete matrix of steps is in tests/control/test_crash_matrix.py; here real processes die. Each test's recording is
-audited: every start whole, nothing over a node, nothing started twice.
+audited: all pods of a gang start or none, no node is overcommitted, and no gang starts twice.
 """
 
 from __future__ import annotations
@@ -38,21 +38,24 @@ def spec(room: Room, path: str) -> bool:
 
 
 def points(kind: str, room: Room) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Moments of the story at which the controller dies, in order; each waits for its moment, or for the next.
+    """Moments at which the controller is killed, in order; each waits for its moment, or for the next.
 
-    A preemption may be over in a tenth of a second, before anybody looks.
+    A preemption can end in a tenth of a second, before the test observes it.
     """
     low, high = room.made
     yield "the gang is known", lambda: room.state("low")
     yield "its job is resumed", lambda: not spec(room, low)
-    yield "its pods are let go", lambda: any(not p.gated for p in room.pods("low"))
+    yield "its pods are ungated", lambda: any(not p.gated for p in room.pods("low"))
     yield "it runs", lambda: len(room.running("low")) == 4
     yield (
         "the preemptor waits for its victim",
         lambda: room.state("high") in ("Reserved", "Starting", "Running"),
     )
     yield "the victim is suspended", lambda: spec(room, low)
-    yield "the victim's pods are gone", lambda: not [p for p in room.pods("low") if not p.terminal]
+    yield (
+        "the victim's pods are deleted",
+        lambda: not [p for p in room.pods("low") if not p.terminal],
+    )
     yield "the preemptor is resumed", lambda: not spec(room, high)
     yield "the preemptor runs", lambda: len(room.running("high")) == 4
     yield "the preemptor is done", lambda: room.state("high") == "Finished"
@@ -60,7 +63,7 @@ def points(kind: str, room: Room) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
-def test_the_controller_dies_at_every_turn_of_the_story(home: House, kind: str) -> None:
+def test_the_controller_is_killed_at_every_step(home: House, kind: str) -> None:
     with home.room(32) as room:
         room.gang(kind, "low", 4, priority_class="low")
         room.made.append(room.made[0].removesuffix("low") + "high")  # known before it exists
@@ -90,7 +93,7 @@ def test_the_api_server_restarts_while_gangs_start(home: House) -> None:
 
 @pytest.fixture
 def apart(home: House) -> Iterator[tuple[House, EmbeddedServer]]:
-    """The house's cluster with a controller of its own database; the house's own controller rests meanwhile."""
+    """The house's cluster with a controller of its own database; the house's own controller is stopped meanwhile."""
     home.controller.kill()
     with outside_database() as server:
         url = {"QUEUECTL_DATABASE_URL": server.url(), "QUEUECTL_HOLDER": "first"}
@@ -105,7 +108,7 @@ def apart(home: House) -> Iterator[tuple[House, EmbeddedServer]]:
             home.controller.wait_ready()
 
 
-def test_the_database_goes_away_and_comes_back(apart: tuple[House, EmbeddedServer]) -> None:
+def test_the_database_stops_and_starts_again(apart: tuple[House, EmbeddedServer]) -> None:
     home, server = apart
     with home.room(128) as room:
         room.job("before", Pods(2, gpus=8))
@@ -113,7 +116,7 @@ def test_the_database_goes_away_and_comes_back(apart: tuple[House, EmbeddedServe
         asyncio.run(server.stop(immediate=True))
         room.job("meanwhile", Pods(2, gpus=8), seconds=2)
         room.until(
-            lambda: status(f"{home.controller.api}/api/v1/workloads") == 503, "the API says 503"
+            lambda: status(f"{home.controller.api}/api/v1/workloads") == 503, "the API answers 503"
         )
         room.until(lambda: status(f"{home.controller.metrics}/readyz") == 503, "it is not ready")
         assert len(room.running("before")) == 2, "running work is untouched"
@@ -125,7 +128,7 @@ def test_the_database_goes_away_and_comes_back(apart: tuple[House, EmbeddedServe
         room.until_state("before", "Finished")
 
 
-def test_a_lost_database_is_made_again_from_the_cluster(
+def test_a_lost_database_is_recovered_from_the_cluster(
     apart: tuple[House, EmbeddedServer], tmp_path: Path
 ) -> None:
     home, server = apart
@@ -135,7 +138,9 @@ def test_a_lost_database_is_made_again_from_the_cluster(
             room.until_state(name, "Running")
         ask(room, "held", "hold")
         room.until_state("held", "Held")
-        room.until(lambda: status_of(room, "held").startswith("Held: Held"), "its object says so")
+        room.until(
+            lambda: status_of(room, "held").startswith("Held: Held"), "its status annotation"
+        )
         before = {pod.uid for pod in room.running("runs")}
         home.cluster.pause("kwok")
         ask(room, "leaves", "requeue")
@@ -168,7 +173,7 @@ def test_a_lost_database_is_made_again_from_the_cluster(
 
 
 def claiming(name: str, namespace: str) -> Document:
-    """A new Job that says of itself that it runs, as a later attempt."""
+    """A new Job with the status annotation and the label of a running later attempt."""
     document = job(name, namespace, "main", Pods(2, gpus=8))
     document["metadata"].setdefault("annotations", {})[STATUS_ANNOTATION] = "Running: Running"
     document["spec"]["suspend"] = False
@@ -198,7 +203,7 @@ def recover(controller: Controller, file: Path) -> subprocess.CompletedProcess[s
 
 
 async def lose(url: str) -> None:
-    """Everything in the database is gone."""
+    """Delete everything in the database."""
     engine = make_engine(DatabaseSettings(url))
     async with engine.begin() as connection:
         await connection.execute(text("DROP SCHEMA public CASCADE"))

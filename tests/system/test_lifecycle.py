@@ -1,7 +1,7 @@
 """Holds, drains, time-outs and limits on a real control plane, with the controller killed on the way.
 
-Each story says at which moments the controller may die; a real SIGKILL comes at every one of them. Every room is audited
-when it ends: each start whole, nothing over a node, nothing started twice.
+Each test names the moments at which the controller is killed by SIGKILL. Every room is audited when it ends: all pods of a
+gang start or none, no node is overcommitted, and no gang starts twice.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ KINDS = ("Job", "PyTorchJob")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_held_gang_leaves_and_comes_back_however_often_the_controller_dies(
-    home: House, kind: str
-) -> None:
+def test_a_gang_is_held_and_released_while_the_controller_is_killed(home: House, kind: str) -> None:
     with home.room(32) as room:
         room.gang(kind, "train", 4)
         room.until_state("train", "Running")
@@ -32,7 +30,7 @@ def test_a_held_gang_leaves_and_comes_back_however_often_the_controller_dies(
         die(room)
         room.gang(kind, "other", 4, seconds=2)
         room.until_state("other", "Finished")
-        assert room.state("train") == "Held", "nothing but a person lets it go"
+        assert room.state("train") == "Held", "only a user releases it"
         ask(room, "train", "release")
         die(room)
         again = room.until_state("train", "Running")
@@ -65,7 +63,7 @@ def test_a_drained_queue_resumes_in_order(home: House) -> None:
         assert [room.workload(n)["attempt"] for n in ("first", "second", "third")] == [2, 1, 1]
 
 
-def test_what_runs_in_a_queue_on_hold_runs_on(home: House) -> None:
+def test_running_gangs_of_a_stopped_queue_continue(home: House) -> None:
     with home.room(32) as room:
         room.job("runs", Pods(4, gpus=8), seconds=6)
         room.until_state("runs", "Running")
@@ -103,14 +101,14 @@ def test_a_gang_is_stopped_when_it_has_run_too_long(home: House, kind: str) -> N
         assert not [p for p in room.pods("long") if not p.terminal]
         room.until(
             lambda: "MaximumExecutionTimeExceeded" in {code for code, _ in room.events("long")},
-            "an Event says so",
+            "an Event",
         )
         die(room)
         until_reason(room, "long", "Deactivated", "MaximumExecutionTimeExceeded")
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_victim_is_told_and_given_time(home: House, kind: str) -> None:
+def test_a_victim_gets_notice_before_its_eviction(home: House, kind: str) -> None:
     with home.room(32) as room, rules(room, queuectl={"evictionGrace": "1h"}):
         room.gang(kind, "low", 4, priority_class="low")
         room.until_state("low", "Running")
@@ -122,7 +120,7 @@ def test_a_victim_is_told_and_given_time(home: House, kind: str) -> None:
             found: str | None = annotations.get("queuectl.dev/preempt-requested")
             return found
 
-        room.until(requested, "the victim is told")
+        room.until(requested, "the request to save")
         first = requested()
         die(room)
         room.until_state("high", "Reserved")

@@ -1,4 +1,4 @@
-"""What namespaces and users may hold, and queues that drain, on a real control plane; ``queuectl plan -f`` says the same."""
+"""Limits of namespaces and users, and drained queues, on a real control plane; ``queuectl plan -f`` predicts the same."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ USER = "example.com/user"
 
 
 def foretold(room: Room, *queues: Document) -> dict[str, Any]:
-    """What ``plan -f`` makes of what kubectl prints, under these queues."""
-    room.until(lambda: room.states() and all_settled(room), "nobody is on the way")
+    """The result of ``plan -f`` for the output of kubectl, with these queues."""
+    room.until(lambda: room.states() and all_settled(room), "no gang changes its state")
     common = [m.topology("gpus", BLOCK, RACK), m.flavor("gpu", topology="gpus")]
     queues = (*common, m.local_queue(room.namespace, "main", room.namespace), *queues)
     listed = "jobs,pods,resourcequotas,limitranges"
@@ -58,7 +58,7 @@ def main_reasons(planned: dict[str, Any]) -> dict[str, tuple[str, str]]:
     }
 
 
-def test_a_quota_of_limits_holds_back_and_lets_in(home: House) -> None:
+def test_a_resource_quota_of_limits_delays_a_gang_until_it_fits(home: House) -> None:
     with home.room(128) as room:
         meta = {"name": "team", "namespace": room.namespace}
         hard = {"limits.cpu": "5"}
@@ -79,7 +79,7 @@ def test_a_quota_of_limits_holds_back_and_lets_in(home: House) -> None:
         assert room.workload("second")["attempt"] == 1
 
 
-def test_a_limit_range_fills_in_what_is_left_out_and_holds_back_what_breaks_it(home: House) -> None:
+def test_a_limit_range_sets_defaults_and_delays_gangs_that_violate_it(home: House) -> None:
     with home.room(32) as room:
         meta = {"name": "team", "namespace": room.namespace}
         item = {"type": "Container", "max": {"cpu": "16"}, "defaultRequest": {"cpu": "8"}}
@@ -94,7 +94,7 @@ def test_a_limit_range_fills_in_what_is_left_out_and_holds_back_what_breaks_it(h
         room.job("greedy", Pods(1, gpus=8, cpu="20"))
         waits = until_reason(room, "greedy", "Pending", "LimitRangeViolated")
         told = (waits["reason"]["code"], waits["reason"]["message"])
-        assert "is more than the max of cpu, 16" in told[1]
+        assert "is more than the max of cpu (16)" in told[1]
         die(room)
         assert main_reasons(foretold(room, queue_of(room, 32))) == {"greedy": told}
         room.client.delete(f"/api/v1/namespaces/{room.namespace}/limitranges/team")
@@ -112,7 +112,7 @@ def engineers(home: House, *names: str) -> Iterator[dict[str, Client]]:
         yield clients
 
 
-def test_a_user_holds_no_more_than_his_part_and_others_pass(home: House) -> None:
+def test_a_user_holds_no_more_than_the_limit_and_others_start(home: House) -> None:
     usage = {"usageHalfLifeTime": "1h", "usageSamplingInterval": "5m"}
     with (
         home.room(64, strategy="StrictFIFO") as room,
@@ -125,7 +125,7 @@ def test_a_user_holds_no_more_than_his_part_and_others_pass(home: House) -> None
 
         def submit(user: str, name: str) -> None:
             document = m.job(name, room.namespace, "main", Pods(2, gpus=8))
-            # A label says nothing against who created the job, and neither does an annotation of theirs.
+            # Neither a label nor an annotation of the job overrides the user who created it.
             document["metadata"]["labels"][USER] = name
             document["metadata"]["annotations"] = {"queuectl.dev/submitted-by": name}
             path = room.client.path_of(document)
@@ -152,7 +152,7 @@ def test_a_user_holds_no_more_than_his_part_and_others_pass(home: House) -> None
         until_reason(room, "third", "Pending", "MaxPerUserExceeded")
 
 
-def test_plan_tells_whom_a_queue_that_drains_will_evict(home: House) -> None:
+def test_plan_predicts_the_evictions_of_a_drained_queue(home: House) -> None:
     with home.room(32) as room:
         room.job("runs", Pods(2, gpus=8))
         room.until_state("runs", "Running")

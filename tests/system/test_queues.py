@@ -30,7 +30,7 @@ KINDS = ("Job", "PyTorchJob")
 
 
 def evictions(room: Room, name: str) -> list[dict[str, Any]]:
-    """Lines of a workload's history that say why it was taken down."""
+    """Lines of a workload's history with the reasons of its evictions."""
     return [line for line in room.history(name) if line["toState"] == "Evicting"]
 
 
@@ -56,7 +56,7 @@ def test_what_was_lent_is_reclaimed_and_lent_again(home: House) -> None:
         room.until(lambda: out(room, lent), "a borrower must leave")
         die(room)
         room.until_state("b0", "Running")
-        assert len(out(room, lent)) == 1, "it takes back what it needs"
+        assert len(out(room, lent)) == 1, "it reclaims only the GPUs that it needs"
         room.gang("Job", "b1", 2, queue="team-b")
         room.until_state("b1", "Running")
         die(room)
@@ -71,9 +71,9 @@ def test_what_was_lent_is_reclaimed_and_lent_again(home: House) -> None:
             assert line["reason"]["details"]["why"] == "InCohortReclamation"
 
         room.audit()
-        # From here on jobs are deleted; their quota is free at once, while their last pods may still be leaving.
+        # From here on jobs are deleted; their quota is free at once, while their last pods still terminate.
         del room.limits[room.namespace, "team-b"]
-        # What becomes free is team-b's first, then that borrower's who queued first.
+        # Freed quota is team-b's first, then that of the borrower that queued first.
         for leaves, follows, waits in (("b0", "b2", first), ("b1", first, second)):
             remove(room, leaves)
             die(room)
@@ -92,8 +92,8 @@ def out(room: Room, names: list[str]) -> list[str]:
     return [name for name in names if name in found and found[name]["evictions"]]
 
 
-def test_after_a_rush_each_team_holds_its_share(home: House) -> None:
-    """Nobody owns the 96 GPUs of the pool; teams of weight 1, 2 and 3 share them, whoever was there first."""
+def test_after_a_burst_each_team_holds_its_share(home: House) -> None:
+    """The 96 GPUs of the pool are no team's quota; teams of weight 1, 2 and 3 share them, in any order of arrival."""
     weights = {"one": 1, "two": 2, "three": 3}
     specs = {team: {"fairSharing": {"weight": weight}} for team, weight in weights.items()}
     teams = {"pool": 96} | dict.fromkeys(weights, 0)
@@ -103,7 +103,7 @@ def test_after_a_rush_each_team_holds_its_share(home: House) -> None:
         for i, name in enumerate(gangs["one"]):
             room.gang(KINDS[i % 2], name, 2, gpus=4, queue="one")
         for name in gangs["one"]:
-            room.until_state(name, "Running")  # alone, it may have everything
+            room.until_state(name, "Running")  # alone, it can hold everything
         die(room)
         for i in range(7):
             for team in ("two", "three"):
@@ -121,7 +121,7 @@ def test_after_a_rush_each_team_holds_its_share(home: House) -> None:
         room.until(room.workloads, "the controller answers")
         evicted = {n: w["evictions"] for n, w in room.workloads().items()}
         assert {w for n in gangs["one"] for w in whys(room, n)} == {"InCohortFairSharing"}
-        # It stays so: one more of each is refused, and nobody has to go for it.
+        # The shares are stable: one more of each is refused, without an eviction.
         for team in weights:
             room.gang("Job", f"late-{team}", 2, gpus=4, queue=team)
         for team in weights:
@@ -162,12 +162,12 @@ def starting(within: int, retries: int | None = None) -> dict[str, Any]:
     return {"timeout": f"{within}s", "requeuingStrategy": strategy}
 
 
-def test_a_start_that_fails_is_tried_elsewhere_whole(home: House) -> None:
-    """One of two free nodes looks ready, but its kubelet is silent: nothing starts on it, and nothing ends."""
+def test_a_failed_start_is_repeated_on_other_nodes(home: House) -> None:
+    """One of two free nodes is Ready, but its kubelet does not respond: no pod starts or ends on it."""
     with home.room(128) as room:
         room.job("filler", Pods(14, gpus=8))
         room.until_state("filler", "Running")
-        # What an earlier test left would never end on a node whose kubelet is silent.
+        # Pods of an earlier test would never end on a node whose kubelet does not respond.
         room.until(lambda: len(room.client.get("/api/v1/pods")["items"]) == 14, "nobody else")
         bad = min(set(home.cluster.nodes.names()) - {str(p.node) for p in room.running("filler")})
         room.client.patch(f"/api/v1/nodes/{bad}", {"metadata": {"labels": {KUBELET: "stopped"}}})
@@ -182,7 +182,7 @@ def test_a_start_that_fails_is_tried_elsewhere_whole(home: House) -> None:
                 remove(room, "filler")
                 home.cluster.nodes.cordon(bad)
                 home.cluster.nodes.restore(bad)
-                room.until(lambda: room.state("train") != "Evicting", "all of it is gone")
+                room.until(lambda: room.state("train") != "Evicting", "its pods are deleted")
                 die(room)
                 room.until_state("train", "Running")
         finally:
@@ -194,7 +194,7 @@ def test_a_start_that_fails_is_tried_elsewhere_whole(home: House) -> None:
         assert [line["toState"] for line in room.history("train")].count("Backoff") == 1
 
 
-def test_a_gang_that_never_starts_is_given_up(home: House) -> None:
+def test_a_gang_that_never_starts_is_deactivated(home: House) -> None:
     pods = Pods(1, gpus=8, annotations={"kwok.queuectl.dev/start-seconds": "3600"})
     with home.room(32) as room, rules(room, waitForPodsReady=starting(within=3, retries=1)):
         room.submit(m.pytorchjob("never", room.namespace, "main", master=pods, worker=pods))
@@ -209,7 +209,7 @@ def test_a_gang_that_never_starts_is_given_up(home: House) -> None:
         assert late[-2:] == ["PodsReadyTimeout", "PodsReadyTimeout"]
 
 
-def test_a_gang_waits_until_its_namespace_may_use_more(home: House) -> None:
+def test_a_gang_is_pending_until_its_namespace_has_quota(home: House) -> None:
     with home.room(128) as room:
         room.client.apply(resource_quota(room, 16))
         room.gang("Job", "first", 2)

@@ -1,4 +1,4 @@
-"""What must not happen is refused by the API server; what cannot happen is explained on the object."""
+"""The API server refuses forbidden writes; a gang that cannot start has its reason on the object."""
 
 from __future__ import annotations
 
@@ -149,13 +149,11 @@ MISTAKES = [
 
 
 def told(room: Room, name: str, code: str) -> str:
-    room.until(
-        lambda: room.workload(name).get("reason", {}).get("code") == code, f"{name} says {code}"
-    )
+    room.until(lambda: room.workload(name).get("reason", {}).get("code") == code, f"{name} {code}")
     return told_event(room, name, code)
 
 
-def test_every_mistake_is_told_on_the_object_and_disturbs_nobody(home: House) -> None:
+def test_every_mistake_is_reported_on_the_object_and_affects_no_other_gang(home: House) -> None:
     with home.room(128) as room:
         for mistake, _, _ in MISTAKES:
             document = m.job(
@@ -273,7 +271,7 @@ def submit_frozen(room: Room, kind: str, name: str, pods: int) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
-def test_refused_writes_hold_nothing_silently(home: House, kind: str) -> None:
+def test_refused_writes_are_reported_and_hold_no_capacity(home: House, kind: str) -> None:
     with home.room(16) as room:
         with in_force(room, refusing(room), "it is frozen"):
             submit_frozen(room, kind, "frozen", 4)
@@ -335,5 +333,5 @@ def test_pods_of_a_drained_node_go_elsewhere(home: House) -> None:
 
 
 def told_event(room: Room, name: str, code: str) -> str:
-    room.until(lambda: code in {reason for reason, _ in room.events(name)}, f"an Event says {code}")
+    room.until(lambda: code in {reason for reason, _ in room.events(name)}, f"an Event {code}")
     return next(note for reason, note in room.events(name) if reason == code)

@@ -1,4 +1,4 @@
-"""Every route, for every role, in one's own namespace and another: what RBAC of a real API server makes of deploy/'s roles."""
+"""Every route, for every role of deploy/, in the caller's namespace and another one, by RBAC of a real API server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ ROLES = {  # where the role counts: in OWN, or everywhere
     VIEW: OWN,
 }
 SEES = frozenset({"queuectl-viewer", "queuectl-platform-admin"})
-"""Who sees what belongs to no namespace."""
+"""The roles that can read objects without a namespace."""
 RULES = frozenset({"queuectl-platform-admin"})
 SEES_OWN = frozenset(ROLES) - {NONE}
 RUNS_OWN = frozenset({"queuectl-submitter", "queuectl-team-admin", ADMIN, EDIT}) | RULES
@@ -59,9 +59,9 @@ FILTERED = frozenset(
         "/api/v1/commands",
     }
 )
-"""Lists over all namespaces: answered to everybody, with what he may see."""
+"""Lists over all namespaces: each caller gets the objects that the caller can read."""
 HIDDEN = ("{uid}", "/commands/{number}")
-"""What says nothing of its namespace: to who may not see it, it is not there."""
+"""Paths without a namespace: for callers without the right, the object does not exist."""
 FOR_LEADERS = frozenset({"priority", "preempt"})
 FOR_RULERS = frozenset(
     {
@@ -75,7 +75,7 @@ FOR_KNOWN = frozenset({"/healthz", "/readyz", "/api/v1/openapi.json", "/api/v1/s
 
 
 def allowed(method: str, path: str, where: str) -> frozenset[str]:
-    """The roles that may, for something that stands in ``where``. docs/how-to/access.md has this table in words."""
+    """The roles that are allowed to, for an object in ``where``. docs/how-to/access.md describes this table."""
     if path in FOR_KNOWN or path in FILTERED or path.startswith("/api/v1/reports/"):
         return ANYBODY
     if path in FOR_RULERS:
@@ -121,7 +121,7 @@ def people(control_plane: ControlPlane) -> list[Person]:
 
 
 def operations() -> Iterator[tuple[str, str]]:
-    app = signed_app(MemoryStore(), None)  # type: ignore[arg-type]  # nobody asks it
+    app = signed_app(MemoryStore(), None)  # type: ignore[arg-type]  # it has no callers
     for route in app.routes:
         assert isinstance(route, Route)
         for method in (route.methods or set()) - {"HEAD"}:
@@ -186,7 +186,7 @@ async def ask(client: httpx2.AsyncClient, method: str, path: str, where: str) ->
     )
 
 
-async def test_the_role_of_the_page_for_team_leads_permits_to_stop_one_queue(
+async def test_the_role_of_the_page_for_team_leads_permits_stopping_one_queue(
     control_plane: ControlPlane, access: KubernetesAccess
 ) -> None:
     page = (Path(__file__).parents[2] / "docs" / "how-to" / "team.md").read_text()
@@ -209,7 +209,9 @@ async def test_the_role_of_the_page_for_team_leads_permits_to_stop_one_queue(
     assert answers == [200, 200, 403, 403]
 
 
-async def test_lists_hold_what_one_may_see(people: list[Person], access: KubernetesAccess) -> None:
+async def test_lists_have_only_the_objects_that_the_caller_can_read(
+    people: list[Person], access: KubernetesAccess
+) -> None:
     app = signed_app(await store_with_work(), access)
     for person in people:
         async with asking(app, person.token) as client:

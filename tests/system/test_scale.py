@@ -1,4 +1,4 @@
-"""One gang over a whole cluster, and a full cluster's no; times are printed, not judged (tests/bench judges)."""
+"""One gang on a whole cluster, and a refusal by the full cluster; times are printed, and tests/bench judges them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def decision(home: House) -> str:
     return f"{1000 * float(total[0]) / float(count[0]):.0f} ms mean of {float(count[0]):.0f} plans"
 
 
-def test_a_gang_of_512_pods_starts_whole_and_a_full_cluster_says_no(
+def test_a_gang_of_512_pods_starts_and_a_full_cluster_refuses_another(
     hall: House, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with hall.room(4096 + 80) as room:

@@ -1,11 +1,10 @@
-"""`queuectl serve` as deploy/ runs it: by TLS, to callers whom the cluster knows, under its own rights."""
+"""`queuectl serve` as deploy/ runs it: with TLS, authentication by the cluster, and its own rights."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack
 
 import httpx2
 import pytest
@@ -17,12 +16,12 @@ from queuectl.cluster.connection import Connection
 from queuectl.demo.controller import Controller
 from queuectl.localcluster.layout import free_ports
 from tests.api.support import COHORT
-from tests.oidc.certified import LOCAL_CALLBACK, PUBLIC, authorize, provider
+from tests.oidc.certified import LOCAL_CALLBACK, PUBLIC, authorize
 from tests.oidc.plugin import id_token
-from tests.support.node import NoPackages
 from tests.support.people import account, binding, group_binding, namespace, token_of
 from tests.support.tls import write_certificate
 from tests.system.house import QUICK, House
+from tests.system.visitors import issued_by, issuer_for
 
 pytestmark = pytest.mark.system
 
@@ -38,14 +37,7 @@ def port() -> int:
 
 @pytest.fixture(scope="module")
 def issuer(port: int) -> Iterator[str]:
-    """A certified OpenID Connect provider; empty if it cannot be installed here."""
-    with ExitStack() as stack:
-        try:
-            url = stack.enter_context(
-                provider([f"https://127.0.0.1:{port}{CALLBACK}", LOCAL_CALLBACK])
-            )
-        except NoPackages:
-            url = ""
+    with issuer_for(f"https://127.0.0.1:{port}{CALLBACK}", LOCAL_CALLBACK) as url:
         yield url
 
 
@@ -53,18 +45,13 @@ def issuer(port: int) -> Iterator[str]:
 def replica(
     home: House, port: int, issuer: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Controller]:
-    """A second one beside the house's controller; it stands by, and answers."""
+    """A second controller beside the house's own: a standby that answers requests."""
     folder = tmp_path_factory.mktemp("tls")
     files = write_certificate(folder, "queuectl")
-    sign_in = {
-        "QUEUECTL_OIDC__ISSUER": issuer,
-        "QUEUECTL_OIDC__CLIENT_ID": PUBLIC,
-        "QUEUECTL_OIDC__SCOPES": "email,groups",
-        "QUEUECTL_OIDC__DASHBOARD_URL": f"https://127.0.0.1:{port}",
-    }
+    address = {"QUEUECTL_OIDC__DASHBOARD_URL": f"https://127.0.0.1:{port}"}
     settings = {
         **QUICK,
-        **(sign_in if issuer else {}),
+        **(issued_by(issuer) | address if issuer else {}),
         "QUEUECTL_LISTEN": f"0.0.0.0:{port}",
         "QUEUECTL_TLS_CERT_FILE": str(files.chain),
         "QUEUECTL_TLS_KEY_FILE": str(files.key),
@@ -108,14 +95,14 @@ def client(address: str, token: str | None = None) -> httpx2.Client:
     return httpx2.Client(base_url=address, verify=trusting, headers=headers, trust_env=False)
 
 
-def test_nobody_goes_in_unknown(address: str) -> None:
+def test_a_request_without_a_token_is_refused(address: str) -> None:
     with client(address) as stranger:
         assert stranger.get("/api/v1/workloads").status_code == 401
         assert stranger.get("/healthz").status_code == 200
         assert stranger.get("/metrics").status_code == 401
 
 
-def test_roles_of_the_cluster_rule(address: str, tokens: dict[str, str]) -> None:
+def test_roles_of_the_cluster_decide(address: str, tokens: dict[str, str]) -> None:
     with client(address, tokens["member"]) as member:
         assert member.get("/api/v1/workloads?namespace=serve-api").status_code == 200
         refused = member.put(PATH, json=COHORT)
@@ -133,11 +120,13 @@ def test_a_browser_signs_in_with_a_token(address: str, tokens: dict[str, str]) -
         opened = browser.post("/api/v1/session", json={"token": tokens["member"]})
         assert opened.status_code == 201
         assert browser.get("/api/v1/session").json()["name"].endswith(":serve-api:member")
-        assert browser.delete("/api/v1/session").status_code == 403  # no page of ours asks
+        assert (
+            browser.delete("/api/v1/session").status_code == 403
+        )  # without the header of the dashboard
 
 
 @pytest.mark.usefixtures("tokens")
-def test_roles_of_the_cluster_rule_for_groups_of_an_issuer(address: str, issuer: str) -> None:
+def test_roles_of_the_cluster_decide_for_groups_of_an_issuer(address: str, issuer: str) -> None:
     """``oidc:ml`` is bound in one namespace; ``system:masters`` of the issuer, to which eve belongs, is refused."""
     if not issuer:
         pytest.skip("oidc-provider cannot be installed")
@@ -168,7 +157,7 @@ def test_a_browser_signs_in_through_the_issuer(address: str, issuer: str) -> Non
         assert browser.get("/ui/workloads").status_code == 200
 
 
-def test_no_token_is_in_what_it_says(
+def test_no_token_is_in_answers_or_logs(
     replica: Controller, address: str, tokens: dict[str, str]
 ) -> None:
     with client(address, tokens["admin"]) as admin:

@@ -1,4 +1,4 @@
-"""Taking over from a Kueue that was stopped: its objects still stand in the API server, and nobody restarts.
+"""Taking over from a stopped Kueue: its objects are still in the API server, and no gang restarts.
 
 The order is that of docs/how-to/coming-from-kueue.md, whose commands are typed: jobs and Kueue's objects are there first, then
 queuectl's policies, then the controller, then the configuration as kubectl prints it.
@@ -60,7 +60,7 @@ class Taken:
 
 @pytest.fixture(scope="module")
 def taken() -> Iterator[Taken]:
-    """The namespace of a Kueue that is gone, with queuectl in force and without any configuration."""
+    """The namespace of a removed Kueue, with queuectl installed and without configuration."""
     nodes = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
     shape = ClusterSpec(nodes=(nodes,), fsync=False)
     with LocalCluster.start(shape, progress=LineProgress()) as cluster:
@@ -93,7 +93,7 @@ def taken() -> Iterator[Taken]:
 
 
 def put_in_force(page: Page) -> None:
-    """Install queuectl as its page says."""
+    """Install queuectl with the commands of the page."""
     page.type("kubectl create namespace")
     page.type("kubectl -n queuectl-system create secret generic")
     page.type("openssl req")
@@ -102,11 +102,11 @@ def put_in_force(page: Page) -> None:
     page.end(*LATER)
 
 
-def test_nobody_restarts_and_everybody_keeps_his_place(taken: Taken) -> None:
+def test_no_gang_restarts_and_each_keeps_its_position(taken: Taken) -> None:
     room, client, page = taken.room, taken.room.client, taken.page
     before = {name: uids(pods_of(client, name)) for name in RUNNING}
     stored = {path: client.get(path)["metadata"]["generation"] for path in room.made}
-    assert not RUNNING.keys() & room.workloads(), "without a queue what runs is left alone"
+    assert not RUNNING.keys() & room.workloads(), "a running gang without a queue is not managed"
 
     saved = yaml.safe_load((page.shell.folder / "kueue.yaml").read_text())
     assert {one["kind"] for one in saved["items"]} == SCOPES.keys() - {"Workload"}
@@ -121,7 +121,7 @@ def test_nobody_restarts_and_everybody_keeps_his_place(taken: Taken) -> None:
         assert "Adopted" in [line["reason"]["code"] for line in room.history(name)]
         placed = room.rest.explain(NAMESPACE, name)["placement"]["podSets"]
         assert {flavor for one in placed for flavor in one["flavors"].values()} == {"spot"}
-    # `spot` is full with the two; `gpu` has room for one, and that is who queued first.
+    # `spot` is full with the two; `gpu` has room for one, for the gang that queued first.
     room.until_state("first", "Running")
     for name in ("second", "third"):
         until_reason(room, name, "Pending", "WaitingForQuota")
@@ -133,7 +133,7 @@ def test_nobody_restarts_and_everybody_keeps_his_place(taken: Taken) -> None:
         if path.rsplit("/", 1)[1] in RUNNING:
             assert client.get(path)["metadata"]["generation"] == generation, "nothing was written"
 
-    # Who asks anew stands behind those who waited, and goes before them only by his priority.
+    # A new gang queues behind the earlier ones, and before them only by priority.
     room.job("new", Pods(2, gpus=8), queue="team")
     room.job("vip", Pods(2, gpus=8), queue="team", priority_class="urgent")
     room.until(lambda: room.state("vip") in ("Reserved", "Running"), "the class is taken over, too")
@@ -151,8 +151,8 @@ def test_nobody_restarts_and_everybody_keeps_his_place(taken: Taken) -> None:
         assert {room.state(name) for name in behind} == {"Pending"}
 
 
-def test_workloads_are_read_although_nobody_converts_them_any_more(taken: Taken) -> None:
-    """Older Kueues store ``v1beta1`` and convert to ``v1beta2`` by a webhook, which is gone with them."""
+def test_workloads_are_read_without_their_conversion_webhook(taken: Taken) -> None:
+    """Older Kueues store ``v1beta1`` and convert to ``v1beta2`` by a webhook, which no longer runs."""
     room, client = taken.room, taken.room.client
     listed = f"/apis/{VERSION}/namespaces/{NAMESPACE}/workloads"
     for name in [one["metadata"]["name"] for one in client.get(listed)["items"]]:
@@ -176,14 +176,14 @@ def test_workloads_are_read_although_nobody_converts_them_any_more(taken: Taken)
     del document["metadata"]["finalizers"]
 
     def stored() -> bool:
-        """Whether the server goes by the new definition already: then it cannot show it as ``v1beta2``."""
+        """Whether the server uses the new definition: then it cannot return it as ``v1beta2``."""
         client.create(collection, document)
         if not converts(client, listed):
             return True
         client.delete(f"{collection}/{document['metadata']['name']}")
         return False
 
-    wait_until(stored, "a Workload that nobody converts", 20.0)
+    wait_until(stored, "a Workload without conversion", 20.0)
     found = asyncio.run(admissions(room))
     assert [one.uid for one in found] == [job["metadata"]["uid"]]
 

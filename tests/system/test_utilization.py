@@ -1,4 +1,4 @@
-"""What gangs do with their GPUs, measured by a real Prometheus on a real control plane, and what is made of it."""
+"""GPU use of gangs, measured by a real Prometheus on a real control plane, and the decisions that follow from it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.system
 
 @contextmanager
 def beside(room: Room) -> Iterator[Room]:
-    """The room as a replica tells of it that stands by. It looks at no GPU: it has been told of no source."""
+    """The room as a standby replica shows it. The replica reads no metrics, because it has no source of them."""
     house = room.house
     (folder,) = (house.controller.home / "queuectl").glob("pg*")
     url = {"QUEUECTL_DATABASE_URL": EmbeddedServer(folder).url()}
@@ -38,16 +38,16 @@ def beside(room: Room) -> Iterator[Room]:
 
 
 def uses(room: Room) -> dict[str, Any]:
-    """What its gangs do with their GPUs, by name."""
+    """The GPU use of its gangs, by name."""
     return {name: one["use"] for name, one in room.workloads().items()}
 
 
 def states(room: Room) -> dict[str, Any]:
-    """What each of them does, and since when."""
+    """The state of use of each gang, and its start."""
     return {name: use and (use["state"], use["since"]) for name, use in uses(room).items()}
 
 
-def test_of_two_gangs_the_one_that_does_nothing_makes_room_and_runs_again_later(
+def test_of_two_gangs_the_idle_one_is_evicted_and_runs_again_later(
     measured: Measured,
 ) -> None:
     with measured.home.room(32) as room:
@@ -108,7 +108,7 @@ def test_a_tenant_who_exports_series_of_another_tenants_pods_does_not_make_them_
 
 
 def pods_of(measured: Measured, room: Room) -> list[Load]:
-    """What the victim's pods hold."""
+    """The GPUs of the victim's pods."""
     return [
         load
         for (namespace, pod), load in measured.exporters.ever.items()

@@ -1,4 +1,4 @@
-"""A cluster like the demo's, on which pages of the documentation are typed."""
+"""A cluster like the demo's, for the commands of the documentation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TEAMS: Final = ("team-a", "team-b")
 
 @dataclass
 class Town:
-    """The demo's cluster, and who submits what on it."""
+    """The demo's cluster, and its submitted jobs."""
 
     house: House
 
@@ -50,7 +50,7 @@ class Town:
         self.until(lambda: not self._pods(team, names), f"{team}: {names or 'all'} gone")
 
     def clear(self) -> None:
-        """Nobody has submitted anything, nor configured."""
+        """Delete all jobs and the configuration."""
         for team in TEAMS:
             self.remove(team)
         with httpx2.Client(base_url=self.house.controller.api, trust_env=False) as client:
@@ -88,7 +88,7 @@ class Town:
 
 @contextmanager
 def town() -> Iterator[Town]:
-    """The demo's nodes and namespaces; nobody has submitted anything, nor configured."""
+    """The demo's nodes and namespaces, without workloads and configuration."""
     with house(NODES, {"QUEUECTL_UNSCHEDULABLE_SECONDS": "2"}) as built:
         built.cluster.client.apply(*m.namespaces(TEAMS))
         yield Town(built)
@@ -107,7 +107,7 @@ def tools(cluster: LocalCluster) -> dict[str, str]:
 
 @contextmanager
 def seat(home: House) -> Iterator[Shell]:
-    """A shell on a house, as somebody with all rights has one."""
+    """A shell on a house, with all rights."""
     server = {"QUEUECTL_SERVER": home.controller.api}
     with shell(tools(home.cluster) | server) as started:
         yield started
@@ -125,6 +125,6 @@ def rules(**fields: Any) -> Document:
 
 
 def told(town: Town, page: Page, team: str, name: str, word: str) -> None:
-    """Wait until an Event says so: waits are told after a pause."""
+    """Wait for an Event with this word: pending reasons are published after a delay."""
     line = f"kubectl get events -n {team} --field-selector involvedObject.name={name}"
     town.until(lambda: word in page.shell.type(line)[1], f"{name}: an Event {word}")

@@ -1,5 +1,5 @@
-"""Pages of the documentation as transcripts: their command lines are typed into a shell as they stand, and what it prints is
-compared with what the page shows.
+"""Pages of the documentation as transcripts: a shell runs their commands as written, and its output is compared with the
+output that the page shows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FENCED: Final = re.compile(r"^```[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED: Final = re.compile(r"(?:^(?: {4}.*)?\n)*^ {4}.*\n", re.MULTILINE)
 _SPOKEN: Final = re.compile(r"(queuectl|kubectl|curl) \S+ \S+|queuectl (top|doctor)$")
 _GAP: Final = re.compile(r"…|\b[A-Z]{4,}\b")
-_VARYING: Final = (  # what differs from run to run, and what stands for it
+_VARYING: Final = (  # patterns that differ between runs, and their substitutes
     (r'"uid":\s*"[^"]*"', '"uid":"U"'),
     (r"[0-9a-f]{8}-[0-9a-f-]{27}", "U"),
     (r"\d{4}-\d\d-\d\d(T[\d:.]+Z| [\d:]+ UTC)", "T"),
@@ -46,7 +46,7 @@ class Shown:
 
 
 def transcript(text: str) -> list[Shown]:
-    """Every command of a page, in order: what stands indented, or between fences, after a ``$``."""
+    """Every command of a page, in order: the text after a ``$`` in an indented or fenced block."""
     found: list[Shown] = []
     command: list[str] = []
     output: list[str] = []
@@ -82,7 +82,7 @@ def code(text: str) -> list[str]:
 
 
 def says(printed: str, shown: str) -> bool:
-    """Whether a line of a page is somewhere in what was printed; numbers, times and uids may differ, and … is anything."""
+    """Whether a line of a page is in the output; numbers, times and uids can differ, and … stands for any text."""
     parts = re.split(r"…|\.\.\.", _masked(shown))
     return re.search(".*".join(map(re.escape, parts)), _masked(printed)) is not None
 
@@ -94,9 +94,7 @@ def _masked(text: str) -> str:
 
 
 class Shell:
-    """A bash that stands in a folder with ``docs`` and ``deploy`` in it, and goes on after each line. Nothing in it lasts
-    for ever.
-    """
+    """A bash in a folder with ``docs`` and ``deploy``. Each command ends after some seconds at most."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         for name in ("docs", "deploy"):
@@ -113,25 +111,25 @@ class Shell:
                 stderr=errors,
                 text=True,
             )
-        # What follows events would go on until somebody presses Ctrl-C: here, some seconds.
+        # Without a limit, a command that follows events would not end.
         self.type('set -o pipefail; curl() { command curl --max-time 5 "$@"; }')
 
     def type(self, line: str) -> tuple[int, str]:
-        """What comes of a line: its exit status, and what it prints."""
+        """Run a line. Returns its exit status and its output."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\nprintf '\\n%s %s\\n' '{_MARK}' $?\n")
         self._process.stdin.flush()
         printed: list[str] = []
-        for said in self._process.stdout:
-            if said.startswith(_MARK):
-                return int(said.rsplit(" ", 1)[1]), "".join(printed)
-            printed.append(said)
+        for line_out in self._process.stdout:
+            if line_out.startswith(_MARK):
+                return int(line_out.rsplit(" ", 1)[1]), "".join(printed)
+            printed.append(line_out)
         raise AssertionError(f"the shell ended at {line!r}: {self.errors}")
 
     @property
     def errors(self) -> str:
-        """What was said on standard error, all in all."""
+        """All output on standard error."""
         return self._errors.read_text()
 
     def close(self) -> None:
@@ -179,11 +177,11 @@ class Page:
         status: int = 0,
         shows: bool = True,
     ) -> str:
-        """Type the next command that begins so, and look at what it prints.
+        """Run the next command that begins so, and compare its output.
 
         Args:
             begins: how it begins.
-            instead: what of it stands for something else in this run, such as an ETag.
+            instead: parts that have another value in this run, such as an ETag.
             status: how it ends.
             shows: false = the page shows what it prints elsewhere, not here.
         """
@@ -200,15 +198,15 @@ class Page:
         return printed
 
     def end(self, *elsewhere: str) -> None:
-        """Every command was typed, but for those that begin like one of these."""
+        """Check that every command was run, except those that begin like one of these."""
         left = [s.command for s in transcript(self.text) if s not in self.typed]
         left = [command for command in left if not command.startswith(elsewhere)]
-        assert left == [], f"{self.name}: nobody types these"
+        assert left == [], f"{self.name}: no test runs these"
 
 
 @contextmanager
 def shell(environment: Mapping[str, str]) -> Iterator[Shell]:
-    """In a folder of its own, with this ``queuectl`` and whatever else is installed here."""
+    """A shell in a temporary folder, with this ``queuectl`` and the programs of the machine."""
     path = f"{Path(sys.executable).parent}:{environment.get('PATH', os.environ['PATH'])}"
     with tempfile.TemporaryDirectory() as folder:
         started = Shell(Path(folder), {**os.environ, **environment, "PATH": path})

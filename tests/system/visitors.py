@@ -1,11 +1,11 @@
-"""A control plane whose dashboard asks who one is, and people with a browser in front of it."""
+"""A control plane with authentication, and users with browsers."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,18 +14,20 @@ from playwright.sync_api import Browser, ConsoleMessage, Error, Page, sync_playw
 
 from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import LocalCluster, NodeSpec
+from tests.oidc.certified import PUBLIC, provider
+from tests.support.node import NoPackages
 from tests.support.people import Document, account, binding, namespace, token_of
 from tests.support.tls import write_certificate
 from tests.system.house import SECONDS, House, led
 from tests.web.browser import NoBrowser, launching
 
 PEOPLE = "people"
-"""The namespace of everybody's ServiceAccount; what they may do there is nothing."""
+"""The namespace of all ServiceAccounts; they have no rights in it."""
 
 
 @dataclass(frozen=True)
 class Person:
-    """Somebody of the cluster. ``user``: the name that the API server knows."""
+    """A user of the cluster. ``user``: the name in the API server."""
 
     name: str
     token: str = field(repr=False)
@@ -36,7 +38,7 @@ class Person:
 
 
 def person(cluster: LocalCluster, name: str, role: str, where: str = "") -> Person:
-    """Somebody with one role, in a namespace or everywhere."""
+    """A user with one role, in a namespace or everywhere."""
 
     @dataclass(frozen=True)
     class Plane:
@@ -49,21 +51,46 @@ def person(cluster: LocalCluster, name: str, role: str, where: str = "") -> Pers
 
 
 @contextmanager
-def guarded_house(nodes: NodeSpec, folder: Path) -> Iterator[House]:
-    """queuectl as deploy/ runs it: by TLS, to callers whom the cluster knows. The tests' own REST is a platform admin's."""
+def guarded_house(
+    nodes: NodeSpec, folder: Path, settings: Mapping[str, str] | None = None
+) -> Iterator[House]:
+    """queuectl as deploy/ runs it: with TLS and authentication. The tests' own REST client is a platform administrator's."""
     files = write_certificate(folder, "queuectl")
-    settings = {
+    secured = {
+        **(settings or {}),
         "QUEUECTL_AUTH": "kubernetes",
         "QUEUECTL_TLS_CERT_FILE": str(files.chain),
         "QUEUECTL_TLS_KEY_FILE": str(files.key),
     }
-    with led(nodes, settings) as (cluster, controller):
+    with led(nodes, secured) as (cluster, controller):
         controller.api = controller.api.replace("http:", "https:")
         owner = person(cluster, "owner", "queuectl-platform-admin")
         trusted = ssl.create_default_context(cafile=str(files.chain))
         headers = {"Authorization": f"Bearer {owner.token}"}
         with ApiConnection(controller.api, headers=headers, verify=trusted) as rest:
             yield House(cluster, controller, rest)
+
+
+@contextmanager
+def issuer_for(*callbacks: str) -> Iterator[str]:
+    """The URL of a certified OpenID Connect provider; empty if it cannot be installed here."""
+    with ExitStack() as stack:
+        try:
+            url = stack.enter_context(provider(callbacks))
+        except NoPackages:
+            url = ""
+        yield url
+
+
+def issued_by(issuer: str) -> dict[str, str]:
+    """Settings for ID tokens of this issuer; none if it is empty."""
+    if not issuer:
+        return {}
+    return {
+        "QUEUECTL_OIDC__ISSUER": issuer,
+        "QUEUECTL_OIDC__CLIENT_ID": PUBLIC,
+        "QUEUECTL_OIDC__SCOPES": "email,groups",
+    }
 
 
 @contextmanager
@@ -83,14 +110,14 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class Visitors:
-    """Who looks at the dashboard at ``address``, and what their browsers complain of."""
+    """Users of the dashboard at ``address``, and the errors in their browsers."""
 
     browser: Browser
     address: str
     complaints: list[str] = field(default_factory=list)
 
     def stranger(self) -> Page:
-        """The page of somebody who has not said who he is."""
+        """A page without a session."""
         context = self.browser.new_context(base_url=self.address, ignore_https_errors=True)
         context.set_default_timeout(1000 * SECONDS)
         page = context.new_page()
@@ -99,7 +126,7 @@ class Visitors:
         return page
 
     def visit(self, who: Person, path: str = "/ui/") -> Page:
-        """What somebody sees there once he has signed in."""
+        """The page after a user has signed in."""
         page = self.stranger()
         page.goto(path)
         sign_in(page, who.token)
@@ -115,6 +142,6 @@ class Visitors:
 
 
 def sign_in(page: Page, token: str) -> None:
-    """Paste a token where one is asked for."""
+    """Paste a token into the sign-in form."""
     page.get_by_label("Token").fill(token)
     page.get_by_role("button", name="Sign in").click()

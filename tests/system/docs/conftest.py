@@ -1,4 +1,4 @@
-"""One town for all pages that are typed; it goes when they are done."""
+"""One cluster for the tests of all pages of the documentation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def the_town() -> Iterator[Town]:
 
 @pytest.fixture
 def typing(town: Town) -> Iterator[Shell]:
-    """A shell on the cluster, on which nobody has submitted anything, nor configured."""
+    """A shell on the cluster, without workloads and configuration."""
     town.clear()
     with seat(town.house) as started:
         yield started

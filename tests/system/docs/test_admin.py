@@ -1,4 +1,4 @@
-"""The pages for administrators are true: each command is typed as it is written, on a cluster like that of the demo."""
+"""The commands of the pages for administrators work as written, on a cluster like that of the demo."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from queuectl.demo.manifests import Pods
 from queuectl.demo.scenario import configuration
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
+from tests.oidc.certified import LOCAL_CALLBACK, PUBLIC
+from tests.oidc.plugin import id_token
 from tests.support.people import account, binding, namespace, token_of
 from tests.system.house import RACK
 from tests.system.town import TEAMS, Town, seat, whole
 from tests.system.transcript import ROOT, Page, Shell
-from tests.system.visitors import guarded_house
+from tests.system.visitors import guarded_house, issued_by, issuer_for
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 TRAINER = account("team-a", "trainer")
@@ -175,8 +177,30 @@ def helped(town: Town, page: Page) -> None:
     page.type("curl -s -X POST $QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/eval")
 
 
-def test_the_pages_on_access_and_audit(tmp_path: Path) -> None:
-    with guarded_house(NodeSpec(), tmp_path) as home:
+SECRET = "kubectl -n queuectl-system create secret"
+"""The client here is a public one, and queuectl runs outside the cluster."""
+
+
+def sign_in(page: Page, url: str) -> None:
+    """The roles of groups of an issuer, and the name and groups that queuectl derives from a token."""
+    page.type("kubectl create clusterrolebinding")
+    page.type("kubectl -n team-a create rolebinding")
+    if url:
+        page.shell.type(f"export ID_TOKEN={asyncio.run(id_token(url, PUBLIC, 'alice'))}")
+        here = {"https://queuectl.example.org": "--cacert tls.crt $QUEUECTL_SERVER"}
+        session = json.loads(page.type("curl", instead=here))
+        assert (session["name"], session["groups"]) == (
+            "oidc:alice",
+            ["oidc:gpu-ops", "oidc:ml", "system:authenticated"],
+        )
+    page.end(SECRET, *([] if url else ["curl"]))
+
+
+def test_the_pages_on_access_audit_and_sign_in(tmp_path: Path) -> None:
+    with (
+        issuer_for(LOCAL_CALLBACK) as url,
+        guarded_house(NodeSpec(), tmp_path, issued_by(url)) as home,
+    ):
         client = home.cluster.client
         client.apply(namespace("team-a"), TRAINER, OPS)
         client.apply(binding("ops", "queuectl-platform-admin", OPS))
@@ -202,3 +226,4 @@ def test_the_pages_on_access_and_audit(tmp_path: Path) -> None:
             assert started.type(put)[0] == 0
             audit.type("curl --cacert tls.crt")
             audit.end()
+            sign_in(Page("sign-in.md", started), url)

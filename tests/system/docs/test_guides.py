@@ -1,4 +1,4 @@
-"""The task guides are true: their commands are typed as they stand. And no page has a command that nobody types."""
+"""The commands of the guides for tasks work as written. A test runs each command of each page."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tests.system.transcript import ROOT, Page, Shell, code, spoken, transcript
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 NAMES = {
-    "queuectl plan -f": "whole commands stand around it",
+    "queuectl plan -f": "the complete commands are beside it",
     "queuectl plan --defrag": "with its files in the block below",
     "queuectl plan -o json": "tests/unit/test_docs_examples runs it on the examples",
     "queuectl plan --snapshot": "with its file in the runbook; tests/control/test_refused_plan runs it",
     "queuectl apply --dry-run": "with its file in the block below",
     "kubectl get -o json": "of anything",
     "kubectl apply --server-side": "of anything",
-    "kubectl delete node": "of any; what follows is typed",
+    "kubectl delete node": "of any node; the commands after it are run",
 }
-"""What sentences say of a command without all that it takes, and why that is not typed."""
+"""Names of commands in sentences, without their arguments, and the reason why no test runs them."""
 UNTRIED = {
     "kubectl -n queuectl-system scale deployment queuectl --replicas=0": "queuectl runs outside the cluster here",
     "kubectl -n queuectl-system scale deployment queuectl --replicas=2": "queuectl runs outside the cluster here",
@@ -40,7 +40,7 @@ BLOCKS = {
     "✓ all pods": "test_demo",
     "$ queuectl report": "test_demo",
 }
-"""Of the README, by how each begins, and who looks whether it is true."""
+"""Blocks of the README by their first words, and the test that checks each."""
 
 
 def test_the_page_on_nodes_that_are_taken_away(town: Town, typing: Shell) -> None:

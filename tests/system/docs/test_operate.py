@@ -37,7 +37,7 @@ UNMANAGED = "queuectl get unmanaged"
 """tests/system/test_default_queue.py asks for the report, tests/unit/test_cli_watch.py prints the table."""
 
 ALL = "exec 2>&1"
-"""Makes a shell show what is said on standard error, too."""
+"""Makes a shell print standard error too."""
 
 
 ON_CALL = (
@@ -104,7 +104,7 @@ def failed(town: Town, page: Page) -> None:
 
 
 def lost(town: Town, page: Page) -> None:
-    """A node goes from a gang that holds all of its rack."""
+    """A gang that uses a whole rack loses a node."""
     town.submit("team-a", "three", whole(8, required=RACK), retries=6)
     town.runs("team-a/three")
     client = town.house.cluster.client
@@ -117,7 +117,7 @@ def lost(town: Town, page: Page) -> None:
 
 
 def outside(town: Town, shell: Shell, server: EmbeddedServer, trouble: Page) -> None:
-    """A process with a database of its own beside the one that leads, and the database goes away."""
+    """A second process with its own database beside the leader. Then the database stops."""
     shell.type(ALL)
     page, database = Page("operate.md", shell), Page("database.md", shell)
     page.type('cp "$KUBECONFIG"')

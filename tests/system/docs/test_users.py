@@ -1,4 +1,4 @@
-"""The pages for who submits, asks by REST or types queuectl are true: their commands are typed as they stand."""
+"""The commands of the pages for submitters, on the REST API and on the command line work as written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_page_for_users(town: Town, typing: Shell) -> None:
     page.type("queuectl explain team-a/finetune")
     status = ".metadata.annotations.queuectl\\.dev/status"
     read = f"kubectl get job train -n team-a -o jsonpath='{{{status}}}'"
-    town.until(lambda: "Running" in page.shell.type(read)[1], "it is told so")
+    town.until(lambda: "Running" in page.shell.type(read)[1], "its status annotation")
     page.type("kubectl get job train")
     page.type("kubectl get pods")
     town.remove("team-a")
