@@ -1,7 +1,7 @@
-"""How Hypothesis draws its examples, and where tests on a control plane live.
+"""Profiles of Hypothesis, and the folder of tests on a control plane.
 
-`make test` draws the same ones every time, so that a change is judged by what it changed, and a third of what a property asks
-for; `make explore` draws all of them fresh, and finds what nobody thought of.
+`make test` draws the same examples every time, and a third of the number that a property sets.
+`make explore` draws all of them at random, and can find new failures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ settings.register_profile("fresh", derandomize=False, deadline=None, print_blob=
 settings.load_profile("same")
 
 SYSTEM: Final = [Path(__file__).parent / name for name in ("system", "cluster", "utilization")]
-"""`make test-system` looks nowhere else: to collect all tests takes each of its workers ten seconds."""
+"""`make test-system` collects these folders only: a collection of all tests takes each worker ten seconds."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,7 +18,7 @@ HOUR = 3600.0
 
 
 def main() -> int:
-    # However it is asked to end, and even if a shell that runs it in the background has it ignore interrupts: in order.
+    # Shut down in order on each signal, even if a shell in the background ignores interrupts.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     seconds = float(os.environ.get("DURATION") or HOUR)

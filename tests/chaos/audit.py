@@ -1,6 +1,6 @@
-"""The invariants, from outside: what the API server showed at each revision, and what stands in the database.
+"""Checks the invariants from outside: by the revisions of the API server and the content of the database.
 
-None of this asks a controller, nor uses its copy of anything.
+It uses no controller and no copy of one.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ QUOTAS = {
 
 @dataclass
 class Auditor:
-    """Replays what is new at each look.
+    """Replays the new events at each check.
 
     Attributes:
         problems: every violation found, in the order they were found.
-        steps: changes of pods that were looked at.
+        steps: changes of pods that were checked.
         gaps: how often the recorder's watches had to begin again, as after a restart of the API server.
     """
 
@@ -60,14 +60,14 @@ class Auditor:
         ]
 
     def look(self) -> list[str]:
-        """What was violated since the last look."""
+        """Violations since the last check."""
         before = len(self.problems)
         self._cluster()
         asyncio.run(self._ledger())
         return self.problems[before:]
 
     def last(self) -> list[str]:
-        """The last look, when everything has ended: now each check says all it has to say."""
+        """The final check, after the end of all gangs."""
         before = len(self.problems)
         self.stage.recorder.settle(60.0)
         self._cluster()
@@ -79,14 +79,14 @@ class Auditor:
         return self.problems[before:]
 
     def _cluster(self) -> None:
-        """Replay up to a revision of which everything is known: one watch may be ahead of another."""
+        """Replay up to a revision that all watches have reached."""
         recorder = self.stage.recorder
         upto = max((event.version for event in recorder.recording().events), default=0)
         recorder.settle(60.0)
         recording = recorder.recording()
         new = [event for event in recording.events if self._seen < event.version <= upto]
         found = self._replay(new)
-        # Of what happened while a watch could not go on where it ended, only the end is known, and in no certain order.
+        # After a gap of a watch only the final state is known, in no defined order.
         if recording.gaps == self.gaps:
             self.problems += found
         self.gaps = recording.gaps
@@ -117,7 +117,7 @@ class Auditor:
             await store.close()
 
     def _entries(self, entries: tuple[Entry, ...]) -> None:
-        """I2 by commit, I7, and that each entry is consistent."""
+        """Check I2 for each commit, I7, and the consistency of each entry."""
         jobs = {job.uid: job for job in self.stage.recorder.jobs()}
         nodes, _ = self.stage.recorder.now()
         on: Counter[str] = Counter()
@@ -125,7 +125,7 @@ class Auditor:
         for entry in entries:
             self.problems += [f"{entry.ref}: {problem}" for problem in violations(entry)]
             if entry.state in WAITING and not entry.reason.code:
-                self.problems.append(f"{entry.ref} waits without a reason")
+                self.problems.append(f"{entry.ref} is pending without a reason")
             if entry.state not in HOLDING or entry.placement is None:
                 continue
             job = jobs.get(entry.uid)
@@ -144,7 +144,7 @@ class Auditor:
                 self.problems.append(f"{sums} of {most} GPUs of {sorted(queues)} are booked")
 
     async def _end(self, store: PostgresStore, entries: tuple[Entry, ...]) -> None:
-        """Nothing is left over, and no attempt was started twice."""
+        """Check that no entry remains, and no attempt was started twice."""
         self.problems += [f"{e.ref} is still {e.state} {e.reason.code}" for e in entries]
         starts: Counter[tuple[str, int]] = Counter()
         names: dict[str, str] = {}

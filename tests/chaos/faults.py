@@ -1,4 +1,4 @@
-"""What goes wrong, by class. Each lasts a moment and is over when its function returns."""
+"""The classes of faults. Each fault ends before its function returns."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def leader_frozen(stage: Stage, load: Load, draw: Random) -> None:
 
 
 def clock_jumped(stage: Stage, load: Load, draw: Random) -> None:
-    """The clock of one controller's machine is an hour ahead or behind for a while."""
+    """Set the system clock of one controller an hour ahead or back for a while."""
     clock = draw.choice(stage.clocks)
     clock.write_text(draw.choice(("3600", "-3600")))
     try:
@@ -71,9 +71,7 @@ def database_frozen(stage: Stage, load: Load, draw: Random) -> None:
     pids = family(stage.server.pid)
     send(pids, signal.SIGSTOP)
     try:
-        stage.last(
-            draw.choice((2.0, 6.0, 25.0))
-        )  # the last is longer than any answer is waited for
+        stage.last(draw.choice((2.0, 6.0, 25.0)))  # the last exceeds each answer time-out
     finally:
         send(pids, signal.SIGCONT)
 
@@ -103,7 +101,7 @@ def api_server_frozen(stage: Stage, load: Load, draw: Random) -> None:
     stage.reachable = False
     stage.cluster.pause(API_SERVER)
     try:
-        stage.last(draw.choice((2.0, LEASE + 2.0, 18.0)))  # longer than any answer is waited for
+        stage.last(draw.choice((2.0, LEASE + 2.0, 18.0)))  # longer than each answer time-out
     finally:
         stage.cluster.resume(API_SERVER)
         stage.reachable = True
@@ -134,7 +132,7 @@ def watches_cut(stage: Stage, load: Load, draw: Random) -> None:
 
 
 def writes_refused(stage: Stage, load: Load, draw: Random) -> None:
-    """A policy of somebody else refuses the controller's writes to jobs, or to pods."""
+    """Another policy refuses the controller's writes to jobs, or to pods."""
     group, resource = draw.choice(
         (("batch", "jobs"), ("kubeflow.org", "pytorchjobs"), ("", "pods"))
     )
@@ -201,7 +199,7 @@ def jobs_deleted(stage: Stage, load: Load, draw: Random) -> None:
 
 
 def jobs_suspended(stage: Stage, load: Load, draw: Random) -> None:
-    """Behind the controller's back."""
+    """Suspend jobs without the controller."""
     live = [job for job in load.live() if job.name in load.submitted and not job.suspended]
     for job in draw.sample(live, min(2, len(live))):
         spec: dict[str, Any] = {"suspend": True}
@@ -247,7 +245,7 @@ FAULTS: dict[str, Act] = {
 
 
 def pods(stage: Stage) -> list[PodRecord]:
-    """Those that take a place on a node, but no probe's."""
+    """Pods that use resources of a node, without those of probes."""
     _, found = stage.recorder.now()
     return [
         pod
@@ -265,7 +263,7 @@ def delete_pod(stage: Stage, pod: PodRecord) -> None:
 
 @contextmanager
 def judging(relay: Relay, draw: Random, fault: Fault, share: float, *begins: str) -> Iterator[None]:
-    """Of the requests that begin so, this share meets the fault."""
+    """Apply the fault to this share of the requests that begin with one of these texts."""
     seeded = Random(draw.random())
 
     def judge(request: Request) -> Fault | None:
@@ -290,7 +288,7 @@ def gone_is_fine() -> Iterator[None]:
 
 @contextmanager
 def refusing(stage: Stage, group: str, resource: str) -> Iterator[None]:
-    """Updates of this resource by the controller are refused."""
+    """Refuse the controller's updates of this resource."""
     name = "chaos-refuses"
     version = "v1"
     meta = {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": {"name": name}}
@@ -322,5 +320,5 @@ def refusing(stage: Stage, group: str, resource: str) -> Iterator[None]:
     finally:
         for one in (binding, policy):
             stage.client.delete(stage.client.path_of(one), missing_ok=True)
-        # The API server looks for changes of policies every second. A start that it refuses later is tried again after a minute.
+        # The API server reads policies every second. A start that it refuses later is retried after a minute.
         stage.wait(POLICY_SECONDS)

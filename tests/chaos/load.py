@@ -1,4 +1,4 @@
-"""Gangs of both kinds in several queues, and what people ask of them, at random."""
+"""Random gangs of both kinds in several queues, and random commands for them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.system.house import BLOCK, RACK
 NAMESPACE = "chaos"
 PREFIX = f"/api/v1/namespaces/{NAMESPACE}/workloads"
 COHORT = 64  # GPUs of the queues a and b together
-SOLO = (16, 32)  # GPUs of the queue solo, by turns
+SOLO = (16, 32)  # GPUs of the queue solo, alternating
 PROBE = 16
 LIMITS: dict[Queue, Resources] = {
     (NAMESPACE, "a"): Resources({GPU: COHORT}),
@@ -30,7 +30,7 @@ LIMITS: dict[Queue, Resources] = {
 
 
 def configuration() -> list[Document]:
-    """Queues over 112 of the 128 GPUs: two that borrow from each other, one that changes, and one for probes."""
+    """Queues for 112 of the 128 GPUs: two that borrow from each other, one that changes, and one for probes."""
     queues = []
     for name, gpus in (("a", COHORT // 2), ("b", COHORT // 2)):
         queue = m.cluster_queue(f"chaos-{name}", "gpu", {GPU: gpus, "cpu": "1M"})
@@ -57,12 +57,12 @@ def solo(gpus: int) -> Document:
 
 @dataclass
 class Load:
-    """Keeps so many gangs in the cluster.
+    """Keeps a number of gangs in the cluster.
 
     Attributes:
         submitted: path of each job, by name.
         deleted: names of those that were deleted on purpose.
-        held: names of those that may be held.
+        held: names of gangs that can be held.
     """
 
     stage: Stage
@@ -76,19 +76,19 @@ class Load:
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
 
     def tick(self) -> None:
-        """Submit what is missing; now and then somebody holds or releases a gang."""
+        """Submit missing gangs, and at times hold or release one."""
         if not self.running:
             return
         try:
             for _ in range(min(2, self.gangs - len(self.live()))):
                 self.submit(self.gang())
-        except LocalClusterError:  # it is asked again; names tell what exists already
+        except LocalClusterError:  # the next tick retries; existing gangs are known by name
             return
         if self.random.random() < 0.02:
             self.hold_or_release()
 
     def live(self) -> list[JobRecord]:
-        """Jobs that have not ended, as the recorder saw them last."""
+        """Jobs that have not ended, in the newest state of the recorder."""
         return [job for job in self.jobs() if job.outcome is None]
 
     def jobs(self) -> list[JobRecord]:
@@ -115,7 +115,7 @@ class Load:
         return document
 
     def submit(self, document: Document) -> str:
-        """Create a job; its name."""
+        """Create a job. Returns its name."""
         name = str(document["metadata"]["name"])
         path = self.stage.client.path_of(document)
         self.stage.client.create(path.rsplit("/", 1)[0], document)
@@ -144,7 +144,7 @@ class Load:
             self.stage.client.delete(path, missing_ok=True, propagationPolicy="Background")
 
     def wind_up(self) -> None:
-        """No gang comes any more, and none is held."""
+        """Submit no more gangs, and release the held ones."""
         self.running = False
         for name in sorted(self.held):
             self.release(name)

@@ -1,4 +1,4 @@
-"""What the faults act on: a control plane, a Postgres, and two controllers that reach both through relays."""
+"""The targets of the faults: a control plane, a Postgres, and two controllers that reach both through relays."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TURN_SECONDS = 0.2
 
 
 class Wires:
-    """The relays, in a thread of their own.
+    """The relays, in a separate thread.
 
     Attributes:
         database: between controllers and Postgres; its socket is in ``sockets``.
@@ -104,13 +104,13 @@ class Wires:
 
 @dataclass
 class Stage:
-    """Everything that runs.
+    """All running parts.
 
     Attributes:
-        meanwhile: called every now and then while a fault lasts, and while something is waited for.
-        clocks: a file for each controller, with the seconds by which its machine's clock is wrong.
+        meanwhile: called repeatedly during a fault and while the test waits.
+        clocks: a file for each controller, with the offset of its system clock in seconds.
         reachable: the API server answers, so that the load can act.
-        pace: how long faults last, as a multiple of what they do by themselves.
+        pace: factor for the duration of faults.
     """
 
     cluster: LocalCluster
@@ -136,11 +136,11 @@ class Stage:
             time.sleep(min(TURN_SECONDS, left))
 
     def last(self, seconds: float) -> None:
-        """Let a fault last so long."""
+        """Wait for the duration of a fault."""
         self.wait(seconds * self.pace)
 
     def until(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Let time pass until something holds; whether it did in time."""
+        """Wait until a condition holds. Returns whether it held in time."""
         end = time.monotonic() + seconds
         while not done():
             if time.monotonic() > end:
@@ -149,11 +149,11 @@ class Stage:
         return True
 
     def leader(self) -> Controller:
-        """The controller that says that it leads; the first where none does."""
+        """The controller that reports that it leads, or the first one if none does."""
         return next(filter(leads, self.controllers), self.controllers[0])
 
     def ask(self, path: str) -> bool:
-        """POST to the API of any controller; whether it was taken."""
+        """POST to the API of any controller. Returns whether it was accepted."""
         for controller in self.controllers:
             try:
                 with ApiConnection(controller.api, timeout=3.0) as rest:
@@ -164,7 +164,7 @@ class Stage:
         return False
 
     def apply(self, documents: list[Any], seconds: float = 60.0) -> None:
-        """Configure, once a controller answers."""
+        """Write documents to the configuration, once a controller answers."""
 
         def applied() -> bool:
             for controller in self.controllers:
@@ -177,7 +177,7 @@ class Stage:
             return False
 
         if not self.until(applied, seconds):
-            raise AssertionError("no controller takes configuration")
+            raise AssertionError("no controller accepts the configuration")
 
 
 def leads(controller: Controller) -> bool:
@@ -207,7 +207,7 @@ def send(pids: list[int], number: signal.Signals) -> None:
 
 @contextmanager
 def stage(cluster: LocalCluster) -> Iterator[Stage]:
-    """Two controllers on a cluster on which queuectl is installed, and a database of their own."""
+    """Two controllers with their own database, on a cluster with queuectl installed."""
     with ExitStack() as stack:
         server = stack.enter_context(outside_database())
         wires = stack.enter_context(Wires(cluster, server))

@@ -1,4 +1,4 @@
-"""One run: faults one after another on a cluster under load, an audit after each, and what came of it."""
+"""One run: consecutive faults on a cluster under load, an audit after each, and the result."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.chaos.load import NAMESPACE, Load, configuration
 from tests.chaos.stage import Stage, stage
 
 RECOVERED_SECONDS = 120.0
-"""How long a probe may take before the fault counts as not recovered from; nothing is measured by it."""
+"""Seconds after which a probe counts as failed; no figure depends on it."""
 ENDED_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
 class Injected:
-    """One fault. ``recovered``: seconds from its end until a gang submitted then was done; None = it was not."""
+    """One fault. ``recovered``: seconds from its end until a gang that is submitted then has ended; None = it has not."""
 
     name: str
     at: float
@@ -39,11 +39,11 @@ class Injected:
 
 @dataclass
 class Result:
-    """What one run found.
+    """The result of one run.
 
     Attributes:
-        violations: of the invariants, each in a sentence.
-        losses: gangs that were submitted, not deleted, and came to no end.
+        violations: of the invariants, each as a sentence.
+        losses: gangs that were submitted and not deleted, and did not end.
     """
 
     seed: int
@@ -93,7 +93,7 @@ class Result:
 
 @dataclass
 class Run:
-    """Of one seed."""
+    """A run with one seed."""
 
     stage: Stage
     load: Load
@@ -103,7 +103,7 @@ class Run:
     _probes: int = 0
 
     def inject(self, name: str, draw: Random) -> None:
-        """One fault, and what follows it."""
+        """Inject one fault, and measure the recovery."""
         at = time.time()
         FAULTS[name](self.stage, self.load, draw)
         ended = time.time()
@@ -119,7 +119,7 @@ class Run:
             self.say(f"  VIOLATION {problem}")
 
     def probe(self) -> float | None:
-        """Seconds until a gang that comes now is done."""
+        """Seconds until a gang that is submitted now has ended."""
         began = time.monotonic()
         name = f"probe{self._probes}"
         self._probes += 1
@@ -143,7 +143,7 @@ class Run:
         return time.monotonic() - began if self.stage.until(done, RECOVERED_SECONDS) else None
 
     def end(self) -> None:
-        """Everything that was submitted comes to its end, and the last audit."""
+        """Wait for the end of all gangs, and run the final audit."""
         self.load.wind_up()
 
         def ended() -> bool:
@@ -156,7 +156,7 @@ class Run:
             job = there.get(name)
             if job is None or job.outcome is None:
                 self.result.losses.append(f"{name}: {'gone' if job is None else 'never ended'}")
-        self.stage.wait(2.0)  # the ledger hears of the last ends
+        self.stage.wait(2.0)  # the ledger records the last ends
         self.result.violations += self.auditor.last()
         self.result.gangs = len(self.load.submitted)
         self.result.steps = self.auditor.steps
@@ -167,7 +167,7 @@ class Run:
         self.result.struck = len(wires.database.struck) + len(wires.api.struck)
 
     def save(self, folder: Path) -> None:
-        """What is needed to see what happened: faults, violations, what the controllers said, every revision."""
+        """Write files for an analysis: faults, violations, logs of the controllers, every revision."""
         folder.mkdir(parents=True, exist_ok=True)
         told = [vars(one) for one in self.result.injected]
         (folder / "faults.jsonl").write_text("\n".join(json.dumps(one) for one in told))
@@ -191,16 +191,16 @@ def chaos(
     save: Path | None = None,
     say: Callable[[str], None] = lambda _: None,
 ) -> Result:
-    """Faults on a cluster on which queuectl is installed and does not run.
+    """Inject faults on a cluster where queuectl is installed and does not run.
 
     Args:
         cluster: of 16 nodes of 8 GPUs.
-        seed: of every choice that is made here.
-        seconds: how long faults are injected, drawn in rounds in which each class comes once.
-        names: of the faults, in order, in place of that.
+        seed: of all random choices.
+        seconds: duration of the injection. Faults are drawn in rounds with one of each class.
+        names: of the faults, in order, instead of random rounds.
         gangs: in the cluster at once.
-        pace: how long faults last and gangs run, as a multiple of what they do by themselves.
-        save: a folder for what is needed to see what went wrong, if anything does.
+        pace: factor for the duration of faults and gangs.
+        save: a folder for the files for an analysis, if the run fails.
         say: called with a line for each fault.
     """
     began = time.monotonic()

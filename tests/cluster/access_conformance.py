@@ -1,4 +1,4 @@
-"""What every :class:`queuectl.api.access.Access` keeps to: the API server's own, and the double of the tests."""
+"""The contract of every :class:`queuectl.api.access.Access`: that of the API server, and the double of the tests."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ OWN, OTHER = "access-own", "access-other"
 
 
 class AccessWorld(Protocol):
-    """Somebody with rights to try."""
+    """A caller with some rights."""
 
     access: Access
 
     async def token(self) -> str:
-        """Of a caller who may do what :data:`GRANTED` says in namespace :data:`OWN`, and see nodes everywhere."""
+        """The token of a caller with the rights :data:`GRANTED` in namespace :data:`OWN`, and the right to see nodes."""
 
 
 GRANTED = (Right("get", "workloads", OWN), Right("create", "workloads/hold", OWN))
@@ -45,7 +45,7 @@ QUESTIONS = [
 
 
 class AccessConformance:
-    async def test_a_token_is_somebodys(self, world: AccessWorld) -> None:
+    async def test_a_token_identifies_its_caller(self, world: AccessWorld) -> None:
         caller = await world.access.who(await world.token())
         assert caller is not None
         assert caller.name
@@ -54,20 +54,22 @@ class AccessConformance:
     @pytest.mark.parametrize(
         "token", ["", "nobody", "a.b.c", "x" * 100_000, "caf\xe9", "\udcff"], ids=lambda t: t[:8]
     )
-    async def test_what_is_no_token_is_nobodys(self, world: AccessWorld, token: str) -> None:
+    async def test_an_invalid_token_identifies_no_caller(
+        self, world: AccessWorld, token: str
+    ) -> None:
         assert await world.access.who(token) is None
 
     @pytest.mark.parametrize(
         ("right", "expected"), QUESTIONS, ids=[repr(str(q[0]))[:70] for q in QUESTIONS]
     )
-    async def test_a_right_is_to_verb_resource_and_namespace(
+    async def test_a_right_is_for_a_verb_a_resource_and_a_namespace(
         self, world: AccessWorld, right: Right, expected: bool
     ) -> None:
         caller = await world.access.who(await world.token())
         assert caller is not None
         assert await world.access.may(caller, right) is expected
 
-    async def test_another_has_none_of_them(self, world: AccessWorld) -> None:
+    async def test_another_caller_has_none_of_the_rights(self, world: AccessWorld) -> None:
         caller = await world.access.who(await world.token())
         assert caller is not None
         stranger = replace(caller, name="stranger")

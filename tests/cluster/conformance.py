@@ -1,6 +1,6 @@
-"""What the control loop relies on, said once, for the real control plane and the double alike.
+"""The contract that the control loop relies on, for the real control plane and for the double.
 
-A subclass gives the fixture ``world``. Tests name what they await; how long that takes is the world's business.
+A subclass defines the fixture ``world``. Tests name the condition that they wait for; the world has the time-out.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BOTH_KINDS = pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
 
 
 def limit_range(world: World) -> LimitRange | None:
-    """The one of the test's namespace."""
+    """The LimitRange of the test's namespace."""
     own = [r for r in world.view.limit_ranges.values() if r.namespace == world.namespace]
     return own[0].limit_range if own else None
 
@@ -52,15 +52,15 @@ def with_status(job: JobRecord, text: str) -> Mapping[str, Any]:
 STATUSES = {
     "Pending: WaitingForQuota: not yet": False,
     "Held: AdmissionGated: it has gates": False,
-    "Held: Held: held by alice": True,
-    "Evicting: Held: held by alice": True,
+    "Held: Held: by alice": True,
+    "Evicting: Held: by alice": True,
     "Deactivated: RequeuingLimitExceeded: given up": True,
 }
-"""Texts of the status annotation, and whether a user may not change it."""
+"""Texts of the status annotation, and whether the policies protect it from users."""
 
 
 class ClusterConformance:
-    """Mix in, with a fixture ``world``."""
+    """A mix-in for test classes with a fixture ``world``."""
 
     # ---- watch
 
@@ -69,16 +69,16 @@ class ClusterConformance:
         assert len(world.view.synced) == len(RESOURCES)
         assert all(node.node.ready for node in world.view.nodes.values())
 
-    async def test_a_job_without_a_queue_is_not_ours(self, world: World) -> None:
+    async def test_a_job_without_a_queue_is_not_managed(self, world: World) -> None:
         unlabelled = await world.submit(
             batch_job("unlabelled", queue=None, namespace=world.namespace)
         )
         await submitted(world, batch_job("ours", namespace=world.namespace))
         assert unlabelled not in world.view.jobs
 
-    async def test_a_job_that_loses_its_queue_is_gone_for_us(self, world: World) -> None:
+    async def test_a_job_that_loses_its_queue_is_forgotten(self, world: World) -> None:
         document = batch_job("left", namespace=world.namespace)
-        # A job without any label would get those of its template.
+        # A job without labels gets those of its template.
         document["metadata"]["labels"]["app"] = "x"
         job = await submitted(world, document)
         patch = {"metadata": {"labels": {keys.QUEUE_LABEL: None}}}
@@ -91,7 +91,7 @@ class ClusterConformance:
         assert world.view.pods_of(uid)[0].attempt == 0
 
     @BOTH_KINDS
-    async def test_pods_ask_for_what_limit_ranges_make_of_their_templates(
+    async def test_pods_have_the_requests_of_their_templates_with_the_defaults_of_limit_ranges(
         self, world: World, kind: str
     ) -> None:
         items = [
@@ -104,13 +104,13 @@ class ClusterConformance:
         seen = limit_range(world)
         assert seen is not None
         job = await submitted(world, job_of(kind, "train", pods=2, namespace=world.namespace))
-        told = {podset.name: podset.shape.requests for podset in job.podsets}
+        declared = {podset.name: podset.shape.requests for podset in job.podsets}
         pods = await start(world, job, 1)
         made = {p.name: with_ranges(p, [seen]).shape.requests for p in job.podsets}
-        assert made != told
+        assert made != declared
         assert {pod.podset: pod.requests for pod in pods} == made
 
-    async def test_pods_that_break_a_limit_range_are_not_made(self, world: World) -> None:
+    async def test_pods_that_violate_a_limit_range_are_not_created(self, world: World) -> None:
         item = {"type": "Container", "min": {"cpu": "2"}}
         await world.create(
             "limitranges", {"metadata": {"name": "team"}, "spec": {"limits": [item]}}
@@ -126,7 +126,7 @@ class ClusterConformance:
         assert world.view.pods_of(job.uid) == []
 
     @BOTH_KINDS
-    async def test_a_lost_connection_hides_nothing(self, world: World, kind: str) -> None:
+    async def test_a_lost_connection_loses_no_change(self, world: World, kind: str) -> None:
         kept = await submitted(world, job_of(kind, "kept", pods=2, namespace=world.namespace))
         gone = await submitted(world, job_of(kind, "gone", pods=2, namespace=world.namespace))
         await world.interrupt()
@@ -134,14 +134,14 @@ class ClusterConformance:
         added = await world.submit(job_of(kind, "added", pods=2, namespace=world.namespace))
         await world.until(
             lambda: {kept.uid, added} <= set(world.view.jobs) and gone.uid not in world.view.jobs,
-            "the view to be right again",
+            "the view to be correct again",
         )
         assert len(world.view.synced) == len(RESOURCES)
 
-    # ---- a job's life
+    # ---- the life cycle of a job
 
     @BOTH_KINDS
-    async def test_a_job_is_born_suspended_and_makes_no_pods(self, world: World, kind: str) -> None:
+    async def test_a_new_job_is_suspended_and_has_no_pods(self, world: World, kind: str) -> None:
         document = job_of(kind, "born", pods=3, namespace=world.namespace)
         document["spec"].setdefault("suspend", False)
         job = await submitted(world, document)
@@ -150,7 +150,7 @@ class ClusterConformance:
         assert not world.view.pods_of(job.uid)
 
     @BOTH_KINDS
-    async def test_the_users_priority_class_is_remembered(self, world: World, kind: str) -> None:
+    async def test_the_users_priority_class_is_kept(self, world: World, kind: str) -> None:
         document = job_of(kind, "urgent", pods=2, namespace=world.namespace)
         name = "system-cluster-critical"
         parts = [document] if kind == "Job" else document["spec"]["pytorchReplicaSpecs"].values()
@@ -161,7 +161,7 @@ class ClusterConformance:
         assert job.pod_priority_class == name
 
     @BOTH_KINDS
-    async def test_resumed_it_makes_gated_pods_that_say_whose_they_are(
+    async def test_a_resumed_job_gets_gated_pods_with_the_labels_of_the_gang(
         self, world: World, kind: str
     ) -> None:
         job = await submitted(world, job_of(kind, "starts", pods=3, namespace=world.namespace))
@@ -175,15 +175,13 @@ class ClusterConformance:
         assert (now.suspended, now.attempt) == (False, 1)
 
     @BOTH_KINDS
-    async def test_one_patch_pins_a_pod_and_lets_it_go(self, world: World, kind: str) -> None:
+    async def test_one_patch_pins_a_pod_and_removes_its_gate(self, world: World, kind: str) -> None:
         job = await submitted(world, job_of(kind, "placed", pods=2, namespace=world.namespace))
         pods = await start(world, job, 1)
         await place(world, pods, a_node(world))
         assert all(not pod.gated for pod in world.view.pods_of(job.uid))
 
-    async def test_a_refusal_keeps_the_time_at_which_the_gated_pod_was_made(
-        self, world: World
-    ) -> None:
+    async def test_a_refusal_keeps_the_creation_time_of_the_gated_pod(self, world: World) -> None:
         job = await submitted(world, batch_job("refused", namespace=world.namespace))
         [pod] = await start(world, job, 1)
         made = await world.scheduled(pod)
@@ -196,7 +194,7 @@ class ClusterConformance:
         assert refused["lastTransitionTime"] == made["lastTransitionTime"]
 
     @BOTH_KINDS
-    async def test_suspended_it_loses_its_pods_and_can_start_again_elsewhere(
+    async def test_a_suspended_job_loses_its_pods_and_can_start_again_on_other_nodes(
         self, world: World, kind: str
     ) -> None:
         job = await submitted(world, job_of(kind, "evicted", pods=2, namespace=world.namespace))
@@ -204,7 +202,7 @@ class ClusterConformance:
         await stop(world, job, 1)
         await world.until(
             lambda: world.view.jobs[job.uid].drained and not alive(world, job.uid),
-            "the pods to be gone",
+            "the deletion of the pods",
         )
         other = max(world.view.nodes)
         await place(world, await start(world, world.view.jobs[job.uid], 2), other)
@@ -229,10 +227,10 @@ class ClusterConformance:
             assert len(alive(world, job.uid)) == 2
         finally:
             world.pods_end(slowly=False)
-        await world.until(lambda: not alive(world, job.uid), "the pods to be gone")
+        await world.until(lambda: not alive(world, job.uid), "the deletion of the pods")
 
     @BOTH_KINDS
-    async def test_it_succeeds_when_its_pods_do(self, world: World, kind: str) -> None:
+    async def test_a_job_succeeds_when_its_pods_succeed(self, world: World, kind: str) -> None:
         job = await submitted(world, job_of(kind, "good", pods=2, namespace=world.namespace))
         await place(world, await start(world, job, 1), a_node(world))
         await world.finish(job.uid)
@@ -241,11 +239,13 @@ class ClusterConformance:
         )
         await world.until(
             lambda: {pod.phase for pod in world.view.pods_of(job.uid)} == {PodPhase.SUCCEEDED},
-            "its pods to have succeeded, and still to be there",
+            "its pods to have succeeded, and still to exist",
         )
 
     @BOTH_KINDS
-    async def test_what_its_controller_calls_failed_is_final(self, world: World, kind: str) -> None:
+    async def test_a_failure_that_the_job_controller_reports_is_final(
+        self, world: World, kind: str
+    ) -> None:
         options = {"backoff_limit": 0} if kind == "Job" else {}
         job = await submitted(
             world, job_of(kind, "bad", pods=2, namespace=world.namespace, **options)
@@ -270,7 +270,7 @@ class ClusterConformance:
         assert [(pod.attempt, pod.rank, pod.podset) for pod in replaced()] == [(1, 1, "main")]
 
     @BOTH_KINDS
-    async def test_a_deleted_job_takes_its_pods_along(self, world: World, kind: str) -> None:
+    async def test_the_pods_of_a_deleted_job_are_deleted(self, world: World, kind: str) -> None:
         job = await submitted(world, job_of(kind, "deleted", pods=2, namespace=world.namespace))
         await start(world, job, 1)
         await world.delete_job(kind, "deleted")
@@ -285,7 +285,7 @@ class ClusterConformance:
         await place(world, pods[:1], lost)
         await place(world, pods[1:], kept)
         await world.delete_node(lost)
-        await world.until(lambda: lost not in world.view.nodes, "the node to be gone")
+        await world.until(lambda: lost not in world.view.nodes, "the deletion of the node")
         await world.until(
             lambda: (
                 sorted((pod.rank, pod.gated) for pod in alive(world, job.uid))
@@ -295,7 +295,7 @@ class ClusterConformance:
         )
 
     @BOTH_KINDS
-    async def test_a_waiting_job_is_named_into_another_queue_by_us(
+    async def test_queuectl_can_move_a_pending_job_to_another_queue(
         self, world: World, kind: str
     ) -> None:
         job = await submitted(world, job_of(kind, "moved", pods=2, namespace=world.namespace))
@@ -327,7 +327,9 @@ class ClusterConformance:
         await stop(world, job, 1)
         with pytest.raises(WriteConflict):
             await world.cluster.patch_job(kind, job.namespace, job.name, late)
-        await world.until(lambda: world.view.jobs[job.uid].attempt == 1, "the number used up")
+        await world.until(
+            lambda: world.view.jobs[job.uid].attempt == 1, "the attempt number to be used"
+        )
         assert world.view.jobs[job.uid].suspended
 
     async def test_a_replayed_pin_is_a_conflict(self, world: World) -> None:
@@ -350,12 +352,12 @@ class ClusterConformance:
         await world.until(lambda: world.view.jobs[job.uid].version >= version, "that version")
         assert world.view.jobs[job.uid].status == "Pending: Queued"
 
-    async def test_patches_of_what_is_gone_say_so(self, world: World) -> None:
+    async def test_a_patch_of_a_deleted_object_reports_the_deletion(self, world: World) -> None:
         job = await submitted(world, batch_job("gone", namespace=world.namespace))
         [pod] = await start(world, job, 1)
         await world.delete_job("Job", "gone")
-        await world.until(lambda: job.uid not in world.view.jobs, "the job to be gone")
-        await world.until(lambda: pod.uid not in world.view.pods, "its pod to be gone")
+        await world.until(lambda: job.uid not in world.view.jobs, "the deletion of the job")
+        await world.until(lambda: pod.uid not in world.view.pods, "the deletion of its pod")
         patch = KINDS["Job"].status_patch(job, "Pending")
         with pytest.raises(ObjectGone):
             await world.cluster.patch_job("Job", job.namespace, job.name, patch)
@@ -365,13 +367,13 @@ class ClusterConformance:
     async def test_a_successor_of_the_same_name_is_not_patched(self, world: World) -> None:
         job = await submitted(world, batch_job("twin", namespace=world.namespace))
         await world.delete_job("Job", "twin")
-        await world.until(lambda: job.uid not in world.view.jobs, "the first to be gone")
+        await world.until(lambda: job.uid not in world.view.jobs, "the deletion of the first job")
         await submitted(world, batch_job("twin", namespace=world.namespace))
         patch = KINDS["Job"].start_patch(job, 1, "Starting")
         with pytest.raises(ObjectGone):
             await world.cluster.patch_job("Job", job.namespace, job.name, patch)
 
-    # ---- who may do what
+    # ---- permissions
 
     @BOTH_KINDS
     @pytest.mark.parametrize(
@@ -384,7 +386,7 @@ class ClusterConformance:
         assert not world.view.pods_of(job.uid)
 
     @BOTH_KINDS
-    async def test_a_user_may_suspend_what_runs(self, world: World, kind: str) -> None:
+    async def test_a_user_may_suspend_a_running_job(self, world: World, kind: str) -> None:
         job = await submitted(world, job_of(kind, "mine", pods=2, namespace=world.namespace))
         await start(world, job, 1)
         patch = {"suspend": True} if kind == "Job" else {"runPolicy": {"suspend": True}}
@@ -392,7 +394,7 @@ class ClusterConformance:
         await world.until(lambda: world.view.jobs[job.uid].suspended, "suspension")
 
     @BOTH_KINDS
-    async def test_a_user_may_not_change_the_pods_of_what_runs(
+    async def test_a_user_may_not_change_the_pods_of_a_running_job(
         self, world: World, kind: str
     ) -> None:
         job = await submitted(world, job_of(kind, "mine", pods=2, namespace=world.namespace))
@@ -402,7 +404,7 @@ class ClusterConformance:
                 await world.user_patch(kind, "mine", {"spec": resized(kind, how)})
 
     @pytest.mark.parametrize("what", ["drop the gate", "choose the node", "change the attempt"])
-    async def test_a_user_may_not_meddle_with_a_gated_pod(self, world: World, what: str) -> None:
+    async def test_a_user_may_not_change_a_gated_pod(self, world: World, what: str) -> None:
         job = await submitted(world, batch_job("mine", namespace=world.namespace))
         [pod] = await start(world, job, 1)
         patches: dict[str, dict[str, Any]] = {
@@ -414,10 +416,10 @@ class ClusterConformance:
             await world.user_patch("Pod", pod.name, patches[what])
 
     @BOTH_KINDS
-    async def test_the_word_that_a_workload_is_held_is_not_its_owners(
+    async def test_an_owner_may_not_change_the_status_of_a_held_workload(
         self, world: World, kind: str
     ) -> None:
-        """It is held again by it after the loss of the database."""
+        """After a loss of the database it holds the workload again."""
         job = await submitted(world, job_of(kind, "mine", pods=2, namespace=world.namespace))
         other = {"metadata": {"annotations": {keys.STATUS_ANNOTATION: "Pending: Queued"}}}
         gone = {"metadata": {"annotations": {keys.STATUS_ANNOTATION: None}}}
@@ -428,7 +430,7 @@ class ClusterConformance:
                     await world.user_patch(kind, "mine", change)
             await world.user_patch(kind, "mine", {"metadata": {"labels": {"other": "label"}}})
 
-    async def test_a_template_that_is_added_names_no_attempt(self, world: World) -> None:
+    async def test_an_added_template_has_no_attempt(self, world: World) -> None:
         document = pytorch_job("grows", workers=1, namespace=world.namespace)
         worker = document["spec"]["pytorchReplicaSpecs"].pop("Worker")
         gates = [{"name": keys.GATE}]
@@ -445,13 +447,13 @@ class ClusterConformance:
         await world.until(lambda: len(world.view.jobs[job.uid].podsets) > 1, "the larger job")
         assert world.view.jobs[job.uid].attempt == 0
 
-    async def test_labels_of_ours_and_kueue_must_agree(self, world: World) -> None:
+    async def test_labels_of_queuectl_and_kueue_must_agree(self, world: World) -> None:
         document = batch_job("torn", namespace=world.namespace)
         document["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "another"
         with pytest.raises(WriteRefused, match="keep one of them"):
             await world.submit(document)
 
-    async def test_kueues_label_alone_does_as_well(self, world: World) -> None:
+    async def test_kueues_label_alone_is_sufficient(self, world: World) -> None:
         document = batch_job("kueue", queue=None, namespace=world.namespace)
         document["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "theirs"
         job = await submitted(world, document)
@@ -460,15 +462,15 @@ class ClusterConformance:
     async def test_all_policies_are_in_force(self, world: World) -> None:
         assert await world.cluster.probe_policies() == []
 
-    # ---- telling, leading
+    # ---- Events, leader election
 
     async def test_an_event_reaches_the_user(self, world: World) -> None:
-        job = await submitted(world, batch_job("told", namespace=world.namespace))
+        job = await submitted(world, batch_job("job", namespace=world.namespace))
         await world.cluster.create_event(job, "Warning", "Misconfigured", "no such queue: main")
-        told = await world.events_of(job.uid)
-        assert ("Warning", "Misconfigured", "no such queue: main") in told
+        events = await world.events_of(job.uid)
+        assert ("Warning", "Misconfigured", "no such queue: main") in events
 
-    async def test_the_lease_goes_to_whoever_read_it_last(self, world: World) -> None:
+    async def test_the_lease_is_taken_only_over_its_latest_version(self, world: World) -> None:
         found = await world.cluster.read_leader()
         mine = await world.cluster.write_leader(LeaderRecord("a", 7, 1000.0, 15, ""), found)
         assert await world.cluster.read_leader() == mine

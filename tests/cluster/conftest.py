@@ -1,4 +1,4 @@
-"""Fixtures of the cluster tests: a real control plane, and ways to talk to it."""
+"""Fixtures of the cluster tests: a real control plane and its clients."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def world(control_plane: ControlPlane) -> AsyncIterator[KubernetesWorld]:
 
 @pytest.fixture
 async def own(control_plane: ControlPlane) -> AsyncIterator[Api]:
-    """Requests under queuectl's own identity."""
+    """A client with the identity of queuectl."""
     api = await Api.connect(Connection(kubeconfig=control_plane.kubeconfig))
     yield api
     await api.close()

@@ -66,14 +66,14 @@ class KubernetesWorld:
         await self._annotate(pod, FAIL)
 
     async def delete_node(self, name: str) -> None:
-        """And its pods at once, as the pod garbage collector does after a minute."""
+        """Delete the node, and its pods at once as the pod garbage collector does after a minute."""
         await asyncio.to_thread(self.plane.cluster.nodes.delete, name)
         for pod in [pod for pod in self.view.pods.values() if pod.node == name]:
             target = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
             await asyncio.to_thread(self._remove, target)
 
     def _delete(self, target: str) -> None:
-        """As kubectl does; the API server's own default would orphan a Job's pods."""
+        """Delete as kubectl does. The default of the API server would orphan the pods of a Job."""
         self.user.delete(target, propagationPolicy="Background")
 
     def _remove(self, target: str) -> None:
@@ -82,7 +82,7 @@ class KubernetesWorld:
     async def interrupt(self) -> None:
         await asyncio.to_thread(self.plane.cluster.kill_apiserver)
         await asyncio.to_thread(self.plane.cluster.start_apiserver)
-        await in_force(self.plane.cluster.kubeconfig)  # for users; we are back at once
+        await in_force(self.plane.cluster.kubeconfig)  # for users; queuectl connects again at once
 
     async def events_of(self, uid: str) -> list[tuple[str, str, str]]:
         return [(e["type"], e["reason"], e["note"]) for e in await self.event_documents(uid)]
@@ -104,7 +104,7 @@ class KubernetesWorld:
                 while not holds():  # noqa: ASYNC110 - of what the cluster does
                     await asyncio.sleep(0.01)
         except TimeoutError:
-            raise AssertionError(f"waited {SECONDS:.0f} s in vain for {what}") from None
+            raise AssertionError(f"waited {SECONDS:.0f} s for {what}") from None
 
     async def _annotate(self, pod: PodRecord, key: str) -> None:
         target = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
@@ -119,7 +119,7 @@ class KubernetesWorld:
 
 @contextlib.contextmanager
 def refusals():
-    """The test client's errors in the domain's words."""
+    """Translate errors of the test client to those of the domain."""
     try:
         yield
     except RequestError as error:
@@ -130,7 +130,7 @@ def refusals():
 
 @asynccontextmanager
 async def world_on(plane: ControlPlane) -> AsyncIterator[KubernetesWorld]:
-    """A namespace of its own, and a watch. Lost nodes are put back at the end."""
+    """A world with a new namespace and a watch. Lost nodes are restored at the end."""
     cluster = await KubernetesCluster.connect(Connection(kubeconfig=plane.kubeconfig))
     namespace = await asyncio.to_thread(new_namespace, plane.cluster.client)
     with plane.engineer() as user:
@@ -156,7 +156,7 @@ def new_namespace(admin: Client) -> str:
 
 
 def tidy(plane: ControlPlane, namespace: str) -> None:
-    """The namespace goes in the background; the nodes are as they were."""
+    """Delete the namespace in the background, and restore the nodes."""
     plane.cluster.client.delete(f"/api/v1/namespaces/{namespace}")
     [spec] = SMALL.nodes
     there = set(plane.cluster.nodes.names())

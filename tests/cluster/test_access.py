@@ -1,4 +1,4 @@
-"""Identities and rights as the real API server knows them; the double keeps to the same."""
+"""Identities and rights of the real API server, and of the double that follows it."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ class TestKubernetes(AccessConformance):
 
 
 @pytest.mark.system
-async def test_a_token_for_another_audience_is_nobodys(
+async def test_a_token_for_another_audience_identifies_no_caller(
     control_plane: ControlPlane, real: KubernetesAccess
 ) -> None:
     token = await token_of(control_plane, TRAINER, "vault")
     assert await real.who(token) is None
 
 
-async def test_without_an_api_server_nobody_knows() -> None:
+async def test_without_an_api_server_a_review_is_unavailable() -> None:
     api = KubernetesAccess(Silence())  # type: ignore[arg-type]  # of all an Api does only this is used
     for _ in range(2):
         with pytest.raises(ClusterUnavailable):
@@ -103,14 +103,14 @@ class Refusal:
         raise Forbidden("403: queuectl cannot create resource tokenreviews")
 
 
-async def test_without_the_right_to_ask_the_log_says_what_is_missing() -> None:
+async def test_without_the_right_to_create_reviews_the_log_names_the_missing_right() -> None:
     access = KubernetesAccess(Refusal())  # type: ignore[arg-type]  # as above
     with pytest.raises(ClusterUnavailable, match=r"10-identity\.yaml"):
         await access.who("a-token")
 
 
 @pytest.mark.system
-async def test_what_is_known_is_not_asked_again(
+async def test_a_known_result_is_not_requested_again(
     control_plane: ControlPlane, real: KubernetesAccess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = await token_of(control_plane, TRAINER)
@@ -120,7 +120,7 @@ async def test_what_is_known_is_not_asked_again(
 
     async def counted(self: Api, method: str, path: str, **more: Any) -> bytes:
         asked.append(path)
-        raise ClusterUnavailable("nobody is asked")
+        raise ClusterUnavailable("the API server is down")
 
     monkeypatch.setattr(Api, "request", counted)
     assert await real.who(token) == callers[0]

@@ -1,4 +1,4 @@
-"""What the server says becomes one of the domain's errors; configuration and credentials."""
+"""Responses of the server become errors of the domain; configuration and credentials."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ def causes(*pairs: tuple[str, str]) -> dict[str, Any]:
         (504, status(504, **causes(("ResourceVersionTooLarge", ""))), Expired),
     ],
 )
-def test_each_status_means_one_thing(code: int, body: bytes, expected: type[ClusterError]) -> None:
+def test_each_status_becomes_one_error(
+    code: int, body: bytes, expected: type[ClusterError]
+) -> None:
     error = failure("PATCH /x", code, body)
     assert type(error) is expected
     assert str(error).startswith(f"PATCH /x: {code}: ")
@@ -73,7 +75,7 @@ def test_each_status_means_one_thing(code: int, body: bytes, expected: type[Clus
         ("", {}, None),
     ],
 )
-def test_when_to_ask_again_is_the_servers_word(
+def test_the_server_determines_the_time_of_the_retry(
     header: str, details: dict[str, Any], seconds: float | None
 ) -> None:
     error = failure("GET /x", 429, status(429, **details), header)
@@ -81,12 +83,12 @@ def test_when_to_ask_again_is_the_servers_word(
     assert error.retry_after == seconds
 
 
-def test_the_servers_sentence_is_kept() -> None:
+def test_the_message_of_the_server_is_kept() -> None:
     assert "because" in str(failure("GET /x", 422, status(422)))
     assert "bad gateway" in str(failure("GET /x", 502, b"bad gateway"))
 
 
-async def test_a_kubeconfig_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="nowhere"):
         await Api.connect(Connection(kubeconfig=tmp_path / "nowhere"))
 
@@ -100,7 +102,7 @@ async def test_outside_of_a_pod_without_kubeconfig_there_is_no_cluster(
         await Api.connect(Connection())
 
 
-async def test_an_unanswered_port_is_unavailable(tmp_path: Path, unused_tcp_port: int) -> None:
+async def test_a_closed_port_is_unavailable(tmp_path: Path, unused_tcp_port: int) -> None:
     api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, unused_tcp_port)))
     with pytest.raises(ClusterUnavailable):
         await api.request("GET", "/version")
@@ -111,7 +113,7 @@ async def test_an_unanswered_port_is_unavailable(tmp_path: Path, unused_tcp_port
 
 
 def kubeconfig(folder: Path, port: int = 1, cluster: Mapping[str, str] | None = None) -> Path:
-    """Of a plain HTTP server on loopback, or as ``cluster`` says."""
+    """The kubeconfig of a plain HTTP server on loopback, or of ``cluster``."""
     path = folder / "kubeconfig"
     stated = {"server": f"http://127.0.0.1:{port}", **(cluster or {})}
     path.write_text(
@@ -129,7 +131,7 @@ def kubeconfig(folder: Path, port: int = 1, cluster: Mapping[str, str] | None = 
 
 @asynccontextmanager
 async def proxy(asked: list[str]) -> AsyncIterator[str]:
-    """Address of a proxy that answers everything itself, and notes for which address it was asked."""
+    """The address of a proxy that answers each request itself and records the requested addresses."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -143,7 +145,7 @@ async def proxy(asked: list[str]) -> AsyncIterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-async def test_a_cluster_is_reached_by_the_proxy_its_kubeconfig_names(tmp_path: Path) -> None:
+async def test_a_cluster_is_reached_through_the_proxy_of_its_kubeconfig(tmp_path: Path) -> None:
     asked: list[str] = []
     async with proxy(asked) as address:
         cluster = {"server": "http://api.example:6443", "proxy-url": address}
@@ -161,7 +163,7 @@ async def test_a_cluster_is_reached_by_the_proxy_its_kubeconfig_names(tmp_path: 
         ("proxy", "the scheme is missing"),
     ],
 )
-async def test_a_proxy_of_another_kind_is_refused_at_once_by_file_context_and_field(
+async def test_an_unsupported_proxy_is_refused_with_file_context_and_field(
     tmp_path: Path, address: str, says: str
 ) -> None:
     path = kubeconfig(tmp_path, cluster={"proxy-url": address})
@@ -173,7 +175,7 @@ async def test_a_proxy_of_another_kind_is_refused_at_once_by_file_context_and_fi
         assert "secret" not in str(refused.value)
 
 
-async def test_a_404_that_is_not_the_api_servers_does_not_say_that_no_kueue_runs(
+async def test_a_404_from_another_server_does_not_mean_that_no_kueue_runs(
     tmp_path: Path,
 ) -> None:
     async def astray(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""What is left of connections when their requests are cancelled."""
+"""Connections after their requests are cancelled."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from queuectl.cluster.connection import Connection
 from tests.cluster.test_client import kubeconfig
 from tests.support.tls import write_certificate
 
-TURNS = 60
-"""More turns of the loop than connecting, the handshake and an answer take here together."""
+ITERATIONS = 60
+"""More iterations of the event loop than connection, handshake and answer take together."""
 
 
 @asynccontextmanager
 async def server(folder: Path) -> AsyncIterator[int]:
-    """The port of one that answers by TLS, a few turns of the loop after it was asked."""
+    """The port of a TLS server that answers a few iterations of the event loop after the request."""
     files = write_certificate(folder, "server")
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(files.chain, files.key)
@@ -43,10 +43,10 @@ async def server(folder: Path) -> AsyncIterator[int]:
 
 
 def connected_to(port: int) -> int:
-    """How many sockets of this process lead there."""
+    """The number of sockets of this process that are connected to the port."""
     found = 0
     for file in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the folder's own, and what was not connected
+        with contextlib.suppress(OSError):  # the folder itself, and sockets without a connection
             if file.readlink().name.startswith("socket:"):
                 with socket.socket(fileno=os.dup(int(file.name))) as one:
                     found += one.family == socket.AF_INET and one.getpeername()[1] == port
@@ -61,13 +61,13 @@ async def connect(folder: Path, port: int) -> Api:
     return await Api.connect(Connection(kubeconfig=kubeconfig(folder, cluster=trusted)))
 
 
-async def test_a_request_cancelled_at_any_turn_leaves_no_connection(tmp_path: Path) -> None:
+async def test_a_request_cancelled_at_any_iteration_leaves_no_connection(tmp_path: Path) -> None:
     left, ended = [], 0
     async with server(tmp_path) as port:
-        for turns in range(TURNS):
+        for iterations in range(ITERATIONS):
             api = await connect(tmp_path, port)
             request = asyncio.create_task(api.request("GET", "/version"))
-            for _ in range(turns):
+            for _ in range(iterations):
                 await asyncio.sleep(0)
             ended += request.done()
             request.cancel()
@@ -75,14 +75,14 @@ async def test_a_request_cancelled_at_any_turn_leaves_no_connection(tmp_path: Pa
                 await request
             await api.close()
             if connected_to(port):
-                left.append(turns)
+                left.append(iterations)
     assert left == []
-    assert 0 < ended < TURNS, "both what was cancelled and what was answered was tried"
+    assert 0 < ended < ITERATIONS, "some requests were cancelled and some were answered"
 
 
-async def test_until_it_is_closed_a_connection_is_kept(tmp_path: Path) -> None:
+async def test_a_connection_is_kept_until_the_client_is_closed(tmp_path: Path) -> None:
     async with server(tmp_path) as port:
         api = await connect(tmp_path, port)
         await api.request("GET", "/version")
-        assert connected_to(port) == 1, "else the test above could not fail"
+        assert connected_to(port) == 1, "otherwise the test above could not fail"
         await api.close()

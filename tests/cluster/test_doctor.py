@@ -1,4 +1,4 @@
-"""``queuectl doctor`` on a real control plane: it finds a sound cluster sound, and what was broken broken."""
+"""``queuectl doctor`` on a real control plane: it reports each defect, and none in a healthy cluster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BINDING = (
 
 
 async def examined(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    """What it says to whoever may do everything."""
+    """The findings for a caller with all rights."""
     chosen = ConnectionOptions(kubeconfig=str(plane.cluster.kubeconfig))
     monkeypatch.setattr(cluster, "given", lambda: chosen)
     assert connection.given() != chosen
@@ -29,7 +29,7 @@ def bad(findings: list[Finding]) -> set[tuple[str, Level]]:
     return {(each.check, each.level) for each in findings if each.level is not Level.OK}
 
 
-async def test_a_cluster_as_deploy_makes_it_is_sound_but_for_the_leader_nobody_started(
+async def test_a_cluster_made_from_deploy_has_no_finding_but_the_missing_leader(
     control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     findings = await examined(control_plane, monkeypatch)
@@ -39,7 +39,7 @@ async def test_a_cluster_as_deploy_makes_it_is_sound_but_for_the_leader_nobody_s
     }  # fmt: skip
 
 
-async def test_a_right_and_a_binding_that_were_taken_away_are_named(
+async def test_a_removed_right_and_a_removed_binding_are_named(
     control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = control_plane.cluster.client
@@ -56,6 +56,6 @@ async def test_a_right_and_a_binding_that_were_taken_away_are_named(
         client.create(
             BINDING.rpartition("/")[0], {**kept, "metadata": {"name": "queuectl-namespaces"}}
         )
-    said = [each.message for each in findings if each.level is Level.PROBLEM]
-    assert "the ServiceAccount queuectl lacks rights: create tokenreviews" in said
-    assert "not installed: ValidatingAdmissionPolicyBinding queuectl-namespaces" in said
+    messages = [each.message for each in findings if each.level is Level.PROBLEM]
+    assert "the ServiceAccount queuectl lacks rights: create tokenreviews" in messages
+    assert "not installed: ValidatingAdmissionPolicyBinding queuectl-namespaces" in messages

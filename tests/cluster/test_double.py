@@ -1,4 +1,4 @@
-"""The double keeps the promises of the real cluster."""
+"""The double fulfils the contract of the real cluster."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class FakeWorld:
                 return
             self.cluster.step()
             await asyncio.sleep(0)
-        raise AssertionError(f"waited in vain for {what}")
+        raise AssertionError(f"time-out while waiting for {what}")
 
 
 @pytest.fixture

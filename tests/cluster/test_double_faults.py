@@ -1,4 +1,4 @@
-"""What the double lets go wrong, goes wrong in the way it says."""
+"""The faults of the double have their documented effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NODE = "b0-r0-h0"
 
 
 class Killed(BaseException):
-    """SIGKILL, as far as one process can play it."""
+    """A simulated SIGKILL inside one process."""
 
 
 def fake() -> FakeCluster:
@@ -44,7 +44,7 @@ async def start(cluster: FakeCluster, uid: str) -> None:
 
 @pytest.mark.parametrize("error", [None, Killed])
 @pytest.mark.parametrize("moment", Moment)
-async def test_a_write_fails_on_the_side_that_was_arranged(
+async def test_a_write_fails_before_or_after_its_effect_as_configured(
     moment: Moment, error: Callable[[], BaseException] | None
 ) -> None:
     cluster = fake()
@@ -72,7 +72,7 @@ async def test_after_a_lost_answer_the_same_patch_is_a_conflict() -> None:
     assert cluster.job(uid).attempt == 1
 
 
-async def test_only_the_write_that_was_meant_fails() -> None:
+async def test_only_the_chosen_write_fails() -> None:
     cluster = fake()
     uid = waiting(cluster, pods=3)
     cluster.fault(3, Moment.BEFORE)
@@ -86,7 +86,7 @@ async def test_only_the_write_that_was_meant_fails() -> None:
     assert [pod.gated for pod in cluster.pods_of(uid)] == [False, True, False]
 
 
-async def test_while_it_is_down_nothing_is_answered_and_then_everything_is_listed() -> None:
+async def test_an_outage_answers_nothing_and_is_followed_by_a_complete_list() -> None:
     cluster = fake()
     uid = waiting(cluster)
     async with watching(cluster) as view:
@@ -96,28 +96,28 @@ async def test_while_it_is_down_nothing_is_answered_and_then_everything_is_liste
         with pytest.raises(ClusterUnavailable):
             await cluster.read_leader()
         cluster.delete_job(uid)
-        await turns()
+        await settle()
         assert uid in view.jobs
         cluster.down = False
-        await turns()
+        await settle()
         assert uid not in view.jobs
     assert cluster.writes == []
 
 
-async def test_a_held_watch_loses_nothing_and_a_cut_one_lists_again() -> None:
+async def test_a_delayed_watch_loses_nothing_and_a_cut_one_lists_again() -> None:
     cluster = fake()
     lists: list[str] = []
     async with watching(cluster, lists) as view:
         cluster.hold_watch()
         uid = waiting(cluster)
-        await turns()
+        await settle()
         assert uid not in view.jobs
         cluster.hold_watch(held=False)
-        await turns()
+        await settle()
         assert uid in view.jobs
         assert lists.count("jobs") == 1
         cluster.cut_watch()
-        await turns()
+        await settle()
         assert lists.count("jobs") == 2
         assert uid in view.jobs
 
@@ -136,7 +136,7 @@ async def test_pods_that_are_slow_to_start_are_bound_but_not_ready() -> None:
 
 
 @pytest.mark.parametrize("why", ["no such node", "cordoned", "full"])
-async def test_a_pin_that_the_scheduler_refuses_is_said_to_be_unschedulable(why: str) -> None:
+async def test_a_pin_that_the_scheduler_refuses_makes_the_pod_unschedulable(why: str) -> None:
     cluster = fake()
     node = NODE
     if why == "no such node":
@@ -171,7 +171,7 @@ async def test_a_silent_node_keeps_its_terminating_pods() -> None:
     assert cluster.pods_of(uid) == []
 
 
-async def test_two_runs_are_the_same_to_the_byte() -> None:
+async def test_two_runs_are_byte_identical() -> None:
     async def life() -> list[Any]:
         cluster = fake()
         uid = waiting(cluster, pods=4, gpus=1)
@@ -187,7 +187,7 @@ async def test_two_runs_are_the_same_to_the_byte() -> None:
     assert await life() == await life()
 
 
-async def turns() -> None:
+async def settle() -> None:
     for _ in range(5):
         await asyncio.sleep(0)
 
@@ -202,7 +202,7 @@ async def watching(cluster: FakeCluster, lists: list[str] | None = None) -> Asyn
             lists.extend(delta.resource for delta in deltas if isinstance(delta, ListCompleted))
 
     task = asyncio.create_task(cluster.watch(sink, view.synced.append))
-    await turns()
+    await settle()
     yield view
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.system
 
 
 def kubectl(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """The kubectl of the control plane, which finds the scripts of this environment."""
+    """Run the kubectl of the control plane with the scripts of this environment on its path."""
     programs = build.ensure(NoProgress()).programs
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(

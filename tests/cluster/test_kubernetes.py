@@ -81,7 +81,7 @@ async def test_queuectl_may_not(
 
 @pytest.mark.parametrize("resource", ["nodes", "pods", "namespaces"])
 async def test_queuectl_may_not_delete(control_plane: ControlPlane, resource: str) -> None:
-    """Nor create, nor replace: its verbs say so."""
+    """It may not create or replace either, because it lacks these verbs."""
     role = control_plane.cluster.client.get(
         "/apis/rbac.authorization.k8s.io/v1/clusterroles/queuectl"
     )
@@ -93,7 +93,7 @@ async def test_queuectl_may_not_delete(control_plane: ControlPlane, resource: st
 
 
 @pytest.mark.parametrize("prefix", ["queuectl.dev", "kueue.x-k8s.io"])
-async def test_a_pytorchjob_is_scaled_while_it_waits_and_not_while_it_runs(
+async def test_a_pytorchjob_can_be_scaled_while_it_is_pending_and_not_while_it_runs(
     world: KubernetesWorld, prefix: str
 ) -> None:
     document = pytorch_job("scaled", namespace=world.namespace, workers=1, queue=None)
@@ -106,14 +106,14 @@ async def test_a_pytorchjob_is_scaled_while_it_waits_and_not_while_it_runs(
     await refused(world, scale, {"spec": {"replicas": 3}})
 
 
-async def test_scaling_a_strangers_pytorchjob_is_not_our_business(world: KubernetesWorld) -> None:
+async def test_scaling_an_unmanaged_pytorchjob_is_not_refused(world: KubernetesWorld) -> None:
     await world.submit(pytorch_job("free", namespace=world.namespace, workers=1, queue=None))
     scale = f"{world.path_of('PyTorchJob', 'free')}/scale"
     await asyncio.to_thread(world.user.patch, scale, {"spec": {"replicas": 2}})
 
 
-async def test_taking_over_as_a_child_helps_nobody(world: KubernetesWorld) -> None:
-    """An owner reference added together with the resume does not make the rule look away."""
+async def test_an_added_owner_reference_permits_no_resume(world: KubernetesWorld) -> None:
+    """The policy also applies if an owner reference is added together with the resume."""
     job = await submitted(world, batch_job("fake", namespace=world.namespace))
     owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "x", "uid": "u", "controller": True}
     patch = {"metadata": {"ownerReferences": [owner]}, "spec": {"suspend": False}}
@@ -153,7 +153,7 @@ async def test_a_started_job_costs_the_api_server_no_tracking_of_fields(
     assert "managedFields" not in client.get(where)["metadata"]
 
 
-async def test_a_job_that_is_server_side_applied_keeps_who_set_what(
+async def test_a_server_side_applied_job_keeps_its_field_managers(
     world: KubernetesWorld, admin: Api
 ) -> None:
     document = batch_job("applied", namespace=world.namespace)
@@ -167,7 +167,7 @@ async def test_a_job_that_is_server_side_applied_keeps_who_set_what(
     assert {"gitops", "queuectl"} <= {owner["manager"] for owner in kept}
 
 
-async def test_a_new_job_keeps_what_its_author_wrote(world: KubernetesWorld) -> None:
+async def test_a_new_job_keeps_the_fields_of_its_author(world: KubernetesWorld) -> None:
     document = batch_job("plain", namespace=world.namespace)
     template = document["spec"]["template"]
     template["metadata"] = {"labels": {"app": "x", "queuectl.dev/attempt": "7"}}
@@ -193,7 +193,7 @@ async def test_a_new_job_keeps_what_its_author_wrote(world: KubernetesWorld) -> 
     assert made["spec"]["priorityClassName"] == "queuectl-managed"
 
 
-async def test_a_gate_on_a_pod_of_nobody_is_refused(world: KubernetesWorld) -> None:
+async def test_a_gate_on_a_pod_without_an_owner_is_refused(world: KubernetesWorld) -> None:
     pod = {
         "metadata": {"name": "lonely"},
         "spec": {
@@ -231,7 +231,7 @@ async def test_gates_labels_and_annotations_of_the_user_stay(world: KubernetesWo
         "validatingadmissionpolicybindings/queuectl-pods",
     ],
 )
-async def test_a_policy_that_does_not_act_is_noticed(
+async def test_a_policy_that_is_not_in_force_is_reported(
     own: Api, admin: Api, control_plane: ControlPlane, binding: str
 ) -> None:
     client = control_plane.cluster.client
@@ -251,7 +251,7 @@ async def test_a_policy_that_does_not_act_is_noticed(
 async def test_a_job_from_before_the_policies_can_be_annotated_and_deleted(
     world: KubernetesWorld, admin: Api
 ) -> None:
-    """It has no gate and not our class, and its labels may be a mess; its finalizers must still go."""
+    """It has no gate and no priority class of queuectl, and its labels can be invalid. Its finalizers must still be removable."""
     kinds = ("mutatingadmissionpolicybindings", "validatingadmissionpolicybindings")
     names = [
         f"queuectl-{kind}{suffix}" for kind in ("jobs", "pytorchjobs") for suffix in ("", "-kueue")
@@ -279,14 +279,16 @@ async def test_a_job_from_before_the_policies_can_be_annotated_and_deleted(
         ("PyTorchJob", {"spec": {"runPolicy": {"suspend": True}}}),
     ):
         await world.user_patch(kind, "old", {"metadata": {"annotations": {"x": "y"}}})
-        await world.user_patch(kind, "old", suspended)  # or its finalizers would have to go first
+        await world.user_patch(
+            kind, "old", suspended
+        )  # or its finalizers would have to be removed first
         await world.delete_job(kind, "old")
         await world.user_patch(kind, "old", {"metadata": {"finalizers": None}})
         assert not world.admin.exists(world.path_of(kind, "old"))
 
 
 async def until_taken_as_it_is(api: Api, document: dict[str, Any]) -> None:
-    """Until no policy refuses a new job or gates it any more: each policy ends with a delay of its own."""
+    """Wait until no policy refuses or gates a new job: each policy ends with a delay."""
     collection = path(KINDS[document["kind"]], document["metadata"]["namespace"])
     async with asyncio.timeout(20):
         while True:
@@ -300,7 +302,7 @@ async def until_taken_as_it_is(api: Api, document: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("make", [batch_job, pytorch_job])
-async def test_a_label_put_on_later_is_refused_with_advice(
+async def test_a_queue_label_on_an_existing_job_is_refused_with_advice(
     world: KubernetesWorld, make: Callable[..., dict[str, Any]]
 ) -> None:
     document = make("late", namespace=world.namespace, queue=None)
@@ -311,7 +313,7 @@ async def test_a_label_put_on_later_is_refused_with_advice(
 
 
 @pytest.mark.parametrize("make", [batch_job, pytorch_job])
-async def test_a_job_without_a_queue_is_taken_in_where_there_is_a_default_one(
+async def test_a_job_without_a_queue_gets_the_default_one_if_there_is_one(
     world: KubernetesWorld, make: Callable[..., dict[str, Any]]
 ) -> None:
     await world.cluster.patch_namespace(
@@ -321,7 +323,7 @@ async def test_a_job_without_a_queue_is_taken_in_where_there_is_a_default_one(
     owner = {"apiVersion": "x.org/v1", "kind": "Flow", "name": "x", "uid": "u", "controller": True}
     owned["metadata"]["ownerReferences"] = [owner]
     taken, number = None, 0
-    async with asyncio.timeout(20):  # the API server's own view of the namespace may lag
+    async with asyncio.timeout(20):  # the API server reads the namespace with a delay
         while taken is None:
             document = make(f"plain-{number}", namespace=world.namespace, queue=None)
             uid = await world.submit(document)
@@ -331,13 +333,13 @@ async def test_a_job_without_a_queue_is_taken_in_where_there_is_a_default_one(
     stored = await asyncio.to_thread(world.admin.get, world.path_of(taken.kind, taken.name))
     assert "queuectl.dev/placement" in str(stored["spec"]), "gated"
     uid = await world.submit(owned)
-    await world.until(lambda: uid in world.view.jobs, "the part of something else, too")
+    await world.until(lambda: uid in world.view.jobs, "the job with an owner")
     await world.cluster.patch_namespace(
         world.namespace, {"metadata": {"labels": {DEFAULT_QUEUE_LABEL: None}}}
     )
 
 
-async def test_nothing_else_of_a_namespace_is_ours_to_write(
+async def test_queuectl_may_write_nothing_else_of_a_namespace(
     world: KubernetesWorld, own: Api
 ) -> None:
     for metadata in (
@@ -354,8 +356,8 @@ async def test_nothing_else_of_a_namespace_is_ours_to_write(
             )
 
 
-async def test_a_resource_quota_is_seen_with_its_use(world: KubernetesWorld) -> None:
-    """And what it says of use is what pods, gated ones too, ask for."""
+async def test_a_resource_quota_is_read_with_its_usage(world: KubernetesWorld) -> None:
+    """Its usage is the sum of the requests of the pods, including gated pods."""
     collection = f"/api/v1/namespaces/{world.namespace}/resourcequotas"
     hard = {"pods": "9", "requests.nvidia.com/gpu": "64"}
     quota = {"metadata": {"name": "team"}, "spec": {"hard": hard}}
@@ -378,8 +380,8 @@ async def test_an_empty_label_is_refused(world: KubernetesWorld) -> None:
         await world.submit(batch_job("empty", namespace=world.namespace, queue=""))
 
 
-async def test_policies_that_name_somebody_else_are_noticed(admin: Api) -> None:
-    """The administrator is not queuectl, so to him the policies name a stranger."""
+async def test_policies_that_name_another_account_are_reported(admin: Api) -> None:
+    """The administrator is not queuectl, so the policies name an account that differs from the caller."""
     found = await probe_policies(admin, SYSTEM_NAMESPACE, controller=True)
     assert len(found) == len(PROTECTING)
     assert all("system:serviceaccount:queuectl-system:queuectl" in text for text in found)
@@ -401,7 +403,7 @@ async def test_an_unknown_kind_is_named(admin: Api) -> None:
 
 
 async def test_the_whole_of_deploy_is_valid(admin: Api) -> None:
-    """The Deployment and Services too, as a dry run."""
+    """This includes the Deployment and Services, as a dry run."""
     for document in manifests():
         if document["kind"] in ("Deployment", "Service"):
             group = "/apis/apps/v1" if document["kind"] == "Deployment" else "/api/v1"
@@ -419,16 +421,14 @@ async def test_the_whole_of_deploy_is_valid(admin: Api) -> None:
 # ---- events, time-outs, streams
 
 
-async def test_the_server_says_what_it_does_not_serve(admin: Api) -> None:
+async def test_a_kind_that_is_not_served_differs_from_a_missing_answer(admin: Api) -> None:
     for absent in ("/apis/kubeflow.org/v1/nothings", "/apis/nothing.example/v1/nothings"):
         await confirm_absent(admin, absent)
     with pytest.raises(ClusterUnavailable, match="lists it as served"):
         await confirm_absent(admin, PYTORCHJOBS.path)
 
 
-async def test_the_same_event_counts_up_instead_of_piling_up(
-    world: KubernetesWorld, own: Api
-) -> None:
+async def test_the_same_event_increments_its_count(world: KubernetesWorld, own: Api) -> None:
     now = 1_800_000_000.0
     cluster = KubernetesCluster(own, clock=lambda: now)
     job = await submitted(world, batch_job("noisy", namespace=world.namespace))
@@ -441,7 +441,9 @@ async def test_the_same_event_counts_up_instead_of_piling_up(
     assert counts == {"no such queue": 4, "another reason": None}
 
 
-async def test_a_very_long_message_is_shortened_not_refused(world: KubernetesWorld) -> None:
+async def test_a_message_above_the_limit_is_shortened_and_not_refused(
+    world: KubernetesWorld,
+) -> None:
     job = await submitted(world, batch_job("wordy", namespace=world.namespace))
     await world.cluster.create_event(job, "Normal", "Queued", "ü" * 5000)
     [note] = [note for _, reason, note in await world.events_of(job.uid) if reason == "Queued"]
@@ -449,13 +451,13 @@ async def test_a_very_long_message_is_shortened_not_refused(world: KubernetesWor
     assert note.endswith("…")
 
 
-async def test_a_misspelt_field_is_an_error_not_a_loss(world: KubernetesWorld) -> None:
+async def test_a_misspelt_field_is_an_error(world: KubernetesWorld) -> None:
     job = await submitted(world, batch_job("typo", namespace=world.namespace))
     with pytest.raises(WriteRefused, match="suspendd"):
         await patched(world, job.uid, lambda _: {"spec": {"suspendd": True}})
 
 
-async def test_a_server_that_hangs_is_given_up_after_the_time_out(
+async def test_a_request_to_a_server_that_hangs_fails_after_the_time_out(
     control_plane: ControlPlane,
 ) -> None:
     api = await Api.connect(Connection(kubeconfig=control_plane.kubeconfig, timeout=0.3))
@@ -486,7 +488,7 @@ async def test_every_write_finds_a_connection_while_all_watches_run(
 
 
 async def test_a_watch_of_a_kind_that_is_not_installed_is_not_silent(admin: Api) -> None:
-    """Each look that finds no such kind is an answer, so the alert on silent watches does not fire."""
+    """Each discovery without the kind is an answer, so the alert on silent watches does not fire."""
     metrics = Metrics()
     absent = replace(PYTORCHJOBS, path="/apis/jobs.queuectl.test/v1/pytorchjobs")
     heard: set[float | None] = set()
@@ -504,10 +506,10 @@ async def test_a_watch_of_a_kind_that_is_not_installed_is_not_silent(admin: Api)
 
 
 @pytest.mark.parametrize("resource", watched(), ids=lambda resource: resource.name)
-async def test_queuectl_may_list_by_pages_where_a_watch_list_is_refused(
+async def test_queuectl_may_list_by_pages_if_a_watch_list_is_refused(
     own: Api, resource: Resource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As an API server without WatchList refuses it; this one does because a parameter is missing."""
+    """The API server refuses a watch list, here because a parameter is missing."""
     stream, received = own.stream, list[Delta]()
 
     def incomplete(path: str, query: Query) -> AbstractAsyncContextManager[Stream]:
@@ -545,7 +547,7 @@ async def test_a_pod_is_deleted_by_force_only_with_the_right_of_the_opt_in(
     documents = optional("force-delete")
     await asyncio.to_thread(world.admin.apply, *documents)
     try:
-        async with asyncio.timeout(20):  # rights act with a delay
+        async with asyncio.timeout(20):  # rights take effect with a delay
             while pod.uid in world.view.pods:
                 pod = world.view.pods.get(pod.uid, pod)
                 with contextlib.suppress(WriteRefused, WriteConflict, ObjectGone):

@@ -1,4 +1,4 @@
-"""The client library is used without what is generated in it, and every kind of credentials works all the same."""
+"""The client library is used without its generated code, and every kind of credentials works."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANSWER = {
 
 
 def after(code: str) -> str:
-    """What a fresh interpreter prints that has run some lines."""
+    """The output of a fresh interpreter that runs some lines."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
@@ -45,7 +45,7 @@ def test_no_generated_model_and_no_generated_call_is_imported() -> None:
     assert not [name for name in loaded if name.startswith(generated)]
 
 
-def test_who_imported_the_whole_library_before_keeps_it() -> None:
+def test_a_library_that_was_imported_before_is_kept() -> None:
     code = """
 from kubernetes_asyncio import client
 import queuectl.cluster.library as ours
@@ -73,7 +73,7 @@ def from_program(folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("user", [lambda _: {"token": "secret"}, from_file, from_program])
-async def test_credentials_are_read_wherever_a_kubeconfig_has_them(
+async def test_credentials_are_read_from_each_place_of_a_kubeconfig(
     tmp_path: Path, user: Callable[[Path], dict[str, Any]]
 ) -> None:
     seen: list[str | None] = []
@@ -96,7 +96,7 @@ async def test_credentials_are_read_wherever_a_kubeconfig_has_them(
 
 
 @pytest.mark.parametrize("where", ["kubeconfig", "service account"])
-async def test_a_token_that_is_renewed_is_taken_up_whatever_the_clock_says(
+async def test_a_renewed_token_is_used_for_any_time_of_the_clock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
     seen: list[str | None] = []
@@ -142,7 +142,7 @@ async def test_a_token_that_is_renewed_is_taken_up_whatever_the_clock_says(
     assert seen == ["Bearer old", "Bearer new"]
 
 
-async def test_a_pod_without_a_service_account_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pod_without_a_service_account_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
     with pytest.raises(BadInput, match="service account of this pod"):

@@ -1,4 +1,4 @@
-"""However a cluster ends, no process and no file of it is left; a detached one stays until it is taken down."""
+"""A cluster leaves no process and no file, whatever ends it. A detached cluster runs until it is taken down."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.system
 
 TINY = ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False, training_operator=False)
-# A process that starts a cluster, says so, and then waits to be ended.
+# A process that starts a cluster, prints its pids, and then waits for a signal.
 OWNER = """
 import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are started deaf to it
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 cluster = LocalCluster.start(ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False, training_operator=False), name="owned")
 print(*cluster.pids().values(), flush=True)
@@ -35,7 +35,7 @@ with cluster:
 
 @pytest.fixture(autouse=True)
 def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Clusters of these tests live in a folder of their own, whose name is longer than a socket address."""
+    """Clusters of these tests have a separate folder, whose name is longer than a socket address can be."""
     state = tmp_path / ("long-" * 30)
     monkeypatch.setenv("XDG_STATE_HOME", str(state))
     return state
@@ -119,7 +119,7 @@ def test_the_end_of_the_keeper_leaves_no_process(owner: subprocess.Popen[str]) -
     while processes_of(clusters()) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert processes_of(clusters()) == []
-    assert take_down("owned"), "what is left of it can be removed"
+    assert take_down("owned"), "its remains can be removed"
     assert folders() == []
 
 
@@ -130,7 +130,7 @@ def _command_line(entry: Path) -> str:
         return ""
 
 
-def test_a_detached_cluster_outlives_its_maker_until_it_is_taken_down() -> None:
+def test_a_detached_cluster_outlives_its_creator_until_it_is_taken_down() -> None:
     command = [sys.executable, "-m", "queuectl.localcluster"]
     nodes = "--nodes=racks=1,hosts=1"
     options = ["--name=kept", nodes, "--no-fsync", "--no-training-operator"]
@@ -152,7 +152,9 @@ def test_a_detached_cluster_outlives_its_maker_until_it_is_taken_down() -> None:
         LocalCluster.find("kept")
 
 
-def test_a_start_that_fails_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_start_reports_the_reason_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("queuectl.localcluster.components._CONTROLLERS", ("no-such-controller",))
     with pytest.raises(
         LocalClusterError,

@@ -1,4 +1,4 @@
-"""A Prometheus beside other programs of one keeper: it has a folder of its own in the keeper's, and goes when that goes."""
+"""A Prometheus of a keeper with other programs: it has its own folder in that of the keeper, and ends with it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def answers(server: Prometheus) -> bool:
         return False
 
 
-def test_it_ends_alone_and_leaves_its_keeper_to_the_others(keeper: Supervisor) -> None:
+def test_it_can_end_without_its_keeper(keeper: Supervisor) -> None:
     with Prometheus.start([], keeper=keeper) as server:
         assert answers(server)
         assert (keeper.directory / "prometheus" / "data").is_dir()
@@ -49,7 +49,7 @@ def test_it_ends_with_its_keeper(keeper: Supervisor) -> None:
 
 
 @pytest.mark.parametrize("shared", [True, False])
-def test_one_that_does_not_come_up_says_why_and_leaves_nothing(
+def test_a_failed_start_reports_the_reason_and_leaves_nothing(
     keeper: Supervisor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shared: bool
 ) -> None:
     wrong = tmp_path / "rules.yaml"

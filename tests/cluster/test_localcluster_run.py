@@ -1,4 +1,4 @@
-"""A real cluster does what it promises: identities, jobs by annotation, PyTorchJobs, nodes, restarts."""
+"""A local cluster works as documented: identities, jobs by annotation, PyTorchJobs, nodes, restarts."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ SMALL = NodeSpec(blocks=1, racks_per_block=2, hosts_per_rack=2)
 def cluster() -> Iterator[LocalCluster]:
     with testing.local_cluster(nodes=(SMALL,)) as one:
         yield one
-        # KWOK takes a stage whose expression does not compile as one that fits every object.
+        # KWOK applies a stage to every object if its expression does not compile.
         assert "stage match" not in one.log("kwok").read_text()
 
 
 @pytest.fixture
 def namespace(cluster: LocalCluster) -> Iterator[str]:
-    """One whose pods are gone at the end. It goes, too, but nobody waits for that: Kubernetes lets five seconds pass first."""
+    """A namespace. At the end the test waits for the deletion of its pods, but not of the namespace, which takes 5 s more."""
     name = new_namespace(cluster.client)
     yield name
     for kind in ("/apis/batch/v1/{}jobs", "/apis/kubeflow.org/v1/{}pytorchjobs", "/api/v1/{}pods"):
@@ -111,7 +111,7 @@ def test_every_component_is_healthy(cluster: LocalCluster) -> None:
     assert not any(cluster.health().values())
 
 
-def test_nodes_carry_their_place_and_their_gpus(cluster: LocalCluster) -> None:
+def test_nodes_have_topology_labels_and_gpus(cluster: LocalCluster) -> None:
     node = cluster.client.get("/api/v1/nodes/b0-r1-h0")
     assert (
         node["metadata"]["labels"].items()
@@ -127,13 +127,13 @@ def test_nodes_carry_their_place_and_their_gpus(cluster: LocalCluster) -> None:
     assert not node["spec"].get("taints")
 
 
-def test_a_job_runs_for_the_time_its_annotation_says(cluster: LocalCluster, namespace: str) -> None:
+def test_a_job_runs_for_the_time_in_its_annotation(cluster: LocalCluster, namespace: str) -> None:
     work = job(namespace, "work", 4, template(gpus=8, run_seconds=0.5), completionMode="Indexed")
     cluster.client.apply(work)
     wait_until(lambda: "Complete" in conditions(cluster.client, work), "the job to complete", 30)
 
 
-def test_exporters_of_its_nodes_tell_what_gpus_of_pods_do(
+def test_exporters_of_its_nodes_report_the_gpu_use_of_pods(
     cluster: LocalCluster, namespace: str
 ) -> None:
     targets = get_plain(start_for(cluster)).json()
@@ -158,10 +158,10 @@ def test_a_job_without_annotation_runs_until_it_is_suspended(
     cluster.client.apply(work)
     wait_until(lambda: phases(cluster.client, namespace) == {"Running"}, "the pods to run", 30)
     cluster.client.patch(cluster.client.path_of(work), {"spec": {"suspend": True}})
-    wait_until(lambda: not pods(cluster.client, namespace), "the pods to go", 30)
+    wait_until(lambda: not pods(cluster.client, namespace), "the deletion of the pods", 30)
 
 
-def test_a_pod_fails_with_the_exit_code_its_annotation_says(
+def test_a_pod_fails_with_the_exit_code_in_its_annotation(
     cluster: LocalCluster, namespace: str
 ) -> None:
     work = job(namespace, "work", 1, template(run_seconds=60, fail_after_seconds=0.2, exit_code=42))
@@ -187,7 +187,7 @@ def test_a_gated_pod_never_runs(cluster: LocalCluster, namespace: str) -> None:
     assert "nodeName" not in held["spec"]
 
 
-def test_termination_takes_as_long_as_its_annotation_says(
+def test_termination_takes_the_time_in_its_annotation(
     cluster: LocalCluster, namespace: str
 ) -> None:
     pod = {"apiVersion": "v1", "kind": "Pod", **template(terminate_seconds=2)}
@@ -198,7 +198,7 @@ def test_termination_takes_as_long_as_its_annotation_says(
     cluster.client.delete(path)
     assert cluster.client.get(path)["metadata"]["deletionTimestamp"]
     assert cluster.client.get(path)["status"]["phase"] == "Running"
-    wait_until(lambda: not cluster.client.exists(path), "the pod to go", 10)
+    wait_until(lambda: not cluster.client.exists(path), "the deletion of the pod", 10)
 
 
 def test_a_pytorchjob_runs_and_succeeds_by_the_real_operator(
@@ -277,14 +277,16 @@ def test_a_plain_user_may_do_nothing_until_a_role_allows_it(
     client.close()
 
 
-def test_a_namespace_goes_with_what_is_in_it(cluster: LocalCluster) -> None:
+def test_a_namespace_is_deleted_with_its_content(cluster: LocalCluster) -> None:
     with cluster.namespace() as namespace:
         cluster.client.apply(job(namespace, "stays", 1, template()))
         assert cluster.client.exists(f"/api/v1/namespaces/{namespace}")
     assert not cluster.client.exists(f"/api/v1/namespaces/{namespace}")
 
 
-def test_kubeconfigs_speak_for_their_users(cluster: LocalCluster, namespace: str) -> None:
+def test_each_kubeconfig_has_the_identity_of_its_user(
+    cluster: LocalCluster, namespace: str
+) -> None:
     if cluster.kubectl is None:
         pytest.skip("these binaries came without kubectl")
     cluster.client.apply(
@@ -325,11 +327,11 @@ def test_a_lost_node_leaves_its_pods_behind_until_it_is_restored(
     cluster.nodes.lose("b0-r0-h0")
     assert "b0-r0-h0" not in cluster.nodes.ready()
     cluster.client.delete(path)
-    with pytest.raises(LocalClusterError, match="the pod to go"):
-        wait_until(lambda: not cluster.client.exists(path), "the pod to go", 2)
+    with pytest.raises(LocalClusterError, match="the deletion of the pod"):
+        wait_until(lambda: not cluster.client.exists(path), "the deletion of the pod", 2)
 
     cluster.nodes.restore("b0-r0-h0")
-    wait_until(lambda: not cluster.client.exists(path), "the pod to go", 30)
+    wait_until(lambda: not cluster.client.exists(path), "the deletion of the pod", 30)
     cluster.nodes.wait_ready(["b0-r0-h0"], seconds=30)
 
 
@@ -337,16 +339,14 @@ def test_nodes_can_be_added_cordoned_and_deleted(cluster: LocalCluster) -> None:
     [name] = cluster.nodes.create(NodeSpec(1, 1, 1, gpus=0, prefix="cpu-"))
     assert "nvidia.com/gpu" not in cluster.client.get(f"/api/v1/nodes/{name}")["status"]["capacity"]
     cluster.nodes.cordon(name)
-    wait_until(lambda: name not in cluster.nodes.ready(), "the cordon to show", 10)
+    wait_until(lambda: name not in cluster.nodes.ready(), "the cordon to take effect", 10)
     cluster.nodes.uncordon(name)
     cluster.nodes.wait_ready([name], seconds=10)
     cluster.nodes.delete(name)
     assert name not in cluster.nodes.names()
 
 
-def test_work_goes_on_after_the_api_server_was_restarted(
-    cluster: LocalCluster, namespace: str
-) -> None:
+def test_jobs_run_after_a_restart_of_the_api_server(cluster: LocalCluster, namespace: str) -> None:
     cluster.client.apply(job(namespace, "before", 2, template(run_seconds=0.2)))
     cluster.restart_apiserver()
     cluster.kill_apiserver()
@@ -358,7 +358,7 @@ def test_work_goes_on_after_the_api_server_was_restarted(
     cluster.nodes.wait_ready(cluster.nodes.names(), seconds=30)
 
 
-def test_two_clusters_run_side_by_side_and_know_nothing_of_each_other(
+def test_two_clusters_at_once_are_independent(
     cluster: LocalCluster,
 ) -> None:
     with LocalCluster.start(ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False)) as other:

@@ -1,4 +1,4 @@
-"""What the admission policies refuse, on a real API server: to tenants, and to queuectl's own identity."""
+"""Requests of tenants and of queuectl itself that the admission policies refuse, on a real API server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MERGE = "application/merge-patch+json"
 
 
 def owner(job: JobRecord | None = None, kind: str = "Job", **changes: Any) -> Document:
-    """A controller reference, to a job that exists or to nothing."""
+    """A controller reference, to an existing job or to none."""
     name, uid = (job.name, job.uid) if job is not None else ("x", "no-such-uid")
     return {
         "apiVersion": "batch/v1",
@@ -64,7 +64,7 @@ def forged_pods(job: JobRecord) -> dict[str, Document]:
     }
 
 
-async def test_a_tenant_creates_no_pod_that_looks_like_one_of_a_gang(
+async def test_a_tenant_cannot_create_a_pod_with_the_labels_or_the_gate_of_a_gang(
     world: KubernetesWorld,
 ) -> None:
     job = await submitted(world, batch_job("mine", namespace=world.namespace))
@@ -80,7 +80,7 @@ async def test_a_tenant_creates_no_pod_that_looks_like_one_of_a_gang(
     assert accepted == []
 
 
-async def test_a_tenant_makes_no_pod_of_theirs_look_like_one_of_a_gang(
+async def test_a_tenant_cannot_put_the_labels_of_a_gang_on_a_pod(
     world: KubernetesWorld,
 ) -> None:
     pods = f"/api/v1/namespaces/{world.namespace}/pods"
@@ -95,7 +95,9 @@ async def test_a_tenant_makes_no_pod_of_theirs_look_like_one_of_a_gang(
 
 
 @BOTH_KINDS
-async def test_the_submitter_is_who_created_the_job(world: KubernetesWorld, kind: str) -> None:
+async def test_the_submitter_is_the_user_who_created_the_job(
+    world: KubernetesWorld, kind: str
+) -> None:
     document = a_job(kind, "mine", namespace=world.namespace)
     document["metadata"]["annotations"] = {keys.SUBMITTED_BY: "bob", "note": "mine"}
     await submitted(world, document)
@@ -103,7 +105,7 @@ async def test_the_submitter_is_who_created_the_job(world: KubernetesWorld, kind
     assert stored["metadata"]["annotations"] == {keys.SUBMITTED_BY: "alice", "note": "mine"}
     for other in ("bob", None):
         patch = {"metadata": {"annotations": {keys.SUBMITTED_BY: other}}}
-        with pytest.raises(WriteRefused, match="who created the job"):
+        with pytest.raises(WriteRefused, match="the user who created the job"):
             await world.user_patch(kind, "mine", patch)
 
 
@@ -145,10 +147,10 @@ FORGED: dict[str, Callable[[Document], None]] = {
 
 
 @BOTH_KINDS
-async def test_a_new_job_has_not_been_started_whatever_its_manifest_says(
+async def test_a_new_job_counts_as_not_started_for_any_manifest(
     world: KubernetesWorld, kind: str
 ) -> None:
-    """What recovery goes by after the loss of the database; and a start then labels its pods as they should be."""
+    """Recovery after a loss of the database relies on it. A start then sets the correct labels of its pods."""
     found, plain = {}, await submitted(world, a_job(kind, "plain", namespace=world.namespace))
     for number, (what, write) in enumerate(FORGED.items()):
         document = a_job(kind, f"forged-{number}", namespace=world.namespace)
@@ -168,10 +170,10 @@ async def test_a_new_job_has_not_been_started_whatever_its_manifest_says(
 
 
 @BOTH_KINDS
-async def test_an_owner_reference_takes_no_job_out_of_its_queue(
+async def test_an_owner_reference_does_not_remove_a_job_from_its_queue(
     world: KubernetesWorld, kind: str
 ) -> None:
-    """Neither one that it is created with, nor one that is added before it is resumed."""
+    """This holds for a reference at its creation, and for one that is added before it is resumed."""
     real = await submitted(world, batch_job("real", namespace=world.namespace))
     child = a_job(kind, "child", namespace=world.namespace)
     child["metadata"]["ownerReferences"] = [owner(real)]
@@ -188,7 +190,7 @@ async def test_an_owner_reference_takes_no_job_out_of_its_queue(
 
 @BOTH_KINDS
 @pytest.mark.parametrize("owned_by", ["JobSet", "Job", "CronJob"])
-async def test_an_owner_reference_keeps_no_job_out_of_the_default_queue(
+async def test_a_job_with_an_owner_reference_gets_the_default_queue(
     world: KubernetesWorld, kind: str, owned_by: str
 ) -> None:
     label = {"metadata": {"labels": {keys.DEFAULT_QUEUE_LABEL: "true"}}}
@@ -197,7 +199,7 @@ async def test_an_owner_reference_keeps_no_job_out_of_the_default_queue(
     document = a_job(kind, "child", namespace=world.namespace, queue=None)
     document["metadata"]["ownerReferences"] = [owner(kind=owned_by)]
     plain = a_job(kind, "plain", namespace=world.namespace, queue=None)
-    async with asyncio.timeout(20):  # the API server learns of the label with a delay
+    async with asyncio.timeout(20):  # the API server reads the label with a delay
         while await asyncio.to_thread(queue_given, world, plain) is None:
             pass
     assert await asyncio.to_thread(queue_given, world, document) == "default"
@@ -211,28 +213,28 @@ def queue_given(world: KubernetesWorld, document: Document) -> str | None:
     return label
 
 
-# ---- the opt-in by which GPUs are given to queued jobs alone
+# ---- the opt-in that restricts GPUs to queued jobs
 
 
-def asking(resources: Mapping[str, str], part: str = "containers") -> Document:
-    """A pod one of whose containers asks for these."""
+def requesting(resources: Mapping[str, str], part: str = "containers") -> Document:
+    """A pod with a container that requests these resources."""
     container = {"name": "asks", "image": "none", "resources": {"limits": dict(resources)}}
     spec = {"containers": [{"name": "main", "image": "none"}]}
     return a_pod({**spec, part: [container]})
 
 
 ASKS = [
-    (asking({"nvidia.com/gpu": "1"}), False),
-    (asking({"nvidia.com/gpu.shared": "1"}), False),
-    (asking({"nvidia.com/mig-1g.5gb": "1"}), False),
-    (asking({"amd.com/gpu": "1"}), False),
-    (asking({"nvidia.com/gpu": "1"}, "initContainers"), False),
-    (asking({"cpu": "1", "example.com/gpu-licence": "1"}), True),
+    (requesting({"nvidia.com/gpu": "1"}), False),
+    (requesting({"nvidia.com/gpu.shared": "1"}), False),
+    (requesting({"nvidia.com/mig-1g.5gb": "1"}), False),
+    (requesting({"amd.com/gpu": "1"}), False),
+    (requesting({"nvidia.com/gpu": "1"}, "initContainers"), False),
+    (requesting({"cpu": "1", "example.com/gpu-licence": "1"}), True),
     (a_pod(), True),
 ]
 
 
-async def test_gpus_are_for_queued_jobs_alone_where_the_namespace_says_so(
+async def test_only_queued_jobs_get_gpus_in_a_namespace_that_opts_in(
     world: KubernetesWorld, admin: Api
 ) -> None:
     await apply(admin, optional("queued-gpus"))
@@ -250,7 +252,7 @@ async def test_gpus_are_for_queued_jobs_alone_where_the_namespace_says_so(
     assert await asyncio.to_thread(taken, ASKS[0][0]), "it is an opt-in"
     label = {"metadata": {"labels": {"queuectl.dev/require-queue": "true"}}}
     await asyncio.to_thread(world.admin.patch, f"/api/v1/namespaces/{world.namespace}", label)
-    async with asyncio.timeout(20):  # the API server acts on both with a delay
+    async with asyncio.timeout(20):  # both take effect with a delay
         while await asyncio.to_thread(taken, ASKS[0][0]):
             pass
     for document, expected in ASKS:
@@ -260,7 +262,7 @@ async def test_gpus_are_for_queued_jobs_alone_where_the_namespace_says_so(
     assert pod.gated
 
 
-# ---- queuectl's own identity
+# ---- the identity of queuectl
 
 
 async def refused_to_us(own: Api, method: Any, path: str, body: Any) -> None:
@@ -369,12 +371,12 @@ RESTRICTED: Document = {
         }
     ],
 }
-"""What the strictest Pod Security level takes."""
+"""A pod that the strictest Pod Security level accepts."""
 
 
 @pytest.mark.parametrize("kind", ["Pod", "Job", "PyTorchJob"])
-async def test_queuectl_creates_nothing_but_by_dry_run(own: Api, kind: str) -> None:
-    """In its own namespace, where its database's Secret is; elsewhere it has no right at all."""
+async def test_queuectl_may_create_only_by_dry_run(own: Api, kind: str) -> None:
+    """This is in its own namespace with the Secret of its database. In other namespaces it has no such right."""
     if kind == "Pod":
         path, body = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods", a_pod(RESTRICTED)
     else:

@@ -1,4 +1,4 @@
-"""The reflector against a server that misbehaves on purpose: a script says how each request is answered."""
+"""The reflector with a server that misbehaves on purpose: a script defines the answer to each request."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ EXPIRED = msgspec.json.encode({"type": "ERROR", "object": {"code": 410, "message
 
 
 def stream(*pieces: bytes, then: str = "end") -> Answer:
-    """Pieces of a watch; then it ends in order, is cut, or falls silent."""
+    """A watch of these pieces, which then ends normally, is cut, or hangs."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -83,7 +83,7 @@ def refuse(code: int, **headers: str) -> Answer:
 
 @dataclass
 class Scripted:
-    """A server that answers by script; after its last line it is silent."""
+    """A server that answers by a script and does not answer after its last line."""
 
     script: list[Answer]
     queries: list[dict[str, str]] = field(default_factory=list)
@@ -101,7 +101,7 @@ class Scripted:
 
 @dataclass
 class Seen:
-    """What the reflector told."""
+    """The calls of the reflector."""
 
     deltas: list[Delta] = field(default_factory=list)
     synced: list[str] = field(default_factory=list)
@@ -127,10 +127,10 @@ class Seen:
     @property
     def story(self) -> list[str]:
         """``+a`` upserted, ``-a`` deleted, ``=a,b`` listed."""
-        return [tell(delta) for delta in self.deltas]
+        return [text_of(delta) for delta in self.deltas]
 
 
-def tell(delta: Delta) -> str:
+def text_of(delta: Delta) -> str:
     match delta:
         case Upserted(record):
             return "+" + getattr(record, "name", "?")
@@ -145,7 +145,7 @@ Run = Callable[..., Awaitable[tuple[Seen, Scripted]]]
 
 @pytest.fixture
 async def run(tmp_path: Path) -> AsyncIterator[Run]:
-    """Let a reflector meet a script, until the script is at its end."""
+    """Run a reflector with a script until the end of the script."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def go(
@@ -178,7 +178,7 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
         yield go
 
 
-async def test_first_all_objects_then_what_changes(run: Run) -> None:
+async def test_all_objects_are_listed_and_then_changes_follow(run: Run) -> None:
     seen, server = await run(stream(added("a", 5), added("b", 7), ALL, added("c", 11)))
     assert seen.story == ["+a", "+b", "=a,b", "+c"]
     assert seen.synced == ["pods"]
@@ -191,7 +191,7 @@ async def test_first_all_objects_then_what_changes(run: Run) -> None:
     assert all(290 <= int(query["timeoutSeconds"]) <= 319 for query in server.queries)
 
 
-async def test_a_bookmark_is_where_the_next_watch_begins(run: Run) -> None:
+async def test_the_next_watch_begins_at_the_bookmark(run: Run) -> None:
     _, server = await run(stream(added("a", 5), ALL, bookmark(99)))
     assert server.queries[-1]["resourceVersion"] == "99"
 
@@ -207,7 +207,7 @@ async def test_a_cut_in_the_middle_of_an_object_loses_nothing(run: Run) -> None:
 
 
 @pytest.mark.parametrize("how", ["status", "event"])
-async def test_a_forgotten_version_means_listing_again(run: Run, how: str) -> None:
+async def test_after_a_forgotten_version_it_lists_again(run: Run, how: str) -> None:
     middle = [refuse(410)] if how == "status" else [stream(added("x", 11), EXPIRED)]
     seen, _ = await run(stream(added("a", 5), ALL), *middle, stream(added("b", 20), ALL))
     assert [one for one in seen.story if one != "+x"] == ["+a", "=a", "+b", "=b"]
@@ -233,14 +233,14 @@ async def test_a_server_without_watch_list_is_listed_by_pages_from_then_on(
     assert "sendInitialEvents" not in server.queries[4]
 
 
-async def test_missing_rights_are_no_reason_to_list_by_pages(run: Run) -> None:
+async def test_missing_rights_do_not_lead_to_a_list_by_pages(run: Run) -> None:
     seen, server = await run(refuse(403), stream(added("a", 5), ALL))
     assert seen.story == ["+a", "=a"]
     assert server.queries[1]["sendInitialEvents"] == "true"
     assert len(seen.waits) == 1
 
 
-async def test_when_the_end_of_the_list_is_never_said_it_is_listed_by_pages_once(run: Run) -> None:
+async def test_without_the_end_of_the_list_it_lists_by_pages_once(run: Run) -> None:
     seen, server = await run(
         stream(added("a", 5), then="silence"),
         page(pod("a", 5), version=50),
@@ -253,7 +253,7 @@ async def test_when_the_end_of_the_list_is_never_said_it_is_listed_by_pages_once
     assert server.queries[3]["sendInitialEvents"] == "true"
 
 
-async def test_a_silent_watch_is_taken_up_again_where_it_was(run: Run) -> None:
+async def test_a_watch_without_events_is_resumed_at_its_version(run: Run) -> None:
     seen, server = await run(
         stream(added("a", 5), ALL, then="silence"),
         pace=Pace(idle=0.1, initial=5.0),
@@ -262,7 +262,7 @@ async def test_a_silent_watch_is_taken_up_again_where_it_was(run: Run) -> None:
     assert seen.hooks["interrupted"] == 1
 
 
-async def test_pauses_double_to_the_ceiling_and_start_again_after_success(run: Run) -> None:
+async def test_pauses_double_up_to_the_maximum_and_are_reset_after_success(run: Run) -> None:
     seen, _ = await run(
         *[refuse(500)] * 6, stream(added("a", 5), ALL, added("b", 11), then="cut"), refuse(500)
     )
@@ -271,7 +271,7 @@ async def test_pauses_double_to_the_ceiling_and_start_again_after_success(run: R
     assert all(limit / 2 <= wait <= limit for wait, limit in zip(seen.waits, limits, strict=True))
 
 
-async def test_an_outage_is_a_warning_once_and_its_end_is_told(
+async def test_an_outage_logs_one_warning_and_its_end(
     run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG, "queuectl.cluster.reflector")
@@ -286,12 +286,12 @@ async def test_an_outage_is_a_warning_once_and_its_end_is_told(
     assert told == ["WARNING", *["DEBUG"] * 5, "INFO", "WARNING", "DEBUG"]
 
 
-async def test_the_servers_word_on_when_to_come_back_is_kept(run: Run) -> None:
+async def test_the_retry_time_of_the_server_is_respected(run: Run) -> None:
     seen, _ = await run(refuse(429, **{"Retry-After": "40"}), stream(added("a", 5), ALL))
     assert seen.waits == [40.0]
 
 
-async def test_a_watch_that_ends_at_once_is_not_asked_for_in_a_hurry(run: Run) -> None:
+async def test_a_watch_that_ends_at_once_is_repeated_after_a_pause(run: Run) -> None:
     seen, _ = await run(stream(added("a", 5), ALL), stream(), stream())
     assert len(seen.waits) == 2
 
@@ -303,12 +303,12 @@ def training_job(name: str, version: int) -> bytes:
 
 
 def groups(*served: str) -> Answer:
-    """What the API server says that it serves."""
+    """Discovery of the API server with these groups."""
     return body(kind="APIGroupList", groups=[{"versions": [{"groupVersion": v}]} for v in served])
 
 
 def resources(*names: str) -> Answer:
-    """What it serves of one group and version."""
+    """Discovery of one group and version."""
     return body(kind="APIResourceList", resources=[{"name": name} for name in names])
 
 
@@ -322,7 +322,7 @@ def body(**content: Any) -> Answer:
 KUBEFLOW = groups("apps/v1", "kubeflow.org/v1")
 
 
-async def test_a_kind_that_is_not_installed_is_empty_and_looked_for_again(run: Run) -> None:
+async def test_a_kind_that_is_not_installed_is_empty_and_discovered_later(run: Run) -> None:
     seen, server = await run(
         *(refuse(404), groups("apps/v1")),
         *(refuse(404), KUBEFLOW, resources("mpijobs")),
@@ -347,7 +347,7 @@ async def test_a_kind_that_is_not_installed_is_empty_and_looked_for_again(run: R
     ],
     ids=["it is served", "no resources", "no groups", "server away", "a proxy's answer"],
 )
-async def test_a_404_deletes_nothing_unless_the_server_says_that_it_serves_no_such_kind(
+async def test_a_404_deletes_nothing_unless_discovery_lacks_the_kind(
     run: Run, then: tuple[Answer, ...]
 ) -> None:
     seen, server = await run(
@@ -358,15 +358,15 @@ async def test_a_404_deletes_nothing_unless_the_server_says_that_it_serves_no_su
     )
     assert seen.story == ["+a", "=a", "+b"]
     assert len(seen.waits) == 1
-    assert server.queries[-1]["resourceVersion"] == "11", "the watch goes on where it was"
+    assert server.queries[-1]["resourceVersion"] == "11", "the watch continues at its version"
 
 
-async def test_a_built_in_kind_is_never_taken_for_absent(run: Run) -> None:
+async def test_a_built_in_kind_never_counts_as_absent(run: Run) -> None:
     seen, _ = await run(refuse(404), stream(added("a", 5), ALL))
     assert seen.story == ["+a", "=a"]
     assert len(seen.waits) == 1
 
 
-async def test_events_are_counted_bookmarks_included(run: Run) -> None:
+async def test_events_and_bookmarks_are_counted(run: Run) -> None:
     seen, _ = await run(stream(added("a", 5), ALL, bookmark(12)))
     assert seen.hooks["received"] == 3

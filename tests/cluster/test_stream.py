@@ -1,4 +1,4 @@
-"""The bytes of a watch become deltas, however the network cuts them."""
+"""The bytes of a watch become deltas, for any division by the network."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def feed(resource: str = "pods") -> Feed:
 
 
 def short(deltas: list[Delta]) -> list[tuple[str, str]]:
-    return [told(delta) for delta in deltas]
+    return [described(delta) for delta in deltas]
 
 
-def told(delta: Delta) -> tuple[str, str]:
+def described(delta: Delta) -> tuple[str, str]:
     match delta:
         case Upserted(record):
             return "+", key_of(record)
@@ -60,7 +60,7 @@ def told(delta: Delta) -> tuple[str, str]:
 
 
 @given(st.lists(st.integers(0, 400), max_size=12))
-def test_lines_come_out_whole_wherever_they_are_cut(cuts: list[int]) -> None:
+def test_lines_are_complete_wherever_they_are_cut(cuts: list[int]) -> None:
     whole = b"".join(b'{"n":%d}\n' % n for n in range(40))
     points = [0, *sorted(cuts), len(whole)]
     lines = LineSplitter()
@@ -91,7 +91,7 @@ def test_a_bookmark_moves_the_version_and_only_the_marked_one_ends_the_list() ->
     assert short(batch.deltas) == [("+", "uid-b"), ("=", "uid-a,uid-b"), ("-", "uid-a")]
 
 
-def test_what_came_before_an_error_counts() -> None:
+def test_events_before_an_error_count() -> None:
     one = feed()
     status = {"code": 410, "reason": "Expired", "message": "too old resource version"}
     batch = one.events(
@@ -103,19 +103,19 @@ def test_what_came_before_an_error_counts() -> None:
 
 
 @pytest.mark.parametrize("code", [500, 504, 403])
-def test_any_other_error_event_is_a_broken_watch(code: int) -> None:
+def test_another_error_event_breaks_the_watch(code: int) -> None:
     batch = feed().events([line("ERROR", {"code": code, "message": "no"})])
     assert isinstance(batch.error, ClusterUnavailable)
 
 
 @pytest.mark.parametrize("garbage", [b"<html>", b'{"type":"ADDED"}', b"[]"])
-def test_what_is_no_watch_breaks_it_after_what_was_good(garbage: bytes) -> None:
+def test_invalid_bytes_break_the_watch_after_the_valid_events(garbage: bytes) -> None:
     batch = feed().events([line("ADDED", pod("a", 5)), garbage])
     assert isinstance(batch.error, ClusterUnavailable)
     assert short(batch.deltas) == [("+", "uid-a")]
 
 
-def test_unlabelled_jobs_are_dropped_without_a_word() -> None:
+def test_unlabelled_jobs_are_dropped_without_a_log_event() -> None:
     one = feed("jobs")
     batch = one.events(
         [line("ADDED", job("a", 5, queue=None)), line("MODIFIED", job("a", 6, queue=None))]
@@ -136,7 +136,7 @@ def test_a_job_that_loses_its_label_is_deleted_once() -> None:
     assert not one.keys
 
 
-def test_an_unreadable_object_is_passed_over() -> None:
+def test_an_unreadable_object_is_skipped() -> None:
     one = feed()
     broken = pod("broken", 5) | {
         "spec": {"containers": [{"resources": {"requests": {"cpu": "x"}}}]}
@@ -159,14 +159,14 @@ def test_pages_of_a_list() -> None:
         one.page(b"<html>")
 
 
-def test_each_watch_has_a_connection_of_its_own() -> None:
+def test_each_watch_has_its_own_connection() -> None:
     from queuectl.cluster.connection import Connection
 
     assert Connection().watches == len(watched())
 
 
 @pytest.mark.parametrize("resource", RESOURCES.values(), ids=lambda r: r.name)
-def test_every_reader_takes_the_least_an_object_can_be(resource: Resource) -> None:
+def test_every_reader_accepts_a_minimal_object(resource: Resource) -> None:
     document = {"metadata": {"name": "x", "uid": "u", "resourceVersion": "3"}}
     if resource.by_uid:
         document["metadata"]["labels"] = {"queuectl.dev/queue-name": "main"}  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""What a Kueue leaves, on a real API server: its Workloads are read, its suspended jobs can be started."""
+"""The objects of a stopped Kueue, on a real API server: its Workloads are read, its suspended jobs can be started."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 
 
 def workloads_crd(version: str) -> dict[str, Any]:
-    """Kueue's own is longer; what stands in a Workload is the same."""
+    """The CRD of Workloads. That of Kueue is longer; the Workloads are the same."""
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
@@ -60,7 +60,7 @@ def workloads_crd(version: str) -> dict[str, Any]:
 
 @pytest.fixture
 async def without_kueue_keys(own: Api, admin: Api, world: KubernetesWorld) -> AsyncIterator[None]:
-    """As before kueue-keys.yaml is applied: Kueue's label means nothing to our policies."""
+    """The state without kueue-keys.yaml: the policies ignore Kueue's label."""
     for binding in BINDINGS:
         await asyncio.to_thread(world.admin.delete, binding)
     try:
@@ -76,7 +76,7 @@ async def without_kueue_keys(own: Api, admin: Api, world: KubernetesWorld) -> As
 
 
 @pytest.mark.usefixtures("without_kueue_keys")
-async def test_the_probe_wants_the_policies_to_act_on_kueues_label_just_when_it_counts(
+async def test_the_probe_requires_policies_for_kueues_label_only_if_the_label_counts(
     own: Api, admin: Api
 ) -> None:
     missing = await probe_policies(own, SYSTEM_NAMESPACE, kueue=True)
@@ -93,7 +93,7 @@ async def test_the_probe_wants_the_policies_to_act_on_kueues_label_just_when_it_
 async def test_a_job_from_before_the_policies_is_started_gated_and_placed(
     without_kueue_keys: None, world: KubernetesWorld, kind: str
 ) -> None:
-    """The API server takes the patch that puts the gate into a template that never had it."""
+    """The API server accepts the patch that adds the gate to a template without it."""
     if kind == "Job":
         document = batch_job("left", namespace=world.namespace, pods=2)
     else:
@@ -107,7 +107,7 @@ async def test_a_job_from_before_the_policies_is_started_gated_and_placed(
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
-async def test_workloads_are_read_whatever_version_is_served(
+async def test_workloads_are_read_in_each_served_version(
     without_kueue_keys: None, world: KubernetesWorld, own: Api, version: str
 ) -> None:
     crd = f"{CRDS}/workloads.kueue.x-k8s.io"
@@ -141,7 +141,7 @@ async def test_workloads_are_read_whatever_version_is_served(
 
 
 async def no_longer_served(api: Api, path: str) -> None:
-    """The API server's list of what it serves follows a little later."""
+    """Wait until the discovery of the API server lacks the path."""
     async with asyncio.timeout(20.0):
         while True:
             try:
@@ -150,7 +150,7 @@ async def no_longer_served(api: Api, path: str) -> None:
                 await asyncio.sleep(0.05)
 
 
-async def test_a_kueue_is_known_by_its_webhooks(own: Api, world: KubernetesWorld) -> None:
+async def test_a_kueue_is_detected_by_its_webhooks(own: Api, world: KubernetesWorld) -> None:
     assert not await kueue_runs(own)
     kind = "ValidatingWebhookConfiguration"
     name = "kueue-validating-webhook-configuration"

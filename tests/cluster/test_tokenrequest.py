@@ -1,4 +1,4 @@
-"""Tokens of service accounts, made by a real API server for the users whom kubeconfigs have."""
+"""Tokens of service accounts, which a real API server issues to the users of kubeconfigs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def access(control_plane: ControlPlane, admin: Api) -> AsyncIterator[Kuber
 
 
 def written(plane: ControlPlane, folder: Path, form: str) -> Context:
-    """The admin's kubeconfig in a form that others have."""
+    """The kubeconfig of the administrator in another form."""
     document = yaml.safe_load(plane.cluster.kubeconfig.read_text())
     user, cluster = document["users"][0]["user"], document["clusters"][0]["cluster"]
     if form == "files":
@@ -56,7 +56,7 @@ def written(plane: ControlPlane, folder: Path, form: str) -> Context:
         cluster["tls-server-name"] = "other.example"
     elif form == "no authority":
         del cluster["certificate-authority-data"]
-    elif form == "a server nobody checks":
+    elif form == "an unverified server":
         del cluster["certificate-authority-data"]
         cluster["insecure-skip-tls-verify"] = True
     path = folder / "config"
@@ -77,7 +77,7 @@ def plugin(folder: Path, status: dict[str, str]) -> dict[str, Any]:
 
 
 def in_files(entry: dict[str, Any], folder: Path) -> None:
-    """With names of files, relative to the kubeconfig, in place of what they hold."""
+    """Replace the data by names of files relative to the kubeconfig."""
     for field in [field for field in entry if field.endswith("-data")]:
         name = field.removesuffix("-data")
         (folder / f"{name}.pem").write_bytes(base64.b64decode(entry.pop(field)))
@@ -86,9 +86,9 @@ def in_files(entry: dict[str, Any], folder: Path) -> None:
 
 @pytest.mark.parametrize(
     "form",
-    ["as it is", "files", "a plugin", "another name of the server", "a server nobody checks"],
+    ["as it is", "files", "a plugin", "another name of the server", "an unverified server"],
 )
-async def test_who_has_a_client_certificate_gets_a_token_that_the_cluster_knows(
+async def test_a_user_with_a_client_certificate_gets_a_valid_token(
     control_plane: ControlPlane, access: KubernetesAccess, tmp_path: Path, form: str
 ) -> None:
     caller = await access.who(made_for(ACCOUNT, written(control_plane, tmp_path, form)))
@@ -98,7 +98,7 @@ async def test_who_has_a_client_certificate_gets_a_token_that_the_cluster_knows(
 
 @pytest.mark.usefixtures("access")
 @pytest.mark.parametrize("form", ["as it is", "a plugin"])
-async def test_who_has_a_token_may_ask_for_another_if_the_cluster_lets_him(
+async def test_a_user_with_a_token_gets_another_if_rbac_allows_it(
     control_plane: ControlPlane, tmp_path: Path, form: str
 ) -> None:
     path = control_plane.cluster.kubeconfig_for_service_account(OWN, "admin")
@@ -128,7 +128,7 @@ async def test_an_account_that_does_not_exist_is_named(
 
 
 @pytest.mark.parametrize("form", ["no authority", "the name of another server"])
-async def test_a_server_that_cannot_prove_itself_is_told_nothing(
+async def test_a_server_without_a_trusted_certificate_receives_nothing(
     control_plane: ControlPlane, tmp_path: Path, form: str
 ) -> None:
     with pytest.raises(CommandFailed, match="certificate verify failed"):

@@ -1,4 +1,4 @@
-"""What the answer to a patch means: whether it had its effect, may have it later, or is refused for good."""
+"""The meaning of an answer to a patch: it took effect, can still take effect, or is refused permanently."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ ANOTHER = {"metadata": {"uid": "u2", "resourceVersion": "9"}}
 async def server(
     folder: Path, code: int, answer: bytes, there: dict[str, Any] | None
 ) -> AsyncIterator[Writer]:
-    """An API server that answers each patch so, and has this object."""
+    """An API server with this object, which gives this answer to each patch."""
 
     async def patched(_: web.Request) -> web.Response:
         return web.Response(status=code, body=answer)

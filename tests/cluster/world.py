@@ -1,4 +1,4 @@
-"""What a conformance test holds in its hands: a cluster, the people around it, and what the watch shows of it."""
+"""The environment of a conformance test: a cluster, its users, and the state that the watch shows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RESOURCES = {resource.name for resource in watched()}
 
 @dataclass
 class View:
-    """What the watch has shown, kept as the mirror keeps it."""
+    """The state that the watch has shown, kept as the mirror keeps it."""
 
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     pods: dict[str, PodRecord] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class View:
 
 
 class World(Protocol):
-    """A cluster, the people around it, and what we see of it. ``namespace`` is the test's own."""
+    """A cluster, its users, and the state in the watch. ``namespace`` is that of the test."""
 
     view: View
     namespace: str
@@ -91,37 +91,37 @@ class World(Protocol):
     def cluster(self) -> Cluster: ...
 
     async def submit(self, document: Mapping[str, Any]) -> str:
-        """As a user; the uid."""
+        """Submit as a user. Returns the uid."""
 
     async def user_patch(self, resource: str, name: str, patch: Mapping[str, Any]) -> None:
-        """As a user who may do everything but is not queuectl. Raises WriteRefused."""
+        """Patch as a user with all rights who is not queuectl. Raises WriteRefused."""
 
     async def delete_job(self, kind: str, name: str) -> None: ...
 
     async def finish(self, uid: str) -> None:
-        """Its running pods succeed."""
+        """Let its running pods succeed."""
 
     async def fail(self, pod: PodRecord) -> None: ...
 
     async def delete_node(self, name: str) -> None: ...
 
     async def create(self, resource: str, document: Mapping[str, Any]) -> None:
-        """An admin makes an object of the core API in the test's namespace. ``resource``: plural."""
+        """Create an object of the core API in the test's namespace, as an administrator. ``resource``: plural."""
 
     async def scheduled(self, pod: PodRecord) -> Mapping[str, Any]:
-        """The condition PodScheduled as it stands on the pod now."""
+        """The present condition PodScheduled of the pod."""
 
     async def interrupt(self) -> None:
-        """The API server breaks all connections and forgets old versions."""
+        """Let the API server close all connections and forget old versions."""
 
     async def events_of(self, uid: str) -> list[tuple[str, str, str]]:
         """(type, reason, message)."""
 
     def pods_end(self, *, slowly: bool) -> None:
-        """Slowly: deleted pods stay until this is called again."""
+        """Set the termination of pods. ``slowly``: deleted pods stay until this is called again."""
 
     async def until(self, holds: Callable[[], object], what: str) -> None:
-        """Let the cluster work until it holds."""
+        """Run the cluster until the condition holds."""
 
 
 async def submitted(world: World, document: Mapping[str, Any]) -> JobRecord:
@@ -133,7 +133,7 @@ async def submitted(world: World, document: Mapping[str, Any]) -> JobRecord:
 async def patched(
     world: World, uid: str, make: Callable[[JobRecord], Mapping[str, Any]]
 ) -> tuple[Mapping[str, Any], int]:
-    """Patch a job as the actuator does: again from the newest record after a conflict. The patch, and its answer."""
+    """Patch a job as the actuator does: retry from the newest record after a conflict. Returns the patch and its answer."""
     while True:
         job = world.view.jobs[uid]
         patch = make(job)
@@ -145,7 +145,7 @@ async def patched(
 
 
 async def start(world: World, job: JobRecord, attempt: int) -> list[PodRecord]:
-    """Resume it, and wait for all gated pods of the attempt."""
+    """Resume the job, and wait for all gated pods of the attempt."""
     await world.until(lambda: world.view.jobs[job.uid].drained, "confirmed suspension")
     await patched(world, job.uid, lambda now: KINDS[job.kind].start_patch(now, attempt, "Starting"))
 
@@ -158,7 +158,7 @@ async def start(world: World, job: JobRecord, attempt: int) -> list[PodRecord]:
 
 
 async def place(world: World, pods: Sequence[PodRecord], node: str) -> None:
-    """Pin them to a node and wait until they run there."""
+    """Pin the pods to a node and wait until they run there."""
     for pod in pods:
         await world.cluster.patch_pod(pod.namespace, pod.name, pin_patch(pod, node))
 
@@ -188,7 +188,7 @@ def alive(world: World, uid: str) -> list[PodRecord]:
 
 
 def mischief(kind: str, what: str) -> dict[str, Any]:
-    """What a user tries on a waiting job."""
+    """A change of a pending job that a user tries."""
     template: dict[str, Any] = {}
     match what:
         case "resume":
@@ -216,12 +216,12 @@ TEMPLATE: dict[str, dict[str, Any]] = {
     "selects nodes": {"spec": {"nodeSelector": {"zone": "a"}}},
     "tolerates a taint": {"spec": {"tolerations": [{"key": "spot", "operator": "Exists"}]}},
 }
-"""Changes of a pod template, by what it does then."""
+"""Changes of a pod template, by their effect."""
 RESIZED: Final = ("is larger", *TEMPLATE)
 
 
 def resized(kind: str, how: str) -> dict[str, Any]:
-    """A patch of the spec after which the job has other pods; ``how``: of RESIZED."""
+    """A patch of the spec that changes the pods of the job. ``how``: a key of RESIZED."""
     if how == "is larger":
         if kind == "Job":
             return {"parallelism": 3, "completions": 3}

@@ -1,4 +1,4 @@
-"""What every store keeps to. The fixture ``open_store`` gives another store on the same database at each call."""
+"""The contract of every store. The fixture ``open_store`` opens another store on the same database at each call."""
 
 from __future__ import annotations
 
@@ -119,16 +119,18 @@ def asked(uid: str, action: Action, request: str, priority: int | None = None) -
 
 
 class StoreConformance:
-    """Subclass it beside a fixture ``open_store``."""
+    """Subclass it and define the fixture ``open_store``."""
 
-    POLL = 3600.0  # seconds; who is told does not look
+    POLL = 3600.0  # seconds; a store with notifications does not poll
 
     async def test_a_new_database_is_empty(self, open_store: OpenStore):
         store = await open_store()
         content = await store.load()
         assert (content.entries, content.documents, content.revision) == ((), (), 0)
 
-    async def test_every_step_of_a_life_comes_back_as_it_was_committed(self, open_store: OpenStore):
+    async def test_every_step_of_a_workload_is_read_as_it_was_committed(
+        self, open_store: OpenStore
+    ):
         store = await open_store()
         epoch = await leader(store)
         change = submitted("u1")
@@ -150,7 +152,7 @@ class StoreConformance:
         assert await store.get_workload("u1") == last.after
         assert await store.get_workload("u3") is None
 
-    async def test_past_runs_are_of_the_last_that_finished_after_they_had_run(
+    async def test_past_runs_are_the_last_workloads_that_finished_after_a_start(
         self, open_store: OpenStore
     ):
         store = await open_store()
@@ -170,7 +172,7 @@ class StoreConformance:
         assert len(await store.usage.past_runs(100)) == 3
 
     @pytest.mark.parametrize(("floor", "epoch"), [(0, 2), (1, 2), (7, 8)])
-    async def test_take_over_rises_above_the_database_and_the_floor(
+    async def test_a_take_over_sets_an_epoch_above_those_of_the_database_and_the_lease(
         self, open_store: OpenStore, floor: int, epoch: int
     ):
         store = await open_store()
@@ -188,7 +190,7 @@ class StoreConformance:
         await commit(new, new_epoch, submitted("u3"))
         assert set(await loaded(old)) == {"u1", "u3"}
 
-    async def test_nobody_commits_under_an_epoch_that_was_never_given(self, open_store: OpenStore):
+    async def test_a_commit_with_an_unknown_epoch_is_refused(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         with pytest.raises(Fenced):
@@ -216,7 +218,7 @@ class StoreConformance:
             await commit(store, epoch, submitted("u0"), submitted("u1"))
         assert set(await loaded(store)) == {"u1"}
 
-    async def test_one_that_came_back_begins_anew_over_its_finished_row(
+    async def test_a_workload_that_is_submitted_again_replaces_its_finished_row(
         self, open_store: OpenStore
     ):
         store = await open_store()
@@ -227,7 +229,7 @@ class StoreConformance:
         await commit(store, epoch, first)
         assert await loaded(store) == {"u1": first.after}
 
-    async def test_a_change_of_a_workload_that_is_not_there_is_stale(self, open_store: OpenStore):
+    async def test_a_change_of_a_workload_that_does_not_exist_is_stale(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         with pytest.raises(StaleSnapshot):
@@ -246,7 +248,7 @@ class StoreConformance:
         assert set(await loaded(store)) == {"u1", "u3"}
 
     @pytest.mark.parametrize("right", [True, False])
-    async def test_what_became_of_the_configuration_may_be_tolerated(
+    async def test_a_commit_can_tolerate_a_change_of_the_configuration(
         self, open_store: OpenStore, right: bool
     ):
         store, api = await open_store(), await open_store()
@@ -272,7 +274,7 @@ class StoreConformance:
         assert changes.deleted == {DocumentKey("ClusterQueue", "", "gone")}
         assert set(await loaded(store)) == ({"u1"} if right else set())
 
-    async def test_an_empty_commit_still_tells_a_deposed_leader(self, open_store: OpenStore):
+    async def test_an_empty_commit_of_a_deposed_leader_is_refused_too(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         await commit(store, epoch)
@@ -280,7 +282,9 @@ class StoreConformance:
         with pytest.raises(Fenced):
             await commit(store, epoch)
 
-    async def test_text_no_database_can_hold_does_not_stop_a_commit(self, open_store: OpenStore):
+    async def test_text_that_no_database_can_hold_does_not_stop_a_commit(
+        self, open_store: OpenStore
+    ):
         store = await open_store()
         epoch = await leader(store)
         first = submitted("u1")
@@ -291,7 +295,7 @@ class StoreConformance:
 
     # -- history ------------------------------------------------------------------------------------------------------
 
-    async def test_history_tells_each_noted_step_in_order(self, open_store: OpenStore):
+    async def test_history_has_each_recorded_step_in_order(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         first = submitted("u1")
@@ -308,7 +312,7 @@ class StoreConformance:
         assert (started.placement, queued.placement) == (HERE, None)
         assert (started.kind, started.namespace, started.name) == ("Job", "team-a", "job-u1")
 
-    async def test_history_is_read_on_from_the_last_line_seen(self, open_store: OpenStore):
+    async def test_history_is_read_from_the_last_known_line_on(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         await commit(store, epoch, *(submitted(f"u{n}") for n in range(5)))
@@ -337,7 +341,7 @@ class StoreConformance:
         assert [(line.uid, line.to_state) for line in own] == [("u1", State.STARTING)]
         assert await store.get_decision(decided.id + 1) is None
 
-    async def test_a_decision_in_the_first_commit_of_all_has_all_lines(self, open_store: OpenStore):
+    async def test_a_decision_in_the_first_commit_has_all_lines(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         both = [submitted("u1"), submitted("u2")]
@@ -398,9 +402,7 @@ class StoreConformance:
             )
         assert await store.decisions() == ()
 
-    async def test_decisions_are_deleted_after_a_while_and_history_is_not(
-        self, open_store: OpenStore
-    ):
+    async def test_old_decisions_are_deleted_and_history_is_not(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         await store.commit(
@@ -412,9 +414,9 @@ class StoreConformance:
         assert await store.decisions() == ()
         assert len(await store.history(None)) == 1
 
-    # -- what waits for history ---------------------------------------------------------------------------------------
+    # -- waiting for history ---------------------------------------------------------------------------------------
 
-    async def test_who_waits_for_history_is_told_when_it_grows(self, open_store: OpenStore):
+    async def test_a_waiter_for_history_is_notified_of_new_lines(self, open_store: OpenStore):
         writer, reader = await open_store(), await open_store()
         epoch = await leader(writer)
         assert await reader.newest_line() == 0
@@ -438,7 +440,7 @@ class StoreConformance:
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    async def test_a_command_waits_until_it_is_answered_with_what_it_changed(
+    async def test_a_command_is_pending_until_it_is_answered_with_its_changes(
         self, open_store: OpenStore
     ):
         store, api = await open_store(), await open_store()
@@ -464,7 +466,7 @@ class StoreConformance:
         held = step(first.after, CommandReceived(hold))
         with pytest.raises(StaleSnapshot):
             await store.commit([held], epoch=epoch, revision=None, cycle=1, answers=answers)
-        assert await loaded(store) == {"u1": first.after}, "and nothing comes of the second time"
+        assert await loaded(store) == {"u1": first.after}, "the second answer has no effect"
 
     async def test_the_same_request_is_the_same_command(self, open_store: OpenStore):
         store = await open_store()
@@ -477,7 +479,7 @@ class StoreConformance:
                 await store.add_command(other)
         assert await store.commands() == (first,)
 
-    async def test_what_became_of_a_command_is_known_by_its_id_and_by_its_workload(
+    async def test_the_result_of_a_command_is_found_by_its_id_and_by_its_workload(
         self, open_store: OpenStore
     ):
         store = await open_store()
@@ -496,15 +498,13 @@ class StoreConformance:
         assert await store.command(move.id) == move
         assert await store.command(other.id + 1) is None
         assert await store.get_command("r1") == done
-        assert await store.add_command(wish) == done, "the same request is told the same"
+        assert await store.add_command(wish) == done, "the same request gets the same result"
         assert await store.commands_of("u1") == (done, move)
         assert await store.commands_of("u1", limit=1) == (done,)
         assert await store.commands_of("u1", after=boost.id) == (move,)
         assert await store.commands_of("nobody") == ()
 
-    async def test_who_follows_the_ledger_knows_what_one_knows_who_loads_it(
-        self, open_store: OpenStore
-    ):
+    async def test_following_the_ledger_gives_the_same_as_loading_it(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         names = ("u1", "u2", "u3", "u4")
@@ -544,7 +544,7 @@ class StoreConformance:
             (CommandFilter(before=3), "2 1"),
         ],
     )
-    async def test_the_newest_commands_are_listed_by_what_they_are_about_and_how_far_they_came(
+    async def test_the_newest_commands_are_listed_by_subject_and_progress(
         self, open_store: OpenStore, wanted: CommandFilter, numbers: str
     ):
         store = await open_store()
@@ -554,18 +554,18 @@ class StoreConformance:
             [("u1", "a"), ("u2", "a"), ("u1", "bob"), ("u1", "a"), ("gone", "a")], 1
         ):
             await store.add_command(replace(asked(uid, Action.HOLD, f"r{number}"), by=by))
-        told = {"r1": "done", "r2": "it was so already", "r3": "there is no such workload"}
+        results = {"r1": "done", "r2": "it was so already", "r3": "there is no such workload"}
         ids = {c.request_id: c.id for c in await store.commands()}
-        answers = [Answer(ids[request], outcome) for request, outcome in told.items()]
+        answers = [Answer(ids[request], outcome) for request, outcome in results.items()]
         await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
         if wanted.before is not None:
             wanted = replace(wanted, before=ids[f"r{wanted.before}"])
         found = await store.newest_commands(wanted)
         assert [c.request_id.removeprefix("r") for c in found] == numbers.split()
-        assert [c.outcome for c in found] == [told.get(c.request_id) for c in found]
+        assert [c.outcome for c in found] == [results.get(c.request_id) for c in found]
         assert await store.newest_commands(wanted, 1) == found[:1]
 
-    async def test_another_end_or_another_queue_is_another_wish(self, open_store: OpenStore):
+    async def test_another_expiry_or_another_queue_is_another_command(self, open_store: OpenStore):
         store = await open_store()
         first = replace(asked("u1", Action.PRIORITY, "r1", 70), until=1700000900.5)
         await store.add_command(first)
@@ -577,7 +577,7 @@ class StoreConformance:
             with pytest.raises(Conflict):
                 await store.add_command(other)
 
-    async def test_a_waiter_hears_of_a_command(self, open_store: OpenStore):
+    async def test_a_waiter_is_notified_of_a_command(self, open_store: OpenStore):
         store, api = await open_store(), await open_store()
         waiter = asyncio.create_task(store.commands_waiting(poll=self.POLL))
         done, _ = await asyncio.wait({waiter}, timeout=0.2)
@@ -589,7 +589,7 @@ class StoreConformance:
 
     # -- retention ----------------------------------------------------------------------------------------------------
 
-    async def test_finished_workloads_are_kept_as_long_as_the_rules_say_and_their_history_for_ever(
+    async def test_finished_workloads_are_kept_for_the_retention_period_and_their_history_permanently(
         self, open_store: OpenStore
     ):
         store = await open_store()
@@ -631,7 +631,7 @@ class StoreConformance:
 
     # -- configuration ------------------------------------------------------------------------------------------------
 
-    async def test_a_document_comes_back_with_its_version(self, open_store: OpenStore):
+    async def test_a_document_is_read_with_its_version(self, open_store: OpenStore):
         store = await open_store()
         version = await store.put_config(QUEUE)
         found = await store.get_config(DocumentKey("ClusterQueue", "", "gpus"))
@@ -661,7 +661,7 @@ class StoreConformance:
             assert conflict.value.version == version
         assert (await store.configuration())[0] == version
 
-    async def test_if_match_lets_exactly_one_of_two_writers_through(self, open_store: OpenStore):
+    async def test_if_match_accepts_exactly_one_of_two_writers(self, open_store: OpenStore):
         one, two = await open_store(), await open_store()
         version = await one.put_config(QUEUE, 0)
         answers = await asyncio.gather(
@@ -671,7 +671,7 @@ class StoreConformance:
         )
         assert sorted(type(answer).__name__ for answer in answers) == ["Conflict", "int"]
 
-    async def test_a_version_never_comes_back_after_a_deletion(self, open_store: OpenStore):
+    async def test_a_version_is_never_used_again_after_a_deletion(self, open_store: OpenStore):
         store = await open_store()
         key = DocumentKey("ClusterQueue", "", "gpus")
         version = await store.put_config(QUEUE)
@@ -707,7 +707,7 @@ class StoreConformance:
         with pytest.raises(BadInput):
             await store.put_config(document)
 
-    async def test_those_documents_that_exist_are_found_by_their_keys(self, open_store: OpenStore):
+    async def test_existing_documents_are_found_by_their_keys(self, open_store: OpenStore):
         store = await open_store()
         for name in ("b", "a", "c"):
             await store.put_config(queue(name))
@@ -717,7 +717,7 @@ class StoreConformance:
         assert await store.get_configs([DocumentKey("Cohort", "", "a")]) == ()
         assert await store.get_configs([]) == ()
 
-    async def test_who_follows_reads_what_changed_and_no_more(self, open_store: OpenStore):
+    async def test_following_reads_the_changed_documents_alone(self, open_store: OpenStore):
         store, api = await open_store(), await open_store()
         for name in ("a", "b", "c"):
             await api.put_config(queue(name))
@@ -736,14 +736,14 @@ class StoreConformance:
         assert sorted(one["metadata"]["name"] for one in after.written) == ["b", "c", "d"]
         assert after.deleted == {DocumentKey("ClusterQueue", "", "a")}
 
-    async def test_a_database_from_the_past_is_read_whole(self, open_store: OpenStore):
+    async def test_a_restored_database_is_read_completely(self, open_store: OpenStore):
         store = await open_store()
         await store.put_config(queue("a"))
         gone = DocumentKey("ClusterQueue", "", "b")
         changes = await store.config_changes(99, {DocumentKey("ClusterQueue", "", "a"), gone})
         assert changes == ConfigChanges(1, (queue("a"),), frozenset({gone}))
 
-    async def test_a_waiter_hears_of_a_change_made_elsewhere(self, open_store: OpenStore):
+    async def test_a_waiter_is_notified_of_a_change_by_another_process(self, open_store: OpenStore):
         store, api = await open_store(), await open_store()
         waiter = asyncio.create_task(store.config_changed(0, poll=3600))
         done, _ = await asyncio.wait({waiter}, timeout=0.2)
@@ -786,7 +786,7 @@ class StoreConformance:
             (WorkloadFilter(user="ann"), {"u4"}),
         ],
     )
-    async def test_a_listing_holds_what_the_filter_says(
+    async def test_a_list_has_the_workloads_of_the_filter(
         self, open_store: OpenStore, wanted: WorkloadFilter, uids: set[str]
     ):
         store = await open_store()
@@ -861,7 +861,7 @@ class StoreConformance:
         with pytest.raises(BadInput):
             await store.list_workloads(WorkloadFilter(), cursor, 1, WorkloadOrder.parse("-gpus"))
 
-    async def test_a_page_may_be_the_last_and_full(self, open_store: OpenStore):
+    async def test_a_full_page_can_be_the_last_one(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         await commit(store, epoch, submitted("u1"), submitted("u2"))
@@ -885,7 +885,7 @@ class StoreConformance:
         assert await store.workload_names(asked) == {"u1": "team-a/train", "u2": "team-b/eval"}
         assert await store.workload_names([]) == {}
 
-    async def test_a_line_goes_by_priority_and_then_by_place(self, open_store: OpenStore):
+    async def test_queue_order_is_by_priority_and_then_by_position(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         lives = {
@@ -926,7 +926,7 @@ class StoreConformance:
         assert await store.positions(["late"]) == {"late": QueuePosition(5, 4)}
         assert await store.positions([]) == {}
 
-    async def test_what_moves_cost_lately_is_loaded_even_when_the_gang_is_finished(
+    async def test_recent_costs_of_migrations_are_loaded_even_after_the_gang_has_finished(
         self, open_store: OpenStore
     ):
         store = await open_store()
@@ -934,14 +934,14 @@ class StoreConformance:
         now = time.time()
         await commit(store, epoch, first := submitted("u1"))
         await commit(store, epoch, started := step(first.after, Admit(HERE), at=now - 90))
-        told = {"clusterQueue": "gpus", "lostGpuSeconds": 460}
-        move = Evict(Reason(Code.DEFRAGMENTED, "moved", told), lease=LEASE)
+        results = {"clusterQueue": "gpus", "lostGpuSeconds": 460}
+        move = Evict(Reason(Code.DEFRAGMENTED, "moved", results), lease=LEASE)
         await commit(store, epoch, leaves := step(started.after, move, at=now - 60))
         assert (await loaded(store))["u1"].lease == LEASE
         await commit(store, epoch, step(leaves.after, ObjectDeleted(), at=now))
         assert (await store.load()).spent == (MigrationCost(now - 60, "gpus", 460),)
 
-    async def test_past_use_comes_back_as_it_was_last_sampled(self, open_store: OpenStore):
+    async def test_past_use_is_read_as_it_was_last_sampled(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         assert (await store.load()).used == ()
@@ -952,7 +952,7 @@ class StoreConformance:
         await store.keep_use([later], 0.0, epoch=epoch)
         assert (await (await open_store()).load()).used == (CQ, later, USER)
 
-    async def test_past_use_is_taken_over_only_where_nothing_is_known(self, open_store: OpenStore):
+    async def test_past_use_is_imported_only_if_none_is_known(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         await store.start_use([BUSY])
@@ -976,18 +976,22 @@ class StoreConformance:
             await old.keep_use([BUSY], 0.0, epoch=epoch)
         assert await new.past_use() == ()
 
-    async def test_what_the_leader_found_out_is_told_elsewhere(self, open_store: OpenStore):
+    async def test_the_findings_of_the_leader_are_read_by_other_processes(
+        self, open_store: OpenStore
+    ):
         store, other = await open_store(), await open_store()
         epoch = await leader(store)
         assert await other.findings(0.0) is None
         await store.keep_findings(FOUND, epoch=epoch)
         assert await other.findings(0.0) == FOUND
         assert await other.findings(FOUND.at) is None
-        less = LeaderFindings(FOUND.at - 3, {}, {"w2": 1 / 3})  # a successor's clock may be behind
+        less = LeaderFindings(
+            FOUND.at - 3, {}, {"w2": 1 / 3}
+        )  # the clock of a successor can be behind
         await store.keep_findings(less, epoch=epoch)
         assert await other.findings(FOUND.at) == less
 
-    async def test_a_deposed_leader_cannot_tell_what_it_finds_out(self, open_store: OpenStore):
+    async def test_a_deposed_leader_cannot_publish_findings(self, open_store: OpenStore):
         old, new = await open_store(), await open_store()
         epoch = await old.take_over("old", 0)
         await new.take_over("new", epoch)
@@ -995,7 +999,7 @@ class StoreConformance:
             await old.keep_findings(FOUND, epoch=epoch)
         assert await new.findings(0.0) is None
 
-    async def test_past_use_outlives_the_queue_it_is_of(self, open_store: OpenStore):
+    async def test_past_use_outlives_its_queue(self, open_store: OpenStore):
         store = await open_store()
         epoch = await leader(store)
         await store.put_config(queue("gpus"))

@@ -1,4 +1,4 @@
-"""A real Postgres for every test of this room, and stores on it."""
+"""A real Postgres for every test of this folder, and stores on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["database_url", "postgres", "store"]
 
 @pytest_asyncio.fixture
 async def store(database_url: str) -> AsyncIterator[PostgresStore]:
-    """A store on this test's own database."""
+    """A store on the database of the test."""
     opened = await PostgresStore.connect(DatabaseSettings(database_url))
     yield opened
     await opened.close()

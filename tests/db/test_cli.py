@@ -1,4 +1,4 @@
-"""``queuectl db`` as people and init containers run it."""
+"""``queuectl db`` as users and init containers run it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def run(*arguments: str, **environ: str) -> tuple[int, str]:
     return result.exit_code, result.output.strip()
 
 
-def test_a_schema_behind_is_told_by_the_exit_status_and_upgraded(empty_url: str):
+def test_an_old_schema_sets_the_exit_status_and_is_upgraded(empty_url: str):
     assert run("current", "--database-url", empty_url) == (1, f"empty: older than {HEAD}")
     assert run("upgrade", QUEUECTL_DATABASE_URL=empty_url) == (0, f"{HEAD}: up to date")
     assert run("current", QUEUECTL_DATABASE_URL=empty_url) == (0, f"{HEAD}: up to date")
 
 
-def test_the_pre_half_alone_can_be_run(empty_url: str):
+def test_the_pre_phase_can_be_run_alone(empty_url: str):
     assert run("upgrade", "--pre", QUEUECTL_DATABASE_URL=empty_url)[0] == 0
 
 
@@ -45,14 +45,14 @@ def test_the_pre_half_alone_can_be_run(empty_url: str):
         ("postgresql://u@/d?host=/nowhere/at/all", 1, "migrating the database"),
     ],
 )
-def test_what_is_wrong_is_said_in_one_line(url: str, status: int, message: str):
+def test_an_error_has_one_line(url: str, status: int, message: str):
     code, output = run("current", QUEUECTL_DATABASE_URL=url)
     assert code == status
     assert message in output
     assert len(output.splitlines()) == 1
 
 
-def test_without_a_url_it_is_the_embedded_database():
+def test_without_a_url_the_embedded_database_is_used():
     with server_directory() as directory:
         environ = {"XDG_STATE_HOME": str(directory)}
         assert run("upgrade", **environ) == (0, f"{HEAD}: up to date")

@@ -1,4 +1,4 @@
-"""The real store and its double keep to the same contract."""
+"""The real store and its double fulfil the same contract."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TestPostgresStore(StoreConformance):
 
 
 class TestPostgresStoreForPgBouncer(StoreConformance):
-    """The settings for PgBouncer: no prepared statements, no LISTEN, so a change is seen at the next poll."""
+    """The settings for PgBouncer: no prepared statements and no LISTEN. A change is read at the next poll."""
 
     POLL = 0.05
 
@@ -45,7 +45,7 @@ class TestPostgresStoreForPgBouncer(StoreConformance):
         for one in opened:
             await one.close()
 
-    async def test_a_waiter_hears_of_a_change_made_elsewhere(self, open_store: OpenStore):
+    async def test_a_waiter_is_notified_of_a_change_by_another_process(self, open_store: OpenStore):
         store, api = await open_store(), await open_store()
         version = await api.put_config({"kind": "Topology", "metadata": {"name": "t"}})
         assert await store.config_changed(0, poll=0.01) == version

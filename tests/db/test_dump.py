@@ -1,4 +1,4 @@
-"""What a reader of the database, or of a backup of it, can do with it: know names, but act as none of them."""
+"""A reader of the database or of a backup learns names, but cannot act as a caller."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATH = "/api/v1/cohorts/all"
 
 
 async def dumped(postgres: TestPostgres, database: str) -> dict[str, str]:
-    """Everything that is in each table, as text."""
+    """The content of each table, as text."""
     tables = [name for (name,) in await postgres.execute(TABLES, database)]
     return {
         name: "\n".join(
@@ -29,7 +29,7 @@ async def dumped(postgres: TestPostgres, database: str) -> dict[str, str]:
     }
 
 
-async def test_nothing_in_the_database_lets_its_reader_act_as_a_caller(
+async def test_a_reader_of_the_database_cannot_act_as_a_caller(
     postgres: TestPostgres, database_url: str
 ) -> None:
     store = await PostgresStore.connect(DatabaseSettings(database_url))

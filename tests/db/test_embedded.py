@@ -1,4 +1,4 @@
-"""The embedded server: private, gone with its owner, back after any death, and never in anybody's way."""
+"""The embedded server is private, ends with its owner, starts again after any failure, and affects no other program."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def user_ids(pid: int) -> set[int]:
 
 
 def owner_of(directory: Path) -> tuple[subprocess.Popen[str], int]:
-    """Another process that owns a running server, and the server's pid."""
+    """Another process that owns a running server, and the pid of the server."""
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, directory], stdout=subprocess.PIPE, text=True
     )
@@ -78,7 +78,7 @@ def owner_of(directory: Path) -> tuple[subprocess.Popen[str], int]:
     return owner, int(owner.stdout.readline())
 
 
-async def test_it_listens_on_a_socket_only_and_nobody_else_may_enter(directory: Path):
+async def test_it_listens_on_a_private_socket_only(directory: Path):
     async with EmbeddedServer(directory, durable=False) as server:
         assert await query(server, "SHOW listen_addresses") == ""
         assert await query(server, "SELECT current_database()") == "queuectl"
@@ -89,14 +89,14 @@ async def test_it_listens_on_a_socket_only_and_nobody_else_may_enter(directory: 
         ]
 
 
-async def test_it_is_durable_unless_told_otherwise(directory: Path):
+async def test_it_is_durable_by_default(directory: Path):
     async with EmbeddedServer(directory) as server:
         assert await query(server, "SHOW fsync") == "on"
         assert await query(server, "SHOW synchronous_commit") == "on"
 
 
 @pytest.mark.parametrize("immediate", [False, True], ids=["stopped", "crashed"])
-async def test_data_outlive_a_stop(directory: Path, immediate: bool):
+async def test_data_survive_a_stop(directory: Path, immediate: bool):
     server = EmbeddedServer(directory, durable=False)
     await server.start()
     await query(server, "CREATE TABLE kept AS SELECT 42 AS answer")
@@ -107,7 +107,7 @@ async def test_data_outlive_a_stop(directory: Path, immediate: bool):
     await server.stop()
 
 
-async def test_starting_and_stopping_twice_does_nothing_more(directory: Path):
+async def test_a_second_start_or_stop_has_no_effect(directory: Path):
     server = EmbeddedServer(directory, durable=False)
     await server.stop()
     await server.start()
@@ -126,20 +126,20 @@ async def test_a_directory_has_one_owner_at_a_time(directory: Path):
         assert await query(server, "SELECT 1") == 1
 
 
-async def test_it_dies_with_its_owner_and_starts_again_at_once(directory: Path):
+async def test_it_ends_with_its_owner_and_starts_again_at_once(directory: Path):
     owner, pid = owner_of(directory)
     server = EmbeddedServer(directory, durable=False)
     with owner:
         with pytest.raises(EmbeddedFailed, match=f"in use by process {owner.pid}"):
             await server.start()
         owner.send_signal(signal.SIGKILL)
-    await server.start()  # while the old one may still be on its way out
+    await server.start()  # while the old one can still be shutting down
     assert gone(pid)
     assert await query(server, "SELECT 1") == 1
     await server.stop()
 
 
-async def test_a_killed_postmaster_is_recovered_from(directory: Path):
+async def test_it_starts_again_after_a_kill_of_the_postmaster(directory: Path):
     server = EmbeddedServer(directory, durable=False)
     await server.start()
     await query(server, "CREATE TABLE kept AS SELECT 42 AS answer")
@@ -154,7 +154,7 @@ async def test_a_killed_postmaster_is_recovered_from(directory: Path):
     await server.stop()
 
 
-async def test_a_stale_pid_that_another_program_has_now_is_no_server(directory: Path):
+async def test_a_stale_pid_of_another_program_does_not_count_as_a_server(directory: Path):
     server = EmbeddedServer(directory, durable=False)
     await server.start()
     pid_file = server.data / "postmaster.pid"
@@ -182,7 +182,7 @@ async def test_a_path_too_long_for_a_socket_gets_a_short_one(directory: Path):
     assert not server.sockets.exists()
 
 
-async def test_a_socket_directory_made_by_somebody_else_is_refused(directory: Path):
+async def test_a_socket_directory_of_another_account_is_refused(directory: Path):
     server = EmbeddedServer(directory / ("deep" * 30), durable=False)
     server.sockets.mkdir(mode=0o755)
     server.sockets.chmod(0o755)
@@ -202,7 +202,7 @@ async def test_a_failed_start_quotes_the_log_and_leaves_nothing_running(director
         pass
 
 
-async def test_a_start_that_takes_too_long_is_given_up(directory: Path):
+async def test_a_start_that_takes_too_long_fails(directory: Path):
     server = EmbeddedServer(directory, durable=False, timeout=0.0)
     with pytest.raises(EmbeddedFailed, match="not ready after 0 s"):
         await server.start()
@@ -217,14 +217,16 @@ async def test_a_cluster_of_another_major_version_is_refused(directory: Path):
 
 
 @as_root
-async def test_as_root_it_runs_as_nobody(directory: Path):
+async def test_as_root_it_runs_as_an_unprivileged_account(directory: Path):
     async with EmbeddedServer(directory, durable=False) as server:
         assert server.pid is not None
         assert user_ids(server.pid) == {pwd.getpwnam("nobody").pw_uid}
 
 
 @as_root
-async def test_as_root_a_directory_closed_to_nobody_is_refused_not_opened(directory: Path):
+async def test_as_root_a_directory_that_the_unprivileged_account_cannot_enter_is_refused(
+    directory: Path,
+):
     closed = directory / "closed"
     closed.mkdir(mode=0o700)
     with pytest.raises(BadInput, match="nobody"):
@@ -232,7 +234,7 @@ async def test_as_root_a_directory_closed_to_nobody_is_refused_not_opened(direct
     assert closed.stat().st_mode & 0o777 == 0o700
 
 
-def test_its_place_follows_xdg(monkeypatch: pytest.MonkeyPatch):
+def test_its_directory_follows_xdg(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(directories, "reachable", lambda _: True)
     state = {"XDG_STATE_HOME": "/state"}
     assert default_directory(18, state) == Path("/state/queuectl/pg18")
@@ -240,16 +242,14 @@ def test_its_place_follows_xdg(monkeypatch: pytest.MonkeyPatch):
 
 
 @as_root
-def test_the_place_of_root_is_one_that_nobody_can_reach(directory: Path):
+def test_the_directory_for_root_is_accessible_to_the_unprivileged_account(directory: Path):
     closed = directory / "closed"
     closed.mkdir(mode=0o700)
     state = {"XDG_STATE_HOME": str(closed / "state")}
     assert default_directory(18, state) == Path("/var/lib/queuectl/pg18")
 
 
-async def test_a_url_needs_no_server_and_none_gets_one(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-):
+async def test_a_server_starts_only_without_a_url(directory: Path, monkeypatch: pytest.MonkeyPatch):
     async with provided("postgresql://db.example/q") as url:
         assert url == "postgresql://db.example/q"
     monkeypatch.setenv("XDG_STATE_HOME", str(directory))

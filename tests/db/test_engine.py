@@ -1,4 +1,4 @@
-"""How a database is reached: URLs, limits, values no column can hold."""
+"""Connections to a database: URLs, limits, and values that no column can hold."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.tls import write_certificate
         ("postgresql://u@/d?host=/run/pg", "postgresql+asyncpg://u@/d?host=%2Frun%2Fpg"),
     ],
 )
-def test_urls_are_taken_as_libpq_takes_them(url: str, rendered: str):
+def test_urls_are_read_as_libpq_reads_them(url: str, rendered: str):
     assert parse_url(url).render_as_string(hide_password=False) == rendered
 
 
@@ -44,7 +44,7 @@ def test_other_urls_are_refused_without_quoting_them(url: str):
 
 
 class TlsServer:
-    """Says yes to TLS as a Postgres does, keeps what it is told by clients that trust it, and hangs up."""
+    """Accepts TLS as Postgres does, records the bytes of clients that trust it, and closes the connection."""
 
     def __init__(self, certificate: Certificate) -> None:
         self.told: list[bytes] = []
@@ -77,7 +77,7 @@ class TlsServer:
         ("sslmode=require", True, True),
     ],
 )
-async def test_a_database_that_cannot_prove_itself_is_told_nothing(
+async def test_a_database_without_a_trusted_certificate_receives_nothing(
     tmp_path: Path, tls: str, trusted: bool, told: bool
 ):
     folders = {name: tmp_path / name for name in ("ours", "other")}
@@ -95,13 +95,13 @@ async def test_a_database_that_cannot_prove_itself_is_told_nothing(
 
 
 @pytest.mark.parametrize("name", ["sslrootcert", "sslcert", "sslkey"])
-async def test_a_file_of_a_url_that_is_not_there_is_named(name: str):
+async def test_a_missing_file_of_a_url_is_named(name: str):
     with pytest.raises(BadInput, match=f"{name}: there is no file /nowhere"):
         await PostgresStore.connect(DatabaseSettings(f"postgresql://h/d?{name}=/nowhere"))
 
 
 @pytest.mark.parametrize(("flag", "on"), [("1", True), ("true", True), ("", False), ("0", False)])
-def test_the_environment_says_whether_pgbouncer_is_between(flag: str, on: bool):
+def test_the_environment_states_whether_pgbouncer_is_used(flag: str, on: bool):
     settings = DatabaseSettings.from_environment("x", {"QUEUECTL_DATABASE_PGBOUNCER": flag})
     assert settings.pgbouncer is on
 
@@ -114,7 +114,7 @@ async def test_an_old_server_is_refused_by_number(
         await PostgresStore.connect(DatabaseSettings(database_url))
 
 
-async def test_a_server_that_is_not_there_is_unavailable():
+async def test_a_missing_server_is_unavailable():
     with pytest.raises(StoreUnavailable):
         await PostgresStore.connect(DatabaseSettings("postgresql://u@/d?host=/nowhere/at/all"))
 

@@ -1,4 +1,4 @@
-"""The database is away, silent, slow or loses an answer: the store says so, and works again when it is back."""
+"""The database is down, silent or slow, or an answer is lost: the store reports it, and works again afterwards."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.stores import PostgresStore
 
 @pytest_asyncio.fixture
 async def server() -> AsyncIterator[EmbeddedServer]:
-    """A server of this test alone, which it may maltreat."""
+    """A server for one test, which can damage it."""
     with server_directory() as directory:
         async with EmbeddedServer(directory, durable=False) as started:
             await upgrade(started.url())
@@ -44,7 +44,7 @@ async def opened(settings: DatabaseSettings) -> AsyncIterator[PostgresStore]:
 
 
 def family(pid: int) -> list[int]:
-    """The postmaster and all processes it started."""
+    """The postmaster and all processes that it started."""
     pids = [pid]
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -57,7 +57,7 @@ def family(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize("immediate", [False, True], ids=["shutdown", "crash"])
-async def test_a_stop_in_mid_flight_loses_nothing_that_was_promised(
+async def test_a_stop_during_commits_loses_no_confirmed_commit(
     server: EmbeddedServer, immediate: bool
 ):
     async with opened(DatabaseSettings(server.url())) as store:
@@ -94,7 +94,7 @@ def of_commits(fault: Fault) -> Callable[[Request], Fault | None]:
     return lambda request: fault if request.does.startswith("COMMIT") else None
 
 
-async def test_an_answer_lost_after_the_commit_is_unavailable_and_reloading_tells(
+async def test_a_lost_answer_to_a_commit_is_unavailable_and_a_reload_shows_the_outcome(
     server: EmbeddedServer,
 ):
     async with (
@@ -113,18 +113,18 @@ async def test_an_answer_lost_after_the_commit_is_unavailable_and_reloading_tell
 
 
 def through(server: EmbeddedServer, sockets: Path) -> str:
-    """The server's URL by way of a relay."""
+    """The server's URL through a relay."""
     return server.url().replace(str(server.sockets), str(sockets))
 
 
 @pytest.mark.parametrize("fault", [LATE, SILENT], ids=["cut off", "timed out"])
-async def test_a_commit_that_was_given_up_happens_later_and_a_new_epoch_waits_for_it(
+async def test_an_abandoned_commit_can_succeed_later_and_a_new_epoch_waits_for_it(
     server: EmbeddedServer, fault: Fault
 ):
     async with (
         postgres_relay(server.sockets) as (relay, sockets),
         opened(DatabaseSettings(server.url())) as direct,
-        # As by way of PgBouncer: otherwise the server gives up idle transactions when the client does.
+        # As through PgBouncer: otherwise the server ends an idle transaction when the client disconnects.
         opened(
             DatabaseSettings(through(server, sockets), answer_timeout=1.0, pgbouncer=True)
         ) as store,
@@ -135,7 +135,7 @@ async def test_a_commit_that_was_given_up_happens_later_and_a_new_epoch_waits_fo
         with pytest.raises(StoreUnavailable):
             await commit(store, epoch, change)
         relay.judge = lambda _: None
-        assert await loaded(direct) == {}, "it is still on its way"
+        assert await loaded(direct) == {}, "it has not arrived yet"
         await direct.take_over("test", 0)
         assert await loaded(direct) == {"u1": change.after}
 
@@ -165,7 +165,7 @@ async def test_a_frozen_server_is_unavailable_within_the_answer_timeout(server: 
 
 
 async def answers(store: PostgresStore) -> bool:
-    """Whether the ledger is read within the answer time-out: a busy machine may need it for the first statements."""
+    """Whether the ledger is read within the answer time-out. On a busy machine the first statements can take as long."""
     try:
         await store.load()
     except StoreUnavailable:
@@ -186,7 +186,7 @@ async def test_a_store_on_a_frozen_server_can_be_closed(server: EmbeddedServer):
             os.kill(pid, signal.SIGCONT)
 
 
-async def test_a_held_lock_makes_a_commit_unavailable_not_endless(server: EmbeddedServer):
+async def test_a_held_lock_makes_a_commit_unavailable_after_a_time_out(server: EmbeddedServer):
     async with opened(DatabaseSettings(server.url(), lock_timeout=0.2)) as store:
         epoch = await store.take_over("test", 0)
         other = await asyncpg.connect(server.url())
@@ -226,7 +226,7 @@ def wait_for_commits(store: PostgresStore) -> Awaitable[None]:
 
 
 @pytest.mark.parametrize("other", [take_over, change_quota, wait_for_commits])
-async def test_who_would_make_a_commit_stale_waits_for_the_one_in_flight(
+async def test_a_write_that_would_make_a_commit_stale_waits_for_the_commit_in_flight(
     store: PostgresStore, database_url: str, other: Callable[[PostgresStore], Awaitable[object]]
 ):
     epoch = await store.take_over("old", 0)
@@ -234,7 +234,7 @@ async def test_who_would_make_a_commit_stale_waits_for_the_one_in_flight(
     await commit(store, epoch, change)
     held = await asyncpg.connect(database_url)
     async with held.transaction():
-        # The commit has passed its checks and waits for this row, so it is in flight as long as we like.
+        # The commit has passed its checks and waits for this row, so the test decides how long it is in flight.
         await held.execute("SELECT uid FROM workloads FOR UPDATE")
         admitted = step(change.after, Admit(HERE))
         inflight = asyncio.create_task(commit(store, epoch, admitted, revision=0))
@@ -260,14 +260,14 @@ async def test_history_becomes_visible_in_the_order_of_its_ids(
         slow = asyncio.create_task(commit(store, epoch, step(first.after, Admit(HERE))))
         await until_waiting(held, 1)
         quick = asyncio.create_task(commit(store, epoch, submitted("u2")))
-        await until_waiting(held, 2)  # it may not overtake, though it touches no row of the other
+        await until_waiting(held, 2)  # it must not overtake, though it writes no row of the other
     await asyncio.gather(slow, quick)
     await held.close()
     assert [line.uid for line in await store.history(None)] == ["u1", "u1", "u2"]
 
 
 async def until_waiting(connection: asyncpg.Connection, number: int) -> None:
-    """Until so many sessions of this database wait for a lock."""
+    """Wait until this many sessions of the database wait for a lock."""
     for _ in range(500):
         if await lock_waiters(connection) >= number:
             return
@@ -294,14 +294,14 @@ async def test_waiting_for_configuration_survives_a_restart_of_the_database(serv
             assert await waiter == version
 
 
-async def test_connections_that_were_cut_while_nobody_used_them_are_replaced_unnoticed(
+async def test_idle_connections_that_were_cut_are_replaced_without_an_error(
     server: EmbeddedServer,
 ):
     async with opened(DatabaseSettings(server.url())) as store:
         epoch = await store.take_over("test", 0)
         await server.stop()
         await server.start()
-        await asyncio.sleep(1.1)  # longer than a connection is trusted without being tried
+        await asyncio.sleep(1.1)  # longer than a connection is used without a test
         await commit(store, epoch, submitted("u1"))
         assert await loaded(store)
 
@@ -322,7 +322,7 @@ async def test_history_cannot_be_changed_even_by_the_owner(
     assert len(await store.history("u1")) == 1
 
 
-async def test_a_value_no_column_holds_is_an_error_not_an_outage(store: PostgresStore):
+async def test_a_value_that_no_column_can_hold_is_an_error_and_not_an_outage(store: PostgresStore):
     epoch = await store.take_over("test", 0)
     with pytest.raises(StoreError) as refused:
         await commit(store, epoch, submitted("u\x00"))

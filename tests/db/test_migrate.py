@@ -1,4 +1,4 @@
-"""The schema comes from the revisions, all of it or nothing, whoever else upgrades at the same time."""
+"""The revisions define the schema. An upgrade is atomic, also with concurrent upgrades."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def empty_url(postgres: TestPostgres) -> AsyncIterator[str]:
 
 @pytest.fixture
 def revisions(tmp_path: Path) -> Path:
-    """The real revisions, followed by a made-up pre, post and pre."""
+    """The real revisions, followed by invented pre, post and pre revisions."""
     directory = tmp_path / "migrations"
     shutil.copytree(migrations_directory(), directory)
     down = HEAD
@@ -57,14 +57,14 @@ def add(directory: Path, revision: str, down: str, statement: str) -> None:
     (directory / "versions" / f"{revision}_made_up.py").write_text(text)
 
 
-async def test_an_empty_database_becomes_the_newest(empty_url: str):
+async def test_an_empty_database_is_upgraded_to_the_newest_revision(empty_url: str):
     assert await current(empty_url) == SchemaState(None, HEAD)
     assert (await upgrade(empty_url)).up_to_date
     assert await current(empty_url) == SchemaState(HEAD, HEAD)
     assert (await upgrade(empty_url)).up_to_date
 
 
-async def test_upgrades_at_the_same_time_do_not_disturb_each_other(empty_url: str):
+async def test_concurrent_upgrades_do_not_interfere(empty_url: str):
     states = await asyncio.gather(*(upgrade(empty_url) for _ in range(4)))
     assert states == [SchemaState(HEAD, HEAD)] * 4
 
@@ -81,7 +81,7 @@ async def test_tables_and_revisions_give_the_same_schema(database_url: str):
     await engine.dispose()
 
 
-async def test_the_pre_half_stops_before_the_first_post_revision(empty_url: str, revisions: Path):
+async def test_the_pre_phase_stops_before_the_first_post_revision(empty_url: str, revisions: Path):
     await upgrade(empty_url)
     (revisions / "versions" / "9003_pre_made_up.py").unlink()
     assert (await upgrade(empty_url, pre_only=True, directory=revisions)).current == "9001_pre"
@@ -94,7 +94,7 @@ async def test_an_empty_database_has_no_old_replicas(empty_url: str, revisions: 
     assert (await upgrade(empty_url, pre_only=True, directory=revisions)).up_to_date
 
 
-async def test_the_second_half_of_an_earlier_release_comes_before_this_one(
+async def test_the_post_phase_of_an_earlier_release_precedes_this_one(
     empty_url: str, revisions: Path
 ):
     await upgrade(empty_url)
@@ -105,7 +105,7 @@ async def test_the_second_half_of_an_earlier_release_comes_before_this_one(
     assert (await upgrade(empty_url, pre_only=True, directory=revisions)).up_to_date
 
 
-async def test_the_post_half_waits_for_the_last_replica_of_another_release(
+async def test_the_post_phase_waits_for_the_last_replica_of_another_release(
     empty_url: str, revisions: Path
 ):
     await upgrade(empty_url)
@@ -119,7 +119,7 @@ async def test_the_post_half_waits_for_the_last_replica_of_another_release(
 
 
 async def until_closed(url: str, name: str) -> None:
-    """The server notices a moment later that a session has ended."""
+    """Wait until the server has noticed the end of a session."""
     looks = await asyncpg.connect(url)
     count = "SELECT count(*) FROM pg_stat_activity WHERE application_name = $1"
     while await looks.fetchval(count, name):  # noqa: ASYNC110 - of another process
@@ -134,7 +134,7 @@ async def test_a_failing_revision_changes_nothing(empty_url: str, revisions: Pat
     assert (await current(empty_url)).current is None
 
 
-async def test_a_schema_of_a_newer_release_is_left_alone(empty_url: str, revisions: Path):
+async def test_a_schema_of_a_newer_release_is_not_changed(empty_url: str, revisions: Path):
     await upgrade(empty_url, directory=revisions)
     state = await upgrade(empty_url)
     assert state == SchemaState("9003_pre", HEAD, known=False)
@@ -148,6 +148,6 @@ def test_revisions_are_found_in_a_wheel_and_in_a_checkout(tmp_path: Path, place:
     assert migrations_directory(tmp_path / "package") == tmp_path / place
 
 
-def test_an_installation_without_revisions_says_so(tmp_path: Path):
+def test_an_installation_without_revisions_is_reported(tmp_path: Path):
     with pytest.raises(StoreError, match="incomplete"):
         migrations_directory(tmp_path / "package")

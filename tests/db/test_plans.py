@@ -1,4 +1,4 @@
-"""Hot statements use the indexes made for them, on tables where a scan would hurt."""
+"""Frequent statements use their indexes, on tables where a scan would be slow."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ async def test_reads_use_their_index(
     assert "Seq Scan" not in lines
 
 
-async def test_a_line_is_counted_without_looking_at_what_is_finished(
+async def test_a_queue_is_counted_without_reading_finished_workloads(
     connection: AsyncConnection,
 ):
     lines = await plan(connection, reads.lines(["u1", "u2"]))
@@ -164,9 +164,7 @@ async def test_an_update_of_some_rows_finds_them_by_key(connection: AsyncConnect
     assert "Seq Scan" not in lines
 
 
-async def test_a_change_of_state_leaves_the_indexes_alone(
-    postgres: TestPostgres, database_url: str
-):
+async def test_a_change_of_state_updates_no_index(postgres: TestPostgres, database_url: str):
     store = await PostgresStore.connect(DatabaseSettings(database_url))
     epoch = await store.take_over("test", 0)
     new = [submitted(f"u{n}") for n in range(5)]

@@ -1,4 +1,4 @@
-"""Old hours of the usage ledger are deleted in batches, and nothing else is."""
+"""Old hours of the usage ledger are deleted in batches, and no other rows."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ INSERT INTO usage_marks (uid, mark) VALUES ('noted', '[]');
 
 @pytest_asyncio.fixture
 async def ledger(store: PostgresStore, database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """Its tables, with workloads that ended before the cut-off, lived over it, and began after it."""
+    """A ledger with workloads that ended before the cut-off, span it, and began after it."""
     connection = await asyncpg.connect(database_url)
     await connection.execute(LEDGER)
     yield connection
@@ -58,7 +58,7 @@ async def subjects(ledger: asyncpg.Connection) -> set[str]:
     return {row["uid"] for row in await ledger.fetch("SELECT uid FROM usage_subjects")}
 
 
-async def test_hours_before_the_cut_off_go_and_the_others_stay_as_they_are(
+async def test_hours_before_the_cut_off_are_deleted_and_the_others_are_unchanged(
     store: PostgresStore, ledger: asyncpg.Connection
 ) -> None:
     epoch = await store.take_over("test", 0)
@@ -72,7 +72,7 @@ async def test_hours_before_the_cut_off_go_and_the_others_stay_as_they_are(
     assert await report(store, 100, 110) == after
 
 
-async def test_whose_hours_are_gone_is_forgotten_unless_there_may_be_more(
+async def test_a_workload_without_hours_is_forgotten_unless_it_can_get_more(
     store: PostgresStore, ledger: asyncpg.Connection
 ) -> None:
     epoch = await store.take_over("test", 0)
@@ -80,7 +80,7 @@ async def test_whose_hours_are_gone_is_forgotten_unless_there_may_be_more(
     assert await subjects(ledger) == {"goes-on", "waits", "noted", "young"}
 
 
-async def test_a_batch_takes_the_oldest_and_is_no_larger_than_it_may_be(
+async def test_a_batch_deletes_the_oldest_rows_up_to_its_limit(
     store: PostgresStore, ledger: asyncpg.Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pruning, "USAGE_BATCH", 4)
@@ -95,7 +95,7 @@ async def test_a_batch_takes_the_oldest_and_is_no_larger_than_it_may_be(
     assert await ledger.fetchval("SELECT min(hour) FROM usage_hours") == CUTOFF
 
 
-async def test_who_does_not_lead_deletes_nothing(
+async def test_a_process_that_does_not_lead_deletes_nothing(
     store: PostgresStore, ledger: asyncpg.Connection
 ) -> None:
     epoch = await store.take_over("test", 0)
@@ -104,7 +104,7 @@ async def test_who_does_not_lead_deletes_nothing(
     assert await ledger.fetchval("SELECT min(hour) FROM usage_hours") == 90 * HOUR
 
 
-async def test_the_leader_keeps_as_many_days_as_the_rules_say(
+async def test_the_leader_keeps_the_days_of_the_retention_rules(
     store: PostgresStore, ledger: asyncpg.Connection
 ) -> None:
     epoch = await store.take_over("test", 0)
@@ -112,7 +112,7 @@ async def test_the_leader_keeps_as_many_days_as_the_rules_say(
     running = asyncio.create_task(prune(store, lambda: rules, lambda: CUTOFF + 3 * DAY, epoch))
     try:
         async with asyncio.timeout(30):
-            # Nothing tells when rows are gone: the table is asked.
+            # There is no notification of the deletion: the test polls the table.
             while await ledger.fetchval("SELECT min(hour) FROM usage_hours") != CUTOFF:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     finally:

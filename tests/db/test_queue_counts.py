@@ -1,4 +1,4 @@
-"""How queues stand: the real store and its double count alike, and in the same order."""
+"""Queue counts: the real store and its double return the same, in the same order."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def location(request: pytest.FixtureRequest) -> str | None:
 
 @pytest.fixture
 async def counted(location: str | None) -> AsyncIterator[AnyStore]:
-    """A workload in every state, and three more that wait: two of another namespace, one of high priority."""
+    """A workload in every state, and three more pending ones: two of another namespace, one of high priority."""
     made: AnyStore = MemoryStore()
     if location is not None:
         made = await PostgresStore.connect(DatabaseSettings(location))
@@ -41,7 +41,7 @@ async def counted(location: str | None) -> AsyncIterator[AnyStore]:
     await made.close()
 
 
-async def test_a_tally_counts_everything_that_is_not_finished(counted: AnyStore):
+async def test_a_count_includes_all_workloads_that_are_not_finished(counted: AnyStore):
     tallies = await counted.tallies()
     assert sum(tally.workloads for tally in tallies) == len(LIVES) - 1 + 3
     assert (
@@ -50,7 +50,7 @@ async def test_a_tally_counts_everything_that_is_not_finished(counted: AnyStore)
     assert State.FINISHED not in {tally.state for tally in tallies}
 
 
-async def test_a_reason_counts_the_workloads_that_the_list_shows_for_it(counted: AnyStore):
+async def test_the_count_of_a_reason_equals_the_length_of_its_list(counted: AnyStore):
     sums: Counter[Code] = Counter()
     for tally in await counted.tallies():
         sums[tally.code] += tally.workloads
@@ -62,14 +62,14 @@ async def test_a_reason_counts_the_workloads_that_the_list_shows_for_it(counted:
         assert {entry.reason.code for entry in page.entries} == {code}
 
 
-async def test_who_waits_is_told_in_the_order_of_turns_or_of_age(counted: AnyStore):
+async def test_pending_workloads_are_listed_in_queue_order_or_by_age(counted: AnyStore):
     turns = [entry.name for entry in await counted.waiting("team-a", {OTHER})]
     ages = [entry.name for entry in await counted.waiting(None, {OTHER}, order=WaitingOrder.AGE)]
     assert turns == ["urgent", "old", "young"]
     assert ages == ["old", "young", "urgent"]
 
 
-async def test_who_waits_is_told_by_pages(counted: AnyStore):
+async def test_pending_workloads_are_listed_in_pages(counted: AnyStore):
     everybody = await counted.waiting("team-a")
     pages = [await counted.waiting("team-a", skip=skip, limit=2) for skip in range(0, 20, 2)]
     assert [entry for page in pages for entry in page] == list(everybody)
@@ -80,7 +80,7 @@ async def test_who_waits_is_told_by_pages(counted: AnyStore):
     assert await counted.waiting(None, frozenset()) == ()
 
 
-async def test_evictions_are_told_newest_first(counted: AnyStore):
+async def test_evictions_are_listed_newest_first(counted: AnyStore):
     found = await counted.evictions()
     assert {line.to_state for line in found} == {State.EVICTING}
     assert {line.name for line in found} == {"evicting", "requeued", "backoff", "leaving"}

@@ -1,4 +1,4 @@
-"""A report of a day reads the hours of that day, however many years the usage ledger holds."""
+"""A report of one day reads the hours of that day only, for any size of the usage ledger."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from queuectl.domain.reports import Grouping, Period
 from tests.db.test_plans import plan
 from tests.support.postgres import TestPostgres
 
-# A thousand workloads; each hour a hundred of them are charged, for two years of every tenth hour.
+# A thousand workloads. A hundred of them are charged in every tenth hour of two years.
 FILL_SUBJECTS = """
 INSERT INTO usage_subjects
 SELECT md5(n::text)::uuid, 'u' || n, 'Job', 'team-' || n % 7, 'job-' || n, 'q', 'cq', '', '', '{}'

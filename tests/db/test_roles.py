@@ -1,4 +1,4 @@
-"""The roles of deploy/postgres/roles.sql: the leader and the API each do all of their work, and nothing else."""
+"""The roles of deploy/postgres/roles.sql: the leader and the API can do all of their work, and nothing else."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def database(postgres: TestPostgres, database_url: str) -> AsyncIterator[D
 
 
 async def test_the_leader_and_the_api_do_all_of_their_work(database: Database) -> None:
-    """Each route of the API once, by a caller who may do everything, over what the leader wrote."""
+    """A caller with all rights requests each route of the API once, after the writes of the leader."""
     assert (await migrate.upgrade(database.url(LEADER))).up_to_date
     leader, session_service = await database.store(LEADER), await database.store(API)
     await live(leader)
@@ -76,7 +76,7 @@ async def test_the_leader_and_the_api_do_all_of_their_work(database: Database) -
     assert {key: text for key, text in failed.items() if "not-known-yet" not in text} == {}
     assert await session_service.newest_commands(
         CommandFilter()
-    )  # some of them asked for something
+    )  # some of the routes added a command
     used = Used(PastUseAccount.of_local_queue("team", "a"), 7.5, {"cpu": 0.1})
     await session_service.start_use([used])
     assert await session_service.past_use() == (used,)

@@ -19,7 +19,7 @@ HANG_UP = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename 
 
 
 def insert(file: Path, rules: str, *, whole: bool = False) -> str:
-    """Put rules before those that are there, or in their place. Returns what was there."""
+    """Insert rules before the present ones, or replace these. Returns the present rules."""
     before = file.read_text()
     file.write_text(rules if whole else rules + before)
     return before
@@ -27,7 +27,7 @@ def insert(file: Path, rules: str, *, whole: bool = False) -> str:
 
 @pytest_asyncio.fixture
 async def rotating_url(postgres: TestPostgres, database_url: str) -> AsyncIterator[str]:
-    """Of a role that has to show its password, without the password."""
+    """The URL of a role that needs a password, without the password."""
     [(file,)] = await postgres.execute("SHOW hba_file")
     rules = insert(Path(file), "local all rotating scram-sha-256\n")
     await postgres.execute("CREATE ROLE rotating LOGIN SUPERUSER")
@@ -51,7 +51,7 @@ async def test_a_password_is_rotated_without_a_restart(
     before = await store.configuration()
 
     await postgres.execute("ALTER ROLE rotating PASSWORD 'two'")
-    assert await store.configuration() == before  # connections that are open stay so
+    assert await store.configuration() == before  # open connections stay open
     await postgres.execute(HANG_UP)
     for password in ("one", None):
         file.write_text(password) if password else file.unlink()

@@ -1,4 +1,4 @@
-"""Whatever happens to workloads, the database gives back exactly what was committed."""
+"""The database returns exactly the committed state, for any life cycle."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ CHOICES = st.tuples(st.integers(0, 4), st.integers(0, 23))
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(batches=st.lists(st.lists(CHOICES, min_size=1, max_size=6), min_size=1, max_size=14))
-async def test_any_sequence_of_transitions_comes_back_as_committed(
+async def test_any_sequence_of_transitions_is_read_as_committed(
     store: PostgresStore, batches: list[list[tuple[int, int]]]
 ):
-    # One database serves all examples: the uids of each are its own.
+    # One database serves all examples: each has different uids.
     lives = Lives(f"run{next(RUNS)}")
     epoch = await store.take_over("test", 0)
     noted = 0

@@ -1,4 +1,4 @@
-"""Sessions and the audit log: the real books and their doubles keep to the same contract."""
+"""Sessions and the audit log: the real stores and their doubles fulfil the same contract."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def location(request: pytest.FixtureRequest) -> str | None:
 
 
 @pytest.fixture
-async def books(location: str | None) -> AsyncIterator[AnyStore]:
+async def any_store(location: str | None) -> AsyncIterator[AnyStore]:
     made: AnyStore = MemoryStore()
     if location is not None:
         made = await PostgresStore.connect(DatabaseSettings(location))
@@ -43,89 +43,91 @@ async def books(location: str | None) -> AsyncIterator[AnyStore]:
 # ---- sessions
 
 
-async def test_a_session_comes_back_as_it_was_opened(books: AnyStore) -> None:
-    await books.sessions.open("key", SESSION)
-    assert await books.sessions.find("key", 150.0) == SESSION
-    assert await books.sessions.find("another", 150.0) is None
+async def test_a_session_is_read_as_it_was_opened(any_store: AnyStore) -> None:
+    await any_store.sessions.open("key", SESSION)
+    assert await any_store.sessions.find("key", 150.0) == SESSION
+    assert await any_store.sessions.find("another", 150.0) is None
 
 
-async def test_a_session_that_is_over_is_not_found(books: AnyStore) -> None:
-    await books.sessions.open("key", SESSION)
-    assert await books.sessions.find("key", 199.9) is not None
-    assert await books.sessions.find("key", 200.0) is None
+async def test_an_expired_session_is_not_found(any_store: AnyStore) -> None:
+    await any_store.sessions.open("key", SESSION)
+    assert await any_store.sessions.find("key", 199.9) is not None
+    assert await any_store.sessions.find("key", 200.0) is None
 
 
-async def test_a_closed_session_is_gone_and_closing_it_again_is_harmless(books: AnyStore) -> None:
-    await books.sessions.open("key", SESSION)
-    await books.sessions.open("other", SESSION)
+async def test_a_closed_session_is_deleted_and_closing_it_again_has_no_effect(
+    any_store: AnyStore,
+) -> None:
+    await any_store.sessions.open("key", SESSION)
+    await any_store.sessions.open("other", SESSION)
     for _ in range(2):
-        await books.sessions.close("key")
-    assert await books.sessions.find("key", 150.0) is None
-    assert await books.sessions.find("other", 150.0) == SESSION
+        await any_store.sessions.close("key")
+    assert await any_store.sessions.find("key", 150.0) is None
+    assert await any_store.sessions.find("other", 150.0) == SESSION
 
 
-async def test_opening_one_sweeps_out_those_that_are_over(books: AnyStore) -> None:
-    await books.sessions.open("old", SESSION)
-    await books.sessions.open("new", replace(SESSION, since=200.0, until=300.0))
-    assert await books.sessions.find("old", 0.0) is None  # not even if clocks are set back
+async def test_opening_a_session_deletes_expired_ones(any_store: AnyStore) -> None:
+    await any_store.sessions.open("old", SESSION)
+    await any_store.sessions.open("new", replace(SESSION, since=200.0, until=300.0))
+    assert await any_store.sessions.find("old", 0.0) is None  # not even if clocks are set back
 
 
 # ---- the audit log
 
 
-async def lines(books: AnyStore, **wanted: object) -> list[AuditLine]:
-    return list(await books.audit.lines(AuditFilter(**wanted), 100))  # type: ignore[arg-type]  # a table
+async def lines(any_store: AnyStore, **wanted: object) -> list[AuditLine]:
+    return list(await any_store.audit.lines(AuditFilter(**wanted), 100))  # type: ignore[arg-type]  # a table
 
 
-async def test_a_line_is_there_from_the_beginning_and_completed_by_its_outcome(
-    books: AnyStore,
+async def test_a_line_is_written_first_and_completed_by_its_outcome(
+    any_store: AnyStore,
 ) -> None:
-    number = await books.audit.begin(LINE)
-    assert await lines(books) == [replace(LINE, id=number)]
-    await books.audit.end(number, Outcome("putCohort", 201, "created"))
+    number = await any_store.audit.begin(LINE)
+    assert await lines(any_store) == [replace(LINE, id=number)]
+    await any_store.audit.end(number, Outcome("putCohort", 201, "created"))
     done = replace(LINE, id=number, operation="putCohort", status=201, detail="created")
-    assert await lines(books) == [done]
+    assert await lines(any_store) == [done]
 
 
-async def test_lines_come_newest_first_page_by_page(books: AnyStore) -> None:
-    numbers = [await books.audit.begin(replace(LINE, at=float(n))) for n in range(5)]
+async def test_lines_are_listed_newest_first_in_pages(any_store: AnyStore) -> None:
+    numbers = [await any_store.audit.begin(replace(LINE, at=float(n))) for n in range(5)]
     assert numbers == sorted(numbers)
-    first = await books.audit.lines(AuditFilter(), 2)
+    first = await any_store.audit.lines(AuditFilter(), 2)
     assert [line.id for line in first] == [numbers[4], numbers[3]]
-    rest = await books.audit.lines(AuditFilter(before=first[-1].id), 100)
+    rest = await any_store.audit.lines(AuditFilter(before=first[-1].id), 100)
     assert [line.id for line in rest] == numbers[2::-1]
 
 
-async def test_lines_are_found_by_caller_path_and_time(books: AnyStore) -> None:
+async def test_lines_are_found_by_caller_path_and_time(any_store: AnyStore) -> None:
     told = [
         replace(LINE, at=1.0, caller="alice", path="/api/v1/cohorts/a_b"),
         replace(LINE, at=2.0, caller="bob", path="/api/v1/cohorts/axb"),
         replace(LINE, at=3.0, caller="bob", path="/api/v1/workloads/x/hold"),
     ]
     for line in told:
-        await books.audit.begin(line)
-    assert [line.at for line in await lines(books, caller="bob")] == [3.0, 2.0]
-    assert [line.at for line in await lines(books, caller="bo")] == []
-    assert [line.at for line in await lines(books, path="/api/v1/cohorts")] == [2.0, 1.0]
-    assert [line.at for line in await lines(books, path="/api/v1/cohorts/a_")] == [1.0]
-    assert [line.at for line in await lines(books, path="%")] == []
-    assert [line.at for line in await lines(books, since=2.0)] == [3.0, 2.0]
-    assert [line.at for line in await lines(books, since=2.0, caller="alice")] == []
+        await any_store.audit.begin(line)
+    assert [line.at for line in await lines(any_store, caller="bob")] == [3.0, 2.0]
+    assert [line.at for line in await lines(any_store, caller="bo")] == []
+    assert [line.at for line in await lines(any_store, path="/api/v1/cohorts")] == [2.0, 1.0]
+    assert [line.at for line in await lines(any_store, path="/api/v1/cohorts/a_")] == [1.0]
+    assert [line.at for line in await lines(any_store, path="%")] == []
+    assert [line.at for line in await lines(any_store, since=2.0)] == [3.0, 2.0]
+    assert [line.at for line in await lines(any_store, since=2.0, caller="alice")] == []
 
 
-async def test_what_no_database_can_hold_does_not_stop_a_line(books: AnyStore) -> None:
-    number = await books.audit.begin(replace(LINE, path="/a\x00b", caller="c\x00d"))
-    await books.audit.end(number, Outcome("", 404, "no \x00"))
-    [line] = await lines(books)
+async def test_text_that_no_database_can_hold_does_not_stop_a_line(any_store: AnyStore) -> None:
+    number = await any_store.audit.begin(replace(LINE, path="/a\x00b", caller="c\x00d"))
+    await any_store.audit.end(number, Outcome("", 404, "no \x00"))
+    [line] = await lines(any_store)
     assert "\x00" not in line.path + line.caller + line.detail
 
 
-async def test_old_lines_go(books: AnyStore) -> None:
+async def test_old_lines_are_deleted(any_store: AnyStore) -> None:
     for at in (1.0, 2.0, 3.0):
-        await books.audit.begin(replace(LINE, at=at))
-    assert await books.audit.prune(2.0) == 1
-    assert await books.audit.prune(2.0) == 0
-    assert [line.at for line in await lines(books)] == [3.0, 2.0]
+        await any_store.audit.begin(replace(LINE, at=at))
+    assert await any_store.audit.prune(2.0) == 1
+    assert await any_store.audit.prune(2.0) == 0
+    assert [line.at for line in await lines(any_store)] == [3.0, 2.0]
 
 
 async def test_a_page_of_the_log_is_read_by_an_index(
@@ -153,11 +155,11 @@ FROM generate_series(1, 20000) n
 # ---- namespaces
 
 
-async def test_namespaces_are_those_of_queues_and_of_workloads(books: AnyStore) -> None:
-    assert await books.namespaces() == frozenset()
-    await books.put_config({**LOCAL_QUEUE, "metadata": {"name": "q", "namespace": "queues"}})
-    await books.put_config({"kind": "Topology", "metadata": {"name": "t"}})
-    epoch = await books.take_over("test", 0)
+async def test_namespaces_are_those_of_queues_and_of_workloads(any_store: AnyStore) -> None:
+    assert await any_store.namespaces() == frozenset()
+    await any_store.put_config({**LOCAL_QUEUE, "metadata": {"name": "q", "namespace": "queues"}})
+    await any_store.put_config({"kind": "Topology", "metadata": {"name": "t"}})
+    epoch = await any_store.take_over("test", 0)
     for change in live_through(job("a", namespace="works")):
-        await books.commit([change], epoch=epoch, revision=None, cycle=1)
-    assert await books.namespaces() == {"queues", "works"}
+        await any_store.commit([change], epoch=epoch, revision=None, cycle=1)
+    assert await any_store.namespaces() == {"queues", "works"}

@@ -1,6 +1,6 @@
-"""The usage ledger agrees with what happened, whoever folds it, whenever, and whatever dies in between.
+"""The usage ledger agrees with the events, for any leader, any time of the writes, and any failure.
 
-What happened is kept by the test itself, from the committed entries: an independent sum over their times.
+The test computes an independent sum over the times of the committed entries.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ CONFIG = QueueConfig(cluster_queues={"gpus": ClusterQueue("gpus", cohort="all")}
 
 @dataclass
 class Fragile:
-    """UsageProgress whose next write may fail, before or after it had its effect."""
+    """UsageProgress whose next write can fail, before or after its effect."""
 
     real: UsageLedger
     fails: str = ""
@@ -74,7 +74,7 @@ class Fragile:
 
 
 def job(entry: Entry) -> JobRecord:
-    """One that asks for as many GPUs as the entry says."""
+    """A job that requests as many GPUs as the entry has."""
     workers = (entry.gpus - 1) // GPUS["worker"]
     masters = entry.gpus - workers * GPUS["worker"]
     podsets = tuple(
@@ -87,14 +87,14 @@ def job(entry: Entry) -> JobRecord:
 
 
 def held(entry: Entry) -> int:
-    """GPUs of its slots, counted by hand."""
+    """GPUs of its slots, computed independently."""
     placed = entry.placement.podsets if entry.placement is not None else ()
     return sum(GPUS[p.podset] * pods for p in placed for _, pods in p.nodes)
 
 
 @dataclass
 class Sums:
-    """What the committed entries say, up to a time."""
+    """Sums over the committed entries, up to a time."""
 
     lives: dict[str, list[tuple[float, Entry]]] = field(default_factory=dict)
 
@@ -120,7 +120,7 @@ class Sums:
 
 @dataclass
 class World:
-    """One database, one leader after the other, and time as the test tells it."""
+    """One database, one leader after the other, and simulated time."""
 
     store: PostgresStore
     lives: Lives
@@ -131,7 +131,7 @@ class World:
     epoch: int = 0
 
     async def lead(self) -> None:
-        """Another leader, who knows nothing but the database and the watch."""
+        """Start another leader, which has only the database and the watch."""
         self.epoch = await self.store.take_over("test", 0)
         self.marker = Marker(self.mirror)
         self.samples = SampleLog()
@@ -146,11 +146,11 @@ class World:
         self.accountant = self.accounting(self.books)
 
     def accounting(self, books: Any) -> Accountant:
-        """Another accountant of this leader, which knows nothing yet."""
+        """A new accountant of this leader, without state."""
         return Accountant(books, self.facts, lambda: self.now, self.epoch, PlannerCache())
 
     async def step(self, choices: list[tuple[int, int]], lag: float) -> None:
-        """Some workloads go on; what is committed was decided ``lag`` seconds ago."""
+        """Commit the next steps of some workloads, which were decided ``lag`` seconds ago."""
         changes = [self._timed(c, lag) for c in self.lives.batch(choices)]
         self.mirror.apply([Upserted(job(change.after)) for change in changes])
         changes = self.marker.marked(changes, CONFIG)
@@ -189,7 +189,7 @@ class World:
 
 
 async def empty(url: str) -> None:
-    """One database serves all examples; each begins with an empty usage ledger."""
+    """Empty the usage ledger: one database serves all examples."""
     connection = await asyncpg.connect(url)
     tables = ["marks", "meters", "subjects", "hours", "losses", "fleet"]
     await connection.execute("TRUNCATE " + ", ".join(f"usage_{name}" for name in tables))
@@ -265,13 +265,13 @@ MEASURED = st.one_of(
 
 @dataclass
 class Recorded:
-    """Every look, by whom it was known, and until when everything was accounted for by whom: all that a split goes by."""
+    """Each evaluation, the leaders that know it, and how far each leader has accounted: the input of a split."""
 
     samples: list[tuple[int, GangUse]] = field(default_factory=list)
     entries: list[tuple[float, int]] = field(default_factory=list)
 
     def of(self, entry: Entry, moment: float) -> GangUse | None:
-        """The look that counts for a moment: the next one that was known when it was accounted for, else the last, if near."""
+        """The evaluation for a moment: the next one that was known at its accounting, else the last one, if it is recent."""
         until, leader = next(one for one in self.entries if one[0] > moment)
         known = [
             sample
@@ -285,8 +285,8 @@ class Recorded:
             return later[0]
         return earlier[-1] if earlier and moment < earlier[-1].at + FRESH_SECONDS else None
 
-    def turns(self) -> set[float]:
-        """When another look may begin to count."""
+    def boundaries(self) -> set[float]:
+        """The times at which another evaluation can begin to count."""
         at = {sample.at for _, sample in self.samples}
         near = {moment + by for moment in at for by in (-FRESH_SECONDS, FRESH_SECONDS)}
         return at | near | {until for until, _ in self.entries}
@@ -298,7 +298,7 @@ class Recorded:
             for (start, entry), (stop, _) in pairwise([*life, (end, life[-1][1])]):
                 if entry.state not in HOLDS:
                     continue
-                inside = (moment for moment in self.turns() if start < moment < stop)
+                inside = (moment for moment in self.boundaries() if start < moment < stop)
                 for low, high in pairwise([start, *sorted(inside), stop]):
                     self._add(found, self.of(entry, (low + high) / 2), (high - low) * held(entry))
         return found
@@ -314,10 +314,10 @@ class Recorded:
             found["idle"] += amount if sample.state is UseState.IDLE else 0.0
 
 
-def looked(
+def evaluated(
     world: World, recorded: Recorded, states: list[tuple[UseState, float | None] | None]
 ) -> None:
-    """A look at those that hold GPUs now; of some of them nothing is said."""
+    """An evaluation of the gangs that hold GPUs now, without a result for some of them."""
     uses = {}
     for who, seen in enumerate(states):
         entry = world.lives.entries.get(f"{world.lives.prefix}-{who}")
@@ -336,10 +336,10 @@ def looked(
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(acts=st.lists(MEASURED, min_size=3, max_size=24))
-async def test_used_and_idle_are_those_of_every_look_whatever_dies_in_between(
+async def test_used_and_idle_are_those_of_every_evaluation_after_any_failure(
     store: PostgresStore, database_url: str, acts: list[tuple[str, object, float]]
 ):
-    """Starts, evictions, looks and entries at any times; leaders die, and with them what they had seen and not written."""
+    """Starts, evictions, evaluations and entries at random times. Leaders fail and lose the state that they have not written."""
     await empty(database_url)
     world, recorded = World(store, Lives(f"looks{next(RUNS)}")), Recorded()
     await world.lead()
@@ -349,7 +349,7 @@ async def test_used_and_idle_are_those_of_every_look_whatever_dies_in_between(
             case "step":
                 await world.step(detail, 0.0)  # type: ignore[arg-type]  # CHOICES
             case "look":
-                looked(world, recorded, detail)  # type: ignore[arg-type]  # LOOKS
+                evaluated(world, recorded, detail)  # type: ignore[arg-type]  # LOOKS
             case "account":
                 await world.account(str(detail))
                 if detail != "before":
@@ -371,7 +371,7 @@ async def total(store: PostgresStore, now: float) -> Amounts:
 
 
 def until_it_runs(world: World) -> list[EntryChange]:
-    """One workload is submitted and started; as if before there was a usage ledger."""
+    """Submit and start one workload, as before the usage ledger existed."""
     first = submitted("old-0", at=world.now)
     return [first, handled(first.after, Admit(HERE), world.now)]
 
@@ -382,7 +382,7 @@ def handled(entry: Entry, event: Event, at: float) -> EntryChange:
     return change
 
 
-async def test_what_ran_before_there_was_a_ledger_counts_from_its_first_entry_on(
+async def test_a_gang_from_before_the_ledger_counts_from_its_first_entry_on(
     store: PostgresStore,
 ):
     world = World(store, Lives("old"))
@@ -398,7 +398,7 @@ async def test_what_ran_before_there_was_a_ledger_counts_from_its_first_entry_on
     assert (await total(store, world.now)).allocated == pytest.approx(65 * 100.0)
 
 
-async def test_a_gang_that_ended_was_busy_as_it_was_when_it_was_measured_last(
+async def test_a_gang_that_ended_is_charged_by_its_last_evaluation(
     store: PostgresStore,
 ):
     world = World(store, Lives("old"))
@@ -424,7 +424,7 @@ async def test_a_gang_that_ended_was_busy_as_it_was_when_it_was_measured_last(
     assert (found.used, found.unknown) == pytest.approx((65 * 40.0, 0.0))
 
 
-async def test_who_has_no_mark_is_accounted_for_beside_those_who_have_many(
+async def test_workloads_without_a_mark_are_accounted_beside_workloads_with_many(
     store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("queuectl.control.leader.accounting.BATCH", 3)
@@ -449,7 +449,7 @@ async def test_who_has_no_mark_is_accounted_for_beside_those_who_have_many(
     assert (found.waited, found.waiting) == pytest.approx((10 * 40.0, 40.0 + 20.0))
 
 
-async def test_a_job_that_comes_back_waits_from_then_on(store: PostgresStore):
+async def test_a_job_that_is_submitted_again_waits_from_then_on(store: PostgresStore):
     world = World(store, Lives("old"))
     await world.lead()
     created = world.now
@@ -470,7 +470,7 @@ async def test_a_job_that_comes_back_waits_from_then_on(store: PostgresStore):
     assert (await total(store, world.now)).waited == pytest.approx(60.0 + 30.0)
 
 
-async def test_a_leader_that_was_deposed_writes_no_hours(store: PostgresStore):
+async def test_a_deposed_leader_writes_no_hours(store: PostgresStore):
     world = World(store, Lives("old"))
     await world.lead()
     await world.account("")
@@ -480,7 +480,7 @@ async def test_a_leader_that_was_deposed_writes_no_hours(store: PostgresStore):
         await world.accountant.account()
 
 
-async def test_two_who_account_for_the_same_time_count_it_once(store: PostgresStore):
+async def test_two_leaders_that_account_for_the_same_time_count_it_once(store: PostgresStore):
     world = World(store, Lives("old"))
     await world.lead()
     await world.account("")
@@ -493,7 +493,7 @@ async def test_two_who_account_for_the_same_time_count_it_once(store: PostgresSt
     await twin.account()
 
 
-async def test_a_fold_that_was_given_up_and_happens_later_is_not_added_twice(
+async def test_an_abandoned_fold_that_succeeds_later_is_not_added_twice(
     postgres: TestPostgres, database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(
@@ -506,7 +506,7 @@ async def test_a_fold_that_was_given_up_and_happens_later_is_not_added_twice(
     ):
         world = World(direct, Lives("late"))
         await world.lead()
-        for span in (0.0, 100.0, 50.0):  # waits, starts, and goes on
+        for span in (0.0, 100.0, 50.0):  # is pending, starts, and runs on
             world.now += span
             await world.step([(0, 6)], 0.0)
             if not span:
@@ -521,7 +521,7 @@ async def test_a_fold_that_was_given_up_and_happens_later_is_not_added_twice(
         with pytest.raises(StoreUnavailable):
             await world.accountant.account()
         assert relay.struck
-        with contextlib.suppress(StaleSnapshot):  # nothing was written: the books are read again
+        with contextlib.suppress(StaleSnapshot):  # nothing was written: the ledger is read again
             await world.accountant.account()
         await world.accountant.account()
         (stored,), (expected,) = (

@@ -1,4 +1,4 @@
-"""Identities, rights, sessions and the audit log in memory: what the API server and the database do for the API."""
+"""Identities, rights, sessions and the audit log in memory, in place of the API server and the database."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Reach = Callable[[], Awaitable[object]]
 
 @dataclass
 class MemoryAccess:
-    """Callers by token, and what each may. ``down``: the API server is away; ``asked``: all rights that were asked for."""
+    """Callers by token, with their rights. ``down``: the API server is down; ``asked``: all rights that were reviewed."""
 
     callers: dict[str, Caller] = field(default_factory=dict)
     granted: dict[str, set[Right]] = field(default_factory=dict)
@@ -25,7 +25,7 @@ class MemoryAccess:
     asked: list[tuple[str, Right]] = field(default_factory=list)
 
     def know(self, token: str, name: str, *rights: Right, master: bool = False) -> Caller:
-        """Somebody new. ``rights``: without a name on every name, without a namespace in every namespace."""
+        """Add a caller. ``rights``: without a name for every name, without a namespace for every namespace."""
         caller = self.callers[token] = Caller(name, ("system:authenticated",))
         self.granted.setdefault(name, set()).update(rights)
         if master:

@@ -1,4 +1,4 @@
-"""What admission and validation do to jobs and pods, as deploy/ and the API server have it."""
+"""Admission and validation of jobs and pods, as in deploy/ and the API server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WRITTEN_BY_US = (keys.ATTEMPT_LABEL, keys.PODSET_LABEL, keys.WORKLOAD_LABEL)
 
 
 def suspender(job: Document) -> Document:
-    """The part of a job's spec that holds ``suspend``."""
+    """The part of a job's spec with ``suspend``."""
     if job["kind"] == "Job":
         spec: Document = job["spec"]
         return spec
@@ -48,7 +48,7 @@ def gated(spec: Document) -> bool:
 
 
 def born(document: Document, namespace: Document | None = None, user: str = "alice") -> Document:
-    """A job as admission stores it: one with a queue label, or in a namespace that has a default one, suspended and gated."""
+    """A job as admission stores it. With a queue label, or in a namespace with a default queue, it is suspended and gated."""
     job = copied(document)
     of_namespace = (namespace or {}).get("metadata", {}).get("labels", {})
     if queue_of(job) is None and of_namespace.get(keys.DEFAULT_QUEUE_LABEL) == "true":
@@ -130,7 +130,7 @@ def _ours(document: Document) -> list[Any]:
 
 
 def _shape(job: Document) -> Any:
-    """What may not change while a job runs, beside what the API server itself keeps (the template of a Job)."""
+    """The fields that may not change while a job runs, except those that the API server protects (the template of a Job)."""
     if job["kind"] == "Job":
         return job["spec"].get("parallelism", 1)
     return job["spec"]["pytorchReplicaSpecs"]

@@ -1,7 +1,7 @@
-"""Objects, versions and watches in memory: as much of an API server as the protocol can notice.
+"""Objects, versions and watches in memory: the part of an API server that the protocol uses.
 
-Documents are the real ones and the readers of ``queuectl.objects`` decode them, so a patch with a misspelt field fails here
-as it fails there.
+Documents are real, and the readers of ``queuectl.objects`` decode them. A patch with a misspelt field fails here as it
+fails there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLUSTER_WIDE = ("nodes", "namespaces", "priorityclasses")
 
 
 def copied(document: Document) -> Document:
-    """A deep copy of JSON. ``copy.deepcopy`` would take a sixth of the time of a crash story."""
+    """A deep copy of JSON. ``copy.deepcopy`` would take a sixth of the time of a crash scenario."""
     copy: Document = msgspec.json.decode(msgspec.json.encode(document))
     return copy
 
@@ -45,7 +45,7 @@ def merge(document: Any, patch: Any) -> Any:
 
 
 class Server:
-    """The store: create, patch under precondition, edit (what a controller does), delete gracefully, remove."""
+    """The store: create, patch with preconditions, edit (by a controller), delete gracefully, remove."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
@@ -98,7 +98,7 @@ class Server:
         return self._replace(resource, (namespace, name), old, new)
 
     def edit(self, resource: str, document: Document, change: Callable[[Document], None]) -> bool:
-        """Let a controller change an object; whether that changed anything."""
+        """Change an object as a controller. Returns whether it changed."""
         meta = document["metadata"]
         key = (meta.get("namespace", ""), meta["name"])
         old = self.objects[resource].get(key)
@@ -109,7 +109,7 @@ class Server:
         return self._replace(resource, key, old, new) is not old
 
     def delete(self, resource: str, document: Document) -> None:
-        """Ask an object to go: pods end gracefully, everything else is removed at once."""
+        """Delete an object: pods end gracefully, all others are removed at once."""
         if resource == "pods":
             stamp = format_time(self.clock())
             self.edit(
@@ -126,7 +126,7 @@ class Server:
             if resource == "pods":
                 del self._pods[owner_of(gone)][key]
             self._stamp(gone)
-            self._tell(resource, "DELETED", gone)
+            self._notify(resource, "DELETED", gone)
 
     def all(self, resource: str) -> list[Document]:
         """In order of creation."""
@@ -137,7 +137,7 @@ class Server:
         return [self.objects["pods"][key] for key in self._pods.get(uid, ())]
 
     def _replace(self, resource: str, key: Key, old: Document, new: Document) -> Document:
-        if new == old:  # like the real one: nothing changed, no new version
+        if new == old:  # as in the real server: no change, no new version
             return old
         self._store(resource, key, new, "MODIFIED")
         return new
@@ -147,20 +147,20 @@ class Server:
         self.objects[resource][key] = document
         if resource == "pods":
             self._pods.setdefault(owner_of(document), {})[key] = None
-        self._tell(resource, event, document)
+        self._notify(resource, event, document)
 
     def _stamp(self, document: Document) -> None:
         self.version += 1
         document["metadata"]["resourceVersion"] = str(self.version)
 
-    def _tell(self, resource: str, event: str, document: Document) -> None:
+    def _notify(self, resource: str, event: str, document: Document) -> None:
         line = msgspec.json.encode({"type": event, "object": document})
         for watcher in self.watchers:
-            watcher.tell(resource, line)
+            watcher.notify(resource, line)
 
 
 class Watcher:
-    """One ``Cluster.watch``: what it has not delivered yet."""
+    """One ``Cluster.watch``, with the events that it has not delivered."""
 
     def __init__(self, server: Server, *, kueue: bool = True) -> None:
         self._server = server
@@ -171,20 +171,20 @@ class Watcher:
         self.wake = asyncio.Event()
         self.wake.set()
 
-    def tell(self, resource: str, line: bytes) -> None:
+    def notify(self, resource: str, line: bytes) -> None:
         self._pending.append((resource, line))
         if not self.held:
             self.wake.set()
 
     def cut(self) -> None:
-        """Lose what was not delivered; the next thing delivered is a whole new list."""
+        """Drop the events that were not delivered, and deliver a complete list next."""
         self._pending.clear()
         self._relist = True
         if not self.held:
             self.wake.set()
 
     def hold(self, held: bool) -> None:
-        """Deliver nothing until let go."""
+        """Deliver nothing until it is released."""
         self.held = held
         if not held:
             self.wake.set()
@@ -223,6 +223,6 @@ def owner_of(document: Document) -> str:
 
 
 def refuse(condition: bool, message: str) -> None:
-    """As the server says no."""
+    """Raise the refusal of the server if the condition holds."""
     if condition:
         raise WriteRefused(message)

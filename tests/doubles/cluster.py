@@ -1,4 +1,4 @@
-"""A cluster in memory behind the Protocol ``Cluster``, with the controllers around it, for tests in one process.
+"""A cluster in memory with the Protocol ``Cluster`` and its controllers, for tests in one process.
 
     cluster = FakeCluster(NodeSpec(racks_per_block=2, hosts_per_rack=4).documents())
     uid = cluster.submit(batch_job("train", queue="team-a", pods=8, gpus=1))
@@ -6,8 +6,8 @@
     cluster.pods_of(uid)                # PodRecords
     cluster.finish(uid)                 # its running pods succeed; settle() then completes the job
 
-Nothing happens by itself: time is the test's clock, controllers act in ``step``, the watch delivers when the event loop
-turns. What goes wrong is arranged beforehand:
+Nothing happens by itself: the test sets the time, controllers act in ``step``, and the watch delivers when the event loop
+runs. The test arranges faults beforehand:
 
     cluster.fault(3, Moment.AFTER)      # the 3rd patch from now happens, its answer is lost
     cluster.fault(3, Moment.BEFORE, Killed)  # any exception: a SIGKILL before the 3rd patch is sent
@@ -16,7 +16,7 @@ turns. What goes wrong is arranged beforehand:
     cluster.controllers.hold_ends = True   # deleted pods stay Terminating
     cluster.refuses = lambda write: 422 if write.name == "train" else None   # a webhook denies it, with this status
 
-The same conformance tests run against it and the real control plane (tests/cluster/conformance.py).
+The same conformance tests run with it and the real control plane (tests/cluster/conformance.py).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ NAMESPACES = ("default", "queuectl-system")
 
 
 class Moment(Enum):
-    """On which side of its effect a write fails."""
+    """Whether a write fails before or after its effect."""
 
     BEFORE = "it never happened"
     AFTER = "it happened, its answer was lost"
@@ -58,7 +58,7 @@ def answer_lost() -> BaseException:
 
 @dataclass(frozen=True)
 class Written:
-    """One patch that was asked for, whatever became of it. ``resource`` is the kind of a job, or ``Pod``."""
+    """One requested patch, with any outcome. ``resource`` is the kind of a job, or ``Pod``."""
 
     resource: str
     namespace: str
@@ -67,7 +67,7 @@ class Written:
 
 
 @dataclass(frozen=True)
-class Told:
+class RecordedEvent:
     """One Event."""
 
     uid: str
@@ -77,7 +77,7 @@ class Told:
 
 
 class FakeCluster:
-    """See :class:`queuectl.control.ports.Cluster`, and the module."""
+    """See :class:`queuectl.control.ports.Cluster` and the docstring of the module."""
 
     def __init__(
         self,
@@ -86,16 +86,16 @@ class FakeCluster:
         namespaces: Sequence[str] = NAMESPACES,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """``nodes``: Node documents. ``clock``: unix seconds; default: stands still."""
+        """``nodes``: Node documents. ``clock``: unix seconds; the default is constant."""
         self.server = Server(clock or (lambda: 1_800_000_000.0))
         self.controllers = Controllers(self.server)
         self.writes: list[Written] = []
-        self.events: list[Told] = []
-        self.deleted: list[str] = []  # pods, by force
+        self.events: list[RecordedEvent] = []
+        self.deleted: list[str] = []  # pods that were deleted by force
         self.missing_policies: list[str] = []
         self.kueue = False  # a Kueue is installed
-        self.kueue_keys = True  # the policies act on Kueue's label
-        self.workloads: list[Mapping[str, Any]] = []  # that a Kueue left
+        self.kueue_keys = True  # the policies include Kueue's label
+        self.workloads: list[Mapping[str, Any]] = []  # of an earlier Kueue
         self.leader: LeaderRecord | None = None
         self.refuses: Callable[[Written], int | None] = lambda _: None
         self._faults: dict[int, tuple[Moment, Callable[[], BaseException]]] = {}
@@ -161,7 +161,7 @@ class FakeCluster:
 
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
         await self._answering()
-        self.events.append(Told(job.uid, kind, reason, message))
+        self.events.append(RecordedEvent(job.uid, kind, reason, message))
 
     async def read_leader(self) -> LeaderRecord | None:
         await self._answering()
@@ -172,7 +172,7 @@ class FakeCluster:
         if self.leader is None and over is not None:
             raise ObjectGone("there is no lease")
         if self.leader is not None and (over is None or over.version != self.leader.version):
-            raise WriteConflict("the lease was written by somebody else")
+            raise WriteConflict("another process wrote the lease")
         self.leader = replace(record, version=str(next(self._lease_versions)))
         return self.leader
 
@@ -199,7 +199,7 @@ class FakeCluster:
     # ---- what users and operators do
 
     def submit(self, document: Mapping[str, Any]) -> str:
-        """Create a job, through admission; its uid."""
+        """Create a job through admission. Returns its uid."""
         namespace = document["metadata"].get("namespace", "default")
         job = born(dict(document), self.server.objects["namespaces"].get(("", namespace)))
         return str(self.server.create(_plural(job["kind"]), job)["metadata"]["uid"])
@@ -207,14 +207,14 @@ class FakeCluster:
     def user_patch(
         self, resource: str, namespace: str, name: str, patch: Mapping[str, Any]
     ) -> None:
-        """A merge patch by somebody who is not queuectl. ``resource``: a job's kind or ``Pod``."""
+        """Apply a merge patch of a user who is not queuectl. ``resource``: a job's kind or ``Pod``."""
         self._patch("alice", resource, namespace, name, patch)
 
     def delete_job(self, uid: str) -> None:
         self.server.delete(_plural(self._job(uid)["kind"]), self._job(uid))
 
     def add_node(self, document: Mapping[str, Any]) -> None:
-        """It is Ready."""
+        """Add a node, which is Ready."""
         node = self.server.create("nodes", dict(document))
         self.set_ready(node["metadata"]["name"], ready=True)
 
@@ -226,26 +226,26 @@ class FakeCluster:
         self.server.edit("nodes", node, lambda d: d["spec"].update(unschedulable=unschedulable))
 
     def set_ready(self, name: str, *, ready: bool) -> None:
-        """The kubelet of a node that is not ready does nothing."""
+        """Set the condition Ready. The kubelet of a node that is not ready does nothing."""
         node = self.server.get("nodes", "", name)
         status, at = "True" if ready else "Unknown", self.server.clock()
         self.server.edit("nodes", node, lambda d: condition(d, "Ready", status, at))
 
-    # ---- what goes on meanwhile
+    # ---- controllers
 
     def step(self) -> bool:
-        """One pass of all controllers, the scheduler and the kubelets; whether anything changed."""
+        """Run one pass of all controllers, the scheduler and the kubelets. Returns whether anything changed."""
         return self.controllers.step()
 
     def settle(self, passes: int = 100) -> None:
-        """Passes until nothing changes."""
+        """Run passes until nothing changes."""
         for _ in range(passes):
             if not self.step():
                 return
         raise AssertionError(f"the controllers are still busy after {passes} passes")
 
     def finish(self, uid: str) -> None:
-        """All running pods of a job succeed."""
+        """Let all running pods of a job succeed."""
         for pod in self.server.owned(uid):
             if phase(pod) == "Running":
                 self.controllers.set_phase(pod, "Succeeded")
@@ -253,16 +253,16 @@ class FakeCluster:
     def fail_pod(self, name: str, namespace: str = "default") -> None:
         self.controllers.set_phase(self.server.get("pods", namespace, name), "Failed")
 
-    # ---- looking
+    # ---- queries
 
     def job(self, uid: str) -> JobRecord:
-        """As the reader sees it."""
+        """The job, as its reader decodes it."""
         document = self._job(uid)
         kind = KINDS[document["kind"]]
         return kind.read(msgspec.convert(document, kind.wire))
 
     def uids(self) -> list[str]:
-        """Of all jobs of all kinds."""
+        """The uids of all jobs of all kinds."""
         return [
             document["metadata"]["uid"]
             for kind in KINDS.values()
@@ -273,10 +273,10 @@ class FakeCluster:
         return any(self._jobs(uid))
 
     def pods_of(self, uid: str) -> list[PodRecord]:
-        """Of a job, in order of creation; terminated ones too until they are removed."""
+        """The pods of a job, in order of creation, including terminated pods until they are removed."""
         return [pod_record(pod) for pod in self.server.all("pods") if owner_of(pod) == uid]
 
-    # ---- what goes wrong
+    # ---- faults
 
     def fault(
         self, patch: int, moment: Moment, error: Callable[[], BaseException] = answer_lost
@@ -297,12 +297,12 @@ class FakeCluster:
             watcher.hold(value)
 
     def hold_watch(self, *, held: bool = True) -> None:
-        """Let changes reach nobody, without losing them, until let go."""
+        """Delay the delivery of changes until the watch is released."""
         for watcher in self.server.watchers:
             watcher.hold(held)
 
     def cut_watch(self) -> None:
-        """What was not delivered yet is lost; the watches list again."""
+        """Drop the events that were not delivered; the watches list again."""
         for watcher in self.server.watchers:
             watcher.cut()
 
@@ -311,7 +311,7 @@ class FakeCluster:
     async def _answering(self) -> None:
         await asyncio.sleep(0)
         if self._down:
-            raise ClusterUnavailable("the API server is away")
+            raise ClusterUnavailable("the API server is down")
 
     async def _write(self, written: Written, action: Callable[[], _T]) -> _T:
         await self._answering()
@@ -327,7 +327,7 @@ class FakeCluster:
         return result
 
     def _refusal(self, written: Written, code: int) -> ClusterError:
-        """As the real adapter reads an answer with this status that a webhook gave."""
+        """The error of the real adapter for a webhook's answer with this status."""
         target = f"{_plural(written.resource)} {written.namespace}/{written.name}"
         error = failure(f"PATCH {target}", code, b'{"message": "a webhook denies it"}')
         if not isinstance(error, WriteConflict | ObjectGone):

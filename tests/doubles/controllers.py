@@ -1,7 +1,7 @@
 """The controllers that act between queuectl and its pods, one deterministic pass at a time.
 
-What matters of each is modelled: when pods are made and deleted, with which labels and names; what suspension says and when;
-what counts as failed. Compared with the real ones by tests/cluster/conformance.py.
+The model has the creation and deletion of pods with their labels and names, the conditions of a suspension, and the
+definition of a failure. tests/cluster/conformance.py compares it with the real controllers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BACKOFF_LIMIT = 6
 
 
 def condition(document: Document, kind: str, status: str, at: float, reason: str = "") -> None:
-    """Set one status condition in place. As the API's own helpers do it, the time is that of a change of status alone."""
+    """Set one status condition in place. As in the helpers of the API, only a change of the status sets the time."""
     conditions = document.setdefault("status", {}).setdefault("conditions", [])
     found = next((c for c in conditions if c["type"] == kind), None)
     if found is None:
@@ -63,7 +63,7 @@ def active(pod: Document) -> bool:
 def make_pod(
     server: Server, job: Document, template: Document, name: str, labels: dict[str, str]
 ) -> None:
-    """A pod from a template, unless one of that name is still there."""
+    """Create a pod from a template, unless one with that name exists."""
     meta = job["metadata"]
     if (meta["namespace"], name) in server.objects["pods"]:
         return
@@ -82,9 +82,7 @@ def make_pod(
         "spec": copied(template["spec"]),
         "status": {"phase": "Pending"},
     }
-    if pod["spec"].get(
-        "schedulingGates"
-    ):  # as the API server puts it on a pod that is created with gates
+    if pod["spec"].get("schedulingGates"):  # as the API server sets it on a pod with gates
         condition(pod, "PodScheduled", "False", server.clock(), "SchedulingGated")
     fill(server, pod)
     if lets_be(server, pod) and lets_in(server, pod):
@@ -92,7 +90,7 @@ def make_pod(
 
 
 class Controllers:
-    """All of them. ``step`` is one pass of each; ``hold_starts`` and ``hold_ends`` keep kubelets from acting.
+    """All controllers. ``step`` is one pass of each; ``hold_starts`` and ``hold_ends`` stop the kubelets.
 
     A held end leaves deleted pods Terminating, as a long grace period does.
     """
@@ -104,7 +102,7 @@ class Controllers:
         self.hold_ends = False
 
     def step(self) -> bool:
-        """Whether anything changed."""
+        """Run one pass. Returns whether anything changed."""
         before = self._server.version
         self._collect()
         for job in self._server.all("jobs"):
@@ -119,7 +117,7 @@ class Controllers:
     # ---- garbage
 
     def _collect(self) -> None:
-        """Pods of deleted owners, and pods bound to nodes that are no more."""
+        """Delete pods of deleted owners, and pods on deleted nodes."""
         jobs = (*self._server.all("jobs"), *self._server.all("pytorchjobs"))
         owners = {job["metadata"]["uid"] for job in jobs}
         nodes = {"", *(name for _, name in self._server.objects["nodes"])}
@@ -136,7 +134,7 @@ class Controllers:
         self._server.edit(resource, job, change)
 
     def _suspend(self, job: Document, pods: list[Document]) -> None:
-        """Said at once, while pods still terminate; finished pods stay."""
+        """Set the condition at once, while pods still terminate. Finished pods stay."""
         for pod in pods:
             if active(pod):
                 self._server.delete("pods", pod)
@@ -224,7 +222,7 @@ class Controllers:
     def _sync_pytorchjob(self, job: Document) -> None:
         pods = self._server.owned(job["metadata"]["uid"])
         if holds(job, "Succeeded") or holds(job, "Failed"):
-            return  # cleanPodPolicy None: what still runs goes on
+            return  # cleanPodPolicy None: running pods run on
         if suspended(job):
             self._suspend(job, pods)
             return
@@ -260,7 +258,7 @@ class Controllers:
     # ---- scheduler and kubelets
 
     def _schedule(self) -> None:
-        """Bind pods without gates to the first node that takes them; say so when none does."""
+        """Bind pods without gates to the first node that fits, or mark them as unschedulable."""
         nodes = [
             read_node(msgspec.convert(node, WireNode)).node for node in self._server.all("nodes")
         ]
@@ -316,7 +314,7 @@ class Controllers:
                 self.set_phase(pod, "Running")
 
     def _stop_pod(self, pod: Document, node: str) -> None:
-        """A kubelet ends a pod before it removes it; a pod without node is removed by the API server."""
+        """End a pod and remove it, as its kubelet does. The API server removes a pod without a node."""
         if node and self.hold_ends:
             return
         if node and phase(pod) in ("Pending", "Running"):
@@ -324,7 +322,7 @@ class Controllers:
         self._server.remove("pods", pod)
 
     def set_phase(self, pod: Document, to: str) -> None:
-        """As a kubelet says it; Ready goes with Running."""
+        """Set the phase as a kubelet does. A running pod is Ready."""
         at = self._server.clock()
 
         def change(d: Document) -> None:

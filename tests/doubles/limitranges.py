@@ -1,4 +1,4 @@
-"""LimitRanges as the API server applies them to a pod that is created: what containers leave out is filled in, or it is refused."""
+"""LimitRanges as the API server applies them to a new pod: missing requests get defaults, and violations are refused."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _ranges(server: Server, namespace: str) -> list[LimitRange]:
 
 
 def fill(server: Server, pod: Document) -> None:
-    """Give its containers what they leave out."""
+    """Set the missing requests of its containers to the defaults."""
     ranges, spec = _ranges(server, pod["metadata"]["namespace"]), pod["spec"]
     if not ranges:
         return
@@ -37,7 +37,7 @@ def fill(server: Server, pod: Document) -> None:
 
 
 def lets_be(server: Server, pod: Document) -> bool:
-    """Whether a pod that is filled in breaks none of them."""
+    """Whether a pod with its defaults violates no LimitRange."""
     spec = msgspec.convert(pod["spec"], TemplateSpec)
     podset = PodSet("pod", 1, PodShape(pod_requests(spec)), needs=read_needs(spec))
     namespace = pod["metadata"]["namespace"]

@@ -27,7 +27,7 @@ def _used(server: Server, namespace: str) -> Resources:
 
 
 def lets_in(server: Server, pod: Document) -> bool:
-    """Whether no quota of its namespace is in the way of a new pod."""
+    """Whether all quotas of the namespace admit a new pod."""
     namespace = pod["metadata"]["namespace"]
     for quota in server.all("resourcequotas"):
         if quota["metadata"]["namespace"] == namespace:
@@ -39,7 +39,7 @@ def lets_in(server: Server, pod: Document) -> bool:
 
 
 def count(server: Server) -> None:
-    """Bring the status of every quota up to date."""
+    """Update the status of every quota."""
     for quota in server.all("resourcequotas"):
         used = _used(server, quota["metadata"]["namespace"])
         limits = read_resource_quota(msgspec.convert(quota, WireResourceQuota)).allowance.limits

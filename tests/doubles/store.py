@@ -1,7 +1,7 @@
-"""The ledger in memory: what :class:`queuectl.db.store.PostgresStore` does, without the database.
+"""The ledger in memory: the methods of :class:`queuectl.db.store.PostgresStore` without a database.
 
-Two :class:`MemoryStore` over one :class:`MemoryDatabase` are two controllers on one server. Outages and lost answers are
-arranged by the test: see :class:`Fault`.
+Two :class:`MemoryStore` with one :class:`MemoryDatabase` are two controllers on one server. The test arranges outages and
+lost answers: see :class:`Fault`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from tests.doubles.usage import MemoryUsage, MemoryUsageTables
 
 
 class Fault(Enum):
-    """What goes wrong with one commit: the caller sees StoreUnavailable either way."""
+    """A fault of one commit. In each case the caller gets StoreUnavailable."""
 
     BEFORE = "nothing was written"
     AFTER = "it was written, the answer was lost"
@@ -64,7 +64,7 @@ class Fault(Enum):
 
 @dataclass
 class MemoryDatabase:
-    """What all stores on it share. ``down`` makes every call fail until it is cleared."""
+    """The state that all its stores share. ``down`` makes every call fail until it is reset."""
 
     epoch: int = 0
     holder: str = ""
@@ -82,7 +82,7 @@ class MemoryDatabase:
     audit: list[AuditLine] = field(default_factory=list)
     outcomes: dict[int, str | None] = field(default_factory=dict)  # None = not answered yet
     down: bool = False
-    faults: list[Fault] = field(default_factory=list)  # taken by the next commits, in order
+    faults: list[Fault] = field(default_factory=list)  # for the next commits, in order
     changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
 
@@ -103,7 +103,7 @@ class MemoryStore:
         await asyncio.sleep(0)
 
     async def _reach(self) -> MemoryDatabase:
-        await asyncio.sleep(0)  # a real store gives others a turn, too
+        await asyncio.sleep(0)  # a real store also lets other tasks run
         if self.database.down:
             raise StoreUnavailable("the database is down")
         return self.database
@@ -542,7 +542,7 @@ class MemoryStore:
 
 
 def _stored(reason: Reason) -> Reason:
-    """As it comes back from the database: plain JSON, and no NUL in the message."""
+    """The reason as the database returns it: plain JSON, and no NUL in the message."""
     return replace(
         reason, message=storable(reason.message), details=json.loads(json.dumps(reason.details))
     )
@@ -555,5 +555,5 @@ def _kept_enough(entry: Entry, retention: Retention, now: float) -> bool:
 
 
 def _own_row(entry: Entry) -> Entry:
-    """As lists show it."""
+    """The entry as lists show it."""
     return replace(entry, placement=None, lease=None, intent=None)

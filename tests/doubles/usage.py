@@ -1,4 +1,4 @@
-"""The usage ledger in memory: what :class:`queuectl.db.usage.UsageLedger` does, without the database."""
+"""The usage ledger in memory: the methods of :class:`queuectl.db.usage.UsageLedger` without a database."""
 
 from __future__ import annotations
 

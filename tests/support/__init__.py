@@ -1,1 +1,1 @@
-"""What tests of several rooms share; nothing here is a test."""
+"""Helpers that tests of several folders share."""

@@ -1,7 +1,7 @@
 """Whether the locked dependencies have known vulnerabilities: `python -m tests.support.audit`, as `make lint` runs it.
 
-`uv audit` compares uv.lock with the OSV database over the network. A finding fails. Where the database cannot be asked, that
-is said in one line and does not fail, unless ``--required`` is given.
+`uv audit` compares uv.lock with the OSV database over the network. A finding is a failure. A database that does not answer
+is reported in one line and is no failure, unless ``--required`` is given.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from uv import find_uv_bin
 ROOT: Final = Path(__file__).parents[2]
 _COMMAND: Final = ("audit", "--frozen", "--preview-features", "audit-command")
 _NOT_ASKED: Final = ("error sending request", "Request failed", "HTTP status", "timed out")
-_FAILED: Final = 2  # of uv, for whatever is not a finding
+_FAILED: Final = 2  # exit code of uv for errors
 
 
 def audit(*, required: bool, service: str | None = None, project: Path = ROOT) -> int:
-    """Ask, and say what was found. Returns an exit code.
+    """Query the database and print the findings. Returns an exit code.
 
     Args:
-        required: not to be able to ask is a failure.
-        service: URL of the database; None = uv's own choice.
+        required: a database that does not answer is a failure.
+        service: URL of the database; None = the default of uv.
         project: folder of the lock file.
     """
     command = [find_uv_bin(), *_COMMAND, "--project", str(project)]
@@ -43,14 +43,16 @@ def audit(*, required: bool, service: str | None = None, project: Path = ROOT) -
     why = said.splitlines()[-1].removeprefix("  cause: ")
     print(f"audit: NOT CHECKED: the vulnerability database does not answer ({why})")
     if not required:
-        print("audit: run `make audit`, which insists on an answer, where the network allows it")
+        print("audit: run `make audit` on a network with access; it requires an answer")
     return _FAILED if required else 0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--required", action="store_true", help="fail if the database is away")
+    parser.add_argument(
+        "--required", action="store_true", help="fail if the database does not answer"
+    )
     return audit(required=parser.parse_args(arguments).required)
 
 

@@ -1,4 +1,4 @@
-"""The program as a shell would run it, in the process of a test."""
+"""Runs the command line in the process of a test."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from queuectl.cli.main import run
 
 @dataclass
 class Result:
-    """What a shell would have got."""
+    """Exit code and output of a command."""
 
     code: int
     out: str

@@ -1,9 +1,6 @@
 """A real control plane with queuectl's manifests applied, and its identities.
 
-A conftest gets the fixture by importing it::
-
-    from tests.support.controlplane import control_plane  # noqa: F401
-    from tests.support.shared import standing  # noqa: F401
+A conftest imports the fixture ``control_plane`` from here and ``standing`` from :mod:`tests.support.shared`.
 
 Other sizes: ``with running(ClusterSpec(nodes=...)) as plane``.
 """
@@ -29,7 +26,7 @@ from tests.support.shared import Standing
 SYSTEM_NAMESPACE = "queuectl-system"
 SMALL = ClusterSpec(nodes=(NodeSpec(racks_per_block=2, hosts_per_rack=2),), fsync=False)
 
-# What a team's engineer may do in the namespaces of their team; RBAC's own role "edit" knows nothing of PyTorchJobs.
+# Rights of an engineer in the namespaces of their team. The role "edit" of Kubernetes does not include PyTorchJobs.
 ENGINEER = [
     {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -61,7 +58,7 @@ class ControlPlane:
 
     Attributes:
         cluster: the processes, and a client with all rights.
-        kubeconfig: of queuectl's own identity, with the rights of deploy/ and no other.
+        kubeconfig: of the identity of queuectl, with exactly the rights of deploy/.
     """
 
     cluster: LocalCluster
@@ -69,7 +66,7 @@ class ControlPlane:
 
     @contextmanager
     def engineer(self, name: str = "alice") -> Iterator[Client]:
-        """A client that may do anything to jobs and pods but is not queuectl."""
+        """A client with all rights on jobs and pods that is not queuectl."""
         client = self.cluster.client_for_user(name, ["engineers"])
         try:
             yield client
@@ -78,12 +75,12 @@ class ControlPlane:
 
 
 def everything() -> list[Document]:
-    """deploy/ without the Deployment, and Kueue's labels count."""
+    """deploy/ without the Deployment, and with the policies for Kueue's labels."""
     return [*manifests(controller=False), *optional("kueue-keys")]
 
 
 async def set_up(kubeconfig: Path) -> None:
-    """Apply our manifests, without the Deployment, and wait until the policies act."""
+    """Apply the manifests without the Deployment, and wait until the policies are in force."""
     api = await Api.connect(Connection(kubeconfig=kubeconfig))
     try:
         await apply(api, [*everything(), *ENGINEER])
@@ -93,7 +90,7 @@ async def set_up(kubeconfig: Path) -> None:
 
 
 async def in_force(kubeconfig: Path) -> None:
-    """Wait until the policies act: at first, and after a restart of the API server."""
+    """Wait until the policies are in force, also after a restart of the API server."""
     api = await Api.connect(Connection(kubeconfig=kubeconfig))
     try:
         await wait_until_in_force(api, kueue=True)
@@ -103,7 +100,7 @@ async def in_force(kubeconfig: Path) -> None:
 
 @contextmanager
 def running(spec: ClusterSpec = SMALL) -> Iterator[ControlPlane]:
-    """Start one; its programs are built first where they are missing."""
+    """Start a control plane. Missing programs are built first."""
     with LocalCluster.start(spec, progress=LineProgress()) as cluster:
         asyncio.run(set_up(cluster.kubeconfig))
         account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, "queuectl")

@@ -20,7 +20,7 @@ def documented() -> dict[str, tuple[str, frozenset[str]]]:
 
 
 def faults(expr: str) -> list[str]:
-    """What an expression says of our metrics that is not so."""
+    """Errors in an expression: metrics or labels of queuectl that do not exist."""
     known = documented()
     found: list[str] = []
     labels: set[str] = {"le", "instance", "job"}
@@ -30,13 +30,13 @@ def faults(expr: str) -> list[str]:
         base = next((name.removesuffix(p) for p in _PARTS if name.endswith(p)), name)
         kind, has = known.get(name) or known.get(base) or ("", frozenset())
         if not kind or (kind == "histogram") != (name.endswith(_PARTS) and base in known):
-            found.append(f"{name} is no series of ours")
+            found.append(f"{name} is not a series of queuectl")
         labels |= has
         asked = re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", matchers)
         found += [f"{name} has no label {label}" for label in asked if label not in has]
     for group in _GROUP.findall(expr):
         found += [
-            f"nothing in it has a label {label}"
+            f"no series in it has a label {label}"
             for label in re.findall(r"\w+", group)
             if label not in labels
         ]

@@ -1,4 +1,4 @@
-"""People of a test's cluster: ServiceAccounts with tokens, the roles they have, and where."""
+"""Users of a test cluster: ServiceAccounts with tokens, and their roles in namespaces."""
 
 from __future__ import annotations
 

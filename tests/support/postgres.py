@@ -72,9 +72,9 @@ class TestPostgres:
 
 @contextmanager
 def server_directory(*, on_disk: bool = False) -> Iterator[Path]:
-    """A directory that the server's account can reach; pytest's own are closed to all but their owner.
+    """A directory that the account of the server can reach. Directories of pytest are private to their owner.
 
-    In memory where there is room, unless ``on_disk``: copying the template takes 10 ms there, and up to 300 on a disk.
+    It is in memory if there is space, unless ``on_disk``: a copy of the template takes 10 ms there, and up to 300 ms on a disk.
     """
     memory = (
         not on_disk
@@ -92,7 +92,7 @@ def server_directory(*, on_disk: bool = False) -> Iterator[Path]:
 
 
 def _remove_leftovers(parent: Path) -> None:
-    """What sessions that were killed left behind: old enough, and nobody holds the lock."""
+    """Remove old directories of killed sessions: those whose lock is free."""
     for directory in parent.glob(f"{PREFIX}*"):
         lock = directory / "lock"
         with contextlib.suppress(OSError), lock.open() as handle:
@@ -102,14 +102,14 @@ def _remove_leftovers(parent: Path) -> None:
 
 
 @asynccontextmanager
-async def says_when_slow(what: str) -> AsyncIterator[None]:
-    """Tell the person who waits what for, past pytest's capturing."""
+async def report_when_slow(what: str) -> AsyncIterator[None]:
+    """Print the reason of a long wait, without pytest's capturing."""
 
-    async def speak() -> None:
+    async def report() -> None:
         await asyncio.sleep(SLOW_SECONDS)
         print(f"\n{what} ...", file=sys.__stderr__, flush=True)
 
-    speaker = asyncio.create_task(speak())
+    speaker = asyncio.create_task(report())
     try:
         yield
     finally:
@@ -124,7 +124,7 @@ async def running_postgres() -> AsyncIterator[TestPostgres]:
     with server_directory() as directory:
         server = EmbeddedServer(directory, durable=False, settings={"max_connections": "100"})
         try:
-            async with says_when_slow("starting the embedded Postgres for tests"):
+            async with report_when_slow("starting the embedded Postgres for tests"):
                 await server.start()
                 postgres = TestPostgres(server)
                 await postgres.execute(f"CREATE DATABASE {TEMPLATE}")
@@ -136,20 +136,20 @@ async def running_postgres() -> AsyncIterator[TestPostgres]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def postgres() -> AsyncIterator[TestPostgres]:
-    """The session's server. Tests that stop it must start it again, or better start one of their own."""
+    """The server of the session. A test that stops it must start it again, or use its own server."""
     async with running_postgres() as running:
         yield running
 
 
 @pytest_asyncio.fixture
 async def database_url(postgres: TestPostgres) -> AsyncIterator[str]:
-    """URL of a fresh, migrated database of this test alone."""
+    """URL of a new, migrated database for one test."""
     name = await postgres.fresh()
     yield postgres.server.url(name)
     await postgres.drop(name)
 
 
 async def lock_waiters(connection: asyncpg.Connection) -> int:
-    """How many sessions of this database wait for a lock."""
+    """The number of sessions of this database that wait for a lock."""
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     return int(await connection.fetchval(waiting))

@@ -18,7 +18,7 @@ def _program() -> Path:
 
 
 def promtool(*arguments: str | Path, text: str = "") -> tuple[int, str]:
-    """Run it in the project's folder with ``text`` as its standard input; its exit code and all that it prints."""
+    """Run it in the folder of the project with ``text`` as standard input. Returns the exit code and the output."""
     done = subprocess.run(
         [_program(), *arguments], input=text, capture_output=True, text=True, check=False, cwd=ROOT
     )

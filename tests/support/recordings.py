@@ -16,7 +16,7 @@ RACK = "rack"
 
 @dataclass
 class Script:
-    """Each method appends one revision and returns what it made. A pod is known by ``job/rank`` and its attempt."""
+    """Each method appends one revision and returns the new object. A pod is identified by ``job/rank`` and its attempt."""
 
     events: list[Event] = field(default_factory=list)
     pods: dict[str, PodRecord] = field(default_factory=dict)
@@ -82,7 +82,7 @@ class Script:
         self._add(key, self.pods.pop(key), gone=True)
 
     def start(self, job: str, places: list[str], attempt: int = 1) -> list[str]:
-        """A whole gang: all pods born, then pinned, then bound."""
+        """Start a gang: all pods are created, then pinned, then bound."""
         self.change_job(job, suspended=False, attempt=attempt)
         keys = [self.born(job, rank, attempt) for rank in range(len(places))]
         for key, node in zip(keys, places, strict=True):
@@ -92,7 +92,7 @@ class Script:
         return keys
 
     def stop(self, keys: list[str]) -> None:
-        """Suspended: its pods end and go."""
+        """Suspend a job: its pods end and are deleted."""
         self.change_job(self.pods[keys[0]].owner, suspended=True)
         for key in keys:
             self.end(key, PodPhase.FAILED)

@@ -3,9 +3,9 @@
     async with postgres_relay(server.sockets) as relay:
         relay.judge = lambda request: LOST if request.does.startswith("COMMIT") else None
 
-What a client cannot learn from a connection that breaks is whether its request had an effect. A relay makes both cases
-happen: a request that had its effect and whose answer is lost, and one that has its effect only after the client has given
-up and has gone on without it.
+A broken connection does not show its client whether the request had an effect. A relay produces both cases:
+a request that had its effect and whose answer is lost, and a request that has its effect only after the client has
+stopped waiting for it.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 @dataclass(frozen=True)
 class Request:
-    """What one request asks for.
+    """One request.
 
     Attributes:
-        does: an SQL statement, or a method and a path; empty for what has no effect by itself, as preparing a statement. A
-            COMMIT carries the last statement of its transaction, which says what it commits.
+        does: an SQL statement, or a method and a path; empty for a request without an effect, such as a prepared statement. A
+            COMMIT has the last statement of its transaction appended, which shows what it commits.
         data: the bytes.
     """
 
@@ -44,14 +44,14 @@ class Request:
 
 @dataclass(frozen=True)
 class Fault:
-    """What becomes of one request.
+    """The fate of one request.
 
     Attributes:
         name: of the fault.
         hold: seconds before the request reaches the server.
-        hang_up: the client's connection ends at once; otherwise it waits in silence until its own time-out, and only then
+        hang_up: the client's connection ends at once; otherwise the client waits until its time-out, and only then
             does ``hold`` begin.
-        answered: the answer reaches the client after all.
+        answered: the answer still reaches the client.
     """
 
     name: str
@@ -66,16 +66,16 @@ SILENT = Fault("the request arrives after the time-out", hold=0.2, hang_up=False
 
 
 def slow(seconds: float) -> Fault:
-    """The request and its answer take so much longer."""
+    """A delay of the request and its answer."""
     return Fault("the answer is slow", hold=seconds, answered=True)
 
 
 @dataclass
 class Relay:
-    """Forwards everything but the requests that :attr:`judge` finds a fault for.
+    """Forwards all requests except those for which :attr:`judge` returns a fault.
 
     Attributes:
-        judge: asked for each request.
+        judge: called for each request.
         struck: requests that met a fault, in order.
     """
 
@@ -90,7 +90,7 @@ class Relay:
         task = asyncio.current_task()
         assert task is not None
         self._open[task] = writer, ""
-        # Cancelled by close(): asyncio would log what a callback of its streams raises.
+        # Cancelled by close(): asyncio would log an exception in a callback of its streams.
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             server_reader, server = await self.connect()
             answers = asyncio.create_task(_pump(server_reader, writer))
@@ -103,7 +103,7 @@ class Relay:
                         if not fault.answered:
                             answers.cancel()
                             await asyncio.wait({answers})
-                            await _give_up(fault, reader, writer)
+                            await _await_loss(fault, reader, writer)
                         await asyncio.sleep(fault.hold)
                     server.write(request.data)
                     await server.drain()
@@ -117,21 +117,21 @@ class Relay:
                 del self._open[task]
 
     def cut(self, chosen: Callable[[str], bool] = lambda _: True) -> int:
-        """Break the connections whose last request was one of these; how many there were."""
+        """Break the connections whose last request is chosen. Returns their number."""
         cut = [writer for writer, does in self._open.values() if chosen(does)]
         for writer in cut:
             writer.transport.abort()
         return len(cut)
 
     async def close(self) -> None:
-        """End what is under way."""
+        """End all connections."""
         tasks = list(self._open)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _give_up(
+async def _await_loss(
     fault: Fault, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
     """Return once the client knows that it gets no answer."""
@@ -155,8 +155,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def statements(reader: asyncio.StreamReader) -> AsyncIterator[Request]:
-    """What a client of Postgres asks: messages up to the one after which it waits for an answer."""
-    while True:  # one that asks for encryption first greets again
+    """Requests of a client of Postgres: messages up to the one after which it waits for an answer."""
+    while True:  # a client that requests encryption sends its start-up message again
         size = await reader.readexactly(4)
         rest = await reader.readexactly(int.from_bytes(size) - 4)
         yield Request("", size + rest)
@@ -189,7 +189,7 @@ async def statements(reader: asyncio.StreamReader) -> AsyncIterator[Request]:
 
 @asynccontextmanager
 async def postgres_relay(upstream: Path) -> AsyncIterator[tuple[Relay, Path]]:
-    """A relay to the server whose sockets are in ``upstream``, and the directory of its own."""
+    """A relay to the server with sockets in ``upstream``, and the directory of the relay's socket."""
     with tempfile.TemporaryDirectory(prefix="qrelay-") as directory:
 
         async def connect() -> Streams:
@@ -209,7 +209,7 @@ async def postgres_relay(upstream: Path) -> AsyncIterator[tuple[Relay, Path]]:
 
 
 async def http_requests(reader: asyncio.StreamReader) -> AsyncIterator[Request]:
-    """What a client of HTTP/1.1 asks."""
+    """Requests of a client of HTTP/1.1."""
     while True:
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -227,7 +227,7 @@ async def http_requests(reader: asyncio.StreamReader) -> AsyncIterator[Request]:
 async def http_relay(
     host: str, port: int, upstream: ssl.SSLContext, served: ssl.SSLContext
 ) -> AsyncIterator[tuple[Relay, int]]:
-    """A relay to the HTTPS server there, and the port of its own on loopback.
+    """A relay to an HTTPS server, and the port of the relay on loopback.
 
     Args:
         host: of the server.

@@ -1,4 +1,4 @@
-"""Looks at a gang for tests of the usage ledger."""
+"""Evaluations of a gang for tests of the usage ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from queuectl.domain.utilization import GangUse
 
 
 def all_along(sample: GangUse, since: float) -> tuple[GangUse, ...]:
-    """The same look again and again up to its time, so often that they tell of everything since then."""
+    """The same evaluation at short intervals up to its time, so that they cover all time since ``since``."""
     times = [sample.at]
     while times[-1] - FRESH_SECONDS > since:
         times.append(times[-1] - FRESH_SECONDS)

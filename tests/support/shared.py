@@ -1,6 +1,6 @@
-"""What several files of tests stand on: built when the first asks, and one at a time.
+"""Resources that several test files share. Each is built at its first use, and only one exists at a time.
 
-An idle control plane costs a thirtieth of a core and eight of the 128 inotify instances a user has.
+An idle control plane costs a thirtieth of a core and 8 of the 128 inotify instances of a user.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ T = TypeVar("T")
 
 
 class Standing:
-    """Holds one thing at most."""
+    """Holds at most one resource."""
 
     def __init__(self) -> None:
         self._held: tuple[object, Any] | None = None
         self._end = ExitStack()
 
     def on(self, build: Callable[[], AbstractContextManager[T]]) -> T:
-        """What ``build`` makes; made already, if it was asked for last."""
+        """The resource that ``build`` makes. It is reused if it was the last one."""
         if self._held is None or self._held[0] is not build:
             self.end()
             self._held = build, self._end.enter_context(build())
@@ -30,7 +30,7 @@ class Standing:
         return built
 
     def end(self) -> None:
-        """Nothing stands any more."""
+        """End the present resource."""
         self._held = None
         self._end.close()
 

@@ -1,4 +1,4 @@
-"""Both stores of one database in one object, for tests that play the leader and the API."""
+"""Both stores of one database in one object, for tests of the leader and the API together."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scheduler for pytest-xdist: a unit of tests runs whole on one worker, and units start in the order of the collection."""
+"""A scheduler for pytest-xdist: a unit of tests runs on one worker, and units start in the order of the collection."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped] 
 class Units(LoadScopeScheduling):  # type: ignore[misc]  # Any to the type checker, for the same reason
     """For ``--dist loadfile --no-loadscope-reorder``.
 
-    xdist's own groups do nothing with pytest 9.2, and do not say so (https://github.com/pytest-dev/pytest-xdist/issues/1386).
+    Groups of xdist have no effect with pytest 9.2, without a warning (https://github.com/pytest-dev/pytest-xdist/issues/1386).
     """
 
     def __init__(self, config: pytest.Config, log: Any, unit: Callable[[str], str]) -> None:
@@ -26,7 +26,7 @@ class Units(LoadScopeScheduling):  # type: ignore[misc]  # Any to the type check
         return self._unit(nodeid)
 
     def schedule(self) -> None:
-        """As xdist does, which goes by the ids of tests: of two with one id it would run one only, and not say so."""
+        """Schedule as xdist does. It identifies tests by id, and would run only one of two tests with the same id."""
         if self.collection_is_completed:
             for collected in self.registered_collections.values():
                 assert len(set(collected)) == len(collected), "tests share an id: see number_apart"
@@ -34,10 +34,10 @@ class Units(LoadScopeScheduling):  # type: ignore[misc]  # Any to the type check
 
 
 def number_apart(items: Iterable[pytest.Item]) -> None:
-    """Give tests that share an id, as those that schemathesis makes, ids of their own."""
+    """Give different ids to tests that share an id, such as tests of schemathesis."""
     seen: Counter[str] = Counter()
     for item in items:
         seen[item.nodeid] += 1
         if seen[item.nodeid] > 1:
-            # pytest has no public way to change an id once the item is there.
+            # pytest has no public interface to change the id of an item.
             item._id = coerce_node_id(f"{item.nodeid}[{seen[item.nodeid]}]")

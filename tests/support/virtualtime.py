@@ -10,7 +10,7 @@ T = TypeVar("T")
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """Only for code that waits for nothing but timers and itself."""
+    """A loop for code that waits only for timers and its own tasks."""
 
     _now = 0.0
 
@@ -24,6 +24,6 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end, in no time."""
+    """Run a coroutine without waiting for real time."""
     with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
         return runner.run(main)

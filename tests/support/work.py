@@ -1,4 +1,4 @@
-"""How much work something is, whatever the machine does meanwhile."""
+"""The amount of work of a function, independent of the load of the machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def lines_run(work: Callable[[], object]) -> int:
-    """How many lines of Python it executes in this thread."""
+    """The number of lines of Python that it executes in this thread."""
     lines = 0
 
     def count(_frame: FrameType, event: str, _argument: object) -> Any:

@@ -1,6 +1,6 @@
-"""One small world of GPUs, seen by every source at once: exporters of a dozen nodes, two Prometheus servers, and time.
+"""A small simulated GPU cluster that every source reads at once: exporters of a dozen nodes and two Prometheus servers.
 
-Everything runs sixty times as fast as in production: a scrape every half second, and windows of seconds.
+Time runs sixty times as fast as in production: a scrape every half second, and windows of seconds.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ Source = PrometheusSource | ExporterSource
 
 
 @dataclass(frozen=True)
-class Play:
-    """A gang of the world: what its pods do, and what may be said of it.
+class Scenario:
+    """A gang of the world: the load of its pods, and the states that are correct for it.
 
     Attributes:
-        profiles: of one pod each.
-        node: of all of them.
-        may_be: states that are true of it at the end.
+        profiles: the load of each pod.
+        node: of all pods.
+        may_be: states that are correct at the end.
         gpus: of each pod.
         dialect: of the node's exporter.
     """
@@ -80,37 +80,37 @@ USED = states(U.ACTIVE, U.LOW)
 IDLE = states(U.IDLE)
 BLIND = states(U.UNKNOWN)
 
-PLAYS = (
-    Play("busy", ("busy", "busy"), BUSY),
-    Play("idle", ("idle", "idle"), IDLE),
-    Play("one-rank-works", ("idle", "busy=0.9"), USED),
-    Play("one-gpu-works", ("idle | busy",), USED),
-    Play("stuck", ("stuck", "stuck"), states(U.STUCK)),
-    Play("loaded", ("held",), states(U.LOW)),
-    Play("idle-lately", ("busy for 7; idle",), states(U.LOW)),
-    Play("works-again", ("idle for 7; busy",), BUSY),
-    Play("gpu-lost", ("idle | unseen",), BLIND),
-    Play("rank-lost", ("idle", "unseen"), BLIND),
-    Play("exporter-dies", ("idle",), BLIND),
-    Play("gap", ("idle",), BLIND),
-    Play("again", ("idle",), states(U.ACTIVE, U.UNKNOWN)),
-    Play("again-by-uid", ("idle",), BUSY, dialect=Dialect(pod_uid=True)),
-    Play("mig-idle", ("idle",), IDLE, mig="1g.10gb", node="n-mig"),
-    Play("mig-busy", ("busy",), BUSY, mig="1g.10gb", node="n-mig"),
-    Play("shared-idle", ("idle",), BLIND, gpus=1, shared=True, node="n-shared"),
-    Play("shared-busy", ("busy",), BLIND, gpus=1, shared=True, node="n-shared"),
-    Play("coarse-idle", ("idle",), IDLE, dialect=Dialect(dcp=False)),
-    Play("coarse-busy", ("busy",), BUSY, dialect=Dialect(dcp=False)),
-    Play("coarse-stuck", ("stuck",), BUSY, dialect=Dialect(dcp=False)),
-    Play("twin", ("busy",), BUSY),
-    Play("twin", ("idle",), IDLE, namespace="other", node="n-twin-other"),
-    Play("scraped-twice", ("idle",), IDLE),
-    Play("scraped-twice-busy", ("busy",), BUSY, node="n-scraped-twice"),
-    Play("nobody-knows", (), BLIND),
-    Play("forged-alone", ("unseen", "unseen"), BLIND),
-    Play("forged-beside", ("busy", "busy"), BUSY),
-    Play("forged-busy", ("idle", "idle"), IDLE),
-    Play("forged-sharing", ("idle",), IDLE),
+SCENARIOS = (
+    Scenario("busy", ("busy", "busy"), BUSY),
+    Scenario("idle", ("idle", "idle"), IDLE),
+    Scenario("one-rank-works", ("idle", "busy=0.9"), USED),
+    Scenario("one-gpu-works", ("idle | busy",), USED),
+    Scenario("stuck", ("stuck", "stuck"), states(U.STUCK)),
+    Scenario("loaded", ("held",), states(U.LOW)),
+    Scenario("idle-lately", ("busy for 7; idle",), states(U.LOW)),
+    Scenario("gpu-lost", ("idle | unseen",), BLIND),
+    Scenario("works-again", ("idle for 7; busy",), BUSY),
+    Scenario("rank-lost", ("idle", "unseen"), BLIND),
+    Scenario("exporter-dies", ("idle",), BLIND),
+    Scenario("gap", ("idle",), BLIND),
+    Scenario("again", ("idle",), states(U.ACTIVE, U.UNKNOWN)),
+    Scenario("again-by-uid", ("idle",), BUSY, dialect=Dialect(pod_uid=True)),
+    Scenario("mig-idle", ("idle",), IDLE, mig="1g.10gb", node="n-mig"),
+    Scenario("mig-busy", ("busy",), BUSY, mig="1g.10gb", node="n-mig"),
+    Scenario("shared-idle", ("idle",), BLIND, gpus=1, shared=True, node="n-shared"),
+    Scenario("shared-busy", ("busy",), BLIND, gpus=1, shared=True, node="n-shared"),
+    Scenario("coarse-idle", ("idle",), IDLE, dialect=Dialect(dcp=False)),
+    Scenario("coarse-busy", ("busy",), BUSY, dialect=Dialect(dcp=False)),
+    Scenario("coarse-stuck", ("stuck",), BUSY, dialect=Dialect(dcp=False)),
+    Scenario("twin", ("busy",), BUSY),
+    Scenario("twin", ("idle",), IDLE, namespace="other", node="n-twin-other"),
+    Scenario("scraped-twice", ("idle",), IDLE),
+    Scenario("scraped-twice-busy", ("busy",), BUSY, node="n-scraped-twice"),
+    Scenario("nobody-knows", (), BLIND),
+    Scenario("forged-alone", ("unseen", "unseen"), BLIND),
+    Scenario("forged-beside", ("busy", "busy"), BUSY),
+    Scenario("forged-busy", ("idle", "idle"), IDLE),
+    Scenario("forged-sharing", ("idle",), IDLE),
 )  # fmt: skip
 TRUST = Trust(("dcgm-exporter", "again", "amd"))
 FORGED = {
@@ -118,47 +118,49 @@ FORGED = {
     "forged-beside": ("idle", "idle"),
     "forged-busy": ("busy", "busy"),
 }
-"""Pods that a tenant's exporter names as well, under the GPUs that they hold, and what it says that they do."""
-AMD_PLAYS = (
-    Play("amd-busy", ("busy",), BUSY, dialect=Dialect(amd=True)),
-    Play("amd-idle", ("idle",), IDLE, dialect=Dialect(amd=True)),
-    Play("amd-half", ("idle | busy",), USED, dialect=Dialect(amd=True)),
+"""Pods that a tenant's exporter also names, with the GPUs that they hold and the load that it claims."""
+AMD_SCENARIOS = (
+    Scenario("amd-busy", ("busy",), BUSY, dialect=Dialect(amd=True)),
+    Scenario("amd-idle", ("idle",), IDLE, dialect=Dialect(amd=True)),
+    Scenario("amd-half", ("idle | busy",), USED, dialect=Dialect(amd=True)),
 )
 SHARED = Dialect(virtual_gpus=True)
 
 
 @dataclass
 class World:
-    """The exporters, and the gangs as the controller knows them."""
+    """The exporters, and the gangs in the controller's view."""
 
     exporters: Exporters
     began: float
     gangs: dict[str, HeldGang] = field(default_factory=dict)
     loads: dict[str, list[Load]] = field(default_factory=dict)
-    plays: dict[str, Play] = field(default_factory=dict)
+    scenarios: dict[str, Scenario] = field(default_factory=dict)
     dead: list[tuple[str, float, float]] = field(default_factory=list)
-    """Node whose exporter failed, from when to when."""
+    """Nodes whose exporter failed, and the start and end of the failure."""
     before: dict[str, tuple[Load, float]] = field(default_factory=dict)
-    """The run of a gang that restarted, and when it ended."""
+    """The earlier run of a gang that restarted, and its end."""
 
-    def enter(self, play: Play) -> None:
-        uid = f"{play.namespace}/{play.name}"
-        self.plays[uid] = play
+    def enter(self, scenario: Scenario) -> None:
+        uid = f"{scenario.namespace}/{scenario.name}"
+        self.scenarios[uid] = scenario
         pods = []
-        for number, profile in enumerate(play.profiles):
+        for number, profile in enumerate(scenario.profiles):
             load = Load(
-                play.namespace, f"{play.name}-{number}", f"{uid}-{number}", play.place, play.gpus,
-                parse_profile(profile), self.began, mig=play.mig, shared=play.shared,
+                scenario.namespace, f"{scenario.name}-{number}", f"{uid}-{number}", scenario.place, scenario.gpus,
+                parse_profile(profile), self.began, mig=scenario.mig, shared=scenario.shared,
             )  # fmt: skip
             self.exporters.put(load)
             self.loads.setdefault(uid, []).append(load)
             pods.append(held(load))
         if not pods:
-            pods = [HeldPod(play.namespace, f"{play.name}-0", uid, play.gpus, self.began)]
+            pods = [
+                HeldPod(scenario.namespace, f"{scenario.name}-0", uid, scenario.gpus, self.began)
+            ]
         self.gangs[uid] = HeldGang(uid, 1, "queue", RULE, self.began, tuple(pods))
 
     def restart(self, name: str, profile: str) -> None:
-        """Its pod goes, and comes again under its name: a new attempt, on another node."""
+        """Delete its pod and create it again with the same name: a new attempt on another node."""
         uid = f"{TEAM}/{name}"
         old = self.loads[uid][0]
         self.exporters.take(old.uid)
@@ -180,7 +182,7 @@ class World:
         self.exporters.kill(node)
         self.dead.append((node, time.time(), float("inf")))
 
-    def mend(self, node: str) -> None:
+    def repair(self, node: str) -> None:
         now = time.time()
         self.exporters.revive(node)
         self.dead = [
@@ -189,19 +191,19 @@ class World:
         ]
 
     def idle_by_right(self, uid: str, at: float, smear: float = 0.0) -> bool:
-        """Whether it may be called idle at a time: it did nothing for its window, and that could be seen.
+        """Whether idle is correct at a time: its GPUs were idle for the window, and samples show it.
 
-        ``smear``: a recording rule sees samples of so many seconds before it, and so nothing of a shorter gap.
+        ``smear``: seconds before an evaluation from which a recording rule reads samples. It does not see shorter gaps.
         """
-        play = self.plays[uid]
-        if play.may_be <= BLIND and play.name not in ("gap", "exporter-dies"):
+        scenario = self.scenarios[uid]
+        if scenario.may_be <= BLIND and scenario.name not in ("gap", "exporter-dies"):
             return False
         steps = [at - RULE.window + step * 0.02 for step in range(round(RULE.window / 0.02))]
         slack = (
             0.1 * RULE.window + 2 * SCRAPE
-        )  # what a quantile passes over, and when samples are taken
+        )  # values that a quantile ignores, and the times of samples
         busy = sum(self._busy(uid, moment) for moment in steps) * 0.02
-        dark = sum(self._dark(play.place, moment) for moment in steps) * 0.02
+        dark = sum(self._dark(scenario.place, moment) for moment in steps) * 0.02
         return busy <= slack and dark <= 0.2 * RULE.window + 2 * SCRAPE + smear
 
     def _busy(self, uid: str, at: float) -> bool:
@@ -218,18 +220,18 @@ class World:
 
 
 def later(node: str) -> str:
-    """Where a gang of that node runs when it comes again."""
+    """The node of the next attempt of a gang of this node."""
     return f"{node}-later"
 
 
-def add_nodes(exporters: Exporters, plays: Sequence[Play]) -> list[str]:
-    """Nodes for these gangs, and for those that come again."""
+def add_nodes(exporters: Exporters, scenarios: Sequence[Scenario]) -> list[str]:
+    """Add nodes for these gangs and for their next attempts."""
     nodes: dict[str, Dialect | None] = {}
-    for play in plays:
-        dialect = SHARED if play.shared else play.dialect
-        nodes[play.place] = dialect
-        if play.name.startswith("again"):
-            nodes[later(play.place)] = dialect
+    for scenario in scenarios:
+        dialect = SHARED if scenario.shared else scenario.dialect
+        nodes[scenario.place] = dialect
+        if scenario.name.startswith("again"):
+            nodes[later(scenario.place)] = dialect
     for node, dialect in nodes.items():
         exporters.add_node(node, gpus=4, dialect=dialect)
     return list(nodes)
@@ -241,24 +243,24 @@ def held(load: Load) -> HeldPod:
 
 @dataclass
 class Watcher:
-    """One source with a tracker of its own, and everything it ever said."""
+    """A source with its own tracker, and all its results."""
 
     name: str
     source: Source
     tracker: UseTracker = field(default_factory=lambda: UseTracker(SCRAPE))
-    said: list[tuple[float, dict[str, GangUse]]] = field(default_factory=list)
+    results: list[tuple[float, dict[str, GangUse]]] = field(default_factory=list)
     wrong: Mapping[SourceFault, int] = field(default_factory=dict)
     recent: Sample | None = None
 
     async def sample(self, gangs: list[HeldGang], at: float | None = None) -> dict[str, GangUse]:
-        """As of a time; now, if not given."""
+        """Sample at a time; None = now."""
         at = time.time() if at is None else at
         known = {pod.key for gang in gangs for pod in gang.pods}
         recent = await self.source.sample(RECENT, at, known)
         windows = self.tracker.windows(gangs, recent)
         longer = {window: await self.source.sample(window, at, known) for window in windows}
         uses = self.tracker.judge(gangs, recent, longer)
-        self.said.append((at, uses))
+        self.results.append((at, uses))
         self.wrong = troubles(gangs, recent, SCRAPE)
         self.recent = recent
         return uses
@@ -272,7 +274,7 @@ def prometheus(url: str, names: ExporterNames = NVIDIA, *, rules: bool = False) 
 
 
 def quick_rules(folder: Path) -> Path:
-    """The shipped recording rules, at this stage's pace."""
+    """The shipped recording rules, with the intervals of this stage."""
     text = RULES.read_text()
     quick = text.replace("interval: 30s", f"interval: {round(SCRAPE * 1000)}ms")
     path = folder / "rules.yaml"
@@ -283,18 +285,18 @@ def quick_rules(folder: Path) -> Path:
 
 @dataclass
 class Stage:
-    """What is left when the play is over."""
+    """The state after the simulation."""
 
     world: World
     amd: World
     watchers: dict[str, Watcher]
     servers: dict[str, Prometheus]
     late: float
-    """Seconds that something came too late at most: where a machine stands still, the play was another one."""
+    """Maximum delay of any event, in seconds. On a stalled machine the simulation differs."""
 
     @property
     def on_time(self) -> bool:
-        """Whether everything happened when it should, every scrape was made, and every rule evaluated."""
+        """Whether every event was on time, every scrape was made, and every rule was evaluated."""
         span = f"[{ENDS:.0f}s] @ {self.world.began + ENDS:.3f}"
         counts = [
             float(one["value"][1])
@@ -307,7 +309,7 @@ class Stage:
 
 @contextmanager
 def first_in_turn() -> Iterator[None]:
-    """Before other processes, where we may: a play that comes late is another one, and played again."""
+    """Raise the priority of the process if it has the permission: a late simulation is repeated."""
     nice = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(PermissionError):
         os.setpriority(os.PRIO_PROCESS, 0, nice - 10)
@@ -318,12 +320,14 @@ def first_in_turn() -> Iterator[None]:
 
 
 @asynccontextmanager
-async def played(folder: Path) -> AsyncIterator[Stage]:
-    """Play it, look all the while, and leave everything up for further questions."""
-    # First of all: threads and programs inherit it from who starts them, the exporters' too.
+async def simulated(folder: Path) -> AsyncIterator[Stage]:
+    """Run the simulation, sample throughout, and leave the servers running for further queries."""
+    # First: threads and programs, including the exporters, inherit the priority.
     with first_in_turn(), Exporters() as exporters, Exporters() as radeons, Exporters() as forger:
-        forged = add_nodes(forger, [play for play in PLAYS if play.name.startswith("forged")])
-        nodes, cards = add_nodes(exporters, PLAYS), add_nodes(radeons, AMD_PLAYS)
+        forged = add_nodes(
+            forger, [scenario for scenario in SCENARIOS if scenario.name.startswith("forged")]
+        )
+        nodes, cards = add_nodes(exporters, SCENARIOS), add_nodes(radeons, AMD_SCENARIOS)
         jobs = {
             honor: [
                 exporters_job(exporters.targets_url, honor_labels=honor),
@@ -364,12 +368,12 @@ async def played(folder: Path) -> AsyncIterator[Stage]:
                     )
                 now = time.time()
                 world, amd = World(exporters, now), World(radeons, now)
-                for play in PLAYS:
-                    world.enter(play)
-                for play in AMD_PLAYS:
-                    amd.enter(play)
+                for scenario in SCENARIOS:
+                    world.enter(scenario)
+                for scenario in AMD_SCENARIOS:
+                    amd.enter(scenario)
                 forge(forger, world)
-                late = await play_through(world, amd, watchers)
+                late = await simulate(world, amd, watchers)
                 servers = {"honored": honored, "renamed": renamed}
                 yield Stage(world, amd, watchers, servers, late)
             finally:
@@ -378,7 +382,7 @@ async def played(folder: Path) -> AsyncIterator[Stage]:
 
 
 def all_there(server: Prometheus, targets: int) -> bool:
-    """Whether it scrapes all and records: it learns of its targets only some seconds after it answers."""
+    """Whether it scrapes all targets and records: it knows its targets some seconds after it first answers."""
     return len(server.query("up == 1")) == targets and bool(server.query(RECORDED))
 
 
@@ -387,11 +391,11 @@ async def until(holds: Callable[[], bool]) -> None:
         if holds():
             return
         await asyncio.sleep(0.05)
-    raise AssertionError("it never came")
+    raise AssertionError("time-out")
 
 
 def twice(exporters: Exporters, *, honor: bool) -> dict[str, object]:
-    """A second scrape of one exporter, as by a second scrape configuration."""
+    """A second scrape of one exporter, as from a second scrape configuration."""
     return {
         "job_name": "again",
         "honor_labels": honor,
@@ -406,9 +410,9 @@ def twice(exporters: Exporters, *, honor: bool) -> dict[str, object]:
 
 
 def tenants_job(forger: Exporters, nodes: Sequence[str], *, named: bool) -> dict[str, object]:
-    """The scrape of whatever pods ask for it by an annotation, a tenant's among them.
+    """The scrape of all pods with an annotation, including a tenant's pod.
 
-    ``named``: targets have labels that name their pods, so those of the series are renamed; else the tenant says them.
+    ``named``: targets have labels that name their pods, so labels of the series are renamed; else the tenant sets them.
     """
     whose = {"pod": "metrics-0", "namespace": "tenant"} if named else {}
     return {
@@ -424,7 +428,7 @@ def tenants_job(forger: Exporters, nodes: Sequence[str], *, named: bool) -> dict
 
 
 def forge(forger: Exporters, world: World) -> None:
-    """A tenant exports series of other tenants' pods, of just the GPUs that those hold."""
+    """Export series of other tenants' pods as a tenant, for exactly the GPUs that those hold."""
     for name, profiles in FORGED.items():
         for load, profile in zip(world.loads[f"{TEAM}/{name}"], profiles, strict=True):
             forger.put(replace(load, profile=parse_profile(profile)))
@@ -432,13 +436,13 @@ def forge(forger: Exporters, world: World) -> None:
     forger.put(replace(victim, namespace="tenant", pod="mine", uid="mine"))
 
 
-async def play_through(world: World, amd: World, watchers: Mapping[str, Watcher]) -> float:
-    """Look until the end; on the way exporters die and gangs restart. Returns how late anything came at most, in seconds."""
+async def simulate(world: World, amd: World, watchers: Mapping[str, Watcher]) -> float:
+    """Sample until the end, while exporters fail and gangs restart. Returns the maximum delay in seconds."""
     acts: list[tuple[float, Callable[[], None]]] = [
         (DIES, partial(world.fail, DYING[0])),
         (RESTARTS, partial(world.restart, "again", "busy")),
         (RESTARTS, partial(world.restart, "again-by-uid", "busy")),
-        (REVIVES, partial(world.mend, DYING[0])),
+        (REVIVES, partial(world.repair, DYING[0])),
         (ENDS - 3.0, partial(world.fail, DYING[1])),
     ]
     async with asyncio.TaskGroup() as group:
@@ -448,7 +452,7 @@ async def play_through(world: World, amd: World, watchers: Mapping[str, Watcher]
 
 
 def act(began: float, acts: Sequence[tuple[float, Callable[[], None]]]) -> float:
-    """Each at its time, in a thread of their own. Returns how late the latest was."""
+    """Run each act at its time, in a separate thread. Returns the maximum delay in seconds."""
     late = 0.0
     for at, deed in acts:
         time.sleep(max(0.0, began + at - time.time()))
@@ -458,10 +462,10 @@ def act(began: float, acts: Sequence[tuple[float, Callable[[], None]]]) -> float
 
 
 async def watch(watcher: Watcher, world: World, amd: World) -> float:
-    """Look again and again. Returns how late the latest look was, as far as that matters.
+    """Sample repeatedly. Returns the maximum delay of a sample in seconds, for sources to which it matters.
 
-    A Prometheus is asked for the time when it should have been asked: what it tells of that does not depend on how busy
-    the machine is. An exporter's samples are those of its looks.
+    A query to Prometheus names the planned time, so that its result does not depend on the load of the machine. The
+    samples of an exporter are taken at the time of the request.
     """
     scrapes = isinstance(watcher.source, ExporterSource)
     every, late = SCRAPE if scrapes else 4 * SCRAPE, 0.0

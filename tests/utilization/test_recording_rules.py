@@ -1,4 +1,4 @@
-"""What a real promtool evaluates: the shipped recording rules hide no gap that the exporters' own series would show."""
+"""The shipped recording rules, evaluated by promtool, hide no gap in the series of the exporters."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def seen(
     most: float,
     per_scrape: int = 1,
 ) -> str:
-    """What promtool has against this: of the samples of the last eight minutes, that share is there.
+    """The errors of promtool for a check: the share of existing samples in the last eight minutes is between two bounds.
 
     Args:
         folder: for promtool's files.
-        dialect: that asks.
-        missing: samples that are not there, counted back from the newest, which is 0.
-        least: the share.
-        most: the share.
-        per_scrape: samples in the time in which the configuration says that there is one.
+        dialect: the names of the exporter.
+        missing: indexes of missing samples, counted back from the newest, which is 0.
+        least: minimum of the share.
+        most: maximum of the share.
+        per_scrape: samples in one configured scrape interval.
     """
     interval = SCRAPE // per_scrape
     values = [
@@ -79,17 +79,17 @@ def seen(
     ],
     ids=["all", "one missing", "every second", "2.5 min", "4 min", "the newest 3.5 min"],
 )
-def test_of_the_samples_in_a_window_as_many_are_there_as_were_taken(
+def test_the_share_of_samples_in_a_window_is_that_of_the_scrapes(
     tmp_path: Path, dialect: str, missing: set[int], share: float
 ) -> None:
-    """Two and a half samples more or less by the rules, which look back two minutes at each evaluation."""
+    """The rules differ by up to two and a half samples, because each evaluation includes the two minutes before it."""
     slack = 2.6 / SAMPLES
     assert seen(tmp_path, DIALECTS[dialect], missing, share - slack, share + slack) == ""
 
 
-def test_an_evaluation_without_samples_is_missed_however_many_the_others_have(
+def test_an_evaluation_without_samples_counts_as_missing(
     tmp_path: Path,
 ) -> None:
-    """Exporters are scraped twice as often as the setting says, and half of the window is missing."""
+    """Exporters are scraped twice in each configured interval, and half of the window is missing."""
     missing = set(range(8, 24))
     assert seen(tmp_path, DIALECTS["recorded"], missing, 0.5, 0.76, per_scrape=2) == ""

@@ -1,6 +1,6 @@
-"""Every source says the same of the same world, and none ever calls idle what is not: with a real Prometheus.
+"""All sources agree about the same world, and none reports a false idle: with a real Prometheus.
 
-The world is tests/utilization/stage.py: one play of a quarter of a minute, watched by all sources at once, all the while.
+The world is tests/utilization/stage.py: a simulation of 15 seconds, sampled by all sources at once.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.queries import Recorded
 from queuectl.telemetry.signal.trust import Trust
 from tests.utilization.stage import (
-    AMD_PLAYS,
+    AMD_SCENARIOS,
     DIES,
-    PLAYS,
     RECENT,
     RULE,
     RULES,
     RULES_OVER,
+    SCENARIOS,
     SCRAPE,
     TEAM,
     TRUST,
-    Play,
+    Scenario,
     Stage,
     Watcher,
     later,
-    played,
+    simulated,
     until,
 )
 
@@ -46,48 +46,52 @@ SOURCES = ["honored", "renamed", "recorded", "recorded, renamed", "exporters"]
 AMD_SOURCES = ["amd", "amd exporters"]
 
 
-PLAYED = 4  # times at most
+ATTEMPTS = 4  # times at most
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    """Played again where the machine stood still meanwhile."""
-    for number in range(1, PLAYED + 1):
-        async with played(tmp_path_factory.mktemp("rules")) as stage:
-            if stage.on_time or number == PLAYED:
+    """The simulation is repeated if the machine stalled."""
+    for number in range(1, ATTEMPTS + 1):
+        async with simulated(tmp_path_factory.mktemp("rules")) as stage:
+            if stage.on_time or number == ATTEMPTS:
                 yield stage
                 return
 
 
-def last(watcher: Watcher, play: Play) -> tuple[UseState, str]:
-    use = watcher.said[-1][1][f"{play.namespace}/{play.name}"]
+def last(watcher: Watcher, scenario: Scenario) -> tuple[UseState, str]:
+    use = watcher.results[-1][1][f"{scenario.namespace}/{scenario.name}"]
     return use.state, use.text
 
 
 @pytest.mark.parametrize("source", SOURCES)
-@pytest.mark.parametrize("play", PLAYS, ids=lambda play: f"{play.namespace}-{play.name}")
-async def test_each_source_tells_what_each_gang_does(stage: Stage, source: str, play: Play) -> None:
-    state, text = last(stage.watchers[source], play)
-    assert state in play.may_be, text
+@pytest.mark.parametrize(
+    "scenario", SCENARIOS, ids=lambda scenario: f"{scenario.namespace}-{scenario.name}"
+)
+async def test_each_source_reports_the_gpu_use_of_each_gang(
+    stage: Stage, source: str, scenario: Scenario
+) -> None:
+    state, text = last(stage.watchers[source], scenario)
+    assert state in scenario.may_be, text
 
 
 @pytest.mark.parametrize("source", AMD_SOURCES)
-@pytest.mark.parametrize("play", AMD_PLAYS, ids=lambda play: play.name)
-async def test_another_vendors_metrics_are_a_matter_of_names(
-    stage: Stage, source: str, play: Play
+@pytest.mark.parametrize("scenario", AMD_SCENARIOS, ids=lambda scenario: scenario.name)
+async def test_metrics_of_another_vendor_need_other_names_only(
+    stage: Stage, source: str, scenario: Scenario
 ) -> None:
-    state, text = last(stage.watchers[source], play)
-    assert state in play.may_be, text
+    state, text = last(stage.watchers[source], scenario)
+    assert state in scenario.may_be, text
 
 
 @pytest.mark.parametrize("source", [*SOURCES, *AMD_SOURCES])
-async def test_nobody_was_ever_idle_who_was_not(stage: Stage, source: str) -> None:
-    """The number of false idles over the whole play: 0. And there were idle ones to be found."""
+async def test_no_busy_gang_is_ever_reported_as_idle(stage: Stage, source: str) -> None:
+    """There is no false idle in the whole simulation, although some gangs are idle."""
     watcher = stage.watchers[source]
     world = stage.amd if source in AMD_SOURCES else stage.world
     idle = [
         (at, uid, use.text)
-        for at, uses in watcher.said
+        for at, uses in watcher.results
         for uid, use in uses.items()
         if use.state is UseState.IDLE
     ]
@@ -97,8 +101,8 @@ async def test_nobody_was_ever_idle_who_was_not(stage: Stage, source: str) -> No
 
 
 @pytest.mark.parametrize("source", SOURCES)
-async def test_the_measured_values_are_those_that_were_played(stage: Stage, source: str) -> None:
-    uses = stage.watchers[source].said[-1][1]
+async def test_the_measured_values_are_those_of_the_simulation(stage: Stage, source: str) -> None:
+    uses = stage.watchers[source].results[-1][1]
     half = uses[f"{TEAM}/one-rank-works"]
     assert half.utilization == pytest.approx(0.45, abs=0.02)
     assert uses[f"{TEAM}/busy"].utilization == pytest.approx(0.9, abs=0.02)
@@ -110,7 +114,7 @@ async def test_the_measured_values_are_those_that_were_played(stage: Stage, sour
 
 
 @pytest.mark.parametrize("source", SOURCES)
-async def test_missing_profiling_metrics_and_missing_gpus_are_told(
+async def test_missing_profiling_metrics_and_missing_gpus_are_reported(
     stage: Stage, source: str
 ) -> None:
     wrong = stage.watchers[source].wrong
@@ -121,16 +125,14 @@ async def test_missing_profiling_metrics_and_missing_gpus_are_told(
 
 
 @pytest.mark.parametrize("source", SOURCES)
-async def test_a_gap_in_the_window_is_seen_although_all_is_well_again(
-    stage: Stage, source: str
-) -> None:
-    use = stage.watchers[source].said[-1][1][f"{TEAM}/gap"]
+async def test_a_past_gap_in_the_window_is_reported(stage: Stage, source: str) -> None:
+    use = stage.watchers[source].results[-1][1][f"{TEAM}/gap"]
     assert "samples are there" in use.text
-    assert "does nothing lately" in use.text  # lately, that is, it is seen
+    assert "does nothing lately" in use.text  # "lately": the recent samples exist
     assert RULE.window > DIES
 
 
-# ---- who may say what GPUs do
+# ---- trusted exporters
 
 
 @pytest.mark.parametrize("source", ["honored", "renamed", "recorded", "recorded, renamed"])
@@ -176,7 +178,7 @@ async def test_a_job_is_trusted_by_its_whole_name_and_by_the_namespace_of_its_ex
 
 
 async def judged(stage: Stage, source: PrometheusSource, at: float) -> dict[SourceFault, int]:
-    """Nobody is idle by what it says; what is wrong with it."""
+    """Check that it reports no gang as idle. Returns its faults."""
     gangs = list(stage.world.gangs.values())
     known = {pod.key for gang in gangs for pod in gang.pods}
     try:
@@ -204,12 +206,10 @@ async def test_labels_that_name_the_exporters_pods_are_an_alarm_not_idleness(
 
 
 @pytest.mark.parametrize("rules", [False, True], ids=["raw", "recorded"])
-async def test_a_scrape_that_nobody_answered_does_not_unmake_the_gpus(
-    stage: Stage, rules: bool
-) -> None:
-    """What is wrong is still that the labels are; as on a machine that stood still for a moment."""
+async def test_a_failed_scrape_does_not_remove_the_gpus(stage: Stage, rules: bool) -> None:
+    """The fault is still in the labels, as on a machine that stalled for a moment."""
     world, server = stage.world, stage.servers["honored"]
-    places = {play.place for play in PLAYS} - {"n-exporter-dies"}
+    places = {scenario.place for scenario in SCENARIOS} - {"n-exporter-dies"}
     alive = places | {later(place) for place in places if "again" in place}
     source = PrometheusSource(server.url, scrape_seconds=SCRAPE, labels=RENAMED, rules=rules)
     metric = f"{'queuectl:gpus' if rules else NVIDIA.busy.name}{{{TRUST.selector}}}"
@@ -224,12 +224,12 @@ async def test_a_scrape_that_nobody_answered_does_not_unmake_the_gpus(
         assert set(troubles(gangs, sample, SCRAPE)) == {SourceFault.WRONG_LABELS}
     finally:
         for node in alive:
-            world.mend(node)
+            world.repair(node)
         await source.close()
     await until(lambda: server.query(metric) != [])
 
 
-async def test_metrics_that_nobody_exports_are_an_alarm_not_idleness(stage: Stage) -> None:
+async def test_metrics_that_no_exporter_has_are_an_alarm_and_not_idleness(stage: Stage) -> None:
     names = replace(NVIDIA, busy=Gauge("no_such_metric"), coarse=None)
     source = PrometheusSource(
         stage.servers["honored"].url, names=names, scrape_seconds=SCRAPE, rules=False
@@ -237,8 +237,8 @@ async def test_metrics_that_nobody_exports_are_an_alarm_not_idleness(stage: Stag
     assert set(await judged(stage, source, time.time())) == {SourceFault.NO_MATCH}
 
 
-async def test_data_that_comes_late_is_stale_not_idle(stage: Stage) -> None:
-    """As when the server lags behind, or our clock is ahead of its. Asked anew where the answer itself took too long."""
+async def test_late_data_is_stale_and_not_idle(stage: Stage) -> None:
+    """The server lags, or the local clock is ahead of it. The query is repeated if its answer took too long."""
     for _ in range(5):
         source = PrometheusSource(stage.servers["honored"].url, scrape_seconds=SCRAPE)
         began = time.time()
@@ -248,7 +248,9 @@ async def test_data_that_comes_late_is_stale_not_idle(stage: Stage) -> None:
     assert wrong[SourceFault.STALE] > 10
 
 
-async def test_a_longer_scrape_interval_than_was_said_is_partial_not_idle(stage: Stage) -> None:
+async def test_a_longer_scrape_interval_than_configured_is_partial_and_not_idle(
+    stage: Stage,
+) -> None:
     source = PrometheusSource(stage.servers["honored"].url, scrape_seconds=SCRAPE / 2)
     gangs = list(stage.world.gangs.values())
     known = {pod.key for gang in gangs for pod in gang.pods}
@@ -257,14 +259,14 @@ async def test_a_longer_scrape_interval_than_was_said_is_partial_not_idle(stage:
     assert troubles(gangs, recent, SCRAPE / 2)[SourceFault.PARTIAL] > 10
 
 
-async def test_a_query_the_server_refuses_says_so(stage: Stage) -> None:
+async def test_a_query_that_the_server_refuses_is_reported(stage: Stage) -> None:
     names = replace(NVIDIA, device=("not a label",))
     source = PrometheusSource(stage.servers["honored"].url, names=names, rules=False)
     with pytest.raises(SourceUnavailable, match="refuses"):
         await judged(stage, source, time.time())
 
 
-async def test_a_server_that_is_away_or_hangs_is_unavailable_and_its_restart_makes_nobody_idle(
+async def test_a_server_that_is_down_or_hangs_is_unavailable_and_its_restart_makes_no_gang_idle(
     stage: Stage,
 ) -> None:
     server = stage.servers["renamed"]
@@ -282,13 +284,13 @@ async def test_a_server_that_is_away_or_hangs_is_unavailable_and_its_restart_mak
     uses = await watcher.sample(list(stage.world.gangs.values()))
     await source.close()
     await patient.close()
-    at = watcher.said[-1][0]
+    at = watcher.results[-1][0]
     idle = [uid for uid, use in uses.items() if use.state is UseState.IDLE]
     assert [uid for uid in idle if not stage.world.idle_by_right(uid, at)] == []
 
 
-async def test_rules_for_one_vendors_metrics_do_not_answer_for_anothers(stage: Stage) -> None:
-    """They are recorded in that server; nobody said that they are to be used."""
+async def test_rules_for_metrics_of_one_vendor_do_not_count_for_another(stage: Stage) -> None:
+    """They are recorded in that server, but not configured."""
     url = stage.servers["honored"].url
     source = PrometheusSource(url, names=AMD, trust=TRUST, scrape_seconds=SCRAPE)
     known = {pod.key for gang in stage.amd.gangs.values() for pod in gang.pods}
@@ -297,5 +299,5 @@ async def test_rules_for_one_vendors_metrics_do_not_answer_for_anothers(stage: S
     assert {(row.namespace, row.pod) for row in sample.pods} == known
 
 
-async def test_the_recording_rules_are_what_promtool_takes(stage: Stage, tmp_path: Path) -> None:
+async def test_promtool_accepts_the_recording_rules(stage: Stage, tmp_path: Path) -> None:
     assert "SUCCESS" in check_rules(RULES)

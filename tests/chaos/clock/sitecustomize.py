@@ -1,4 +1,4 @@
-"""Found by the controllers of a chaos run on PYTHONPATH: their machine's clock is wrong by the seconds in a file."""
+"""On the PYTHONPATH of controllers in a chaos run: shifts the system clock by the seconds in a file."""
 
 from __future__ import annotations
 
