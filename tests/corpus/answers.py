@@ -1,4 +1,4 @@
-"""What the planner makes of one snapshot of the corpus."""
+"""The planner's answers for one snapshot of the corpus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program gives to the planner while it runs."""
+"""Captures the snapshots that a program gives to the planner."""
 
 from __future__ import annotations
 

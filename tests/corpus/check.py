@@ -1,7 +1,7 @@
 """Check the planner against the corpus: ``make corpus``, or ``python -m tests.corpus.check``.
 
-Without an option every plan must be the recorded one, byte for byte, and so must every diagnosis. With ``--score`` plans may
-differ, but none may be worse than the recorded one; :mod:`tests.corpus.compare` says what worse means. Where the solver's limit ends
+Without an option each plan and each diagnosis must be byte-identical to the recorded one. With ``--score`` plans can
+differ, and a plan that is worse than the recorded one fails; :mod:`tests.corpus.compare` defines worse. If the limit of the solver ends
 most searches, nothing counts as worse.
 """
 
@@ -91,7 +91,9 @@ def pairs(directory: Path = DATA, only: str = "") -> Iterator[Pair]:
 def main(arguments: list[str] | None = None) -> int:
     """Returns 0 if all is as it must be, else 1."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--score", action="store_true", help="plans may differ, not be worse")
+    parser.add_argument(
+        "--score", action="store_true", help="plans can differ if they are not worse"
+    )
     parser.add_argument("--only", default="", help="snapshots whose name contains this")
     parser.add_argument("--lines", type=int, default=LINES, help="printed of one snapshot")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="default: one a core")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 _RANKS: Final = ("optimal", "feasible", "undecided")
-_NAMES: Final = ("uid", "victim", "podset")  # what an item of a list goes by
+_NAMES: Final = ("uid", "victim", "podset")  # fields that identify an item of a list
 _MISSING: Final = object()
 _WIDTH: Final = 160  # characters of a value in a line
 
@@ -52,7 +52,7 @@ def _in_mapping(
 
 
 def _by_name(value: Any) -> dict[str, Any] | None:
-    """A list of objects by what each goes by, by place if that repeats; None when it is none."""
+    """The objects of a list by their identifying field, or by index if that repeats; None if it is not such a list."""
     if not isinstance(value, list | tuple) or not all(isinstance(one, Mapping) for one in value):
         return None
     for name in _NAMES:

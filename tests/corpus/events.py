@@ -1,4 +1,4 @@
-"""What happens to a generated snapshot before it is planned: nodes fail, a cycle passes, gangs are moved.
+"""Events in a generated snapshot before it is planned: nodes fail, a cycle passes, gangs are migrated.
 
 Each returns the snapshot itself if it cannot happen there.
 """
@@ -36,7 +36,7 @@ def broken_nodes(snapshot: Snapshot, rng: random.Random) -> Snapshot:
 
 
 def one_cycle_later(snapshot: Snapshot, rng: random.Random) -> Snapshot:
-    """What was started runs, victims leave, and leases hold their room; time has passed."""
+    """Time passes: started gangs run, victims are evicted, and leases hold their capacity."""
     made = plan(snapshot)
     moved = {move.uid for move in made.moved} | set(made.returning)
     if moved:

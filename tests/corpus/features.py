@@ -1,4 +1,4 @@
-"""What a snapshot asks of the planner, and what the planner did with it: words that say what the corpus covers."""
+"""Features of a snapshot and of its plan, which show the coverage of the corpus."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The two files of the corpus: ``snapshots.xz``, and ``plans.xz`` with what the planner made of them, in the same order.
 
 ``plans.xz`` is text: canonical JSON, a line for each snapshot.
-A snapshot stands there in the format of a refused plan (:mod:`queuectl.objects.files.refused_plans`), with an empty plan and without its
+A snapshot has the format of a refused plan (:mod:`queuectl.objects.files.refused_plans`), with an empty plan and without its
 own compression: all of them are compressed together, to a fiftieth.
 """
 
@@ -60,7 +60,7 @@ def entry_of(source: str, name: str, snapshot: Snapshot) -> Entry:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the planner made of one snapshot; plain JSON values.
+    """The planner's answer for one snapshot; plain JSON values.
 
     Attributes:
         key: of the entry.

@@ -161,7 +161,7 @@ _OWN: Final[dict[Variation, tuple[Callable[[int], Snapshot], ...]]] = {
         mixed,
     ),
 }  # fmt: skip
-"""What a rule shows on; the others on any."""
+"""The base of the rules that need a certain snapshot; other rules use any."""
 _MORE: Final[dict[Variation, int]] = {
     moving: 400,
     variations.balanced: 120,

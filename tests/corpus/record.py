@@ -41,7 +41,7 @@ from tests.corpus.files import (
     write_recorded,
 )
 
-SECONDS: Final = 20.0  # the longest that a snapshot of the corpus may take
+SECONDS: Final = 20.0  # time limit of a snapshot of the corpus
 _ROOT: Final = Path(__file__).parents[2]
 _TESTS: Final = ("tests/planner", "tests/unit", "tests/control", "tests/api")
 _TOO_LONG: Final = (
@@ -121,7 +121,7 @@ def _sources() -> Iterator[Entry]:
 
 
 def _of_tests() -> Iterator[Entry]:
-    """What the fast tests give to the planner; see :mod:`tests.corpus.collect`."""
+    """Snapshots that the fast tests give to the planner; see :mod:`tests.corpus.collect`."""
     with tempfile.TemporaryDirectory() as directory:
         command = [sys.executable, "-m", "pytest", "-p", "tests.corpus.collect", *_TESTS]
         marks = ["-m", "not system and not bench and not browser", "-k", _TOO_LONG, "-q", "-n", "2"]
@@ -129,7 +129,7 @@ def _of_tests() -> Iterator[Entry]:
         code = subprocess.run(
             [*command, *marks], cwd=_ROOT, env=environment, check=False
         ).returncode
-        if code not in (0, 1):  # 1: a test failed, which may fail on a busy machine
+        if code not in (0, 1):  # 1: a test failed, for example on a busy machine
             raise SystemExit(f"the tests could not be run: exit code {code}")
         found = [one for path in Path(directory).glob("*.msgpack") for one in _kept(path)]
     yield from (Entry("tests", name, content) for name, content in sorted(found))

@@ -1,4 +1,4 @@
-"""What a plan is worth, as plain JSON values, and how one score compares with another.
+"""The score of a plan as plain JSON values, and the comparison of two scores.
 
 A score has what a change of the planner may not make worse: which gangs start and with how many pods, over how many domains
 of each level they spread, what evictions and moves lose, the reason codes of gangs that wait, leases and proofs. Node names,
@@ -54,7 +54,7 @@ def score_of(snapshot: Snapshot, plan: Plan) -> Score:
 
 
 def diagnosis_score(diagnosis: Diagnosis) -> Score:
-    """The kinds of what stands in a gang's way, and of its ways out."""
+    """The kinds of a gang's blocking constraints and suggested fixes."""
     return {
         "conflict": sorted(obstacle.limit.value for obstacle in diagnosis.conflict),
         "ways": [[way.remedy.value, way.least] for way in diagnosis.ways],

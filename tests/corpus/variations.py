@@ -136,7 +136,7 @@ def idle(snapshot: Snapshot, rng: random.Random) -> Snapshot:
 
 
 def defragment(snapshot: Snapshot, rng: random.Random) -> Snapshot:
-    """Running gangs may be moved, for as much as their ClusterQueues allow or because an administrator asks."""
+    """Running gangs can be migrated, within the budget of their ClusterQueues or at an administrator's request."""
     if rng.random() < 0.3:
         return replace(snapshot, make_room=MakeRoom())
     return _queues(
@@ -171,7 +171,7 @@ def strict(snapshot: Snapshot, rng: random.Random) -> Snapshot:
 
 
 def past_use(snapshot: Snapshot, rng: random.Random) -> Snapshot:
-    """Who used less lately goes first."""
+    """Gangs of queues with less past use are first."""
     queues = sorted(snapshot.config.cluster_queues)
     used = PastUse(
         {local: rng.uniform(0, 9) for local in sorted(snapshot.config.local_queues)},
@@ -188,7 +188,7 @@ def past_use(snapshot: Snapshot, rng: random.Random) -> Snapshot:
 
 
 def preferred(snapshot: Snapshot, rng: random.Random) -> Snapshot:
-    """What pending gangs require of the topology they only prefer, spread evenly in part."""
+    """Pending gangs require the topology level that they only preferred, some of them spread evenly."""
 
     def milder(workload: Workload) -> Workload:
         podsets = tuple(
@@ -225,7 +225,7 @@ def balanced(snapshot: Snapshot, rng: random.Random) -> Snapshot:
 
 
 def idle_dry_run(snapshot: Snapshot, rng: random.Random) -> Snapshot:
-    """What idle gangs would lose is said, not done."""
+    """The reclaim of idle gangs is a dry run."""
     modes = (ReclaimMode.DRY_RUN, ReclaimMode.DRY_RUN, ReclaimMode.ON_DEMAND)
     return _queues(
         idle(snapshot, rng),
@@ -238,7 +238,7 @@ def idle_dry_run(snapshot: Snapshot, rng: random.Random) -> Snapshot:
 
 
 def evicts_within_nominal(snapshot: Snapshot, rng: random.Random) -> Snapshot:
-    """Nodes are what is short: quota is plenty, and gangs of other ClusterQueues are in the way."""
+    """Nodes are scarce and quota is not: gangs of other ClusterQueues use the nodes."""
 
     def plenty(queue: ClusterQueue) -> ClusterQueue:
         groups = tuple(
