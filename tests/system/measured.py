@@ -61,7 +61,7 @@ class Measured:
         """Gangs (``namespace/name``) that the controller took for idle since it began, and when."""
         names = {one["uid"]: ref for ref, one in self.home.rest.workloads().items()}
         lines = self.home.controller.log.read_text(errors="replace").splitlines()
-        said = [json.loads(line) for line in lines if '"gang_use"' in line]
+        said = [json.loads(line) for line in lines if '"utilization_changed"' in line]
         return [
             (names[one["uid"]], datetime.fromisoformat(one["timestamp"]).timestamp())
             for one in said

@@ -82,7 +82,9 @@ def test_a_dry_run_evicts_no_gang_and_records_victim_and_preemptor(measured: Mea
         room.until(lambda: "WouldReclaim" in told(room, "idle"), "an Event on the job")
         time.sleep(2 * GRACE)  # several cycles and samples, none of which adds a line
         (line,) = lines(room, "idle", "WouldReclaim")
-        assert f"for {room.namespace}/next: {RESTART_COST} GPU" in line["reason"]["message"]
+        assert (
+            f"for {room.namespace}/next; this loses {RESTART_COST} GPU" in line["reason"]["message"]
+        )
         assert counted(measured, room) == {"warned": 2, "would_reclaim": 1}
         assert [room.state(name) for name in ("idle", "busy", "next")] == [
             "Running",

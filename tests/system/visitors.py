@@ -125,7 +125,7 @@ class Visitors:
         page.on("console", self._said)
         return page
 
-    def visit(self, who: Person, path: str = "/ui/") -> Page:
+    def visit(self, who: Person, path: str = "/ui/mine") -> Page:
         """The page after a user has signed in."""
         page = self.stranger()
         page.goto(path)
