@@ -80,7 +80,7 @@ corpus: setup ## plan the recorded snapshots and compare with the recorded plans
 dashboards: setup ## write deploy/grafana/*.json from deploy/grafana/dashboards
 	$(RUN)/python -m deploy.grafana.dashboards
 
-pictures: controlplane ## render docs/images/dashboard-*.png with Grafana's components from a real Prometheus; ten minutes
+pictures: controlplane ## render the pictures of Grafana and the dashboard from a run of a local cluster; ten minutes
 	$(RUN)/python -m tests.system.pictures
 
 recording: controlplane ## draw docs/images/demo.svg from a run of the demo

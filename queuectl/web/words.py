@@ -83,11 +83,11 @@ def percent(part: float, whole: float = 1.0) -> str:
 
 
 def gpu_hours(gpu_seconds: float) -> str:
-    """GPU-seconds as GPU-hours: rounded to whole hours from 1,000, and ``< 0.1`` where the amount is small but not 0."""
+    """GPU-seconds as GPU-hours: one digit after the point below 1,000, and ``< 0.1`` where the amount is small but not 0."""
     hours = gpu_seconds / 3600
-    if hours >= 1000:
-        hours = round(hours)
-    return "< 0.1" if 0 < hours < 0.05 else number(hours)
+    if hours >= 999.95:
+        return number(round(hours))
+    return "< 0.1" if 0 < hours < 0.05 else f"{hours:.1f}" if hours else "0"
 
 
 def quantity(amount: int, resource: str) -> str:

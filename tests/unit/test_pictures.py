@@ -68,3 +68,12 @@ def test_the_documentation_shows_a_small_picture_of_it(path: Path) -> None:
     name = path.stem.replace("queuectl-", "dashboard-") + ".png"
     assert (ROOT / "docs" / "images" / name).stat().st_size < 300_000
     assert f"(../images/{name})" in PAGES["grafana.md"].read_text()
+
+
+def test_each_picture_of_the_dashboard_is_small_and_shown() -> None:
+    shown = set(re.findall(r"\(\.\./images/(ui-[\w-]+\.png)\)", PAGES["dashboard.md"].read_text()))
+    stored = {
+        path.name: path.stat().st_size for path in (ROOT / "docs" / "images").glob("ui-*.png")
+    }
+    assert stored.keys() == shown
+    assert max(stored.values()) < 200_000
