@@ -72,7 +72,7 @@ async def lived_url(postgres: TestPostgres, lived: str) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def store(location: str | None) -> AsyncIterator[AnyStore]:
-    """The double and the real thing: what holds for one holds for the other."""
+    """A store in memory and one in Postgres: each test runs with both."""
     made: AnyStore = MemoryStore()
     if location is not None:
         made = await PostgresStore.connect(DatabaseSettings(location))
@@ -80,8 +80,8 @@ async def store(location: str | None) -> AsyncIterator[AnyStore]:
     await made.close()
 
 
-class Standing:
-    """Stands for the one that the test whose turn it is has."""
+class Delegate:
+    """Delegates to an object of the current test."""
 
     def __init__(self, of: Callable[[], Any]) -> None:
         self._of = of
@@ -91,7 +91,7 @@ class Standing:
 
 
 class Standby:
-    """The API over whatever the test whose turn it is brings. Made once: that takes longer than many requests.
+    """The API over the store and health of the current test. It is made once, which takes longer than many requests.
 
     It keeps nothing between requests but the feed of the event stream, whose tests make their own.
     """
@@ -99,10 +99,12 @@ class Standby:
     def __init__(self) -> None:
         self._store: AnyStore = MemoryStore()
         self._health, self._metrics = FixedHealth(), Metrics()
-        store: Any = Standing(lambda: self._store)
-        store.audit = Standing(lambda: self._store.audit)  # the audit log's layer keeps it
-        health: Any = Standing(lambda: self._health)
-        registry: Any = Standing(lambda: self._metrics.registry)
+        store: Any = Delegate(lambda: self._store)
+        store.audit = Delegate(
+            lambda: self._store.audit
+        )  # the layer of the audit log keeps a reference
+        health: Any = Delegate(lambda: self._health)
+        registry: Any = Delegate(lambda: self._metrics.registry)
         self._app = create_app(store, health, registry)
 
     def over(self, store: AnyStore, health: FixedHealth, metrics: Metrics) -> FastAPI:
@@ -118,7 +120,7 @@ def standby() -> Standby:
 
 @pytest.fixture
 def app(standby: Standby, memory: MemoryStore, health: FixedHealth, metrics: Metrics) -> FastAPI:
-    """The API over the double. Others use it, too: who changes it changes it back."""
+    """The API over the store double. Other tests share it: a test that changes it restores it."""
     return standby.over(memory, health, metrics)
 
 

@@ -1,4 +1,4 @@
-"""Writes docs/reference/openapi.json anew: ``uv run python -m tests.api.renew_openapi``."""
+"""Writes docs/reference/openapi.json again: ``uv run python -m tests.api.renew_openapi``."""
 
 from __future__ import annotations
 

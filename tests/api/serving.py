@@ -40,7 +40,7 @@ def serving(
     thread = threading.Thread(target=lambda: asyncio.run(server.run()), name="api")
     thread.start()
     try:
-        with capture_logs():  # what the server says is not said by who talks to it
+        with capture_logs():  # the server's log lines do not mix with those of its client
             yield server.url
     finally:
         server.stop()

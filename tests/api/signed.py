@@ -1,4 +1,4 @@
-"""The API as callers meet who must say who they are."""
+"""The API with authentication."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 def people() -> MemoryAccess:
-    """An admin who may do everything, and somebody who may do nothing."""
+    """An admin with every right, and a caller without any right."""
     access = MemoryAccess()
     access.know(ADMIN, "admin", master=True)
     access.know(NOBODY, "nobody")
@@ -44,7 +44,7 @@ def signed_app(
 
 @asynccontextmanager
 async def asking(app: FastAPI, token: str | None = None) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client that shows this token with every request."""
+    """A client that sends this token with every request."""
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     headers = bearer(token) if token else {}
     async with httpx2.AsyncClient(transport=transport, base_url=HOST, headers=headers) as client:

@@ -1,4 +1,4 @@
-"""What the tests of the API are made of: documents, a ledger with a workload in every state, and a health to command."""
+"""Fixtures of the API tests: documents, a ledger with a workload in every state, and a health that a test can set."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ DIAGNOSIS = Diagnosis(
 
 
 class FixedDiagnoser:
-    """Knows one diagnosis, who asked, and what runs."""
+    """Knows one diagnosis, the workloads it was asked about, and the running gangs."""
 
     def __init__(self, known: Diagnosis | None = DIAGNOSIS) -> None:
         self.known = known
@@ -87,7 +87,7 @@ class FixedDiagnoser:
         return self.drains.get(queue)
 
     async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
-        """Of the gangs the test says run."""
+        """Of the gangs that the test sets as running."""
         return over_quota(self.running, config) if self.running is not None else None
 
     async def check(self) -> Checked | None:
@@ -104,7 +104,7 @@ class FixedDiagnoser:
 
 
 class FixedLookout:
-    """Sees what the test says; None = nothing yet."""
+    """Returns the snapshot that the test sets; None = none yet."""
 
     def __init__(
         self,
@@ -242,7 +242,7 @@ LEASE = CapacityLease(PLACED, victims=("uid-victim",), created_at=50.0, expires_
 
 
 def running(*gangs: tuple[str, float], gpus: int = 32) -> Snapshot:
-    """A snapshot in which these gangs of ClusterQueue ``team-a`` run, each with the time of its start."""
+    """A snapshot in which these gangs of ClusterQueue ``team-a`` run, each with its start time."""
     podset = PodSet("main", 1, PodShape(Resources({GPU: gpus})))
     flavors = {GPU: "h100"}
     return Snapshot(
@@ -261,7 +261,7 @@ def running(*gangs: tuple[str, float], gpus: int = 32) -> Snapshot:
 
 
 class FixedHealth:
-    """As well as the test says."""
+    """Returns the health that the test sets."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []

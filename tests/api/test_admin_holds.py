@@ -1,4 +1,4 @@
-"""What an admin has held or deactivated, the submitters of its namespace cannot start again."""
+"""Submitters of a namespace cannot start workloads that an admin has held or deactivated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OWN = [
 
 
 async def obeyed(store: MemoryStore) -> Entry:
-    """Carry out what was asked, as the leader does; the workload after it."""
+    """Executes the commands, as the leader does; returns the workload after that."""
     while waiting := await store.commands():
         entries = list(store.database.entries.values())
         changes, answers = carry_out(waiting, Ledger(entries), (), 9.0, Rules(), lambda *_: None)
@@ -40,13 +40,13 @@ async def obeyed(store: MemoryStore) -> Entry:
     ("by", "first", "second", "allowed"),
     [
         (ADMIN, Action.HOLD, Action.RELEASE, False),
-        (ADMIN, Action.HOLD, Action.DEACTIVATE, False),  # to activate it would release it
+        (ADMIN, Action.HOLD, Action.DEACTIVATE, False),  # activate would release it
         (ADMIN, Action.DEACTIVATE, Action.ACTIVATE, False),
         (SUBMITTER, Action.HOLD, Action.RELEASE, True),
         (SUBMITTER, Action.DEACTIVATE, Action.ACTIVATE, True),
     ],
 )
-async def test_only_an_admin_takes_back_what_an_admin_did(
+async def test_only_an_admin_reverts_the_command_of_an_admin(
     memory: MemoryStore, by: str, first: Action, second: Action, allowed: bool
 ) -> None:
     access = people()
@@ -56,21 +56,21 @@ async def test_only_an_admin_takes_back_what_an_admin_did(
     path = "/api/v1/workloads/uid-job-own"
     async with asking(app, by) as client:
         assert (await client.post(f"{path}/{first}")).status_code == 202
-    # Asked before the leader has carried out the first: it refuses the second by itself.
-    parked = await obeyed(memory)
+    # Requested before the leader has executed the first: the leader refuses the second.
+    locked = await obeyed(memory)
     async with asking(app, SUBMITTER) as client:
         answer = await client.post(f"{path}/{second}")
     assert answer.status_code == (202 if allowed else 403), answer.text
     if not allowed:
-        assert "an admin has" in answer.json()["detail"]
+        assert "an administrator has" in answer.json()["detail"]
         assert f"create workloads/{second} in all namespaces" in answer.json()["detail"]
-        assert (await obeyed(memory)).state is parked.state
+        assert (await obeyed(memory)).state is locked.state
         async with asking(app, ADMIN) as client:
             assert (await client.post(f"{path}/{second}")).status_code == 202
-    assert (await obeyed(memory)).state is not parked.state or second is Action.DEACTIVATE
+    assert (await obeyed(memory)).state is not locked.state or second is Action.DEACTIVATE
 
 
-async def test_a_release_that_was_asked_at_the_same_time_does_not_slip_through(
+async def test_a_concurrent_release_is_refused_too(
     memory: MemoryStore,
 ) -> None:
     access = people()
@@ -84,4 +84,4 @@ async def test_a_release_that_was_asked_at_the_same_time_does_not_slip_through(
     assert (await obeyed(memory)).state is State.HELD
     refused = await memory.command(2)
     assert isinstance(refused, Command)
-    assert "an admin has held team-a/own" in (refused.outcome or "")
+    assert "an administrator has held team-a/own" in (refused.outcome or "")

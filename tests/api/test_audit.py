@@ -1,4 +1,4 @@
-"""Every request that wants to change something leaves a line, refused or not; nothing takes effect without one."""
+"""Every request that changes something is recorded, refused or not; no change takes effect without an entry."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ async def log(client: httpx2.AsyncClient, query: str = "") -> list[dict[str, Any
     return items
 
 
-async def test_a_write_says_who_what_and_what_it_changed(admin: httpx2.AsyncClient) -> None:
+async def test_a_write_is_recorded_with_its_caller_its_request_and_its_changes(
+    admin: httpx2.AsyncClient,
+) -> None:
     await admin.put(QUEUE_PATH, json=CLUSTER_QUEUE)
     spec = {**CLUSTER_QUEUE["spec"], "queueingStrategy": "BestEffortFIFO"}
     changed = await admin.put(
@@ -62,7 +64,7 @@ async def test_a_write_says_who_what_and_what_it_changed(admin: httpx2.AsyncClie
     }
 
 
-async def test_refusals_are_told_with_their_reason(
+async def test_refusals_are_recorded_with_their_reason(
     admin: httpx2.AsyncClient, signed: FastAPI
 ) -> None:
     async with asking(signed, NOBODY) as nobody:
@@ -82,14 +84,14 @@ async def test_refusals_are_told_with_their_reason(
     assert all(line["detail"] for line in await log(admin))
 
 
-async def test_a_command_leaves_a_line(admin: httpx2.AsyncClient, store: AnyStore) -> None:
+async def test_a_command_is_recorded(admin: httpx2.AsyncClient, store: AnyStore) -> None:
     await commit(store, live_through(job("running"), *LIVES["running"]))
     assert (await admin.post(HOLD)).status_code == 202
     [line] = await log(admin)
     assert (line["path"], line["status"], line["operation"]) == (HOLD, 202, "holdNamedWorkload")
 
 
-async def test_reading_leaves_none_and_neither_does_asking_what_would_be(
+async def test_reads_and_dry_runs_are_not_recorded(
     admin: httpx2.AsyncClient,
 ) -> None:
     await admin.get("/api/v1/cohorts")
@@ -97,15 +99,17 @@ async def test_reading_leaves_none_and_neither_does_asking_what_would_be(
     assert await log(admin) == []
 
 
-async def test_whom_nobody_knows_leaves_none(admin: httpx2.AsyncClient, signed: FastAPI) -> None:
-    """Else anybody who can reach us could fill the database."""
+async def test_a_request_of_an_unknown_caller_is_not_recorded(
+    admin: httpx2.AsyncClient, signed: FastAPI
+) -> None:
+    """Otherwise every client that can reach the API could fill the database."""
     async with asking(signed) as stranger:
         await stranger.put(COHORT_PATH, json=COHORT)
         await stranger.post("/api/v1/session", json={"token": "guess"})
     assert await log(admin) == []
 
 
-async def test_without_authentication_lines_say_so(app: FastAPI) -> None:
+async def test_without_authentication_entries_name_an_unauthenticated_caller(app: FastAPI) -> None:
     async with talking_to(app) as client:
         await client.put(COHORT_PATH, json=COHORT)
         [line] = await log(client)
@@ -136,7 +140,7 @@ async def test_the_log_is_read_page_by_page_and_by_caller_path_and_time(
 
 
 class Book:
-    """The log of a store, with failures arranged by the test."""
+    """The log of a store, with failures that the test sets."""
 
     def __init__(self, memory: MemoryStore) -> None:
         self._real = memory.audit
@@ -165,7 +169,9 @@ def book(memory: MemoryStore) -> Book:
     return memory.audit  # type: ignore[return-value]
 
 
-async def test_what_cannot_be_written_down_is_not_done(memory: MemoryStore, book: Book) -> None:
+async def test_a_write_that_cannot_be_recorded_is_not_executed(
+    memory: MemoryStore, book: Book
+) -> None:
     book.begins = False
     async with asking(signed_app(memory, people()), ADMIN) as client:
         answer = await client.put(COHORT_PATH, json=COHORT)
@@ -174,9 +180,7 @@ async def test_what_cannot_be_written_down_is_not_done(memory: MemoryStore, book
         assert (await client.get("/api/v1/cohorts")).status_code == 200
 
 
-async def test_a_line_that_cannot_be_completed_is_there_all_the_same(
-    memory: MemoryStore, book: Book
-) -> None:
+async def test_an_entry_that_cannot_be_completed_is_kept(memory: MemoryStore, book: Book) -> None:
     book.ends = False
     async with asking(signed_app(memory, people()), ADMIN) as client:
         assert (await client.put(COHORT_PATH, json=COHORT)).status_code == 201
@@ -184,7 +188,7 @@ async def test_a_line_that_cannot_be_completed_is_there_all_the_same(
         assert (line["path"], line["status"]) == (COHORT_PATH, None)
 
 
-async def test_a_defect_is_a_line_too(memory: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_defect_is_recorded(memory: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     async def broken(*_: object) -> None:
         raise RuntimeError("secret")
 
@@ -196,7 +200,7 @@ async def test_a_defect_is_a_line_too(memory: MemoryStore, monkeypatch: pytest.M
     assert "secret" not in str(line)
 
 
-async def test_old_lines_are_forgotten(memory: MemoryStore) -> None:
+async def test_old_entries_are_deleted(memory: MemoryStore) -> None:
     day = 86400.0
     for at in (1 * day, 5 * day, 9 * day):
         await memory.audit.begin(AuditLine(0, at, "", "a", (), "PUT", "/"))

@@ -1,4 +1,4 @@
-"""Who asks: tokens, sessions of browsers, and what a browser may be talked into."""
+"""Authentication: tokens, sessions of browsers, and requests that a hostile page makes a browser send."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def signed(memory: MemoryStore, access: MemoryAccess) -> FastAPI:
 
 @pytest.fixture
 async def client(signed: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
-    """Shows no token of its own; keeps cookies."""
+    """A client without a token; it keeps cookies."""
     async with asking(signed) as made:
         yield made
 
@@ -51,7 +51,7 @@ async def client(signed: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
 # ---- tokens
 
 
-async def test_a_token_opens_and_says_who_one_is(client: httpx2.AsyncClient) -> None:
+async def test_a_token_opens_a_session_that_names_its_user(client: httpx2.AsyncClient) -> None:
     answer = await client.get(SESSION, headers=bearer(ADMIN))
     assert answer.json() == {
         "name": "admin",
@@ -74,18 +74,18 @@ async def test_a_header_without_a_good_token_opens_nothing(
     assert "of-nobody-known" not in answer.text
 
 
-async def test_the_scheme_may_be_written_in_any_case(client: httpx2.AsyncClient) -> None:
+async def test_the_scheme_of_the_header_is_case_insensitive(client: httpx2.AsyncClient) -> None:
     answer = await client.get(COHORTS, headers={"Authorization": f"bEARER  {ADMIN} "})
     assert answer.status_code == 200
 
 
-async def test_a_bad_token_is_not_made_good_by_a_session(client: httpx2.AsyncClient) -> None:
+async def test_a_bad_token_is_refused_even_with_a_good_session(client: httpx2.AsyncClient) -> None:
     await sign_in(client)
     answer = await client.get(COHORTS, headers=bearer("of-nobody-known"))
     assert answer.status_code == 401
 
 
-async def test_any_host_is_answered_where_callers_are_known(client: httpx2.AsyncClient) -> None:
+async def test_with_authentication_any_host_name_is_answered(client: httpx2.AsyncClient) -> None:
     answer = await client.get(COHORTS, headers={**bearer(ADMIN), "Host": "another.example"})
     assert answer.status_code == 200
 
@@ -105,7 +105,7 @@ def cookie_of(answer: httpx2.Response) -> tuple[str, dict[str, str]]:
     return name, {key: str(value) for key, value in morsel.items() if value}
 
 
-async def test_a_session_stands_for_the_token(client: httpx2.AsyncClient) -> None:
+async def test_a_session_replaces_the_token(client: httpx2.AsyncClient) -> None:
     opened = await sign_in(client)
     assert opened.json()["name"] == "admin"
     assert (await client.get(COHORTS)).status_code == 200
@@ -126,7 +126,7 @@ async def test_the_cookie_is_for_this_host_by_tls_and_out_of_reach_of_scripts(
     }
 
 
-async def test_without_tls_on_loopback_the_cookie_goes_without_it(
+async def test_without_tls_on_loopback_the_cookie_is_not_secure(
     memory: MemoryStore, access: MemoryAccess
 ) -> None:
     async with talking_to(signed_app(memory, access, secure=False)) as client:
@@ -136,7 +136,7 @@ async def test_without_tls_on_loopback_the_cookie_goes_without_it(
         assert (await client.get(COHORTS)).status_code == 200
 
 
-async def test_a_token_that_is_nobodys_opens_no_session(
+async def test_an_unknown_token_opens_no_session(
     client: httpx2.AsyncClient, memory: MemoryStore
 ) -> None:
     answer = await client.post(SESSION, json={"token": "of-nobody-known"})
@@ -177,7 +177,7 @@ async def test_a_session_ends_with_its_token_and_after_eight_hours_at_most(
 @pytest.mark.parametrize(
     "token", ["", "a.b", "a.b.c", "a.!!.c", "a.e30.c", "a.W10.c", "a.eyJleHAiOiJ4In0.c", "a.é.c"]
 )
-def test_a_token_that_says_no_end_has_none(token: str) -> None:
+def test_a_token_without_an_expiry_has_none(token: str) -> None:
     assert expiry(token) is None
 
 
@@ -256,7 +256,9 @@ async def test_a_session_changes_something_only_for_our_own_page(
         assert answer.json()["type"].endswith("/foreign-origin")
 
 
-async def test_a_token_needs_no_proof(client: httpx2.AsyncClient) -> None:
+async def test_a_request_with_a_token_needs_no_proof_of_its_origin(
+    client: httpx2.AsyncClient,
+) -> None:
     foreign = {**bearer(ADMIN), "Origin": "https://evil.example"}
     answer = await client.put(f"{COHORTS}/all", json=COHORT, headers=foreign)
     assert answer.status_code == 201
@@ -274,7 +276,7 @@ async def test_another_site_cannot_sign_its_visitor_in(client: httpx2.AsyncClien
 async def test_without_authentication_another_site_changes_nothing(
     app: FastAPI, memory: MemoryStore, headers: dict[str, str]
 ) -> None:
-    """Any page that somebody on this machine looks at could send simple POSTs."""
+    """Any page that is open in a browser on this machine could send simple POSTs."""
     async with talking_to(app) as client:
         refused = await client.put(f"{COHORTS}/all", json=COHORT, headers=headers)
         assert refused.status_code == 403
@@ -295,7 +297,7 @@ async def test_no_answer_grants_another_origin_anything(
 # ---- pages
 
 
-async def test_a_browser_is_shown_where_to_sign_in_and_a_program_is_told(
+async def test_a_browser_is_redirected_to_sign_in_and_a_program_gets_a_problem(
     memory: MemoryStore, access: MemoryAccess
 ) -> None:
     doors = Open(below=("/ui/static/", "/ui/signin"), sign_in="/ui/signin")
@@ -309,7 +311,9 @@ async def test_a_browser_is_shown_where_to_sign_in_and_a_program_is_told(
         assert (await client.get("/ui/queues")).status_code == 401
         assert (await client.post("/ui/queues", headers=page)).status_code == 401
         for path in ("/ui/signin", "/ui/static/app.css"):
-            assert (await client.get(path, headers=page)).status_code == 404  # let through
+            assert (
+                await client.get(path, headers=page)
+            ).status_code == 404  # no authentication needed
         assert (await client.post("/ui/static/app.css")).status_code == 401
         assert (await client.get("/ui/static/../../api/v1/cohorts")).status_code == 401
 

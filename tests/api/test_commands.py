@@ -1,4 +1,4 @@
-"""What people ask of workloads: kept once each, refused when it makes no sense, never done by the API itself."""
+"""Commands on workloads: each is stored once, refused when it does not apply, and never executed by the API itself."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ LATER = "2126-11-20T21:30:00Z"
 
 
 @pytest.mark.parametrize(("name", "action", "body"), SENSIBLE)
-async def test_a_command_is_kept_and_changes_nothing_itself(
+async def test_a_command_is_stored_and_changes_nothing_by_itself(
     api: httpx2.AsyncClient, store: AnyStore, name: str, action: str, body: dict[str, Any] | None
 ) -> None:
     before = await store.get_workload(f"uid-job-{name}")
@@ -94,7 +94,7 @@ async def test_a_command_is_kept_and_changes_nothing_itself(
 
 
 @pytest.mark.parametrize(("name", "action"), SENSELESS)
-async def test_what_makes_no_sense_is_a_conflict(
+async def test_a_command_that_does_not_apply_is_a_conflict(
     api: httpx2.AsyncClient, store: AnyStore, name: str, action: str
 ) -> None:
     body = {"priority": {"priority": 1}, "move": {"queue": "other"}}.get(action)
@@ -135,10 +135,10 @@ async def test_a_repetition_is_answered_even_when_the_state_has_moved_on(
     assert await store.commands() == (), "it is not asked for twice"
 
 
-async def test_commands_that_are_not_carried_out_yet_count(
+async def test_commands_that_are_not_executed_yet_count(
     api: httpx2.AsyncClient, store: AnyStore
 ) -> None:
-    """A hold and a release at once: when the release comes, nobody holds it yet."""
+    """A hold and a release at once: when the release arrives, the gang is not yet held."""
     await api.post(f"{NAMED}/pending/hold")
     answer = await api.post(f"{NAMED}/pending/release")
     assert answer.status_code == 202
@@ -165,7 +165,7 @@ async def test_commands_that_are_not_carried_out_yet_count(
         ("hold", {"headers": {"Idempotency-Key": "a b"}}, "Idempotency-Key"),
     ],
 )
-async def test_what_cannot_be_read_is_refused_with_its_field(
+async def test_a_malformed_command_is_refused_with_its_field(
     api: httpx2.AsyncClient, store: AnyStore, action: str, extra: dict[str, Any], field: str
 ) -> None:
     answer = await api.post(f"{NAMED}/pending/{action}", **extra)
@@ -175,7 +175,7 @@ async def test_what_cannot_be_read_is_refused_with_its_field(
     assert await store.commands() == ()
 
 
-async def test_there_must_be_such_a_workload(api: httpx2.AsyncClient) -> None:
+async def test_a_command_on_an_unknown_workload_is_not_found(api: httpx2.AsyncClient) -> None:
     for path in (f"{UID}nobody/hold", f"{NAMED}/nobody/hold"):
         assert (await api.post(path)).status_code == 404
     assert "hold" not in LIVES
@@ -209,10 +209,10 @@ async def test_a_workload_moves_only_to_a_local_queue_of_its_own_namespace(
     assert (kept.action, kept.queue) == ("move", "other")
 
 
-# -- what became of a command
+# -- results of commands
 
 
-async def test_what_became_of_commands_is_told_by_id_and_by_workload(
+async def test_results_of_commands_are_listed_by_id_and_by_workload(
     api: httpx2.AsyncClient, store: AnyStore
 ) -> None:
     for action in ("hold", "requeue", "deactivate"):
@@ -254,7 +254,7 @@ LIST = "/api/v1/commands"
         ("by=nobody", ""),
     ],
 )
-async def test_all_commands_are_listed_newest_first_and_told_as_each_is(
+async def test_all_commands_are_listed_newest_first_with_the_fields_of_each(
     api: httpx2.AsyncClient, store: AnyStore, query: str, actions: str
 ) -> None:
     for name, action, by in (
@@ -274,7 +274,7 @@ async def test_all_commands_are_listed_newest_first_and_told_as_each_is(
         assert (await api.get(f"{LIST}/{one['id']}")).json() == one
 
 
-async def test_the_list_of_commands_goes_on_where_a_page_ended(
+async def test_the_next_page_of_commands_begins_after_the_last_one(
     api: httpx2.AsyncClient, store: AnyStore
 ) -> None:
     for number in range(5):
@@ -295,7 +295,7 @@ async def test_the_list_of_commands_goes_on_where_a_page_ended(
     "query",
     ["state=done", "workload=running", "workload=a/b/c", "workload=%00/x", "by=%00", "before=0"],
 )
-async def test_a_list_of_commands_that_cannot_be(api: httpx2.AsyncClient, query: str) -> None:
+async def test_a_wrong_filter_of_commands_is_refused(api: httpx2.AsyncClient, query: str) -> None:
     assert (await api.get(f"{LIST}?{query}")).status_code == 422
 
 
@@ -309,7 +309,9 @@ async def test_a_list_of_commands_that_cannot_be(api: httpx2.AsyncClient, query:
         (f"{NAMED}/nobody/commands", 404),
     ],
 )
-async def test_a_command_that_is_none(api: httpx2.AsyncClient, path: str, status: int) -> None:
+async def test_an_unknown_command_is_not_found(
+    api: httpx2.AsyncClient, path: str, status: int
+) -> None:
     assert (await api.get(path)).status_code == status
 
 
@@ -317,7 +319,7 @@ async def test_a_command_that_is_none(api: httpx2.AsyncClient, path: str, status
 
 
 @pytest.mark.parametrize("action", ["hold", "requeue", "preempt", "deactivate"])
-async def test_a_dry_run_tells_what_would_be_lost_and_who_would_start_and_asks_for_nothing(
+async def test_a_dry_run_shows_lost_work_and_later_starts_and_stores_nothing(
     store: AnyStore, health: FixedHealth, metrics: Metrics, action: str
 ) -> None:
     diagnoser = FixedDiagnoser()
@@ -344,7 +346,7 @@ async def test_a_dry_run_tells_what_would_be_lost_and_who_would_start_and_asks_f
     assert await store.commands() == ()
 
 
-async def test_a_dry_run_of_one_that_waits_costs_nothing(
+async def test_a_dry_run_on_a_pending_gang_costs_nothing(
     store: AnyStore, health: FixedHealth, metrics: Metrics
 ) -> None:
     diagnoser = FixedDiagnoser()
@@ -355,7 +357,7 @@ async def test_a_dry_run_of_one_that_waits_costs_nothing(
     assert (costs, told["starts"]) == ({0}, [])
 
 
-async def test_a_process_that_knows_no_cluster_says_what_the_ledger_says(
+async def test_a_process_without_a_snapshot_answers_from_the_ledger(
     api: httpx2.AsyncClient, store: AnyStore
 ) -> None:
     told = (await api.post(f"{NAMED}/running/preempt", params={"dry_run": "true"})).json()
@@ -365,11 +367,11 @@ async def test_a_process_that_knows_no_cluster_says_what_the_ledger_says(
     assert await store.commands() == ()
 
 
-# -- who may
+# -- rights
 
 
 class Known:
-    """Who has these rights, by verb and resource, in one namespace."""
+    """The verbs and resources that each caller has a right to, in one namespace."""
 
     def __init__(self, *rights: str, namespace: str | None = "team-a") -> None:
         """``namespace``: None = in all of them."""
@@ -395,7 +397,7 @@ def guarded(store: AnyStore, rights: Known, name: str = "bob") -> FastAPI:
     return app
 
 
-async def test_each_action_is_a_right_of_its_own_and_the_history_names_the_caller(
+async def test_each_action_needs_its_own_right_and_the_history_names_the_caller(
     store: AnyStore,
 ) -> None:
     async with talking_to(guarded(store, Known("create workloads/hold"))) as api:
@@ -413,10 +415,10 @@ async def test_each_action_is_a_right_of_its_own_and_the_history_names_the_calle
                 assert f"create workloads/{action} held" in answer.json()["detail"]
         assert len(await store.commands()) == 1
         dry = await api.post(f"{NAMED}/running/preempt", params={"dry_run": "true"})
-        assert dry.status_code == 403, "what it would bring is told to those who may do it"
+        assert dry.status_code == 403, "a dry run needs the right to the command"
 
 
-async def test_the_same_key_of_another_caller_is_another_request(store: AnyStore) -> None:
+async def test_an_idempotency_key_belongs_to_its_caller(store: AnyStore) -> None:
     key = {"Idempotency-Key": "hold-1"}
     told = []
     for name in ("bob", "system:serviceaccount:team-a:robot", "bob"):
@@ -429,7 +431,7 @@ async def test_the_same_key_of_another_caller_is_another_request(store: AnyStore
     assert first[0] != second[0]
 
 
-async def test_a_command_is_told_to_those_who_may_see_its_workload(store: AnyStore) -> None:
+async def test_a_command_is_shown_to_callers_that_may_see_its_workload(store: AnyStore) -> None:
     other = live_through(job("secret", namespace="team-b"))
     await commit(store, other)
     for uid in ("uid-job-held", "uid-job-secret"):
@@ -456,7 +458,7 @@ async def test_a_command_is_told_to_those_who_may_see_its_workload(store: AnySto
         (Known(), "", []),
     ],
 )
-async def test_the_list_of_commands_tells_of_workloads_that_one_may_list(
+async def test_the_list_of_commands_has_the_workloads_that_the_caller_may_list(
     store: AnyStore, rights: Known, query: str, told: list[str] | None
 ) -> None:
     await commit(store, live_through(job("secret", namespace="team-b")))

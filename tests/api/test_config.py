@@ -1,4 +1,4 @@
-"""Configuration over REST: whoever puts a document gets it back, and no edit is lost."""
+"""Configuration over REST: a read returns the document that was written, and no edit is lost."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_document_is_created_read_listed_and_deleted(
     assert (await api.get(path)).status_code == 404
 
 
-async def test_what_was_read_can_be_put_back_and_changes_nothing(api: httpx2.AsyncClient) -> None:
+async def test_writing_a_document_as_it_was_read_changes_nothing(api: httpx2.AsyncClient) -> None:
     first = await put(api, QUEUE_PATH, CLUSTER_QUEUE)
     again = await put(api, QUEUE_PATH, (await api.get(QUEUE_PATH)).json())
     assert (again.status_code, again.json()["result"]) == (200, "unchanged")
@@ -85,14 +85,14 @@ async def test_yaml_is_read_like_json(api: httpx2.AsyncClient) -> None:
             QUEUE_PATH,
             (FLAVOR_PATH,),
             None,
-        ),  # that the flavor's topology is missing is its own fault
+        ),  # the missing topology is a mistake of the flavor
         (FLAVOR_PATH, (QUEUE_PATH,), "ResourceFlavor h100: Topology racks does not exist"),
         (FLAVOR_PATH, (TOPOLOGY_PATH,), None),
         (LOCAL_PATH, (), "LocalQueue team-a/default: ClusterQueue team-a does not exist"),
         (LOCAL_PATH, (QUEUE_PATH,), None),
     ],
 )
-async def test_a_name_that_leads_nowhere_is_told_to_who_wrote_it(
+async def test_the_answer_to_a_write_names_references_to_missing_objects(
     api: httpx2.AsyncClient, path: str, given: tuple[str, ...], warning: str | None
 ) -> None:
     for before in given:
@@ -102,7 +102,7 @@ async def test_a_name_that_leads_nowhere_is_told_to_who_wrote_it(
     assert answer.json()["warnings"] == ([warning] if warning else [])
 
 
-async def test_a_document_another_release_stored_does_not_hide_that_the_put_worked(
+async def test_an_unreadable_document_of_another_release_does_not_fail_a_put(
     client: httpx2.AsyncClient, memory: MemoryStore
 ) -> None:
     await memory.put_config({**DOCUMENTS[TOPOLOGY_PATH], "spec": {"levels": []}})
@@ -113,7 +113,7 @@ async def test_a_document_another_release_stored_does_not_hide_that_the_put_work
     assert "Topology/racks" in warning
 
 
-async def test_a_put_reads_only_what_the_object_refers_to(
+async def test_a_put_reads_only_the_documents_that_the_object_refers_to(
     client: httpx2.AsyncClient, memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[set[str]] = []
@@ -129,7 +129,7 @@ async def test_a_put_reads_only_what_the_object_refers_to(
     list_config = memory.list_config
 
     async def cohorts(kind: str, namespace: str | None = None) -> tuple[ConfigDocument, ...]:
-        assert kind == "Cohort"  # for cycles, and how many there are above each other
+        assert kind == "Cohort"  # for cycles and for the height of the tree
         return await list_config(kind, namespace)
 
     monkeypatch.setattr(memory, "get_configs", noted)
@@ -143,7 +143,9 @@ async def test_a_put_reads_only_what_the_object_refers_to(
     assert asked == [{"ResourceFlavor h100"}, of_queue, {"Topology racks"}, of_queue]
 
 
-async def test_known_fields_that_are_not_honoured_are_told(api: httpx2.AsyncClient) -> None:
+async def test_the_answer_to_a_write_warns_about_known_fields_without_effect(
+    api: httpx2.AsyncClient,
+) -> None:
     await put(api, FLAVOR_PATH, DOCUMENTS[FLAVOR_PATH])
     document = deepcopy(CLUSTER_QUEUE)
     document["spec"]["admissionChecks"] = ["a"]
@@ -152,7 +154,7 @@ async def test_known_fields_that_are_not_honoured_are_told(api: httpx2.AsyncClie
     assert "spec.admissionChecks" in warnings[0]
 
 
-async def test_a_cohort_that_would_stand_above_itself_is_refused(api: httpx2.AsyncClient) -> None:
+async def test_a_cycle_of_cohorts_is_refused(api: httpx2.AsyncClient) -> None:
     def cohort(name: str, parent: str) -> dict[str, Any]:
         body = {"apiVersion": "queuectl.dev/v1", "kind": "Cohort", "metadata": {"name": name}}
         return {**body, "spec": {"parentName": parent}}
@@ -167,7 +169,7 @@ async def test_a_cohort_that_would_stand_above_itself_is_refused(api: httpx2.Asy
     assert "is a cycle: b -> c -> a -> b" in answer.json()["detail"]
 
 
-async def test_a_tree_of_cohorts_has_a_greatest_height(api: httpx2.AsyncClient) -> None:
+async def test_the_height_of_a_cohort_tree_is_limited(api: httpx2.AsyncClient) -> None:
     """Whether it grows at the top, at the bottom, or by joining two."""
 
     async def joined(name: str, parent: str) -> httpx2.Response:
@@ -186,7 +188,7 @@ async def test_a_tree_of_cohorts_has_a_greatest_height(api: httpx2.AsyncClient) 
     assert (await joined("beside", "upper-0")).status_code == 201
 
 
-async def test_a_document_without_namespace_is_put_where_its_path_says(
+async def test_a_document_without_namespace_gets_the_namespace_of_its_path(
     api: httpx2.AsyncClient,
 ) -> None:
     document = deepcopy(LOCAL_QUEUE)
@@ -232,7 +234,7 @@ async def test_a_wrong_document_is_refused_with_its_field(
 
 
 class TestPreconditions:
-    """Two people edit one object: the second must not silently undo the first."""
+    """Two users edit one object: the second must not silently overwrite the first."""
 
     async def test_an_edit_of_a_stale_version_is_refused(self, api: httpx2.AsyncClient) -> None:
         mine = (await put(api, QUEUE_PATH, CLUSTER_QUEUE)).headers["etag"]
@@ -258,18 +260,16 @@ class TestPreconditions:
         await put(api, QUEUE_PATH, CLUSTER_QUEUE)
         assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_match="*")).status_code == 200
 
-    async def test_any_of_several_tags_will_do(self, api: httpx2.AsyncClient) -> None:
+    async def test_one_matching_tag_of_several_is_enough(self, api: httpx2.AsyncClient) -> None:
         tag = (await put(api, QUEUE_PATH, CLUSTER_QUEUE)).headers["etag"]
         either = f'"none", {tag}'
         assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_match=either)).status_code == 200
 
-    async def test_a_weak_tag_never_allows_a_write(self, api: httpx2.AsyncClient) -> None:
+    async def test_a_weak_tag_does_not_allow_a_write(self, api: httpx2.AsyncClient) -> None:
         tag = (await put(api, QUEUE_PATH, CLUSTER_QUEUE)).headers["etag"]
         assert (await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_match=f"W/{tag}")).status_code == 412
 
-    async def test_an_unreadable_tag_is_a_mistake_not_a_mismatch(
-        self, api: httpx2.AsyncClient
-    ) -> None:
+    async def test_an_unreadable_tag_is_a_bad_request(self, api: httpx2.AsyncClient) -> None:
         answer = await put(api, QUEUE_PATH, CLUSTER_QUEUE, if_match="7")
         assert answer.status_code == 422
         assert answer.json()["errors"][0]["field"] == "If-Match"

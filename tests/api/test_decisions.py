@@ -1,4 +1,4 @@
-"""Planning cycles over REST: what they had before them, what they decided, and their steps."""
+"""Planning cycles over REST: their input, their decisions, and their steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ async def cycles(store: AnyStore, count: int) -> None:
         )
 
 
-async def test_a_decision_says_what_it_had_and_what_it_did(
+async def test_a_decision_has_its_input_and_its_changes(
     api: httpx2.AsyncClient, store: AnyStore
 ) -> None:
     await cycles(store, 1)
@@ -76,7 +76,7 @@ async def test_a_decision_says_what_it_had_and_what_it_did(
     }
 
 
-async def test_its_steps_are_those_of_its_plan_and_no_others(
+async def test_a_decision_has_the_steps_of_its_plan_only(
     api: httpx2.AsyncClient, store: AnyStore
 ) -> None:
     await cycles(store, 3)
@@ -110,7 +110,7 @@ class Rights:
         return right.resource == "decisions" or right.namespace == "team-a"
 
 
-async def test_steps_of_others_are_left_out(
+async def test_steps_of_hidden_workloads_are_omitted(
     app: FastAPI,
     memory: MemoryStore,
     client: httpx2.AsyncClient,
@@ -127,7 +127,7 @@ async def test_steps_of_others_are_left_out(
     ("path", "status"),
     [("decisions/7", 404), ("decisions/0", 422), ("decisions/x", 422), ("decisions?limit=0", 422)],
 )
-async def test_a_wrong_question_is_a_problem(
+async def test_a_wrong_parameter_is_a_problem(
     client: httpx2.AsyncClient, path: str, status: int
 ) -> None:
     assert (await client.get(f"/api/v1/{path}")).status_code == status

@@ -1,4 +1,4 @@
-"""What a write would do, asked before it is done: nothing is stored, and the answer is the write's own."""
+"""Dry runs of writes: the answer is that of the write, and nothing is stored."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CONFIGURATION_PATH = "/api/v1/configurations/default"
 
 @pytest.fixture
 def diagnoser() -> FixedDiagnoser:
-    """Two gangs of 32 GPUs run, as many as the queue's quota of 64 holds."""
+    """Two gangs of 32 GPUs run and use the queue's quota of 64 GPUs."""
     made = FixedDiagnoser()
     made.running = running(("old", 1.0), ("new", 2.0))
     return made
@@ -64,7 +64,9 @@ async def together(api: httpx2.AsyncClient, *documents: dict[str, Any]) -> httpx
     return await api.post("/api/v1/dryrun", json={"kind": "List", "items": list(documents)})
 
 
-async def test_a_write_says_which_fields_it_changed(api: httpx2.AsyncClient) -> None:
+async def test_the_answer_to_a_write_names_the_fields_that_it_changed(
+    api: httpx2.AsyncClient,
+) -> None:
     assert (await api.put(QUEUE_PATH, json=CLUSTER_QUEUE)).json()["changes"] == []
     changed = (await api.put(QUEUE_PATH, json=with_quota(32))).json()
     field = "spec.resourceGroups[0].flavors[h100].resources[nvidia.com/gpu].nominalQuota"
@@ -97,7 +99,7 @@ async def test_a_dry_run_names_the_gangs_that_would_be_over_quota_youngest_first
         assert (excess["used"], excess["allowed"]) == (64, gpus)
 
 
-async def test_who_does_not_lead_does_not_know_what_runs(
+async def test_a_process_that_does_not_lead_does_not_know_what_runs(
     api: httpx2.AsyncClient, diagnoser: FixedDiagnoser
 ) -> None:
     diagnoser.running = None
@@ -107,7 +109,7 @@ async def test_who_does_not_lead_does_not_know_what_runs(
 
 
 async def test_documents_are_judged_together(api: httpx2.AsyncClient) -> None:
-    """What a queue gives up, its cohort gives: alone the one would be over quota."""
+    """A cohort can provide the quota that a queue no longer has: alone, the second document would be over quota."""
     await put_all(api)
     member = with_quota(32)
     member["spec"]["cohortName"] = "all"
@@ -119,7 +121,7 @@ async def test_documents_are_judged_together(api: httpx2.AsyncClient) -> None:
     assert [one["result"] for one in both["objects"]] == ["configured", "configured"]
 
 
-async def test_names_may_lead_to_documents_of_the_same_list(api: httpx2.AsyncClient) -> None:
+async def test_names_can_refer_to_documents_of_the_same_list(api: httpx2.AsyncClient) -> None:
     queue = (await together(api, CLUSTER_QUEUE)).json()["objects"][0]
     assert queue["warnings"] == ["ClusterQueue team-a: ResourceFlavor h100 does not exist"]
     queue, _ = (await together(api, CLUSTER_QUEUE, FLAVOR)).json()["objects"]
@@ -155,7 +157,7 @@ async def test_preconditions_hold_in_a_dry_run_too(api: httpx2.AsyncClient) -> N
 class TestTheOneConfiguration:
     """It is a cluster-wide singleton; the file of Kueue's manager gives it no name."""
 
-    async def test_it_needs_no_name(self, api: httpx2.AsyncClient) -> None:
+    async def test_the_configuration_has_a_default_name(self, api: httpx2.AsyncClient) -> None:
         nameless = {k: v for k, v in CONFIGURATION.items() if k != "metadata"}
         answer = await api.put(CONFIGURATION_PATH, json=nameless)
         assert answer.status_code == 201
@@ -165,14 +167,14 @@ class TestTheOneConfiguration:
         checked = (await together(api, nameless)).json()["objects"][0]
         assert checked["result"] == "unchanged"
 
-    async def test_there_is_no_other(self, api: httpx2.AsyncClient) -> None:
+    async def test_another_name_is_refused(self, api: httpx2.AsyncClient) -> None:
         other = {**CONFIGURATION, "metadata": {"name": "other"}}
         answer = await api.put("/api/v1/configurations/other", json=other)
         assert answer.status_code == 422
         assert answer.json()["errors"][0]["field"] == "metadata.name"
 
-    async def test_its_rules_are_those_of_the_queues(self, api: httpx2.AsyncClient) -> None:
-        """Charged four times over, what runs is over quota."""
+    async def test_its_rules_apply_to_the_queues(self, api: httpx2.AsyncClient) -> None:
+        """Each GPU is charged as four, so the running gangs are over quota."""
         await put_all(api)
         made = {"input": "nvidia.com/gpu", "strategy": "Replace", "outputs": {"nvidia.com/gpu": 4}}
         charged = {**CONFIGURATION, "resources": {"transformations": [made]}}
@@ -182,7 +184,7 @@ class TestTheOneConfiguration:
         assert [change["field"] for change in answer["changes"]] == ["resources"]
 
 
-async def test_a_document_another_release_stored_is_no_reason_to_refuse(
+async def test_an_unreadable_stored_document_does_not_refuse_a_dry_run(
     client: httpx2.AsyncClient, memory: Any
 ) -> None:
     await memory.put_config({**DOCUMENTS["/api/v1/topologies/racks"], "spec": {"levels": []}})
@@ -205,7 +207,7 @@ def dangling_queues(number: int) -> list[dict[str, Any]]:
 
 
 def chained_cohorts(number: int) -> list[dict[str, Any]]:
-    """Cohorts, each below the next one, in trees as high as may be."""
+    """Cohorts, each below the next one, in trees of the greatest height allowed."""
     return [
         {
             **COHORT,
@@ -227,7 +229,7 @@ def test_the_work_of_a_dry_run_grows_with_the_number_of_documents(of: Any) -> No
     assert many < 5 * few
 
 
-async def test_a_warning_goes_to_the_document_that_it_is_about(api: httpx2.AsyncClient) -> None:
+async def test_a_warning_belongs_to_the_document_that_causes_it(api: httpx2.AsyncClient) -> None:
     answer = await together(api, *dangling_queues(2), COHORT)
     warnings = [one["warnings"] for one in answer.json()["objects"]]
     name = LOCAL_QUEUE["spec"]["clusterQueue"]

@@ -1,4 +1,4 @@
-"""The event stream: every committed step in order, to whoever may see it, and none lost over any interruption."""
+"""The event stream: every committed step in order, for each caller that may see it, and none lost over any interruption."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def stream(
 
 @asynccontextmanager
 async def open_stream(opened: Stream) -> AsyncIterator[Callable[[], Awaitable[list[Heard]]]]:
-    """Gives what comes next of a stream, its opening aside."""
+    """Yields a function that returns the next lines of a stream, without its opening."""
     received = opened.chunks()
 
     async def more() -> list[Heard]:
@@ -129,7 +129,7 @@ async def open_stream(opened: Stream) -> AsyncIterator[Callable[[], Awaitable[li
 
 
 async def take(more: Callable[[], Awaitable[list[Heard]]], count: int) -> list[Heard]:
-    """So many steps."""
+    """The next ``count`` steps."""
     found: list[Heard] = []
     while len(found) < count:
         found += [heard for heard in await more() if heard.event == "step"]
@@ -140,7 +140,7 @@ async def take(more: Callable[[], Awaitable[list[Heard]]], count: int) -> list[H
 async def answered(
     store: AnyStore, query: str = "after=0&follow=false", **headers: str
 ) -> list[Heard]:
-    """What a client gets who asks over HTTP and does not stay."""
+    """The answer to a client that asks over HTTP and does not wait for more."""
     app = create_app(store, FixedHealth(), Metrics().registry)
     async with talking_to(app) as client, asyncio.timeout(PATIENCE):
         answer = await client.get(f"/api/v1/events?{query}", headers=headers)
@@ -149,7 +149,7 @@ async def answered(
     return [heard for heard in blocks(answer.text) if heard.event]
 
 
-async def test_what_is_committed_is_told_to_who_listens(store: AnyStore, writer: Writer) -> None:
+async def test_committed_steps_reach_the_listeners(store: AnyStore, writer: Writer) -> None:
     async with open_stream(stream(Feed(store))) as more:
         await writer.submit("a")
         (heard,) = await take(more, 1)
@@ -158,7 +158,7 @@ async def test_what_is_committed_is_told_to_who_listens(store: AnyStore, writer:
         assert [heard.name for heard in await take(more, 2)] == ["b", "c"]
 
 
-async def test_a_step_says_all_that_history_says_of_it(store: AnyStore, writer: Writer) -> None:
+async def test_a_step_has_every_field_of_its_history_entry(store: AnyStore, writer: Writer) -> None:
     await writer.live("running", *LIVES["running"])
     received = await answered(store)
     lines = await store.history("uid-job-running")
@@ -175,7 +175,7 @@ async def test_a_step_says_all_that_history_says_of_it(store: AnyStore, writer: 
     assert started["placement"]
 
 
-async def test_all_streams_live_from_one_reader(store: AnyStore, writer: Writer) -> None:
+async def test_all_streams_share_one_reader(store: AnyStore, writer: Writer) -> None:
     reads = 0
     history = store.history
 
@@ -203,7 +203,7 @@ async def test_all_streams_live_from_one_reader(store: AnyStore, writer: Writer)
 
 
 @pytest.mark.parametrize("how", ["header", "parameter"])
-async def test_who_asks_again_gets_what_he_missed_and_nothing_twice(
+async def test_a_client_that_reconnects_gets_each_missed_step_exactly_once(
     store: AnyStore, writer: Writer, how: str
 ) -> None:
     await writer.submit("a", "b", "c", "d")
@@ -217,12 +217,14 @@ async def test_who_asks_again_gets_what_he_missed_and_nothing_twice(
     assert [heard.id for heard in rest] == [heard.id for heard in whole[2:]]
 
 
-async def test_who_names_no_line_hears_only_what_is_new(store: AnyStore, writer: Writer) -> None:
+async def test_a_client_without_a_last_event_id_gets_only_new_steps(
+    store: AnyStore, writer: Writer
+) -> None:
     await writer.submit("a")
     assert await answered(store, "follow=false") == []
 
 
-async def test_more_than_a_page_is_caught_up_with_and_followed_without_a_gap(
+async def test_a_client_that_missed_more_than_a_page_continues_without_a_gap(
     store: AnyStore, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeding, "LONGEST_PAGE", 3)
@@ -266,7 +268,7 @@ async def test_a_slow_client_is_cut_off_and_resumes_without_a_loss(
         ("&uid=uid-job-a", ["a"]),
     ],
 )
-async def test_filters_choose(
+async def test_filters_select(
     store: AnyStore, writer: Writer, query: str, expected: list[str]
 ) -> None:
     await writer.submit("a")
@@ -275,7 +277,9 @@ async def test_filters_choose(
     assert [heard.name for heard in received] == expected
 
 
-async def test_what_one_may_not_see_is_not_told(store: AnyStore, writer: Writer) -> None:
+async def test_steps_that_a_caller_may_not_see_are_not_sent(
+    store: AnyStore, writer: Writer
+) -> None:
     await writer.submit("ours")
     await writer.submit("theirs", namespace="team-b")
     await writer.submit("ours-too")
@@ -284,7 +288,7 @@ async def test_what_one_may_not_see_is_not_told(store: AnyStore, writer: Writer)
         assert [heard.name for heard in await take(more, 2)] == ["ours", "ours-too"]
 
 
-async def test_rights_that_are_taken_away_end_what_is_told(
+async def test_the_stream_ends_when_its_rights_are_revoked(
     store: AnyStore, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "TRUST_SECONDS", 0.0)
@@ -298,7 +302,7 @@ async def test_rights_that_are_taken_away_end_what_is_told(
         assert [heard.name for heard in await take(more, 1)] == ["still-seen"]
 
 
-async def test_silence_is_filled_and_the_id_moves_on_past_what_is_not_shown(
+async def test_an_idle_stream_sends_heartbeats_with_the_newest_id(
     store: AnyStore, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "HEARTBEAT_SECONDS", 0.01)
@@ -310,7 +314,7 @@ async def test_silence_is_filled_and_the_id_moves_on_past_what_is_not_shown(
             pass
 
 
-async def test_an_id_that_is_not_given_yet_means_another_database(
+async def test_an_id_of_the_future_belongs_to_another_database(
     store: AnyStore, writer: Writer
 ) -> None:
     await writer.submit("a")
@@ -340,7 +344,7 @@ async def test_streams_end_when_the_server_stops(store: AnyStore) -> None:
         ("namespace=Team_A", 422, "invalid-parameter"),
     ],
 )
-async def test_a_wrong_question_is_a_problem(query: str, status: int, problem: str) -> None:
+async def test_a_wrong_parameter_is_a_problem(query: str, status: int, problem: str) -> None:
     app = create_app(MemoryStore(), FixedHealth(), Metrics().registry)
     async with talking_to(app) as client:
         answer = await client.get(f"/api/v1/events?{query}")
@@ -348,7 +352,7 @@ async def test_a_wrong_question_is_a_problem(query: str, status: int, problem: s
     assert answer.json()["type"].endswith(f"/{problem}")
 
 
-async def test_an_outage_of_the_database_interrupts_and_loses_nothing(
+async def test_an_outage_of_the_database_loses_no_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(feeding, "RETRY_SECONDS", 0.0)
@@ -369,7 +373,7 @@ async def test_an_outage_of_the_database_interrupts_and_loses_nothing(
 
 
 async def submit_in_the_end(writer: Writer, name: str) -> None:
-    """As the loop does: a connection from before the restart fails once, and nothing was written by it."""
+    """A connection from before the restart fails once, and nothing was written through it."""
     while True:
         try:
             return await writer.submit(name)
@@ -377,7 +381,7 @@ async def submit_in_the_end(writer: Writer, name: str) -> None:
             continue
 
 
-async def test_a_restart_of_postgres_interrupts_and_loses_nothing() -> None:
+async def test_a_restart_of_postgres_loses_no_step() -> None:
     with server_directory() as directory:
         server = EmbeddedServer(directory, durable=True)
         await server.start()
@@ -398,7 +402,7 @@ async def test_a_restart_of_postgres_interrupts_and_loses_nothing() -> None:
             await server.stop(immediate=True)
 
 
-async def test_a_database_that_was_restored_ends_the_streams_with_a_word() -> None:
+async def test_a_restored_database_ends_the_streams_with_a_message() -> None:
     database = MemoryDatabase()
     store = MemoryStore(database)
     writer = Writer(store)

@@ -1,4 +1,4 @@
-"""Explanations are worked out one at a time, with a share of one core, and so many at most wait for their turn."""
+"""Explanations are computed one at a time, with a share of one core, and a limited number of requests wait for one."""
 
 from __future__ import annotations
 
@@ -90,5 +90,5 @@ async def test_many_explanations_at_once_are_bounded(
     assert {answer.status_code for answer in [*answers, again]} == {200}
     assert worked.most == 1
     assert worked.done == MOST_WAITING
-    # After each comes a rest, except after the last.
+    # A pause follows each but the last.
     assert worked.cpu * (MOST_WAITING - 1) / MOST_WAITING <= took * SHARE * 1.2

@@ -1,4 +1,4 @@
-"""Whatever is sent to any operation, the answer is one that the description allows."""
+"""Every answer to a generated request is one that the OpenAPI description allows."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ schema = schemathesis.openapi.from_asgi(
 
 
 def addressed(case: Case[Any]) -> None:
-    """Make the document the one its path speaks of: random names would never agree, and nothing be stored."""
+    """Sets the name of the document to that of its path: random names never agree, so nothing would be stored."""
     body, path = case.body, case.path_parameters or {}
     metadata = body.get("metadata") if isinstance(body, dict) else None
     if isinstance(metadata, dict) and "name" in path:
@@ -66,14 +66,14 @@ def addressed(case: Case[Any]) -> None:
 
 
 def ending(case: Case[Any]) -> None:
-    """A stream that goes on for ever is no answer to wait for."""
+    """The event stream has no end, so its answer is not awaited."""
     if case.path == "/api/v1/events":
         case.query = {**(case.query or {}), "follow": "false"}
 
 
 @pytest.fixture(scope="module")
 def answered() -> Iterator[Counter[int]]:
-    """How often each status was seen, by those of the operations that this process has its turn at."""
+    """How often each status was returned, for the operations that this process tests."""
     seen: Counter[int] = Counter()
     yield seen
     assert not seen[421], "nothing was refused for its Host"
@@ -92,7 +92,7 @@ def test_every_answer_is_described(case: Case[Any], answered: Counter[int]) -> N
 
 @schema.include(method="PUT", path="/api/v1/cohorts/{name}").parametrize()
 @settings(max_examples=examples(20), deadline=None, suppress_health_check=list(HealthCheck))
-def test_what_is_made_up_gets_past_the_door(case: Case[Any], stored: Counter[int]) -> None:
+def test_generated_requests_pass_authentication(case: Case[Any], stored: Counter[int]) -> None:
     addressed(case)
     stored[case.call(headers=HOST).status_code] += 1
 

@@ -1,4 +1,4 @@
-"""Metrics and health: beside the API, and alone on a port that others may reach."""
+"""Metrics and health: beside the API, and alone on a port that is open to other machines."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_metrics_are_exposed(either: FastAPI, metrics: Metrics) -> None:
     assert families["queuectl_leader_epoch"].samples[0].value == 7
 
 
-async def test_openmetrics_is_given_to_who_asks_for_it(either: FastAPI) -> None:
+async def test_openmetrics_is_returned_on_request(either: FastAPI) -> None:
     wanted = {"accept": "application/openmetrics-text; version=1.0.0"}
     async with talking_to(either) as client:
         answer = await client.get("/metrics", headers=wanted)
@@ -40,7 +40,7 @@ async def test_openmetrics_is_given_to_who_asks_for_it(either: FastAPI) -> None:
     assert answer.text.endswith("# EOF\n")
 
 
-async def test_well_is_ok(either: FastAPI) -> None:
+async def test_a_healthy_process_is_ok(either: FastAPI) -> None:
     async with talking_to(either) as client:
         for path in ("/healthz", "/readyz"):
             answer = await client.get(path)

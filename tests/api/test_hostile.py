@@ -1,4 +1,4 @@
-"""What nobody means well sends: clear errors, nothing lost, and no answer that says more than it should."""
+"""Malformed and hostile requests: clear errors, nothing lost, and no answer that reveals more than it should."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ SQL = [
         "/api/v1/reports/usage?since={}",
     ],
 )
-async def test_a_name_that_looks_like_sql_is_no_name(
+async def test_a_name_that_resembles_sql_is_refused(
     client: httpx2.AsyncClient, path: str, name: str
 ) -> None:
     where, question, query = path.partition("?")
@@ -63,7 +63,7 @@ async def test_a_name_that_looks_like_sql_is_no_name(
 
 
 @pytest.mark.parametrize("name", SQL)
-async def test_in_the_audit_log_it_is_only_a_text(api: httpx2.AsyncClient, name: str) -> None:
+async def test_in_the_audit_log_sql_is_only_text(api: httpx2.AsyncClient, name: str) -> None:
     await api.put(COHORT_PATH, json=COHORT)
     for key in ("caller", "path"):
         answer = await api.get("/api/v1/audit", params={key: name})
@@ -98,7 +98,7 @@ TRICKS = [
 
 @pytest.fixture
 async def served(memory: MemoryStore) -> AsyncIterator[Address]:
-    """On a real port: clients tidy up paths before they send them."""
+    """On a real port: clients normalize paths before they send them."""
     server = WebServer(signed_app(memory, people()), Address("127.0.0.1", 0))
     running = asyncio.create_task(server.run())
     yield server.address
@@ -107,7 +107,7 @@ async def served(memory: MemoryStore) -> AsyncIterator[Address]:
 
 
 async def said(address: Address, request: bytes) -> bytes:
-    """What raw bytes are answered."""
+    """The answer to raw bytes."""
     reader, writer = await asyncio.open_connection(address.host, address.port)
     writer.write(request)
     await writer.drain()
@@ -124,7 +124,7 @@ def request(path: str, *headers: str, method: str = "GET", body: bytes = b"") ->
 
 
 @pytest.mark.parametrize("path", TRICKS)
-async def test_no_trick_of_paths_gets_past_the_door(served: Address, path: str) -> None:
+async def test_no_encoding_of_a_path_bypasses_authentication(served: Address, path: str) -> None:
     answer = await said(served, request(path))
     assert answer.split()[1] in (b"401", b"400")
     known = await said(served, request(path, f"Authorization: Bearer {ADMIN}"))
@@ -151,7 +151,7 @@ async def test_no_trick_of_paths_gets_past_the_door(served: Address, path: str) 
     ],
     ids=lambda headers: headers[0][:30],
 )
-async def test_no_header_puts_another_into_the_answer(
+async def test_no_header_injects_another_into_the_answer(
     served: Address, headers: tuple[str, ...]
 ) -> None:
     known = f"Authorization: Bearer {ADMIN}"
@@ -163,7 +163,7 @@ async def test_no_header_puts_another_into_the_answer(
     assert again.split()[1] == b"200"
 
 
-async def test_a_request_that_is_never_finished_holds_up_nobody(served: Address) -> None:
+async def test_a_request_that_never_ends_does_not_block_others(served: Address) -> None:
     slow = [await asyncio.open_connection(served.host, served.port) for _ in range(50)]
     for _, writer in slow:
         writer.write(b"PUT /api/v1/cohorts/all HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n")
@@ -222,7 +222,7 @@ BAD = {
         ("POST", "/api/v1/session"),
     ],
 )
-async def test_a_body_that_is_none_is_told_so(
+async def test_a_malformed_body_is_refused_with_a_problem(
     client: httpx2.AsyncClient, memory: MemoryStore, method: str, path: str, body: bytes
 ) -> None:
     answer = await client.request(
@@ -230,20 +230,22 @@ async def test_a_body_that_is_none_is_told_so(
     )
     assert answer.status_code in (400, 404, 413, 422)
     assert answer.headers["content-type"] == "application/problem+json"
-    orjson.loads(answer.content)  # whatever it quotes, the answer itself is good UTF-8
+    orjson.loads(
+        answer.content
+    )  # the answer itself is valid UTF-8, including quotes of the request
     assert not memory.database.documents
 
 
-async def test_keys_said_twice_are_not_taken_for_two(client: httpx2.AsyncClient) -> None:
+async def test_duplicate_keys_in_a_body_are_refused(client: httpx2.AsyncClient) -> None:
     body = b'{"kind": "Cohort", "metadata": {"name": "all"}, "metadata": {"name": "other"}, "apiVersion": "queuectl.dev/v1"}'
     answer = await client.put(COHORT_PATH, content=body)
     assert answer.status_code == 422
 
 
-# ---- the same again, and at once
+# ---- repeated and concurrent requests
 
 
-async def test_of_many_who_create_at_once_exactly_one_does(api: httpx2.AsyncClient) -> None:
+async def test_exactly_one_of_many_concurrent_creations_succeeds(api: httpx2.AsyncClient) -> None:
     headers = {"If-None-Match": "*"}
     answers = await asyncio.gather(
         *(api.put(QUEUE_PATH, json=CLUSTER_QUEUE, headers=headers) for _ in range(20))
@@ -251,7 +253,7 @@ async def test_of_many_who_create_at_once_exactly_one_does(api: httpx2.AsyncClie
     assert Counter(answer.status_code for answer in answers) == {201: 1, 412: 19}
 
 
-async def test_no_change_is_lost_among_many_who_read_and_write_back(
+async def test_concurrent_edits_lose_no_change(
     api: httpx2.AsyncClient,
 ) -> None:
     await api.put(QUEUE_PATH, json=CLUSTER_QUEUE)
@@ -282,7 +284,7 @@ async def test_a_write_that_is_sent_again_changes_nothing(api: httpx2.AsyncClien
     assert etags == {first.headers["etag"]}
 
 
-async def test_a_command_that_is_sent_again_at_once_is_one_command(
+async def test_a_command_that_is_sent_again_immediately_is_one_command(
     ledger: AnyStore, api: httpx2.AsyncClient
 ) -> None:
     key = {"Idempotency-Key": "once"}
@@ -293,7 +295,7 @@ async def test_a_command_that_is_sent_again_at_once_is_one_command(
     assert len(await ledger.commands()) == 1
 
 
-# ---- what answers say
+# ---- answers
 
 
 async def test_a_refusal_repeats_no_credentials(memory: MemoryStore) -> None:
@@ -307,7 +309,7 @@ async def test_a_refusal_repeats_no_credentials(memory: MemoryStore) -> None:
         assert "secret-token" not in answer.text
 
 
-async def test_markup_in_a_name_comes_back_as_text(client: httpx2.AsyncClient) -> None:
+async def test_markup_in_a_name_is_returned_as_text(client: httpx2.AsyncClient) -> None:
     answer = await client.get("/api/v1/<script>alert(1)</script>")
     assert answer.headers["content-type"] == "application/problem+json"
     assert answer.headers["x-content-type-options"] == "nosniff"

@@ -1,4 +1,4 @@
-"""How much one caller may ask, what every answer says to browsers, and the ids of requests."""
+"""Rate limits for each caller, security headers of every answer, and request ids."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryStore
 
 COHORTS = "/api/v1/cohorts"
-SELDOM = 1e-6  # a second: so seldom that how long the test takes makes no difference
+SELDOM = 1e-6  # a second: so rarely that the duration of the test has no effect
 UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -37,10 +37,10 @@ class Clock:
         return self.now
 
 
-# ---- how often
+# ---- rates
 
 
-def test_a_burst_is_let_through_and_then_so_many_a_second() -> None:
+def test_a_burst_is_accepted_and_then_a_fixed_rate_per_second() -> None:
     clock = Clock()
     buckets = Buckets(2.0, 3, clock)
     assert [buckets.take("a") for _ in range(5)] == [0.0, 0.0, 0.0, 0.5, 0.5]
@@ -56,7 +56,7 @@ def test_a_burst_is_let_through_and_then_so_many_a_second() -> None:
     burst=st.integers(1, 50),
     pauses=st.lists(st.floats(0, 10), max_size=200),
 )
-def test_nobody_gets_more_than_his_share(
+def test_no_caller_gets_more_than_its_share(
     per_second: float, burst: int, pauses: list[float]
 ) -> None:
     clock = Clock()
@@ -70,7 +70,7 @@ def test_nobody_gets_more_than_his_share(
         assert let <= burst + clock.now * per_second + 1e-6
 
 
-async def test_who_asks_too_often_is_told_when_to_go_on_and_others_go_on(
+async def test_a_caller_over_its_limit_learns_when_to_retry_and_others_are_not_limited(
     memory: MemoryStore,
 ) -> None:
     app = signed_app(memory, people(), per_second=0.5, burst=3)
@@ -85,7 +85,7 @@ async def test_who_asks_too_often_is_told_when_to_go_on_and_others_go_on(
         assert not memory.database.audit
 
 
-async def test_guessing_tokens_is_slow(memory: MemoryStore) -> None:
+async def test_attempts_with_wrong_tokens_are_limited(memory: MemoryStore) -> None:
     app = signed_app(memory, people(), per_second=0.5, burst=3)
     async with asking(app) as client:
         guesses = [
@@ -112,7 +112,7 @@ def counting() -> Counting:
     return access
 
 
-async def test_a_flood_of_bad_tokens_costs_few_token_reviews(memory: MemoryStore) -> None:
+async def test_a_flood_of_bad_tokens_causes_few_token_reviews(memory: MemoryStore) -> None:
     access = counting()
     app = signed_app(memory, access, failures_per_second=SELDOM)
     async with asking(app) as client:
@@ -125,7 +125,7 @@ async def test_a_flood_of_bad_tokens_costs_few_token_reviews(memory: MemoryStore
     assert answers == {401: 100, 429: 200}
 
 
-async def test_a_flood_of_bad_cookies_costs_few_look_ups(
+async def test_a_flood_of_bad_cookies_causes_few_lookups(
     memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_up = 0
@@ -157,7 +157,7 @@ async def test_good_credentials_do_not_count_as_failures(memory: MemoryStore) ->
 @pytest.mark.parametrize(
     ("trusted", "headers", "alike"),
     [
-        ((), ("10.0.0.1", "10.0.0.2"), True),  # anyone can send the header
+        ((), ("10.0.0.1", "10.0.0.2"), True),  # any client can send the header
         (("127.0.0.1",), ("10.0.0.1", "10.0.0.2"), False),
         (("127.0.0.0/8",), ("10.0.0.1, 10.0.0.9", "10.0.0.2, 10.0.0.9"), True),  # the proxy saw .9
         (("127.0.0.1",), ("2001:db8::1", "2001:db8::2"), True),  # one host can have a /64
@@ -183,7 +183,7 @@ async def test_the_address_is_the_peers_unless_a_trusted_proxy_names_another(
     assert second.status_code == (429 if alike else 401)
 
 
-# ---- how much
+# ---- sizes
 
 
 @pytest.fixture(params=["with authentication", "without"])
@@ -199,7 +199,7 @@ async def client(either: FastAPI) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 async def in_pieces(size: int, piece: int = 1 << 16) -> AsyncIterator[bytes]:
-    """A body whose size is not told beforehand."""
+    """A body without a stated size."""
     for _ in range(-(-size // piece)):
         yield b" " * piece
 
@@ -214,7 +214,7 @@ async def in_pieces(size: int, piece: int = 1 << 16) -> AsyncIterator[bytes]:
         ("POST", "/api/v1/session"),
     ],
 )
-async def test_a_body_that_is_too_large_is_refused_wherever_it_goes(
+async def test_a_body_that_is_too_large_is_refused_on_every_route(
     client: httpx2.AsyncClient, memory: MemoryStore, method: str, path: str, pieces: bool
 ) -> None:
     await commit(memory, live_through(job("a")))
@@ -225,13 +225,13 @@ async def test_a_body_that_is_too_large_is_refused_wherever_it_goes(
     assert answer.json()["type"].endswith("/body-too-large")
 
 
-async def test_a_body_that_no_route_reads_is_not_looked_at(client: httpx2.AsyncClient) -> None:
+async def test_a_body_that_no_route_reads_is_not_parsed(client: httpx2.AsyncClient) -> None:
     assert (await client.request("DELETE", f"{COHORTS}/all", content=b" " * (1 << 26))).is_error
     answer = await client.request("DELETE", f"{COHORTS}/all", content=in_pieces(1 << 26))
     assert answer.status_code == 404
 
 
-async def test_a_list_of_documents_may_be_larger(client: httpx2.AsyncClient) -> None:
+async def test_a_list_of_documents_has_a_higher_limit(client: httpx2.AsyncClient) -> None:
     json = {"Content-Type": "application/json"}
     body = b'{"items": []' + b" " * (MAX_LIST_BYTES // 2) + b"}"
     assert len(body) > MAX_BYTES
@@ -245,7 +245,7 @@ async def test_a_list_of_documents_may_be_larger(client: httpx2.AsyncClient) -> 
 
 
 @pytest.mark.parametrize("given", ["abc", "01J9Z3", "a.b:c/d+e=f_g-h", "x" * 128])
-async def test_a_sane_id_is_kept(client: httpx2.AsyncClient, given: str) -> None:
+async def test_a_valid_request_id_is_kept(client: httpx2.AsyncClient, given: str) -> None:
     answer = await client.get(COHORTS, headers={"X-Request-Id": given})
     assert answer.headers["x-request-id"] == given
 
@@ -253,12 +253,12 @@ async def test_a_sane_id_is_kept(client: httpx2.AsyncClient, given: str) -> None
 @pytest.mark.parametrize(
     "given", ["", " ", "-a", "a b", "x" * 129, "a\tb", '"quoted"', "a;b", "caf\xe9", "{}"]
 )
-async def test_another_is_replaced(client: httpx2.AsyncClient, given: str) -> None:
+async def test_an_invalid_request_id_is_replaced(client: httpx2.AsyncClient, given: str) -> None:
     answer = await client.get(COHORTS, headers={b"X-Request-Id": given.encode("latin-1")})
     assert UUID.fullmatch(answer.headers["x-request-id"])
 
 
-async def test_every_request_has_its_own(client: httpx2.AsyncClient) -> None:
+async def test_each_request_has_its_own_id(client: httpx2.AsyncClient) -> None:
     ids = {(await client.get(COHORTS)).headers["x-request-id"] for _ in range(3)}
     assert len(ids) == 3
 
@@ -291,7 +291,7 @@ ANSWERS: dict[str, Callable[[httpx2.AsyncClient], object]] = {
 
 
 @pytest.mark.parametrize("ask", ANSWERS.values(), ids=ANSWERS.keys())
-async def test_browsers_are_told_to_be_careful(
+async def test_every_answer_has_security_headers_for_browsers(
     client: httpx2.AsyncClient, ask: Callable[[httpx2.AsyncClient], object]
 ) -> None:
     answer: httpx2.Response = await ask(client)  # type: ignore[misc]  # a table
@@ -304,7 +304,7 @@ async def test_browsers_are_told_to_be_careful(
     assert UUID.fullmatch(headers["x-request-id"])
 
 
-async def test_pages_may_load_what_is_ours_and_nothing_inline(client: httpx2.AsyncClient) -> None:
+async def test_pages_load_only_own_resources_and_nothing_inline(client: httpx2.AsyncClient) -> None:
     policy = (await client.get("/elsewhere")).headers["content-security-policy"]
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
     assert rules["default-src"] == "'self'"

@@ -1,4 +1,4 @@
-"""Nodes, domains and the floor plan over REST: who is where, and nothing of those one may not see."""
+"""Nodes, domains and the cluster map over REST: the gangs on each node, without those that the caller may not see."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def app() -> FastAPI:
 
 @pytest.fixture
 def restricted(app: FastAPI) -> FastAPI:
-    """For somebody who may see the workloads of namespace ``team`` alone."""
+    """For a caller that may only see the workloads of namespace ``team``."""
     app.state.guard._rights = Rights("team")
     return app
 
@@ -83,7 +83,7 @@ async def names(client: httpx2.AsyncClient, query: str) -> list[str]:
         ("search=theirs", ["n01", "n05"]),
     ],
 )
-async def test_filters_choose(client: httpx2.AsyncClient, query: str, expected: list[str]) -> None:
+async def test_filters_select(client: httpx2.AsyncClient, query: str, expected: list[str]) -> None:
     assert await names(client, query) == expected
 
 
@@ -101,7 +101,7 @@ async def test_pages_join_to_the_whole_list(client: httpx2.AsyncClient) -> None:
     assert found == [f"n{i:02}" for i in range(12)]
 
 
-async def test_a_node_says_what_it_has_and_who_has_it(client: httpx2.AsyncClient) -> None:
+async def test_a_node_has_its_capacity_and_its_gangs(client: httpx2.AsyncClient) -> None:
     body = (await client.get("/api/v1/nodes/n01")).json()
     assert (body["gpus"], body["freeGpus"], body["domains"]) == (8, 0, {"block": "b", "rack": "r0"})
     assert body["capacity"]["nvidia.com/gpu"] == 8
@@ -111,7 +111,7 @@ async def test_a_node_says_what_it_has_and_who_has_it(client: httpx2.AsyncClient
 
 @pytest.mark.usefixtures("restricted")
 class TestOfATenant:
-    async def test_others_are_anonymous_on_nodes(self, client: httpx2.AsyncClient) -> None:
+    async def test_hidden_gangs_are_anonymous_on_nodes(self, client: httpx2.AsyncClient) -> None:
         answer = await client.get("/api/v1/nodes/n01")
         tenants = answer.json()["tenants"]
         assert sorted(t["workload"] for t in tenants) == [ANOTHER_TEAM, "team/mine"]
@@ -119,11 +119,13 @@ class TestOfATenant:
         assert (hidden["uid"], hidden["kind"], hidden["clusterQueue"]) == (None, None, None)
         assert "theirs" not in answer.text
 
-    async def test_others_cannot_be_searched_for(self, client: httpx2.AsyncClient) -> None:
+    async def test_hidden_gangs_cannot_be_searched_for(self, client: httpx2.AsyncClient) -> None:
         assert await names(client, "search=theirs") == []
         assert await names(client, "search=mine") == ["n00", "n01"]
 
-    async def test_others_are_one_on_the_floor(self, client: httpx2.AsyncClient) -> None:
+    async def test_hidden_gangs_are_one_entry_of_the_cluster_map(
+        self, client: httpx2.AsyncClient
+    ) -> None:
         answer = await client.get("/api/v1/floor")
         assert "theirs" not in answer.text
         workloads = answer.json()["workloads"]
@@ -131,7 +133,7 @@ class TestOfATenant:
         assert workloads["gpus"] == [12, 8]
         assert [answer.json()["who"][i] for i in (0, 1, 5)] == [[0], [1, 0], [1]]
 
-    async def test_another_sees_another_floor_under_another_tag(
+    async def test_each_access_scope_has_its_own_cluster_map_and_tag(
         self, client: httpx2.AsyncClient, app: FastAPI
     ) -> None:
         mine = await client.get("/api/v1/floor")
@@ -141,7 +143,7 @@ class TestOfATenant:
         assert theirs.json()["workloads"]["names"] == ["other/theirs", ANOTHER_TEAM]
 
 
-async def test_the_floor_is_columns_of_one_length(client: httpx2.AsyncClient) -> None:
+async def test_the_cluster_map_has_columns_of_equal_length(client: httpx2.AsyncClient) -> None:
     body = (await client.get("/api/v1/floor")).json()
     assert FloorView.model_validate(body)
     columns = ("names", "gpus", "free", "status", "utilization", "who")
@@ -153,14 +155,14 @@ async def test_the_floor_is_columns_of_one_length(client: httpx2.AsyncClient) ->
     assert [rack["domains"][of] for of in rack["of"]][:5] == [["b", "r0"]] * 4 + [["b", "r1"]]
 
 
-async def test_a_floor_that_is_the_same_is_not_sent_again(client: httpx2.AsyncClient) -> None:
+async def test_an_unchanged_cluster_map_is_not_sent_again(client: httpx2.AsyncClient) -> None:
     first = await client.get("/api/v1/floor")
     again = await client.get("/api/v1/floor", headers={"If-None-Match": first.headers["ETag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["ETag"] == first.headers["ETag"]
 
 
-async def test_a_floor_that_changed_has_another_tag() -> None:
+async def test_a_changed_cluster_map_has_another_tag() -> None:
     async with talking_to(app_of(FLOOR)) as client:
         before = (await client.get("/api/v1/floor")).headers["ETag"]
     fuller = cluster_map_of(world(NODES, [], [*GANGS, of("team", "new", {"n07": 1})]), USES)
@@ -169,7 +171,7 @@ async def test_a_floor_that_changed_has_another_tag() -> None:
     assert answer.status_code == 200
 
 
-async def test_domains_tell_what_is_free_in_them(client: httpx2.AsyncClient) -> None:
+async def test_domains_have_their_free_capacity(client: httpx2.AsyncClient) -> None:
     (topology,) = (await client.get("/api/v1/domains")).json()["items"]
     assert (topology["topology"], topology["levels"]) == ("gpus", ["block", "rack"])
     told = {tuple(d["path"]): d for d in topology["domains"]}
@@ -190,7 +192,7 @@ async def test_domains_tell_what_is_free_in_them(client: httpx2.AsyncClient) -> 
         ("nodes?free=-1", 422, "invalid-parameter"),
     ],
 )
-async def test_a_wrong_question_is_a_problem(
+async def test_a_wrong_parameter_is_a_problem(
     client: httpx2.AsyncClient, path: str, status: int, problem: str
 ) -> None:
     answer = await client.get(f"/api/v1/{path}")
@@ -199,7 +201,7 @@ async def test_a_wrong_question_is_a_problem(
 
 
 @pytest.mark.parametrize("path", ["nodes", "nodes/n01", "domains", "floor"])
-async def test_a_process_that_has_not_seen_the_cluster_says_so(path: str) -> None:
+async def test_without_a_snapshot_the_answer_is_a_problem(path: str) -> None:
     async with talking_to(app_of(None)) as client:
         answer = await client.get(f"/api/v1/{path}")
     assert answer.status_code == 503

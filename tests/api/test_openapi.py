@@ -1,4 +1,4 @@
-"""docs/reference/openapi.json is what the API does; a change of the API is a visible change of that file."""
+"""docs/reference/openapi.json describes the API; a change of the API is a visible change of that file."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ async def test_it_is_served(client: httpx2.AsyncClient, app: FastAPI) -> None:
     assert answer.json()["openapi"].startswith("3.1")
 
 
-def test_all_that_is_referred_to_is_there_and_all_that_is_there_is_referred_to(
+def test_every_reference_has_a_schema_and_every_schema_is_referenced(
     app: FastAPI,
 ) -> None:
     schemas = app.openapi()["components"]["schemas"]
     assert references(app.openapi()) == {f"#/components/schemas/{name}" for name in schemas}
 
 
-def test_every_error_that_is_described_is_a_problem(app: FastAPI) -> None:
+def test_every_described_error_is_a_problem(app: FastAPI) -> None:
     for path, operations in app.openapi()["paths"].items():
         for method, operation in operations.items():
             for status, response in operation["responses"].items():

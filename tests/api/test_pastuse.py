@@ -1,4 +1,4 @@
-"""Past use over REST: what was sampled, as of one time; and what a Kueue's LocalQueue brings along."""
+"""Past use over REST: the samples, as of one time, and the import from the LocalQueues of Kueue."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def items(api: httpx2.AsyncClient) -> dict[str, dict[str, Any]]:
     return {item["name"]: item for item in answer.json()["items"]}
 
 
-async def test_everything_is_told_as_of_the_last_sample(
+async def test_every_figure_is_that_of_the_last_sample(
     api: httpx2.AsyncClient, store: AnyStore
 ) -> None:
     await configure(api)
@@ -78,7 +78,7 @@ async def test_everything_is_told_as_of_the_last_sample(
     assert told["ann"]["namespace"] is None
 
 
-async def test_without_fairness_by_usage_there_is_nothing_to_tell(
+async def test_without_usage_based_fair_sharing_the_list_is_empty(
     api: httpx2.AsyncClient, store: AnyStore
 ) -> None:
     epoch = await store.take_over("test", 0)
@@ -105,13 +105,13 @@ async def test_past_use_that_kueue_states_is_taken_over_once(
 
 
 @pytest.mark.parametrize("amount", ["many", "-1"])
-async def test_past_use_that_is_none_is_refused(api: httpx2.AsyncClient, amount: str) -> None:
+async def test_malformed_past_use_is_refused(api: httpx2.AsyncClient, amount: str) -> None:
     answer = await api.put(LOCAL_PATH, json=stated(amount))
     assert answer.status_code == 422
     assert "admissionFairSharingStatus.consumedResources.nvidia.com/gpu" in answer.text
 
 
-async def test_a_tenant_sees_the_local_queues_of_his_own_namespaces(store: AnyStore) -> None:
+async def test_a_tenant_sees_the_local_queues_of_its_own_namespaces(store: AnyStore) -> None:
     access = people()
     access.know("token", "tenant", Right("get", "reports", "team-a"))
     app = signed_app(store, access)

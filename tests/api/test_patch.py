@@ -1,4 +1,4 @@
-"""PATCH of configuration: what one field becomes, over what was read and nothing newer."""
+"""PATCH of configuration: it changes single fields, and only of the version that was read."""
 
 from __future__ import annotations
 
@@ -39,18 +39,20 @@ DOCUMENT = st.recursive(
 
 
 @pytest.mark.parametrize(("target", "patch", "expected"), EXAMPLES)
-def test_a_merge_patch_does_what_the_rfc_says(target: Any, patch: Any, expected: Any) -> None:
+def test_a_merge_patch_follows_the_examples_of_the_rfc(
+    target: Any, patch: Any, expected: Any
+) -> None:
     assert merged(target, patch) == expected
 
 
 @given(DOCUMENT, DOCUMENT)
-def test_a_patch_done_twice_is_done_once(target: Any, patch: Any) -> None:
+def test_applying_a_patch_twice_has_one_effect(target: Any, patch: Any) -> None:
     once = merged(target, patch)
     assert merged(once, patch) == once
 
 
 async def put(api: httpx2.AsyncClient) -> str:
-    """The queue is there; its tag."""
+    """Stores the queue and returns its tag."""
     answer = await api.put(QUEUE_PATH, json=CLUSTER_QUEUE)
     assert answer.status_code == 201
     return answer.headers["ETag"]
@@ -67,7 +69,7 @@ async def patch(
     return await api.patch(f"{path}{query}", json=body, headers=headers)
 
 
-async def test_only_what_is_named_changes(api: httpx2.AsyncClient) -> None:
+async def test_a_patch_changes_only_the_fields_that_it_names(api: httpx2.AsyncClient) -> None:
     tag = await put(api)
     answer = await patch(api, {"spec": {"cohort": "all", "queueingStrategy": None}}, tag)
     assert answer.status_code == 200
@@ -80,7 +82,7 @@ async def test_only_what_is_named_changes(api: httpx2.AsyncClient) -> None:
     assert stored.json()["spec"]["resourceGroups"] == CLUSTER_QUEUE["spec"]["resourceGroups"]
 
 
-async def test_a_patch_that_changes_nothing_is_said_to(api: httpx2.AsyncClient) -> None:
+async def test_a_patch_without_changes_is_reported_as_unchanged(api: httpx2.AsyncClient) -> None:
     tag = await put(api)
     answer = await patch(api, {}, tag)
     assert (answer.json()["result"], answer.headers["ETag"]) == ("unchanged", tag)
@@ -94,7 +96,7 @@ async def test_without_if_match_nothing_is_changed(api: httpx2.AsyncClient) -> N
     assert (await api.get(QUEUE_PATH)).headers["ETag"] == tag
 
 
-async def test_over_what_somebody_else_wrote_nothing_is_changed(api: httpx2.AsyncClient) -> None:
+async def test_a_patch_over_a_newer_version_changes_nothing(api: httpx2.AsyncClient) -> None:
     tag = await put(api)
     assert (await patch(api, {"spec": {"stopPolicy": "Hold"}}, tag)).status_code == 200
     answer = await patch(api, {"spec": {"stopPolicy": "None"}}, tag)
@@ -102,7 +104,7 @@ async def test_over_what_somebody_else_wrote_nothing_is_changed(api: httpx2.Asyn
     assert (await api.get(QUEUE_PATH)).json()["spec"]["stopPolicy"] == "Hold"
 
 
-async def test_of_two_at_once_over_the_same_one_wins(api: httpx2.AsyncClient) -> None:
+async def test_one_of_two_concurrent_patches_of_a_version_succeeds(api: httpx2.AsyncClient) -> None:
     tag = await put(api)
     policies = ("Hold", "HoldAndDrain")
     answers = await asyncio.gather(
@@ -144,7 +146,7 @@ async def test_a_wrong_patch_is_refused(
     assert (await api.get(QUEUE_PATH)).headers["ETag"] == tag
 
 
-async def test_what_is_not_there_cannot_be_patched(api: httpx2.AsyncClient) -> None:
+async def test_a_missing_document_cannot_be_patched(api: httpx2.AsyncClient) -> None:
     assert (await patch(api, {})).status_code == 404
 
 

@@ -83,7 +83,7 @@ async def app_of(snapshot: Snapshot | None) -> FastAPI:
 
 
 async def tried(snapshot: Snapshot, **asked: Any) -> dict[str, Any]:
-    """The answer to a question."""
+    """The answer to a what-if request."""
     async with talking_to(await app_of(snapshot)) as client:
         answer = await client.post("/api/v1/plans", json=asked)
     assert answer.status_code == 200, answer.text
@@ -97,7 +97,7 @@ def fates(body: Mapping[str, Any]) -> dict[str, tuple[str, str | None]]:
     return {each["workload"]: (each["fate"], each["before"]) for each in listed}
 
 
-async def test_nothing_asked_is_the_plan_as_it_is() -> None:
+async def test_an_empty_what_if_is_the_current_plan() -> None:
     body = await tried(seen(runs("a", "n0", "n1"), waits=(of("b", 2), of("c", 2))))
     assert fates(body) == {
         "default/b": ("starts", "starts"),
@@ -112,7 +112,7 @@ async def test_nothing_asked_is_the_plan_as_it_is() -> None:
     assert body["revision"] == 7
 
 
-async def test_a_submitted_job_is_told_where_it_would_start() -> None:
+async def test_a_what_if_with_a_job_shows_its_start() -> None:
     body = await tried(seen(runs("a", "n0", "n1")), submit=[job("new", 2)])
     (starts,) = body["starts"]
     assert (starts["workload"], starts["submitted"], starts["before"]) == (
@@ -126,7 +126,7 @@ async def test_a_submitted_job_is_told_where_it_would_start() -> None:
     assert (starts["clusterQueue"], starts["gpus"]) == ("pool", 16)
 
 
-async def test_a_submitted_job_that_waits_is_told_why_and_what_would_help() -> None:
+async def test_a_what_if_with_a_job_that_waits_shows_its_reason_and_suggested_fixes() -> None:
     body = await tried(seen(runs("a", "n0", "n1", "n2")), submit=[job("new", 2)])
     (waits,) = body["waits"]
     assert (waits["workload"], waits["submitted"], waits["fate"]) == ("default/new", True, "waits")
@@ -135,7 +135,7 @@ async def test_a_submitted_job_that_waits_is_told_why_and_what_would_help() -> N
     assert waits["ways"]
 
 
-async def test_who_would_be_evicted_for_whom_at_which_price() -> None:
+async def test_a_what_if_shows_victims_their_preemptors_and_the_lost_work() -> None:
     body = await tried(
         seen(runs("a", "n0", "n1"), runs("b", "n2", "n3")), submit=[job("urgent", 2, "high")]
     )
@@ -152,7 +152,7 @@ async def test_who_would_be_evicted_for_whom_at_which_price() -> None:
     assert waits["placement"]["planned"]
 
 
-async def test_more_quota_starts_who_waits_for_it() -> None:
+async def test_more_quota_starts_the_gang_that_waits_for_it() -> None:
     small = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 16, "cpu": "1k", "pods": 1000})
     grown = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 32, "cpu": "1k", "pods": 1000})
     documents = [small if d["kind"] == "ClusterQueue" else d for d in DOCUMENTS]
@@ -161,7 +161,7 @@ async def test_more_quota_starts_who_waits_for_it() -> None:
     assert fates(body)["default/b"] == ("starts", "waits")
 
 
-async def test_less_quota_is_told_by_what_would_be_over_it() -> None:
+async def test_a_what_if_with_less_quota_shows_the_excess() -> None:
     small = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 1000})
     body = await tried(seen(runs("a", "n0", "n1")), config=[small])
     (excess,) = body["overQuota"]
@@ -169,7 +169,7 @@ async def test_less_quota_is_told_by_what_would_be_over_it() -> None:
     assert excess["workloads"] == ["default/a"]
 
 
-async def test_what_is_over_quota_already_is_not_told_again() -> None:
+async def test_an_excess_that_exists_already_is_not_repeated() -> None:
     small = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 1000})
     documents = [small if d["kind"] == "ClusterQueue" else d for d in DOCUMENTS]
     now = replace(seen(runs("a", "n0", "n1")), config=build(documents, 7))
@@ -211,14 +211,14 @@ async def test_a_drained_node_sends_its_pods_elsewhere() -> None:
     assert "n1" not in where
 
 
-async def test_draining_where_nothing_is_free_stops_who_is_there() -> None:
+async def test_draining_without_free_nodes_stops_the_gangs_of_the_node() -> None:
     full = seen(runs("a", "n0", "n1"), runs("b", "n2", "n3", priority=100))
     body = await tried(full, drain=["n1"])
     assert fates(body)["default/a"][0] in ("leaves", "waits")
     assert "default/b" not in fates(body)
 
 
-async def test_more_nodes_start_who_waits_for_room() -> None:
+async def test_more_nodes_start_the_gang_that_waits_for_capacity() -> None:
     quota = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 64, "cpu": "1k", "pods": 1000})
     full = seen(runs("a", "n0", "n1", "n2", "n3"), waits=(of("b", 2),))
     body = await tried(full, config=[quota], add=[{"like": "n0", "count": 2}])
@@ -236,7 +236,7 @@ async def test_a_job_copied_from_the_cluster_counts_as_new() -> None:
     assert [each["workload"] for each in body["starts"]] == ["default/copied"]
 
 
-async def test_waiting_gangs_that_wait_as_before_are_counted_beyond_a_number() -> None:
+async def test_unchanged_pending_gangs_beyond_a_limit_are_only_counted() -> None:
     many = tuple(of(f"w{n:03}", 5) for n in range(205))
     body = await tried(seen(waits=many), submit=[job("new", 5)])
     assert body["waits"][0]["workload"] == "default/new"
@@ -257,7 +257,7 @@ async def test_waiting_gangs_that_wait_as_before_are_counted_beyond_a_number() -
         ({"config": [m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": -1})]}, "nominalQuota"),
     ],
 )
-async def test_what_cannot_be_done_is_named(asked: dict[str, Any], says: str) -> None:
+async def test_an_impossible_change_is_named(asked: dict[str, Any], says: str) -> None:
     async with talking_to(await app_of(seen())) as client:
         answer = await client.post("/api/v1/plans", json=asked)
     assert answer.status_code == 422, answer.text
@@ -282,14 +282,14 @@ class Rights:
 
 
 async def asked_by_a_tenant(snapshot: Snapshot, **asked: Any) -> httpx2.Response:
-    """Of namespace default alone."""
+    """With the rights of namespace default only."""
     app = await app_of(snapshot)
     app.state.guard._rights = Rights()
     async with talking_to(app) as client:
         return await client.post("/api/v1/plans", json=asked)
 
 
-async def test_quotas_that_would_be_exceeded_name_ones_own_gangs_alone() -> None:
+async def test_an_excess_of_quota_names_only_gangs_that_the_caller_may_see() -> None:
     small = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 8, "cpu": "1k", "pods": 1000})
     both = seen(runs("a", "n0", "n1"), runs("secret", "n2", "n3", namespace="other"))
     (excess,) = (await asked_by_a_tenant(both, config=[small])).json()["overQuota"]
@@ -307,8 +307,8 @@ async def test_gangs_of_others_are_anonymous() -> None:
     assert "hidden" not in answer.text
 
 
-async def test_a_submitted_job_of_the_name_of_anothers_gang_uncovers_no_name() -> None:
-    """Whether a gang of another team has a name cannot be found out by guessing it."""
+async def test_a_submitted_job_with_the_name_of_a_hidden_gang_reveals_nothing() -> None:
+    """A caller cannot find the names of other teams' gangs by guessing."""
     theirs = runs("secret", "n0", "n1", "n2", "n3", namespace="other")
     guess = job("secret", 9)
     guess["metadata"]["namespace"] = "other"
@@ -327,19 +327,19 @@ async def test_a_submitted_job_of_the_name_of_anothers_gang_uncovers_no_name() -
     assert "secret" not in told[1]
 
 
-async def test_a_submitted_job_of_the_name_of_a_gang_that_is_there_is_remarked() -> None:
+async def test_a_submitted_job_with_the_name_of_an_existing_gang_gives_a_remark() -> None:
     body = await tried(seen(runs("a", "n0", "n1")), submit=[job("a", 1)])
     assert body["warnings"] == ["default/a: there is a Job of this name already"]
 
 
-async def test_a_process_that_has_not_seen_the_cluster_says_so() -> None:
+async def test_without_a_snapshot_a_what_if_is_a_problem() -> None:
     async with talking_to(await app_of(None)) as client:
         answer = await client.post("/api/v1/plans", json={})
     assert answer.status_code == 503
     assert answer.json()["type"].endswith("/not-known-yet")
 
 
-async def test_a_question_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_what_if_that_takes_too_long_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(what_if, "PATIENCE_SECONDS", 0.0)
 
     def slow(snapshot: Snapshot, stop: StopSignal, cache: PlannerCache) -> object:
@@ -355,7 +355,7 @@ async def test_a_question_that_takes_too_long_is_given_up(monkeypatch: pytest.Mo
     assert answer.headers["Retry-After"]
 
 
-async def test_more_questions_than_can_wait_are_turned_away(
+async def test_requests_beyond_the_limit_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(throttle, "MOST_WAITING", 2)

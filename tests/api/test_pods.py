@@ -1,4 +1,4 @@
-"""The pods of a workload over REST: with the rights of the workload, page by page, and nothing before they are known."""
+"""The pods of a workload over REST: with the rights of the workload, page by page, and none before the watch has listed them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def answer(
         return await client.get(path, params=query)
 
 
-async def test_a_pod_says_where_it_is_and_why_it_does_not_run() -> None:
+async def test_a_pod_has_its_node_and_the_reason_why_it_does_not_run() -> None:
     (item,) = (await answer(pods=(FAILED,))).json()["items"]
     assert item == {
         "name": "train-0",
@@ -79,7 +79,7 @@ async def test_the_pages_of_a_large_gang_join_to_all_its_pods() -> None:
     assert found == [pod.name for pod in GANG]
 
 
-async def test_they_are_shown_to_callers_that_may_read_the_workload() -> None:
+async def test_pods_are_shown_to_callers_that_may_read_the_workload() -> None:
     right = Right("get", "workloads", "team-a", "train")
     assert (await answer(right, token=TENANT)).status_code == 200
     assert (await answer(token=TENANT)).status_code == 403
@@ -90,7 +90,7 @@ async def test_another_teams_uid_is_not_found() -> None:
     assert (await answer(token=TENANT, path=by_uid)).status_code == 404
 
 
-async def test_they_are_not_known_before_the_watch_has_listed_them() -> None:
+async def test_pods_are_unknown_before_the_first_list_of_the_watch() -> None:
     refused = await answer(pods=None)
     assert (refused.status_code, refused.json()["type"].rpartition("/")[2]) == (
         503,
@@ -99,5 +99,5 @@ async def test_they_are_not_known_before_the_watch_has_listed_them() -> None:
 
 
 @pytest.mark.parametrize("cursor", ["%", "a"])
-async def test_a_made_up_cursor_is_refused(cursor: str) -> None:
+async def test_an_invalid_cursor_is_refused(cursor: str) -> None:
     assert (await answer(cursor=cursor)).status_code == 422

@@ -1,4 +1,4 @@
-"""Whatever goes wrong, the answer is problem+json of a documented type."""
+"""Every error is an answer of type problem+json with a documented type."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ PROBLEMS: list[tuple[str, Ask, ProblemType]] = [
         ProblemType.UNSUPPORTED_MEDIA_TYPE,
     ),
     (
-        "a name of somebody's own",
+        "a host name that is not configured",
         asking("GET", QUEUE_PATH, headers={"host": "rebound.example:8000"}),
         ProblemType.MISDIRECTED,
     ),
@@ -99,7 +99,7 @@ async def test_an_error_is_a_problem(
         ("GET", "/api/v1/namespaces/a/workloads/b/explain"),
     ],
 )
-async def test_without_the_database_every_path_says_so(
+async def test_without_the_database_every_path_reports_that_it_is_unavailable(
     client: httpx2.AsyncClient, memory: MemoryStore, method: str, path: str
 ) -> None:
     memory.database.down = True
@@ -109,7 +109,7 @@ async def test_without_the_database_every_path_says_so(
     assert int(answer.headers["retry-after"]) > 0
 
 
-async def test_a_defect_is_told_without_its_details_and_logged_with_them(
+async def test_a_defect_is_reported_without_its_details_and_logged_with_them(
     app: FastAPI, memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object) -> None:
@@ -130,7 +130,7 @@ async def test_allow_names_all_methods_of_a_path(client: httpx2.AsyncClient) -> 
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "[::1]:8000", "127.8.9.1"])
-async def test_this_machine_is_answered_under_all_its_names(
+async def test_every_name_of_this_machine_is_answered(
     client: httpx2.AsyncClient, host: str
 ) -> None:
     assert (await client.get("/api/v1/cohorts", headers={"host": host})).status_code == 200
@@ -145,7 +145,7 @@ async def test_health_problems_name_their_blockers(
     check(await client.get("/healthz"), ProblemType.NOT_LIVE)
 
 
-def test_the_documentation_explains_exactly_the_types_there_are() -> None:
+def test_the_documentation_explains_each_problem_type_and_no_other() -> None:
     documented = re.findall(r"^## (.+)$", DOCS.read_text(), re.MULTILINE)
     assert documented == [kind.slug for kind in ProblemType]
 

@@ -1,4 +1,4 @@
-"""Stop and resume of queues over REST: one field, a right of its own, a line in the audit log."""
+"""Stop and resume of queues over REST: one field, a right of its own, an entry in the audit log."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ BOTH = pytest.mark.parametrize("path", [QUEUE_PATH, LOCAL_PATH], ids=["cluster",
 
 @pytest.fixture
 async def queues(api: httpx2.AsyncClient) -> httpx2.AsyncClient:
-    """A ClusterQueue and a LocalQueue that leads to it are there."""
+    """Stores a ClusterQueue and a LocalQueue of it."""
     for path, document in ((QUEUE_PATH, CLUSTER_QUEUE), (LOCAL_PATH, LOCAL_QUEUE)):
         assert (await api.put(path, json=document)).status_code == 201
     return api
@@ -85,7 +85,7 @@ async def test_an_unknown_queue_is_not_found_by_its_name(
 @pytest.mark.parametrize(
     "body", [{"drain": "perhaps"}, {"reason": ""}, {"policy": "Hold"}, {"reason": "x" * 501}]
 )
-async def test_a_body_that_means_nothing_is_refused_and_changes_nothing(
+async def test_a_malformed_body_is_refused_and_changes_nothing(
     queues: httpx2.AsyncClient, body: dict[str, Any]
 ) -> None:
     assert (await queues.post(f"{QUEUE_PATH}/stop", json=body)).status_code == 422
@@ -95,7 +95,7 @@ async def test_a_body_that_means_nothing_is_refused_and_changes_nothing(
 async def test_stops_and_other_changes_at_the_same_time_all_take_effect(
     queues: httpx2.AsyncClient,
 ) -> None:
-    """A stop is tried again over what another request wrote meanwhile."""
+    """A stop is retried after a concurrent write."""
     headers = {"Content-Type": "application/merge-patch+json", "If-Match": "*"}
     body = {"spec": {"queueingStrategy": "BestEffortFIFO"}}
     answers = await asyncio.gather(
@@ -110,7 +110,7 @@ async def test_stops_and_other_changes_at_the_same_time_all_take_effect(
         assert spec["queueingStrategy"] == "BestEffortFIFO"
 
 
-async def test_a_queue_that_others_keep_changing_is_refused_in_the_end(
+async def test_a_queue_that_changes_too_often_is_a_conflict(
     memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def changed(document: Any, if_match: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""JSON within bounds: what holds too many values is refused before it is decoded, and nothing else is."""
+"""JSON within limits: a document with too many values is refused before it is decoded, and no other."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def values_of(value: Any) -> int:
 
 
 @given(JSON)
-def test_what_holds_as_many_values_as_it_may_is_read_whatever_its_strings_hold(value: Any) -> None:
+def test_a_document_with_the_greatest_number_of_values_is_read_with_any_strings(value: Any) -> None:
     assert read_json(orjson.dumps(value), values_of(value)) == value
     with pytest.raises(Problem, match="more than"):
         read_json(orjson.dumps(value), values_of(value) - 1)

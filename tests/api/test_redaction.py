@@ -1,4 +1,4 @@
-"""What a tenant reads of his own gangs names no gang of others: in sentences, in details, nowhere."""
+"""Answers about a tenant's own gangs name no gang of another team, in sentences or in details."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ APP = signed_app(STORE, ACCESS, DIAGNOSER)  # made once: it takes longer than a 
 
 @pytest.fixture
 async def app() -> FastAPI:
-    """The tenant's gangs ``waits``, ``reserved`` and ``evicted`` all have to do with ``secret``."""
+    """The reasons of the tenant's gangs ``waits``, ``reserved`` and ``evicted`` name ``secret``."""
     if not STORE.database.entries:
         await _fill(STORE, DIAGNOSER, ACCESS)
     return APP
@@ -112,13 +112,13 @@ async def _fill(store: MemoryStore, diagnoser: FixedDiagnoser, access: MemoryAcc
         ("LocalQueue team-a is stopped", None),
     ],
 )
-def test_names_are_covered_wherever_they_stand(sentence: str, shown: str | None) -> None:
+def test_names_are_masked_at_any_position(sentence: str, shown: str | None) -> None:
     redactor = veil_over({"team-a", "team-b"}, {"team-b"}, own={"team-a/mine"})
     assert redactor.text(sentence) == (sentence if shown is None else shown)
 
 
-async def test_what_only_looks_like_a_name_is_told(app: FastAPI) -> None:
-    """The first part of an image is no namespace that anybody has."""
+async def test_text_that_only_resembles_a_name_is_kept(app: FastAPI) -> None:
+    """The first part of an image is not a namespace."""
     text = "cannot pull pytorch/pytorch:2.9"
     waits = Refuse(Reason(Code.PODS_READY_TIMEOUT, text, {"cause": text}))
     await commit(STORE, live_through(job("image", namespace="team-b"), waits))
@@ -151,21 +151,21 @@ async def shown(app: FastAPI, token: str, path: str) -> str:
 
 
 @pytest.mark.parametrize("path", READS)
-async def test_a_tenant_is_told_no_name_of_another_team(app: FastAPI, path: str) -> None:
+async def test_a_tenant_sees_no_name_of_another_team(app: FastAPI, path: str) -> None:
     text = await shown(app, TENANT, path)
     assert "secret" not in text
     assert ANOTHER_TEAM in text
 
 
 @pytest.mark.parametrize("path", READS)
-async def test_who_sees_all_workloads_is_told_their_names(app: FastAPI, path: str) -> None:
+async def test_a_caller_that_sees_all_workloads_sees_their_names(app: FastAPI, path: str) -> None:
     text = await shown(app, ADMIN, path)
     assert SECRET in text
     assert ANOTHER_TEAM not in text
 
 
-async def test_what_names_nobody_else_is_told_as_it_is(app: FastAPI) -> None:
-    """A tenant's program goes by numbers, and his own gangs have names."""
+async def test_an_answer_masks_only_the_names_of_other_teams(app: FastAPI) -> None:
+    """A tenant's programs read the figures, and the names of its own gangs."""
     body = json.loads(await shown(app, TENANT, f"{MINE}/waits/explain"))
     assert body["message"] == f"StrictFIFO: it waits behind {ANOTHER_TEAM}, which is pending"
     masked = {
@@ -181,7 +181,7 @@ async def test_what_names_nobody_else_is_told_as_it_is(app: FastAPI) -> None:
 
 
 async def test_victims_of_other_teams_have_neither_name_nor_uid(app: FastAPI) -> None:
-    """Nor has one that nobody knows any more: it may have been anybody's."""
+    """A victim that no longer exists is hidden too: its namespace is unknown."""
     path = f"{MINE}/reserved/explain"
     theirs = json.loads(await shown(app, TENANT, path))["reservation"]
     assert (theirs["victims"], theirs["victimNames"]) == ([None, None], [ANOTHER_TEAM] * 2)
@@ -197,7 +197,9 @@ async def test_victims_of_other_teams_have_neither_name_nor_uid(app: FastAPI) ->
         (ADMIN, {"uid": "uid-secret", "workload": SECRET}),
     ],
 )
-async def test_who_could_start_after_a_preemption(app: FastAPI, token: str, first: object) -> None:
+async def test_gangs_that_could_start_after_a_preemption(
+    app: FastAPI, token: str, first: object
+) -> None:
     async with asking(app, token) as client:
         answer = await client.post(f"{MINE}/runs/preempt?dry_run=true")
     own = {"uid": "uid-job-waits", "workload": "team-b/waits"}

@@ -46,7 +46,7 @@ def subject(name: str, user: str = "", team: str = "nlp", namespace: str = "team
 def life(
     who: Subject, held: FlavorGpus, waits: float, evicted: LostWork | None = None
 ) -> list[Mark]:
-    """It waits for so long, runs until a quarter of an hour before the end of the hour, and is gone."""
+    """It waits for ``waits`` seconds, runs until a quarter of an hour before the end of the hour, and is deleted."""
     begin, end = HOUR_AT + waits, HOUR_AT + 0.75 * HOUR
 
     def mark(at: float, phase: Phase, loss: LostWork | None = None) -> Mark:
@@ -115,7 +115,7 @@ async def test_usage_by_user(api: httpx2.AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("books")
-async def test_cost_says_what_was_wasted_and_what_has_no_price(api: httpx2.AsyncClient) -> None:
+async def test_cost_reports_waste_and_gpus_without_a_price(api: httpx2.AsyncClient) -> None:
     settings = {
         "apiVersion": "queuectl.dev/v1",
         "kind": "Configuration",
@@ -132,7 +132,7 @@ async def test_cost_says_what_was_wasted_and_what_has_no_price(api: httpx2.Async
 
 
 @pytest.mark.usefixtures("books")
-async def test_waste_tells_lost_work_and_the_fleet(api: httpx2.AsyncClient) -> None:
+async def test_waste_reports_lost_work_and_the_fleet(api: httpx2.AsyncClient) -> None:
     body = await report(
         api, "waste", by="label:team", since=stamp(HOUR_AT), until=stamp(HOUR_AT + HOUR)
     )
@@ -163,7 +163,9 @@ async def test_waits_by_hour_and_by_namespace(api: httpx2.AsyncClient) -> None:
 
 
 @pytest.mark.usefixtures("books")
-async def test_a_workload_carries_all_that_cost_tools_join_by(api: httpx2.AsyncClient) -> None:
+async def test_a_row_of_a_workload_has_every_join_key_of_cost_tools(
+    api: httpx2.AsyncClient,
+) -> None:
     group = named(await report(api, "usage", by="workload"), "name")["ann"]["group"]
     told = {name: value for name, value in group.items() if value is not None}
     assert told == {
@@ -180,10 +182,10 @@ async def test_a_workload_carries_all_that_cost_tools_join_by(api: httpx2.AsyncC
 
 
 @pytest.mark.usefixtures("books")
-async def test_a_row_can_be_of_one_hour_and_says_of_which(
+async def test_a_row_can_be_one_hour_and_has_its_time(
     books: AnyStore, api: httpx2.AsyncClient
 ) -> None:
-    """Ann's gang goes on into the next hour, for a quarter of it."""
+    """Ann's gang runs for another quarter of an hour in the next hour."""
     end = HOUR_AT + HOUR
     fold = Fold(end, end + 900.0, TERMS)
     who = subject("ann", "ann")
@@ -203,7 +205,7 @@ async def test_a_row_can_be_of_one_hour_and_says_of_which(
 
 
 @pytest.mark.usefixtures("books")
-async def test_what_was_lost_stands_in_the_row_of_its_hour(api: httpx2.AsyncClient) -> None:
+async def test_lost_work_is_in_the_row_of_its_hour(api: httpx2.AsyncClient) -> None:
     body = await report(api, "waste", by="workload,hour")
     assert [
         (item["group"]["hour"], item["lostToOthersGpuHours"])
@@ -220,7 +222,7 @@ async def test_every_grouping_has_the_same_total(api: httpx2.AsyncClient, by: st
 
 
 @pytest.mark.usefixtures("books")
-async def test_other_hours_are_left_out(api: httpx2.AsyncClient) -> None:
+async def test_only_the_hours_of_the_range_are_reported(api: httpx2.AsyncClient) -> None:
     body = await report(api, "usage", since=stamp(HOUR_AT + HOUR), until=stamp(HOUR_AT + 2 * HOUR))
     assert body["items"] == []
     assert body["total"]["efficiency"] is None
@@ -238,7 +240,7 @@ async def test_a_report_that_is_too_long_is_refused(
     assert (await api.get("/api/v1/reports/usage", params={"by": "cohort"})).status_code == 200
 
 
-async def test_an_empty_ledger_says_so(api: httpx2.AsyncClient) -> None:
+async def test_a_report_of_an_empty_ledger_has_no_rows(api: httpx2.AsyncClient) -> None:
     body = await report(api, "waste")
     assert (body["asOf"], body["items"], body["fleet"]) == (None, [], [])
 
@@ -266,18 +268,18 @@ async def test_a_wrong_parameter_is_named(
     assert query[field] in error["reason"] or field in error["reason"]
 
 
-# ---- who may see them
+# ---- rights
 
 
 async def seen(store: AnyStore, kind: str, by: str, *rights: Right) -> dict[str, Any]:
-    """A report as somebody with these rights sees it."""
+    """A report for a caller with these rights."""
     access = people()
     access.know("token", "tenant", *rights)
     async with asking(signed_app(store, access), "token") as client:
         return await report(client, kind, by=by)
 
 
-async def test_a_tenant_sees_the_sums_of_his_own_namespaces(books: AnyStore) -> None:
+async def test_a_tenant_sees_the_sums_of_its_own_namespaces(books: AnyStore) -> None:
     await commit(books, live_through(job("a", namespace="team-a")))
     await commit(books, live_through(job("b", namespace="team-b")))
     own, all_of_it = Right("get", "reports", "team-a"), Right("get", "reports")
@@ -293,7 +295,7 @@ async def test_a_tenant_sees_the_sums_of_his_own_namespaces(books: AnyStore) -> 
     assert "a100" not in flavors
 
 
-async def test_a_tenant_is_told_nothing_of_the_nodes(books: AnyStore) -> None:
+async def test_a_tenant_sees_nothing_of_the_nodes(books: AnyStore) -> None:
     await commit(books, live_through(job("a", namespace="team-a")))
     mine = await seen(books, "waste", "user", Right("get", "reports", "team-a"))
     everything = await seen(books, "waste", "user", Right("get", "reports"))
@@ -301,7 +303,7 @@ async def test_a_tenant_is_told_nothing_of_the_nodes(books: AnyStore) -> None:
     assert everything["fleet"]
 
 
-async def test_the_history_has_an_average_of_each_of_the_last_hours(
+async def test_the_history_has_the_average_of_each_recent_hour(
     api: httpx2.AsyncClient, books: AnyStore
 ) -> None:
     answer = await api.get("/api/v1/reports/history?hours=4")
@@ -322,7 +324,7 @@ async def test_the_history_has_an_average_of_each_of_the_last_hours(
     assert during["pendingGpus"] == waits["total"]["waitedGpuHours"] > 0
 
 
-async def test_the_history_is_of_the_queues_that_are_asked_for(
+async def test_the_history_has_only_the_requested_queues(
     api: httpx2.AsyncClient, books: AnyStore
 ) -> None:
     async def held(query: str) -> float:
@@ -341,11 +343,13 @@ async def test_the_history_is_of_the_queues_that_are_asked_for(
 
 
 @pytest.mark.parametrize("hours", ["0", "169", "x"])
-async def test_a_history_is_of_at_most_a_week(api: httpx2.AsyncClient, hours: str) -> None:
+async def test_a_history_has_at_most_one_week(api: httpx2.AsyncClient, hours: str) -> None:
     assert (await api.get(f"/api/v1/reports/history?hours={hours}")).status_code == 422
 
 
-async def test_the_history_is_of_the_namespaces_whose_reports_one_may_get(books: AnyStore) -> None:
+async def test_the_history_has_only_namespaces_whose_reports_the_caller_may_get(
+    books: AnyStore,
+) -> None:
     access = people()
     access.know("of-ann", "ann", Right("get", "reports", "team-a"))
     app = signed_app(books, access)
@@ -360,9 +364,7 @@ async def test_the_history_is_of_the_namespaces_whose_reports_one_may_get(books:
     assert sum(nobodys) == 0 < sum(anns) < sum(admins)
 
 
-async def test_an_hour_that_is_over_is_read_once(
-    books: AnyStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_past_hour_is_read_once(books: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Period] = []
     hours = books.usage.hours
 
@@ -384,7 +386,7 @@ async def test_an_hour_that_is_over_is_read_once(
     assert read.pop() == Period(int(HOUR_AT + HOUR), int(HOUR_AT + 2 * HOUR))
 
 
-async def test_a_database_of_a_backup_is_read_again(books: AnyStore) -> None:
+async def test_a_restored_database_is_read_again(books: AnyStore) -> None:
     history = UsageHistory(books)
     now = HOUR_AT + 1.5 * HOUR
 

@@ -18,11 +18,11 @@ WORKLOADS = "/api/v1/workloads"
 
 
 class Reviewer:
-    """Answers reviews as an API server: every token is good, and names its user and where that one may list workloads."""
+    """Answers reviews as an API server: every token is valid, and contains its user and the namespaces whose workloads the user may list."""
 
     def __init__(self) -> None:
         self.asked: Counter[str] = Counter()
-        self.given: set[str] = set()  # namespaces in which everybody may
+        self.given: set[str] = set()  # namespaces in which every caller has the right
 
     async def request(self, method: str, path: str, *, body: Any, **_: Any) -> bytes:
         self.asked[body["kind"]] += 1
@@ -53,7 +53,7 @@ async def crowded(store: MemoryStore, namespaces: int) -> None:
     await commit(store, live_through(job("own", namespace="team-7"), *LIVES["pending"]))
 
 
-async def test_a_dashboard_of_a_restricted_caller_costs_few_reviews(memory: MemoryStore) -> None:
+async def test_a_dashboard_of_a_restricted_caller_causes_few_reviews(memory: MemoryStore) -> None:
     server, clock = Reviewer(), Clock()
     await crowded(memory, 300)
     app = signed_app(memory, KubernetesAccess(server, clock))  # type: ignore[arg-type]  # all that it uses
@@ -66,7 +66,7 @@ async def test_a_dashboard_of_a_restricted_caller_costs_few_reviews(memory: Memo
     assert server.reviews <= 5 * 300 + 20 + 120
 
 
-async def test_a_namespace_that_was_just_given_is_seen(memory: MemoryStore) -> None:
+async def test_a_right_given_a_moment_ago_is_seen(memory: MemoryStore) -> None:
     server, clock = Reviewer(), Clock()
     await crowded(memory, 20)
     app = signed_app(memory, KubernetesAccess(server, clock))  # type: ignore[arg-type]  # as above
@@ -97,7 +97,7 @@ async def test_the_reviews_of_one_caller_are_bounded(memory: MemoryStore) -> Non
 
 
 @pytest.mark.parametrize("path", ["/api/v1/localqueues", "/api/v1/reports/usage", WORKLOADS])
-async def test_a_caller_who_sees_everything_costs_one_review(
+async def test_a_caller_that_sees_all_namespaces_causes_one_review(
     memory: MemoryStore, path: str
 ) -> None:
     server, clock = Reviewer(), Clock()

@@ -1,4 +1,4 @@
-"""Every route asks for a right; whoever has none sees nothing and changes nothing."""
+"""Every route requires a right; a caller without it sees nothing and changes nothing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryDatabase, MemoryStore
 
 OPEN = {("GET", "/healthz"), ("GET", "/readyz"), ("GET", "/api/v1/openapi.json")}
-"""Routes for everybody."""
+"""Routes without authentication."""
 KNOWN = {(method, "/api/v1/session") for method in ("GET", "POST", "DELETE")}
-"""Routes for which it is enough to be known, or to become so."""
+"""Routes that need authentication only, or that authenticate."""
 PARAMETERS = {"namespace": "team-a", "name": "running", "uid": "uid-job-running", "number": "1"}
 
 
@@ -67,7 +67,7 @@ def app(store: MemoryStore, access: MemoryAccess) -> FastAPI:
 
 
 async def asked(app: FastAPI, method: str, path: str, token: str | None) -> httpx2.Response:
-    """What one request is answered."""
+    """The answer to one request."""
     filled = path.format_map(PARAMETERS | {"kind": "Job"})
     stream = "?follow=false&after=0" if path.endswith("/events") else ""
     body = {"items": [next(iter(DOCUMENTS.values()))]} if path.endswith("/dryrun") else None
@@ -75,14 +75,16 @@ async def asked(app: FastAPI, method: str, path: str, token: str | None) -> http
         return await client.request(method, filled + stream, json=body)
 
 
-def test_the_walk_knows_all_its_parameters() -> None:
+def test_each_path_parameter_has_a_value() -> None:
     for _, path in ALL:
         path.format_map(PARAMETERS)
     assert len(GUARDED) > 60
 
 
 @pytest.mark.parametrize(("method", "path"), [o for o in ALL if o not in OPEN], ids=" ".join)
-async def test_without_a_name_nothing_is_answered(app: FastAPI, method: str, path: str) -> None:
+async def test_without_credentials_every_guarded_route_is_refused(
+    app: FastAPI, method: str, path: str
+) -> None:
     answer = await asked(app, method, path, None)
     if (method, path) == ("POST", "/api/v1/session"):
         assert answer.status_code == 422  # the token is in the body
@@ -93,12 +95,14 @@ async def test_without_a_name_nothing_is_answered(app: FastAPI, method: str, pat
 
 
 @pytest.mark.parametrize(("method", "path"), sorted(OPEN), ids=" ".join)
-async def test_what_is_for_everybody_is_answered(app: FastAPI, method: str, path: str) -> None:
+async def test_open_routes_answer_without_authentication(
+    app: FastAPI, method: str, path: str
+) -> None:
     assert (await asked(app, method, path, None)).status_code == 200
 
 
 @pytest.mark.parametrize(("method", "path"), GUARDED, ids=" ".join)
-async def test_without_rights_nothing_is_seen_and_nothing_changes(
+async def test_without_rights_every_guarded_route_is_refused_and_nothing_changes(
     app: FastAPI, store: MemoryStore, access: MemoryAccess, method: str, path: str
 ) -> None:
     before = (dict(store.database.documents), dict(store.database.commands))
@@ -113,12 +117,12 @@ async def test_without_rights_nothing_is_seen_and_nothing_changes(
 
 
 @pytest.mark.parametrize(("method", "path"), GUARDED, ids=" ".join)
-async def test_with_every_right_nothing_is_forbidden(app: FastAPI, method: str, path: str) -> None:
+async def test_with_every_right_no_route_is_forbidden(app: FastAPI, method: str, path: str) -> None:
     assert (await asked(app, method, path, ADMIN)).status_code not in (401, 403)
 
 
 @pytest.mark.parametrize(("method", "path"), GUARDED, ids=" ".join)
-async def test_when_the_api_server_is_away_nobody_is_let_in(
+async def test_without_the_api_server_every_guarded_route_is_refused(
     app: FastAPI, access: MemoryAccess, method: str, path: str
 ) -> None:
     access.down = True
@@ -128,7 +132,7 @@ async def test_when_the_api_server_is_away_nobody_is_let_in(
     assert int(answer.headers["retry-after"]) > 0
 
 
-# ---- what a tenant sees
+# ---- the view of a tenant
 
 TENANT = "of-the-tenant"
 
@@ -146,7 +150,9 @@ async def tenant(app: FastAPI, access: MemoryAccess, store: MemoryStore) -> Memo
     return access
 
 
-async def test_a_list_holds_ones_own_namespaces_alone(app: FastAPI, tenant: MemoryAccess) -> None:
+async def test_a_list_has_only_the_namespaces_of_the_caller(
+    app: FastAPI, tenant: MemoryAccess
+) -> None:
     async with asking(app, TENANT) as client:
         workloads = (await client.get("/api/v1/workloads")).json()["items"]
         queues = (await client.get("/api/v1/localqueues")).json()["items"]
@@ -160,7 +166,7 @@ async def test_a_list_holds_ones_own_namespaces_alone(app: FastAPI, tenant: Memo
             assert len(own.json()["items"]) == 1
 
 
-async def test_pages_of_a_list_hold_ones_own_alone(
+async def test_pages_of_a_list_have_only_items_of_the_caller(
     app: FastAPI, tenant: MemoryAccess, store: MemoryStore
 ) -> None:
     for name in ("b1", "b2"):
@@ -175,7 +181,7 @@ async def test_pages_of_a_list_hold_ones_own_alone(
     assert names == ["b1", "b2", "own"]
 
 
-async def test_the_uid_of_anothers_workload_is_as_one_that_is_not_there(
+async def test_the_uid_of_a_hidden_workload_is_not_found(
     app: FastAPI, tenant: MemoryAccess
 ) -> None:
     async with asking(app, TENANT) as client:
@@ -188,7 +194,7 @@ async def test_the_uid_of_anothers_workload_is_as_one_that_is_not_there(
         assert (await client.post("/api/v1/workloads/uid-job-running/hold")).status_code == 404
 
 
-async def test_one_may_act_where_one_may_and_is_told_what_is_missing(
+async def test_a_tenant_may_act_in_its_namespace_and_elsewhere_the_missing_right_is_named(
     app: FastAPI, tenant: MemoryAccess
 ) -> None:
     async with asking(app, TENANT) as client:
@@ -204,13 +210,15 @@ async def test_one_may_act_where_one_may_and_is_told_what_is_missing(
             )
 
 
-async def test_who_is_known_cannot_act_in_anothers_name(app: FastAPI, tenant: MemoryAccess) -> None:
+async def test_an_authenticated_caller_cannot_act_in_the_name_of_another(
+    app: FastAPI, tenant: MemoryAccess
+) -> None:
     async with asking(app, TENANT) as client:
         held = await client.post("/api/v1/workloads/uid-job-own/hold", json={"by": "somebody"})
     assert held.json()["by"] == "tenant"
 
 
-async def test_a_dry_run_needs_what_the_writes_would(app: FastAPI, tenant: MemoryAccess) -> None:
+async def test_a_dry_run_needs_the_rights_of_its_writes(app: FastAPI, tenant: MemoryAccess) -> None:
     tenant.know(TENANT, "tenant", Right("update", "localqueues", "team-b"))
     queue = DOCUMENTS["/api/v1/namespaces/team-a/localqueues/default"]
     own = {**queue, "metadata": {"name": "default", "namespace": "team-b"}}
@@ -224,7 +232,7 @@ async def test_a_dry_run_needs_what_the_writes_would(app: FastAPI, tenant: Memor
 @pytest.mark.parametrize(
     "item", [{}, {"kind": 1}, {"kind": "Pod"}, {"kind": "LocalQueue", "metadata": 5}]
 )
-async def test_a_dry_run_of_nothing_known_needs_more_than_a_team_has(
+async def test_a_dry_run_of_unknown_documents_needs_more_rights_than_a_team_has(
     app: FastAPI, tenant: MemoryAccess, item: object
 ) -> None:
     async with asking(app, TENANT) as client:

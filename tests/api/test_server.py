@@ -1,4 +1,4 @@
-"""The HTTP server inside a running loop: where it listens, and how it ends."""
+"""The HTTP server inside a running loop: its address, and how it ends."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def test_an_address_is_read_and_printed(text: str, expected: Address) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "8000", ":8000", "host:", "host:x", "host:65536", "host:-1"])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_a_malformed_address_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="HOST:PORT"):
         Address.parse(text)
 
 
-def test_a_taken_port_is_told_at_once() -> None:
+def test_a_port_in_use_is_reported_at_the_start() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(CannotListen, match=rf"127\.0\.0\.1:{port}"):
             WebServer(Starlette(), Address("127.0.0.1", port))
 
 
-def test_a_host_that_is_not_ours_is_told_at_once() -> None:
+def test_a_host_of_another_machine_is_reported_at_the_start() -> None:
     with pytest.raises(CannotListen, match=r"192\.0\.2\.1"):
         WebServer(Starlette(), Address("192.0.2.1", 0))
 
@@ -82,7 +82,7 @@ async def test_requests_in_flight_are_finished_when_it_ends(way: str) -> None:
         await asyncio.open_connection("127.0.0.1", server.address.port)
 
 
-async def test_it_can_be_reached_before_it_runs() -> None:
+async def test_the_port_accepts_connections_before_the_server_runs() -> None:
     slow = Slow()
     slow.go.set()
     server = WebServer(slow.app, ANY)
@@ -95,7 +95,7 @@ async def test_it_can_be_reached_before_it_runs() -> None:
 
 
 def test_idle_connections_outlive_those_that_clients_and_proxies_keep() -> None:
-    """Who closes first must be the client: 60 seconds is what the usual proxies keep one for, 5 our own server's default."""
+    """The client must close first: the usual proxies keep a connection for 60 seconds, and the server's default is 5."""
     server = WebServer(Starlette(), ANY)
     server.close()
     assert server._server.config.timeout_keep_alive > 60
@@ -114,7 +114,7 @@ async def test_signal_handlers_are_left_alone() -> None:
     await running
 
 
-def test_a_server_that_never_ran_gives_its_port_back() -> None:
+def test_a_server_that_never_ran_releases_its_port() -> None:
     server = WebServer(Starlette(), ANY)
     server.close()
     with socket.create_server(("127.0.0.1", server.address.port)):

@@ -1,4 +1,4 @@
-"""How the settings decide whether and how the API is served: a table."""
+"""The settings that decide whether and how the API is served."""
 
 from __future__ import annotations
 
@@ -53,13 +53,19 @@ def test_trusted_proxies_are_addresses_and_networks() -> None:
         (LOOPBACK, {"auth": "none"}, False, False, False),
         (LOOPBACK, {"auth": "kubernetes"}, True, False, False),
         (LOOPBACK, {"auth": "kubernetes", **CERT}, True, True, True),
-        (LOOPBACK, {"auth": "kubernetes", "tls": False}, True, False, True),  # an ingress beside us
+        (
+            LOOPBACK,
+            {"auth": "kubernetes", "tls": False},
+            True,
+            False,
+            True,
+        ),  # an ingress in the same pod
         (ANYWHERE, CERT, True, True, True),
         (ANYWHERE, {"auth": "kubernetes", **CERT}, True, True, True),
         (ANYWHERE, {"tls": False}, True, False, True),
     ],
 )
-def test_the_settings_say_how_it_is_offered(
+def test_the_settings_define_address_and_tls(
     listen: str, given: dict[str, Any], authenticated: bool, encrypts: bool, secure: bool
 ) -> None:
     found = offered(listen, **given)
@@ -79,7 +85,7 @@ def test_the_settings_say_how_it_is_offered(
         ("localhost.example:80", {}, "without TLS"),
     ],
 )
-def test_what_others_could_abuse_is_refused(listen: str, given: dict[str, Any], why: str) -> None:
+def test_unsafe_settings_are_refused(listen: str, given: dict[str, Any], why: str) -> None:
     with pytest.raises(CannotListen, match=why) as refused:
         offered(listen, **given)
     named = set(re.findall(r"QUEUECTL_[A-Z_]*[A-Z]", str(refused.value)))
@@ -95,7 +101,7 @@ def test_what_others_could_abuse_is_refused(listen: str, given: dict[str, Any], 
         {**CERT, "tls": False},
     ],
 )
-def test_what_contradicts_itself_is_refused(given: dict[str, Any]) -> None:
+def test_contradicting_settings_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match="QUEUECTL_TLS"):
         offered(ANYWHERE, **given)
 
@@ -119,7 +125,7 @@ def test_what_contradicts_itself_is_refused(given: dict[str, Any]) -> None:
     ],
 )
 @pytest.mark.usefixtures("restored_logs")
-def test_serve_says_so_before_it_connects_to_anything(
+def test_serve_reports_wrong_settings_before_it_connects_to_anything(
     settings: dict[str, str],
     code: int,
     says: str,
@@ -150,7 +156,7 @@ async def subject_of(address: Address) -> str:
     return str(name.value)
 
 
-async def test_it_answers_by_tls_and_takes_up_a_renewed_certificate(
+async def test_it_answers_over_tls_and_loads_a_renewed_certificate(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(server, "RENEWED_SECONDS", 0.01)
@@ -181,7 +187,7 @@ def app() -> Starlette:
     return Starlette(routes=[Route("/", scheme)])
 
 
-def test_a_certificate_that_cannot_be_used_is_told_at_the_start(tmp_path: Path) -> None:
+def test_an_unusable_certificate_is_reported_at_the_start(tmp_path: Path) -> None:
     missing = Certificate(tmp_path / "tls.crt", tmp_path / "tls.key")
     with pytest.raises(BadInput, match=r"tls\.crt"):
         WebServer(app(), Address("127.0.0.1", 0), missing)

@@ -1,4 +1,4 @@
-"""The report of pods outside the queues over REST: rows and sums, page by page, and nothing of namespaces one may not see."""
+"""The report of pods outside the queues over REST: rows and sums, page by page, without namespaces that the caller may not see."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def answer(
     held: tuple[UnmanagedPod, ...] | None = HELD,
     **query: Any,
 ) -> Any:
-    """What a caller with these rights gets."""
+    """The answer for a caller with these rights."""
     access = people()
     access.know(TENANT, "tenant", *rights)
     store = MemoryStore()
@@ -90,7 +90,7 @@ async def test_a_tenant_sees_its_own_namespaces_alone(
     assert "hidden-node" not in found.text
 
 
-async def test_a_namespace_is_given_to_those_who_may_get_its_reports() -> None:
+async def test_a_namespace_is_shown_to_callers_that_may_get_its_reports() -> None:
     own = Right("get", "reports", "a-b")
     assert refs((await answer(TENANT, own, namespace="a-b")).json()) == ["a-b/three"]
     for token in (TENANT, NOBODY):
@@ -103,7 +103,7 @@ async def test_a_caller_without_credentials_is_refused() -> None:
     assert (await answer(None)).status_code == 401
 
 
-async def test_pages_join_to_the_whole_list_and_their_sums_are_whole() -> None:
+async def test_pages_join_to_the_whole_list_with_the_sums_of_all_items() -> None:
     found: list[str] = []
     sums: dict[str, float] = {}
     query: dict[str, Any] = {"limit": 1}
@@ -123,7 +123,7 @@ async def test_a_wrong_parameter_is_refused(query: dict[str, Any]) -> None:
     assert (await answer(ADMIN, **query)).status_code == 422
 
 
-async def test_a_process_that_does_not_know_yet_says_so() -> None:
+async def test_without_a_snapshot_the_report_is_a_problem() -> None:
     """Also to a tenant: an empty report would say that no pod holds GPUs."""
     for token in (ADMIN, TENANT):
         found = await answer(token, Right("get", "reports", "a"), held=None)

@@ -1,4 +1,4 @@
-"""Workloads over REST: found by what people know of them, and each with a reason."""
+"""Workloads over REST: found by name or uid, each with a reason."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def names(api: httpx2.AsyncClient, **query: str | int | list[str]) -> list
 
 @pytest.mark.usefixtures("ledger")
 class TestList:
-    async def test_all_are_listed_by_name(self, api: httpx2.AsyncClient) -> None:
+    async def test_workloads_are_listed_by_name(self, api: httpx2.AsyncClient) -> None:
         assert await names(api) == sorted(LIVES)
 
     @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ class TestList:
             ({"state": "Finished", "namespace": "team-a"}, ["finished"]),
         ],
     )
-    async def test_filters_choose(
+    async def test_filters_select(
         self, api: httpx2.AsyncClient, query: Query, expected: list[str]
     ) -> None:
         assert await names(api, **query) == expected
@@ -127,7 +127,7 @@ CONDITIONS = {
 @pytest.mark.usefixtures("ledger")
 class TestOne:
     @pytest.mark.parametrize("name", LIVES)
-    async def test_it_is_the_same_by_name_and_by_uid(
+    async def test_a_workload_is_the_same_by_name_and_by_uid(
         self, api: httpx2.AsyncClient, name: str
     ) -> None:
         by_name = await api.get(f"{NAMED}/{name}")
@@ -157,13 +157,13 @@ class TestOne:
             ("finished", "Finished", "Succeeded"),
         ],
     )
-    async def test_their_reasons_are_kueues(
+    async def test_reasons_of_conditions_are_those_of_kueue(
         self, api: httpx2.AsyncClient, name: str, condition: str, reason: str
     ) -> None:
         body = (await api.get(f"{NAMED}/{name}")).json()
         assert {c["type"]: c["reason"] for c in body["conditions"]}[condition] == reason
 
-    async def test_places_in_both_lines_are_told_of_what_waits(
+    async def test_a_pending_workload_has_its_positions_in_both_queues(
         self, api: httpx2.AsyncClient
     ) -> None:
         listed = (await api.get(LIST)).json()["items"]
@@ -177,14 +177,14 @@ class TestOne:
         one = (await api.get(f"{NAMED}/requeued")).json()
         assert one["positionInClusterQueue"] == 2
 
-    async def test_times_are_moments_with_a_zone(self, api: httpx2.AsyncClient) -> None:
+    async def test_times_have_a_time_zone(self, api: httpx2.AsyncClient) -> None:
         body = (await api.get(f"{NAMED}/running")).json()
         assert body["queuedAt"] == "1970-01-01T00:00:01Z"
         assert body["startedAt"] == "1970-01-01T00:00:11Z"
         assert body["finishedAt"] is None
 
     @pytest.mark.parametrize("suffix", ["", "/explain", "/history"])
-    async def test_what_does_not_exist_is_not_found(
+    async def test_an_unknown_workload_is_not_found(
         self, api: httpx2.AsyncClient, suffix: str
     ) -> None:
         for path in (f"{NAMED}/nobody{suffix}", f"{LIST}/uid-nobody{suffix}"):
@@ -194,7 +194,7 @@ class TestOne:
                 "The object does not exist",
             )
 
-    async def test_history_tells_every_step_in_order(self, api: httpx2.AsyncClient) -> None:
+    async def test_history_has_every_step_in_order(self, api: httpx2.AsyncClient) -> None:
         body = (await api.get(f"{NAMED}/requeued/history")).json()
         steps = [(line["fromState"], line["toState"]) for line in body["items"]]
         assert steps == [
@@ -242,21 +242,21 @@ class TestExplain:
             ("finished", "has finished: Succeeded."),
         ],
     )
-    async def test_a_sentence_says_what_happens_and_why(
+    async def test_a_sentence_states_what_happens_and_why(
         self, api: httpx2.AsyncClient, name: str, says: str
     ) -> None:
         assert (await api.get(f"{NAMED}/{name}/explain")).json()[
             "sentence"
         ] == f"team-a/{name} {says}"
 
-    async def test_a_refused_gang_learns_why(self, api: httpx2.AsyncClient) -> None:
+    async def test_a_refused_gang_has_its_reason(self, api: httpx2.AsyncClient) -> None:
         body = (await api.get(f"{NAMED}/pending/explain")).json()
         assert body["code"] == "WaitingForQuota"
-        assert (body["conflict"], body["ways"]) == ([], [])  # nobody here can look into it
+        assert (body["conflict"], body["ways"]) == ([], [])  # no diagnoser here can analyse it
         assert body["details"] == {"also": [], "proof": "optimal"}
         assert body["placement"] is None
 
-    async def test_where_the_planner_can_be_asked_a_waiting_gang_is_looked_into(
+    async def test_a_pending_gang_is_diagnosed_where_a_planner_is_available(
         self, store: AnyStore, health: FixedHealth, metrics: Metrics
     ) -> None:
         diagnoser = FixedDiagnoser()
@@ -273,17 +273,19 @@ class TestExplain:
             }
         ]
         assert running["conflict"] == []
-        assert diagnoser.asked == [body["uid"]]  # what runs is not looked into
+        assert diagnoser.asked == [body["uid"]]  # running gangs are not diagnosed
 
-    async def test_a_reserved_gang_learns_where_and_whom_it_waits_for(
+    async def test_a_reserved_gang_has_its_nodes_and_its_victims(
         self, api: httpx2.AsyncClient
     ) -> None:
         body = (await api.get(f"{NAMED}/reserved/explain")).json()
         assert body["placement"]["planned"] is True
         assert body["reservation"]["victims"] == ["uid-victim"]
-        assert body["reservation"]["victimNames"] == ["uid-victim"]  # nobody knows it
+        assert body["reservation"]["victimNames"] == [
+            "uid-victim"
+        ]  # its entry is not in the ledger
 
-    async def test_a_reserved_gang_is_told_the_names_of_its_victims(
+    async def test_a_reserved_gang_has_the_names_of_its_victims(
         self, api: httpx2.AsyncClient, store: AnyStore
     ) -> None:
         victim = replace(job("old"), uid="uid-victim")
@@ -292,7 +294,7 @@ class TestExplain:
         assert body["reservation"]["victims"] == ["uid-victim"]
         assert body["reservation"]["victimNames"] == ["team-a/old"]
 
-    async def test_a_running_gang_learns_where_it_is(self, api: httpx2.AsyncClient) -> None:
+    async def test_a_running_gang_has_its_placement(self, api: httpx2.AsyncClient) -> None:
         body = (await api.get(f"{NAMED}/running/explain")).json()
         assert body["placement"] == {
             "planned": False,
@@ -308,7 +310,7 @@ class TestExplain:
         }
         assert body["position"] is None
 
-    async def test_a_split_gang_learns_what_each_share_is_charged_to(
+    async def test_each_share_of_a_split_gang_has_its_flavor(
         self, api: httpx2.AsyncClient, store: AnyStore
     ) -> None:
         (placed,) = PLACED.podsets
@@ -332,16 +334,14 @@ class TestUse:
     async def looked(
         self, store: AnyStore, health: FixedHealth, metrics: Metrics
     ) -> AsyncIterator[httpx2.AsyncClient]:
-        """Talks to an API whose process has looked at everybody's GPUs; at one of them it could not."""
+        """Talks to an API whose process has sampled all GPUs but those of one gang."""
         diagnoser = FixedDiagnoser(known=None)
         diagnoser.uses = {f"uid-job-{name}": IDLE for name in LIVES}
         diagnoser.uses["uid-job-unready"] = BLIND
         async with talking_to(create_app(store, health, metrics.registry, diagnoser)) as api:
             yield api
 
-    async def test_of_a_gang_with_gpus_the_last_look_is_told(
-        self, looked: httpx2.AsyncClient
-    ) -> None:
+    async def test_a_gang_with_gpus_has_its_last_sample(self, looked: httpx2.AsyncClient) -> None:
         one = (await looked.get(f"{NAMED}/running")).json()["use"]
         assert one == {
             "state": "Idle",
@@ -353,18 +353,18 @@ class TestUse:
         }
         assert (await looked.get(f"{NAMED}/running/explain")).json()["use"] == one
 
-    async def test_what_is_unknown_is_told_as_unknown_with_what_is_missing(
+    async def test_unknown_use_is_shown_as_unknown_with_the_missing_data(
         self, looked: httpx2.AsyncClient
     ) -> None:
         use = (await looked.get(f"{NAMED}/unready")).json()["use"]
         assert (use["state"], use["utilization"], use["covered"]) == ("Unknown", None, 0.5)
         assert use["message"] == "w-3: no GPU of it is seen"
 
-    async def test_only_those_that_hold_gpus_now_have_any(self, looked: httpx2.AsyncClient) -> None:
+    async def test_only_gangs_that_hold_gpus_have_use(self, looked: httpx2.AsyncClient) -> None:
         listed = (await looked.get(LIST)).json()["items"]
         assert {w["name"] for w in listed if w["use"]} == {"starting", "running", "unready"}
 
-    async def test_a_look_at_an_attempt_that_is_over_says_nothing(
+    async def test_a_sample_of_an_earlier_attempt_is_not_shown(
         self, looked: httpx2.AsyncClient, store: AnyStore
     ) -> None:
         again = (*LIVES["requeued"], Admit(PLACED), PodsReady())
@@ -375,11 +375,13 @@ class TestUse:
         assert use_view(entry, IDLE) is None
         assert use_view(entry, replace(IDLE, attempt=2)) is not None
 
-    async def test_where_nobody_looks_it_is_null(self, api: httpx2.AsyncClient) -> None:
+    async def test_without_a_utilization_signal_use_is_null(self, api: httpx2.AsyncClient) -> None:
         assert (await api.get(f"{NAMED}/running")).json()["use"] is None
 
 
-async def test_the_line_is_by_priority_then_time(api: httpx2.AsyncClient, store: AnyStore) -> None:
+async def test_the_queue_order_is_by_priority_and_then_by_time(
+    api: httpx2.AsyncClient, store: AnyStore
+) -> None:
     await commit(store, live_through(job("late", at=3.0), QUOTA))
     await commit(store, live_through(job("early", at=2.0), QUOTA))
     await commit(store, live_through(job("urgent", at=4.0), QUOTA, priority=10))
@@ -400,7 +402,7 @@ async def test_the_line_is_by_priority_then_time(api: httpx2.AsyncClient, store:
         Code.SHAPE_NEVER_FITS,
     ],
 )
-async def test_who_can_never_start_as_things_are_holds_no_place_in_line(
+async def test_a_gang_that_cannot_start_has_no_position_in_the_queue(
     api: httpx2.AsyncClient, store: AnyStore, code: Code
 ) -> None:
     never = Refuse(Reason(code, "not like this"))
@@ -413,9 +415,9 @@ async def test_who_can_never_start_as_things_are_holds_no_place_in_line(
 
 
 class TestSameName:
-    """A Job and a PyTorchJob may have one name."""
+    """A Job and a PyTorchJob can have the same name."""
 
-    async def test_two_that_live_must_be_told_apart(
+    async def test_the_kind_is_required_to_distinguish_two_that_live(
         self, api: httpx2.AsyncClient, store: AnyStore
     ) -> None:
         for kind in ("Job", "PyTorchJob"):
@@ -426,7 +428,7 @@ class TestSameName:
         chosen = await api.get(f"{NAMED}/train", params={"kind": "PyTorchJob"})
         assert chosen.json()["uid"] == "uid-pytorchjob-train"
 
-    async def test_one_that_lives_goes_before_one_that_has_finished(
+    async def test_a_live_workload_is_preferred_to_a_finished_one(
         self, api: httpx2.AsyncClient, store: AnyStore
     ) -> None:
         await commit(store, live_through(job("train"), *LIVES["finished"]))

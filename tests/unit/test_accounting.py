@@ -80,7 +80,7 @@ def test_a_span_that_runs_backwards_counts_negative() -> None:
     assert list(by_hour(T + 5, T - 10)) == [(T - HOUR, -10.0), (T, -5.0)]
 
 
-def test_waiting_then_holding_goes_by_flavor_and_hour_and_cohort() -> None:
+def test_waiting_and_held_time_are_summed_by_flavor_hour_and_cohort() -> None:
     fold = folded(T, T + 100, None, mark(T - 30, Phase.WAITS), mark(T + 60, Phase.HOLDS))
     by_key = {(hour, flavor): row for (hour, _, flavor, _), row in fold.hours.items()}
     assert by_key[T - HOUR, ""].waited == 8 * 30
@@ -121,12 +121,14 @@ def test_what_was_measured_splits_what_was_allocated(
     ],
     ids=["nothing", "another attempt", "long ago", "much later"],
 )
-def test_what_says_nothing_of_the_span_leaves_it_unknown(samples: list[GangUse]) -> None:
+def test_samples_without_evidence_leave_the_span_unknown(samples: list[GangUse]) -> None:
     found = total(folded(T, T + 100, RUNS, samples=samples))
     assert (found.unknown, found.idle) == (800.0, 0.0)
 
 
-def test_each_look_tells_of_the_time_since_the_one_before_and_the_newest_of_what_follows() -> None:
+def test_each_sample_covers_the_time_since_the_one_before_and_the_newest_also_what_follows() -> (
+    None
+):
     samples = [
         sample(UseState.ACTIVE, 1.0, at=T + 10),
         sample(UseState.IDLE, 0.0, at=T + 40),
@@ -139,14 +141,14 @@ def test_each_look_tells_of_the_time_since_the_one_before_and_the_newest_of_what
 
 
 def test_of_a_time_without_looks_nothing_is_known_but_what_is_near_to_one() -> None:
-    """As of the hours in which nobody led: it may have worked, so it was not idle."""
+    """For example hours without a leader: the gang can have worked, so it was not idle."""
     samples = [sample(UseState.IDLE, 0.0, at=T), sample(UseState.IDLE, 0.0, at=T + HOUR)]
     found = total(folded(T, T + HOUR, RUNS, samples=samples))
     assert found.idle == 8 * 2 * FRESH_SECONDS
     assert found.unknown == 8 * (HOUR - 2 * FRESH_SECONDS)
 
 
-def test_what_was_told_by_the_looks_of_its_time_is_taken_back_by_the_same() -> None:
+def test_a_correction_subtracts_what_the_samples_of_its_time_added() -> None:
     """It ended before the last entry, and that is known only after another look."""
     early, late = sample(UseState.IDLE, 0.0, at=T + 20), sample(UseState.ACTIVE, 1.0, at=T + 70)
     first = folded(T, T + 60, RUNS, samples=[early])
@@ -162,7 +164,7 @@ LOOKED = st.lists(
 @given(
     times=LOOKED, span=st.tuples(st.floats(0, 4000), st.floats(0, 4000)), since=st.floats(0, 4000)
 )
-def test_pieces_make_up_the_span_and_each_is_told_by_a_look_of_its_attempt_that_is_near(
+def test_pieces_cover_the_span_and_each_has_a_near_sample_of_its_own_attempt(
     times: list[tuple[float, int]], span: tuple[float, float], since: float
 ) -> None:
     samples = [
@@ -184,7 +186,7 @@ def test_pieces_make_up_the_span_and_each_is_told_by_a_look_of_its_attempt_that_
             assert far <= 2 * FRESH_SECONDS
 
 
-def test_cost_is_by_the_price_of_each_gpu_and_what_has_none_is_told() -> None:
+def test_cost_uses_the_price_of_each_gpu_and_gpus_without_a_price_are_reported() -> None:
     mixed = replace(RUNS, held=(FlavorGpus("h100", "", 2), FlavorGpus("h100", "spot", 6)))
     found = total(folded(T, T + HOUR, mixed))
     assert found.cost == 6 * 1.5
@@ -200,7 +202,7 @@ def test_the_first_price_that_holds_is_the_price() -> None:
     assert Accounting(prices=(spot,)).price_of("a100", {}) == ""
 
 
-def test_lost_work_stands_in_the_hour_of_the_eviction_by_flavor() -> None:
+def test_lost_work_is_in_the_hour_of_the_eviction_by_flavor() -> None:
     mixed = replace(RUNS, held=(FlavorGpus("a100", "", 2), FlavorGpus("h100", "spot", 6)))
     evicted = replace(mark(T + 10, Phase.HOLDS, held=None), loss=LostWork("Preempted", 800.0))
     fold = folded(T, T + 100, mixed, evicted)
@@ -209,10 +211,10 @@ def test_lost_work_stands_in_the_hour_of_the_eviction_by_flavor() -> None:
         for (_, _, flavor, _), lost in fold.losses.items()
     }
     assert found == {"a100": (200.0, 1), "h100": (600.0, 0)}
-    assert total(fold).allocated == 800.0, "it holds its GPUs until its pods are gone"
+    assert total(fold).allocated == 800.0, "it holds its GPUs until its pods are deleted"
 
 
-def test_a_workload_that_came_back_does_not_wait_for_its_earlier_life_again() -> None:
+def test_a_recreated_workload_does_not_count_its_earlier_wait_again() -> None:
     back = replace(mark(T - 5000, Phase.WAITS), seen=T + 50)
     fold = Fold(T, T + 100, TERMS)
     fold.workload(None, [back], known=True)

@@ -1,4 +1,4 @@
-"""What ResourceQuotas say of a namespace, and what pods that are still to come will take of them."""
+"""The limits of ResourceQuotas in a namespace, and the share of pods that are not created yet."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def test_what_is_enforced_is_what_counts() -> None:
     assert (record.namespace, record.uid, record.version, record.counted) == ("a", "q1", 7, True)
 
 
-def test_a_new_quota_that_nobody_counted_yet_is_read_from_its_spec() -> None:
+def test_a_new_quota_without_status_is_read_from_its_spec() -> None:
     record = read(spec={"hard": {"pods": "3", "configmaps": "9"}})
     assert (record.allowance.limits, record.counted) == ((Limit("pods", "pods", 3, 0),), False)
 
 
-def test_contradicting_scopes_take_in_nobody() -> None:
+def test_contradicting_scopes_match_no_pod() -> None:
     spec = {"hard": {"pods": "3"}, "scopes": ["BestEffort", "NotBestEffort"]}
     assert read(spec=spec).allowance.limits == ()
 
@@ -58,7 +58,7 @@ def test_contradicting_scopes_take_in_nobody() -> None:
         ),
     ],
 )
-def test_what_no_api_server_stores_is_told(parts: Any, said: str) -> None:
+def test_a_malformed_quota_is_refused_with_the_reason(parts: Any, said: str) -> None:
     with pytest.raises(RequestError, match=said):
         read(**parts)
 
@@ -74,16 +74,14 @@ def test_what_no_api_server_stores_is_told(parts: Any, said: str) -> None:
         (quota(0, version=8, uid="q2"), True),  # another
     ],
 )
-def test_plans_are_made_anew_when_a_quota_lets_in_more(
-    after: ResourceQuotaRecord, again: bool
-) -> None:
+def test_a_larger_quota_causes_a_new_plan(after: ResourceQuotaRecord, again: bool) -> None:
     world = World(records=[quota(16)])
     world.mirror.planning_changed = False
     world.see(after)
     assert world.mirror.planning_changed is again
 
 
-def test_a_deleted_quota_lets_everybody_in() -> None:
+def test_a_deleted_quota_limits_no_pod() -> None:
     world = World(records=[quota(16)])
     world.mirror.planning_changed = False
     world.mirror.apply([Deleted("resourcequotas", "q1", 9)])
@@ -97,7 +95,7 @@ STARTED = replace(RUNNING, unready_since=None)
 @pytest.mark.parametrize(
     ("entry", "pods", "promised"),
     [
-        pytest.param(ENTRY, [], (), id="a waiting gang is promised nothing"),
+        pytest.param(ENTRY, [], (), id="nothing is reserved for a pending gang"),
         pytest.param(LIVE, [], (2, 16), id="none of its pods is there"),
         pytest.param(LIVE, [pod("p1")], (1, 8), id="a gated pod is counted by the API server"),
         pytest.param(LIVE, [pod("p1", attempt=7)], (2, 16), id="one of another attempt is another"),
@@ -113,7 +111,7 @@ STARTED = replace(RUNNING, unready_since=None)
         pytest.param(replace(LIVE, state=State.EVICTING), [], (), id="what leaves creates nothing"),
     ],
 )  # fmt: skip
-def test_pods_that_do_not_exist_yet_are_promised(
+def test_pods_that_are_not_created_yet_are_reserved(
     entry: Entry, pods: list[Any], promised: tuple[int, ...]
 ) -> None:
     world = World(entry, records=[RESUMED if entry.state.live else JOB, quota(0), *pods])
@@ -121,7 +119,7 @@ def test_pods_that_do_not_exist_yet_are_promised(
     assert allowance.promised == promised
 
 
-def test_only_pods_that_the_scopes_take_in_are_promised() -> None:
+def test_only_pods_that_match_the_scopes_are_reserved() -> None:
     record = quota(0)
     busy = replace(record, allowance=replace(record.allowance, best_effort=False))
     [allowance] = World(LIVE, records=[RESUMED, busy]).freeze().allowances["a"]

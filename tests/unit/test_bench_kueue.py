@@ -1,4 +1,4 @@
-"""The player of Kueue's workloads: its HTTP, what it reads from metrics, and the mixes in both sides' names."""
+"""The driver of Kueue's workloads: its HTTP client, its reader of metrics, and the mixes in the names of both sides."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_a_pool_opens_again_what_the_server_closed_while_idle(
     assert statuses.empty()
 
 
-async def test_a_pool_tells_of_a_request_that_gets_no_answer(
+async def test_a_pool_reports_a_request_without_an_answer(
     authority: Authority, tmp_path: Path
 ) -> None:
     async def serve(reader: Reader, writer: Writer) -> None:
@@ -184,7 +184,7 @@ def test_writes_are_counted_by_resource_and_reads_are_not() -> None:
 
 
 @pytest.mark.parametrize("name", ["baseline", "tas", "large-scale"])
-def test_kueue_plays_the_same_mix_in_its_own_names(name: str) -> None:
+def test_kueue_runs_the_same_mix_in_its_own_names(name: str) -> None:
     ours = read(name, 0.01)
     theirs = translated(ours)
     assert "queuectl" not in json.dumps([theirs.config, [one.document for one in theirs.arrivals]])
@@ -223,7 +223,7 @@ def test_webhooks_of_the_peers_service_are_called_on_loopback_and_nothing_else_c
     assert given[0] == webhooks(service("/mutate"))
 
 
-def test_figures_of_a_run_leave_the_players_own_writes_out_and_tell_how_late_it_was() -> None:
+def test_figures_of_a_run_exclude_the_writes_of_the_driver_and_show_its_delay() -> None:
     mix = read("baseline", 0.01)
     runner = Runner(mix, "https://127.0.0.1:1", ssl.create_default_context(), print)
     small = next(one for one in mix.arrivals if one.klass == "small")

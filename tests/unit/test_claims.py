@@ -1,4 +1,4 @@
-"""What a job says of itself, and when the policy of its ClusterQueue lets it count."""
+"""Values that a job states about itself, and the conditions on which the policy of its ClusterQueue accepts them."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_an_idle_gang_that_opts_out_is_taken_where_its_queue_borrows(
     assert (leader.gang(FIRST + ENDS).idle_since is not None) == taken
 
 
-def test_a_look_goes_by_what_the_queue_borrows() -> None:
+def test_an_observation_uses_the_quota_that_the_queue_borrows() -> None:
     pods = [on("p1", "n1", started_at=15.0), on("p2", "n2", started_at=16.0)]
     made = World(RUNNING, records=[replace(RESUMED, warmup=500.0), *pods])
     known = QueueConfig(cluster_queues={"cq": queue(idle_reclaim=RULE)})
@@ -174,7 +174,7 @@ def test_no_class_gives_more_priority_than_the_queue_allows(
     assert priority_of(asks, known, {"system": 2000}) == priority
 
 
-def test_a_plan_of_files_goes_by_the_same_policy() -> None:
+def test_a_plan_of_files_applies_the_same_policy() -> None:
     capped = QUEUE | {"spec": {"namespaceSelector": {}, "policy": {"maxPriority": 5}}}
     high = config("WorkloadPriorityClass", "high", value=1000)
     waits = job(labels={"queuectl.dev/priority-class": "high"})

@@ -1,4 +1,4 @@
-"""What is said to have changed in a configuration object."""
+"""The reported changes of a configuration object."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def changed(edit: str) -> dict[str, Any]:
         ("spec['cohortName'] = None", []),
     ],
 )  # fmt: skip
-def test_each_field_that_changed_is_said_once_with_both_values(edit: str, said: list[str]) -> None:
+def test_each_changed_field_is_reported_once_with_both_values(edit: str, said: list[str]) -> None:
     found = [str(difference) for difference in differences(QUEUE, changed(edit))]
     assert len(found) == len(said)
     assert all(one.startswith(other) for one, other in zip(found, said, strict=True))
@@ -99,7 +99,7 @@ def test_the_way_back_is_the_same_differences_turned_round(
 
 
 @given(documents, documents)
-def test_no_field_is_said_twice_and_each_value_is_its_own(
+def test_no_field_is_reported_twice_and_each_value_is_its_own(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     found = differences(before, after)

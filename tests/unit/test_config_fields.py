@@ -62,7 +62,7 @@ Fields = dict[str, Any]
 
 
 def nested(path: str, value: Any) -> Fields:
-    """``a.b`` and a value as the document fragment that says it."""
+    """``a.b`` and a value as the document fragment that contains it."""
     for part in reversed(path.split(".")):
         value = {part: value}
     fragment: Fields = value
@@ -106,7 +106,7 @@ def document(kind: str, *parts: Fields, version: str = OURS) -> Fields:
 
 
 def read(kind: str, *parts: Fields, version: str = OURS) -> Any:
-    """What the planner sees of it."""
+    """The value that the planner sees."""
     kept, _ = validate(document(kind, *parts, version=version))
     config = build([kept], 1)
     if kind == "Configuration":
@@ -142,7 +142,7 @@ def quotas(**limits: Any) -> tuple[ResourceGroup, ...]:
 IN_COHORT = {"spec": {"cohortName": "c"}}
 
 HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
-    # kind, field, value, fields the domain's value gets, what else the document says
+    # kind, field, value, fields that the domain's value gets, other fields of the document
     ("ClusterQueue", "spec.resourceGroups", groups(), {"groups": quotas()}, {}),
     ("ClusterQueue", "spec.resourceGroups.borrowingLimit", groups(borrowingLimit=4),
      {"groups": quotas(borrowing={GPU: 4}), "cohort": "c"}, IN_COHORT),
@@ -305,7 +305,7 @@ def test_an_honoured_field_means_this_and_nothing_else(
     assert len(warnings) == (kind == "Configuration" and usage)  # that it counts after priority
     plain = DEFAULTS[kind]
     assert read(kind, *parts) == replace(plain, **means)
-    assert means, "a row says what changes"
+    assert means, "a row states the change"
 
 
 DEFAULTS: dict[str, Any] = {
@@ -338,9 +338,7 @@ AMOUNTS: list[tuple[Fields, QuotaOverride]] = [
 
 
 @pytest.mark.parametrize(("spec", "means"), AMOUNTS, ids=str)
-def test_an_override_says_how_much_and_from_when_until_when(
-    spec: Fields, means: QuotaOverride
-) -> None:
+def test_an_override_has_an_amount_a_start_and_an_end(spec: Fields, means: QuotaOverride) -> None:
     assert read("QuotaOverride", {"spec": spec}) == means
 
 
@@ -366,7 +364,7 @@ WARNED: list[tuple[str, str, Any]] = [
 
 
 @pytest.mark.parametrize(("kind", "field", "value"), WARNED, ids=lambda v: str(v)[:60])
-def test_a_known_field_without_effect_is_told(kind: str, field: str, value: Any) -> None:
+def test_a_known_field_without_effect_gives_a_warning(kind: str, field: str, value: Any) -> None:
     part = nested(field, value)
     _, warnings = validate(document(kind, part))
     (warning,) = warnings
@@ -414,7 +412,7 @@ def test_each_mode_of_idle_reclaim_is_honoured_alone_or_beside_its_thresholds(
         assert read("ClusterQueue", nested(field, mode.value)).idle_reclaim == IdleReclaim(mode)
 
 
-# ---- about a Kueue manager's own process: nothing to honour, nothing to tell
+# ---- about a Kueue manager's own process: no effect and no warning
 
 PASSED_OVER: list[tuple[str, Any]] = [
     ("namespace", "kueue-system"),
@@ -567,7 +565,7 @@ def test_our_own_fields_are_none_of_kueues(kind: str, version: str, field: str) 
 
 
 def many(number: int, flavors: int = 1, resources: int = 1) -> list[Fields]:
-    """So many resource groups of so many flavors and resources each, no two alike."""
+    """``number`` resource groups, each with ``flavors`` flavors and ``resources`` resources, no two alike."""
     return [
         {
             "coveredResources": [f"r{g}-{r}" for r in range(resources)],
@@ -625,7 +623,7 @@ def pair(**fields: Any) -> Fields:
 
 
 PAIRS: list[tuple[str, str, Fields, str | None]] = [
-    # kind, what happens (taken, warned, refused), the fields, what is said
+    # kind, outcome (taken, warned, refused), the fields, the message
     ("ClusterQueue", "refused", pair(spec__preemption={"reclaimWithinCohort": "Never", "borrowWithinCohort": {"policy": "LowerPriority"}}),
      f"{BORROW}: must be Never if reclaimWithinCohort is Never"),
     ("ClusterQueue", "taken", pair(spec__preemption={"reclaimWithinCohort": "Never", "borrowWithinCohort": {"policy": "Never"}}), None),
@@ -673,7 +671,7 @@ def test_fields_that_touch_each_other(
         assert validate(body)[1] == ((named,) if happens == "warned" else ())
 
 
-def test_a_recovery_timeout_is_the_timeout_unless_it_says_otherwise_and_0_is_none() -> None:
+def test_a_recovery_timeout_defaults_to_the_timeout_and_0_disables_it() -> None:
     said = [
         read("Configuration", nested("waitForPodsReady", waits)).pods_ready.recovery_timeout
         for waits in ({"timeout": "5m"}, {"timeout": "5m", "recoveryTimeout": "0s"}, {"recoveryTimeout": "1m"})
@@ -694,7 +692,7 @@ def test_the_least_weight_above_0_is_not_0() -> None:
 
 OLD = "config.kueue.x-k8s.io/v1beta1"
 OLDER: list[tuple[Fields, Fields]] = [
-    (nested("fairSharing.preemptionStrategies", [FINAL]), {}),  # enable is false unless it is said
+    (nested("fairSharing.preemptionStrategies", [FINAL]), {}),  # the default of enable is false
     (nested("fairSharing.enable", True), {"fair_sharing": (FINAL, INITIAL)}),
     (nested("waitForPodsReady", {"enable": True}), {"pods_ready": PodsReady(timeout=300.0, recovery_timeout=300.0)}),
     (nested("waitForPodsReady", {"timeout": "1m"}), {}),
@@ -712,7 +710,7 @@ def test_v1beta1_keeps_its_own_defaults(fields: Fields, means: Fields) -> None:
     ("waits", "warned"),
     [({"enable": True}, ["blockAdmission"]), ({"enable": False}, ["enable"]), ({"enable": True, "blockAdmission": False}, [])],
 )  # fmt: skip
-def test_what_v1beta1_does_by_default_is_told_where_it_is_not_done(
+def test_a_default_of_v1beta1_that_queuectl_does_not_follow_gives_a_warning(
     waits: Fields, warned: list[str]
 ) -> None:
     _, warnings = validate(
@@ -799,7 +797,7 @@ HEAD = {"apiVersion", "kind", "metadata", "status"}
 
 
 @pytest.mark.parametrize("kind", CONFIG_KINDS)
-def test_every_field_of_the_reader_stands_in_a_table(kind: str) -> None:
+def test_every_field_of_the_reader_has_a_row_in_a_table(kind: str) -> None:
     rows = [*EVERY_ROW, *(document(k, nested(f, v)) for k, f, v, _ in REFUSED)]
     seen = {path for row in rows if row["kind"] == kind for path in given_paths(row)}
     known = {path for path in paths(CONFIG_KINDS[kind].wire) if path.split(".")[0] not in HEAD}

@@ -1,4 +1,4 @@
-"""What a cycle says it did: it counts what really starts."""
+"""The summary of a cycle counts the gangs that start."""
 
 from __future__ import annotations
 

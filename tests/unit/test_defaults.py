@@ -1,4 +1,4 @@
-"""What a job gets that names no queue and no priority class: LocalQueue and WorkloadPriorityClass ``default``."""
+"""Defaults of a job without queue and priority class: LocalQueue and WorkloadPriorityClass ``default``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def job(pod_class: str | None = None, labels: Doc | None = None, **meta: Any) ->
 
 
 def pending(*documents: Doc) -> list[tuple[str, str | None]]:
-    """What waits, with its queue."""
+    """The pending gangs, each with its queue."""
     snapshot = read_snapshot([as_document(one) for one in documents]).snapshot
     return [(p.workload.ref, p.workload.queue) for p in snapshot.pending]
 
@@ -57,7 +57,7 @@ NAMED = {"kueue.x-k8s.io/queue-name": "own"}
     [
         (job(), [("default/j", "default")]),
         (job(labels=NAMED), [("default/j", "own")]),
-        (job(uid="seen"), []),  # a server has seen it, and nobody labelled it
+        (job(uid="seen"), []),  # a server has seen it, and it has no label
         (job(creationTimestamp="2026-08-22T10:00:00Z"), []),
         (job(ownerReferences=[{"kind": "JobSet", "name": "s", "uid": "u"}]), []),
         (job(namespace="other"), []),  # which has no LocalQueue of that name

@@ -179,8 +179,8 @@ def test_findings_carry_their_numbers():
     is_preempted_and_runs_again(script)
     whole, domain, capacity, once, quota = (finding.numbers for finding in audit(script))
     assert whole.startswith("2 starts of 1 gangs")
-    assert domain == "1 gangs with a required topology, 2 placements"
     assert "4 nodes" in capacity
+    assert domain == "1 gangs with a required topology, 2 placements"
     assert "at most 16 of 32 GPUs" in capacity
     assert once == "1 gangs"
     assert quota == "team/queue at most 16 of 24 GPUs"

@@ -1,4 +1,4 @@
-"""The table shows what queuectl says beside where the pods are; without a terminal each change is one line."""
+"""The table shows queuectl's state and the nodes of the pods; without a terminal each change is one line."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def lines(*moments: TableState) -> list[str]:
     return [line for line in out.getvalue().splitlines() if GANG.ref in line]
 
 
-def test_without_a_terminal_a_line_is_said_for_each_change_and_no_other():
+def test_without_a_terminal_each_change_is_one_line():
     waiting = look(workload(State.PENDING, "WaitingForQuota", "waits for quota"), [])
     running = look(workload(State.RUNNING), pods("a"))
     said = lines(waiting, waiting, running, running)
@@ -131,7 +131,7 @@ def test_without_a_terminal_a_line_is_said_for_each_change_and_no_other():
     assert said[1].split()[-2:] == ["Running", "rack-a"]
 
 
-def test_that_a_gangs_gpus_idle_is_said_once_and_that_they_work_is_not():
+def test_idle_gpus_are_reported_once_and_busy_gpus_never():
     starts, works, idles = (
         look(workload(State.RUNNING, use=use), pods("a")) for use in ("Warmup", "Active", "Idle")
     )

@@ -35,7 +35,7 @@ def seen(document: dict[str, Any], *, gone: bool = False) -> WatchedObject:
 
 
 class FakeServer:
-    """Says what it is told to, collection by collection, then falls silent."""
+    """Sends the messages that the test sets, collection by collection, then no more."""
 
     script: ClassVar[dict[str, list[WatchedObject | ListCompleted]]] = {}
     now: ClassVar[dict[str, ListCompleted]] = {}
@@ -78,7 +78,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
 
 
 def story(recorder: Recorder) -> list[tuple[int, str, bool]]:
-    """What it recorded once all was said."""
+    """The records after all messages."""
     recorder.settle(5)
     return [(e.version, e.key, e.gone) for e in recorder.recording().events]
 
@@ -104,13 +104,13 @@ def test_a_deleted_pod_is_recorded_as_it_was_last(start: Start, monkeypatch):
     assert last.node == "a"
 
 
-def test_a_revision_that_changes_nothing_we_look_at_is_left_out(start: Start, monkeypatch):
+def test_a_revision_without_a_change_of_interest_is_omitted(start: Start, monkeypatch):
     monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(7, {"p": 6}, True)})
     recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5)), seen(pod("p", 6))])
     assert story(recorder) == [(5, "p", False)]
 
 
-def test_after_an_expired_watch_what_is_not_listed_is_gone_and_the_gap_is_counted(
+def test_after_an_expired_watch_an_object_that_is_not_listed_is_deleted_and_the_gap_is_counted(
     start: Start, monkeypatch
 ):
     monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(20, {"q": 12}, True)})
@@ -154,7 +154,7 @@ def test_now_is_what_exists(start: Start, monkeypatch):
     assert [one.uid for one in pods] == ["p"]
 
 
-def test_it_does_not_settle_on_less_than_the_server_says(start: Start, monkeypatch):
+def test_it_does_not_settle_before_the_revision_of_the_server(start: Start, monkeypatch):
     monkeypatch.setattr(FakeServer, "now", {PODS: ListCompleted(9, {"p": 7}, True)})
     recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5))])
     with pytest.raises(TimeoutError, match="/api/v1/pods"):
@@ -233,7 +233,7 @@ async def test_a_list_of_several_pages_is_read_whole_before_the_watch(tmp_path: 
     assert asked[:3] == ["", "x", "10"]
 
 
-async def test_a_watch_that_ends_goes_on_where_it_was_bookmarks_included(tmp_path: Path):
+async def test_a_watch_that_ends_continues_from_its_last_version_bookmarks_included(tmp_path: Path):
     answers = [
         listing(10),
         watching(("ADDED", pod("a", 11)), ("BOOKMARK", {"metadata": {"resourceVersion": "20"}})),
@@ -251,7 +251,7 @@ async def test_a_watch_that_ends_goes_on_where_it_was_bookmarks_included(tmp_pat
 
 
 @pytest.mark.parametrize("forgotten", [httpx2.Response(410), watching(EXPIRED)])
-async def test_a_server_that_forgot_is_listed_again_and_that_is_told(
+async def test_after_an_expired_version_the_server_is_listed_again_and_the_gap_is_recorded(
     tmp_path: Path, forgotten: httpx2.Response
 ):
     answers = [listing(10), forgotten, listing(30, pod("a", 25))]

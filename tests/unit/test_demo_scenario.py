@@ -70,7 +70,7 @@ def test_names_are_unique_and_sizes_span_1_to_256():
     assert {gang.kind for gang in GANGS} == {"Job", "PyTorchJob"}
 
 
-def test_the_rush_is_more_than_fits_at_once():
+def test_the_burst_is_more_than_fits_at_once():
     for team, quota in QUOTAS.items():
         assert sum(gang.gpus for gang in GANGS if gang.namespace == team) > quota
 
@@ -90,7 +90,7 @@ def test_only_one_gang_never_fits_and_not_for_want_of_quota():
     assert RACK_GPUS < wide.gpus <= QUOTAS[wide.namespace]
 
 
-def test_the_emergency_fits_only_if_one_of_the_first_two_gives_way():
+def test_the_urgent_gang_fits_only_if_one_of_the_first_two_is_evicted():
     [urgent] = [gang for gang in GANGS if gang.phase is Phase.URGENT]
     first = [gang for gang in GANGS if gang.phase is Phase.FIRST]
     left = QUOTAS[urgent.namespace] - sum(gang.gpus for gang in first)
@@ -137,7 +137,7 @@ def test_pods_say_what_each_of_them_needs():
     assert master.shape.requests[GPU] == 0
 
 
-def test_pods_run_as_long_as_told_or_until_deleted():
+def test_pods_run_for_their_stated_time_or_until_they_are_deleted():
     def told(seconds: float | None) -> dict[str, str]:
         document = job("one", "team", "queue", Pods(), seconds=seconds)
         return dict(document["spec"]["template"]["metadata"]["annotations"])

@@ -1,4 +1,4 @@
-"""Steps are told as they end; where nothing is live, a long one gives a sign of life."""
+"""Steps are printed when they end; without live output, a long step prints a progress line."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def told(*, terminal: bool, fails: bool = False) -> str:
     return out.getvalue()
 
 
-def test_each_step_is_told_once_when_it_is_done():
+def test_each_step_is_printed_once_when_it_is_done():
     lines = told(terminal=False).splitlines()
     assert [line.split("  ")[0] for line in lines] == ["✓ Building", "✓ Starting", "All is up."]
 
 
-def test_a_step_that_fails_is_not_told_as_done():
+def test_a_failed_step_is_not_printed_as_done():
     assert "✓ Starting" not in told(terminal=False, fails=True)
 
 

@@ -1,4 +1,4 @@
-"""The demo's own verdict: who gave way, who finished, what waits and why."""
+"""The demo's verdict: the gangs that were evicted, that finished, and that wait, each with its reason."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ ACTIVE, IDLE, UNKNOWN = {UseState.WARMUP, UseState.ACTIVE}, {UseState.IDLE}, {Us
         ({}, ("team/idle was never classified as idle",)),
     ],
 )
-def test_who_does_nothing_is_seen_idle_and_nobody_else(
+def test_only_the_idle_gang_is_classified_as_idle(
     uses: dict[str, set[UseState]], problems: tuple[str, ...]
 ):
     assert measured(GANGS, uses).problems == problems
@@ -177,13 +177,13 @@ def test_every_exporter_was_reached_at_least_once(
         ),
     ],
 )
-def test_the_idle_one_goes_for_its_idleness_and_nobody_else_goes(
+def test_only_the_idle_gang_is_evicted_for_its_idleness(
     reasons: dict[str, list[str]], problems: tuple[str, ...]
 ):
     assert reclaimed(GANGS, reasons).problems == problems
 
 
-def test_a_gang_nobody_saw_fails_the_verdict():
+def test_a_gang_without_a_record_fails_the_verdict():
     script = stage()
     [finding] = verdict([*GANGS, gang("ghost")], script.recording, NEVER_FITS)
     assert finding.problems == ("team/ghost",)

@@ -1,4 +1,4 @@
-"""What the program depends on: known vulnerabilities are found where the database answers, and licences are known."""
+"""Dependencies: known vulnerabilities are found where the database answers, and each licence is known."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_without_a_finding_it_passes() -> None:
 
 
 @pytest.mark.parametrize("status", [None, 503])
-def test_a_database_that_does_not_answer_is_said_and_fails_only_where_it_is_required(
+def test_an_unavailable_database_is_reported_and_fails_only_where_it_is_required(
     status: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with database(status=status or 200) as (url, _):
@@ -138,7 +138,7 @@ def runtime(name: str, extras: frozenset[str] = frozenset()) -> Iterator[Distrib
 
 
 def licence(found: Distribution) -> str:
-    """As it says itself."""
+    """The licence that its metadata states."""
     told: Any = found.metadata
     classified = [c for c in told.get_all("Classifier") or () if c.startswith("License ::")]
     lines = [told.get("License-Expression") or "", *classified, told.get("License") or ""]

@@ -29,14 +29,14 @@ JOB_CONTROLLERS = (
 )
 DOCUMENTS = manifests()
 VERBS = ("resume", "stop")
-"""What may be done to a queue beside writing its document."""
+"""The actions on a queue other than a change of its document."""
 OPT_INS = sorted(file.stem for file in (deploy_folder() / "optional").glob("*.yaml"))
 VALIDATING = [one for one in DOCUMENTS if one["kind"] == "ValidatingAdmissionPolicy"]
 RESTRICTING = {
     "queuectl-namespaces",
     *(f"queuectl-controller-{k}s" for k in ("pod", "job", "pytorchjob")),
 }
-"""What queuectl's own identity may change."""
+"""Objects that queuectl's own identity can change."""
 DELETING = "queuectl-deletions"
 """Lets queuectl's identity do no more than others: it deletes no jobs."""
 PROTECTED = [one for one in VALIDATING if one["metadata"]["name"] not in {*RESTRICTING, DELETING}]
@@ -71,7 +71,7 @@ def test_a_policy_that_cannot_be_evaluated_refuses(policy: Any) -> None:
     assert policy["spec"]["failurePolicy"] == "Fail"
 
 
-def test_the_policies_are_those_the_review_looks_at_and_may_read() -> None:
+def test_the_policies_are_those_that_the_review_checks_and_can_read() -> None:
     assert {policy["metadata"]["name"] for policy in PROTECTED} == set(PROTECTING)
     role = named("ClusterRole", "queuectl")
     [rule] = [r for r in role["rules"] if "validatingadmissionpolicies" in r["resources"]]
@@ -177,7 +177,7 @@ def test_the_words_of_the_policies_are_those_of_the_code() -> None:
         assert word in mutating
 
 
-def test_the_managed_class_preempts_nobody() -> None:
+def test_the_managed_class_never_preempts() -> None:
     one = named("PriorityClass", keys.POD_PRIORITY_CLASS)
     assert (one["value"], one["preemptionPolicy"], one["globalDefault"]) == (0, "Never", False)
     classes = re.findall(
@@ -218,7 +218,7 @@ def rights(role: str) -> set[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_role_for_people_says_all_it_grants(role: str) -> None:
+def test_a_role_for_users_lists_each_right(role: str) -> None:
     assert not any("*" in right for pair in rights(role) for right in pair)
 
 
@@ -228,7 +228,7 @@ def test_each_role_for_people_grants_what_the_smaller_one_does() -> None:
     assert viewer < platform
 
 
-def test_the_platform_admin_may_take_every_action_and_write_every_kind() -> None:
+def test_the_platform_admin_has_every_action_and_can_write_every_kind() -> None:
     granted = rights("queuectl-platform-admin")
     stops = {f"{kind}/{verb}" for kind in ("clusterqueues", "localqueues") for verb in VERBS}
     assert {f"workloads/{action}" for action in Action} | stops == {
@@ -289,7 +289,7 @@ def test_the_api_is_served_by_tls_to_callers_who_are_known() -> None:
     assert served["targetPort"] == port["name"]
 
 
-def test_the_controller_may_ask_who_somebody_is_and_what_he_may() -> None:
+def test_the_controller_can_authenticate_and_authorize_users() -> None:
     rules = named("ClusterRole", "queuectl")["rules"]
     reviews = {r["resources"][0]: r["verbs"] for r in rules if "reviews" in r["resources"][0]}
     assert reviews == {"tokenreviews": ["create"], "subjectaccessreviews": ["create"]}

@@ -66,7 +66,7 @@ def test_the_image_has_the_server_without_tests_and_embedded_database() -> None:
     assert "tests" not in COPIED
 
 
-def test_it_runs_as_nobody_in_particular_and_is_the_command() -> None:
+def test_it_runs_as_an_unprivileged_user_and_its_entry_point_is_the_command() -> None:
     assert steps("USER") == ["65532:65532"]
     assert steps("ENTRYPOINT") == ['["queuectl"]']
     assert "queuectl" in PROJECT["project"]["scripts"]

@@ -112,6 +112,6 @@ def test_lines_that_need_no_cluster_do_what_they_should(
 
 
 def test_every_command_is_on_some_page() -> None:
-    """Or nobody finds it."""
+    """A command without a page is not found by users."""
     text = "".join(page.read_text() for page in PAGES.values())
     assert [name for name in COMMANDS if f"queuectl {name}" not in text] == []

@@ -34,7 +34,7 @@ def section(kind: str) -> str:
 
 
 def rows(kind: str) -> dict[str, str]:
-    """Field to what the page says of it."""
+    """Field to its description on the page."""
     cells = [line.split("|", 2) for line in section(kind).splitlines() if line.startswith("| `")]
     return {cell[1].strip(" `"): cell[2] for cell in cells}
 
@@ -48,7 +48,7 @@ def fields(kind: str) -> Iterator[str]:
 
 
 def is_told(path: str, told: dict[str, str]) -> bool:
-    """In a row of its own, or by its name in the row of the field it stands in."""
+    """In a row of its own, or by its name in the row of its parent field."""
     if path in told:
         return True
     parent, _, leaf = path.rpartition(".")
@@ -95,7 +95,7 @@ COMMANDS = [command for command, _ in shown(COMING)]
 
 @pytest.fixture
 def runs() -> Snapshot:
-    """What runs while the page's commands are run: as it says, two gangs of 8 GPUs in ``vision``."""
+    """The gangs that run during the page's commands: two gangs of 8 GPUs in ``vision``."""
     snapshot = running(("tune-1", 1.0), ("tune-2", 2.0), gpus=8)
     gangs = [replace(g, workload=replace(g.workload, queue="training")) for g in snapshot.admitted]
     return replace(snapshot, admitted=tuple(gangs))
@@ -110,7 +110,7 @@ def server(runs: Snapshot) -> Iterator[str]:
 
 
 def pieces(lines: list[str]) -> list[list[str]]:
-    """What stands between the places where lines are left out."""
+    """The text between the places where lines are left out."""
     found: list[list[str]] = [[]]
     for line in lines:
         if line == "…":

@@ -88,7 +88,7 @@ def test_the_queues_are_those_of_the_demo() -> None:
     assert [one["apiVersion"] for one in given] == ["queuectl.dev/v1"] * len(demo)
 
 
-def test_the_page_on_waiting_shows_what_the_plan_says() -> None:
+def test_the_page_on_waiting_shows_the_output_of_plan() -> None:
     said = plan("waiting.yaml", options=("--explain", "3")).partition("lab/wide: ")
     shown = (ROOT / "docs" / "how-to" / "why.md").read_text()
     assert said[2]
@@ -97,7 +97,7 @@ def test_the_page_on_waiting_shows_what_the_plan_says() -> None:
 
 
 def indented_after(page: str, command: str) -> list[str]:
-    """The same where the output stands indented below the command."""
+    """The same where the output is indented below the command."""
     _, _, rest = PAGES[page].read_text().partition(f"    $ {command}\n")
     assert rest, f"{page} shows no such command"
     block = re.match(r"(?:(?:    .*)?\n)*", rest)

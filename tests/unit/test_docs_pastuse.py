@@ -44,7 +44,7 @@ def row(name: str, world: World, at: float) -> str:
     return f"| {name} | {vision:.2f} | {speech:.2f} | {first} |"
 
 
-def test_the_worked_example_is_what_comes_out() -> None:
+def test_the_worked_example_has_the_computed_figures() -> None:
     for line in rows():
         assert line in TEXT, line
 

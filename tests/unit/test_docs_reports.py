@@ -73,8 +73,8 @@ async def day() -> MemoryStore:
 
 
 def allocations(uid: str, cost: float) -> dict[str, object]:
-    """As OpenCost answers without aggregation, with a step of an hour: each hour the two pods of a gang, and a stranger."""
-    labels = {"vision-0": uid, "vision-1": uid, "stranger": None}
+    """OpenCost's answer without aggregation, with a step of an hour: in each hour the two pods of a gang, and an unmanaged pod."""
+    labels = {"vision-0": uid, "vision-1": uid, "unmanaged": None}
     return {
         "code": 200,
         "data": [
@@ -99,7 +99,7 @@ def hour(number: int) -> str:
     return datetime.fromtimestamp(DAY + number * HOUR, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def test_what_opencost_allocates_is_joined_as_the_page_says(
+def test_allocations_of_opencost_are_joined_as_the_page_describes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     period = [f"--since={stamp(DAY)}", f"--until={stamp(END)}"]
@@ -128,7 +128,7 @@ def stamp(seconds: float) -> str:
 
 
 @pytest.mark.parametrize("kind", ["usage", "waste", "cost", "waits"])
-def test_the_tables_are_what_comes_out(
+def test_the_tables_are_the_output_of_the_reports(
     kind: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with serving(asyncio.run(day())) as address:

@@ -1,4 +1,4 @@
-"""When gangs that wait may start: what an estimate says, what it never says, and how far off it turns out to be."""
+"""Estimated start times of pending gangs: their values, the cases without one, and their error."""
 
 from __future__ import annotations
 
@@ -52,7 +52,12 @@ def line(*gangs: tuple[float, float | None]) -> list[Waits]:
         ([(8, 60), (8, 60)], [(8, 1100)], 0, {"a": 1100, "b": 1160}),
         ([(8, None), (8, 60)], [(8, 1100)], 0, {"a": 1100}),
         ([(8, 60), (4, 60)], [(8, 1100), (4, 1050)], 0, {"a": 1100, "b": 1100}),  # none is passed
-        ([(0, 60), (8, 60)], [(8, 1100)], 0, {"b": 1100}),  # of who asks for no GPU it says nothing
+        (
+            [(0, 60), (8, 60)],
+            [(8, 1100)],
+            0,
+            {"b": 1100},
+        ),  # gangs that request no GPU have no estimate
         ([], [(8, 1100)], 8, {}),
     ],
 )
@@ -96,11 +101,13 @@ def test_further_back_is_never_earlier(
     assert told == sorted(told)
     assert all(start >= NOW for start in told)
     if strict:
-        assert [gang.uid for gang in waits[: len(told)]] == list(starts), "then nobody behind is"
+        assert [gang.uid for gang in waits[: len(told)]] == list(starts), (
+            "no gang after it has an estimate"
+        )
 
 
 @given(lines, holdings, st.integers(0, 32), st.data())
-def test_what_ends_later_lets_nobody_start_earlier(
+def test_a_later_end_never_makes_a_start_earlier(
     waits: list[Waits], running: list[HeldGpus], free: int, data: st.DataObject
 ) -> None:
     before = estimated_starts(waits, running, free, NOW, strict=True)
@@ -186,7 +193,7 @@ class Leader:
         self.ledger.apply([EntryChange(self.ledger.get(entry.uid), entry, NOW)])
 
     def look(self, now: float = NOW) -> dict[str, float]:
-        """The estimates, as they are told from now on."""
+        """The new estimates."""
         self.holdings.configure(self.config, self.ledger)
         picture = self.estimates.picture(self.ledger, self.holdings, now)
         starts = self.estimates.make(picture)
@@ -205,7 +212,7 @@ def runs(*seconds: float, user: str = "ann", queue: str = "q") -> list[Run]:
     return [Run("team", queue, user, one) for one in seconds]
 
 
-def test_an_execution_time_says_when_a_gang_is_gone_at_the_latest() -> None:
+def test_an_execution_time_gives_the_latest_end_of_a_gang() -> None:
     leader = Leader()
     leader.add("r", State.RUNNING, 16, limit=600.0, past_seconds=50.0)
     leader.add("w")
@@ -218,7 +225,10 @@ def test_an_execution_time_says_when_a_gang_is_gone_at_the_latest() -> None:
         (runs(100, 200, 300), {"w": 1150.0}),  # of those longer than 100, half are over after 250
         (runs(200, 300), {}),  # too few to say anything
         (runs(10, 20, 30), {}),  # it has run longer than any
-        (runs(200, 300, 400, user="bob"), {"w": 1200.0}),  # hers are not known: her queue's
+        (
+            runs(200, 300, 400, user="bob"),
+            {"w": 1200.0},
+        ),  # no run of the user: the queue's are used
         (runs(200, 300, 400, user="bob") + runs(700, 700, 700), {"w": 1600.0}),
         (runs(200, 300, 400, queue="other"), {}),
     ],
@@ -255,7 +265,7 @@ def test_what_ends_from_now_on_is_learned_from() -> None:
     assert leader.look() == {"w": 1200.0}
 
 
-def test_the_line_goes_by_priority_and_time_and_only_those_in_it_count() -> None:
+def test_the_queue_order_is_by_priority_and_time_and_only_pending_gangs_count() -> None:
     leader = Leader()
     leader.add("r", State.RUNNING, 16, limit=200.0)
     leader.add("late", limit=50.0, queued_at=5.0)
@@ -266,14 +276,14 @@ def test_the_line_goes_by_priority_and_time_and_only_those_in_it_count() -> None
     assert leader.look() == {"high": 1100.0, "early": 1150.0, "late": 1200.0}
 
 
-def test_who_is_being_evicted_is_as_good_as_gone() -> None:
+def test_a_gang_that_is_being_evicted_counts_as_ended() -> None:
     leader = Leader()
     leader.add("r", State.EVICTING, 16)
     leader.add("w")
     assert leader.look() == {"w": NOW}
 
 
-def test_quota_that_nobody_holds_is_there_for_the_line() -> None:
+def test_unused_quota_is_available_to_the_queue() -> None:
     """The gang of 12 cannot start on the 8 that are free, but then needs only one of the two that hold 4 each."""
     leader = Leader()
     leader.add("one", State.RUNNING, 4, limit=200.0)
@@ -290,12 +300,14 @@ def test_the_first_estimate_is_what_it_is_measured_by() -> None:
     assert leader.new == [("cq", 1100.0)]
     leader.add("s", State.RUNNING, 16, limit=400.0, queued_at=1.0)
     leader.look(1050.0)
-    assert leader.new == [], "it was told once"
+    assert leader.new == [], "it was reported once"
     assert leader.starts("w", 1130.0) == [("cq", 30.0)]
     assert leader.starts("w", 1140.0) == [], "of one start"
 
 
-def test_who_leaves_the_line_another_way_is_told_anew_when_it_is_back() -> None:
+def test_a_gang_that_left_the_queue_another_way_gets_a_new_estimate_when_it_is_pending_again() -> (
+    None
+):
     leader = Leader()
     leader.add("r", State.RUNNING, 16, limit=200.0)
     leader.add("w")
@@ -306,7 +318,7 @@ def test_who_leaves_the_line_another_way_is_told_anew_when_it_is_back() -> None:
     assert leader.new == [("cq", 1100.0)]
 
 
-def test_nothing_is_told_to_one_that_started_while_it_was_estimated() -> None:
+def test_a_gang_that_started_during_the_estimation_gets_no_estimate() -> None:
     leader = Leader()
     leader.add("r", State.RUNNING, 16, limit=200.0)
     leader.add("w")
@@ -319,7 +331,7 @@ def test_nothing_is_told_to_one_that_started_while_it_was_estimated() -> None:
     assert leader.new == [("cq", 1100.0)]
 
 
-def test_a_ledger_that_is_read_anew_voids_what_was_told_to_those_that_left() -> None:
+def test_a_new_read_of_the_ledger_voids_estimates_of_gangs_that_left() -> None:
     leader = Leader()
     leader.add("r", State.RUNNING, 16, limit=200.0)
     leader.add("w")

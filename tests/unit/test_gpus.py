@@ -33,7 +33,7 @@ GIVEN = GpuWeights((("gpu.intel.com/xe", 1.0), ("nvidia.com/gpu.shared", 0.25)))
         ("pods", 0),
     ],
 )
-def test_a_name_tells_how_much_of_a_gpu_it_is(resource: str, weight: float) -> None:
+def test_the_resource_name_gives_the_fraction_of_a_gpu(resource: str, weight: float) -> None:
     assert BY_NAME.of(resource) == pytest.approx(weight)
 
 
@@ -41,11 +41,11 @@ def test_a_name_tells_how_much_of_a_gpu_it_is(resource: str, weight: float) -> N
     ("resource", "weight"),
     [("gpu.intel.com/xe", 1), ("nvidia.com/gpu.shared", 0.25), ("nvidia.com/gpu", 1)],
 )
-def test_what_the_configuration_says_goes_before_the_name(resource: str, weight: float) -> None:
+def test_the_configuration_takes_precedence_over_the_name(resource: str, weight: float) -> None:
     assert GIVEN.of(resource) == weight
 
 
-def test_a_resource_can_be_said_to_be_no_gpu() -> None:
+def test_the_configuration_can_exclude_a_resource_from_gpus() -> None:
     weights = GpuWeights((("nvidia.com/gpu", 0.0),))
     assert weights.by_resource(Resources({"nvidia.com/gpu": 8, "amd.com/gpu": 2})) == (
         ("amd.com/gpu", 2.0),
@@ -74,7 +74,7 @@ def test_gpus_of_two_pods_are_those_of_each(one: Resources, other: Resources) ->
         ("cpu", 8, 0),
     ],
 )
-def test_the_size_of_a_gang_is_told_in_whole_gpus(resource: str, pods: int, gpus: int) -> None:
+def test_the_size_of_a_gang_is_in_whole_gpus(resource: str, pods: int, gpus: int) -> None:
     podsets = (PodSet("w", pods, PodShape(Resources({resource: 1}))),)
     workload = Workload("u", "Job", "team", "train", podsets)
     placement = Placement((PodSetPlacement("w", (("n", pods),)),))

@@ -1,4 +1,4 @@
-"""What gangs hold, when queues change: counting anew only those that are concerned says what counting all says."""
+"""Quota use after changes of queues: recounting only the affected gangs gives the same result as recounting all."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def sums(holdings: Holdings) -> list[dict[Any, int]]:
 @pytest.mark.parametrize(
     ("written", "deleted", "of_some"),
     [
-        pytest.param([OTHER], [], 0, id="a queue nobody uses"),
-        pytest.param([OTHER, MOVED], [], 1, id="a LocalQueue leads elsewhere"),
+        pytest.param([OTHER], [], 0, id="a queue without gangs"),
+        pytest.param([OTHER, MOVED], [], 1, id="a LocalQueue points to another queue"),
         pytest.param([LARGER], [], 1, id="their queue"),
-        pytest.param([], [QUEUE_KEY], 1, id="their queue is gone"),
-        pytest.param([], [LOCAL_KEY], 1, id="their LocalQueue is gone"),
+        pytest.param([], [QUEUE_KEY], 1, id="their queue is deleted"),
+        pytest.param([], [LOCAL_KEY], 1, id="their LocalQueue is deleted"),
         pytest.param([DOCUMENTS["/api/v1/cohorts/all"]], [], 0, id="a Cohort"),
-        pytest.param([RULES], [], None, id="rules concern everybody"),
+        pytest.param([RULES], [], None, id="rules affect every gang"),
         pytest.param([OTHER, RULES], [], None, id="beside a queue, too"),
         pytest.param([], [DocumentKey("ResourceFlavor", "", "h100")], None, id="a flavor as well"),
     ],
 )
-def test_what_is_counted_anew_is_as_if_all_were(
+def test_a_partial_recount_equals_a_full_recount(
     written: list[Body], deleted: list[DocumentKey], of_some: int | None
 ) -> None:
     mirror = Mirror({})

@@ -1,4 +1,4 @@
-"""``queuectl.dev/idle-since``: idleness as said in files for ``queuectl plan``, where nothing can be measured."""
+"""``queuectl.dev/idle-since``: idleness as stated in files for ``queuectl plan``, where no samples exist."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_of_a_job_with_a_workload_the_jobs_own_word_counts_first(
 
 
 def test_in_a_cluster_nothing_is_read_of_it() -> None:
-    """What the controller knows of a job is the same with it and without it: only what was measured counts there."""
+    """The record of a job is the same with and without it: in a cluster only samples count."""
     kind = KINDS["Job"]
     bodies = [job(uid="job-1", suspend=False), _annotated(job(uid="job-1", suspend=False), IDLE)]
     plain, said = (kind.read(as_document(b).convert(kind.wire), strict=False) for b in bodies)

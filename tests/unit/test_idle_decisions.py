@@ -1,4 +1,4 @@
-"""What plans about idle gangs leave in the ledger: dry runs are told once, and whoever works again by then stays."""
+"""Ledger entries of plans about idle gangs: a dry run is reported once, and a gang that works again by then is not evicted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Told:
         return [change.note.reason.code for change in changes if change.note is not None]
 
 
-def test_it_is_told_for_whom_at_what_loss_and_nothing_else_changes() -> None:
+def test_a_dry_run_is_reported_with_preemptor_and_loss_and_changes_nothing_else() -> None:
     (change,) = Told().by(would_go())
     assert change.note is not None
     assert change.note.event == "WouldReclaim"
@@ -65,7 +65,7 @@ def test_it_is_told_for_whom_at_what_loss_and_nothing_else_changes() -> None:
     assert replace(change.after, version=RUNNING.version) == RUNNING
 
 
-def test_the_same_again_is_not_told_again_whatever_was_said_in_between() -> None:
+def test_a_repeated_dry_run_is_not_reported_again_whatever_was_reported_in_between() -> None:
     told = Told()
     assert len(told.by(would_go())) == 1
     assert told.by(would_go()) == []
@@ -74,18 +74,18 @@ def test_the_same_again_is_not_told_again_whatever_was_said_in_between() -> None
     assert told.by(would_go()) == told.by(would_go("u3")) == []
 
 
-def test_a_gang_that_is_idle_anew_is_told_anew() -> None:
+def test_a_gang_that_is_idle_again_is_reported_again() -> None:
     told = Told()
     told.by(would_go(), idle_since=50.0)
     assert len(told.by(would_go(), idle_since=90.0)) == 1
 
 
-def test_of_a_gang_that_goes_anyway_only_that_is_told() -> None:
+def test_a_gang_that_is_evicted_anyway_is_reported_only_as_evicted() -> None:
     told = Told()
     assert told.codes(told.by(would_go(), evicted=True)) == [Code.NODE_FAILURES]
 
 
-def test_a_workload_that_is_gone_is_forgotten() -> None:
+def test_a_deleted_workload_is_forgotten() -> None:
     told = Told()
     told.by(would_go())
     told.decider.forget("u1")
@@ -125,7 +125,7 @@ DONE = [("u1", State.EVICTING), ("u2", State.RESERVED)]
         (False, PreemptionReason.IN_CLUSTER_QUEUE, DONE),  # not for its idleness
     ],
 )
-def test_a_gang_that_works_again_before_the_commit_stays_and_nobody_gets_its_place(
+def test_a_gang_that_works_again_before_the_commit_is_kept_and_its_preemptor_does_not_start(
     victim_idles: bool, reason: PreemptionReason, done: list[tuple[str, State]]
 ) -> None:
     assert preempting(victim_idles, reason) == done

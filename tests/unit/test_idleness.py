@@ -1,4 +1,4 @@
-"""Idle gangs: whom looks warn, whom a snapshot shows as takeable, and who is evicted without anybody asking."""
+"""Idle gangs: the samples that lead to a warning, the idleness in a snapshot, and eviction without a preemptor."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from tests.unit.test_use_watch import RUNNING as RUNS
 GRACE, EVERY, FRESH = 600.0, 60.0, 180.0
 RULE = IdleReclaim(mode=ReclaimMode.ON_DEMAND, grace=GRACE, cooldown=3600.0)
 NOW = 10_000.0
-FIRST = NOW  # of the looks that see it idle
+FIRST = NOW  # of the samples that show it as idle
 RUNNING = replace(RUNS, gpus=16)
 
 
@@ -44,7 +44,7 @@ def configured(rule: IdleReclaim = RULE, **queue: Any) -> QueueConfig:
 
 
 class Leader:
-    """What the loop does about idleness: looks, then a cycle."""
+    """The leader's steps about idleness: samples, then a cycle."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Leader:
         self.take_over()
 
     def take_over(self) -> None:
-        """Memory is gone; the ledger is not."""
+        """Memory is lost; the ledger is not."""
         world = self.world
         self.snapshot_builder = SnapshotBuilder(
             world.mirror, world.ledger, world.usage, lambda: self.uses, self._idle_since
@@ -95,7 +95,7 @@ class Leader:
         state: UseState = UseState.IDLE,
         attempt: int = 1,
     ) -> list[tuple[float, Code]]:
-        """Look for so long; what was said or done at which second, by its code."""
+        """Samples for this time; each code that was reported or acted on, with its second."""
         notes = []
         for number in range(int(seconds / EVERY) + 1):
             at = start + number * EVERY
@@ -111,7 +111,7 @@ class Leader:
         return gang
 
 
-ENDS = 660.0  # the first look after the grace: it counts from the warning, which is a second after its look
+ENDS = 660.0  # the first sample after the grace: it counts from the warning, which is a second after its sample
 WARNED_TWICE = [(0.0, Code.IDLE_GPUS), (360.0, Code.IDLE_GPUS)]
 
 
@@ -120,14 +120,14 @@ def modes(*takeable: ReclaimMode) -> list[tuple[ReclaimMode, bool]]:
 
 
 class TestTakeable:
-    """``Admitted.idle_since``, after eleven minutes in which every look saw the gang idle; its grace is ten."""
+    """``Admitted.idle_since``, after eleven minutes in which every sample showed the gang as idle; its grace is ten."""
 
     @pytest.mark.parametrize(
         ("mode", "takeable"),
         modes(ReclaimMode.DRY_RUN, ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS),
     )
     def test_in_every_mode_but_off(self, mode: ReclaimMode, takeable: bool) -> None:
-        # Protected from being evicted by the mode Always itself, so that there is a gang to look at.
+        # Protected from eviction by the mode Always itself, so that there is a gang to check.
         config = configured(
             replace(RULE, mode=mode), protection=Protection(max_evictions_per_day=0)
         )
@@ -142,7 +142,7 @@ class TestTakeable:
         assert (leader.gang(FIRST + ENDS).idle_since is not None) == (state is UseState.IDLE)
 
     @pytest.mark.parametrize("state", [s for s in UseState if s is not UseState.IDLE])
-    def test_and_was_so_at_every_look_since_it_was_warned(self, state: UseState) -> None:
+    def test_and_every_sample_since_the_warning_was_idle(self, state: UseState) -> None:
         leader = Leader()
         leader.idle(300)
         leader.sample(FIRST + 330, state)
@@ -153,7 +153,7 @@ class TestTakeable:
         ("last_look", "takeable"),
         [(540.0, False), (600.0, False), (660.0, True)],
     )
-    def test_only_once_a_look_saw_it_idle_after_its_grace(
+    def test_only_once_a_sample_after_its_grace_is_idle(
         self, last_look: float, takeable: bool
     ) -> None:
         leader = Leader()
@@ -163,13 +163,13 @@ class TestTakeable:
     @pytest.mark.parametrize(
         ("age", "takeable"), [(0.0, True), (FRESH, True), (FRESH + 1.0, False), (9e9, False)]
     )
-    def test_not_by_a_look_of_long_ago(self, age: float, takeable: bool) -> None:
+    def test_not_by_an_old_sample(self, age: float, takeable: bool) -> None:
         leader = Leader()
         leader.idle(ENDS)
         assert (leader.gang(FIRST + ENDS + age).idle_since is not None) == takeable
 
     @pytest.mark.parametrize(("attempt", "takeable"), [(0, False), (1, True), (2, False)])
-    def test_not_by_looks_at_another_start(self, attempt: int, takeable: bool) -> None:
+    def test_not_by_samples_of_another_start(self, attempt: int, takeable: bool) -> None:
         leader = Leader()
         leader.idle(ENDS, attempt=attempt)
         assert (leader.gang(FIRST + ENDS).idle_since is not None) == takeable
@@ -203,7 +203,7 @@ class TestTakeable:
             (5, FIRST - 9000, True),
         ],
     )
-    def test_not_soon_after_it_came_back_from_an_eviction(
+    def test_not_soon_after_an_eviction(
         self, evictions: int, started_at: float, takeable: bool
     ) -> None:
         leader = Leader(replace(RUNNING, evictions=evictions, started_at=started_at))
@@ -238,7 +238,7 @@ class TestTakeable:
         leader.world.see(replace(RESUMED, version=99, idle_reclaim=False))
         assert leader.gang(FIRST + ENDS).idle_since is None
 
-    def test_so_does_a_mode_that_is_switched_off(self) -> None:
+    def test_a_mode_that_is_switched_off_ends_it(self) -> None:
         leader = Leader()
         leader.idle(ENDS)
         leader.config = configured(replace(RULE, mode=ReclaimMode.OFF))
@@ -273,16 +273,16 @@ class TestWarnings:
             (ReclaimMode.ALWAYS, [*WARNED_TWICE, (ENDS, Code.IDLE_RECLAIMED)]),
         ],
     )
-    def test_two_and_then_what_the_mode_says(
+    def test_two_and_then_the_action_of_the_mode(
         self, mode: ReclaimMode, notes: list[tuple[float, Code]]
     ) -> None:
         assert Leader(config=configured(replace(RULE, mode=mode))).idle(3 * GRACE) == notes
 
-    def test_even_without_a_grace_each_has_a_look_of_its_own(self) -> None:
+    def test_even_without_a_grace_each_warning_needs_its_own_sample(self) -> None:
         leader = Leader(config=configured(replace(RULE, mode=ReclaimMode.ALWAYS, grace=0.0)))
         assert [at for at, _ in leader.idle(GRACE)] == [0.0, EVERY, 2 * EVERY]
 
-    def test_a_look_that_began_before_the_last_warning_does_not_count(self) -> None:
+    def test_a_sample_that_began_before_the_last_warning_does_not_count(self) -> None:
         leader = Leader(config=configured(replace(RULE, mode=ReclaimMode.ALWAYS, grace=0.0)))
         notes = []
         for sample, cycle in (
@@ -379,14 +379,14 @@ class TestAlways:
         assert not leader.sample(FIRST + ENDS + EVERY).due
 
     @pytest.mark.parametrize("state", [s for s in UseState if s is not UseState.IDLE])
-    def test_not_if_the_last_look_says_otherwise(self, state: UseState) -> None:
+    def test_not_if_the_last_sample_shows_another_state(self, state: UseState) -> None:
         leader = Leader(config=self.CONFIG)
         leader.idle(600)
         leader.sample(FIRST + ENDS)
         leader.sample(FIRST + ENDS, state)
         assert leader.cycle(FIRST + ENDS + 1) == []
 
-    def test_not_by_a_look_that_is_old_by_the_time_of_the_cycle(self) -> None:
+    def test_not_by_a_sample_that_is_too_old_at_the_time_of_the_cycle(self) -> None:
         leader = Leader(config=self.CONFIG)
         leader.idle(600)
         assert leader.sample(FIRST + ENDS).due
@@ -394,9 +394,9 @@ class TestAlways:
 
 
 class TestWaking:
-    """A cycle is asked for when somebody is to be told, or may be taken from now on, and at no other look."""
+    """A cycle is requested when a warning is due or a gang becomes reclaimable, and at no other sample."""
 
-    def test_a_steady_state_wakes_nobody(self) -> None:
+    def test_a_steady_state_requests_no_cycle(self) -> None:
         leader, woken = Leader(), []
         for number in range(60):
             at = FIRST + number * EVERY
@@ -414,7 +414,7 @@ class TestWaking:
         }
 
     @pytest.mark.parametrize("state", [UseState.ACTIVE, UseState.UNKNOWN])
-    def test_a_gang_that_may_be_taken_no_more_asks_for_a_plan(self, state: UseState) -> None:
+    def test_a_gang_that_is_no_longer_reclaimable_requests_a_plan(self, state: UseState) -> None:
         leader = Leader()
         leader.idle(ENDS)
         assert leader.sample(FIRST + ENDS + EVERY, state) == IdlenessResult(False, True)
@@ -424,13 +424,13 @@ class TestWaking:
         leader = Leader()
         leader.idle(ENDS)
         late = FIRST + ENDS + FRESH + EVERY
-        assert leader.gang(late).idle_since is None  # so said every plan meanwhile
+        assert leader.gang(late).idle_since is None  # as in every plan meanwhile
         assert leader.sample(late).plan_again
 
 
 @dataclass
 class Witness:
-    """What happened since the last moment at which everything had to begin anew, kept without any of the code above."""
+    """The events since the last reset, kept without any of the code above."""
 
     warned: list[float] = field(default_factory=list)
     last: tuple[float, UseState, int] | None = None
@@ -439,7 +439,7 @@ class Witness:
         self.warned = []
 
     def due(self, now: float, attempt: int) -> bool:
-        """Whether a gang may be shown as idle: warned, and seen idle by a fresh look after the grace."""
+        """Whether a gang is shown as idle: warned, and idle in a fresh sample after the grace."""
         if self.last is None or not self.warned:
             return False
         at, state, of = self.last
@@ -462,10 +462,10 @@ STEPS = st.lists(
 @given(
     STEPS, st.sampled_from([0, 9, 12]), st.sampled_from([ReclaimMode.ON_DEMAND, ReclaimMode.ALWAYS])
 )
-def test_whatever_happens_nobody_is_taken_without_a_grace_of_idleness_after_this_leaders_warning(
+def test_no_gang_is_reclaimed_without_a_grace_of_idleness_after_a_warning_of_this_leader(
     steps: list[tuple[str, float]], idle_before: int, mode: ReclaimMode
 ) -> None:
-    """And whoever was seen idle all that time may be."""
+    """A gang that was idle all that time is reclaimable."""
     leader = Leader(config=configured(replace(RULE, mode=mode, cooldown=0.0)))
     witness, now = Witness(), FIRST
     for what, seconds in [("idle", EVERY)] * idle_before + steps:

@@ -29,7 +29,7 @@ UNIT = Unit(
     minutes=1,
     files={"role.yaml": "config/role.yaml"},
 )
-# Stands in for Go: fetches a module of one file, and "compiles" a program that says its version.
+# A replacement for Go: fetches a module of one file, and "compiles" a program that prints its version.
 FAKE_GO = """#!/bin/sh
 echo "$@" >> "$FAKE_GO_CALLS"
 case "$1 $2" in
@@ -52,7 +52,7 @@ esac
 
 
 class Told:
-    """Remembers the steps it was told."""
+    """Remembers the steps that it receives."""
 
     def __init__(self) -> None:
         self.steps: list[str] = []

@@ -1,4 +1,4 @@
-"""The stand-in of GPU exporters: who gets which GPU, what a profile says, and the text of the real ones."""
+"""The simulated GPU exporters: the GPUs of each pod, the values of a profile, and the text of the real exporters."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_line_has_the_real_exporters_labels_in_their_order() -> None:
     )
 
 
-def test_gpus_that_nobody_holds_are_there_without_a_pod() -> None:
+def test_gpus_without_a_holder_are_exported_without_a_pod() -> None:
     found = samples(load("train", 2))[ENGINE]
     assert [one.get("pod") for one in found] == ["train", "train", None, None]
     assert {one["gpu"] for one in found} == {"0", "1", "2", "3"}
@@ -69,7 +69,7 @@ def test_gpus_that_nobody_holds_are_there_without_a_pod() -> None:
         ("busy | idle", 0, [0.9, 0]),
     ],
 )
-def test_a_profile_says_what_each_gpu_does_at_each_time(
+def test_a_profile_gives_the_use_of_each_gpu_at_each_time(
     profile: str, after: float, engine: list[float]
 ) -> None:
     found = samples(load("train", 2, profile), now=100.0 + after)[ENGINE]
@@ -93,7 +93,7 @@ def test_without_profiling_there_is_utilization_only() -> None:
     assert found[UTIL][0]["value"] == 90
 
 
-def test_instances_of_a_gpu_are_told_apart_and_have_no_utilization() -> None:
+def test_instances_of_a_gpu_have_distinct_labels_and_no_utilization() -> None:
     found = samples(load("a", 1, "idle", mig="1g.10gb"), load("b", 2, mig="1g.10gb"))
     held = [one for one in found[ENGINE] if "pod" in one]
     assert [(one["pod"], one["UUID"], one["GPU_I_ID"], one["value"]) for one in held] == [
@@ -113,7 +113,7 @@ def test_of_a_time_sliced_gpu_only_utilization_and_memory_are_each_pods_own() ->
         ("b", "1", 0.9),
     ]
     assert [one["value"] for one in found[UTIL][:2]] == [0, 90]
-    # Without virtual GPUs the exporter tells one of them only.
+    # Without virtual GPUs the exporter shows only one of them.
     assert [one.get("pod") for one in samples(*both)[ENGINE]] == ["b", None, None, None]
 
 
@@ -195,7 +195,7 @@ def test_pods_that_run_hold_what_they_ask_for_and_do_what_they_say(exporters: Ex
     ("annotations", "engine"),
     [({}, 0.9), ({"profile": "idle"}, 0.0), ({"profile": "idle", "profile_3": "stuck"}, 1.0)],
 )
-def test_an_annotation_says_what_a_pod_does_or_that_of_its_index(
+def test_an_annotation_gives_the_use_of_a_pod_or_of_its_index(
     annotations: dict[str, str], engine: float
 ) -> None:
     found = load_of(pod("a", **annotations))

@@ -185,7 +185,7 @@ def test_the_keeper_starts_and_ends_programs(supervisor: Supervisor) -> None:
     assert supervisor.programs()["sleeper"].returncode == -signal.SIGKILL
 
 
-def test_the_keeper_says_what_it_cannot_do(supervisor: Supervisor) -> None:
+def test_the_keeper_reports_an_action_that_fails(supervisor: Supervisor) -> None:
     home = supervisor.directory
     with pytest.raises(
         LocalClusterError, match=r"refused to start: FileNotFoundError: .*no-such-program"
@@ -237,7 +237,7 @@ def test_a_folder_goes_though_a_program_of_another_session_still_writes_there(
     supervisor: Supervisor,
 ) -> None:
     home = supervisor.directory
-    # Like a database that goes down after its owner: out of the keeper's reach, and busy for another moment.
+    # Like a database that stops after its owner: the keeper cannot reach it, and it still writes for a moment.
     writer = "i=0; while [ $i -lt 200 ]; do i=$((i+1)); mkdir -p d/$i && : > d/$i/f || exit; done"
     supervisor.start(
         "daemon",
@@ -286,7 +286,7 @@ def test_programs_outlive_the_thread_that_started_them_but_not_the_process(tmp_p
     assert not tmp_path.exists()
 
 
-def test_progress_says_the_step_what_comes_next_and_that_it_lives() -> None:
+def test_progress_has_the_current_step_the_next_step_and_a_progress_line() -> None:
     stream = io.StringIO()
     shown = LineProgress(stream, every=0)
     shown.step("Building", "starting")
@@ -305,9 +305,9 @@ def test_the_commands_refuse_bad_input_by_name() -> None:
         2,
         "localcluster: nodes: racks must be a whole number, not 'x'",
     )
-    missing = runner.invoke(app, ["down", "--name", "nobody"])
+    missing = runner.invoke(app, ["down", "--name", "other"])
     assert (missing.exit_code, missing.stderr.strip()) == (
         1,
-        "localcluster: no cluster has the name nobody",
+        "localcluster: no cluster has the name other",
     )
     assert runner.invoke(app, ["status"]).stdout.strip() == "No clusters."

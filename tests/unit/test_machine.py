@@ -120,21 +120,21 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ),
     ("a gang that was taken for idleness rests", (*RUNS, IDLE_FOR_LONG, Drained()), State.BACKOFF),
     ("before it queues again", (*RUNS, IDLE_FOR_LONG, Drained(), RetryDue()), State.PENDING),
-    ("unless a person says so", (*RUNS, IDLE_FOR_LONG, Drained(), REQUEUE), State.PENDING),
-    ("it can be held meanwhile", (*RUNS, IDLE_FOR_LONG, Drained(), HOLD), State.HELD),
+    ("unless an administrator requeues it", (*RUNS, IDLE_FOR_LONG, Drained(), REQUEUE), State.PENDING),
+    ("a gang in back-off can be held", (*RUNS, IDLE_FOR_LONG, Drained(), HOLD), State.HELD),
     ("or while it leaves", (*RUNS, IDLE_FOR_LONG, HOLD, Drained()), State.HELD),
     ("without a cooldown it queues at once", (*RUNS, IDLE_NO_REST, Drained()), State.PENDING),
     ("that it is idle changes nothing by itself", (*RUNS, IDLES), State.RUNNING),
-    ("and is not said of one that leaves", (*RUNS, EVICTED, IDLES), State.EVICTING),
+    ("and is not recorded for a gang that is being evicted", (*RUNS, EVICTED, IDLES), State.EVICTING),
     ("a job resumed by others is taken down", (SUBMITTED, EVICTED), State.EVICTING),
     ("a deleted job is finished", (SUBMITTED, ObjectDeleted()), State.FINISHED),
     ("success ends it", (SUBMITTED, Admit(PLACEMENT), Ended(Outcome.SUCCEEDED)), State.FINISHED),
     ("an eviction does not outlive the job", (SUBMITTED, Admit(PLACEMENT), EVICTED, ObjectDeleted()), State.FINISHED),
     ("a held gang does not queue", (SUBMITTED, HOLD), State.HELD),
     ("until it is released", (SUBMITTED, HOLD, RELEASE), State.PENDING),
-    ("holding it gives up what is reserved for it", (SUBMITTED, Reserve(LEASE, WAITS), HOLD), State.HELD),
+    ("a hold drops its reservation", (SUBMITTED, Reserve(LEASE, WAITS), HOLD), State.HELD),
     ("a running gang is evicted to be held", (*RUNS, HOLD), State.EVICTING),
-    ("and is held when its pods are gone", (*RUNS, HOLD, Drained()), State.HELD),
+    ("and is held when its pods are deleted", (*RUNS, HOLD, Drained()), State.HELD),
     ("unless it is released before that", (*RUNS, HOLD, RELEASE, Drained()), State.PENDING),
     ("one that leaves anyway can be held", (*RUNS, EVICTED, HOLD, Drained()), State.HELD),
     ("even one that was only moved", (*RUNS, MOVED_AWAY, HOLD, Drained()), State.HELD),
@@ -142,14 +142,14 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("a running gang is preempted by hand", (*RUNS, PREEMPT), State.EVICTING),
     ("and queues again", (*RUNS, PREEMPT, Drained()), State.PENDING),
     ("a gang on its way to another queue waits", (SUBMITTED, MOVE), State.PENDING),
-    ("and gives up what is held for it", (SUBMITTED, Reserve(LEASE, WAITS), MOVE), State.PENDING),
+    ("and its reservation is dropped", (SUBMITTED, Reserve(LEASE, WAITS), MOVE), State.PENDING),
     ("nor is it started meanwhile", (SUBMITTED, MOVE, Admit(PLACEMENT)), State.PENDING),
-    ("nor is anybody evicted for it", (SUBMITTED, MOVE, Reserve(LEASE, WAITS)), State.PENDING),
+    ("nor is a gang evicted for it", (SUBMITTED, MOVE, Reserve(LEASE, WAITS)), State.PENDING),
     ("but once it is there", (SUBMITTED, MOVE, QueueMoved(), Admit(PLACEMENT)), State.STARTING),
     ("a held gang can be moved", (SUBMITTED, HOLD, MOVE, QueueMoved()), State.HELD),
     ("a back-off ends by a hold and a release",
      (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained(), HOLD, RELEASE), State.PENDING),
-    ("or when a person says so", (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained(), REQUEUE), State.PENDING),
+    ("or by a requeue", (SUBMITTED, Admit(PLACEMENT), FAILED_START, Drained(), REQUEUE), State.PENDING),
     ("a running gang is evicted to queue again", (*RUNS, REQUEUE), State.EVICTING),
     ("which it does", (*RUNS, REQUEUE, Drained()), State.PENDING),
     ("a deactivated gang does not queue", (SUBMITTED, DEACTIVATE), State.DEACTIVATED),
@@ -167,7 +167,7 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("nor do gates end a hold", (GATED, HOLD, GatesChanged(())), State.HELD),
     ("both do", (GATED, HOLD, GatesChanged(()), RELEASE), State.PENDING),
     ("a gated job that was resumed is gated again", (GATED, EVICTED, Drained()), State.HELD),
-    ("a held job may be deleted", (SUBMITTED, HOLD, ObjectDeleted()), State.FINISHED),
+    ("a held job can be deleted", (SUBMITTED, HOLD, ObjectDeleted()), State.FINISHED),
     ("what ended cannot be held", (SUBMITTED, ObjectDeleted(), HOLD), State.FINISHED),
     ("nothing follows the end", (SUBMITTED, ObjectDeleted(), PodsReady()), State.FINISHED),
 ]  # fmt: skip
@@ -228,7 +228,9 @@ def test_an_attempt_found_on_the_object_is_adopted() -> None:
     assert entry.attempt == 5
 
 
-def test_a_gang_taken_for_idleness_rests_from_when_its_pods_are_gone_and_keeps_its_place() -> None:
+def test_a_gang_evicted_for_idleness_backs_off_from_the_deletion_of_its_pods_and_keeps_its_position() -> (
+    None
+):
     leaving = run(*RUNS, IDLE_FOR_LONG, now=500.0)
     rests = run(Drained(), entry=leaving, now=700.0)
     assert (rests.requeue_at, rests.failures) == (700.0 + 3600.0, 0)
@@ -276,7 +278,7 @@ def test_a_preempted_gang_keeps_its_place_in_the_queue() -> None:
 
 
 def test_the_preemptions_of_the_last_day_are_remembered_and_no_other_evictions() -> None:
-    """What a queue's cool-down and daily limit count: making room for others, not failures of its own."""
+    """The evictions that a queue's cool-down and daily limit count: those for other gangs, not the gang's own failures."""
     entry = run(SUBMITTED, Admit(PLACEMENT), EVICTED, Drained(), now=200.0)
     entry = run(Admit(PLACEMENT), FAILED_START, Drained(), RetryDue(), entry=entry, now=9_000.0)
     entry = run(Admit(PLACEMENT), EVICTED, Drained(), entry=entry, now=50_000.0)
@@ -288,12 +290,12 @@ def test_the_preemptions_of_the_last_day_are_remembered_and_no_other_evictions()
 @pytest.mark.parametrize(
     ("seen", "queued"),
     [
-        pytest.param(100.4, 100.4, id="seen within the second the API server tells"),
+        pytest.param(100.4, 100.4, id="seen within the second that the API server states"),
         pytest.param(250.0, 100.999, id="seen late"),
         pytest.param(99.5, 100.0, id="our clock is behind"),
     ],
 )
-def test_the_place_in_line_is_as_fine_as_we_know(seen: float, queued: float) -> None:
+def test_the_queue_position_is_as_precise_as_the_known_time(seen: float, queued: float) -> None:
     assert run(SUBMITTED, now=seen).queued_at == pytest.approx(queued)
 
 
@@ -402,7 +404,7 @@ def test_execution_time_adds_up_over_attempts_until_the_gang_is_activated_again(
         pytest.param(RUNS[:1], EVICTED, False, id="it does not run"),
     ],
 )
-def test_a_gang_with_work_to_save_is_told_before_it_is_stopped(
+def test_a_gang_with_work_to_save_gets_notice_before_it_is_stopped(
     events: tuple[Event, ...], last: Event, told: bool
 ) -> None:
     leaving = run(*events, last, now=300.0, rules=rules(grace=60.0))
@@ -416,7 +418,7 @@ def test_a_gang_with_work_to_save_is_told_before_it_is_stopped(
     assert at_once.stop_at is None
 
 
-def test_a_priority_set_by_a_person_outlives_what_the_object_says_until_it_is_taken_back() -> None:
+def test_a_priority_set_by_a_command_overrides_the_object_until_it_is_reset() -> None:
     described = ObjectChanged("research", "gpus", 10, 0, 0)
     entry = run(SUBMITTED, ask(Action.PRIORITY, 70), replace(described, priority=20))
     assert entry.priority == 70
@@ -450,7 +452,7 @@ def test_a_priority_set_for_a_time_ends_with_it_whether_the_gang_waits_or_runs(
             assert change.note.reason.code is Code.PRIORITY_SET
 
 
-def test_the_end_of_a_priority_is_set_anew_and_taken_back_with_it() -> None:
+def test_the_end_of_a_priority_can_be_changed_and_is_reset_with_it() -> None:
     boosted = run(*RUNS, ask(Action.PRIORITY, 70, until=500.0))
     longer = run(ask(Action.PRIORITY, 70, until=900.0), entry=boosted)
     assert (longer.priority, longer.priority_until) == (70, 900.0)
@@ -489,7 +491,7 @@ def test_a_move_outlasts_a_take_down_of_a_job_that_others_resumed() -> None:
     assert run(MOVE, ObjectDeleted(), entry=run(SUBMITTED)).queue_set is None
 
 
-def test_the_history_says_who_asked_and_why() -> None:
+def test_the_history_has_the_caller_and_the_reason_of_a_command() -> None:
     waits = run(SUBMITTED)
     for asked in (HOLD, REQUEUE, PREEMPT, DEACTIVATE, ask(Action.PRIORITY, 3), MOVE):
         command = replace(asked.command, why="the demo is at noon")
@@ -511,7 +513,7 @@ def test_slots_of_pods_that_are_done_are_given_back_and_nothing_else_changes() -
 @pytest.mark.parametrize(
     ("events", "action"),
     [
-        pytest.param((SUBMITTED,), Action.RELEASE, id="nobody holds it"),
+        pytest.param((SUBMITTED,), Action.RELEASE, id="it is not held"),
         pytest.param((GATED,), Action.RELEASE, id="only a gate does"),
         pytest.param((SUBMITTED,), Action.REQUEUE, id="it queues already"),
         pytest.param((SUBMITTED,), Action.ACTIVATE, id="it is active"),
@@ -525,7 +527,7 @@ def test_slots_of_pods_that_are_done_are_given_back_and_nothing_else_changes() -
         pytest.param((SUBMITTED, MOVE), Action.MOVE, id="it moves already"),
     ],
 )
-def test_what_makes_no_sense_is_said_and_changes_nothing(
+def test_a_command_that_does_not_apply_is_reported_and_changes_nothing(
     events: tuple[Event, ...], action: Action
 ) -> None:
     entry = run(*events)
@@ -551,7 +553,7 @@ def test_new_numbers_of_the_same_reason_are_no_new_line_in_the_history() -> None
     assert change.note is None
 
 
-def test_a_description_that_says_nothing_new_is_not_a_change() -> None:
+def test_a_description_without_a_new_value_is_not_a_change() -> None:
     described = ObjectChanged("research", "gpus", 10, 0, 0)
     entry = run(SUBMITTED)
     assert handle(entry, described, 300.0) is None

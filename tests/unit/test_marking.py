@@ -71,7 +71,7 @@ def whole(*worker: tuple[str, int], **more: Any) -> Placement:
 
 
 class Life:
-    """A workload and its marks; seconds are said by the test."""
+    """A workload and its marks; the test sets the seconds."""
 
     def __init__(self, record: JobRecord | None = None, config: QueueConfig = CONFIG) -> None:
         self.config = config
@@ -98,7 +98,7 @@ class Life:
         return marked.marks
 
 
-def test_a_job_waits_since_it_was_created_and_says_whose_it_is() -> None:
+def test_a_job_waits_from_its_creation_and_the_mark_has_its_user_and_queue() -> None:
     (mark,) = Life().marks
     assert (mark.at, mark.seen, mark.phase, mark.gpus) == (90.999, 100.0, Phase.WAITS, 33)
     assert mark.subject is not None
@@ -201,7 +201,7 @@ def test_another_queue_is_another_account() -> None:
     assert (mark.subject.queue, mark.subject.cluster_queue) == ("other", "cpus")
 
 
-def test_who_is_held_by_a_person_neither_waits_nor_holds() -> None:
+def test_a_gang_held_by_a_command_neither_waits_nor_holds_quota() -> None:
     life = Life()
     assert [m.phase for m in life.happens(110.0, ask(Action.HOLD))] == [Phase.ASIDE]
     assert [m.phase for m in life.happens(120.0, ask(Action.RELEASE))] == [Phase.WAITS]
@@ -225,7 +225,7 @@ def test_what_its_pods_saved_is_not_lost() -> None:
     assert mark.loss == LostWork("NodeFailures", 660.0)
 
 
-def test_an_eviction_holds_until_the_pods_are_gone() -> None:
+def test_an_eviction_holds_quota_until_the_pods_are_deleted() -> None:
     life = Life()
     life.happens(110.0, Admit(whole(("n1", 4))))
     (leaves,) = life.happens(210.0, Evict(Reason(Code.NODE_FAILURES)))
@@ -254,7 +254,7 @@ def test_what_an_eviction_loses(
     assert mark.loss == LostWork(code.value, lost)
 
 
-def test_the_end_is_a_mark_and_a_job_that_is_gone_needs_no_object() -> None:
+def test_the_end_is_a_mark_and_the_mark_of_a_deleted_job_needs_no_object() -> None:
     life = Life()
     life.happens(110.0, Admit(whole(("n1", 4))), PodsReady())
     life.mirror.jobs.clear()
@@ -274,7 +274,7 @@ def test_a_job_that_runs_when_it_is_first_seen_waited_until_it_was_started() -> 
     ]
 
 
-def test_after_a_restart_the_next_mark_says_again_whose_it_is() -> None:
+def test_after_a_restart_the_next_mark_has_the_user_and_queue_again() -> None:
     life = Life()
     life.marker.forget()
     (mark,) = life.happens(110.0, Admit(whole(("n1", 4))))

@@ -1,4 +1,4 @@
-"""What moves have cost in the last day, per ClusterQueue."""
+"""The cost of moves in the last day, per ClusterQueue."""
 
 from __future__ import annotations
 

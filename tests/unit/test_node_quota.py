@@ -1,4 +1,4 @@
-"""Quota that follows the nodes: who gets what of them, and when the answer is the same object."""
+"""Quota that follows the nodes: the share of each queue, and the cases that return the same object."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def config(*queues: ClusterQueue, cohorts: tuple[Cohort, ...] = ()) -> QueueConf
 
 
 def fleet(h100: int = 0, a100: int = 0, gpus: int = 8, **labels: str) -> Fleet:
-    """So many nodes of either kind."""
+    """A number of nodes of each type."""
     return Fleet(
         tuple(
             Node(f"{kind}-{i}", {"gpu": kind, **labels}, Resources({GPU: gpus, "cpu": 64000}))
@@ -96,12 +96,12 @@ CASES = {
         fleet(h100=4),
         {"a": 8, "b": 16},
     ),
-    "what another queue states is not promised again": (
+    "quota that another queue states is not assigned again": (
         [queue("a", h100=1), queue("fixed", None, h100=12)],
         fleet(h100=4),
         {"a": 20, "fixed": 12},
     ),
-    "more is promised than there is": (
+    "the stated quota exceeds the nodes": (
         [queue("a", h100=1), queue("fixed", None, h100=50)],
         fleet(h100=4),
         {"a": 0, "fixed": 50},
@@ -119,7 +119,7 @@ def test_a_queue_gets_its_part_of_the_nodes(name: str) -> None:
     assert nominal(quota_from_nodes(config(*queues), nodes), flavor) == expected
 
 
-def test_what_a_cohort_states_is_not_promised_again() -> None:
+def test_quota_that_a_cohort_states_is_not_assigned_again() -> None:
     own = Cohort("c", groups=groups(h100=10))
     assert nominal(quota_from_nodes(config(queue("a", h100=1), cohorts=(own,)), fleet(h100=4))) == {
         "a": 22
@@ -183,7 +183,7 @@ parts = st.tuples(st.none() | st.sampled_from([0.0, 0.1, 0.333]), st.integers(0,
 
 
 @given(st.lists(parts, min_size=1, max_size=5), st.integers(0, 6))
-def test_no_gpu_is_promised_twice_and_none_is_lost_but_by_rounding(
+def test_no_gpu_is_assigned_twice_and_none_is_lost_but_by_rounding(
     asked: list[tuple[float | None, int]], count: int
 ) -> None:
     queues = [queue(f"q{i}", headroom, h100=stated) for i, (headroom, stated) in enumerate(asked)]

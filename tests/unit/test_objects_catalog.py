@@ -1,4 +1,4 @@
-"""The catalog of configuration: after any history it says what reading everything anew would say, and reads only what changed."""
+"""The catalog of configuration: after any history it equals a full read, and it reads only changed objects."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ OBJECTS = st.one_of(
 
 
 def parts(config: QueueConfig) -> dict[str, Any]:
-    """What a configuration holds, order and all."""
+    """The content of a configuration, including its order."""
     return {
         name: list(value.items()) if isinstance(value, Mapping) else value
         for name, value in vars(config).items()
@@ -66,7 +66,7 @@ def parts(config: QueueConfig) -> dict[str, Any]:
 
 
 def said(catalog: Catalog, stored: Mapping[DocumentKey, Body]) -> tuple[Any, Any]:
-    """What the catalog makes of it, and what reading all of it anew does; an error as its words."""
+    """The configuration of the catalog and that of a full read; for an error, its text."""
     anew = [stored[key] for key in sorted(stored)]
     return told(lambda: catalog.config(7)), told(lambda: build(anew, 7))
 
@@ -79,7 +79,7 @@ def told(make: Callable[[], QueueConfig]) -> dict[str, Any]:
 
 
 @given(st.lists(st.lists(OBJECTS | NAMES, max_size=4), max_size=5))
-def test_after_any_history_it_says_what_reading_everything_says(
+def test_after_any_history_the_catalog_equals_a_full_read(
     history: list[list[Body | str]],
 ) -> None:
     """In a history a name stands for the deletion of all that is called so."""
@@ -115,7 +115,7 @@ def test_what_did_not_change_is_not_read_again(again: str) -> None:
     assert list(after) == ["a", "b"]
 
 
-def test_what_cannot_be_read_is_told_until_it_is_mended() -> None:
+def test_an_object_that_cannot_be_read_is_reported_until_it_is_corrected() -> None:
     catalog = Catalog()
     catalog.replace([queue("a", "gpu", 1), document("Topology", "racks", {"levels": []})])
     for revision in (1, 2):
@@ -127,9 +127,9 @@ def test_what_cannot_be_read_is_told_until_it_is_mended() -> None:
 
 
 @given(st.lists(OBJECTS, min_size=1, max_size=8))
-def test_what_an_object_refers_to_says_all_that_is_to_be_said_of_it(objects: list[Body]) -> None:
+def test_the_references_of_an_object_give_all_its_warnings(objects: list[Body]) -> None:
     stored = {DocumentKey.of(one): one for one in objects if one.get("spec") != {"levels": []}}
-    stored = {key: one for key, one in stored.items() if key.kind != "Cohort"}  # may be a cycle
+    stored = {key: one for key, one in stored.items() if key.kind != "Cohort"}  # can be a cycle
     everything = dangling(build(stored.values(), 0))
     for key, one in stored.items():
         others = [stored[other] for other in references(one) if other in stored]

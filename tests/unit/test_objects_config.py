@@ -178,7 +178,7 @@ def test_the_other_kinds() -> None:
     assert classes.priority_classes == {"x": 7}
 
 
-def test_no_selector_takes_nobody_and_an_empty_one_everybody() -> None:
+def test_no_selector_matches_no_namespace_and_an_empty_one_matches_all() -> None:
     assert read("ClusterQueue", {}).namespace_selector is None
     assert read("ClusterQueue", {"namespaceSelector": {}}).namespace_selector == LabelSelector()
 
@@ -353,13 +353,13 @@ def test_a_cohort_has_a_parent_and_quota_of_its_own() -> None:
     assert warnings == ()
 
 
-def test_limits_of_a_cohort_without_parent_are_told_to_limit_nothing() -> None:
+def test_limits_of_a_cohort_without_parent_give_a_warning_that_they_have_no_effect() -> None:
     _, warnings = validate(document("Cohort", {"resourceGroups": [group(borrowingLimit=2)]}))
     field = "spec.resourceGroups[0].flavors[0].resources[0].borrowingLimit"
     assert warnings == (f"Cohort/x: {field}: has no effect: this Cohort has no parent",)
 
 
-def test_limits_of_a_cluster_queue_outside_any_cohort_are_told_to_limit_nothing() -> None:
+def test_limits_of_a_cluster_queue_without_cohort_give_a_warning_that_they_have_no_effect() -> None:
     spec = {"resourceGroups": [group(borrowingLimit=2, lendingLimit=1)]}
     kept, warnings = validate(document("ClusterQueue", spec))
     (quotas,) = build([kept], 1).cluster_queues["x"].groups[0].flavors
@@ -393,7 +393,7 @@ def test_cohorts_in_a_circle_are_refused(documents: list[dict[str, Any]], senten
 
 
 def test_stored_cohorts_in_a_circle_have_no_parent() -> None:
-    """Two writes at once can leave them; what stands beside and below them counts on."""
+    """Two concurrent writes can leave them; the cohorts beside and below them still count."""
     circle = [cohort("a", "b"), cohort("b", "c"), cohort("c", "a"), cohort("leaf", "a")]
     beside = [cohort("below", "above"), cohort("above", "top")]
     parents = {name: one.parent for name, one in build([*circle, *beside], 1).cohorts.items()}
@@ -420,7 +420,7 @@ def test_a_chain_of_cohorts_is_no_circle_even_if_its_top_is_not_given() -> None:
     assert set(build([cohort("a", "b"), cohort("b", "gone")], 1).cohorts) == {"a", "b"}
 
 
-def test_names_that_lead_nowhere_are_told() -> None:
+def test_references_to_missing_objects_give_a_warning() -> None:
     config = build(
         [
             document("ClusterQueue", {"resourceGroups": [group()]}),
@@ -436,7 +436,7 @@ def test_names_that_lead_nowhere_are_told() -> None:
     )
 
 
-def test_an_override_of_quota_that_there_is_not_is_told() -> None:
+def test_an_override_without_a_matching_quota_gives_a_warning() -> None:
     when = {"from": "2026-01-31T12:00:00Z", "until": "2026-01-31T13:00:00Z", "add": 1}
 
     def told(**what: str) -> tuple[str, ...]:

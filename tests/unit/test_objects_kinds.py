@@ -1,4 +1,4 @@
-"""What each job kind reads from real-looking manifests, and the patches it writes back."""
+"""The reader of each job kind, with realistic manifests, and the patches that it writes back."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_every_kind_has_fixtures() -> None:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.name}/{c.stem}")
-def test_a_manifest_is_read_as_its_fixture_says(case: Path) -> None:
+def test_a_manifest_is_read_as_its_fixture_states(case: Path) -> None:
     body, expect = load(case)
     record = read(body)
     assert described(record, expect) == expect
@@ -350,7 +350,7 @@ def test_a_maximum_execution_time_is_a_number_of_seconds(
         ("warmup-seconds", "", {"warmup": None}, "'' is not a number of seconds up to 86400"),
     ],
 )  # fmt: skip
-def test_what_a_job_says_of_its_idleness(
+def test_the_idle_annotation_is_read_into_the_record(
     body: dict[str, Any], annotation: str, text: str, record: dict[str, Any], error: str | None
 ) -> None:
     annotated = {**body["metadata"], "annotations": {f"queuectl.dev/{annotation}": text}}
@@ -362,7 +362,7 @@ def test_what_a_job_says_of_its_idleness(
 
 @pytest.mark.parametrize(("operation", "forgotten"), [("Update", True), ("Apply", False)])
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
-def test_a_start_forgets_who_set_which_field_unless_somebody_applied_the_job(
+def test_a_start_clears_field_managers_unless_the_job_was_applied(
     kind: str, operation: str, forgotten: bool
 ) -> None:
     body = job() if kind == "Job" else pytorch({})
@@ -400,7 +400,7 @@ def test_a_notice_and_its_answer_are_read_and_taken_back_with_the_attempt() -> N
     ("kind", "elastic", "followed"),
     [("Job", False, True), ("PyTorchJob", False, False), ("PyTorchJob", True, True)],
 )
-def test_whether_a_pod_that_succeeded_may_be_followed_by_another(
+def test_a_pod_that_succeeded_can_be_replaced_by_another(
     kind: str, elastic: bool, followed: bool
 ) -> None:
     body = job() if kind == "Job" else pytorch({"Master": {"template": job()["spec"]["template"]}})
@@ -460,7 +460,7 @@ def test_a_started_job_reads_back_as_resumed_with_the_attempt(case: Path) -> Non
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.name}/{c.stem}")
-def test_every_pod_template_of_a_started_job_says_whose_pods_these_are(case: Path) -> None:
+def test_every_pod_template_of_a_started_job_names_its_workload(case: Path) -> None:
     body, _ = load(case)
     record = read(body)
     spec = merge(body, KINDS[record.kind].start_patch(record, 7, ""))["spec"]
@@ -498,7 +498,7 @@ def test_a_start_that_never_landed_is_withdrawn_by_using_up_its_attempt(case: Pa
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.parent.name}/{c.stem}")
-def test_telling_the_status_changes_nothing_else(case: Path) -> None:
+def test_a_status_update_changes_nothing_else(case: Path) -> None:
     body, _ = load(case)
     record = read(body)
     after = read(merge(body, KINDS[record.kind].status_patch(record, "Running")))
@@ -532,7 +532,7 @@ def test_naming_another_queue_changes_nothing_else(case: Path) -> None:
         ({}, True, {"queuectl.dev/queue-name"}),
     ],
 )
-def test_a_queue_is_named_anew_under_the_keys_that_name_it_and_never_under_those_of_a_running_kueue(
+def test_a_queue_is_renamed_under_the_keys_that_name_it_and_never_under_those_of_a_running_kueue(
     labels: dict[str, str], kueue: bool, patched: set[str]
 ) -> None:
     body, _ = load(next(c for c in CASES if c.parent.name == "job"))
@@ -564,7 +564,7 @@ def shrinkable(**annotations: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("prefix", ["kueue.x-k8s.io/", "queuectl.dev/"])
 @pytest.mark.parametrize(("text", "least"), [("3", 3), ("1", 1), ("7", 7), ("8", None)])
-def test_a_job_says_with_how_many_pods_it_may_start(
+def test_a_job_states_the_minimum_number_of_pods_for_its_start(
     prefix: str, text: str, least: int | None
 ) -> None:
     body = shrinkable()
@@ -605,7 +605,7 @@ def test_what_a_smaller_start_changed_is_put_back_when_it_stops(follow: bool) ->
     assert read(stopped) == replace(read(body), attempt=7, status="Evicting")
 
 
-def test_a_job_somebody_else_suspended_starts_with_the_parallelism_its_user_wrote() -> None:
+def test_a_job_suspended_by_another_client_starts_with_the_parallelism_that_its_user_set() -> None:
     body = shrinkable()
     started = merge(body, KINDS["Job"].start_patch(read(body), 7, "", {"main": 5}))
     halted = merge(started, {"spec": {"suspend": True}})

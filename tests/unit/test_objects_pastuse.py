@@ -1,4 +1,4 @@
-"""Past use in files: a LocalQueue's status says it, and the user is who a job's label names."""
+"""Past use in files: it is in a LocalQueue's status, and a label of the job names the user."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_the_status_of_local_queues_is_their_past_use_and_its_sum_that_of_their_
     assert past.users == {}
 
 
-def test_who_used_less_goes_first_although_it_came_later() -> None:
+def test_the_queue_with_less_past_use_is_first_although_its_job_is_newer() -> None:
     jobs = job("earlier", "busy", 1), job("later", "idle", 2)
     unused = local_queue("busy"), local_queue("idle")
     assert started(load(*unused, *jobs)) == ["earlier"]
@@ -123,6 +123,6 @@ def test_a_workload_names_its_user_too() -> None:
     assert [pending.workload.user for pending in snapshot.pending] == ["ann"]
 
 
-def test_nobody_is_told_apart_without_a_label() -> None:
+def test_without_a_label_users_are_not_distinguished() -> None:
     snapshot = load(local_queue("busy"), job("j", "busy", 1, **{"example.com/user": "ann"}))
     assert [pending.workload.user for pending in snapshot.pending] == [None]

@@ -1,4 +1,4 @@
-"""Running pods of which nobody says where they are: seated where they may be, so that what looks free is free in sum."""
+"""Running pods without a known node: each is placed on a node that fits, so that the free capacity is right in sum."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def held(given: SnapshotInput, name: str = "w") -> dict[str, int]:
 
 
 def free(given: SnapshotInput, rack: str) -> int:
-    """GPUs that nobody uses in one rack."""
+    """Unused GPUs in one rack."""
     nodes = {n.name: n for n in given.snapshot.fleet.nodes if n.labels.get(RACK) == rack}
     total = sum(n.allocatable[GPU] for n in nodes.values())
     for gang in given.snapshot.admitted:
@@ -68,8 +68,8 @@ def test_an_admission_that_names_no_domain_uses_no_node() -> None:
     assert given.warnings == (WARNING + "2 pods sit on no node of the input",)
 
 
-def test_nobody_sits_where_others_do() -> None:
-    """Stated hosts and other pods come first, wherever they stand in the file."""
+def test_no_pod_is_placed_on_capacity_that_others_use() -> None:
+    """Stated hosts and other pods are first, at any position in the file."""
     in_r1 = {"levels": [RACK], "domains": [{"values": ["r1"], "count": 2}]}
     for taken, left in (("r1-a", "r1-b"), ("r1-b", "r1-a")):
         given = load(workload(status=admission(**in_r1)), pod("stranger", taken))
@@ -80,7 +80,7 @@ def test_nobody_sits_where_others_do() -> None:
     assert held(given) == {"(unknown node)": 2}
 
 
-def test_what_finds_no_seat_uses_no_node_and_is_told() -> None:
+def test_a_pod_that_fits_on_no_node_uses_no_node_and_gives_a_warning() -> None:
     names = ["r1-a", "r1-b"]
     in_r1 = {"levels": [RACK], "domains": [{"values": ["r1"], "count": 2}]}
     full = [pod(f"p{i}", name) for i, name in enumerate(names)]

@@ -66,7 +66,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
         {"containers": [{"resources": {"requests": {"cpu": "1"}}}, {"resources": {"requests": {"cpu": "500m"}}}]},
         {"cpu": 1500},
     ),
-    "a limit stands in for a missing request": (
+    "a limit replaces a missing request": (
         {"containers": [{"resources": {"limits": {"cpu": "2", "nvidia.com/gpu": "8"}, "requests": {"cpu": "1"}}}]},
         {"cpu": 1000, "nvidia.com/gpu": 8},
     ),
@@ -88,7 +88,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
              {"resources": {"requests": {"cpu": "3"}}}]},
         {"cpu": 5000},
     ),
-    "overhead comes on top": (
+    "overhead is added": (
         {"containers": [{"resources": {"requests": {"cpu": "1"}}}], "overhead": {"cpu": "250m", "memory": "1Ki"}},
         {"cpu": 1250, "memory": 1024},
     ),
@@ -97,7 +97,7 @@ REQUESTS: dict[str, tuple[dict[str, Any], dict[str, int]]] = {
          "resources": {"requests": {"cpu": "6"}}},
         {"cpu": 6000, "nvidia.com/gpu": 1},
     ),
-    "a pod-level limit stands in only for what no container asks": (
+    "a pod-level limit replaces only requests that no container has": (
         {"containers": [{"resources": {"requests": {"cpu": "1"}}}],
          "resources": {"limits": {"cpu": "6", "memory": "1Ki"}}},
         {"cpu": 1000, "memory": 1024},
@@ -161,7 +161,7 @@ def test_any_text_is_a_quantity_or_a_sentence(text: str) -> None:
 # ---- pods
 
 
-def test_a_managed_pod_says_whose_slot_it_fills() -> None:
+def test_a_managed_pod_names_the_slot_that_it_fills() -> None:
     record = pod(
         metadata={
             "labels": {
@@ -260,7 +260,7 @@ def test_restarts_are_those_of_all_containers() -> None:
     assert pod(status={"containerStatuses": statuses}).restarts == 3
 
 
-def test_a_deleted_pod_is_terminating_until_it_is_gone() -> None:
+def test_a_deleted_pod_is_terminating_until_it_is_removed() -> None:
     assert pod(metadata={"deletionTimestamp": "2026-08-22T10:00:00Z"}).terminating
 
 
@@ -361,7 +361,7 @@ def test_only_ready_true_is_ready(status: str, ready: bool) -> None:
     assert read_node(wire).node.ready is ready
 
 
-def test_capacity_stands_in_for_a_missing_allocatable() -> None:
+def test_capacity_replaces_a_missing_allocatable() -> None:
     assert read_node(node(status={"capacity": {"cpu": 4}})).node.allocatable["cpu"] == 4000
 
 

@@ -139,7 +139,7 @@ def workload(pods: int, request: dict[str, Any], **annotations: str) -> dict[str
     ],
     ids=["one layer", "two layers", "the other spelling"],
 )
-def test_a_workloads_topology_request_says_slices(
+def test_the_topology_request_of_a_workload_gives_its_slices(
     request_of: dict[str, Any], slices: tuple[Slice, ...]
 ) -> None:
     asked = topology(workload(16, {"required": BLOCK, **request_of}))

@@ -129,7 +129,7 @@ def test_a_job_as_its_user_writes_it_waits_because_it_would_be_born_suspended() 
     assert (given_.snapshot.admitted, given_.warnings) == ((), ())
 
 
-def test_a_mistake_in_a_job_as_its_user_writes_it_is_told() -> None:
+def test_a_mistake_in_a_job_of_a_user_gives_a_warning() -> None:
     body = written()
     body["spec"]["template"]["metadata"]["annotations"] = {
         "queuectl.dev/podset-required-topology": RACK,
@@ -243,7 +243,7 @@ BLOCKED: dict[str, tuple[dict[str, Any], Code, str]] = {
 
 
 @pytest.mark.parametrize("name", BLOCKED)
-def test_what_may_not_be_planned_says_why(name: str) -> None:
+def test_a_workload_that_cannot_be_planned_has_its_reason(name: str) -> None:
     body, code, message = BLOCKED[name]
     (pending,) = load(body, now=1.8e9 - 3e7).snapshot.pending
     assert pending.blocked is not None
@@ -311,7 +311,7 @@ def test_priority_is_the_named_class_of_the_queue_or_of_the_pods() -> None:
     ids=[
         "no labels",
         "labels of its own",
-        "in a topology, nobody is named",
+        "in a topology, no gang is named",
         "in a topology, others are named",
         "named",
     ],
@@ -377,7 +377,9 @@ def test_pods_that_have_finished_for_good_are_not_asked_for_again() -> None:
     assert [p.count for p in pending.workload.podsets] == [2]
 
 
-def test_a_request_too_large_to_count_waits_for_ever_and_stops_nobody_else() -> None:
+def test_a_request_that_is_too_large_to_count_waits_without_limit_and_blocks_no_other_gang() -> (
+    None
+):
     huge = workload("huge")
     huge["spec"]["podSets"][0]["template"]["spec"]["containers"][0]["resources"] = {
         "requests": {"cpu": "9223372036854776"}
@@ -409,7 +411,7 @@ FLAVOR = {"nvidia.com/gpu": "h100"}
     ],
     ids=["v1beta1", "v1beta2", "v1beta2 in two slices"],
 )  # fmt: skip
-def test_an_admitted_workload_sits_on_the_hosts_its_admission_names(
+def test_an_admitted_workload_occupies_the_hosts_of_its_admission(
     topology: dict[str, Any],
 ) -> None:
     given_ = load(workload(status=admission(levels=[HOST], **topology)))
@@ -423,7 +425,7 @@ def test_nodes_a_workload_calls_unhealthy_are_lost_to_it() -> None:
     assert gang.lost == (("main", "r1-b", 1),)
 
 
-def test_what_sits_on_nodes_counts_whatever_number_of_pods_was_admitted() -> None:
+def test_pods_on_nodes_count_whatever_the_number_of_admitted_pods() -> None:
     status = on_hosts(r1_a=1, r1_b=1)
     status["admission"]["podSetAssignments"][0]["count"] = 1
     (gang,) = load(workload(status=status)).snapshot.admitted
@@ -502,7 +504,9 @@ def test_pods_that_fill_slots_count_once_and_one_more_is_another_pod() -> None:
         {"metadata": {"labels": {"queuectl.dev/workload": "job-1"}}},
     ],
 )
-def test_a_pod_of_another_namespace_fills_no_slot_whatever_it_says(claim: dict[str, Any]) -> None:
+def test_a_pod_of_another_namespace_fills_no_slot_whatever_its_labels(
+    claim: dict[str, Any],
+) -> None:
     forged = pod("0", "r1-a", **claim)  # before the gang's own
     forged["metadata"]["namespace"] = "team-b"
     given_ = load(
@@ -525,7 +529,7 @@ def test_a_job_and_its_workload_are_one_gang_under_the_jobs_name() -> None:
     assert given_.snapshot.other_pods == {}
 
 
-def test_a_resumed_job_sits_where_its_pods_are_and_is_charged_their_flavor() -> None:
+def test_a_resumed_job_occupies_the_nodes_of_its_pods_and_is_charged_their_flavor() -> None:
     given_ = load(
         job(uid="job-1", suspend=False),
         pod("a", "r1-b", owner="job-1", metadata={"labels": {"batch.kubernetes.io/job-completion-index": "1"}}),
@@ -617,7 +621,7 @@ def test_a_gang_whose_nodes_are_unknown_still_uses_its_quota() -> None:
     )
 
 
-def test_slots_on_nodes_that_are_gone_or_not_ready_are_lost() -> None:
+def test_slots_on_nodes_that_are_deleted_or_not_ready_are_lost() -> None:
     down = {
         "apiVersion": "v1",
         "kind": "Node",
@@ -650,7 +654,7 @@ def test_finished_gangs_are_no_gangs() -> None:
     assert set(snapshot.other_pods) == {"r1-a"}
 
 
-def test_what_it_lost_last_time_is_what_it_says_itself() -> None:
+def test_work_lost_in_the_last_eviction_is_read_from_its_annotation() -> None:
     meta = {
         "annotations": {
             "queuectl.dev/gpu-utilization": "0.5",
@@ -741,13 +745,13 @@ def test_what_a_workload_asks_in_vain_is_named(field: str) -> None:
     )
 
 
-def test_gangs_that_only_quota_could_hold_back_for_want_of_any_node_are_told_of() -> None:
+def test_a_gang_that_only_quota_limits_because_there_are_no_nodes_gives_a_warning() -> None:
     _, _, queues = CLUSTER.partition("---\n")  # the Nodes come first
     text = (
         "no Node in the input: quota alone decides, also of ResourceFlavors with a Topology (h100)"
     )
     assert load(workload(), cluster=queues).warnings == (text,)
-    assert load(cluster=queues).warnings == ()  # nobody waits
+    assert load(cluster=queues).warnings == ()  # no gang is pending
 
 
 def test_many_nodes_without_a_pod_limit_are_one_warning() -> None:
@@ -784,7 +788,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "f.yaml: document 7 (Job/j): spec.parallelism: expected `int | null`, got `str`",
     ),
     "field of a workload": (workload(spec={"queue": "x"}), "f.yaml: document 7 (Workload/w): spec.queue: unknown field"),
-    "field of a podset": (
+    "unknown field of a podset": (
         workload(spec={"podSets": [{"size": 1}]}), "f.yaml: document 7 (Workload/w): spec.podSets[0].size: unknown field",
     ),
     "workload without podsets": (workload(spec={"podSets": []}), "f.yaml: document 7 (Workload/w): spec.podSets: is required"),

@@ -51,7 +51,7 @@ def quota(config: QueueConfig, queue: str = "team-a", resource: str = GPU) -> in
         pytest.param((INSTEAD,), 150.0, 128, id="in place of what is stated"),
         pytest.param((INSTEAD, MORE), 150.0, 144, id="and more on top of it"),
         pytest.param((INSTEAD, LATER), 149.9, 128, id="the first one alone"),
-        pytest.param((INSTEAD, LATER), 150.0, 96, id="the one that began last says it"),
+        pytest.param((INSTEAD, LATER), 150.0, 96, id="the override that began last applies"),
         pytest.param((replace(MORE, flavor="a100"),), 150.0, 64, id="of another flavor"),
         pytest.param((replace(MORE, resource=CPU),), 150.0, 64, id="of another resource"),
         pytest.param(

@@ -41,7 +41,7 @@ IDLE: Answers = {
 
 
 def meanings() -> dict[str, tuple[Value, float | None]]:
-    """What each query asks, and over which window; None = over none."""
+    """The value and the window of each query; None = no window."""
     found: dict[str, tuple[Value, float | None]] = {}
     for window in (RECENT, RULE.window, RULE.memory_window):
         for value, query in Raw(NVIDIA).pods(HONORED, window).items():
@@ -168,7 +168,7 @@ async def test_what_is_missing_or_odd_of_one_pod_makes_the_gang_unknown(
         ({"infos": ["metric might not be a counter"]}, UseState.IDLE),
     ],
 )
-async def test_an_answer_that_says_it_is_not_whole_is_none(
+async def test_an_answer_that_is_marked_as_incomplete_is_not_used(
     extra: dict[str, Any], state: UseState
 ) -> None:
     telling = Telling({})

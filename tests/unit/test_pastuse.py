@@ -1,4 +1,4 @@
-"""Past use: it decays by half in a half-life, adds up, does not depend on when anybody looks, and outlives a restart."""
+"""Past use: it halves in each half-life, adds up, does not depend on the times of samples, and survives a restart."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CONFIG = config()
 
 
 class World:
-    """A ledger of gangs of one pod, and whoever counts them."""
+    """A ledger of gangs of one pod, and their counter."""
 
     def __init__(self, queues: QueueConfig = CONFIG, at: float = 0.0) -> None:
         self.mirror = Mirror({"jobs": "Job"})
@@ -115,7 +115,7 @@ def test_without_a_half_life_only_what_is_held_now_counts() -> None:
     }
 
 
-def test_a_clock_that_went_back_changes_nothing() -> None:
+def test_a_clock_that_moves_backwards_changes_nothing() -> None:
     used = Used(BUSY, 100.0, {GPU: 8.0})
     assert used.later(50.0, {GPU: 99}, RULE) is used
 
@@ -167,7 +167,7 @@ def test_a_start_adds_one_sampling_interval_at_once() -> None:
     assert isclose(world.used(0.0), 8 * (1 - 0.5 ** (300 / DAY)))
 
 
-def test_a_burst_of_starts_counts_before_anybody_samples() -> None:
+def test_a_burst_of_starts_counts_before_the_first_sample() -> None:
     world = World()
     for i in range(10):
         world.start(f"u{i}", 0.0)
@@ -188,7 +188,7 @@ def test_cluster_queue_local_queue_and_user_are_charged_alike() -> None:
     assert list(past.users) == ["ann"]
 
 
-def test_without_a_label_users_are_not_told_apart() -> None:
+def test_without_a_label_users_are_not_distinguished() -> None:
     world = World()
     world.start("u1", 0.0, user="ann")
     assert world.tally.past_use(DAY).users == {}
@@ -219,7 +219,7 @@ def test_what_is_charged_counts_not_what_is_asked() -> None:
     assert isclose(world.used(DAY), 2 * plain.used(DAY))
 
 
-def test_while_nobody_asks_for_it_nothing_is_counted() -> None:
+def test_without_usage_based_fair_sharing_nothing_is_counted() -> None:
     world = World(config(None))
     world.start("u1", 0.0)
     assert not world.tally.due(1e9)
@@ -227,7 +227,7 @@ def test_while_nobody_asks_for_it_nothing_is_counted() -> None:
     assert world.tally.past_use(DAY).local_queues == {}
 
 
-def test_once_somebody_asks_what_runs_counts_since_its_start() -> None:
+def test_after_it_is_enabled_running_gangs_count_from_their_start() -> None:
     late, early = World(config(None)), World()
     for world in (late, early):
         world.start("u1", 0.0)
@@ -331,7 +331,7 @@ lives = st.lists(
 def test_a_restart_is_not_noticed_where_what_ended_was_sampled(
     life: list[tuple[str, float, int, str]],
 ) -> None:
-    """One world is killed and started again now and then, the other never; only a short life between samples may be lost."""
+    """One world is killed and restarted now and then, the other never; only a gang that lives between two samples can be lost."""
     killed, never = World(), World()
     at = 0.0
     for number, (what, later, which, queue) in enumerate(life):
@@ -362,7 +362,7 @@ def test_with_nodes_the_pods_that_sit_on_them_are_charged() -> None:
 
 
 @pytest.mark.parametrize("state", [State.RUNNING, State.EVICTING])
-def test_a_gang_counts_until_its_pods_are_gone(state: State) -> None:
+def test_a_gang_counts_until_its_pods_are_deleted(state: State) -> None:
     world = World()
     world.start("u1", 0.0)
     before = world.used(DAY)
@@ -372,7 +372,7 @@ def test_a_gang_counts_until_its_pods_are_gone(state: State) -> None:
     assert isclose(world.used(2 * DAY), before / 2)
 
 
-def test_a_gang_that_gives_up_pods_is_charged_less_and_not_as_if_it_had_started() -> None:
+def test_a_gang_that_releases_pods_is_charged_less_and_not_as_if_it_had_started() -> None:
     world = World()
     world.start("u1", 0.0)
     before = world.used(DAY)

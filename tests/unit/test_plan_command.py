@@ -47,7 +47,7 @@ def printed(*arguments: str, stdin: str | None = None) -> dict[str, Any]:
 
 @pytest.fixture(autouse=True)
 def _in_fixtures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """File names stand in messages, so they must not depend on where the repository lies."""
+    """Messages contain file names, so they must not depend on the path of the repository."""
     monkeypatch.chdir(PLANS)
 
 
@@ -129,7 +129,7 @@ def test_a_gang_that_waits_for_its_victims_shows_where_it_will_run() -> None:
 @pytest.mark.parametrize(
     ("options", "looked_into"), [((), 2), (("--explain", "1"), 1), (("--explain", "0"), 0)]
 )
-def test_as_many_waiting_gangs_are_looked_into_as_asked_the_first_first(
+def test_as_many_pending_gangs_are_diagnosed_as_requested_in_queue_order(
     options: tuple[str, ...], looked_into: int
 ) -> None:
     document = printed("-f", "cluster.yaml", "-f", "cases/strict-order.yaml", *options)
@@ -138,7 +138,7 @@ def test_as_many_waiting_gangs_are_looked_into_as_asked_the_first_first(
     assert document["stats"]["diagnosed"] == looked_into
 
 
-def test_the_table_tells_ways_out_only_when_asked() -> None:
+def test_the_table_shows_suggested_fixes_only_on_request() -> None:
     files = ("-f", "cluster.yaml", "-f", "cases/strict-order.yaml")
     assert "would let it start" not in run(*files).stdout
     (ways,) = [
@@ -170,13 +170,13 @@ def test_the_clock_can_be_fixed() -> None:
     assert later > lost()
 
 
-def test_a_stream_may_come_from_stdin() -> None:
+def test_a_stream_can_be_read_from_stdin() -> None:
     stream = Path("cluster.yaml").read_text() + "---\n" + Path("cases/gangs.yaml").read_text()
     (gang,) = printed("-f", "-", stdin=stream)["admitted"]
     assert gang["workload"] == "team-a/fits"
 
 
-def test_settings_may_come_from_a_file_of_their_own(tmp_path: Path) -> None:
+def test_settings_can_be_in_a_file_of_their_own(tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text(
         "apiVersion: config.kueue.x-k8s.io/v1beta2\nkind: Configuration\nwaitForPodsReady: {blockAdmission: true}\n"
@@ -238,11 +238,11 @@ def test_a_plan_that_was_cut_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> No
     assert "the plan is incomplete" in result.stderr
 
 
-def test_a_gang_evicted_for_a_reason_of_its_own_leaves_for_nobody() -> None:
+def test_a_gang_evicted_for_a_reason_of_its_own_has_no_preemptor() -> None:
     text = Path("cluster.yaml").read_text() + "---\n" + Path("cases/repair.yaml").read_text()
     snapshot = read_snapshot(read_documents(text)).snapshot
     uid = snapshot.admitted[0].workload.uid
-    decided = Plan(evicted=(Eviction(uid, Code.NODE_FAILURES, "nodes are gone"),))
+    decided = Plan(evicted=(Eviction(uid, Code.NODE_FAILURES, "its nodes are deleted"),))
     document = plan_document(snapshot, decided)
     jsonschema.validate(document, SCHEMA)
     assert document["preempted"] == [

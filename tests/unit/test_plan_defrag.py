@@ -1,4 +1,4 @@
-"""``queuectl plan --defrag``: who would move where for whom, and what is said when nobody can or the question is wrong."""
+"""``queuectl plan --defrag``: the gangs that would migrate, their new nodes, and the messages when no migration helps or an argument is wrong."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_gang_waits_for_the_place_it_will_have() -> None:
     assert [p["nodes"] for p in waits["podSets"]] == [{"gpu-2": 1}]
 
 
-def test_unasked_a_queue_that_only_plans_says_what_would_help() -> None:
+def test_without_the_option_a_queue_with_defragmentation_in_dry_run_suggests_it() -> None:
     document = printed(EXAMPLE)
     assert "moves" not in document
     (waits,) = document["pending"]
@@ -69,7 +69,7 @@ def test_unasked_a_queue_that_executes_moves() -> None:
     assert [m["workload"] for m in document["moves"]] == ["team-a/tune-2"]
 
 
-def test_moving_helps_nobody_and_that_is_proved() -> None:
+def test_no_migration_helps_and_that_is_proved() -> None:
     document = printed(FULLER, "--defrag")
     assert (document["moves"], document["proof"]) == ([], "optimal")
     assert "no migration of running gangs makes room" in run(FULLER, "--defrag").stdout

@@ -1,4 +1,4 @@
-"""Topology requests of ordinary objects, from a file to who sits where: levels, slices, even spreads, groups."""
+"""Topology requests of ordinary objects, from a file to the placement: levels, slices, even spreads, groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an entry owes the cluster, given what the watch shows."""
+"""The writes that an entry needs, given the state that the watch shows."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def pins(found: list[Write]) -> dict[str, str]:
     return {w.name: w.patch["spec"]["nodeSelector"][HOSTNAME] for w in found}
 
 
-def test_a_start_with_fewer_pods_says_so_in_the_patch_of_the_job() -> None:
+def test_a_start_with_fewer_pods_is_in_the_patch_of_the_job() -> None:
     podset = PodSet("main", 4, SHAPE, min_count=2)
     job = replace(JOB, podsets=(podset,), parallelism=Parallelism(4))
     placed = PodSetPlacement("main", (("n1", 2), ("n2", 1)), {}, 3)
@@ -103,7 +103,7 @@ def test_a_job_that_asks_for_something_else_than_was_planned_is_not_started(
     assert writes(PLANNED, job, []) == []
 
 
-def test_no_pod_of_a_gang_is_let_go_while_one_asks_for_more_than_was_planned() -> None:
+def test_no_pod_of_a_gang_is_ungated_while_one_requests_more_than_was_planned() -> None:
     planned = replace(PLANNED, intent=None)
     exact = [replace(p, requests=SHAPE.requests) for p in GANG]
     assert len(writes(planned, RESUMED, exact)) == 4
@@ -117,7 +117,7 @@ MOVING = Entry("u1", "Job", "a", "train", State.HELD, queue="q", queue_set="r", 
     ("job", "writes_it"),
     [
         pytest.param(JOB, True, id="its object does not say so yet"),
-        pytest.param(replace(JOB, queue="third"), True, id="nor when somebody wrote another"),
+        pytest.param(replace(JOB, queue="third"), True, id="nor when another client changed it"),
         pytest.param(replace(JOB, queue="r"), False, id="it does"),
         pytest.param(RESUMED, False, id="others resumed it: it is taken down first"),
         pytest.param(replace(JOB, outcome=Outcome.SUCCEEDED), False, id="it has ended"),
@@ -137,7 +137,7 @@ def test_a_moved_job_is_named_into_its_queue_over_the_version_that_was_seen(
 LEAVING = replace(ENTRY, state=State.EVICTING, intent=Intent.STOP)
 
 
-def test_under_notice_a_job_is_told_once_and_not_suspended() -> None:
+def test_under_notice_a_job_is_notified_once_and_not_suspended() -> None:
     notified = replace(LEAVING, stop_at=1_769_860_800.0)
     (write,) = writes(notified, RESUMED, [])
     assert write.patch["metadata"]["annotations"]["queuectl.dev/preempt-requested"] == (
@@ -157,7 +157,7 @@ def test_a_podset_that_is_done_has_no_place_for_a_late_pod() -> None:
     assert writes(entry, RESUMED, GANG) == []
 
 
-def test_pods_are_let_go_when_as_many_exist_as_were_started() -> None:
+def test_pods_are_ungated_when_as_many_exist_as_were_started() -> None:
     placed = PodSetPlacement("main", (("n1", 2), ("n2", 1)), {}, 3)
     entry = replace(ENTRY, placement=Placement((placed,)), intent=None)
     running = replace(RESUMED, expected=(("main", 3),), parallelism=Parallelism(4, shrunk=True))
@@ -185,7 +185,7 @@ def test_a_whole_gang_is_pinned_rank_by_rank_in_the_order_of_the_placement() -> 
     }  # fmt: skip
 
 
-def test_pods_of_another_attempt_are_never_let_go() -> None:
+def test_pods_of_another_attempt_are_never_ungated() -> None:
     old = [replace(p, attempt=1) for p in GANG]
     assert writes(ENTRY, RESUMED, old) == []
 
@@ -253,7 +253,7 @@ def test_pods_without_ranks_fill_the_shares_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("ranked", [True, False])
-def test_shares_without_nodes_are_told_apart_by_rank_or_name(ranked: bool) -> None:
+def test_shares_without_nodes_are_assigned_by_rank_or_name(ranked: bool) -> None:
     pods = [p if ranked else replace(p, rank=None) for p in GANG]
     expected = {f"train-{i}": (None, "b" if i == 3 else "a", int(i == 3)) for i in range(4)}
     quota_only = replace(SPLIT, nodes=())
@@ -262,7 +262,7 @@ def test_shares_without_nodes_are_told_apart_by_rank_or_name(ranked: bool) -> No
     assert pools(quota_only, half) == {n: w for n, w in expected.items() if n != "train-0"}
 
 
-def test_a_slot_on_a_node_that_is_gone_is_given_to_nobody() -> None:
+def test_a_slot_on_a_deleted_node_is_assigned_to_no_pod() -> None:
     left = {"n1": NODES["n1"]}
     found = owed(ENTRY, RESUMED, GANG, left, {})
     assert set(pins(found).values()) == {"n1.local"}

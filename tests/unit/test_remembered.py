@@ -58,7 +58,7 @@ async def test_many_who_ask_at_once_ask_once() -> None:
     known = oracle.remembered()
     asking = [asyncio.create_task(known.get("a", oracle)) for _ in range(5)]
     await asyncio.sleep(0)
-    asking[0].cancel()  # its browser is gone; the others wait on
+    asking[0].cancel()  # its browser closed the connection; the others still wait
     await asyncio.sleep(0)
     oracle.go.set()
     assert await asyncio.gather(*asking[1:]) == [1, 1, 1, 1]
@@ -76,7 +76,7 @@ async def test_a_failure_is_everybodys_who_waits_and_is_not_kept() -> None:
     assert await known.get("a", oracle) == 3
 
 
-async def test_a_failure_that_nobody_waits_for_any_more_is_no_noise() -> None:
+async def test_a_failure_without_a_waiting_caller_is_not_logged() -> None:
     oracle = Oracle()
     oracle.go.clear()
     oracle.fails = True
@@ -89,7 +89,7 @@ async def test_a_failure_that_nobody_waits_for_any_more_is_no_noise() -> None:
     await asyncio.sleep(0)
 
 
-async def test_what_was_used_longest_ago_goes_first() -> None:
+async def test_the_least_recently_used_entry_is_removed_first() -> None:
     oracle = Oracle()
     known = oracle.remembered(most=2)
     for key in ("a", "b", "a", "c"):

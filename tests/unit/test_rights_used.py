@@ -120,7 +120,7 @@ def test_it_fails_without_logs_and_while_rights_are_not_used(
     assert "- watch, pods (core), all, cluster, queuectl-system:queuectl" in printed
 
 
-def test_the_api_server_writes_a_log_where_the_variable_says(
+def test_the_api_server_writes_a_log_to_the_path_in_the_variable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

@@ -1,4 +1,4 @@
-"""What a pod is charged where requests are transformed, excluded or unknown to its queue: the rule, and through the plan."""
+"""The charge of a pod whose requests are transformed, excluded or unknown to its queue: the rule, and its effect on the plan."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OVERAGE = [to("e/mem", by="e/dev", over="1"), to("e/dev", "Retain", over="-1024"
 
 # what the pod asks, what it is charged
 CASES: dict[str, tuple[list[Doc], dict[str, str], dict[str, str]]] = {
-    "a request nobody transforms stays": ([to(GPU, credits="10")], {"cpu": "1"}, {"cpu": "1"}),
+    "a request without transformation stays": ([to(GPU, credits="10")], {"cpu": "1"}, {"cpu": "1"}),
     "replace": ([to(GPU, credits="10")], {GPU: "2", "cpu": "1"}, {CREDITS: "20", "cpu": "1"}),
     "retain": ([to(GPU, "Retain", credits="10")], {GPU: "2"}, {GPU: "2", CREDITS: "20"}),
     "retain is the default": ([to(GPU, None, credits="10")], {GPU: "2"}, {GPU: "2", CREDITS: "20"}),
@@ -67,9 +67,9 @@ CASES: dict[str, tuple[list[Doc], dict[str, str], dict[str, str]]] = {
         {CREDITS: "6"},
     ),
     "parts of a core count": ([to("cpu", credits="3000")], {"cpu": "100m"}, {CREDITS: "300"}),
-    "factors may be parts of one": ([to("memory", credits="3m")], {"memory": "100M"}, {CREDITS: "300k"}),
+    "factors can be fractions": ([to("memory", credits="3m")], {"memory": "100M"}, {CREDITS: "300k"}),
     "what is left rounds up once per pod": ([to("cpu", credits="1")], {"cpu": "1100m"}, {CREDITS: "2"}),
-    "cpu may come out": (
+    "cpu can be an output": (
         [{"input": GPU, "strategy": "Replace", "outputs": {"cpu": "250m"}}],
         {GPU: "3"},
         {"cpu": "750m"},
@@ -119,7 +119,7 @@ def test_a_pod_is_charged_what_the_transformations_make_of_it(name: str) -> None
     assert dict(found) == amounts(charged)
 
 
-def test_an_excluded_resource_is_charged_to_nobody_and_multiplies_nothing() -> None:
+def test_an_excluded_resource_is_charged_to_no_queue_and_multiplies_nothing() -> None:
     made = rules([to("e/cores", by="x.com/dev", total="1")], excluded=("x.com/", "po"))
     asked = Resources({"x.com/dev": 2, "e/cores": 20, PODS: 1, "y.com/x.com/": 1})
     assert dict(made.charged(asked)) == {"example.com/total": 20, PODS: 1, "y.com/x.com/": 1}
@@ -242,7 +242,7 @@ def test_running_gangs_are_charged_by_the_same_rule() -> None:
         ({"excludeResourcePrefixes": ["nvidia.com/"]}, "NoMatchingFlavor"),
     ],
 )
-def test_a_resource_the_queue_does_not_cover_blocks_unless_a_rule_says_otherwise(
+def test_a_resource_that_the_queue_does_not_cover_blocks_unless_a_rule_transforms_it(
     resources: Doc, code: str | None
 ) -> None:
     quota = flavor_and_queue({GPU: 8, "cpu": 8})
@@ -258,10 +258,10 @@ def test_ignoring_undeclared_resources_ignores_no_quota_that_is_declared() -> No
     assert planned([settings, *flavor_and_queue({GPU: 8}), asked])[1] == {"default/train": "ExceedsMaxQuota"}  # fmt: skip
 
 
-# ---- where the Configuration comes from
+# ---- the source of the Configuration
 
 
-def test_the_configuration_comes_from_a_file_of_its_own_or_from_the_stream(tmp_path: Any) -> None:
+def test_the_configuration_is_read_from_a_file_of_its_own_or_from_the_stream(tmp_path: Any) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text(yaml.safe_dump(configuration(quotaCheckStrategy="IgnoreUndeclared")))
     documents = [*flavor_and_queue({GPU: 8}), job("train", 1, gpu="1", memory="1Gi")]

@@ -45,7 +45,7 @@ class Answering:
 
         class Server(HTTPServer):
             def handle_error(self, *_: object) -> None:
-                """Who has had enough hangs up."""
+                """The client can close the connection early."""
 
         self.server = Server((host, port), Handler)
         self.port = int(self.server.server_address[1])
@@ -84,7 +84,7 @@ def success(*values: str, labels: str = '"namespace":"team","pod":"train-0"') ->
         (401, "unauthorized", "HTTP 401"),
     ],
 )
-async def test_what_is_no_answer_of_a_prometheus_is_said_to_be_none(
+async def test_a_malformed_answer_of_prometheus_is_reported(
     answering: Answering, status: int, body: str, says: str
 ) -> None:
     answering.status, answering.body = status, body
@@ -98,9 +98,7 @@ async def test_what_is_no_answer_of_a_prometheus_is_said_to_be_none(
     "body",
     [success(), success("NaN"), success("+Inf"), success("0", labels=""), '{"status":"success"}'],
 )
-async def test_an_answer_without_anything_in_it_says_nothing_of_a_pod(
-    answering: Answering, body: str
-) -> None:
+async def test_an_empty_answer_has_no_data_of_a_pod(answering: Answering, body: str) -> None:
     answering.body = body
     source = PrometheusSource(answering.url, rules=False)
     sample = await source.sample(120.0, 1000.0, KNOWN)
@@ -108,7 +106,7 @@ async def test_an_answer_without_anything_in_it_says_nothing_of_a_pod(
     assert not [row for row in sample.pods if (row.namespace, row.pod) in KNOWN]
 
 
-async def test_the_token_is_read_anew_each_time_and_missed_when_it_is_gone(
+async def test_the_token_is_read_each_time_and_a_deleted_token_is_reported(
     answering: Answering, tmp_path: Path
 ) -> None:
     answering.body = success()
@@ -195,7 +193,7 @@ async def test_one_exporter_that_fails_is_a_gap_all_of_them_are_no_answer(
     await source.close()
 
 
-async def test_a_scrape_without_end_is_given_up(
+async def test_an_endless_scrape_is_cancelled(
     answering: Answering, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporters, "_MOST", 1 << 20)
@@ -210,7 +208,7 @@ async def test_a_scrape_without_end_is_given_up(
 async def test_a_second_exporter_never_makes_a_gpu_look_less_used(
     answering: Answering, scrapes: int
 ) -> None:
-    """An exporter that lies about a pod of another node."""
+    """An exporter with a false value for a pod of another node."""
     answering.body = f"{LINE}0.9\n"
     with Answering("127.0.0.1").serving() as liar:
         liar.body = f"{LINE}0.0\n"

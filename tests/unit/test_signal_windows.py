@@ -60,7 +60,7 @@ def test_a_window_has_only_its_own_samples() -> None:
     assert (found.busy.high, found.busy.samples) == (0.0, 5)
 
 
-def test_who_has_left_is_forgotten_once_nothing_of_it_is_kept() -> None:
+def test_a_deleted_pod_is_forgotten_once_its_samples_are_dropped() -> None:
     ring = RingBuffer(slots=3)
     ring.add(0.0, {A: {BUSY: 1.0}, B: {BUSY: 0.5}})
     for at in range(1, 4):

@@ -1,4 +1,4 @@
-"""The mirror, what counts where, and what a look at the mirror says happened."""
+"""The mirror, its counts, and the events that are derived from it."""
 
 from __future__ import annotations
 
@@ -149,7 +149,9 @@ class TestCheckpoints:
         world.see(on("old", "n3", attempt=0, checkpoint_at=5.0))
         assert saved(world) is None
 
-    def test_a_pod_that_takes_it_back_or_goes_says_nothing_any_more(self, world: World) -> None:
+    def test_a_pod_that_removes_its_checkpoint_or_is_deleted_has_no_checkpoint_any_more(
+        self, world: World
+    ) -> None:
         world.see(on("p1", "n1", version=6, checkpoint_at=15.0))
         world.see(on("p1", "n1", version=7))
         assert saved(world) is None
@@ -241,7 +243,7 @@ class TestUsage:
     def test_a_pod_that_only_names_the_uid_of_a_job_fills_no_slot(
         self, forged: dict[str, str]
     ) -> None:
-        """Who creates a pod writes its owner reference; an owner is always in the namespace of what it owns."""
+        """The creator of a pod writes its owner reference; an owner is always in the namespace of the objects that it owns."""
         claims = on("evil", "n1", **forged, requests=SHAPE.requests * 2, checkpoint_at=15.0)
         world = World(RUNNING, records=[RESUMED, *READY, claims])
         assert world.freeze().other_pods == {"n1": claims.requests}
@@ -315,7 +317,7 @@ LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, C
     ("readiness of an older attempt does not count", LIVE, RESUMED,
      [on("p1", "n1", ready=True, attempt=9), on("p2", "n2", ready=True)], 20, State.STARTING, Code.QUEUED),
     ("a start that takes too long", LIVE, RESUMED, [on("p1", "n1")], 110, State.EVICTING, Code.PODS_READY_TIMEOUT),
-    ("one that came up while nobody looked", LIVE, RESUMED, READY, 110, State.RUNNING, Code.PODS_READY),
+    ("one that became ready between two checks", LIVE, RESUMED, READY, 110, State.RUNNING, Code.PODS_READY),
     ("pods larger than their template", LIVE, RESUMED, [pod("p1", requests=SHAPE.requests * 2)], 20,
      State.EVICTING, Code.PODS_LARGER_THAN_ASKED),
     ("pods larger than was planned, though their template is as large by now",
@@ -327,8 +329,8 @@ LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, C
      replace(JOB, version=9, status="x", utilization=0.5), [], 20, State.STARTING, Code.QUEUED),
     ("a gang resized while it ran", LIVE, replace(RESUMED, podsets=(PodSet("main", 3, SHAPE),)), [], 20,
      State.EVICTING, Code.CHANGED_OUTSIDE),
-    ("a waiting job somebody resumed", ENTRY, replace(JOB, suspended=False), [], 20, State.EVICTING, Code.RESUMED_OUTSIDE),
-    ("a running job somebody suspended", replace(LIVE, intent=None), replace(RESUMED, suspended=True), [], 20,
+    ("a pending job that a user resumed", ENTRY, replace(JOB, suspended=False), [], 20, State.EVICTING, Code.RESUMED_OUTSIDE),
+    ("a running job that a user suspended", replace(LIVE, intent=None), replace(RESUMED, suspended=True), [], 20,
      State.EVICTING, Code.SUSPENDED_OUTSIDE),
     ("an evicted gang with a pod left", replace(LIVE, state=State.EVICTING, intent=Intent.STOP), GONE,
      [on("p1", "n1", terminating=True)], 20, State.EVICTING, Code.QUEUED),
@@ -355,10 +357,10 @@ LOOKS: list[tuple[str, Entry, JobRecord | None, list[PodRecord], float, State, C
     ("all gates are removed", GATED, JOB, [], 20, State.PENDING, Code.QUEUED),
     ("a gate that comes late does not count", ENTRY, replace(JOB, gates=("late",)), [], 20, State.PENDING, Code.QUEUED),
     ("nor beside one that was there", GATED, replace(JOB, gates=("late",)), [], 20, State.PENDING, Code.QUEUED),
-    ("a gated job somebody resumed", GATED, replace(JOB, gates=("a", "b"), suspended=False), [], 20, State.EVICTING,
+    ("a gated job that a user resumed", GATED, replace(JOB, gates=("a", "b"), suspended=False), [], 20, State.EVICTING,
      Code.RESUMED_OUTSIDE),
-    ("a held job somebody resumed", HELD, replace(JOB, suspended=False), [], 20, State.EVICTING, Code.RESUMED_OUTSIDE),
-    ("and once its pods are gone it is held again", replace(HELD, state=State.EVICTING, intent=Intent.STOP), JOB_DRAINED,
+    ("a held job that a user resumed", HELD, replace(JOB, suspended=False), [], 20, State.EVICTING, Code.RESUMED_OUTSIDE),
+    ("and once its pods are deleted it is held again", replace(HELD, state=State.EVICTING, intent=Intent.STOP), JOB_DRAINED,
      [], 20, State.HELD, Code.HELD),
     ("back-off not over", replace(ENTRY, state=State.BACKOFF, requeue_at=50.0), JOB, [], 40, State.BACKOFF, Code.QUEUED),
     ("back-off over", replace(ENTRY, state=State.BACKOFF, requeue_at=50.0), JOB, [], 50, State.PENDING, Code.QUEUED),
@@ -384,11 +386,13 @@ def test_what_the_watch_shows_leads_to(
     ("job", "pods", "now"),
     [
         pytest.param(RESUMED, READY, 100.0, id="its time is over"),
-        pytest.param(replace(RESUMED, preempt_ready=True), READY, 50.0, id="it says it is ready"),
+        pytest.param(
+            replace(RESUMED, preempt_ready=True), READY, 50.0, id="it reports that it is ready"
+        ),
         pytest.param(
             RESUMED, [replace(p, phase=PodPhase.FAILED) for p in READY], 50.0, id="its pods ended"
         ),
-        pytest.param(replace(GONE, drained=False), READY, 50.0, id="somebody suspended it"),
+        pytest.param(replace(GONE, drained=False), READY, 50.0, id="a user suspended it"),
     ],
 )
 def test_a_notice_ends_when(job: JobRecord, pods: list[PodRecord], now: float) -> None:
@@ -399,7 +403,7 @@ def test_a_notice_ends_when(job: JobRecord, pods: list[PodRecord], now: float) -
     assert (after.state, after.stop_at, after.intent) == (State.EVICTING, None, Intent.STOP)
 
 
-def test_a_pin_that_kube_scheduler_refuses_is_given_up_after_a_while() -> None:
+def test_a_pin_that_kube_scheduler_refuses_ends_with_an_eviction() -> None:
     stuck = pod("p1", gated=False, pin="n1", unschedulable=True)
     world = World(replace(LIVE, started_at=350.0), records=[RESUMED, replace(stuck, gated=True)])
     observer = Observer(world.mirror, world.ledger, world.usage, 30.0)
@@ -479,15 +483,15 @@ ON_FOUR = Placement((PodSetPlacement("main", (("n1", 2), ("n2", 1), ("n3", 1))),
     [
         pytest.param(
             replace(RESUMED, podsets=(WIDE,), expected=(("main", 2),)), [on("p1", "n1"), on("p2", "n3")],
-            (("n1", 1), ("n3", 1)), id="a Job with two completions left gives up the slots of the others",
+            (("n1", 1), ("n3", 1)), id="a Job with two completions left releases the slots of the others",
         ),
         pytest.param(
             replace(RESUMED, podsets=(WIDE,), expected=(("main", 2),)), [on("p1", "n1")],
-            ON_FOUR.podsets[0].nodes, id="not while one of the two is missing: it may come back anywhere",
+            ON_FOUR.podsets[0].nodes, id="not while one of the two is missing: it can be re-created on any of them",
         ),
         pytest.param(
             replace(RESUMED, podsets=(WIDE,)), [on("p1", "n1"), on("p2", "n3", terminating=True)],
-            ON_FOUR.podsets[0].nodes, id="nothing is given up of pods that will be re-created",
+            ON_FOUR.podsets[0].nodes, id="no slot is released of pods that will be re-created",
         ),
         pytest.param(
             replace(RESUMED, podsets=(WIDE,), followed=False),
@@ -513,13 +517,13 @@ def test_slots_of_pods_that_are_done_for_good_are_free(
     assert placed.nodes == left
     assert placed.pods in (None, sum(count for _, count in left))
     (gang,) = world.freeze().admitted
-    assert gang.placement == after.placement, "the planner is told of no more than is still used"
+    assert gang.placement == after.placement, "the planner gets only the slots that are still used"
     before = after
     world.look()
     assert world.ledger.get("u1") == before, "and it stays so"
 
 
-def test_a_podset_that_is_done_while_another_runs_gives_up_every_slot() -> None:
+def test_a_podset_that_is_done_while_another_runs_releases_every_slot() -> None:
     master = PodSet("master", 1, SHAPE)
     job = replace(RESUMED, podsets=(master, PodSet("worker", 2, SHAPE)), followed=False)
     placement = Placement(
@@ -565,7 +569,7 @@ def test_a_podset_that_is_done_while_another_runs_gives_up_every_slot() -> None:
 @pytest.mark.parametrize(
     ("job", "whole"),
     [
-        pytest.param(RESUMED, True, id="a pod that just succeeded stands for itself"),
+        pytest.param(RESUMED, True, id="a pod that succeeded a moment ago counts"),
         pytest.param(
             replace(RESUMED, expected=(("main", 1),)), False, id="not for another, once its job counts it as done"
         ),
@@ -611,7 +615,7 @@ def test_only_time_rings() -> None:
         pytest.param(replace(RUNNING, priority_set=70, priority_until=40.0), RESUMED, 40.0, id="or running"),
     ],
 )  # fmt: skip
-def test_when_to_look_again(entry: Entry, job: JobRecord, at: float | None) -> None:
+def test_the_time_of_the_next_check(entry: Entry, job: JobRecord, at: float | None) -> None:
     assert alarm_of(entry, job, CONFIG.rules.pods_ready) == at
 
 
@@ -660,7 +664,7 @@ def test_a_priority_whose_time_is_over_is_as_its_classes_say_and_plans_follow(
     (change,) = seen.changes
     assert (change.after.priority, change.after.priority_set) == (100, None)
     assert seen.plan_again
-    assert not world.look(now=21.0).changes, "it is told once"
+    assert not world.look(now=21.0).changes, "it is reported once"
 
 
 def test_the_end_of_a_priority_does_not_hide_other_news_of_the_same_look() -> None:
@@ -692,7 +696,7 @@ def test_a_gang_that_moves_is_not_planned_until_its_object_names_the_queue() -> 
     assert seen.plan_again
 
 
-def test_a_waiting_gang_that_is_resized_gives_up_the_place_held_for_it() -> None:
+def test_a_pending_gang_that_is_resized_loses_its_reservation() -> None:
     lease = CapacityLease(PLACEMENT, ("v",), 0.0, expires_at=500.0)
     reserved = replace(ENTRY, state=State.RESERVED, lease=lease)
     world = World(reserved, records=[replace(JOB, podsets=(PodSet("main", 3, SHAPE),))])
@@ -740,7 +744,7 @@ def test_a_submitted_job_takes_priority_and_queue_from_the_configuration() -> No
     assert after.priority == 7
 
 
-def test_of_two_jobs_of_the_same_second_the_first_created_is_first_in_line() -> None:
+def test_of_two_jobs_of_the_same_second_the_first_created_is_first_in_the_queue() -> None:
     world = World(records=[replace(JOB, uid="a", version=9), replace(JOB, uid="b", version=8)])
     world.look(now=1.5)
     first, second = (world.ledger.get(uid) for uid in ("b", "a"))
@@ -750,7 +754,7 @@ def test_of_two_jobs_of_the_same_second_the_first_created_is_first_in_line() -> 
 
 
 def test_what_changes_a_job_since_does_not_move_it_behind_those_that_came_later() -> None:
-    """The job controller writes the status of the first before queuectl looks at both."""
+    """The job controller writes the status of the first before queuectl reads both."""
     world = World()
     first, then = (
         replace(JOB, uid="z", name="z", version=3),
@@ -815,7 +819,7 @@ def test_without_a_workload_priority_class_the_pods_class_counts() -> None:
         ),
     ],
 )  # fmt: skip
-def test_what_must_not_be_planned_says_why(
+def test_a_workload_that_must_not_be_planned_has_its_reason(
     job: JobRecord, config: QueueConfig, code: Code, text: str
 ) -> None:
     world = World(records=[job])
@@ -826,13 +830,13 @@ def test_what_must_not_be_planned_says_why(
     assert text in pending.blocked.message
 
 
-def test_a_snapshot_tells_until_when_a_gang_does_not_borrow() -> None:
+def test_a_snapshot_has_the_time_until_which_a_gang_does_not_borrow() -> None:
     world = World(replace(ENTRY, requeue_at=50.0), records=[JOB])
     found = [world.freeze(now=at).pending[0].borrows_at for at in (40.0, 49.9, 50.0, 60.0)]
     assert found == [50.0, 50.0, None, None]
 
 
-def test_a_snapshot_tells_when_a_gang_made_room_for_others() -> None:
+def test_a_snapshot_has_the_times_at_which_a_gang_was_preempted() -> None:
     entry = replace(LIVE, preempted_at=(10.0, 5_000.0))
     world = World(entry, records=[RESUMED])
     assert world.freeze(now=100_000.0).admitted[0].evictions == (10.0, 5_000.0)
@@ -856,7 +860,7 @@ RUNS = [on("p1", "n1", ready=True), on("p2", "n2", ready=True)]
             [replace(p, attempt=3) for p in RUNS], State.RUNNING, id="the ledger is from the past",
         ),
         pytest.param(
-            replace(ENTRY, attempt=1), RESUMED, RUNS, State.EVICTING, id="resumed by somebody else"
+            replace(ENTRY, attempt=1), RESUMED, RUNS, State.EVICTING, id="resumed by another user"
         ),
     ],
 )  # fmt: skip
@@ -897,7 +901,7 @@ class TestFreeze:
         world.mirror.apply([Deleted("pods", "p2", 9)])
         assert world.freeze().admitted[0].lost == (("main", "n2", 1),)
 
-    def test_a_slot_on_a_cordoned_node_is_lost_once_its_pod_is_gone(self) -> None:
+    def test_a_slot_on_a_cordoned_node_is_lost_once_its_pod_is_deleted(self) -> None:
         world = World(RUNNING, records=[RESUMED, *READY])
         cordoned = Node("n2", {HOSTNAME: "n2"}, SHAPE.requests, unschedulable=True)
         world.see(NodeRecord(cordoned, 2))
@@ -933,7 +937,7 @@ class TestFreeze:
         (gang,) = World(leaving, records=[RESUMED]).freeze().admitted
         assert not gang.returns
 
-    def test_a_gang_that_failed_to_start_stands_where_its_eviction_put_it(self) -> None:
+    def test_a_gang_that_failed_to_start_has_the_position_that_its_eviction_gave_it(self) -> None:
         world = World(replace(ENTRY, queued_at=5.0, requeued_at=90.0), records=[JOB])
         assert world.freeze().pending[0].workload.queued_at == 90.0
 

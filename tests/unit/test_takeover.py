@@ -1,4 +1,4 @@
-"""What is read of a Workload that a Kueue left, and whose pods are whose without our labels."""
+"""Workloads that a Kueue left, and the assignment of pods without queuectl's labels."""
 
 from __future__ import annotations
 
@@ -42,20 +42,20 @@ def test_an_admission_is_read_in_either_version(version: str) -> None:
     )
 
 
-def test_one_that_waits_has_a_place_in_the_line_and_no_admission() -> None:
+def test_a_pending_workload_has_a_queue_position_and_no_admission() -> None:
     found = read(workload(JOB, {"main": 4}))
     assert found is not None
     assert (found.queued_at, found.admitted_at, found.podsets) == (parse_time(CREATED), None, {})
     assert found.active
 
 
-def test_what_is_inactive_is_told() -> None:
+def test_an_inactive_workload_is_reported() -> None:
     found = read(workload(JOB, {"main": 4}, active=False))
     assert found is not None
     assert not found.active
 
 
-def test_finished_ones_and_those_of_nobody_do_not_count() -> None:
+def test_finished_workloads_and_those_without_an_owner_do_not_count() -> None:
     assert read(workload(JOB, {"main": 4}, admitted="spot", finished=True)) is None
     alone = workload(JOB, {"main": 4}, admitted="spot")
     alone["metadata"]["ownerReferences"] = []
@@ -69,7 +69,7 @@ def test_fields_of_a_newer_kueue_do_not_matter() -> None:
     assert read(newer) is not None
 
 
-def test_a_contradiction_is_told() -> None:
+def test_a_contradiction_is_reported() -> None:
     torn = workload(JOB, {"main": 4}, admitted="spot")
     torn["status"]["admission"]["podSetAssignments"] *= 2
     with pytest.raises(RequestError, match="twice"):
@@ -85,7 +85,7 @@ def test_a_contradiction_is_told() -> None:
         ({"app": "x"}, ""),
     ],
 )
-def test_a_pod_belongs_to_the_podset_that_its_controller_says(
+def test_a_pod_belongs_to_the_podset_that_its_controller_names(
     labels: dict[str, str], podset: str
 ) -> None:
     document = {"metadata": {"name": "p", "uid": "p", "labels": labels}, "spec": {}}

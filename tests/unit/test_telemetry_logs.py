@@ -1,4 +1,4 @@
-"""One shape for every line of the process, whoever writes it."""
+"""Every log line of the process has one format, including those of libraries."""
 
 from __future__ import annotations
 

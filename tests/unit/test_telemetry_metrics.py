@@ -1,4 +1,4 @@
-"""What Prometheus is told: names, labels and numbers."""
+"""Metrics for Prometheus: names, labels and numbers."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ LIKE_KUEUE = {
 }
 
 
-# Steps of Kueue's own search, and a kind of job that is not here: docs/reference/metrics.md says so.
+# Steps of Kueue's own search, and a kind of job that queuectl does not have: docs/reference/metrics.md lists them.
 NOT_HERE = {
     "admission_cycle_preemption_skips",
     "preemption_target_recomputations_total",
@@ -163,7 +163,7 @@ def busy() -> Metrics:
 
 
 def looked_at(metrics: Metrics, *lives: str) -> None:
-    """A plan looked at gangs of one kind, in this order, that now are where these lives led them."""
+    """A plan considered gangs of one kind, in this order, and these lives led to their present states."""
     entries = {
         str(n): live_through(job(name), *LIVES[name])[-1].after for n, name in enumerate(lives)
     }
@@ -242,13 +242,13 @@ class TestExposition:
 
 
 class TestFleet:
-    def test_gpus_of_a_flavor_are_those_of_the_last_look(self) -> None:
+    def test_gpus_of_a_flavor_are_those_of_the_last_sample(self) -> None:
         metrics = busy()
         metrics.fleet.free({"a100": Free(capacity=8, free=8, fragmented=0.0, stranded=0)})
         assert value(metrics, "fleet_free_gpus", flavor="a100") == 8
         assert value(metrics, "fleet_free_gpus", flavor="h100") is None
 
-    def test_unmanaged_gpus_are_those_of_the_last_look(self) -> None:
+    def test_unmanaged_gpus_are_those_of_the_last_sample(self) -> None:
         metrics = busy()
         metrics.fleet.unmanaged({"team-b": 8.0})
         assert value(metrics, "unmanaged_gpus", namespace="team-b") == 8
@@ -269,7 +269,7 @@ class TestFleet:
 
 
 class TestBirth:
-    """What alerts wait for is there with 0 before it counts: from nothing to 1 is no increase for Prometheus."""
+    """Metrics of alerts exist with the value 0 before the first event: from no value to 1 is no increase for Prometheus."""
 
     @pytest.mark.parametrize("reason", list(DiscardReason))
     def test_of_discarded_plans(self, reason: DiscardReason) -> None:
@@ -284,7 +284,7 @@ class TestBirth:
     @pytest.mark.parametrize(
         "reason", ["Deactivated", "RequeuingLimitExceeded", "MaximumExecutionTimeExceeded"]
     )
-    def test_of_workloads_that_are_given_up(self, reason: str) -> None:
+    def test_of_workloads_that_are_deactivated(self, reason: str) -> None:
         metrics = Metrics()
         metrics.committed(live_through(job("a")))
         labels = {"cluster_queue": "team-a", "reason": reason}
@@ -341,7 +341,7 @@ class TestBirth:
             assert value(metrics, name, priority_class="high", **queue) == 0
         assert value(metrics, "requeued_workloads_total", **queue) == 0
 
-    def test_of_gangs_that_nobody_could_decide(self) -> None:
+    def test_of_gangs_that_could_not_be_decided(self) -> None:
         metrics = Metrics()
         metrics.committed(live_through(job("a"), *LIVES["running"]))
         labels = {"cluster_queue": "team-a", "status": "active", "reason": "Undecided"}
@@ -508,7 +508,7 @@ class TestCluster:
         assert value(metrics, "watch_events_total", kind="pods") == 3
         assert value(metrics, "watch_last_event_timestamp_seconds", kind="pods") == 1060
 
-    def test_leadership_is_told(self) -> None:
+    def test_leadership_is_shown(self) -> None:
         metrics = Metrics()
         metrics.leading(7)
         assert (value(metrics, "leader"), value(metrics, "leader_epoch")) == (1, 7)
@@ -561,7 +561,7 @@ class TestHeads:
     @pytest.mark.parametrize(
         ("name", "intent"), [("starting", "Start"), ("running", "Start"), ("evicting", "Stop")]
     )
-    def test_what_is_owed_is_in_the_outbox(self, name: str, intent: str) -> None:
+    def test_a_pending_write_is_in_the_outbox(self, name: str, intent: str) -> None:
         metrics = Metrics()
         metrics.committed(live_through(job("a"), *LIVES[name]))
         assert value(metrics, "outbox_intents", kind=intent) == 1
@@ -631,7 +631,7 @@ class TestHeads:
         counted.loaded([e for e in standing if e.state is not State.FINISHED], holdings())
         assert heads(followed) == heads(counted)
 
-    def test_a_new_leader_counts_anew(self) -> None:
+    def test_a_new_leader_starts_its_counters_again(self) -> None:
         metrics = Metrics()
         metrics.committed(live_through(job("a"), *LIVES["running"]))
         metrics.loaded([], holdings())

@@ -62,7 +62,7 @@ def node(name: str, *, ready: bool = True, unschedulable: bool = False) -> Node:
 def holdings(
     *entries: Entry, config: list[dict[str, Any]] | None = None, nodes: Sequence[Node] = ()
 ) -> Holdings:
-    """What these workloads, each of 32 GPUs in LocalQueue team-a/default, hold."""
+    """Quota that these workloads hold, each of 32 GPUs in LocalQueue team-a/default."""
     mirror = Mirror({})
     mirror.jobs = {e.uid: job(e.name) for e in entries}
     mirror.nodes = {n.name: NodeRecord(n, 1) for n in nodes}
@@ -203,7 +203,7 @@ def test_nodes_that_take_no_pods_offer_nothing() -> None:
     assert counted == [2, 1, 1]
 
 
-def test_who_does_not_lead_shows_nothing() -> None:
+def test_a_process_that_does_not_lead_shows_nothing() -> None:
     assert list(registry(None).collect()) == []
 
 

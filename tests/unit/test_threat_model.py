@@ -1,4 +1,4 @@
-"""docs/explanation/threat-model.md names for each threat the test that shows what prevents it, or says why the risk is accepted."""
+"""docs/explanation/threat-model.md names for each threat the test of its prevention, or states why the risk is accepted."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def collected(path: str) -> frozenset[str]:
 LINES = list(lines())
 
 
-def test_the_table_is_about_everybody_who_could_harm() -> None:
+def test_the_table_has_each_kind_of_attacker() -> None:
     found = {line.section for line in LINES}
     assert found == set(SECTIONS)
     assert PAGE.read_text().count(HEADER) == len(SECTIONS)
@@ -89,6 +89,6 @@ def test_each_threat_has_a_test_or_is_accepted_with_a_reason(line: Line) -> None
         assert function in collected(path), name
 
 
-def test_what_is_not_covered_is_said() -> None:
+def test_the_risks_that_are_not_covered_are_listed() -> None:
     text = PAGE.read_text().partition("\n## Not covered\n")[2]
     assert re.findall(r"^- .+", text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What is exported of the utilization signal."""
+"""Exported metrics of the utilization signal."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Shown:
         return self.registry.get_sample_value(f"queuectl_utilization_{name}", labels)
 
 
-def test_an_alarm_goes_back_to_nothing_when_what_was_wrong_is_right_again() -> None:
+def test_an_alarm_returns_to_zero_when_its_cause_ends() -> None:
     shown = Shown()
     shown.metrics.looked({SourceFault.STALE: 3}, [], 0.1)
     assert shown.value("alarms", reason="stale") == 3
@@ -55,7 +55,7 @@ def test_looks_are_timed_by_whether_there_was_an_answer() -> None:
         assert shown.value("look_duration_seconds_count", result=result) == 1
 
 
-def test_who_does_not_lead_shows_nothing() -> None:
+def test_a_process_that_does_not_lead_shows_nothing() -> None:
     shown = Shown()
     shown.metrics.looked({}, [UseGauges("a", UseState.IDLE, 8, 0.0)], 0.1)
     shown.metrics.forget()

@@ -1,4 +1,4 @@
-"""From a source to the planner: gangs that hold GPUs, looks at them, and what a snapshot says of them."""
+"""From a source to the planner: gangs that hold GPUs, their samples, and their use in a snapshot."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class TestGangs:
         (gang,) = held_gangs(made.mirror, made.ledger, CONFIG)
         assert gang.ready_at == ready_at
 
-    def test_a_pod_that_was_replaced_makes_it_warm_up_anew(self) -> None:
+    def test_a_replaced_pod_starts_the_warm_up_again(self) -> None:
         made = world()
         made.see(on("p2", "n3", version=6, started_at=500.0))
         (gang,) = held_gangs(made.mirror, made.ledger, CONFIG)
@@ -95,7 +95,7 @@ class TestGangs:
         asked = {"nvidia.com/gpu": 1, "nvidia.com/mig-1g.5gb": 2, "amd.com/gpu": 4, "cpu": 9}
         assert accelerators(Resources(asked), GpuWeights()) == 7
 
-    def test_what_the_configuration_calls_a_gpu_is_looked_at_like_any_other(self) -> None:
+    def test_a_resource_that_the_configuration_calls_a_gpu_is_sampled_like_any_other(self) -> None:
         xe = Resources({"gpu.intel.com/xe": 2})
         made = World(RUNNING, records=[RESUMED, on("p1", "n1", requests=xe)])
         assert held_gangs(made.mirror, made.ledger, CONFIG) == []
@@ -144,7 +144,7 @@ class TestSnapshot:
 
 
 class FakeSource:
-    """Says of every pod what it is told to, or nothing at all."""
+    """Returns for every pod the values that the test sets, or nothing at all."""
 
     trusts = "scrape jobs a"
 
@@ -195,7 +195,7 @@ class Watched:
 
 
 class TestWatch:
-    async def test_longer_windows_are_asked_for_only_where_somebody_does_nothing(self) -> None:
+    async def test_longer_windows_are_queried_only_where_a_gang_is_idle(self) -> None:
         watched = Watched()
         assert (await watched.sample()).state is UseState.ACTIVE
         assert watched.source.windows == [120.0]  # four scrapes
@@ -203,7 +203,7 @@ class TestWatch:
         assert (await watched.sample()).state is UseState.IDLE
         assert watched.source.windows == [120.0, 120.0, 300.0]
 
-    async def test_a_source_that_is_away_makes_everybody_unknown_and_is_an_alarm(self) -> None:
+    async def test_an_unavailable_source_makes_every_gang_unknown_and_raises_an_alarm(self) -> None:
         watched = Watched()
         watched.source.busy = 0.0
         assert (await watched.sample()).state is UseState.IDLE
@@ -214,13 +214,13 @@ class TestWatch:
         assert "connection refused" in gone.text
         assert watched.alarm("unreachable") == 2  # pods
 
-    async def test_a_source_that_hangs_is_given_up(self) -> None:
+    async def test_a_query_without_an_answer_is_cancelled(self) -> None:
         watched = Watched()
         watched.source.hangs = True
         assert (await watched.sample()).state is UseState.UNKNOWN
         assert watched.alarm("unreachable") == 2
 
-    async def test_it_looks_again_and_again_until_told_to_stop(self) -> None:
+    async def test_it_samples_repeatedly_until_it_is_stopped(self) -> None:
         watched = Watched()
         samples: list[Mapping[str, GangUse]] = []
         enough = asyncio.Event()
@@ -320,7 +320,7 @@ class TestSettings:
         with pytest.raises(BadInput, match="QUEUECTL_UTILIZATION__CA_FILE"):
             use_source(Settings(prometheus_url="https://p", utilization=utilization))
 
-    def test_metrics_may_have_other_names_than_the_vendors(self) -> None:
+    def test_metrics_can_have_other_names_than_the_vendors(self) -> None:
         assert metric_names(UtilizationSettings()) == NVIDIA
         assert metric_names(UtilizationSettings(vendor="amd")) == AMD
         given = MetricNames(busy="use", busy_full=100, coarse="rough", device="host, card")

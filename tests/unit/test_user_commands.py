@@ -25,7 +25,7 @@ def command(number: int, action: Action, uid: str = "u1", **more: Any) -> Comman
 
 
 def barred(entry: Entry, command: Command) -> str | None:
-    """There is one queue to move to, and priorities up to 100 may be set."""
+    """There is one queue to move to, and priorities up to 100 are allowed."""
     if command.action is Action.MOVE and command.queue != "open":
         return f"there is no LocalQueue {command.queue} for {entry.namespace}"
     return "at most 100" if (command.priority or 0) > 100 else None

@@ -1,4 +1,4 @@
-"""What a gang does with its GPUs, judged from looks: never idle without every GPU of it seen over the whole window."""
+"""The use that a gang makes of its GPUs, from samples: never idle without a sample of each of its GPUs over the whole window."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def gang(*pods: HeldPod, rule: IdleReclaim = RULE, ready_at: float | None = READ
 
 
 def row(of: HeldPod, busy: float = 0.9, **changes: object) -> PodUse:
-    """A pod's, well seen; computing unless told otherwise."""
+    """A row of a pod with full coverage; computing unless the test sets something else."""
     made = PodUse(
         of.namespace, of.name, of.gpus, busy, busy, coverage=1.0, age=20.0, uid=None,
         tensor=busy / 2, memory_busy=busy / 2, memory_held=0.01,
@@ -51,7 +51,7 @@ def judged(
     at: float = LATER,
     tracker: UseTracker | None = None,
 ) -> GangUse:
-    """As a look judges it; all longer windows show the same unless told otherwise."""
+    """The evaluation of a sample; all longer windows show the same unless the test sets something else."""
     tracker = tracker or UseTracker(SCRAPE)
     now = sample(recent, at=at)
     windows = tracker.windows([one], now)
@@ -95,7 +95,7 @@ DOUBTS = {
     "samples are missing": [replace(QUIET, coverage=COVERED - 0.01)],
     "its exporter is silent": [replace(QUIET, age=120.0)],
     "its GPU is shared": [replace(QUIET, shared=True)],
-    "two pods of its name, neither told by uid": [QUIET, replace(QUIET, gpus=4)],
+    "two pods of its name, both without a uid": [QUIET, replace(QUIET, gpus=4)],
 }
 
 
@@ -140,7 +140,7 @@ def test_the_warm_up_is_not_judged_and_a_window_does_not_reach_into_it(
 
 
 def test_zeros_of_the_run_before_under_the_same_pod_name_count_for_nothing() -> None:
-    """Without uids, a window that begins before the pod says nothing of it."""
+    """Without uids, a window that begins before the pod has no data of it."""
     rule = replace(RULE, warmup=0.0)
     young = pod(started_at=LATER - 100.0)
     assert judged(gang(young, rule=rule), [QUIET]).state is U.UNKNOWN
@@ -151,7 +151,7 @@ def test_zeros_of_the_run_before_under_the_same_pod_name_count_for_nothing() -> 
     assert judged(gang(untold), [QUIET]).state is U.UNKNOWN
 
 
-def test_a_uid_tells_two_runs_of_one_name_apart() -> None:
+def test_a_uid_distinguishes_two_runs_of_one_name() -> None:
     before = replace(QUIET, uid="uid-before")
     now = row(pod(), 0.9, uid="uid-0")
     assert judged(gang(), [before, now]).state is U.ACTIVE
@@ -181,7 +181,7 @@ def test_a_burst_in_the_window_is_not_idle_yet() -> None:
     assert judged(gang(), [QUIET], longer=[row(pod(), 0.5)]).state is U.LOW
 
 
-def test_who_holds_memory_has_loaded_something_and_gets_longer() -> None:
+def test_a_gang_that_holds_memory_has_loaded_data_and_has_a_longer_grace() -> None:
     held = replace(QUIET, memory_held=0.8)
     one = gang()
     assert UseTracker(SCRAPE).windows([one], sample([held])) == [1800.0, 7200.0]
@@ -200,10 +200,10 @@ STUCK = row(pod(), 1.0, tensor=0.0, memory_busy=0.0)
     ("recent", "longer", "state"),
     [
         (STUCK, STUCK, U.STUCK),
-        (STUCK, row(pod()), U.ACTIVE),  # only just
+        (STUCK, row(pod()), U.ACTIVE),  # at the threshold
         (replace(STUCK, tensor=0.4), STUCK, U.ACTIVE),
         (replace(STUCK, memory_busy=0.4), STUCK, U.ACTIVE),
-        (replace(STUCK, tensor=None), replace(STUCK, tensor=None), U.ACTIVE),  # cannot be told
+        (replace(STUCK, tensor=None), replace(STUCK, tensor=None), U.ACTIVE),  # cannot be decided
         (STUCK, replace(STUCK, coverage=0.5), U.ACTIVE),
     ],
 )
@@ -222,8 +222,8 @@ def test_thresholds_are_the_queues_own() -> None:
     assert UseTracker(SCRAPE).windows([gang(rule=lenient)], sample([QUIET])) == [300.0]
 
 
-def test_a_rank_that_has_just_woken_up_wakes_its_gang_although_the_window_was_quiet() -> None:
-    """The window is looked at because of another gang, and nine tenths of it are quiet."""
+def test_one_rank_that_works_again_makes_its_gang_active_although_the_window_was_quiet() -> None:
+    """The window is queried because of another gang, and nine tenths of it are quiet."""
     woken, idle = gang(pod(0), pod(1)), replace(gang(pod(2)), uid="idle")
     recent = sample([row(pod(0), 0.0), row(pod(1), 0.9), row(pod(2), 0.0)])
     quiet = sample([row(pod(n), 0.0) for n in range(3)], RULE.window)
@@ -233,7 +233,7 @@ def test_a_rank_that_has_just_woken_up_wakes_its_gang_although_the_window_was_qu
     assert (uses["job"].state, uses["idle"].state) == (U.ACTIVE, U.IDLE)
 
 
-def test_longer_windows_are_looked_at_only_where_somebody_may_be_idle() -> None:
+def test_longer_windows_are_queried_only_where_a_gang_can_be_idle() -> None:
     assert UseTracker(SCRAPE).windows([gang()], sample([row(pod())])) == []
 
 
@@ -256,7 +256,7 @@ ROWS = st.builds(
 
 
 def seen_well(of: HeldPod, rows: Sequence[PodUse], limit: float) -> bool:
-    """Said once more, by itself: some row of the pod, not of another run of it, whole, fresh, of its own GPUs, quiet."""
+    """The same rule, written independently: some row of the pod, not of another run of it, whole, fresh, of its own GPUs, quiet."""
     return any(
         r.pod == of.name and r.uid in (None, of.uid) and r.gpus == of.gpus
         and r.coverage >= 0.8 and r.age <= 75 and not r.shared and r.busy <= limit
@@ -325,6 +325,6 @@ def test_gpus_of_untrusted_jobs_alone_are_a_reason_of_their_own() -> None:
     assert troubles([gang(pod(0))], seen, SCRAPE) == {SourceFault.UNTRUSTED: 1}
 
 
-def test_pods_that_have_only_just_started_are_nobodys_fault() -> None:
+def test_pods_that_started_a_moment_ago_raise_no_alarm() -> None:
     young = gang(pod(started_at=LATER - 60))
     assert troubles([young], replace(sample([]), gpus=0), SCRAPE) == {}
