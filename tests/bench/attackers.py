@@ -1,7 +1,7 @@
 """Clients that send the most expensive requests there are, as a process of its own: ``python -m tests.bench.attackers URL``.
 
-It prints ``ready`` once it begins and goes on until its standard input ends. Requests that have no answer some seconds later are
-given up and counted as unfinished. Then it prints what it was answered, as JSON.
+It prints ``ready`` when it begins and continues until its standard input ends. Requests without a response some seconds later
+are cancelled and count as unfinished. Then it prints the responses as JSON.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from queuectl.api.auth.authentication import PROOF
 from queuectl.api.body import MAX_BYTES, MAX_LIST_BYTES
 
 NOBODY, TENANT, VIEWER = "of-nobody", "of-the-tenant", "of-the-viewer"
-TEAM: Final = "default"  # the tenant's namespace, with all gangs of the rush
+TEAM: Final = "default"  # the tenant's namespace, with all gangs of the burst
 WORKERS: Final = 30
 PAUSE_SECONDS: Final = 0.1
 GRACE_SECONDS: Final = 20.0
-"""For the last answers: what waits for a share of the processor may wait for minutes."""
+"""Seconds for the last responses: a request that waits for its share of the CPU can take minutes."""
 UNFINISHED: Final = "unfinished"
 _JSON, _YAML = "application/json", "application/yaml"
 _FORM: Final = "application/x-www-form-urlencoded"
@@ -95,7 +95,7 @@ REPORT: Final = "/api/v1/reports/usage?by=workload,hour&since=8760h"
 
 
 def attacks() -> list[Attack]:
-    """All of them: of callers whom nobody knows, of one without rights, of a tenant, of a viewer."""
+    """All attacks: by unknown callers, a caller without rights, a tenant, and a viewer."""
     tenant, nobody = bearer(TENANT), bearer(NOBODY)
     form = urlencode({"text": MANY.decode(), "base": MANY.decode()}).encode()
     return [

@@ -1,13 +1,13 @@
 """The API under load beside the controller that serves it: ``python -m tests.bench.bench_api``.
 
-The rush: 1,000 gangs are submitted at once and admitted by a controller as ``queuectl serve`` runs it, on a real Postgres: first with
-nobody asking, then with 200 clients that read (lists, floor, nodes, decisions; each pauses 5 seconds between two questions)
+The burst: 1,000 gangs are submitted at once and admitted by a controller as ``queuectl serve`` runs it, on a real Postgres: first with
+no requests, then with 200 clients that read (lists, floor, nodes, decisions; each pauses 5 seconds between two requests)
 and 50 event streams, half of which break every second and resume. Server and controller share one process and event loop; the
 cluster double is a process of its own, and so are the clients. Printed for both runs: seconds until all gangs run, lag of the event
 loop; for the clients: latencies by path, and whether any stream lost or doubled a line.
 
-The crowd: 5,000 nodes, full, and 10,000 gangs that wait; what one look at it takes the process that leads and one that
-stands by, and what a what-if takes.
+The crowd: 5,000 nodes, full, and 10,000 pending gangs; the time of one view on the leader and on a
+standby, and of a what-if.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class World:
 
 @asynccontextmanager
 async def ruled(url: str, gangs: int = GANGS) -> AsyncIterator[World]:
-    """A world of so many nodes in which somebody leads."""
+    """A cluster of so many nodes with a leader."""
     store, command_service = [await PostgresStore.connect(DatabaseSettings(url)) for _ in range(2)]
     for document in configuration(gangs * 8):
         await store.put_config(document)
@@ -181,7 +181,7 @@ def table(rows: Iterable[tuple[str, Sequence[float]]], title: str) -> Table:
     return made
 
 
-def told_of_the_rush(alone: Run, asked: Run, console: Console) -> None:
+def report_burst(alone: Run, asked: Run, console: Console) -> None:
     console.print(table([("alone", alone.lags), ("asked", asked.lags)], "lag of the event loop"))
     every = [seconds for answers in asked.answers.values() for seconds in answers]
     console.print(table([*asked.answers.items(), ("all", every)], "answers"))
@@ -199,7 +199,7 @@ def told_of_the_rush(alone: Run, asked: Run, console: Console) -> None:
 
 
 async def questions(url: str, size: Size) -> Table:
-    """What one look and one what-if take, each repeated on a world that stands still."""
+    """The time of one view and of one what-if, each repeated on a cluster without changes."""
     world = Crowd(url, size)
     await world.start("leads")
     for document in crowd_configuration(size):
@@ -210,17 +210,17 @@ async def questions(url: str, size: Size) -> Table:
     job = m.job("what-if", "team-language", "main", Pods(8, gpus=8, required=RACK))
 
     async def without() -> None:
-        """The half of a what-if that says what would be without the change."""
+        """The half of a what-if that plans without the change."""
         seen = await leader.viewer.latest()
         assert seen is not None
         await asyncio.to_thread(plan, seen.snapshot, StopSignal())
 
     asked: dict[str, tuple[int, Callable[[], Awaitable[object]]]] = {
-        "a look, by the leader": (5, leader.viewer.latest),
-        "the first look of a standby": (1, standby.viewer.latest),
+        "a view, on the leader": (5, leader.viewer.latest),
+        "the first view on a standby": (1, standby.viewer.latest),
         "a later look of a standby": (5, standby.viewer.latest),
         "what-if: one more gang, by the leader": (5, lambda: leader.what_if.try_out(WhatIf([job]))),
-        "of that a look and the plan without it": (5, without),
+        "of that the view and the plan without the change": (5, without),
     }
     made = Table("what", "wall ms", "CPU ms", title=f"one question, {size.waiting} wait", box=None)
     for what, (rounds, ask) in asked.items():
@@ -238,7 +238,7 @@ async def timed(ask: Callable[[], Awaitable[object]]) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - worked
 
 
-async def main(size: Size, *, crowd: bool, rush: bool) -> None:
+async def main(size: Size, *, crowd: bool, burst: bool) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     tune_interpreter()  # as serve does
     console = Console(width=120)
@@ -250,19 +250,19 @@ async def main(size: Size, *, crowd: bool, rush: bool) -> None:
             await postgres.drop(database)
             return done
 
-        if rush:
+        if burst:
             alone = await afresh(partial(measured, asked=False))
-            told_of_the_rush(alone, await afresh(partial(measured, asked=True)), console)
+            report_burst(alone, await afresh(partial(measured, asked=True)), console)
         if crowd:
             console.print(await afresh(partial(questions, size=size)))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["rush", "crowd"], help="one part of it")
+    parser.add_argument("--only", choices=["burst", "crowd"], help="one part of it")
     parser.add_argument(
         "--small", action="store_true", help="a small crowd, to see whether it works"
     )
     given = parser.parse_args()
-    parts = {"crowd": given.only != "rush", "rush": given.only != "crowd"}
+    parts = {"crowd": given.only != "burst", "burst": given.only != "crowd"}
     asyncio.run(main(SMALL if given.small else LARGE, **parts))

@@ -1,7 +1,7 @@
 """The API under attack beside the controller that serves it: ``python -m tests.bench.bench_attack``.
 
 1,000 gangs are submitted at once and admitted by a controller as ``queuectl serve`` runs it, on a real Postgres, with the REST API,
-the dashboard and authentication on a real port: first with nobody asking, then while 30 clients send the most expensive legal
+the dashboard and authentication on a real port: first without requests, then while 30 clients send the most expensive legal
 and illegal requests there are (tests/bench/attackers.py): unknown ones, one without rights, a tenant and a viewer. Server and
 controller share one process and event loop; the cluster double is a process of its own, and so are the attackers. Printed for
 both runs: the lag of the event loop, and of one that does nothing, in a process of its own; renewals of the LeaderLease and the longest time between two, memory; for the attack: the
@@ -63,7 +63,7 @@ class Run:
 
 
 def people() -> MemoryAccess:
-    """One without rights; a tenant who may do in his namespace what a team's admin may; a viewer of everything."""
+    """A caller without rights; a tenant with the role of a team admin in its namespace; a viewer of all namespaces."""
     access = MemoryAccess()
     access.know(NOBODY, "nobody")
     resources = ("workloads", "localqueues", "reports")

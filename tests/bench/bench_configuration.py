@@ -1,4 +1,4 @@
-"""What applying very many queues one by one costs: ``python -m tests.bench.bench_configuration``.
+"""The cost of applying thousands of queues one by one: ``python -m tests.bench.bench_configuration``.
 
 A process each: one answers PUTs as the API does and writes to a real Postgres, the other leads and follows the
 configuration, on a cluster double on which nothing waits. Queues are put one after the other, as a client that applies a
@@ -95,7 +95,7 @@ class CountingSupervisor(Supervisor):
 
 
 async def follow(url: str) -> None:
-    """Lead until a line with a revision comes in and that is taken in; then say what it cost, as JSON."""
+    """Lead until the configuration has the revision of an input line; then print the cost as JSON."""
     store = await PostgresStore.connect(DatabaseSettings(url))
     supervisor = CountingSupervisor(
         store=store,

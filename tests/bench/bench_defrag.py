@@ -53,7 +53,7 @@ CASES = (
 
 
 def tenants(case: Case, names: list[str], rng: random.Random) -> Iterator[Admitted]:
-    """Rack by rack, so that a gang of several pods lies in one."""
+    """Rack by rack, so that a gang of several pods is in one rack."""
     number = 0
     for first in range(0, len(names), case.hosts):
         left = dict.fromkeys(names[first : first + case.hosts], 8)

@@ -83,7 +83,7 @@ def _object(version: str, kind: str, name: str, **metadata: object) -> Document:
 
 @contextmanager
 def tenant(play: Stage) -> Iterator[Client]:
-    """Who may edit one namespace."""
+    """The binding of the role ``edit`` in one namespace."""
     who = account(TENANT, "tenant")
     play.cluster.client.apply(who, binding("tenant", "edit", who, TENANT))
     token = asyncio.run(token_of(play, who))

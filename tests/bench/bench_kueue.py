@@ -5,7 +5,7 @@
 The cohorts, queues, quotas, arrivals, priorities, run times and topology are those of Kueue's test; the runner creates the
 Jobs, ends each through its status when its run time is over, and confirms suspensions after evictions. The control plane is
 a real kube-apiserver and etcd and nothing else, fresh for each side: 2 cores, etcd without fsync, API server in-flight
-2000/1000. With ``--peer`` Kueue's real manager plays first (tests.bench.kueue.peer says what the folder must hold and how it is
+2000/1000. With ``--peer`` Kueue's real manager runs first (tests.bench.kueue.peer describes the files of the folder and how it is
 set up), then queuectl, and the table shows both; without, queuectl alone.
 """
 
@@ -71,7 +71,7 @@ def with_queuectl(mix: Mix) -> Iterator[Side]:
 
 @contextmanager
 def with_kueue(folder: Path, mix: Mix) -> Iterator[Side]:
-    """Kueue, configured for a translated mix; at the end it says how many of its Workloads it admitted."""
+    """Kueue, configured for a translated mix; at the end it reports the number of admitted Workloads."""
     with floor(mix) as cluster:
         kueue = peer.Kueue.start(cluster, folder)
         try:
@@ -108,7 +108,7 @@ def play(mix: Mix, side: Callable[[Mix], AbstractContextManager[Side]], name: st
 
 
 def rows(of: Figures) -> dict[str, float]:
-    """What the table shows of one run, by name."""
+    """The rows of the table for one run, by name."""
     cost, jobs = of.cost, of.jobs
 
     def milliseconds(what: str, lag: Lag) -> dict[str, float]:
@@ -183,7 +183,7 @@ def main() -> None:
     parser.add_argument("--part", type=float, default=1.0, help="of each set's workloads")
     parser.add_argument("--cohorts", type=int, help="so many of them at most")
     parser.add_argument(
-        "--peer", type=Path, metavar="FOLDER", help="a build of Kueue, to play first"
+        "--peer", type=Path, metavar="FOLDER", help="a build of Kueue, which runs first"
     )
     given = parser.parse_args()
     for name in given.mixes:

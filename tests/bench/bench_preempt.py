@@ -2,7 +2,7 @@
 
 Run with ``python -m tests.bench.bench_preempt``. For comparison the same snapshots are given to a removal in Kueue's order,
 written here after its documentation: lowest priority first, newest first, until the gang fits; then put back in reverse
-whoever is not needed. It is not Kueue itself. The first lines are those of the design's targets, the others hard cases.
+gangs that are not needed. It is not Kueue itself. The first lines are those of the design's targets, the others hard cases.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ LINES = (
 def in_queue_order(
     problem: Problem, request: GangRequest, table: CandidateTable
 ) -> list[int] | None:
-    """Lowest priority first, newest first, until it fits; then back in reverse whoever is not needed."""
+    """Lowest priority first, newest first, until it fits; then, in reverse order, without gangs that are not needed."""
     fits = _fits(problem, request)
     order = sorted(
         range(table.size), key=lambda i: (int(table.rank[i]), -table.gangs[i].started_at)
@@ -122,7 +122,7 @@ def _move(free: np.ndarray, problem: Problem, gang_there: Admitted, sign: int) -
 
 @dataclass
 class Measured:
-    """What the snapshots of one line took and cost."""
+    """The times and costs of the snapshots of one line."""
 
     millis: list[float]
     cpu: list[float]

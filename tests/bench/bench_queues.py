@@ -1,4 +1,4 @@
-"""Very many queues and very long ones: ``python -m tests.bench.bench_queues``.
+"""Thousands of queues, and long ones: ``python -m tests.bench.bench_queues``.
 
 Two tables. The first is a plan of 1,000 ClusterQueues in 10 cohorts with 50,000 gangs waiting, by quota alone and on 640
 nodes, with nothing, half or all of the quota in use: ``plan()`` from snapshot to plan, the peak memory of the process, and
@@ -215,7 +215,7 @@ class World:
         self.ledger.apply(changes)
 
     def pass_time(self, gangs: int) -> None:
-        """What leaves has left, what starts is ready, so many gangs end and as many arrive."""
+        """Evicted gangs have stopped, starting gangs are ready, so many gangs finish and as many arrive."""
         self.now += 0.2
         events: list[tuple[Entry, Event]] = []
         events += [(e, Drained()) for e in self.ledger.entries(State.EVICTING)]

@@ -172,7 +172,7 @@ def resident() -> float:
 
 
 def serve(count: int, pipe: Pipe) -> None:
-    """A server that sends all pods and then only listens; says its port when it is ready."""
+    """A server that sends all pods and then only listens. It prints its port when it is ready."""
     body = b"\n".join(lines(pod, count)) + b"\n"
     end = {"resourceVersion": str(10**6), "annotations": {INITIAL_EVENTS_END: "true"}}
     body += msgspec.json.encode({"type": "BOOKMARK", "object": {"metadata": end}}) + b"\n"

@@ -1,4 +1,4 @@
-"""A gang of 128 whole nodes loses some at once: time to the plan that places the lost pods anew, victims included.
+"""A gang of 128 whole nodes loses some at once: the time of the plan that replaces the lost pods, with victims.
 
 Run with ``python -m tests.bench.bench_repair``. The gang requires one block. Where a fifth of the nodes is idle the lost pods
 move at once; where hardly any is, lower gangs have to leave. Kueue replaces one node and restarts the gang when two fail.
@@ -57,7 +57,7 @@ def accident(hit: Hit, seed: int) -> Snapshot:
 
 @dataclass
 class Measured:
-    """What the snapshots of one line took."""
+    """The times of the snapshots of one line."""
 
     millis: list[float]
     cpu: list[float]
@@ -69,7 +69,7 @@ class Measured:
 
 
 def measure(hit: Hit) -> Measured:
-    """Plan each snapshot once; the first look at a fleet is part of it."""
+    """Plan each snapshot once, with the first evaluation of its nodes."""
     done = Measured([], [], [])
     for seed in range(TRIES):
         snapshot = accident(hit, seed)

@@ -1,11 +1,11 @@
 """Kueue's own performance workloads without a cluster: ``python -m tests.bench.bench_replay [baseline|tas|large-scale]``.
 
-The arrivals of :mod:`tests.bench.kueue.mix` are played to the mirror and the ledger in simulated time: a gang that was
+The arrivals of :mod:`tests.bench.kueue.mix` are simulated on the copy of the cluster and the ledger: a gang that was
 started is ready after the latency of an API server and ends when its run time is over, one that was evicted has left after
 the same latency. Cycles follow each other as the control loop lets them, each as long as it took on the CPU and then a pause
 that keeps to the loop's share of planning, unless a fixed time from one to the next is given. Printed: CPU seconds of each
 stage, milliseconds per workload, cycles, evictions and how many of them cost work that was nearly done, time to admission by
-class and the use of nominal quota. ``--profile`` prints what the CPU went to. Every plan is verified, as in the loop.
+class and the use of nominal quota. ``--profile`` prints the use of CPU time. Every plan is verified, as in the loop.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Replay:
             self._follow(change)
 
     def _follow(self, change: EntryChange) -> None:
-        """What comes of a change in the cluster."""
+        """The effects of a change in the cluster."""
         entry, arrival = change.after, self.arrivals[change.after.uid]
         if change.before is None or change.before.state is entry.state:
             return

@@ -1,4 +1,4 @@
-"""How fast a running plan ends when the controller is told to stop: ``python -m tests.bench.bench_stop``.
+"""How fast a running plan ends when the controller stops: ``python -m tests.bench.bench_stop``.
 
 A thread solves, or plans, as in the loop; at a random moment this one calls ``StopSignal.stop`` as a shutdown does. The
 figure is the time until the planning thread is back, in milliseconds, both by the wall clock.

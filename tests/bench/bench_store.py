@@ -43,7 +43,7 @@ class Figure:
     what: str
     rows: int
     wall: float  # seconds
-    cpu: float  # seconds of this process
+    cpu: float  # CPU time of this process in seconds
     target: str = ""
 
 

@@ -1,10 +1,10 @@
 """queuectl on a whole real control plane, against the bare floor in the same run.
 
-    python -m tests.bench.bench_system [rush] [gang] [refusal] [preempt]
+    python -m tests.bench.bench_system [burst] [gang] [refusal] [preempt]
 
 Kueue's figures beside ours were measured on such a machine with Kueue HEAD of 2026-08 (full manager, client QPS 300/500);
 they are not re-run here. Everything runs on 2 cores: etcd without fsync, API server in-flight 2000/1000, other components
-with QPS 1000/2000. KWOK plays the kubelets.
+with QPS 1000/2000. KWOK simulates the kubelets.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def told(findings: list[Finding]) -> str:
 # ---- 1,000 Jobs of 8 one-GPU pods
 
 
-def rush(jobs: int = 1000) -> None:
+def burst(jobs: int = 1000) -> None:
     """1,000 Jobs × 8 one-GPU pods, required rack, 500 nodes, 4 queues, 10 s each."""
     nodes = NodeSpec(blocks=5, racks_per_block=10, hosts_per_rack=10)
     rows = {}
@@ -70,7 +70,7 @@ def rush(jobs: int = 1000) -> None:
             play.submit(
                 *(
                     job(
-                        f"rush-{i:04}",
+                        f"burst-{i:04}",
                         f"team-{i % 4}",
                         Pods(8, gpus=1, required=RACK),
                         10,
@@ -297,7 +297,7 @@ LOADS: dict[str, Callable[[], None]] = {
     "gang": gang,
     "refusal": refusal,
     "preempt": preempt,
-    "rush": rush,
+    "burst": burst,
 }
 
 

@@ -2,7 +2,7 @@
 
     python -m tests.bench.bench_thrash [--replay] [--seeds 1,2,3] [--policy '{"borrowBackoffSeconds": 0}']
 
-The load is that of :mod:`tests.bench.thrash`. It is played on a whole real control plane, one of its own for each seed; with ``--replay``
+The load is that of :mod:`tests.bench.thrash`. It runs on a real control plane, a new one for each seed; with ``--replay``
 in simulated time around the planner and the ledger's state machine, with fixed latencies, so that the same seed gives the same figures.
 """
 
@@ -35,7 +35,7 @@ from tests.bench.thrash import Fate, Figures, Gang, figures
 
 CYCLE: Final = 0.2  # seconds between two cycles of the replay
 STARTS: Final = 1.0  # seconds until a start has taken effect
-LEAVES: Final = 1.0  # seconds until the pods of an evicted gang are gone
+LEAVES: Final = 1.0  # seconds until the pods of an evicted gang have terminated
 
 
 @dataclass
@@ -106,7 +106,7 @@ def play(seed: int, policy: dict[str, Any] | None) -> Figures:
 
 
 def _fates(cluster: Stage, gangs: list[Gang], began: float) -> list[Fate]:
-    """What the recorder saw of each gang."""
+    """The recorded times of each gang."""
     recording = cluster.recorder.recording()
     names = {e.key: e.fact.name for e in recording.events if isinstance(e.fact, JobRecord)}
     ended: dict[str, float] = {}

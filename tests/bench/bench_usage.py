@@ -1,4 +1,4 @@
-"""What the usage ledger costs: ``uv run python -m tests.bench.bench_usage``.
+"""The cost of the usage ledger: ``uv run python -m tests.bench.bench_usage``.
 
 A durable embedded server (fsync on), through its Unix socket. First, what marks add to a commit: the same 1,000 admissions
 with and without them, by turns. Then entries in the ledger of 10,000 gangs that run and 2,000 that wait, with utilization of
@@ -95,7 +95,7 @@ class Bench:
         await self.store.commit(changes, epoch=self.epoch, revision=0, cycle=1)
 
     async def populate(self) -> None:
-        """Everybody waits, then most of them run."""
+        """All gangs are pending, then most of them run."""
         uids = [f"run-{n}" for n in range(RUNNING + WAITING)]
         for low in range(0, len(uids), 1000):
             new = [submitted(uid) for uid in uids[low : low + 1000]]
@@ -109,7 +109,7 @@ class Bench:
             await self._commit(changes)
 
     async def account(self) -> Sample:
-        """One entry, a minute later, after everybody was looked at."""
+        """One entry, a minute later, after all gangs were measured."""
         self.now += TICK
         uids = (f"run-{n}" for n in range(RUNNING))
         uses = {

@@ -1,8 +1,8 @@
-"""What one look at all GPUs costs: ``python -m tests.bench.bench_utilization [--nodes N]``.
+"""The cost of one evaluation of all GPUs: ``python -m tests.bench.bench_utilization [--nodes N]``.
 
 A real Prometheus that has recorded half an hour of a full cluster of 8-GPU nodes, one pod each, as deploy/prometheus/rules.yaml
-records it; every twentieth gang does nothing, so the longer window is looked at too. Time is CPU of our process and of
-Prometheus; the wall clock stands beside them. The second line is scraping exporters ourselves: 8 GPUs and 6 metrics each.
+records it; every twentieth gang does nothing, so the longer window is read, too. Times are CPU times of queuectl and of
+Prometheus, with the wall time beside them. The second line is for exporters that queuectl scrapes itself: 8 GPUs and 6 metrics each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ RULE = IdleReclaim(window=WINDOW, warmup=0.0)
 
 
 def history(nodes: int, now: float) -> Iterator[str]:
-    """What the rules recorded, in OpenMetrics."""
+    """The series of the recording rules, in OpenMetrics."""
     steps = [now - WINDOW - 60 + 30 * n for n in range(round((WINDOW + 60) / 30) + 1)]
     values: dict[str, Callable[[bool], float]] = {
         'busy:2m{signal="profiling",': lambda idle: 0.0 if idle else 0.9,

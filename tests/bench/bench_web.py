@@ -1,11 +1,10 @@
 """How soon every page of the dashboard is seen: ``python -m tests.bench.bench_web``.
 
-Two controllers as ``queuectl serve`` runs them, one that leads and one that stands by, on a durable Postgres (fsync on) and
+Two controllers as ``queuectl serve`` runs them, a leader and a standby, on a durable Postgres (fsync on) and
 the cluster double: 5,000 nodes, gangs of four teams on nearly all of them, some of which had to leave for others, and
-10,000 that wait. A real Chromium, a process of its own, opens every page with an empty cache; what it calls the first
-contentful paint is shown, the median and the worst of some rounds. Between two pages more time passes than what was looked
-at may be old, so each of them looks anew. The page to sign in reads nothing: its paint is what the browser and this machine
-take for themselves.
+10,000 pending gangs. A real Chromium in a separate process opens each page with an empty cache. The table shows the median and the
+slowest first contentful paint of some rounds. The pause between two pages is longer than the life of a view, so each page reads the
+state again. The sign-in page reads nothing: its paint is the time of the browser and the machine.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ Seen = dict[str, list[list[float]]]
 
 
 async def painted(browser: Browser, address: str) -> list[float]:
-    """What is seen of one page, with nothing in the cache."""
+    """The paint times of one page with an empty cache."""
     context = await browser.new_context(viewport={"width": 1280, "height": 844})
     page = await context.new_page()
     answer = await page.goto(address)
@@ -113,7 +112,7 @@ async def paths(world: World) -> list[str]:
 
 
 async def looked_at(url: str, found: list[str]) -> Seen:
-    """What a browser sees of these pages."""
+    """The paint times of these pages in a browser."""
     addresses = [url + path for path in found]
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tests.bench.bench_web", "--look", *addresses,
@@ -144,7 +143,7 @@ def report(role: str, seen: Seen) -> Table:
 
 
 async def main(size: Size) -> None:
-    """Fill a world, look at it, and print a table for each controller."""
+    """Fill a cluster, open the pages, and print a table for each controller."""
     with server_directory(on_disk=True) as directory:
         async with EmbeddedServer(directory) as server:
             await upgrade(server.url())

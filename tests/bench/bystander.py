@@ -16,7 +16,7 @@ EVERY_SECONDS: Final = 0.01
 
 
 async def lag(into: list[float], worked: list[float] | None = None) -> None:
-    """How much later than asked the event loop comes back, again and again.
+    """The lag of the event loop, measured repeatedly.
 
     ``worked``: processor time of the loop's thread meanwhile, which is the same on a machine that is busy with other things.
     """

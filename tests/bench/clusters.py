@@ -139,7 +139,7 @@ def random_gang(uid: str, rng: random.Random, queued_at: float = 0.0) -> Workloa
 def gang_of(
     uid: str, sets: int, rng: random.Random, levels: tuple[str, ...] = THREE, queued_at: float = 0.0
 ) -> Workload:
-    """So many podsets of 1 to 8 GPUs a pod, together at any level above the node or anywhere."""
+    """A number of podsets of 1 to 8 GPUs a pod, together at a level above the node, or without topology."""
     level = rng.choice((*levels[:-1], None))
     topology = TopologyRequest(TopologyMode.REQUIRED, level) if level else None
     return gang(uid, *_podsets(sets, topology, rng), queued_at=queued_at)

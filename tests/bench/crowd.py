@@ -121,14 +121,14 @@ class World:
         for number in range(places // 100):
             self.cluster.submit(gang(number, f"urgent-{number:05}", rng, priority_class="high"))
         while not await self.controllers["leads"].store.evictions(limit=1):
-            await self.pause(1.0, "somebody has to leave")
+            await self.pause(1.0, "a gang must be evicted")
         await self.at_rest("others have left")
         for number in range(self._size.waiting):
             self.cluster.submit(gang(number, f"wait-{number:05}", rng))
         await self.at_rest("the rest waits", step=False)
 
     async def at_rest(self, what: str, *, step: bool = True) -> None:
-        """Until all jobs are known, and ledger and cluster have stood still for some seconds; ``step``: pods go on."""
+        """Wait until all jobs are known, and ledger and cluster have not changed for some seconds; ``step``: advances the pods."""
         began = still = time.monotonic()
         now: tuple[int, dict[State, int]] = (0, {})
         seen: object = None

@@ -38,7 +38,7 @@ class Line:
         self._writer.write(_SIZE.pack(len(data)) + data)
 
     async def frames(self) -> AsyncIterator[tuple[Any, ...]]:
-        """What the other side sends, until it is gone."""
+        """The messages of the other side, until it ends."""
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
             while True:
                 (size,) = _SIZE.unpack(await self._reader.readexactly(_SIZE.size))
@@ -84,7 +84,7 @@ class FarCluster:
             elif kind == "synced":
                 self._sinks[number][1](value)
             elif (asked := self._asked.pop(number)).done():
-                pass  # who asked has given up
+                pass  # the caller has timed out
             elif kind == "error":
                 asked.set_exception(value)
             else:
@@ -112,7 +112,7 @@ async def far_cluster(machines: int) -> AsyncIterator[FarCluster]:
 
 
 async def main(descriptor: int, machines: int) -> None:
-    """Be the far side until the near one is gone."""
+    """Be the far side until the near one ends."""
     line = Line(*await asyncio.open_connection(sock=socket.socket(fileno=descriptor)))
     cluster = FakeCluster(nodes(machines), clock=time.time)
 
@@ -120,7 +120,7 @@ async def main(descriptor: int, machines: int) -> None:
         while True:
             began = time.perf_counter()
             cluster.step()
-            # Between steps it answers, as an API server does: its controllers may have a quarter of it.
+            # Between steps it answers, as an API server does: its controllers can use a quarter of it.
             await asyncio.sleep(3 * (time.perf_counter() - began) + STEP_SECONDS)
 
     async def answer(number: int, method: str, arguments: Any, named: Any) -> None:

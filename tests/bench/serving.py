@@ -1,4 +1,4 @@
-"""What ``queuectl serve`` offers of one controller, on a real port; and its clients, a process of their own."""
+"""The API of ``queuectl serve`` for one controller on a real port, and its clients in a separate process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def served(
 
 @asynccontextmanager
 async def clients(module: str, url: str) -> AsyncIterator[Process]:
-    """A program that asks this server, once it says that it is ready. It is gone when the block ends."""
+    """A program that sends requests to this server when it is ready. It ends with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", module, url,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, limit=1 << 24,
@@ -60,7 +60,7 @@ async def clients(module: str, url: str) -> AsyncIterator[Process]:
 
 
 async def report_of(process: Process, last_word: str = "") -> Any:
-    """What a program of clients prints once its input ends."""
+    """The output of a client program after its input ends."""
     printed, _ = await process.communicate(last_word.encode())
     if process.returncode:
         raise RuntimeError(f"the clients ended with code {process.returncode}")

@@ -1,7 +1,7 @@
-"""A control plane, queuectl on it or not, and a recorder: the stage every load of bench_system plays on.
+"""A control plane, queuectl on it or not, and a recorder: the stage for each load of bench_system.
 
-The floor is the same control plane without queuectl: the same Jobs, but no policy suspends them and nobody reads their
-labels; kube-scheduler places pods one by one. It is what any queue controller stands on, not something that gives gangs.
+The floor is the same control plane without queuectl: the same Jobs, but no policy suspends them and no controller reads their
+labels; kube-scheduler places pods one by one. It is a lower bound for each queue controller, and it does not start gangs.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Stage:
         return writes_of(self.controller)
 
     def cost(self) -> Cost:
-        """What queuectl has used up to now."""
+        """The resources that queuectl has used up to now."""
         assert self.controller is not None
         return cost_of(self.controller)
 
@@ -144,7 +144,7 @@ def writes_of(controller: Controller) -> dict[tuple[str, str], float]:
 
 
 def cost_of(controller: Controller) -> Cost:
-    """What a controller has used up to now."""
+    """The resources that a controller has used up to now."""
     serve = controller.pid
     family = _descendants(serve)
     return Cost(

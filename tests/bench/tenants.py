@@ -46,7 +46,7 @@ MANY = "mixed with small"
 class Line:
     """One line of a table: a cluster, what runs on it, the blocked gang, and the prototype's figure in ms.
 
-    ``large``: how often a gang of several whole nodes comes in the mixed loads; it sets how many gangs there are.
+    ``large``: the share of gangs of several whole nodes in the mixed loads; it sets how many gangs there are.
     ``lenders``: the gangs belong to so many other ClusterQueues of one cohort, which borrow what is the blocked gang's own;
     0 = all are of its own queue. ``fair``: they are taken back by fair shares; the blocked gang has too little of its own.
     """

@@ -54,7 +54,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a gang. Seconds after the first moment.
+    """The times of a gang, in seconds after the first moment.
 
     Attributes:
         began: when all its pods ran for the first time.

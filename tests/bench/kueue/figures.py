@@ -1,4 +1,4 @@
-"""What one run of a mix gave and what it used, taken alike for whoever admitted the Jobs."""
+"""The results and the resource use of one run of a mix, measured in the same way for each controller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 
 @dataclass(frozen=True)
 class Reading:
-    """What the API server and etcd have done up to now: CPU seconds of each, writes answered by resource."""
+    """The work of the API server and etcd up to now: CPU seconds of each, writes answered by resource."""
 
     cpu: Mapping[str, float]
     writes: Counter[str]
@@ -67,12 +67,12 @@ class Figures:
         waits: mean seconds from the answered creation to the first admission, by class.
         delays: the same from the moment the Job was to be created: a server too busy to create Jobs hides nothing.
         cost: of the controller, from its start to the end.
-        cpu: CPU seconds of API server, etcd and runner while Jobs were played.
+        cpu: CPU seconds of API server, etcd and runner while Jobs ran.
         writes: to the API server by resource, the runner's excepted.
         played: the runner's writes by kind.
         cut_off: times the API server ended the runner's watch, which it does to a watcher that is too slow for it.
         creations: from the moment a Job is to be created to the answer.
-        sights: from an answered creation to the event that tells of it.
+        sights: from an answered creation to its watch event.
         ends: from the end of a Job's run time to the request that ends it.
         answers: from there to the answer.
     """
@@ -100,7 +100,7 @@ class Figures:
 
     @property
     def events(self) -> int:
-        """Writes of Events, which tell people and change nothing."""
+        """Writes of Events, which inform users and change nothing."""
         return sum(n for resource, n in self.writes.items() if resource.startswith("events"))
 
 

@@ -1,6 +1,6 @@
 """The real Kueue, beside which queuectl is measured, run as its own manager on a local control plane.
 
-This project does not build it. Whoever compares gives a folder with what a build of Kueue has:
+This project does not build it. For a comparison, pass a folder with these files of a build of Kueue:
 
 - ``bin/kueue``, its manager;
 - ``files/crds`` and ``files/rbac``, its kinds and the roles of its manager, as its ``config/components/crd/bases`` has them
@@ -221,7 +221,7 @@ def configure(cluster: LocalCluster, mix: Mix) -> None:
 
 
 def admitted(cluster: LocalCluster) -> int:
-    """How many Workloads Kueue has ever admitted; one evicted at its very end says that it is not any more."""
+    """The number of Workloads that Kueue has ever admitted; a Workload that is evicted at its end counts as not admitted."""
     count, more = 0, ""
     while True:
         page = cluster.client.get(f"/apis/{API}/workloads", limit="500", **{"continue": more})

@@ -1,10 +1,10 @@
-"""Plays users, kubelets and the job controller for thousands of Jobs at once: creates them on time, sees each resumed, and
+"""Simulates users, kubelets and the job controller for thousands of Jobs at once: creates them on time, sees each resumed, and
 ends it through its status when its run time is over; after an eviction it confirms the suspension.
 
-The same player for whoever admits the Jobs. One process, as few cycles of it as possible: it shares two cores with what
+The same runner for each controller. One process, as few cycles of it as possible: it shares two cores with what
 is measured. Requests are bytes made before the clock starts, answers are not decoded, and of a watch event few fields are
 read. Creations and status changes have connections of their own, so that no end of a Job waits behind a creation; how late
-the player itself is, it tells (:class:`Life`).
+the runner itself is, it reports (:class:`Life`).
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class _Object(msgspec.Struct):
 
     @property
     def resumed_once(self) -> bool:
-        """Whether queuectl has resumed it before; one may also have seen that oneself."""
+        """Whether queuectl has resumed it before, or the runner has seen it resumed."""
         return self.spec.template.metadata.labels.get(ATTEMPT_LABEL, "0") != "0"
 
 
@@ -88,11 +88,11 @@ class _Event(msgspec.Struct):
 
 @dataclass(slots=True)
 class Life:
-    """What became of one workload, in seconds since the start.
+    """The times of one workload, in seconds since the start.
 
     Attributes:
         created: when its creation was answered.
-        seen: when the watch told of it.
+        seen: its first watch event.
         admissions: when it was seen resumed, each time.
         held: seconds it held quota, evicted runs included.
         ended: when its end was asked for; due was that ``runtime`` after the last admission.
@@ -142,7 +142,7 @@ class Runner:
     _began: float = 0.0
 
     def run(self, seconds: float) -> float:
-        """Play it; returns the wall time.
+        """Run the mix. Returns the wall time.
 
         Raises:
             TimeoutError: not all workloads ended in ``seconds``.
@@ -245,7 +245,7 @@ class Runner:
             self._confirm(life)
 
     def _confirm(self, life: Life) -> None:
-        """The job controller says that a suspension is done; resumed unseen counts, too."""
+        """Confirm a suspension as the job controller does; a resumption without an event counts, too."""
         if not life.confirming:
             life.confirming = True
             self._status("suspend", life, _SUSPENDED, lambda: setattr(life, "confirming", False))

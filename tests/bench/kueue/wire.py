@@ -61,7 +61,7 @@ class Pool:
         Args:
             address: Where to.
             size: How many at most.
-            failed: Told when none can be made, or one is lost with a request under way.
+            failed: called when no connection can be opened, or one is lost with a request in progress.
         """
         self.failed = failed
         self._address = address
