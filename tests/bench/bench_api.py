@@ -191,7 +191,7 @@ def report_burst(alone: Run, asked: Run, console: Console) -> None:
     )
     console.print(
         f"statuses {asked.statuses}; {asked.lines} lines on each of {STREAMS} streams, {asked.breaks} times "
-        f"resumed: {asked.lost} lost, {asked.doubled} told twice"
+        f"resumed: {asked.lost} lost, {asked.doubled} sent twice"
     )
 
 

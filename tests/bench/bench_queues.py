@@ -305,7 +305,7 @@ def cycle_lines(nodes: bool, fair: bool, repeats: int, ending: int) -> Iterator[
 
 SCALE_HEAD = (
     "1,000 ClusterQueues, 10 cohorts, 50,000 waiting\n\n"
-    "| load | quota in use | first plan | later plans p50 / max | admitted | looked at | MB before | MB peak |\n"
+    "| load | quota in use | first plan | later plans p50 / max | admitted | evaluated | MB before | MB peak |\n"
     "| --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 CYCLE_HEAD = (
