@@ -20,7 +20,7 @@ LONGEST: Final = (
     "control/test_moves.py::test_a_kill_at_any_step_of_a_migration_changes_no_outcome",
     "control/test_usage.py::test_the_ledger_agrees_with_the_history_wherever_the_controller_dies",
     "planner/test_preempt.py",
-    "planner/test_why_known.py",
+    "planner/test_explain_known_plan.py",
     "packaging/test_wheel.py",
     "db/test_faults.py",
     "planner/test_plan_properties.py",

@@ -11,7 +11,7 @@ BENCHES = (
     "queues",
     "configuration",
     "explain",
-    "tidy",
+    "consolidation",
     "stop",
     "preempt",
     "repair",

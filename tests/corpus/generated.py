@@ -20,7 +20,7 @@ from tests.corpus.events import moving
 from tests.corpus.variations import VARIATIONS, Variation
 from tests.planner import generate, generate_cohorts, generate_histories, generate_moves
 from tests.planner.build import gang, node, podset, world
-from tests.planner.histories import play
+from tests.planner.histories import simulate
 from tests.planner.mixed import mixed
 from tests.planner.story import Story
 from tests.planner.test_idle_oracle import idlers
@@ -101,8 +101,8 @@ def _histories() -> Iterator[Named]:
     """Cycles of whole histories: what leaves, waits with a lease, is warned, or was evicted before."""
     stories: list[Story] = _examples(generate_histories.stories(), STORIES)
     for number, story in enumerate(stories):
-        played = play(_with_reclaim_wait(story) if number % 2 else story)
-        cycles = [c for c in played.cycles if c.snapshot.pending or c.snapshot.admitted]
+        history = simulate(_with_reclaim_wait(story) if number % 2 else story)
+        cycles = [c for c in history.cycles if c.snapshot.pending or c.snapshot.admitted]
         step = max(1, len(cycles) // PER_STORY)
         for at in range(0, len(cycles), step):
             yield f"history-{number}/{at}", cycles[at].snapshot

@@ -26,13 +26,13 @@ from tests.planner.story import (
     USER,
     Arrives,
     Ends,
-    Goes,
-    Happening,
+    Event,
     Idles,
     IsDeleted,
     NodeFails,
     NodeReturns,
     QuotaIs,
+    Resumes,
     Scene,
     Step,
     Stops,
@@ -124,7 +124,7 @@ KINDS = (
 
 
 @st.composite
-def happenings(draw: st.DrawFn, names: list[str]) -> Happening:
+def events(draw: st.DrawFn, names: list[str]) -> Event:
     """Arrivals for the most part."""
     which = draw(st.integers(0, 5))
     queue = names[which % len(names)]
@@ -157,13 +157,13 @@ def happenings(draw: st.DrawFn, names: list[str]) -> Happening:
             hold, drain = StopPolicy.HOLD, StopPolicy.HOLD_AND_DRAIN
             return Stops(queue, draw(st.sampled_from((hold, drain))))
         case _:
-            return Goes(queue)
+            return Resumes(queue)
 
 
 @st.composite
 def stories(draw: st.DrawFn) -> Story:
     """About 20 steps, at most 60; drawn as several lists, so that long histories are drawn and still shrink to short ones."""
     scene = draw(scenes())
-    step = st.builds(Step, happenings([q.name for q in scene.queues]), st.sampled_from(PAUSES))
+    step = st.builds(Step, events([q.name for q in scene.queues]), st.sampled_from(PAUSES))
     chapters = [draw(st.lists(step, max_size=15)) for _ in range(4)]
     return Story(scene, tuple(chain.from_iterable(chapters)))

@@ -1,6 +1,6 @@
 """Whole histories in memory: the real planner, verifier, mirror, ledger and state machine, with a simulated clock.
 
-A :class:`~tests.planner.story.Story` is a scene (queues, nodes) and the events there, step by step. :func:`play` carries it out as the control
+A :class:`~tests.planner.story.Story` is a scene (queues, nodes) and the events there, step by step. :func:`simulate` carries it out as the control
 loop does and notes every cycle, start and eviction. The cluster is simulated here: pods start at once, and end after the
 time that the story states. After the last step, :data:`QUIET` seconds pass without a further event.
 """
@@ -56,9 +56,8 @@ from tests.planner.story import (
     Arrives,
     Cycle,
     Ends,
+    Event,
     Evicted,
-    Goes,
-    Happening,
     History,
     Idles,
     IsDeleted,
@@ -66,6 +65,7 @@ from tests.planner.story import (
     NodeReturns,
     Outside,
     QuotaIs,
+    Resumes,
     Scene,
     Started,
     Stops,
@@ -75,14 +75,14 @@ from tests.planner.story import (
 )
 
 QUIET = 2 * 86_400.0  # longer than any lease, time-out, cool-down or day of evictions
-RESTLESS = 40  # cycles at one moment, none of which changes anything outside
+MAX_CYCLES = 40  # cycles at one moment, none of which changes anything outside
 
 
-class Restless(AssertionError):
+class Unsettled(AssertionError):
     """The control loop continues to decide although nothing changes."""
 
 
-class World:
+class Simulation:
     """One story that is being simulated."""
 
     def __init__(self, scene: Scene) -> None:
@@ -113,57 +113,59 @@ class World:
 
     # Events.
 
-    def happen(self, what: Happening) -> str:
+    def apply(self, event: Event) -> str:
         """Returns the uid of the affected gang, "" if none."""
-        uid = self._befall(what)
+        uid = self._apply(event)
         if uid is None:
             return ""
-        self.history.outside.append(Outside(self.now, what, uid))
+        self.history.outside.append(Outside(self.now, event, uid))
         self.settle()
         return uid
 
-    def _befall(self, what: Happening) -> str | None:
+    def _apply(self, event: Event) -> str | None:
         """None = no gang is affected."""
-        match what:
+        match event:
             case Arrives():
-                return self._submit(what)
+                return self._submit(event)
             case Ends():
-                uid = self._pick(what.which, self._ledger.uids(State.STARTING, State.RUNNING))
+                uid = self._pick(event.which, self._ledger.uids(State.STARTING, State.RUNNING))
                 if uid is not None:
                     self._end_pods(uid)
                     self._see(replace(self._mirror.jobs[uid], outcome=Outcome.SUCCEEDED))
                 return uid
             case IsDeleted():
                 known = self._ledger.uids(State.RESERVED) or [e.uid for e in self._ledger]
-                uid = self._pick(what.which, known)
+                uid = self._pick(event.which, known)
                 if uid is not None:
                     self._end_pods(uid)
-                    self._gone("jobs", uid)
+                    self._delete("jobs", uid)
                 return uid
             case Idles():
-                return self._use(what.which, idle=True)
+                return self._use(event.which, idle=True)
             case Works():
-                return self._use(what.which, idle=False)
+                return self._use(event.which, idle=False)
             case NodeFails() | NodeReturns():
-                return self._turn(what.which, ready=isinstance(what, NodeReturns))
+                return self._set_ready(event.which, ready=isinstance(event, NodeReturns))
             case QuotaIs():
-                return self._requeue(what.queue, groups=_with(self._queue(what.queue), what.gpus))
+                return self._requeue(
+                    event.queue, groups=_with(self._queue(event.queue), event.gpus)
+                )
             case Stops():
-                return self._requeue(what.queue, stop_policy=what.policy)
-            case Goes():
-                return self._requeue(what.queue, stop_policy=StopPolicy.NONE)
+                return self._requeue(event.queue, stop_policy=event.policy)
+            case Resumes():
+                return self._requeue(event.queue, stop_policy=StopPolicy.NONE)
 
-    def _submit(self, what: Arrives) -> str:
-        number = sum(isinstance(o.what, Arrives) for o in self.history.outside)
-        uid = f"{what.queue}-{what.name or number}"
-        wants = NodeRules(((POOL, what.pool),) if what.pool is not None else ())
-        shape = PodShape(resources(gpu=what.gpus, pods=1), wants)
-        rack = TopologyRequest(TopologyMode.REQUIRED, "rack") if what.rack else None
-        podsets = (PodSet("w", what.pods, shape, rack),)
-        self.history.drains[uid] = what.drain
-        job = JobRecord("Job", NAMESPACE, uid, uid, 0, self.now, what.queue, podsets)
-        labels = ((USER, what.user),) if what.user is not None else ()
-        self._see(replace(job, priority_class=f"p{what.priority}", labels=labels))
+    def _submit(self, event: Arrives) -> str:
+        number = sum(isinstance(o.event, Arrives) for o in self.history.outside)
+        uid = f"{event.queue}-{event.name or number}"
+        wants = NodeRules(((POOL, event.pool),) if event.pool is not None else ())
+        shape = PodShape(resources(gpu=event.gpus, pods=1), wants)
+        rack = TopologyRequest(TopologyMode.REQUIRED, "rack") if event.rack else None
+        podsets = (PodSet("w", event.pods, shape, rack),)
+        self.history.drains[uid] = event.drain
+        job = JobRecord("Job", NAMESPACE, uid, uid, 0, self.now, event.queue, podsets)
+        labels = ((USER, event.user),) if event.user is not None else ()
+        self._see(replace(job, priority_class=f"p{event.priority}", labels=labels))
         return uid
 
     def _use(self, which: int | str, *, idle: bool) -> str | None:
@@ -180,7 +182,7 @@ class World:
             return which if which in uids else None
         return sorted(uids)[which % len(uids)] if uids else None
 
-    def _turn(self, which: int, *, ready: bool) -> str | None:
+    def _set_ready(self, which: int, *, ready: bool) -> str | None:
         names = sorted(self._mirror.nodes)
         if not names:
             return None
@@ -190,7 +192,7 @@ class World:
         self._see(replace(record, node=replace(record.node, ready=ready)))
         for pod in list(self._mirror.pods.values()):
             if pod.node == record.node.name:
-                self._gone("pods", pod.uid)
+                self._delete("pods", pod.uid)
         return ""
 
     def _queue(self, name: str) -> ClusterQueue:
@@ -226,7 +228,7 @@ class World:
         for entry in self._ledger:
             job = self._mirror.jobs.get(entry.uid)
             moments.append(alarm_of(entry, job, self._config.rules.pods_ready) or 0.0)
-            moments += self._looks_due(entry)
+            moments += self._samples_due(entry)
             if entry.lease is not None:
                 moments.append(entry.lease.expires_at)
         moments.append(next_change(self.snapshot()) or 0.0)
@@ -238,7 +240,7 @@ class World:
         entry = self._ledger.get(uid)
         return entry is not None and self._does_nothing.get(uid) == entry.attempt
 
-    def _look(self) -> None:
+    def _sample(self) -> None:
         """Samples of all running gangs: the controller knows at once whether a gang computes or idles."""
         uses = {}
         for entry in self._ledger.entries(State.RUNNING):
@@ -253,7 +255,7 @@ class World:
         self._uses = uses
         self._plan_again |= self._idleness.looked(uses, self._config, self.now).plan_again
 
-    def _looks_due(self, entry: Entry) -> Iterator[float]:
+    def _samples_due(self, entry: Entry) -> Iterator[float]:
         """Samples that can lead to a decision: right after a warning, at the ends of grace, back-off and protection."""
         if entry.state is not State.RUNNING or not self._idles(entry.uid):
             return
@@ -284,8 +286,8 @@ class World:
 
     def settle(self) -> None:
         """A sample of all gangs, and cycles, as the loop makes them, until no notification, decision or command is left."""
-        self._look()
-        for _ in range(RESTLESS):
+        self._sample()
+        for _ in range(MAX_CYCLES):
             self._act()
             self._mirror.touched |= self._observer.alarms.due(self.now)
             seen = self._observer.observe(self._config, self.now)
@@ -304,7 +306,7 @@ class World:
                 seen.changes or idle or self._mirror.touched or self._mirror.planning_changed
             ):
                 return
-        raise Restless(f"{RESTLESS} cycles at one moment\n{self.history.story()}")
+        raise Unsettled(f"{MAX_CYCLES} cycles at one moment\n{self.history.story()}")
 
     def cycle(self) -> Plan:
         """Plan, verify and carry out, whether asked for or not."""
@@ -404,13 +406,13 @@ class World:
                 self._ending[pod.uid] = self.now + self.history.drains[entry.uid]
                 self._see(replace(pod, terminating=True, ready=False))
             if self._ending[pod.uid] <= self.now:
-                self._gone("pods", pod.uid)
+                self._delete("pods", pod.uid)
         if not job.drained and not self._mirror.pods_of(entry):
             self._see(replace(job, drained=True))
 
     def _end_pods(self, uid: str) -> None:
         for pod in [p for p in self._mirror.pods.values() if p.owner == uid]:
-            self._gone("pods", pod.uid)
+            self._delete("pods", pod.uid)
 
     def _ready(self, node: str) -> bool:
         return self._mirror.nodes[node].node.ready
@@ -419,7 +421,7 @@ class World:
         self._version += 1
         self._mirror.apply([Upserted(replace(record, version=self._version))])
 
-    def _gone(self, resource: str, uid: str) -> None:
+    def _delete(self, resource: str, uid: str) -> None:
         self._version += 1
         self._ending.pop(uid, None)
         self._mirror.apply([Deleted(resource, uid, self._version)])
@@ -433,13 +435,13 @@ class World:
         return self.history
 
 
-def play(story: Story) -> History:
+def simulate(story: Story) -> History:
     """The whole story and the quiet time after it."""
-    world = World(story.scene)
+    simulation = Simulation(story.scene)
     for step in story.steps:
-        world.happen(step.happening)
-        world.wait(step.then)
-    return world.end()
+        simulation.apply(step.event)
+        simulation.wait(step.then)
+    return simulation.end()
 
 
 def _node(scene: Scene, number: int) -> Node:

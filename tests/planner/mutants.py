@@ -274,7 +274,7 @@ def protect_a_victim(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         yield Mutant(Rule.VICTIM, replace(snapshot, config=sparing), plan)
 
 
-def evict_for_nobody(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+def evict_without_a_preemptor(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     """The preemptor's lease is lost: its victims would leave in vain."""
     for preemption in plan.preempted:
         yield Mutant(Rule.VICTIM, snapshot, _without_lease(plan, preemption.preemptor))
@@ -335,8 +335,8 @@ def reclaim_from_an_equal(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
             else a
             for a in snapshot.admitted
         )
-        told = replace(preemption, cost=replace(preemption.cost, priority=equal))
-        victims = (*plan.preempted[:number], told, *plan.preempted[number + 1 :])
+        changed = replace(preemption, cost=replace(preemption.cost, priority=equal))
+        victims = (*plan.preempted[:number], changed, *plan.preempted[number + 1 :])
         yield Mutant(
             Rule.VICTIM, replace(lower, admitted=admitted), replace(plan, preempted=victims)
         )
@@ -359,7 +359,7 @@ def reclaim_what_is_not_borrowed(snapshot: Snapshot, plan: Plan) -> Iterator[Mut
             yield Mutant(Rule.VICTIM, _with_queue(snapshot, theirs, groups=groups), plan)
 
 
-def reclaim_from_a_stranger(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+def reclaim_from_another_cohort(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for _, _, theirs, _ in _across(snapshot, plan):
         yield Mutant(Rule.VICTIM, _with_queue(snapshot, theirs, cohort=None), plan)
 
@@ -367,15 +367,15 @@ def reclaim_from_a_stranger(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
 def give_another_reason(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for number, preemption, _, _ in _across(snapshot, plan):
         for reason in ("InClusterQueue", "InCohortRoom", "because"):
-            told = replace(preemption, reason=reason)
-            victims = (*plan.preempted[:number], told, *plan.preempted[number + 1 :])
+            changed = replace(preemption, reason=reason)
+            victims = (*plan.preempted[:number], changed, *plan.preempted[number + 1 :])
             yield Mutant(Rule.VICTIM, snapshot, replace(plan, preempted=victims))
 
 
 # Moves.
 
 
-def move_who_must_stay(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+def move_a_protected_gang(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     """The moved gang is not preemptible, or is in a queue that does not allow moves."""
     config = replace(
         snapshot.config,
@@ -396,7 +396,7 @@ def move_who_must_stay(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         yield Mutant(Rule.MOVE, replace(snapshot, admitted=admitted), plan)
 
 
-def move_for_nobody(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+def move_without_a_preemptor(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
     for move in plan.moved:
         yield Mutant(Rule.MOVE, snapshot, _without_lease(plan, move.beneficiary))
 
@@ -500,9 +500,9 @@ def start_twice(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
         yield Mutant(Rule.PARTITION, snapshot, twice)
 
 
-def start_a_stranger(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
-    stranger = Admission("nobody", Placement(()))
-    yield Mutant(Rule.PARTITION, snapshot, replace(plan, admitted=(*plan.admitted, stranger)))
+def start_an_unknown_gang(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    unknown = Admission("nobody", Placement(()))
+    yield Mutant(Rule.PARTITION, snapshot, replace(plan, admitted=(*plan.admitted, unknown)))
 
 
 def refuse_without_a_reason(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
@@ -524,18 +524,22 @@ MAKERS: tuple[Maker, ...] = (
     exceed_quota,
     charge_nothing,
     protect_a_victim,
-    evict_for_nobody,
+    evict_without_a_preemptor,
     lease_a_part,
     forget_a_gang,
     start_twice,
-    start_a_stranger,
+    start_an_unknown_gang,
     refuse_without_a_reason,
 )
 RECLAIMERS: tuple[Maker, ...] = (
     forbid_to_reclaim,
     reclaim_from_an_equal,
     reclaim_what_is_not_borrowed,
-    reclaim_from_a_stranger,
+    reclaim_from_another_cohort,
     give_another_reason,
 )
-MOVERS: tuple[Maker, ...] = (move_who_must_stay, move_for_nobody, move_onto_the_same_spot)
+MOVERS: tuple[Maker, ...] = (
+    move_a_protected_gang,
+    move_without_a_preemptor,
+    move_onto_the_same_spot,
+)

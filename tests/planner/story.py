@@ -92,7 +92,7 @@ class Stops:
 
 
 @dataclass(frozen=True)
-class Goes:
+class Resumes:
     """A stopped queue starts again."""
 
     queue: str
@@ -112,14 +112,14 @@ class Works:
     which: int | str = 0
 
 
-Happening = (
-    Arrives | Ends | IsDeleted | NodeFails | NodeReturns | QuotaIs | Stops | Goes | Idles | Works
+Event = (
+    Arrives | Ends | IsDeleted | NodeFails | NodeReturns | QuotaIs | Stops | Resumes | Idles | Works
 )
 
 
 @dataclass(frozen=True)
 class Step:
-    happening: Happening
+    event: Event
     then: float = 1.0  # seconds until the next step
 
 
@@ -216,7 +216,7 @@ class Outside:
     """An event from outside, and the uid of the affected gang, "" if none."""
 
     at: float
-    what: Happening
+    event: Event
     uid: str = ""
 
 
@@ -267,7 +267,7 @@ class History:
     def story(self) -> str:
         """Line by line, for the message of a failure."""
         lines: list[tuple[float, int, str]] = []
-        lines += [(o.at, 0, f"{o.what} {o.uid}") for o in self.outside]
+        lines += [(o.at, 0, f"{o.event} {o.uid}") for o in self.outside]
         lines += [
             (e.at, 1, f"evicted {e.uid} {e.code} {e.why} {e.preemptor}") for e in self.evicted
         ]

@@ -84,8 +84,8 @@ NODES = [node("a0", "b/r1", gpu=8), node("b0", "b/r2", gpu=8), node("c0", "b/r3"
 def test_the_verifier_checks_evenness(workload: Any, where: dict[str, int], even: bool) -> None:
     snapshot = world(NODES, [workload])
     silent = start(workload, where)
-    told = replace(silent, uneven=(("g", "w"),))
-    good, bad = (silent, told) if even else (told, silent)
+    reported = replace(silent, uneven=(("g", "w"),))
+    good, bad = (silent, reported) if even else (reported, silent)
     assert rules(snapshot, good) == set()
     assert rules(snapshot, bad) == {Rule.TOPOLOGY}
 
@@ -118,7 +118,7 @@ def test_several_units_are_not_packed_together_at_the_cost_of_balance() -> None:
 
 def test_pods_are_even_whenever_some_block_holds_them_evenly() -> None:
     """Against enumeration: pods per rack of one block that differ by at most one."""
-    told = 0
+    reported = 0
     for seed in range(200):
         rng = random.Random(seed)
         nodes = [
@@ -136,5 +136,5 @@ def test_pods_are_even_whenever_some_block_holds_them_evenly() -> None:
         assert bool(made.admitted) == bool(ways), seed
         if ways:
             assert (made.uneven == ()) == any(max(u) - min(u) <= 1 for u in used), seed
-            told += bool(made.uneven)
-    assert told
+            reported += bool(made.uneven)
+    assert reported

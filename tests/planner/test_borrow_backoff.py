@@ -17,7 +17,7 @@ from queuectl.planner.explain import diagnose, diagnose_those
 from queuectl.planner.preempt.protections import next_change
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW, gang, holding, node, placed, podset, queue, world
-from tests.planner.histories import World
+from tests.planner.histories import Simulation
 from tests.planner.queues import cohort, cq
 from tests.planner.story import Arrives, Ends, Scene
 
@@ -157,16 +157,16 @@ def test_its_back_off_is_twice_the_time_that_it_lost_counted_from_its_eviction(
     """It runs for 30 s on borrowed quota; the owner reclaims that, and ends 10 s later."""
     owner = cq("a", 8, "all", reclaim_within_cohort=ReclaimWithinCohort.ANY)
     borrower = cq("b", 0, "all", borrow_backoff=most)
-    happened = World(Scene((owner, borrower), (cohort("all"),)))
+    simulation = Simulation(Scene((owner, borrower), (cohort("all"),)))
     for step, then in ((Arrives("b", 8, name="1"), 30.0), (Arrives("a", 8, name="1"), 10.0)):
-        happened.happen(step)
-        happened.wait(then)
-    happened.happen(Ends("a-1"))
-    happened.wait(300.0)
-    told = happened.end()
-    (evicted,) = told.preempted
-    starts = [s.at for s in told.started if s.uid == "b-1"]
+        simulation.apply(step)
+        simulation.wait(then)
+    simulation.apply(Ends("a-1"))
+    simulation.wait(300.0)
+    history = simulation.end()
+    (evicted,) = history.preempted
+    starts = [s.at for s in history.started if s.uid == "b-1"]
     earliest = evicted.at + waits
-    owner_done = next(s.at for s in told.started if s.uid == "a-1") + 10.0
+    owner_done = next(s.at for s in history.started if s.uid == "a-1") + 10.0
     # It takes a few seconds until pods have left.
     assert max(earliest, owner_done - 5.0) <= starts[1] <= max(earliest, owner_done) + 5.0

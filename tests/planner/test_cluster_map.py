@@ -43,11 +43,11 @@ def racks(cluster_map: ClusterMap) -> dict[str, Domain]:
 def test_each_node_lists_its_tenants_and_its_free_capacity() -> None:
     cluster_map = cluster_map_of(seen(), {})
     found = occupancies(cluster_map)
-    told = {
+    listed = {
         name: [(cluster_map.gangs[t.gang].workload.uid, t.pods, t.gpus) for t in occupancy.tenants]
         for name, occupancy in found.items()
     }
-    assert told == {
+    assert listed == {
         "a1": [("big", 2, 8.0)],
         "a2": [],
         "b1": [("big", 1, 4.0), ("small", 1, 2.0)],

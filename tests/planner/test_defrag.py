@@ -49,23 +49,23 @@ def answers(
 def agrees_with_brute_force(snapshot: Snapshot, budget: int | None = None) -> str:
     (entry,) = snapshot.pending
     priced = costs(movable(snapshot), snapshot.now)
-    told = "no choice"
+    outcome = "no choice"
     for request, room, _ in answers(snapshot, budget):
         best = cheapest_moves(snapshot, entry, priced, request.flavors, budget)
         if not movable(snapshot) or best == (0, 0, 0):
-            told = "trivial"
+            outcome = "trivial"
             continue
         assert (room is None) == (best is None), best
-        told = "no"
+        outcome = "no"
         if room is not None and best is not None:
             assert room.proof is Proof.OPTIMAL
             assert room.cost == best
-            everybody_fits(snapshot, request, room)
-            told = "moves"
-    return told
+            all_gangs_fit(snapshot, request, room)
+            outcome = "moves"
+    return outcome
 
 
-def everybody_fits(snapshot: Snapshot, request: GangRequest, room: Room) -> None:
+def all_gangs_fit(snapshot: Snapshot, request: GangRequest, room: Room) -> None:
     problem = survey(snapshot)
     free = open_state(problem).later.free.copy()
     for moved in room.moved:
@@ -180,14 +180,14 @@ def is_honest(snapshot: Snapshot, limits: SolverLimits) -> None:
         elif room.proof is Proof.FEASIBLE:
             assert best is not None
             assert room.cost >= best
-            everybody_fits(snapshot, request, room)
+            all_gangs_fit(snapshot, request, room)
 
 
 def test_the_same_snapshot_gets_the_same_answer() -> None:
-    def told(seed: int) -> list[object]:
+    def results(seed: int) -> list[object]:
         return [
             room and (room.cost, room.proof, [m.gang.workload.uid for m in room.moved])
             for _, room, _ in answers(tight(seed))
         ]
 
-    assert [told(s) for s in range(40)] == [told(s) for s in range(40)]
+    assert [results(s) for s in range(40)] == [results(s) for s in range(40)]

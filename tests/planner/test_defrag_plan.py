@@ -98,15 +98,15 @@ def test_moves_are_a_suggested_fix_that_works_once_the_queue_allows_them(mode: D
 
 
 def test_suggested_moves_work_on_any_cluster() -> None:
-    told = 0
+    suggested = 0
     for seed in range(40):
         snapshot = willing(tight(seed), 0)
         for way in diagnose(snapshot, "w0").ways:
             if way.remedy is Remedy.MOVE_OTHERS:
-                told += 1
+                suggested += 1
                 admitted = planned(apply_all(way.changes, snapshot)).admitted
                 assert [a.uid for a in admitted] == ["w0"], seed
-    assert told >= 5
+    assert suggested >= 5
 
 
 def test_a_cycle_without_defragmentation_moves_no_gang() -> None:
@@ -117,7 +117,7 @@ def test_a_cycle_without_defragmentation_moves_no_gang() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "spent", "who"),
+    ("budget", "spent", "moving_gangs"),
     [
         (460, 0, {"small0"}),
         (459, 0, set()),
@@ -126,10 +126,10 @@ def test_a_cycle_without_defragmentation_moves_no_gang() -> None:
     ],
 )
 def test_moves_stay_within_what_a_queue_allows_a_day(
-    budget: int, spent: int, who: set[str]
+    budget: int, spent: int, moving_gangs: set[str]
 ) -> None:
     snapshot = replace(half_full(moving(budget=budget)), moved_work={"main": spent})
-    assert moved(planned(snapshot)).keys() == who
+    assert moved(planned(snapshot)).keys() == moving_gangs
 
 
 @pytest.mark.parametrize(

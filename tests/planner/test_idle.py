@@ -47,7 +47,7 @@ def idler(name: str, amount: int, home: str, priority: int = 1, **rest: Any) -> 
     return running(name, amount, home, priority=priority, **({"idle_since": IDLE} | rest))
 
 
-def taken(made: Plan) -> dict[str, str]:
+def evicted(made: Plan) -> dict[str, str]:
     """The victims, and the reasons."""
     return {p.victim: p.reason for p in made.preempted}
 
@@ -77,7 +77,7 @@ class Row(NamedTuple):
     lending: int | None = None  # lending limit of b
 
 
-WHO = [
+VICTIMS = [
     Row("an idle gang of the own queue goes", True),
     Row("under Always, too", True, ALWAYS),
     Row("in a dry run no gang is evicted", False, DRY_RUN),
@@ -119,12 +119,12 @@ def scene(row: Row) -> Snapshot:
     return quota_only(queues, [gpus("in", row.asks, "a", 9.0, row.wants)], [made, *others])
 
 
-@pytest.mark.parametrize("row", WHO, ids=lambda row: row.why)
+@pytest.mark.parametrize("row", VICTIMS, ids=lambda row: row.why)
 def test_which_idle_gang_is_evicted(row: Row) -> None:
     snapshot = scene(row)
     made = plan(snapshot)
     assert verify(snapshot, made) == ()
-    assert taken(made) == ({"idle": "IdleReclaim"} if row.goes else {})
+    assert evicted(made) == ({"idle": "IdleReclaim"} if row.goes else {})
     (refusal,) = made.pending
     code = Code.WAITING_FOR_PREEMPTED if row.goes else Code.WAITING_FOR_QUOTA
     assert refusal.reasons[0].code is code
@@ -138,9 +138,9 @@ def test_idleness_respects_quota_and_ignores_preemption_policies(strategies: Any
     there = [running("busy", 2, "a"), idler("idle", 8, "b")]
     rule = Rules(fair_sharing=strategies)
     made = plan(quota_only(queues, [gpus("in", 8, "a", 9.0, 5)], there, rules=rule))
-    assert taken(made) == {"idle": "IdleReclaim"}
+    assert evicted(made) == {"idle": "IdleReclaim"}
     snapshot = quota_only(queues, [gpus("in", 9, "a", 9.0, 5)], there, rules=rule)
-    assert taken(plan(snapshot)) == {}
+    assert evicted(plan(snapshot)) == {}
     (end,) = (fix for fix in diagnose(snapshot, "in").ways if fix.remedy is Remedy.END_OTHERS)
     assert [gang["policy"] for gang in end.details["gangs"]] == [
         "withinClusterQueue of ClusterQueue a is Never",
@@ -157,7 +157,7 @@ NEWER = WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY
 @pytest.mark.parametrize(
     ("reclaims", "own", "goes"),
     [(ReclaimWithinCohort.NEVER, 0, True), (ANY, 0, False), (ANY, 8, True)],
-    ids=["lent quota stays lent", "a borrower would lose it at once", "own quota can be taken"],
+    ids=["lent quota stays lent", "a borrower would lose it at once", "own quota can be evicted"],
 )
 def test_a_borrower_evicts_no_idle_gang_whose_queue_reclaims(
     reclaims: ReclaimWithinCohort, own: int, goes: bool
@@ -171,7 +171,7 @@ def test_a_borrower_evicts_no_idle_gang_whose_queue_reclaims(
     snapshot = quota_only(queues, [gpus("in", 8, "a", 9.0, 5)], there)
     made = plan(snapshot)
     assert verify(snapshot, made) == ()
-    assert taken(made) == ({"idle": "IdleReclaim"} if goes else {})
+    assert evicted(made) == ({"idle": "IdleReclaim"} if goes else {})
 
 
 @pytest.mark.parametrize(("asked_at", "goes"), [(9.0, False), (-9.0, True)], ids=["older", "newer"])
@@ -188,7 +188,7 @@ def test_an_equal_gang_yields_only_where_it_would_not_start_first_again(
     within = quota_only(queues, [gpus("in", 8, "a", asked_at, 5)], [idle])
     made = plan(within)
     assert verify(within, made) == ()
-    assert taken(made) == ({"idle": "IdleReclaim"} if goes else {})
+    assert evicted(made) == ({"idle": "IdleReclaim"} if goes else {})
 
 
 def test_idleness_applies_across_a_tree_of_cohorts() -> None:
@@ -196,7 +196,7 @@ def test_idleness_applies_across_a_tree_of_cohorts() -> None:
     queues = [cq("a", 0, "left"), cq("b", 4, "right", **yields()), cq("c", 4, "right", **yields())]
     there = [idler("ib", 4, "b"), idler("ic", 4, "c", 3)]
     made = plan(quota_only(queues, [gpus("in", 4, "a", 9.0, 5)], there, cohorts=trees))
-    assert taken(made) == {"ib": "IdleReclaim"}
+    assert evicted(made) == {"ib": "IdleReclaim"}
 
 
 # Capacity on nodes.
@@ -218,13 +218,13 @@ def on(name: str, where: str, priority: int = 1, *, idle: bool = False, **rest: 
 def test_idle_gangs_of_one_rack_are_evicted_where_that_frees_enough() -> None:
     there = (on("i1", "a0", idle=True), on("i2", "b0", idle=True), on("i3", "b1", idle=True))
     made = plan(racks(*there, on("busy", "a1")))
-    assert taken(made) == {"i2": "IdleReclaim", "i3": "IdleReclaim"}
+    assert evicted(made) == {"i2": "IdleReclaim", "i3": "IdleReclaim"}
 
 
 def test_no_gang_is_evicted_where_idle_gangs_alone_do_not_free_enough() -> None:
     there = (on("i1", "a0", idle=True), on("busy-a", "a1"), on("i2", "b0", idle=True))
     made = plan(racks(*there, on("busy-b", "b1")))
-    assert taken(made) == {}
+    assert evicted(made) == {}
 
 
 def test_the_idle_gang_is_evicted_before_busy_ones_of_lower_priority() -> None:
@@ -234,9 +234,9 @@ def test_the_idle_gang_is_evicted_before_busy_ones_of_lower_priority() -> None:
     idle = on("idle", "b0", 4, idle=True, started_at=0.0)
     rest = (on("x", "a1", 9), on("y", "b1", 9))
     made = plan(racks(low, idle, *rest, wants=1, within=within))
-    assert taken(made) == {"idle": "IdleReclaim"}
+    assert evicted(made) == {"idle": "IdleReclaim"}
     busy = plan(racks(low, replace(idle, idle_since=None), *rest, wants=1, within=within))
-    assert taken(busy) == {"low": "InClusterQueue"}
+    assert evicted(busy) == {"low": "InClusterQueue"}
 
 
 def test_beside_other_victims_an_idle_gang_is_one_more_candidate() -> None:
@@ -244,13 +244,13 @@ def test_beside_other_victims_an_idle_gang_is_one_more_candidate() -> None:
     within = WithinClusterQueue.LOWER_PRIORITY
     there = (on("idle", "a0", idle=True), on("low", "a1", 0))
     made = plan(racks(*there, on("x", "b0", 9), on("y", "b1", 9), within=within))
-    assert taken(made) == {"idle": "IdleReclaim", "low": "InClusterQueue"}
+    assert evicted(made) == {"idle": "IdleReclaim", "low": "InClusterQueue"}
 
 
 def test_the_cheapest_idle_gang_is_evicted() -> None:
     there = (on("dear", "a0", 3, idle=True), on("cheap", "a1", 2, idle=True))
     made = plan(racks(*there, on("x", "b0"), on("y", "b1"), wants=1))
-    assert taken(made) == {"cheap": "IdleReclaim"}
+    assert evicted(made) == {"cheap": "IdleReclaim"}
 
 
 def test_a_broken_gang_evicts_no_gang_for_idleness() -> None:
@@ -263,7 +263,7 @@ def test_a_broken_gang_evicts_no_gang_for_idleness() -> None:
     nodes = [node("a0", "a", gpu=8), node("a1", "a", gpu=8, ready=False), node("a2", "a", gpu=8)]
     main = replace(queue(within=NEVER), **yields())
     made = plan(world(nodes, [], [broken, on("idle", "a2", idle=True)], main))
-    assert taken(made) == {}
+    assert evicted(made) == {}
     assert [e.uid for e in made.evicted] == ["broken"]
 
 
@@ -281,7 +281,7 @@ def test_an_idle_gang_that_lost_nodes_yields_like_one_that_did_not() -> None:
     assert [(a.uid, a.repaired) for a in working.admitted] == [("broken", True)]
     snapshot = world(nodes, [waiting], [replace(broken, idle_since=IDLE)], main)
     made = plan(snapshot)
-    assert taken(made) == {"broken": "IdleReclaim"}
+    assert evicted(made) == {"broken": "IdleReclaim"}
     assert made.admitted == ()
     assert verify(snapshot, made) == ()
 
@@ -291,9 +291,9 @@ def test_a_gang_beyond_its_quota_evicts_idle_gangs_only() -> None:
     lower = {"within_cluster_queue": WithinClusterQueue.LOWER_PRIORITY}
     queues = [cq("a", 2, **lower), cq("b", 8, **yields())]
     there = [running("low", 4, "a"), idler("idle", 4, "b")]
-    assert taken(plan(quota_only(queues, [gpus("in", 8, "a", 9.0, 5)], there))) == {}
+    assert evicted(plan(quota_only(queues, [gpus("in", 8, "a", 9.0, 5)], there))) == {}
     made = plan(quota_only(queues, [gpus("in", 6, "a", 9.0, 5)], there))
-    assert taken(made) == {"idle": "IdleReclaim"}
+    assert evicted(made) == {"idle": "IdleReclaim"}
 
 
 # Results known of a pending gang, when a running gang becomes idle.
@@ -310,9 +310,9 @@ def test_a_refuted_gang_is_searched_again_when_a_gang_becomes_idle(
     then = replace(first, admitted=(idle, first.admitted[1]))
     assert "in-b" not in again(searched, first, then)
     made = plan(then)
-    assert taken(made) == ({"has-a": "IdleReclaim"} if mode in (ON_DEMAND, ALWAYS) else {})
+    assert evicted(made) == ({"has-a": "IdleReclaim"} if mode in (ON_DEMAND, ALWAYS) else {})
     assert spared(made) == ([("has-a", "in-a")] if mode is DRY_RUN else [])
-    assert taken(plan(first)) == {}  # and when it works again
+    assert evicted(plan(first)) == {}  # and when it works again
 
 
 def test_equal_gangs_are_searched_by_priority_while_a_gang_is_idle(searched: list[str]) -> None:
@@ -321,7 +321,7 @@ def test_equal_gangs_are_searched_by_priority_while_a_gang_is_idle(searched: lis
     there = [idler("idle", 4, "a", 3)]
     first = quota_only(queues, [gpus("low", 2, "a", 1.0, 2)], there)
     high = Pending(gpus("high", 2, "a", 2.0, 5))
-    assert taken(plan(first)) == {}
+    assert evicted(plan(first)) == {}
     assert again(searched, first, replace(first, pending=(*first.pending, high))) == ["high", "low"]
 
 

@@ -21,7 +21,7 @@ from queuectl.planner.solver.solver import Status
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, node, podset, queue, world
 from tests.planner.queues import cq, gpus, quota_only, running
-from tests.planner.test_idle import DRY_RUN, NEVER, ON_DEMAND, idler, on, spared, taken, yields
+from tests.planner.test_idle import DRY_RUN, NEVER, ON_DEMAND, evicted, idler, on, spared, yields
 
 
 def dry(*waiting: Any, there: Any, **policy: Any) -> Snapshot:
@@ -48,7 +48,7 @@ def test_legal_victims_are_named_beside_it_where_both_are_needed() -> None:
     both = dry(gpus("in", 16, "a", 9.0, 5), there=there)
     assert spared(plan(both)) == [("dry", "in"), ("real", "in")]
     made = plan(dry(gpus("in", 8, "a", 9.0, 5), there=there))
-    assert taken(made) == {"real": "IdleReclaim"}
+    assert evicted(made) == {"real": "IdleReclaim"}
     assert spared(made) == []
 
 

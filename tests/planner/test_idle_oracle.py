@@ -53,17 +53,17 @@ def test_a_set_refused_by_shares_does_not_refuse_idle_gangs() -> None:
 @pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])
 def test_the_snapshots_cover_every_combination_of_idle_and_other_victims(fair: bool) -> None:
     """Idle gangs alone, beside others, and not at all; of the own queue and of another one."""
-    told = Counter[str]()
+    seen = Counter[str]()
     for seed in range(300):
         oracle, answer, _ = ask(idlers(seed, fair=fair))
         reasons = {v.reason for v in answer.victims} if answer is not None else set[str]()
         taken = [v.victim for v in answer.victims if oracle.idle(v.victim)] if answer else []
-        told["own"] += any(oracle.queue_of(uid) is oracle.queue for uid in taken)
-        told["foreign"] += any(oracle.queue_of(uid) is not oracle.queue for uid in taken)
-        told["alone"] += reasons == {PreemptionReason.IDLE}
-        told["beside"] += len(reasons) > 1 and PreemptionReason.IDLE in reasons
-        told["none"] += bool(reasons) and PreemptionReason.IDLE not in reasons
-    assert all(told[kind] >= 5 for kind in ("own", "foreign", "alone", "beside", "none")), told
+        seen["own"] += any(oracle.queue_of(uid) is oracle.queue for uid in taken)
+        seen["foreign"] += any(oracle.queue_of(uid) is not oracle.queue for uid in taken)
+        seen["alone"] += reasons == {PreemptionReason.IDLE}
+        seen["beside"] += len(reasons) > 1 and PreemptionReason.IDLE in reasons
+        seen["none"] += bool(reasons) and PreemptionReason.IDLE not in reasons
+    assert all(seen[kind] >= 5 for kind in ("own", "foreign", "alone", "beside", "none")), seen
 
 
 @pytest.mark.parametrize("fair", [False, True], ids=["classic", "fair"])

@@ -65,14 +65,14 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize(
-    ("why", "victim", "queues", "real", "told"), MUTANTS, ids=[m[0] for m in MUTANTS]
+    ("why", "victim", "queues", "real", "named"), MUTANTS, ids=[m[0] for m in MUTANTS]
 )
 def test_the_verifier_checks_which_gangs_are_evicted_and_named(
-    why: str, victim: Admitted, queues: Any, real: bool, told: bool
+    why: str, victim: Admitted, queues: Any, real: bool, named: bool
 ) -> None:
     found = rules(*evicting(victim, *queues))
     assert (Rule.VICTIM in found) != real, why
-    assert rules(*evicting(victim, *queues, dry_run=True)) == (set() if told else {Rule.VICTIM})
+    assert rules(*evicting(victim, *queues, dry_run=True)) == (set() if named else {Rule.VICTIM})
 
 
 def test_the_verifier_rejects_a_dry_run_that_names_a_wrong_gang() -> None:

@@ -207,8 +207,8 @@ def test_a_gang_whose_pods_would_be_rejected_stays_pending_with_the_reason(
         assert "LocalQueue main does not exist" in blocked.message
         return
     assert blocked.code == "LimitRangeViolated"
-    who, _, why = blocked.message.partition(" of namespace default: podset main: ")
-    assert who in ("LimitRange usual", "LimitRanges")
+    names, _, why = blocked.message.partition(" of namespace default: podset main: ")
+    assert names in ("LimitRange usual", "LimitRanges")
     assert why == said
     assert blocked.details["resource"] in said
 
@@ -248,9 +248,9 @@ def test_a_limit_range_that_no_api_server_stores_is_reported(item: Doc, said: st
 
 @pytest.mark.parametrize("needs", [{"limits": ["cpu"]}, [], {"requests": "cpu"}])
 def test_a_malformed_container_gets_the_same_error_as_without_a_limit_range(needs: Any) -> None:
-    told = []
+    errors = []
     for ranges in ((), (limit_range({"defaultRequest": {"cpu": "2"}}),)):
         with pytest.raises(DocumentError) as refused:
             asked(job_of(needs), *ranges)
-        told.append((refused.value.field, refused.value.reason))
-    assert told[0] == told[1]
+        errors.append((refused.value.field, refused.value.reason))
+    assert errors[0] == errors[1]

@@ -200,8 +200,8 @@ def test_the_verifier_computes_the_cap_by_itself() -> None:
     assert [type(a) for a in made.admitted] == [Admission, Admission]
     tighter = capped(11, [first, second], [HELD])
     assert [violation.rule for violation in verify(tighter, made)] == [Rule.MAX_PER_USER]
-    nobody = Plan(pending=tuple(Refusal(w.uid, (Reason(Code.MAX_PER_USER, "x"),)) for w in (first, second)))  # fmt: skip
-    assert verify(capped(1, [first, second], [HELD]), nobody) == (), (
+    no_start = Plan(pending=tuple(Refusal(w.uid, (Reason(Code.MAX_PER_USER, "x"),)) for w in (first, second)))  # fmt: skip
+    assert verify(capped(1, [first, second], [HELD]), no_start) == (), (
         "the excess existed before the plan"
     )
 

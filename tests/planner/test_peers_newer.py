@@ -31,11 +31,11 @@ def preferring_a_rack(body: Doc) -> Doc:
 
 
 @pytest.mark.parametrize(
-    ("least", "told"),
+    ("least", "message"),
     [(1, "even with the minimum of 1 pod: "), (2, "even with the minimum of 2 pods: ")],
 )
-def test_the_reason_is_for_the_smallest_part(least: int, told: str) -> None:
+def test_the_reason_is_for_the_smallest_part(least: int, message: str) -> None:
     waiting = gang("g", "q", 4, least=least)
     made = planned(flavor(), cluster_queue("q", 0, "all"), cluster_queue("other", 4, "all"), waiting,
                    gang("runs", "other", 4, flavor="default"))  # fmt: skip
-    assert made.reason("g")["message"].startswith(told)
+    assert made.reason("g")["message"].startswith(message)

@@ -189,13 +189,13 @@ def test_a_placement_read_from_the_model_is_valid(
 @SOME
 @given(CLUSTERS)
 def test_the_same_snapshot_gets_the_same_victims(snapshot: Snapshot) -> None:
-    def told() -> list[object]:
+    def results() -> list[object]:
         return [
             (a and (a.victims, a.proof, [(n.tolist(), c.tolist()) for n, c in a.node_counts]))
             for _, _, a in answers(snapshot)
         ]
 
-    assert told() == told()
+    assert results() == results()
 
 
 @SOME

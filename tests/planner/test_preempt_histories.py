@@ -65,10 +65,10 @@ def test_every_preemptor_starts_and_no_victim_evicts_its_preemptor(
     evictions = 0
     for seed in range(60 * block, 60 * (block + 1)):
         pairs: list[tuple[str, str]] = []
-        owed: set[str] = set()
+        reserved: set[str] = set()
         for cycle in history(contest(seed, fair=fair, nodes=nodes, opting_out=opting_out)):
-            assert owed <= {a.uid for a in cycle.made.admitted}, seed
-            owed = {p.preemptor for p in cycle.made.preempted}
+            assert reserved <= {a.uid for a in cycle.made.admitted}, seed
+            reserved = {p.preemptor for p in cycle.made.preempted}
             pairs += [(p.preemptor, p.victim) for p in cycle.made.preempted]
         assert not any((victim, preemptor) in pairs for preemptor, victim in pairs), seed
         evictions += len(pairs)

@@ -127,7 +127,7 @@ def test_a_borrowing_queue_loses_its_cheapest_gang_whether_or_not_it_opted_out()
 
 
 @pytest.mark.parametrize(
-    ("row", "says"),
+    ("row", "message"),
     [
         (ROWS[2], "it is not preemptible, and preemptionOptOut of ClusterQueue b is Always"),
         (
@@ -140,5 +140,5 @@ def test_a_borrowing_queue_loses_its_cheapest_gang_whether_or_not_it_opted_out()
     ],
     ids=lambda value: value.why if isinstance(value, Row) else "",
 )
-def test_explain_names_the_rule_that_protects_it(row: Row, says: str) -> None:
-    assert says in str(diagnose(scene(row), "wants"))
+def test_explain_names_the_rule_that_protects_it(row: Row, message: str) -> None:
+    assert message in str(diagnose(scene(row), "wants"))

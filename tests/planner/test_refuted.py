@@ -67,7 +67,7 @@ def leaves(snapshot: Snapshot) -> Snapshot:
 
 
 @pytest.mark.parametrize(
-    ("change", "who"),
+    ("change", "affected"),
     [
         pytest.param(lambda s: replace(s, now=s.now + 9), [], id="nothing"),
         pytest.param(arrives, ["new"], id="a gang of another kind arrives"),
@@ -87,10 +87,10 @@ def leaves(snapshot: Snapshot) -> Snapshot:
     ],
 )
 def test_only_gangs_affected_by_a_change_are_searched_again(
-    searched: list[str], change: Callable[[Snapshot], Snapshot], who: list[str]
+    searched: list[str], change: Callable[[Snapshot], Snapshot], affected: list[str]
 ) -> None:
     first = two_trees()
-    assert again(searched, first, change(first)) == who
+    assert again(searched, first, change(first)) == affected
 
 
 def test_a_start_of_this_plan_affects_gangs_of_its_tree(searched: list[str]) -> None:

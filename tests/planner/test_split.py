@@ -208,8 +208,8 @@ def test_a_share_has_one_flavor_of_each_resource_group() -> None:
     made = plan(snapshot)
     assert verify(snapshot, made) == ()
     (placed,) = made.admitted[0].placement.podsets
-    told = [(share.pods, share.flavors[GPU], share.flavors["cpu"]) for share in placed.shares]
-    assert told == [(4, "a", "x"), (2, "b", "x"), (2, "b", "y")]
+    shares = [(share.pods, share.flavors[GPU], share.flavors["cpu"]) for share in placed.shares]
+    assert shares == [(4, "a", "x"), (2, "b", "x"), (2, "b", "y")]
 
 
 # Splits beside other gangs.

@@ -68,7 +68,7 @@ def no_preemption_without_a_start(history: History) -> Complaints:
         yield f"{eviction.uid} left for {winner}, which did not start by {ends}: {begins}"
 
 
-def nobody_evicts_in_circles(history: History) -> Complaints:
+def no_victim_evicts_its_preemptor(history: History) -> Complaints:
     """Without an event from outside, a victim never evicts its preemptor, and no gang is evicted twice for the same gang."""
     edges: dict[int, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
     for eviction in history.preempted:
@@ -100,7 +100,7 @@ def protections_hold(history: History) -> Complaints:
                 yield f"{uid} was evicted {len(within)} times in a day"
 
 
-def what_is_its_own_stays(history: History) -> Complaints:
+def own_quota_is_kept(history: History) -> Complaints:
     """Another queue loses only its use beyond its own quota or, where a policy allows it, gangs of lower priority for capacity."""
     for cycle in history.cycles:
         gangs = {a.workload.uid: a for a in cycle.snapshot.admitted}
@@ -111,7 +111,7 @@ def what_is_its_own_stays(history: History) -> Complaints:
             if home == history.queue_of(winner) or preemption.reason == PreemptionReason.IDLE:
                 continue  # an idle gang yields from any quota: the next invariant
             if preemption.reason == PreemptionReason.IN_COHORT_ROOM:
-                yield from _for_room(cycle, history, winner, gangs[victim].workload)
+                yield from _for_nodes(cycle, history, winner, gangs[victim].workload)
             else:
                 takes[winner, home].append(victim)
         for (winner, home), victims in takes.items():
@@ -122,7 +122,7 @@ def what_is_its_own_stays(history: History) -> Complaints:
                 yield f"{victims} of {home} leave for {winner}, though it used no more than its own"
 
 
-def only_the_idle_go_for_idleness(history: History) -> Complaints:
+def only_idle_gangs_are_evicted_for_idleness(history: History) -> Complaints:
     """An idle victim was idle since before the first of two warnings, its grace is over, and the policy of its queue allows it.
 
     In mode OnDemand it yields to a gang of higher priority, or of equal priority where the policy allows that too.
@@ -133,8 +133,8 @@ def only_the_idle_go_for_idleness(history: History) -> Complaints:
             history.queue_of(eviction.uid)
         ].idle_reclaim
         known = [o for o in history.outside[: eviction.outside] if o.uid == eviction.uid]
-        seen = [o for o in known if isinstance(o.what, Idles | Works)]
-        since = seen[-1].at if seen and isinstance(seen[-1].what, Idles) else None
+        seen = [o for o in known if isinstance(o.event, Idles | Works)]
+        since = seen[-1].at if seen and isinstance(seen[-1].event, Idles) else None
         if since is None or since < eviction.ran_since:
             yield f"{eviction.uid} was not idle at {eviction.at}"
             continue
@@ -152,7 +152,7 @@ def only_the_idle_go_for_idleness(history: History) -> Complaints:
             yield f"{eviction.uid} was evicted in mode {rule.mode}, warned at {warned}"
 
 
-def nobody_is_passed(history: History) -> Complaints:
+def no_gang_is_passed(history: History) -> Complaints:
     """No cycle starts, or clears room for, a later gang of a ClusterQueue where an earlier one could have started instead."""
     for cycle in history.cycles:
         chosen = {a.uid for a in cycle.made.admitted} | {p.preemptor for p in cycle.made.preempted}
@@ -172,7 +172,7 @@ def nobody_is_passed(history: History) -> Complaints:
                 yield f"at {cycle.now} {pending.workload.uid} could start and does not"
 
 
-def it_comes_to_rest(history: History) -> Complaints:
+def no_work_is_left(history: History) -> Complaints:
     """At the end no gang leaves, and each gang that fits the free capacity, in an order that allows it, runs."""
     assert history.last is not None
     if leaving := [a.workload.uid for a in history.last.admitted if a.leaving]:
@@ -185,7 +185,7 @@ def it_comes_to_rest(history: History) -> Complaints:
             yield f"{pending.workload.uid} could run"
 
 
-def nothing_is_missed(history: History) -> Complaints:
+def no_trigger_is_missed(history: History) -> Complaints:
     """At the end one more cycle, without any trigger, would change nothing."""
     if history.unasked.admitted or history.unasked.preempted or history.unasked.evicted:
         starts = [a.uid for a in history.unasked.admitted]
@@ -212,7 +212,7 @@ def whole_and_never_over(history: History) -> Complaints:
         yield from _over_quota(cycle, history)
 
 
-def no_user_goes_over(history: History) -> Complaints:
+def no_user_exceeds_the_cap(history: History) -> Complaints:
     """No start brings a user over the cap of one user in the queue, gangs that are leaving included."""
     for cycle in history.cycles:
         queues = cycle.snapshot.config.cluster_queues
@@ -230,17 +230,17 @@ def no_user_goes_over(history: History) -> Complaints:
                 yield f"at {cycle.now} {workload.uid} brings {whose} to {held[whose]} of {most}"
 
 
-LAWS: Final[tuple[Callable[[History], Complaints], ...]] = (
+INVARIANTS: Final[tuple[Callable[[History], Complaints], ...]] = (
     no_preemption_without_a_start,
-    nobody_evicts_in_circles,
+    no_victim_evicts_its_preemptor,
     protections_hold,
-    what_is_its_own_stays,
-    only_the_idle_go_for_idleness,
-    nobody_is_passed,
-    it_comes_to_rest,
-    nothing_is_missed,
+    own_quota_is_kept,
+    only_idle_gangs_are_evicted_for_idleness,
+    no_gang_is_passed,
+    no_work_is_left,
+    no_trigger_is_missed,
     whole_and_never_over,
-    no_user_goes_over,
+    no_user_exceeds_the_cap,
 )
 
 
@@ -331,7 +331,7 @@ def _most_used(snapshot: Snapshot, made: Plan, queue: str) -> int:
     return coming + _use(a for a in snapshot.admitted if not a.leaving)[queue]
 
 
-def _for_room(cycle: Cycle, history: History, winner: str, victim: Workload) -> Complaints:
+def _for_nodes(cycle: Cycle, history: History, winner: str, victim: Workload) -> Complaints:
     config, home = cycle.snapshot.config, history.queue_of(winner)
     workload = _known(cycle.snapshot)[winner]
     if not config.cluster_queues[home].evicts_within_nominal:
@@ -377,7 +377,7 @@ def _held_back(snapshot: Snapshot, pending: Pending) -> bool:
         for gang in snapshot.admitted
     ):
         return True
-    if _anybody_over(snapshot) or _behind_its_user(snapshot, queue, pending):
+    if _any_over(snapshot) or _behind_its_user(snapshot, queue, pending):
         return True
     heads = (_strict(snapshot.config, p) for p in snapshot.pending)
     return any(head is not None and head is not queue for head in heads)
@@ -392,7 +392,7 @@ def _behind_its_user(snapshot: Snapshot, queue: ClusterQueue, pending: Pending) 
     return any(place(w) < place(pending.workload) for w in same)
 
 
-def _anybody_over(snapshot: Snapshot) -> bool:
+def _any_over(snapshot: Snapshot) -> bool:
     """Whether a lowered quota left a queue or cohort over it."""
     members = members_of(snapshot.config)
     use = {(name, FLAVOR, GPU): n for name, n in _use(snapshot.admitted).items()}
@@ -436,7 +436,7 @@ def _between(history: History, eviction: Evicted, until: float) -> Iterator[Outs
 
 def _excuses(outside: Outside, winner: str, history: History) -> bool:
     """Whether a gang need not start after this."""
-    match outside.what:
+    match outside.event:
         case IsDeleted():
             return outside.uid == winner
         case Stops(queue=queue):

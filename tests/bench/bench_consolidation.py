@@ -1,4 +1,4 @@
-"""What the tidying solve gains and costs: ``python -m tests.bench.bench_tidy``.
+"""Gain and cost of the solve that consolidates placements: ``python -m tests.bench.bench_consolidation``.
 
 The same batches planned without it and with it. Domains, nodes and what is broken into are sums over all batches (the
 measure of :mod:`queuectl.planner.placement.measure`); time is CPU of the planning thread in milliseconds, both of whole plans.
@@ -18,7 +18,7 @@ from queuectl.planner import plan, plan_cycle
 from queuectl.planner.cache import PlannerCache
 from tests.bench.bench_planner import Cluster, Maker, three
 from tests.bench.clusters import SIZES, chain_gang, random_gang
-from tests.planner.test_tidy import measured
+from tests.planner.test_consolidation import measured
 
 WIDTHS = (15, 50)
 Sums = tuple[int, ...]

@@ -16,7 +16,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.verify import verify
 from tests.planner import generate
 from tests.planner.generate_cohorts import contest
-from tests.planner.test_idle import DRY_RUN, IDLE, OFF, taken, yields
+from tests.planner.test_idle import DRY_RUN, IDLE, OFF, evicted, yields
 from tests.planner.test_idle_oracle import MODES
 from tests.support.examples import examples
 
@@ -74,7 +74,7 @@ def test_only_idle_gangs_are_evicted_for_idleness_and_each_for_one_that_then_fit
         assert running_gangs[victim.victim].idle_since is not None
     for victim in made.spared:
         assert running_gangs[victim.victim].idle_since is not None
-        assert victim.victim not in taken(made)
+        assert victim.victim not in evicted(made)
 
 
 @MANY

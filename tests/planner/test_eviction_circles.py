@@ -20,8 +20,8 @@ from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from queuectl.planner.verify.books import Rule
 from tests.planner.build import NOW
-from tests.planner.histories import play
-from tests.planner.laws import LAWS
+from tests.planner.histories import simulate
+from tests.planner.invariants import INVARIANTS
 from tests.planner.queues import cohort, cq, gpus, quota_only, quotas, running
 from tests.planner.story import Arrives, History, Scene, Step, Story
 
@@ -40,11 +40,11 @@ def happens(
     queues: tuple[ClusterQueue, ...], *arrivals: Arrives, strategies: tuple[FairStrategy, ...] = ()
 ) -> History:
     steps = tuple(Step(arrival, 0.0) for arrival in arrivals)
-    return play(Story(Scene(queues, (cohort("all"),), rules=Rules(strategies)), steps))
+    return simulate(Story(Scene(queues, (cohort("all"),), rules=Rules(strategies)), steps))
 
 
 def complaints(history: History) -> set[str]:
-    return {law.__name__ for law in LAWS if list(law(history))}
+    return {invariant.__name__ for invariant in INVARIANTS if list(invariant(history))}
 
 
 @PROTECTIONS
@@ -134,7 +134,7 @@ def test_a_gang_that_would_return_does_not_protect_one_that_would_not() -> None:
         Step(Arrives("b", 2, name="high", priority=2), 10.0),
         Step(Arrives("a", 4, name="all", priority=1), 10.0),
     )
-    history = play(Story(Scene(queues, (cohort("all"),), rules=Rules((INITIAL,))), steps))
+    history = simulate(Story(Scene(queues, (cohort("all"),), rules=Rules((INITIAL,))), steps))
     assert complaints(history) == set()
     assert [(e.uid, e.preemptor) for e in history.preempted] == [("b-low", "a-all")]
     assert history.running() == {"b-high", "a-all"}

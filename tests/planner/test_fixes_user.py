@@ -52,11 +52,11 @@ def remedies(diagnosis: Diagnosis) -> list[Remedy]:
 
 
 RUNNING = [runs("ann", "old", 6, "n0", at=100.0), runs("ann", "new", 2, "n1", at=200.0)]
-STRANGER = runs("ben", "other", 8, "n2")
+OTHER_USER = runs("ben", "other", 8, "n2")
 
 
 def test_the_running_gangs_of_the_user_are_listed_the_oldest_first() -> None:
-    diagnosis = diagnose(capped(9, [of("ann", "a", 4)], [*RUNNING, STRANGER]), "a")
+    diagnosis = diagnose(capped(9, [of("ann", "a", 4)], [*RUNNING, OTHER_USER]), "a")
     (obstacle,) = diagnosis.conflict
     assert obstacle.limit is Limit.USER
     assert obstacle.message == (
@@ -86,7 +86,7 @@ def test_the_required_cap_is_exact() -> None:
 def test_the_gangs_of_the_user_whose_end_lets_it_start_are_named(
     most: int, needs: int, ending: tuple[str, ...]
 ) -> None:
-    diagnosis = diagnose(capped(most, [of("ann", "a", needs)], [*RUNNING, STRANGER]), "a")
+    diagnosis = diagnose(capped(most, [of("ann", "a", needs)], [*RUNNING, OTHER_USER]), "a")
     ended = way(diagnosis, Remedy.END_OTHERS)
     assert set(ended.changes[0].uids) == set(ending)  # type: ignore[attr-defined]
     assert ended.least

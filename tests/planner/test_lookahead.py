@@ -42,10 +42,10 @@ def test_looking_ahead_starts_the_same_gangs_by_fewer_solves(
     snapshots = [nearly_full(seed) for seed in SEEDS]
     ahead = [plan(taken) for taken in snapshots]
     monkeypatch.setattr(plan_cycle, "look_ahead", lambda *_: None)
-    one_by_one = [plan(taken) for taken in snapshots]
-    for taken, made, other in zip(snapshots, ahead, one_by_one, strict=True):
+    turns = [plan(taken) for taken in snapshots]
+    for taken, made, other in zip(snapshots, ahead, turns, strict=True):
         assert starters(taken, made) == starters(taken, other)
-    assert sum(p.stats["solves"] for p in ahead) < sum(p.stats["solves"] for p in one_by_one)
+    assert sum(p.stats["solves"] for p in ahead) < sum(p.stats["solves"] for p in turns)
 
 
 def at_its_turn(taken: Snapshot) -> tuple[LookAhead, GangRequest]:

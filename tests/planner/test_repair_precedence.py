@@ -44,10 +44,10 @@ SHIELDED = replace(queue(), protection=Protection(min_runtime=600.0))
 
 def outcome(made: Plan) -> dict[str, str]:
     """The outcome of each gang."""
-    told = {a.uid: "repaired" if a.repaired else "starts" for a in made.admitted}
-    told |= {r.uid: "leased" if r.lease is not None else "waits" for r in made.pending}
-    told |= {p.victim: "victim" for p in made.preempted}
-    return told | {e.uid: "evicted" for e in made.evicted}
+    outcomes = {a.uid: "repaired" if a.repaired else "starts" for a in made.admitted}
+    outcomes |= {r.uid: "leased" if r.lease is not None else "waits" for r in made.pending}
+    outcomes |= {p.victim: "victim" for p in made.preempted}
+    return outcomes | {e.uid: "evicted" for e in made.evicted}
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def one(uid: str, gpus: int, queued_at: float = 0.0) -> Workload:
     return gang(uid, podset(gpu=gpus), queued_at=queued_at)
 
 
-def untidied(snapshot: Snapshot) -> Plan:
+def without_second_solve(snapshot: Snapshot) -> Plan:
     """The plan of the walk alone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plan_cycle, "consolidate", lambda *_: 0)
@@ -146,7 +146,7 @@ def test_a_node_is_whole_when_it_is_empty_and_free(
 
 
 @pytest.mark.parametrize(
-    ("nodes", "gangs", "cycle", "tidy"),
+    ("nodes", "gangs", "cycle", "consolidated"),
     [
         pytest.param(
             rack("a", 4),
@@ -172,13 +172,13 @@ def test_a_node_is_whole_when_it_is_empty_and_free(
     ],
 )
 def test_placements_that_the_queue_order_scatters_are_consolidated(
-    nodes: list[Node], gangs: list[Workload], cycle: tuple[int, ...], tidy: tuple[int, ...]
+    nodes: list[Node], gangs: list[Workload], cycle: tuple[int, ...], consolidated: tuple[int, ...]
 ) -> None:
     snapshot = world(nodes, gangs)
-    alone, made = untidied(snapshot), plan(snapshot)
+    alone, made = without_second_solve(snapshot), plan(snapshot)
     assert measured(snapshot, alone) == cycle
-    assert measured(snapshot, made) == tidy
-    assert (made.stats["tidied"] > 0) == (cycle != tidy)
+    assert measured(snapshot, made) == consolidated
+    assert (made.stats["tidied"] > 0) == (cycle != consolidated)
     assert verify(snapshot, made) == ()
 
 
@@ -195,7 +195,7 @@ def test_a_whole_rack_is_kept_where_broken_ones_are_enough() -> None:
         whole("z", 2, 2.0, required="rack"),
     ]
     snapshot = world(nodes, gangs, busy)
-    assert measured(snapshot, untidied(snapshot))[-1] == 1
+    assert measured(snapshot, without_second_solve(snapshot))[-1] == 1
     assert measured(snapshot, plan(snapshot))[-1] == 0
 
 
@@ -213,7 +213,7 @@ def test_slices_and_even_spreads_move_along_where_their_gang_stays_in_one_rack()
     ]
     snapshot = world(nodes, gangs, busy)
     made = plan(snapshot)
-    assert measured(snapshot, untidied(snapshot))[-1] == 1
+    assert measured(snapshot, without_second_solve(snapshot))[-1] == 1
     assert measured(snapshot, made)[-1] == 0
     assert verify(snapshot, made) == ()
 
@@ -265,7 +265,7 @@ batches = st.integers(2, 5).flatmap(lambda n: generate.snapshots(gangs=n, tenant
 @MANY
 @given(batches)
 def test_no_gang_uses_more_domains_and_the_same_gangs_start(snapshot: Snapshot) -> None:
-    alone, made = untidied(snapshot), plan(snapshot)
+    alone, made = without_second_solve(snapshot), plan(snapshot)
     assert [a.uid for a in made.admitted] == [a.uid for a in alone.admitted]
     assert replace(made, admitted=(), stats={}) == replace(alone, admitted=(), stats={})
     before, after = domains(snapshot, alone), domains(snapshot, made)
@@ -281,7 +281,7 @@ def test_no_gang_uses_more_domains_and_the_same_gangs_start(snapshot: Snapshot) 
 def test_the_placements_of_the_walk_are_a_solution_of_the_model(snapshot: Snapshot) -> None:
     """The model thus refuses no real placement, and its hint is complete."""
     problem = survey(snapshot)
-    kept = kept_of(problem, untidied(snapshot))
+    kept = kept_of(problem, without_second_solve(snapshot))
     placed = placed_podset_groups(kept)
     if not placed:
         return
@@ -324,7 +324,7 @@ def test_a_failure_of_the_second_solve_keeps_the_plan_of_the_walk(
         solve(self, cp_model.CpModel())
         return getattr(cp_model, fault)
 
-    alone = untidied(FOUR)
+    alone = without_second_solve(FOUR)
     monkeypatch.setattr(cp_model.CpSolver, "solve", fail_with_objective)
     made = plan(FOUR)
     assert made.admitted == alone.admitted

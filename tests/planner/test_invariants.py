@@ -21,11 +21,11 @@ from queuectl.domain.queues import (
     WithinClusterQueue,
 )
 from queuectl.domain.rules import Rules, UsageFairness
-from tests.planner import laws
+from tests.planner import invariants
 from tests.planner.build import NOW
 from tests.planner.generate_histories import stories
-from tests.planner.histories import play
-from tests.planner.laws import LAWS
+from tests.planner.histories import simulate
+from tests.planner.invariants import INVARIANTS
 from tests.planner.queues import cohort, cq, quotas
 from tests.planner.story import USER, Arrives, History, Idles, QuotaIs, Scene, Started, Step, Story
 
@@ -43,8 +43,10 @@ LOWER, ANY = WithinClusterQueue.LOWER_PRIORITY, ReclaimWithinCohort.ANY
 @given(story=stories())
 def test_every_history_keeps_the_invariants(story: Story) -> None:
     """The simulation also asserts: every plan verifies, every ledger entry is consistent, and cycles reach a fixed point."""
-    history = play(story)
-    broken = {law.__name__: found for law in LAWS if (found := list(law(history)))}
+    history = simulate(story)
+    broken = {
+        invariant.__name__: found for invariant in INVARIANTS if (found := list(invariant(history)))
+    }
     assert not broken, f"{broken}\n{history.story()}"
 
 
@@ -54,7 +56,7 @@ def test_every_history_keeps_the_invariants(story: Story) -> None:
 def test_a_victim_leaves_when_its_protection_ends_without_another_event() -> None:
     queue = cq("a", 1, None, within_cluster_queue=LOWER, protection=Protection(min_runtime=600.0))
     steps = (Step(Arrives("a", 1, name="low")), Step(Arrives("a", 1, priority=1, name="high")))
-    assert play(Story(Scene((queue,)), steps)).running() == {"a-high"}
+    assert simulate(Story(Scene((queue,)), steps)).running() == {"a-high"}
 
 
 def test_capacity_freed_by_two_victims_is_kept_although_a_third_leaves_much_later() -> None:
@@ -72,7 +74,7 @@ def test_capacity_freed_by_two_victims_is_kept_although_a_third_leaves_much_late
         Step(Arrives("b", 2, pods=2, priority=1, name="in"), 0.0),
         Step(Arrives("c", 1, priority=1, name="in")),
     )
-    history = play(Story(Scene(queues, (cohort("all"),)), steps))
+    history = simulate(Story(Scene(queues, (cohort("all"),)), steps))
     began = {s.uid: s.at - NOW for s in history.started}
     assert began["b-in"] <= 2.0
 
@@ -85,7 +87,7 @@ def test_use_of_others_beyond_their_quota_counts_against_quota_that_is_not_lent(
         Step(QuotaIs("a", 0)),
         Step(Arrives("b", 2, name="1")),
     )
-    history = play(Story(Scene(queues, (cohort("all"),)), steps))
+    history = simulate(Story(Scene(queues, (cohort("all"),)), steps))
     assert history.running() == {"a-1"}
 
 
@@ -97,7 +99,7 @@ def test_a_notice_longer_than_a_lease_does_not_cost_the_preemptor_its_capacity()
         Step(Arrives("a", 2, priority=1, name="top"), 0.0),
         Step(Arrives("a", 2, priority=2, name="higher")),
     )
-    history = play(Story(Scene((queue,), rules=Rules(eviction_grace=1800.0)), steps))
+    history = simulate(Story(Scene((queue,), rules=Rules(eviction_grace=1800.0)), steps))
     began = {s.uid: s.at for s in reversed(history.started)}
     first = history.preempted[0]
     assert (first.uid, first.preemptor) == ("a-low", "a-top")
@@ -112,7 +114,7 @@ def test_an_idle_gang_of_a_strict_queue_is_not_evicted_for_one_that_then_waits_b
         Step(Idles()),
         Step(Arrives("a", 1, name="new"), 2000.0),
     )
-    assert complaints(play(Story(Scene((queue,)), steps))) == set()
+    assert complaints(simulate(Story(Scene((queue,)), steps))) == set()
 
 
 def test_an_idle_gang_is_evicted_for_a_higher_one_once_its_grace_is_over() -> None:
@@ -122,12 +124,12 @@ def test_an_idle_gang_is_evicted_for_a_higher_one_once_its_grace_is_over() -> No
         Step(Idles()),
         Step(Arrives("a", 1, priority=1, name="new"), 2000.0),
     )
-    history = play(Story(Scene((queue,)), steps))
+    history = simulate(Story(Scene((queue,)), steps))
     assert complaints(history) == set()
     (gone,) = history.idle_ones
     assert (gone.uid, gone.preemptor, gone.at) == ("a-old", "a-new", NOW + 61.0)
-    history.outside = [o for o in history.outside if not isinstance(o.what, Idles)]
-    assert complaints(history) == {"only_the_idle_go_for_idleness"}
+    history.outside = [o for o in history.outside if not isinstance(o.event, Idles)]
+    assert complaints(history) == {"only_idle_gangs_are_evicted_for_idleness"}
 
 
 def test_a_lease_ends_for_one_that_comes_before_it_in_a_strict_queue_and_starts_on_it_at_once() -> (
@@ -141,7 +143,7 @@ def test_a_lease_ends_for_one_that_comes_before_it_in_a_strict_queue_and_starts_
         Step(Arrives("a", 4, priority=1, name="mid"), 10.0),
         Step(Arrives("a", 1, priority=2, name="high")),
     )
-    history = play(Story(Scene((queue,)), steps))
+    history = simulate(Story(Scene((queue,)), steps))
     assert complaints(history) == set()
     assert [(e.uid, e.preemptor) for e in history.preempted] == [("a-low", "a-mid")]
     assert [s.at - NOW for s in history.started if s.uid == "a-high"] == [11.0]
@@ -169,7 +171,7 @@ def test_an_evicted_idle_gang_starts_again_before_gangs_that_wait_for_others_in_
         Step(Arrives("b", 3, name="next"), 0.0),
         Step(Arrives("a", 1, name="new")),
     )
-    history = play(Story(Scene(queues, (cohort("all", 1),)), steps))
+    history = simulate(Story(Scene(queues, (cohort("all", 1),)), steps))
     assert complaints(history) == set()
     gone = [(e.uid, e.preemptor, e.at - NOW) for e in history.preempted]
     assert gone == [("c-slow", "c-next", 60.0), ("b-old", "a-new", 70.0)]
@@ -184,11 +186,11 @@ def eviction() -> History:
     """b-low runs on quota of b and a; a-top reclaims the quota of a."""
     a, b = (cq(name, 2, reclaim_within_cohort=ANY, within_cluster_queue=LOWER) for name in "ab")
     steps = [Step(Arrives("b", 3, name="low", drain=5.0)), Step(Arrives("a", 2, name="top"), 50.0)]
-    return play(Story(Scene((a, b), (cohort("all"),)), tuple(steps)))
+    return simulate(Story(Scene((a, b), (cohort("all"),)), tuple(steps)))
 
 
 def complaints(history: History) -> set[str]:
-    return {law.__name__ for law in LAWS if list(law(history))}
+    return {invariant.__name__ for invariant in INVARIANTS if list(invariant(history))}
 
 
 def test_an_untouched_history_keeps_all_invariants() -> None:
@@ -215,8 +217,10 @@ def test_two_gangs_that_evict_each_other_are_detected() -> None:
     (first,) = history.preempted
     history.evicted.append(replace(first, uid=first.preemptor, preemptor="b-third"))
     history.evicted.append(replace(first, uid="b-third", preemptor=first.uid))
-    assert "nobody_evicts_in_circles" in {
-        law.__name__ for law in (laws.nobody_evicts_in_circles,) if list(law(history))
+    assert "no_victim_evicts_its_preemptor" in {
+        invariant.__name__
+        for invariant in (invariants.no_victim_evicts_its_preemptor,)
+        if list(invariant(history))
     }
 
 
@@ -233,10 +237,10 @@ def test_a_broken_protection_is_detected(policy: Protection, times: tuple[float,
     history = eviction()
     (first,) = history.preempted
     history.evicted = [replace(first, at=NOW + at, ran_since=NOW) for at in times]
-    assert not list(laws.protections_hold(history))
+    assert not list(invariants.protections_hold(history))
     queues = tuple(replace(q, protection=policy) for q in history.scene.queues)
     history.scene = replace(history.scene, queues=queues)
-    assert list(laws.protections_hold(history))
+    assert list(invariants.protections_hold(history))
 
 
 def test_an_eviction_from_a_queue_within_its_own_quota_is_detected() -> None:
@@ -246,13 +250,13 @@ def test_an_eviction_from_a_queue_within_its_own_quota_is_detected() -> None:
     generous = replace(config.cluster_queues["b"], groups=cq("b", 3).groups)
     config = replace(config, cluster_queues={**config.cluster_queues, "b": generous})
     history.cycles = [replace(cycle, snapshot=replace(cycle.snapshot, config=config))]
-    assert list(laws.what_is_its_own_stays(history))
+    assert list(invariants.own_quota_is_kept(history))
 
 
 def test_a_passed_gang_is_detected() -> None:
     """The plan of two gangs of one queue, with the wrong one started."""
     steps = [Step(Arrives("a", 1, name="first"), 0.0), Step(Arrives("a", 2, name="second"), 0.0)]
-    history = play(Story(Scene((cq("a", 2),)), tuple(steps)))
+    history = simulate(Story(Scene((cq("a", 2),)), tuple(steps)))
     (cycle,) = [c for c in history.cycles if c.made.admitted]
     snapshot = history.last
     assert snapshot is not None
@@ -261,10 +265,10 @@ def test_a_passed_gang_is_detected() -> None:
     wrong = replace(
         cycle.made,
         admitted=(replace(start, uid="a-second"),),
-        pending=(laws._not_now("a-first"),),
+        pending=(invariants._not_now("a-first"),),
     )
     history.cycles = [replace(cycle, snapshot=waiting, made=wrong)]
-    assert list(laws.nobody_is_passed(history))
+    assert list(invariants.no_gang_is_passed(history))
 
 
 def test_a_pending_gang_that_could_run_is_detected() -> None:
@@ -272,7 +276,7 @@ def test_a_pending_gang_that_could_run_is_detected() -> None:
     assert history.last is not None
     idle = tuple(a for a in history.last.admitted if a.workload.uid != "a-top")
     history.last = replace(history.last, admitted=idle)
-    assert list(laws.it_comes_to_rest(history))
+    assert list(invariants.no_work_is_left(history))
 
 
 def test_use_beyond_the_quota_is_detected() -> None:
@@ -282,18 +286,18 @@ def test_use_beyond_the_quota_is_detected() -> None:
     poor = {n: replace(q, groups=cq(n, quotas(1)).groups) for n, q in config.cluster_queues.items()}
     config = replace(config, cluster_queues=poor)
     history.cycles = [replace(cycle, snapshot=replace(cycle.snapshot, config=config))]
-    assert list(laws.whole_and_never_over(history))
+    assert list(invariants.whole_and_never_over(history))
 
 
 def test_a_user_over_the_cap_is_detected() -> None:
     rules = Rules(usage_fairness=UsageFairness(user_label=USER))
     queue = replace(cq("a", 4), max_per_user=((GPU, 2),))
     steps = tuple(Step(Arrives("a", 2, user="ann", name=name)) for name in ("first", "second"))
-    history = play(Story(Scene((queue,), rules=rules), steps))
+    history = simulate(Story(Scene((queue,), rules=rules), steps))
     assert history.running() == {"a-first"}
     assert complaints(history) == set()
     tight = replace(queue, max_per_user=((GPU, 1),))
     cycle = next(c for c in history.cycles if c.made.admitted)
     config = replace(cycle.snapshot.config, cluster_queues={"a": tight})
     history.cycles = [replace(cycle, snapshot=replace(cycle.snapshot, config=config))]
-    assert list(laws.no_user_goes_over(history))
+    assert list(invariants.no_user_exceeds_the_cap(history))
