@@ -272,7 +272,7 @@ def test_the_configuration_is_read_from_a_file_of_its_own_or_from_the_stream(tmp
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("apiVersion: queuectl.dev/v1\nkind: Cohort\nmetadata: {name: a}\n", "document 1 (Cohort/a): kind: queuectl.dev/v1 Cohort is no Configuration"),
+        ("apiVersion: queuectl.dev/v1\nkind: Cohort\nmetadata: {name: a}\n", "document 1 (Cohort/a): kind: queuectl.dev/v1 Cohort is not a Configuration"),
         ("apiVersion: queuectl.dev/v1\nkind: Configuration\nfairShare: {}\n", "document 1 (Configuration/default): fairShare: unknown field"),
         ("apiVersion: queuectl.dev/v1\nkind: Configuration\n", "is given twice, first as stdin: document 1 (Configuration/default)"),
     ],
