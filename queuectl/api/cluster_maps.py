@@ -121,7 +121,7 @@ class WorkloadColumns(View):
     utilization: list[float | None]
 
 
-class FloorView(View):
+class ClusterMapView(View):
     """All nodes in columns, for a map: item i of each column belongs to node i."""
 
     names: list[str]
@@ -221,8 +221,8 @@ def _domain(level: str, domain: Domain) -> DomainView:
     )
 
 
-def floor_document(cluster_map: ClusterMap, visible: Visible) -> dict[str, Any]:
-    """A :class:`FloorView` as plain JSON: validation of 5,000 nodes by the model takes longer than all other steps."""
+def cluster_map_document(cluster_map: ClusterMap, visible: Visible) -> dict[str, Any]:
+    """A :class:`ClusterMapView` as plain JSON: validation of 5,000 nodes by the model takes longer than all other steps."""
     shown = [gang for gang in cluster_map.gangs if sees(gang, visible)]
     place = {id(gang): number for number, gang in enumerate(shown)}
     hidden = len(shown)

@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from queuectl.api.app import create_app
-from queuectl.api.cluster_maps import FloorView
+from queuectl.api.cluster_maps import ClusterMapView
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import Caller, Right
 from queuectl.domain.redaction import ANOTHER_TEAM
@@ -126,7 +126,7 @@ class TestOfATenant:
     async def test_hidden_gangs_are_one_entry_of_the_cluster_map(
         self, client: httpx2.AsyncClient
     ) -> None:
-        answer = await client.get("/api/v1/floor")
+        answer = await client.get("/api/v1/clustermap")
         assert "theirs" not in answer.text
         workloads = answer.json()["workloads"]
         assert workloads["names"] == ["team/mine", ANOTHER_TEAM]
@@ -136,16 +136,18 @@ class TestOfATenant:
     async def test_each_access_scope_has_its_own_cluster_map_and_tag(
         self, client: httpx2.AsyncClient, app: FastAPI
     ) -> None:
-        mine = await client.get("/api/v1/floor")
+        mine = await client.get("/api/v1/clustermap")
         app.state.guard._rights = Rights("other")
-        theirs = await client.get("/api/v1/floor", headers={"If-None-Match": mine.headers["ETag"]})
+        theirs = await client.get(
+            "/api/v1/clustermap", headers={"If-None-Match": mine.headers["ETag"]}
+        )
         assert theirs.status_code == 200
         assert theirs.json()["workloads"]["names"] == ["other/theirs", ANOTHER_TEAM]
 
 
 async def test_the_cluster_map_has_columns_of_equal_length(client: httpx2.AsyncClient) -> None:
-    body = (await client.get("/api/v1/floor")).json()
-    assert FloorView.model_validate(body)
+    body = (await client.get("/api/v1/clustermap")).json()
+    assert ClusterMapView.model_validate(body)
     columns = ("names", "gpus", "free", "status", "utilization", "who")
     assert {len(body[name]) for name in columns} == {12}
     assert {len(level["of"]) for level in body["levels"]} == {12}
@@ -156,18 +158,18 @@ async def test_the_cluster_map_has_columns_of_equal_length(client: httpx2.AsyncC
 
 
 async def test_an_unchanged_cluster_map_is_not_sent_again(client: httpx2.AsyncClient) -> None:
-    first = await client.get("/api/v1/floor")
-    again = await client.get("/api/v1/floor", headers={"If-None-Match": first.headers["ETag"]})
+    first = await client.get("/api/v1/clustermap")
+    again = await client.get("/api/v1/clustermap", headers={"If-None-Match": first.headers["ETag"]})
     assert (again.status_code, again.content) == (304, b"")
     assert again.headers["ETag"] == first.headers["ETag"]
 
 
 async def test_a_changed_cluster_map_has_another_tag() -> None:
     async with talking_to(app_of(FLOOR)) as client:
-        before = (await client.get("/api/v1/floor")).headers["ETag"]
+        before = (await client.get("/api/v1/clustermap")).headers["ETag"]
     fuller = cluster_map_of(world(NODES, [], [*GANGS, of("team", "new", {"n07": 1})]), USES)
     async with talking_to(app_of(fuller)) as client:
-        answer = await client.get("/api/v1/floor", headers={"If-None-Match": before})
+        answer = await client.get("/api/v1/clustermap", headers={"If-None-Match": before})
     assert answer.status_code == 200
 
 
@@ -200,7 +202,7 @@ async def test_a_wrong_parameter_is_a_problem(
     assert answer.json()["type"].endswith(f"/{problem}")
 
 
-@pytest.mark.parametrize("path", ["nodes", "nodes/n01", "domains", "floor"])
+@pytest.mark.parametrize("path", ["nodes", "nodes/n01", "domains", "clustermap"])
 async def test_without_a_snapshot_the_answer_is_a_problem(path: str) -> None:
     async with talking_to(app_of(None)) as client:
         answer = await client.get(f"/api/v1/{path}")

@@ -119,7 +119,7 @@ def attacks() -> list[Attack]:
         Attack("tenant: a year of hours", "GET", at(REPORT), tenant),
         Attack("tenant: explanations", "GET", lambda n: f"/api/v1/namespaces/{TEAM}/workloads/gang-{n % 1000:04}/explain", tenant),
         Attack("viewer: plans", "POST", at("/api/v1/plans"), bearer(VIEWER), _plan()),
-        Attack("viewer: the floor", "GET", at("/api/v1/floor"), bearer(VIEWER)),
+        Attack("viewer: the cluster map", "GET", at("/api/v1/clustermap"), bearer(VIEWER)),
         Attack("viewer: pages", "GET", at("/ui/nodes"), bearer(VIEWER)),
     ]  # fmt: skip
 

@@ -21,7 +21,7 @@ BREAK_SECONDS: Final = 1.0
 PATHS: Final = (
     "/api/v1/workloads?limit=100",
     "/api/v1/workloads?limit=100&state=Pending",
-    "/api/v1/floor",
+    "/api/v1/clustermap",
     "/api/v1/nodes?limit=50",
     "/api/v1/domains",
     "/api/v1/decisions?limit=20",

@@ -29,7 +29,9 @@ _WORDS: Final = re.compile(r"[A-Za-z][a-z']+(?: [A-Za-z0-9{`'(][\w'`-]*[,:;]?){2
 _NAMED: Final = re.compile(r"^( +)([a-z_]\w*(?:, [a-z_]\w*)*):(?=\s)", re.MULTILINE)
 """The names of attributes and arguments in a docstring: they are code."""
 _DIRECTIVE: Final = re.compile(r"\s*(?:type:|noqa|pragma|ruff:|mypy:|fmt:|!/)")
-_CODE: Final = re.compile(r"\A\t|\w\|\w|\b(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|FROM|WHERE)\b")
+_CODE: Final = re.compile(
+    r"\A\t|\w\|\w|\b(?:SELECT|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|FROM|WHERE)\b"
+)
 
 
 def comments(source: str) -> Iterator[Fragment]:

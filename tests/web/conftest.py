@@ -14,7 +14,7 @@ from queuectl.api.app import create_app
 from queuectl.domain.identity import Caller, Right
 from queuectl.telemetry.metrics import Metrics
 from queuectl.web.app import add_dashboard
-from tests.api.conftest import Standing, talking_to
+from tests.api.conftest import Delegate, talking_to
 from tests.api.support import FixedHealth
 from tests.web.browser import NoBrowser, running, served
 from tests.web.sample import NOW, Sample, make
@@ -39,11 +39,11 @@ class Standby:
 
     def __init__(self) -> None:
         self._sample, self._guard = make(), Guard()
-        store: Any = Standing(lambda: self._sample.store)
-        store.audit = Standing(lambda: self._sample.store.audit)
-        diagnoser: Any = Standing(lambda: self._sample.diagnoser)
-        cluster_reader: Any = Standing(lambda: self._sample.cluster_reader)
-        guard: Any = Standing(lambda: self._guard)
+        store: Any = Delegate(lambda: self._sample.store)
+        store.audit = Delegate(lambda: self._sample.store.audit)
+        diagnoser: Any = Delegate(lambda: self._sample.diagnoser)
+        cluster_reader: Any = Delegate(lambda: self._sample.cluster_reader)
+        guard: Any = Delegate(lambda: self._guard)
         self._app = create_app(store, FixedHealth(), Metrics().registry, diagnoser)
         add_dashboard(self._app, store, guard, cluster_reader, diagnoser, clock=lambda: NOW)
 

@@ -104,7 +104,7 @@ BOUNDED_BY: Final = {
     "/api/v1/namespaces/{namespace}/localqueues": "the same",
     "/api/v1/pastuse": "the number of queues and users",
     "/api/v1/domains": "the number of nodes",
-    "/api/v1/floor": "the number of nodes",
+    "/api/v1/clustermap": "the number of nodes",
     "/api/v1/invariants": "the number of invariants",
     "/api/v1/refusedplans": "the 20 plans that are kept",
     "/api/v1/decisions/{number}": "one cycle's steps, a page of them",

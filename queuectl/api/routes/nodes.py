@@ -14,12 +14,12 @@ from starlette.responses import Response
 
 from queuectl.api.access import Guard, Visible
 from queuectl.api.cluster_maps import (
+    ClusterMapView,
     DomainsView,
-    FloorView,
     NodePageView,
     NodeView,
+    cluster_map_document,
     domains_view,
-    floor_document,
     node_view,
     sees,
 )
@@ -212,19 +212,19 @@ def _cluster_map(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader 
 
     def body(cluster_map: ClusterMap, visible: Visible) -> tuple[bytes, str]:
         """The answer and its tag."""
-        content = orjson.dumps(floor_document(cluster_map, visible))
+        content = orjson.dumps(cluster_map_document(cluster_map, visible))
         return content, hashlib.blake2b(content, digest_size=12).hexdigest()
 
     @routes.get(
-        f"{PREFIX}/floor",
+        f"{PREFIX}/clustermap",
         tags=_TAGS,
-        operation_id="getFloor",
+        operation_id="getClusterMap",
         summary="The cluster map: all nodes in columns",
-        response_model=FloorView,
+        response_model=ClusterMapView,
         responses=responses(P.INVALID_PARAMETER, P.NOT_KNOWN_YET, not_modified=True),
         dependencies=[guard.needs("list", "nodes")],
     )
-    async def get_floor(request: Request, if_none_match: IfNoneMatch = None) -> Response:
+    async def get_cluster_map(request: Request, if_none_match: IfNoneMatch = None) -> Response:
         cluster_map = await known(cluster_reader)
         visible = await visible_in(guard, request, cluster_map)
         seen = None if visible is None else frozenset(visible)
