@@ -59,6 +59,6 @@ async def test_a_larger_limit_admits_it(database_url: str) -> None:
         await cap(world, 8)
         uid = world.cluster.submit(asked_by("ann", "Job", "train"))
         held = await until_reason(world, uid, State.PENDING, Code.MAX_PER_USER)
-        assert "less than this gang alone" in held.reason.message
+        assert "8 more than user ann may ever hold" in held.reason.message
         await cap(world, 16)
         await world.until_state(uid, State.RUNNING)

@@ -271,7 +271,7 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("url", "exporters", "says"),
         [
-            ("http://p", "http://e", "only one source"),
+            ("http://p", "http://e", "set only one of the two"),
             ("prometheus:9090", "", "QUEUECTL_PROMETHEUS_URL: 'prometheus:9090' is no"),
             (None, "http://a,b:9400", "QUEUECTL_UTILIZATION__EXPORTERS: 'b:9400' is no"),
         ],
