@@ -49,9 +49,9 @@ def plan(
         prepared.consider(pending)
     cleared = defragment(cycle, in_order)
     narrow(cycle.state, cycle.moved)
-    tidied = consolidate(cycle.state, list(cycle.starting.values()), cycle.solver)
+    consolidated = consolidate(cycle.state, list(cycle.starting.values()), cycle.solver)
     repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
-    made = make_plan(cycle, repairs, in_order, tidied=tidied)
+    made = make_plan(cycle, repairs, in_order, tidied=consolidated)
     aside = Solver(snapshot.limits, cycle.solver.stop)
     made = replace(
         made,
@@ -96,8 +96,8 @@ def begin(problem: Problem, stop: StopSignal | None = None) -> Prepared:
     return Prepared(cycle, Repairs(cycle), pending)
 
 
-def turns(prepared: Prepared) -> Iterator[Pending]:
-    """Each pending gang at a turn of its own; it is decided when the next one is asked for."""
+def one_by_one(prepared: Prepared) -> Iterator[Pending]:
+    """Each pending gang, one at a time in queue order; it is decided when the next one is requested."""
     cycle = prepared.cycle
     for pending in HeadScheduler(cycle, prepared.pending, singly=True):
         cycle.heads.advance_to(pending)

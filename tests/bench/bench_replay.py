@@ -34,7 +34,7 @@ from queuectl.objects.files.gangs import read_job_gang
 from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.preempt.protections import next_turn
+from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import verify
 from queuectl.state.claims import priority_of
 from queuectl.state.freeze import SnapshotBuilder
@@ -64,7 +64,7 @@ class Replay:
     waited: dict[str, list[float]] = field(default_factory=dict)
     worked: float = 0.0  # core-seconds of work that was finished
     _events: list[tuple[float, int, str, int, Event]] = field(default_factory=list)
-    _turns: float | None = None  # when time alone changes what a plan may do
+    _due_at: float | None = None  # when time alone changes what a plan may do
     _numbers: int = 0
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ class Replay:
             else:
                 moments = [self._events[0][0]] if self._events else []
                 moments += [self.arriving[-1].at] if self.arriving else []
-                moments += [self._turns] if self._turns is not None else []
+                moments += [self._due_at] if self._due_at is not None else []
                 assert moments, "gangs wait, and nothing will ever change"
                 self.now = max(self.now, min(moments))
 
@@ -109,7 +109,7 @@ class Replay:
         while self.arriving and self.arriving[-1].at <= self.now:
             changes.append(EntryChange(None, self._submitted(self.arriving.pop()), self.now))
         self.ledger.apply(changes)
-        seen = bool(changes) or (self._turns is not None and self._turns <= self.now)
+        seen = bool(changes) or (self._due_at is not None and self._due_at <= self.now)
         while self._events and self._events[0][0] <= self.now:
             at, _, uid, attempt, event = heappop(self._events)
             entry = self.ledger.get(uid)
@@ -155,8 +155,8 @@ class Replay:
             "freeze", lambda: self.snapshot_builder.freeze(self.config, now, SolverLimits())
         )
         made = self._timed("plan", lambda: plan(snapshot, cache=self.cache))
-        turn = next_turn(snapshot, made)
-        self._turns = None if turn is None else turn - STARTED_AT
+        due = next_plan_due(snapshot, made)
+        self._due_at = None if due is None else due - STARTED_AT
         wrong = self._timed("verify", lambda: verify(snapshot, made))
         assert not wrong, wrong[:3]
         changes = self._timed("changes", lambda: self.decider.changes(snapshot, made, now))

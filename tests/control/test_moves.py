@@ -89,7 +89,9 @@ async def test_a_gang_is_migrated_so_that_another_fits(database_url: str) -> Non
         await story(world)
         lines = await world.store.history(None, 0, 500)
         (move,) = [line for line in lines if line.event == Code.DEFRAGMENTED]
-        assert move.reason.message.startswith("migrated so that default/whole fits, at the loss of ")
+        assert move.reason.message.startswith(
+            "migrated so that default/whole fits, at the loss of "
+        )
         assert move.reason.details["clusterQueue"] == "pool"
         loaded = await world.store.load()
         (spent,) = loaded.spent

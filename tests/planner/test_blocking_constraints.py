@@ -12,7 +12,7 @@ from queuectl.planner.explain.constraints import only
 from queuectl.planner.explain.context import HOLDERS, context_of
 from queuectl.planner.explain.diagnosis import conflict_of
 from queuectl.planner.explain.relaxation import as_it_is, ask
-from queuectl.planner.plan_cycle import begin, turns
+from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.problem import survey
 from tests.planner.generate import contested, snapshots
 from tests.planner.relaxed import fits_without, starts
@@ -51,7 +51,7 @@ def test_blocking_constraints_are_minimal_and_sufficient_by_the_planner_on_relax
 @given(snapshots(gangs=3))
 def test_blocking_constraints_behind_other_gangs_are_minimal_too(snapshot: Snapshot) -> None:
     prepared = begin(survey(snapshot))
-    for pending in turns(prepared):
+    for pending in one_by_one(prepared):
         turn = context_of(prepared.cycle, pending)
         members, proved = conflict_of(turn)
         assert proved
@@ -68,7 +68,7 @@ def test_blocking_constraints_behind_other_gangs_are_minimal_too(snapshot: Snaps
 @given(snapshots(gangs=3))
 def test_the_use_of_all_gangs_adds_up_to_the_free_capacity_of_the_walk(snapshot: Snapshot) -> None:
     prepared = begin(survey(snapshot))
-    for pending in turns(prepared):
+    for pending in one_by_one(prepared):
         turn = context_of(prepared.cycle, pending)
         books = turn.state(HOLDERS, snapshot.config)
         assert (books.free() == prepared.cycle.state.free()).all()

@@ -19,7 +19,7 @@ from queuectl.domain.workload import Placement, PodSetPlacement, Workload
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.plan_cycle import begin, turns
+from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.quota.shares import share_of
 from queuectl.planner.quota.tree import Pool
@@ -39,7 +39,7 @@ def planned(snapshot: Snapshot) -> Plan:
 
 def looked_at(snapshot: Snapshot) -> list[str]:
     """Uids in the order in which the planner considers them."""
-    return [pending.workload.uid for pending in turns(begin(survey(snapshot)))]
+    return [pending.workload.uid for pending in one_by_one(begin(survey(snapshot)))]
 
 
 def ones(queue: str, count: int, first: float = 0.0, **rest: Any) -> list[Workload]:
@@ -215,7 +215,7 @@ def test_the_updated_tournament_equals_a_fresh_one(snapshot: Snapshot) -> None:
     ):
         lines.setdefault(entry.workload.queue or "", []).append(entry)
     prepared = begin(survey(snapshot))
-    for pending in turns(prepared):
+    for pending in one_by_one(prepared):
         heads = {name: line[0] for name, line in lines.items() if line}
         assert pending.workload.queue == _tournament(prepared.cycle, heads)
         assert lines[pending.workload.queue].pop(0) is pending
@@ -337,7 +337,7 @@ def test_no_queue_starves_behind_another_however_long() -> None:
 
 def _singly(snapshot: Snapshot) -> tuple[list[str], dict[str, Code]]:
     prepared = begin(survey(snapshot))
-    for _ in turns(prepared):
+    for _ in one_by_one(prepared):
         pass
     codes = {uid: r.reasons[0].code for uid, r in prepared.cycle.refused.items()}
     return sorted(prepared.cycle.starting), codes

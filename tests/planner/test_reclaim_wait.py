@@ -15,7 +15,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
-from queuectl.planner.preempt.protections import next_turn
+from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import verify
 from tests.planner.build import NOW, gang, holding, node, podset, world
 from tests.planner.test_borrow_backoff import team
@@ -93,9 +93,9 @@ def test_the_wait_continues_from_plan_to_plan_and_a_plan_is_due_at_its_end() -> 
         "lostGpuSeconds": 320,
         "victims": 1,
     }
-    assert next_turn(snapshot, made) == NOW + MOST
+    assert next_plan_due(snapshot, made) == NOW + MOST
     done = contested(30.0, borrower(40.0))
-    assert next_turn(done, decided(done)) is None
+    assert next_plan_due(done, decided(done)) is None
 
 
 def test_a_larger_gang_is_due_when_its_wait_exceeds_the_loss() -> None:
@@ -112,7 +112,7 @@ def test_a_larger_gang_is_due_when_its_wait_exceeds_the_loss() -> None:
     config = replace(snapshot.config, cluster_queues={**snapshot.config.cluster_queues, **queues})
     snapshot = replace(snapshot, config=config)
     # 32 GPUs wait, 24 of the victim have run for 10 s and go on: 240 + 24 t = 32 t.
-    assert next_turn(snapshot, decided(snapshot)) == NOW + 30.0
+    assert next_plan_due(snapshot, decided(snapshot)) == NOW + 30.0
 
 
 def test_meanwhile_smaller_gangs_of_its_queue_start_unless_the_order_is_strict() -> None:

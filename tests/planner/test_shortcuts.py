@@ -18,7 +18,7 @@ from queuectl.planner.explain.relaxation import as_it_is, requests
 from queuectl.planner.placement import feasible as deciding
 from queuectl.planner.placement.feasible import decide, fits_apart, place
 from queuectl.planner.placement.several import find
-from queuectl.planner.plan_cycle import begin, turns
+from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.preempt.legality import EvictionConstraints
 from queuectl.planner.preempt.model import stage_of
 from queuectl.planner.preempt.search import WHOLE, Search
@@ -54,7 +54,7 @@ def test_a_small_model_without_most_gangs_gives_the_same_answer(
 ) -> None:
     """However few are left in it (0 = it is always asked)."""
     prepared = begin(survey(snapshot))
-    for pending in turns(prepared):
+    for pending in one_by_one(prepared):
         turn = context_of(prepared.cycle, pending)
         for request in requests(turn, as_it_is(turn)):
             state, solver = prepared.cycle.state, Solver(snapshot.limits)
@@ -74,7 +74,7 @@ def test_nodes_that_a_gang_cannot_use_can_be_left_out(
     problem = survey(snapshot)
     table = table_without(problem, frozenset())
     prepared = begin(problem)
-    pending = next(turns(prepared))
+    pending = next(one_by_one(prepared))
     turn = context_of(prepared.cycle, pending)
     for request in requests(turn, as_it_is(turn)):
         free, solver = prepared.cycle.state.later.free, Solver(snapshot.limits)
@@ -96,7 +96,7 @@ def test_a_quick_yes_to_a_gang_alone_is_true(snapshot: Snapshot) -> None:
     problem = survey(snapshot)
     prepared = begin(problem)
     state = prepared.cycle.state
-    for pending in turns(prepared):
+    for pending in one_by_one(prepared):
         turn = context_of(prepared.cycle, pending)
         for request in requests(turn, as_it_is(turn)):
             for free in (problem.index.allocatable, state.free(), state.later.free):
@@ -124,6 +124,6 @@ def test_the_quick_yes_needs_nodes_for_each_shape_in_one_domain(
     ]
     pods = (podset("a", 2, group="g", gpu=8, required="rack"), podset("b", 1, group="g", gpu=4))
     prepared = begin(survey(world(fleet, [gang("w", *pods)])))
-    turn = context_of(prepared.cycle, next(turns(prepared)))
+    turn = context_of(prepared.cycle, next(one_by_one(prepared)))
     (request,) = requests(turn, as_it_is(turn))
     assert fits_apart(request, prepared.cycle.state.free()) is said

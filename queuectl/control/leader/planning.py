@@ -32,7 +32,7 @@ from queuectl.objects.files.refused_plans import BrokenRule
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
-from queuectl.planner.preempt.protections import next_turn
+from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import Violation, verify
 from queuectl.reports.domains import spreads
 from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
@@ -111,7 +111,7 @@ class Planning:
             self._wakeup.plan_by(RETRY_SECONDS)
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
-        self._exposed_at = next_turn(snapshot, decision)
+        self._exposed_at = next_plan_due(snapshot, decision)
         changes = await self._commit(snapshot, decision, took, documents)
         self._count(snapshot, decision, changes)
         return sentence(snapshot, decision, changes)

@@ -106,7 +106,7 @@ def lease_end(snapshot: Snapshot) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _ValidLease:
     lease: CapacityLease
     request: GangRequest
     node_counts: NodeCounts
@@ -117,19 +117,19 @@ class Leases:
     """The valid leases of the snapshot; each is reserved until it is claimed or released."""
 
     state: State
-    _standing: dict[str, _Standing] = field(default_factory=dict)
+    _valid: dict[str, _ValidLease] = field(default_factory=dict)
 
     def holds(self, uid: str) -> bool:
-        return uid in self._standing
+        return uid in self._valid
 
     def workload(self, uid: str) -> Workload:
         """The gang with as many pods as its lease is for."""
-        return self._standing[uid].request.pending.workload
+        return self._valid[uid].request.pending.workload
 
     def held(self) -> Iterator[tuple[str, GangRequest, NodeCounts]]:
         """Every lease: uid of its gang, and what it holds."""
-        for uid, standing in self._standing.items():
-            yield uid, standing.request, standing.node_counts
+        for uid, held in self._valid.items():
+            yield uid, held.request, held.node_counts
 
     def behind(self, pending: Pending, queue: ClusterQueue, order: QueueOrder) -> list[GangRequest]:
         """Of gangs that wait in its queue at later places; the place of a gang that migrates is kept."""
@@ -150,19 +150,19 @@ class Leases:
 
     def claim(self, uid: str) -> TentativeAdmission | None:
         """The gang on its leased placement if all of it is free now, in capacity and quota; else None."""
-        standing = self._standing[uid]
-        if not _claimable(self.state, standing.request, standing.node_counts):
+        held = self._valid[uid]
+        if not _claimable(self.state, held.request, held.node_counts):
             return None
         self.give_up(uid)
-        return TentativeAdmission(standing.request, standing.node_counts, fixed=True)
+        return TentativeAdmission(held.request, held.node_counts, fixed=True)
 
     def give_up(self, uid: str) -> None:
         """Return the leased capacity and quota."""
-        standing = self._standing.pop(uid)
-        release(self.state, standing.request, standing.node_counts)
+        held = self._valid.pop(uid)
+        release(self.state, held.request, held.node_counts)
 
     def reason(self, uid: str) -> Reason:
-        return waits_for_victims(self._standing[uid].lease.victims)
+        return waits_for_victims(self._valid[uid].lease.victims)
 
 
 def standing_leases(problem: Problem, state: State, in_order: Iterable[Pending]) -> Leases:
@@ -175,16 +175,16 @@ def standing_leases(problem: Problem, state: State, in_order: Iterable[Pending])
             continue
         if barred(problem.snapshot, pending) is not None:
             continue
-        standing = _read(problem, pending, lease)
+        held = _read(problem, pending, lease)
         if (
-            standing is not None
-            and fits(state.later.free, standing.request.pods, standing.node_counts)
-            and state.quota.allows(standing.request, state.later.quota)
+            held is not None
+            and fits(state.later.free, held.request.pods, held.node_counts)
+            and state.quota.allows(held.request, state.later.quota)
         ):
             uid = pending.workload.uid
             # A gang that migrates leaves its own place, too, before it can start.
-            reserve(state, standing.request, standing.node_counts, (*lease.victims, uid))
-            leases._standing[uid] = standing
+            reserve(state, held.request, held.node_counts, (*lease.victims, uid))
+            leases._valid[uid] = held
     return leases
 
 
@@ -268,7 +268,7 @@ def _migrating(problem: Problem) -> Iterator[Pending]:
             yield Pending(gang.workload, gang.lease)
 
 
-def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _Standing | None:
+def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _ValidLease | None:
     """A lease as a request confined to its own nodes; None when a node is lost or no longer allowed."""
     pending = as_placed(pending, lease.placement)
     workload = pending.workload
@@ -287,7 +287,7 @@ def _read(problem: Problem, pending: Pending, lease: CapacityLease) -> _Standing
     queue = problem.snapshot.queue_of(workload)
     request = request_of(problem, pending, queue, flavors, within=within)
     node_counts = node_counts_of(problem, request, lease.placement)
-    return None if node_counts is None else _Standing(lease, request, node_counts)
+    return None if node_counts is None else _ValidLease(lease, request, node_counts)
 
 
 def _mask(problem: Problem, names: list[str]) -> Mask:

@@ -26,7 +26,7 @@ from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.relocate.candidates import MoveCandidates, move_candidates
 from queuectl.planner.relocate.move_search import Room, find_room
 
-_LOOKS: Final = 4  # kinds of gangs for which one cycle of the loop searches for room
+_MAX_SEARCHES: Final = 4  # kinds of gangs for which one cycle of the loop searches for room
 _PATIENCE: Final = 2  # by how much an administrator's question raises the solver's budget
 
 
@@ -162,7 +162,7 @@ class Policy:
             if kind not in seen:
                 seen.add(kind)
                 yield pending
-            if question is None and len(seen) == _LOOKS:
+            if question is None and len(seen) == _MAX_SEARCHES:
                 return
 
 

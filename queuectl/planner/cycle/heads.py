@@ -47,7 +47,7 @@ class QueueHeads:
     Attributes:
         name: of the ClusterQueue; None for gangs without one.
         waiting: a heap of equal gangs by the rank of their first gang; ranks differ by uid at least.
-        parked: equal gangs whose first gang is refuted for now, and its refusal.
+        deferred: equal gangs whose first gang is refuted for now, and its refusal.
         considered: gangs of it that count in the window.
     """
 
@@ -55,7 +55,7 @@ class QueueHeads:
     queue: ClusterQueue | None
     order: QueueOrder
     waiting: list[tuple[Rank, Position]]
-    parked: list[tuple[Position, Refusal]] = field(default_factory=list)
+    deferred: list[tuple[Position, Refusal]] = field(default_factory=list)
     considered: int = 0
 
     @property
@@ -132,7 +132,7 @@ class HeadScheduler:
         for heads in self._queues:  # the window is full: no other gang is searched for
             while heads.head is not None:
                 yield from self._turn(heads)
-        for position, refusal in chain.from_iterable(heads.parked for heads in self._queues):
+        for position, refusal in chain.from_iterable(heads.deferred for heads in self._queues):
             self._cycle.refused.update(position.gangs.refuse(position.at, refusal))
         if self._refuted is not None:
             self._refuted.keep()
@@ -174,7 +174,7 @@ class HeadScheduler:
             heads.put(position)
         elif self._stays_refuted(heads, pending):
             position.at -= 1  # it is the first again if they are considered again
-            heads.parked.append((position, refusal))
+            heads.deferred.append((position, refusal))
         elif heads.strict and refusal.reasons[0].code not in _FOR_ALL:
             heads.put(position)  # it is now the head that holds back the next gang
         else:
@@ -197,18 +197,18 @@ class HeadScheduler:
         if self._reopened != self._cycle.classes.reopened:
             self._reopened = self._cycle.classes.reopened
             for heads in self._queues:
-                if heads.parked and self._unpark(heads):
+                if heads.deferred and self._resume(heads):
                     self._enter(heads)
 
-    def _unpark(self, heads: QueueHeads) -> bool:
+    def _resume(self, heads: QueueHeads) -> bool:
         """Put refuted gangs back whose refutation was dropped; whether there are any."""
-        parked, heads.parked = heads.parked, []
-        for position, refusal in parked:
+        deferred, heads.deferred = heads.deferred, []
+        for position, refusal in deferred:
             if self._stays_refuted(heads, position.first):
-                heads.parked.append((position, refusal))
+                heads.deferred.append((position, refusal))
             else:
                 heads.put(position)
-        return len(heads.parked) < len(parked)
+        return len(heads.deferred) < len(deferred)
 
 
 _FOR_ALL = NEVER_FITS | {Code.WAITING_IN_ORDER}

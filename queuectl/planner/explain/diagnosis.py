@@ -27,7 +27,7 @@ from queuectl.planner.explain.context import Context, context_of
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, shortage, state_under
 from queuectl.planner.explain.remedy import Known, know, of_plan
 from queuectl.planner.order.queue_order import barred
-from queuectl.planner.plan_cycle import begin, turns
+from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.quota.tree import FlavorResource
@@ -104,7 +104,7 @@ def diagnose_those(
     known = of_plan(plan) if plan is not None and not plan.cut else Known({})
     know(prepared.cycle, known)
     left = len(uids)
-    for pending in turns(prepared):
+    for pending in one_by_one(prepared):
         if pending.workload.uid not in uids:
             continue
         least = smallest(pending.workload)

@@ -35,7 +35,7 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.context import Context, context_of, least_of
 from queuectl.planner.explain.relaxation import Relaxation, as_it_is, ask, quota_alone
 from queuectl.planner.placement.feasible import Decision, place
-from queuectl.planner.plan_cycle import Prepared, begin, turns
+from queuectl.planner.plan_cycle import Prepared, begin, one_by_one
 from queuectl.planner.preempt.candidates import may_evict
 from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.parts import shrinks
@@ -271,7 +271,7 @@ def replay(cycle: AdmissionCycle, uid: str, problem: Problem) -> tuple[Prepared,
     """
     prepared = begin(problem, cycle.solver.stop)
     know(prepared.cycle, of_cycle(cycle))
-    for pending in turns(prepared):
+    for pending in one_by_one(prepared):
         if pending.workload.uid == uid:
             return prepared, pending
     return None

@@ -166,15 +166,15 @@ def next_change(snapshot: Snapshot) -> float | None:
     return min(ends, default=None)
 
 
-def next_turn(snapshot: Snapshot, plan: Plan) -> float | None:
-    """When time alone lets the next plan do more than this one (unix seconds); None = it does not.
+def next_plan_due(snapshot: Snapshot, plan: Plan) -> float | None:
+    """The time from which the next plan can do more than this one without another change (unix seconds); None = never.
 
     The first wait to reclaim ends, or what ``next_change`` names.
     """
     reasons = (refusal.reasons[0] for refusal in plan.pending)
-    turns = [float(r.details["until"]) for r in reasons if r.code is Code.WAITING_TO_RECLAIM]
+    ends = [float(r.details["until"]) for r in reasons if r.code is Code.WAITING_TO_RECLAIM]
     change = next_change(snapshot)
-    return min(turns if change is None else (*turns, change), default=None)
+    return min(ends if change is None else (*ends, change), default=None)
 
 
 def reclaim_wait(

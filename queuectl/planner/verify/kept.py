@@ -37,7 +37,7 @@ def check_kept(books: Books) -> Iterator[Violation]:
     """Each valid lease, if the plan starts any gang."""
     if not any(claim.now for claim in books.claims):
         return
-    leases = [*_standing(books), *_given(books)]
+    leases = [*_existing(books), *_given(books)]
     if not any(lease.stays for lease in leases):
         return
     held = _HeldCapacity(books, leases)
@@ -55,7 +55,7 @@ def check_kept(books: Books) -> Iterator[Violation]:
         held.keep(lease)
 
 
-def _standing(books: Books) -> Iterator[_Lease]:
+def _existing(books: Books) -> Iterator[_Lease]:
     now, running = books.snapshot.now, books.running
     waiting = [(p.workload, p.lease, p.excluded) for p in books.snapshot.pending]
     moving = [(a.workload, a.lease, frozenset[str]()) for a in books.snapshot.admitted if a.leaving]
