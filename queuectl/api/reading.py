@@ -74,6 +74,10 @@ def _read_yaml(body: bytes, most: int, read: Callable[[_Loader], Any]) -> Any:
         value = _load(text, most, read)
         # Through JSON: what only YAML has (sets, binary) must not reach the database.
         return _bounded(orjson.loads(orjson.dumps(value)), most)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise malformed(f"{place}not YAML: {error.problem}") from error
     except yaml.YAMLError as error:
         raise malformed(f"not YAML: {error}") from error
     except (TypeError, ValueError) as error:
@@ -155,7 +159,7 @@ class _Loader(Composer, CParser, SafeConstructor, Resolver):
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         if self.check_event(yaml.AliasEvent):
-            raise self._refused("aliases are not accepted")
+            raise self._refused("aliases are not supported")
         self._left -= 1
         if self._left < 0:
             raise self._refused("too many values")

@@ -398,7 +398,7 @@ async def test_manifests_are_sorted_into_jobs_and_configuration() -> None:
         ),
         (f"{YAML_OF_BOTH}\n- 1", "manifests: document 2: is no object but int"),
         ("a: [", "not YAML"),
-        ("a: &a [1]\nb: *a", "aliases are not accepted"),
+        ("a: &a [1]\nb: *a", "line 2, column 4: not YAML: aliases are not supported"),
     ],
 )
 async def test_a_wrong_manifest_is_named_by_document_object_and_field(text: str, says: str) -> None:
