@@ -18,6 +18,7 @@ from yaml.constructor import SafeConstructor
 from yaml.resolver import Resolver
 
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.objects.documents import place_of
 
 MAX_DEPTH: Final = 64
 """Mappings and lists inside each other. The deepest document of ours has 10."""
@@ -75,9 +76,8 @@ def _read_yaml(body: bytes, most: int, read: Callable[[_Loader], Any]) -> Any:
         # Through JSON: what only YAML has (sets, binary) must not reach the database.
         return _bounded(orjson.loads(orjson.dumps(value)), most)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise malformed(f"{place}not YAML: {error.problem}") from error
+        detail = f"{place_of(error)}: not YAML: {error.problem}".removeprefix(": ")
+        raise malformed(detail) from error
     except yaml.YAMLError as error:
         raise malformed(f"not YAML: {error}") from error
     except (TypeError, ValueError) as error:

@@ -16,7 +16,7 @@ from queuectl.api.kinds import PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Client, Refused, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import Exit
-from queuectl.cli.targets import ORDER, Target, addressed, check, read
+from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read
 from queuectl.domain.errors import BadInput
 from queuectl.domain.quantity import format_quantity
 from queuectl.objects.configuration.diff import Difference
@@ -25,15 +25,7 @@ from queuectl.objects.documents import Document
 
 
 def apply_command(
-    files: Annotated[
-        list[str],
-        typer.Option(
-            "--filename",
-            "-f",
-            metavar="FILE",
-            help="YAML or JSON file; - reads stdin. Can be repeated.",
-        ),
-    ],
+    files: Files,
     namespace: Annotated[
         str | None,
         typer.Option(

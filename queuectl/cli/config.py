@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 import yaml
@@ -11,7 +11,7 @@ from queuectl.api.kinds import CONFIG_KINDS, PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.targets import ORDER, Target, addressed, check, read
+from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read
 from queuectl.objects.configuration.diff import Difference
 
 _HEAD: Final = (
@@ -38,15 +38,7 @@ def export(server: Server = DEFAULT_SERVER) -> None:
 
 @app.command()
 def diff(
-    files: Annotated[
-        list[str],
-        typer.Option(
-            "--filename",
-            "-f",
-            metavar="FILE",
-            help="YAML or JSON file; - reads stdin. Can be repeated.",
-        ),
-    ],
+    files: Files,
     server: Server = DEFAULT_SERVER,
 ) -> None:
     """Compare the server with files.

@@ -6,7 +6,9 @@ import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+import typer
 
 from queuectl.api.kinds import BY_KIND, ONLY_NAME, ConfigKind
 from queuectl.cli.client import Json, config_kind, config_path
@@ -14,6 +16,15 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.domain.errors import BadInput
 from queuectl.objects.documents import Document, read_documents
 
+Files = Annotated[
+    list[str],
+    typer.Option(
+        "--filename",
+        "-f",
+        metavar="FILE",
+        help="YAML or JSON file; - reads stdin. Can be repeated.",
+    ),
+]
 ORDER: Final = (
     "Configuration",
     "Topology",

@@ -145,9 +145,9 @@ def _load(text: str | bytes, source: str) -> tuple[list[Any], bool]:
     except UnicodeDecodeError:
         raise DocumentError(Address(source), "", "is not UTF-8 text") from None
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        place = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise DocumentError(Address(source), place, f"is not YAML: {error.problem}") from None
+        raise DocumentError(
+            Address(source), place_of(error), f"is not YAML: {error.problem}"
+        ) from None
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise DocumentError(Address(source), "", f"is not YAML: {error}") from None
     except RecursionError:
@@ -222,6 +222,12 @@ def _unfold(document: Document) -> Iterator[Document]:
         if not isinstance(item, dict):
             raise DocumentError(address, "", f"is no object but {type(item).__name__}")
         yield _named(Document(address, {**inherited, **item}))
+
+
+def place_of(error: yaml.MarkedYAMLError) -> str:
+    """The line and the column of an error in a YAML text, counted from 1; empty if the parser gives none."""
+    mark = error.problem_mark
+    return f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""
 
 
 def _named(document: Document) -> Document:

@@ -109,10 +109,11 @@ def pending_reasons(tallies: Iterable[QueueCounts], **of: str) -> list[PendingRe
 def _reason(code: Code, group: list[QueueCounts], of: dict[str, str]) -> PendingReason:
     states = {tally.state for tally in group}
     query = {**of, "reason": code.value, **({"state": states.pop()} if len(states) == 1 else {})}
+    total = count(group, _PENDING)
     return PendingReason(
         code,
         MEANINGS.get(code, ""),
-        sum(tally.workloads for tally in group),
-        sum(tally.gpus for tally in group),
+        total.gangs,
+        total.gpus,
         f"{PREFIX}/workloads?{urlencode(query)}",
     )
