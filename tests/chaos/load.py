@@ -14,7 +14,7 @@ from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.records import JobRecord
 from queuectl.localcluster.errors import LocalClusterError
 from tests.chaos.stage import Stage
-from tests.system.house import BLOCK, RACK
+from tests.system.installation import BLOCK, RACK
 
 NAMESPACE = "chaos"
 PREFIX = f"/api/v1/namespaces/{NAMESPACE}/workloads"

@@ -27,8 +27,8 @@ from queuectl.demo.rest import ApiConnection, ApiRefused
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import Client, get_plain
 from tests.support.relay import Relay, http_relay, postgres_relay
-from tests.system.acts import outside_database
-from tests.system.house import QUICK
+from tests.system.actions import outside_database
+from tests.system.installation import QUICK
 
 PROGRAM = "queuectl"
 CLOCK = Path(__file__).parent / "clock"

@@ -10,9 +10,9 @@ from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from tests.cluster.kubernetes_world import KubernetesWorld, world_on
 from tests.support.controlplane import ControlPlane, control_plane
-from tests.support.shared import standing
+from tests.support.shared_resource import shared_resource
 
-__all__ = ["control_plane", "standing"]
+__all__ = ["control_plane", "shared_resource"]
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """A real control plane with queuectl's manifests applied, and its identities.
 
-A conftest imports the fixture ``control_plane`` from here and ``standing`` from :mod:`tests.support.shared`.
+A conftest imports the fixture ``control_plane`` from here and ``shared_resource`` from :mod:`tests.support.shared_resource`.
 
 Other sizes: ``with running(ClusterSpec(nodes=...)) as plane``.
 """
@@ -21,7 +21,7 @@ from queuectl.cluster.connection import Connection
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.client import Client
 from queuectl.localcluster.progress import LineProgress
-from tests.support.shared import Standing
+from tests.support.shared_resource import SharedResource
 
 SYSTEM_NAMESPACE = "queuectl-system"
 SMALL = ClusterSpec(nodes=(NodeSpec(racks_per_block=2, hosts_per_rack=2),), fsync=False)
@@ -108,6 +108,6 @@ def running(spec: ClusterSpec = SMALL) -> Iterator[ControlPlane]:
 
 
 @pytest.fixture(scope="module")
-def control_plane(standing: Standing) -> ControlPlane:
+def control_plane(shared_resource: SharedResource) -> ControlPlane:
     """Four nodes of eight GPUs in two racks."""
-    return standing.on(running)
+    return shared_resource.get(running)

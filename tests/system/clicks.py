@@ -8,8 +8,8 @@ from typing import Final
 from playwright.sync_api import Page, expect
 
 from queuectl.domain.commands import Action
-from tests.system.house import SECONDS, Room
-from tests.system.visitors import Person
+from tests.system.dashboard_users import Person
+from tests.system.installation import SECONDS, Workspace
 from tests.web.browser import scanner
 
 WAIT: Final = 1000 * SECONDS
@@ -20,16 +20,16 @@ WAIT: Final = 1000 * SECONDS
 class Teams:
     """Two teams with 16 GPUs each, users of the first team, and a platform administrator."""
 
-    mine: Room
-    theirs: Room
+    mine: Workspace
+    theirs: Workspace
     submitter: Person
     admin: Person
     platform: Person
 
 
-def path_of(room: Room, name: str) -> str:
+def path_of(workspace: Workspace, name: str) -> str:
     """The page of a workload."""
-    return f"/ui/workloads/{room.workload(name)['uid']}"
+    return f"/ui/workloads/{workspace.workload(name)['uid']}"
 
 
 def state(page: Page, wanted: str) -> None:
@@ -67,21 +67,21 @@ def offered(page: Page) -> set[str]:
     return {str(button.get_attribute("data-action")) for button in buttons}
 
 
-def asked(page: Page, room: Room, name: str) -> list[tuple[str, str]]:
+def asked(page: Page, workspace: Workspace, name: str) -> list[tuple[str, str]]:
     """The commands for a workload and their callers, as the API returns them to the same user."""
-    told = page.request.get(f"/api/v1/namespaces/{room.namespace}/workloads/{name}/commands")
+    told = page.request.get(f"/api/v1/namespaces/{workspace.namespace}/workloads/{name}/commands")
     return [(one["action"], one["by"]) for one in told.json()["items"]]
 
 
-def start_under_eyes(page: Page, room: Room, name: str) -> None:
+def start_under_eyes(page: Page, workspace: Workspace, name: str) -> None:
     """Start a gang while the nodes are read again and again: the cache of views is up to a second old."""
 
     def runs() -> bool:
         assert page.request.get("/api/v1/nodes").ok
-        return room.state(name) == "Running"
+        return workspace.state(name) == "Running"
 
-    room.gang("Job", name, 2)
-    room.until(runs, f"{name} Running")
+    workspace.gang("Job", name, 2)
+    workspace.until(runs, f"{name} Running")
 
 
 def newest_decision(page: Page) -> str:

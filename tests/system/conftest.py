@@ -1,4 +1,4 @@
-"""The houses that most system tests share."""
+"""The control planes that most system tests share."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from contextlib import AbstractContextManager
 import pytest
 
 from queuectl.localcluster import NodeSpec
-from tests.support.shared import Standing, standing
-from tests.system.house import House, house
-from tests.system.measured import Measured, measured_house
+from tests.support.shared_resource import SharedResource, shared_resource
+from tests.system.installation import Installation, installed
+from tests.system.measured import MeasuredInstallation, measured_installation
 
-__all__ = ["standing"]
+__all__ = ["shared_resource"]
 
 NODES = NodeSpec(blocks=2, racks_per_block=2, hosts_per_rack=4)
 
 
-def _home() -> AbstractContextManager[House]:
-    return house(NODES)
+def _installed() -> AbstractContextManager[Installation]:
+    return installed(NODES)
 
 
 @pytest.fixture(scope="module")
-def home(standing: Standing) -> House:
+def installation(shared_resource: SharedResource) -> Installation:
     """16 nodes of 8 GPUs: 2 blocks of 2 racks of 4."""
-    return standing.on(_home)
+    return shared_resource.get(_installed)
 
 
 @pytest.fixture(scope="module")
-def measured(standing: Standing) -> Measured:
+def measured(shared_resource: SharedResource) -> MeasuredInstallation:
     """4 nodes of 8 GPUs whose use a Prometheus knows."""
-    return standing.on(measured_house)
+    return shared_resource.get(measured_installation)

@@ -19,7 +19,7 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import RequestError
 from queuectl.localcluster.client import Client, get_plain
 from tests.support.people import account, binding, role, token_of
-from tests.system.house import Room
+from tests.system.installation import Workspace
 
 KIB: Final = 1024
 PYTORCHJOBS: Final = [{"apiGroups": ["kubeflow.org"], "resources": ["*"], "verbs": ["*"]}]
@@ -32,8 +32,8 @@ class Tenant:
     """The client and namespace of a tenant who forges objects, and the gang of the victim."""
 
     client: Client
-    room: Room
-    victim: Room
+    workspace: Workspace
+    victim: Workspace
     job: Document
     """The victim's gang, which runs."""
 
@@ -44,32 +44,34 @@ class Tenant:
         return self.victim.client.get(f"/api/v1/namespaces/{self.victim.namespace}/pods/{named}")
 
     def create(self, document: Document, namespace: str | None = None) -> Document:
-        where = {"namespace": namespace or self.room.namespace}
+        where = {"namespace": namespace or self.workspace.namespace}
         document = {**document, "metadata": {**document["metadata"], **where}}
         path = self.client.path_of(document)
         made = self.client.create(path.rsplit("/", 1)[0], document)
-        self.room.made.append(path)
+        self.workspace.made.append(path)
         return made
 
 
 @contextmanager
-def tenant_of(room: Room) -> Iterator[Client]:
+def tenant_of(workspace: Workspace) -> Iterator[Client]:
     """A ServiceAccount that may edit this namespace."""
-    who = account(room.namespace, "tenant")
+    who = account(workspace.namespace, "tenant")
     operator = role("training-edit", PYTORCHJOBS)
     bindings = [
-        binding(f"tenant-{one}", one, who, room.namespace) for one in ("edit", "training-edit")
+        binding(f"tenant-{one}", one, who, workspace.namespace) for one in ("edit", "training-edit")
     ]
-    room.client.apply(who, operator, *bindings)
-    cluster = room.house.cluster
-    client = Client(cluster.server, cluster.authority, asyncio.run(token_of(room.house, who)))
+    workspace.client.apply(who, operator, *bindings)
+    cluster = workspace.installation.cluster
+    client = Client(
+        cluster.server, cluster.authority, asyncio.run(token_of(workspace.installation, who))
+    )
     try:
         yield client
     finally:
         client.close()
 
 
-def still_runs(victim: Room) -> None:
+def still_runs(victim: Workspace) -> None:
     """The gang is where it was, in its first attempt, and another one starts beside it."""
     beside = f"beside-{next(_numbers)}"
     victim.job(beside, Pods(1, gpus=8), seconds=0)
@@ -162,8 +164,8 @@ def gang(tenant: Tenant, kind: str, name: str, **metadata: Any) -> str:
     for each in (document, *templates):
         each["metadata"] |= metadata
     tenant.create(document)
-    tenant.room.until_state(name, "Running")
-    return tenant.room.made[-1]
+    tenant.workspace.until_state(name, "Running")
+    return tenant.workspace.made[-1]
 
 
 def refused(says: str, tries: Callable[..., object], *arguments: Any, **options: Any) -> None:
@@ -171,47 +173,55 @@ def refused(says: str, tries: Callable[..., object], *arguments: Any, **options:
         tries(*arguments, **options)
 
 
-def told(room: Room, path: str) -> Document:
+def told(workspace: Workspace, path: str) -> Document:
     """The answer of the REST API."""
-    answer = get_plain(f"{room.house.controller.api}/api/v1/{path}")
+    answer = get_plain(f"{workspace.installation.controller.api}/api/v1/{path}")
     assert answer.is_success, answer.text
     body: Document = answer.json()
     return body
 
 
-def named(room: Room, kind: str, name: str) -> Document:
+def named(workspace: Workspace, kind: str, name: str) -> Document:
     """The workload that has this name; empty while it is not known."""
-    path = f"namespaces/{room.namespace}/workloads/{name}"
-    answer = get_plain(f"{room.house.controller.api}/api/v1/{path}?kind={kind}")
+    path = f"namespaces/{workspace.namespace}/workloads/{name}"
+    answer = get_plain(f"{workspace.installation.controller.api}/api/v1/{path}?kind={kind}")
     body: Document = answer.json() if answer.is_success else {}
     return body
 
 
-def state(room: Room, kind: str, name: str) -> str:
+def state(workspace: Workspace, kind: str, name: str) -> str:
     """Of the workload that has this name."""
-    return str(named(room, kind, name).get("state", ""))
+    return str(named(workspace, kind, name).get("state", ""))
 
 
-def until_state(room: Room, kind: str, name: str, wanted: str) -> None:
+def until_state(workspace: Workspace, kind: str, name: str, wanted: str) -> None:
     """Wait until the workload that has this name is in this state."""
-    room.until(lambda: state(room, kind, name) == wanted, f"{kind} {name} {wanted}")
+    workspace.until(lambda: state(workspace, kind, name) == wanted, f"{kind} {name} {wanted}")
 
 
-def uid_of(room: Room, kind: str, name: str) -> str:
+def uid_of(workspace: Workspace, kind: str, name: str) -> str:
     """Of the workload that has this name; empty while it is not known."""
-    return str(named(room, kind, name).get("uid", ""))
+    return str(named(workspace, kind, name).get("uid", ""))
 
 
-def typed(room: Room, action: str, name: str, *options: str) -> None:
+def typed(workspace: Workspace, action: str, name: str, *options: str) -> None:
     """``queuectl hold`` and its like; raises CommandFailed."""
-    server = room.house.controller.api
-    command = [action, f"{room.namespace}/{name}", "--by", "alice", "--server", server, *options]
+    server = workspace.installation.controller.api
+    command = [
+        action,
+        f"{workspace.namespace}/{name}",
+        "--by",
+        "alice",
+        "--server",
+        server,
+        *options,
+    ]
     CliRunner().invoke(app, command, catch_exceptions=False)
 
 
-def events_about(room: Room, uid: str) -> list[Document]:
-    """queuectl's Events about an object in the namespace of the room."""
-    listed = room.client.get(f"/apis/events.k8s.io/v1/namespaces/{room.namespace}/events")
+def events_about(workspace: Workspace, uid: str) -> list[Document]:
+    """queuectl's Events about an object in the namespace of the workspace."""
+    listed = workspace.client.get(f"/apis/events.k8s.io/v1/namespaces/{workspace.namespace}/events")
     return [
         one
         for one in listed["items"]
@@ -219,23 +229,27 @@ def events_about(room: Room, uid: str) -> list[Document]:
     ]
 
 
-def figures(room: Room) -> dict[str, str]:
-    """All metrics about the queues of the room, which change only when its gangs do."""
-    text = get_plain(f"{room.house.controller.metrics}/metrics").text
-    lines = (line.rpartition(" ") for line in text.splitlines() if f'"{room.namespace}"' in line)
+def figures(workspace: Workspace) -> dict[str, str]:
+    """All metrics about the queues of the workspace, which change only when its gangs do."""
+    text = get_plain(f"{workspace.installation.controller.metrics}/metrics").text
+    lines = (
+        line.rpartition(" ") for line in text.splitlines() if f'"{workspace.namespace}"' in line
+    )
     return {series: value for series, _, value in lines if "_created" not in series}
 
 
-def seen_of(room: Room, kind: str, name: str) -> Document:
+def seen_of(workspace: Workspace, kind: str, name: str) -> Document:
     """All that is shown of a gang that runs, apart from the time that has passed; once its Event is written."""
-    found = named(room, kind, name)
+    found = named(workspace, kind, name)
     uid, why = found["uid"], found["reason"]["message"]
-    room.until(lambda: why in {one["note"] for one in events_about(room, uid)}, "its Event")
+    workspace.until(
+        lambda: why in {one["note"] for one in events_about(workspace, uid)}, "its Event"
+    )
     return {
         "workload": {key: value for key, value in found.items() if key != "executedSeconds"},
-        "explained": told(room, f"workloads/{uid}/explain"),
-        "history": told(room, f"workloads/{uid}/history")["items"],
-        "events": [(one["metadata"]["name"], one["note"]) for one in events_about(room, uid)],
-        "pods": {pod.name: (pod.uid, pod.node, pod.phase) for pod in room.pods(name)},
-        "figures": figures(room),
+        "explained": told(workspace, f"workloads/{uid}/explain"),
+        "history": told(workspace, f"workloads/{uid}/history")["items"],
+        "events": [(one["metadata"]["name"], one["note"]) for one in events_about(workspace, uid)],
+        "pods": {pod.name: (pod.uid, pod.node, pod.phase) for pod in workspace.pods(name)},
+        "figures": figures(workspace),
     }

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from tests.support.shared import STANDING
+from tests.support.shared_resource import SHARED_RESOURCE
 from tests.support.units import Units
 
 GROUPS: Final = (
@@ -51,7 +51,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     """Stop the control plane of a group after its last test."""
     yield
     if nextitem is None or _turn(nextitem.nodeid)[0] != _turn(item.nodeid)[0]:
-        STANDING.end()
+        SHARED_RESOURCE.end()
 
 
 def _turn(nodeid: str) -> tuple[str, int, int]:

@@ -14,7 +14,7 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster.client import Client, wait_until
 from tests.support.kueue import of_kueue, workload
-from tests.system.house import BLOCK, RACK
+from tests.system.installation import BLOCK, RACK
 
 NAMESPACE: Final = "research"
 SYSTEM: Final = "kueue-system"

@@ -1,4 +1,4 @@
-"""A house whose GPUs are measured: exporters for its nodes, and a real Prometheus that scrapes them."""
+"""An installation whose GPUs are measured: exporters for its nodes, and a real Prometheus that scrapes them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from queuectl.localcluster.exporter import Exporters as PlainExporters
 from queuectl.localcluster.gpus import Load
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
-from tests.system.house import House, house
+from tests.system.installation import Installation, installed
 
 SCRAPE = 0.5
 PODS_JOB = "kubernetes-pods"
@@ -50,8 +50,8 @@ class Exporters(PlainExporters):
 
 
 @dataclass
-class Measured:
-    home: House
+class MeasuredInstallation:
+    installation: Installation
     exporters: Exporters
     prometheus: Prometheus
     forger: PlainExporters
@@ -59,8 +59,8 @@ class Measured:
 
     def called_idle(self) -> list[tuple[str, float]]:
         """Gangs (``namespace/name``) that the controller took for idle since it began, and when."""
-        names = {one["uid"]: ref for ref, one in self.home.rest.workloads().items()}
-        lines = self.home.controller.log.read_text(errors="replace").splitlines()
+        names = {one["uid"]: ref for ref, one in self.installation.rest.workloads().items()}
+        lines = self.installation.controller.log.read_text(errors="replace").splitlines()
         said = [json.loads(line) for line in lines if '"utilization_changed"' in line]
         return [
             (names[one["uid"]], datetime.fromisoformat(one["timestamp"]).timestamp())
@@ -89,13 +89,13 @@ class Measured:
 
     def _gauge(self, pattern: str) -> dict[str, float]:
         """Label to number, of those that are not 0: what is known to count is exported before it does."""
-        text = get_plain(f"{self.home.controller.metrics}/metrics").text
+        text = get_plain(f"{self.installation.controller.metrics}/metrics").text
         found = re.findall(rf"^queuectl_utilization_{pattern} (\S+)$", text, re.MULTILINE)
         return {label: float(value) for label, value in found if float(value)}
 
 
 @contextmanager
-def measured_house() -> Iterator[Measured]:
+def measured_installation() -> Iterator[MeasuredInstallation]:
     """Labels as Prometheus makes them where ``honor_labels`` is off, as the exporter's chart has it.
 
     At its end, it checks that no gang with working GPUs was classified as idle.
@@ -107,11 +107,11 @@ def measured_house() -> Iterator[Measured]:
             [job, pods], scrape_seconds=SCRAPE, progress=LineProgress()
         ) as prometheus:
             source = {"QUEUECTL_PROMETHEUS_URL": prometheus.url}
-            with house(NODES, QUICK | source, training_operator=False) as built:
+            with installed(NODES, QUICK | source, training_operator=False) as built:
                 for node in built.cluster.nodes.names():
                     exporters.add_node(node)
                 with exporters.following(built.cluster.client):
-                    measured = Measured(built, exporters, prometheus, forger)
+                    measured = MeasuredInstallation(built, exporters, prometheus, forger)
                     yield measured
                     idle = measured.called_idle()
                     assert [one for one in idle if measured.worked(*one) > _SLACK] == []

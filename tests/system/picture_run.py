@@ -30,7 +30,7 @@ from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from queuectl.objects.keys import MAX_EXECUTION, PREFIX
 from tests.support.people import group_binding
-from tests.system.house import BLOCK, RACK, House, house
+from tests.system.installation import BLOCK, RACK, Installation, installed
 
 NODES: Final = NodeSpec(blocks=2, racks_per_block=4, hosts_per_rack=8)
 SCRAPE: Final = 1.0
@@ -63,7 +63,7 @@ PROFILES: Final = (
 
 
 @dataclass(frozen=True)
-class Standing:
+class LongRunningGang:
     """A gang of the whole run. It runs until the end of the run, unless it is preempted or never starts."""
 
     team: str
@@ -82,22 +82,22 @@ def _busy(share: float) -> dict[str, str]:
 
 
 RUNNING: Final = (
-    Standing("language", "chen.wei", "llama-70b-pretrain", Pods(16, 8, "64", preferred=BLOCK, annotations=_busy(0.86)), "urgent"),
-    Standing("vision", "priya.nair", "dino-pretrain", Pods(8, 8, "64", preferred=RACK, annotations=_busy(0.72)), "urgent"),
-    Standing("speech", "lea.martin", "whisper-large", Pods(4, 8, "64", preferred=RACK, annotations=_busy(0.78)), "urgent"),
-    Standing("language", "chen.wei", "notebook-chen", Pods(1, 4, "16", annotations={PROFILE: "idle"}), queue="experiments"),
+    LongRunningGang("language", "chen.wei", "llama-70b-pretrain", Pods(16, 8, "64", preferred=BLOCK, annotations=_busy(0.86)), "urgent"),
+    LongRunningGang("vision", "priya.nair", "dino-pretrain", Pods(8, 8, "64", preferred=RACK, annotations=_busy(0.72)), "urgent"),
+    LongRunningGang("speech", "lea.martin", "whisper-large", Pods(4, 8, "64", preferred=RACK, annotations=_busy(0.78)), "urgent"),
+    LongRunningGang("language", "chen.wei", "notebook-chen", Pods(1, 4, "16", annotations={PROFILE: "idle"}), queue="experiments"),
 )  # fmt: skip
 PENDING: Final = (
-    Standing("language", "chen.wei", "mixtral-pretrain", Pods(10, 8, "64", required=RACK, annotations=_busy(0.9))),
-    Standing("speech", "omar.haddad", "seamless-pretrain", Pods(16, 8, "64", preferred=BLOCK, annotations=_busy(0.9))),
-    Standing("vision", "tom.baker", "video-diffusion", Pods(8, 8, "96", required=RACK, annotations=_busy(0.9))),
-    Standing("language", "chen.wei", "long-context-32k", Pods(8, 8, "96", required=RACK, annotations=_busy(0.9))),
+    LongRunningGang("language", "chen.wei", "mixtral-pretrain", Pods(10, 8, "64", required=RACK, annotations=_busy(0.9))),
+    LongRunningGang("speech", "omar.haddad", "seamless-pretrain", Pods(16, 8, "64", preferred=BLOCK, annotations=_busy(0.9))),
+    LongRunningGang("vision", "tom.baker", "video-diffusion", Pods(8, 8, "96", required=RACK, annotations=_busy(0.9))),
+    LongRunningGang("language", "chen.wei", "long-context-32k", Pods(8, 8, "96", required=RACK, annotations=_busy(0.9))),
 )  # fmt: skip
-HELD: Final = Standing("language", "chen.wei", "reward-model-v2", Pods(4, 8, "64", annotations=_busy(0.8)))  # fmt: skip
+HELD: Final = LongRunningGang("language", "chen.wei", "reward-model-v2", Pods(4, 8, "64", annotations=_busy(0.8)))  # fmt: skip
 
 
 @contextmanager
-def stage() -> Iterator[tuple[House, Prometheus, Exporters]]:
+def stage() -> Iterator[tuple[Installation, Prometheus, Exporters]]:
     """A control plane with the teams' queues, GPU exporters, and one Prometheus that scrapes them and queuectl."""
     (port,) = free_ports(1)
     with Exporters() as exporters:
@@ -112,7 +112,7 @@ def stage() -> Iterator[tuple[House, Prometheus, Exporters]]:
                 "QUEUECTL_PROMETHEUS_URL": prometheus.url,
                 "QUEUECTL_METRICS_LISTEN": f"127.0.0.1:{port}",
             }
-            with house(NODES, SETTINGS | measured, training_operator=False) as built:
+            with installed(NODES, SETTINGS | measured, training_operator=False) as built:
                 assert urlsplit(built.controller.metrics).port == port
                 for node, gpus in built.cluster.nodes.gpus().items():
                     exporters.add_node(node, gpus)
@@ -163,7 +163,9 @@ def configuration() -> Iterator[Document]:
 class Load:
     """Submits the gangs in a thread, as users of the teams."""
 
-    def __init__(self, built: House, exporters: Exporters, minutes: float, random: Random) -> None:
+    def __init__(
+        self, built: Installation, exporters: Exporters, minutes: float, random: Random
+    ) -> None:
         self._built = built
         self._exporters = exporters
         self._seconds = 60 * minutes
@@ -201,7 +203,7 @@ class Load:
                 self._create(PENDING[number - 1].user, PENDING[number - 1].document())
             self._create(*_gang(self._random, number))
 
-    def _hold(self, gang: Standing) -> None:
+    def _hold(self, gang: LongRunningGang) -> None:
         self._create(gang.user, gang.document())
         ref, server = f"{gang.team}/{gang.name}", self._built.controller.api
         command = [

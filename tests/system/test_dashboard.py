@@ -13,7 +13,7 @@ from queuectl.demo.manifests import Pods
 from queuectl.domain.commands import Action
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster import NodeSpec
-from tests.system.acts import until_empty, until_reason
+from tests.system.actions import until_empty, until_reason
 from tests.system.clicks import (
     WAIT,
     Teams,
@@ -27,27 +27,33 @@ from tests.system.clicks import (
     start_under_eyes,
     state,
 )
-from tests.system.house import House
-from tests.system.visitors import Visitors, chromium, guarded_house, person, sign_in
+from tests.system.dashboard_users import (
+    DashboardUsers,
+    chromium,
+    person,
+    secured_installation,
+    sign_in,
+)
+from tests.system.installation import Installation
 
 pytestmark = [pytest.mark.system, pytest.mark.browser]
 NODES = NodeSpec(racks_per_block=2, hosts_per_rack=2)
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with guarded_house(NODES, tmp_path_factory.mktemp("tls")) as built:
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with secured_installation(NODES, tmp_path_factory.mktemp("tls")) as built:
         yield built
 
 
 @pytest.fixture(scope="module")
-def settled(guarded: House) -> Iterator[Teams]:
+def settled(secured: Installation) -> Iterator[Teams]:
     """The first team has a LocalQueue ``spare`` of 16 GPUs beside ``main``."""
-    cluster = guarded.cluster
-    with guarded.room(16) as mine, guarded.room(16) as theirs:
+    cluster = secured.cluster
+    with secured.workspace(16) as mine, secured.workspace(16) as theirs:
         spare = f"{mine.namespace}-spare"
         queue = m.cluster_queue(spare, "gpu", {GPU: 16, "cpu": "1M"})
-        guarded.rest.apply([queue, m.local_queue(mine.namespace, "spare", spare)])
+        secured.rest.apply([queue, m.local_queue(mine.namespace, "spare", spare)])
         yield Teams(
             mine,
             theirs,
@@ -66,24 +72,24 @@ def running_browser(settled: Teams) -> Iterator[Browser]:
 @pytest.fixture
 def teams(settled: Teams) -> Iterator[Teams]:
     yield settled
-    for room in (settled.mine, settled.theirs):
-        room.clear()
+    for workspace in (settled.mine, settled.theirs):
+        workspace.clear()
 
 
 @pytest.fixture
-def visitors(running_browser: Browser, guarded: House) -> Iterator[Visitors]:
+def users(running_browser: Browser, secured: Installation) -> Iterator[DashboardUsers]:
     """Their browsers report no errors."""
-    made = Visitors(running_browser, guarded.controller.api)
+    made = DashboardUsers(running_browser, secured.controller.api)
     yield made
     for context in running_browser.contexts:
         context.close()
-    assert made.complaints == []
+    assert made.errors == []
 
 
 def test_a_token_opens_the_page_that_was_wanted_and_signing_out_closes_it(
-    visitors: Visitors, teams: Teams
+    users: DashboardUsers, teams: Teams
 ) -> None:
-    page = visitors.stranger()
+    page = users.signed_out_page()
     page.goto("/ui/queues")
     expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     sign_in(page, teams.admin.token)
@@ -95,7 +101,7 @@ def test_a_token_opens_the_page_that_was_wanted_and_signing_out_closes_it(
     page.get_by_role("button", name="Sign out").click()
     page.wait_for_url("**/ui/signin")
     page.context.add_cookies(
-        [{"name": kept["name"], "value": kept["value"], "url": visitors.address, "secure": True}]
+        [{"name": kept["name"], "value": kept["value"], "url": users.address, "secure": True}]
     )
     page.goto("/ui/queues")
     page.wait_for_url("**/ui/signin?next=*")  # the session has ended, also for a copy of its cookie
@@ -103,41 +109,41 @@ def test_a_token_opens_the_page_that_was_wanted_and_signing_out_closes_it(
 
 @pytest.mark.parametrize("who", ["admin", "platform"])
 def test_every_page_opens_without_errors_and_is_accessible(
-    visitors: Visitors, teams: Teams, who: str
+    users: DashboardUsers, teams: Teams, who: str
 ) -> None:
-    """Complaints, of the policy on contents too, are counted when the visitors leave."""
-    room = teams.mine
-    room.job("runs", Pods(2, gpus=8))
-    room.until_state("runs", "Running")
-    room.job("waits", Pods(2, gpus=8))
-    room.until_state("waits", "Pending")
-    page = visitors.visit(getattr(teams, who))
+    """The fixture counts errors when the browsers close, violations of the content security policy too."""
+    workspace = teams.mine
+    workspace.job("runs", Pods(2, gpus=8))
+    workspace.until_state("runs", "Running")
+    workspace.job("waits", Pods(2, gpus=8))
+    workspace.until_state("waits", "Pending")
+    page = users.visit(getattr(teams, who))
     links = page.get_by_label("Pages", exact=True).get_by_role("link").all()
     paths = [str(link.get_attribute("href")) for link in links]
     assert ("/ui/nodes" in paths) is (who == "platform")
     paths += [
-        f"/ui/queues/{room.namespace}",
-        path_of(room, "runs"),
-        path_of(room, "waits"),
+        f"/ui/queues/{workspace.namespace}",
+        path_of(workspace, "runs"),
+        path_of(workspace, "waits"),
         *(["/ui/nodes?q=rack", newest_decision(page)] if who == "platform" else []),
     ]
     assert faults(page, paths) == []
 
 
 def test_a_gang_submitted_meanwhile_appears_and_starts_without_a_reload(
-    visitors: Visitors, teams: Teams
+    users: DashboardUsers, teams: Teams
 ) -> None:
-    room = teams.mine
-    paths = ("/ui/workloads", f"/ui/queues/{room.namespace}", "/ui/nodes?q=late")
-    first = visitors.visit(teams.platform, paths[0])
+    workspace = teams.mine
+    paths = ("/ui/workloads", f"/ui/queues/{workspace.namespace}", "/ui/nodes?q=late")
+    first = users.visit(teams.platform, paths[0])
     pages = [first, *(first.context.new_page() for _ in paths[1:])]
     for page, path in zip(pages, paths, strict=True):
         page.goto(path)
         expect(page.locator("#live")).to_have_text("live", timeout=WAIT)
         page.evaluate("window.opened = 'once'")
-    room.gang("PyTorchJob", "late", 2)
+    workspace.gang("PyTorchJob", "late", 2)
     for page in pages:
-        row = page.get_by_role("row").filter(has_text=f"{room.namespace}/late")
+        row = page.get_by_role("row").filter(has_text=f"{workspace.namespace}/late")
         expect(row.first).to_be_visible(timeout=WAIT)
         assert page.evaluate("window.opened") == "once"
     expect(first.get_by_role("row").filter(has_text="late")).to_contain_text(
@@ -150,100 +156,102 @@ def test_a_gang_submitted_meanwhile_appears_and_starts_without_a_reload(
     [(Action.HOLD, "Held", Action.RELEASE), (Action.DEACTIVATE, "Deactivated", Action.ACTIVATE)],
 )
 def test_a_gang_is_held_and_released_by_clicking(
-    visitors: Visitors, teams: Teams, action: Action, becomes: str, back: Action
+    users: DashboardUsers, teams: Teams, action: Action, becomes: str, back: Action
 ) -> None:
-    room = teams.mine
-    room.gang("PyTorchJob", "train", 2)
-    room.until_state("train", "Running")
-    page = visitors.visit(teams.submitter, path_of(room, "train"))
+    workspace = teams.mine
+    workspace.gang("PyTorchJob", "train", 2)
+    workspace.until_state("train", "Running")
+    page = users.visit(teams.submitter, path_of(workspace, "train"))
     press(page, action, why="the data is wrong")
     state(page, becomes)
-    until_empty(room, "train")
+    until_empty(workspace, "train")
     press(page, back)
     state(page, "Running")
-    assert len(room.running("train")) == 2
-    assert asked(page, room, "train") == [
+    assert len(workspace.running("train")) == 2
+    assert asked(page, workspace, "train") == [
         (action, teams.submitter.user),
         (back, teams.submitter.user),
     ]
     expect(page.locator("ol.life")).to_contain_text("the data is wrong")
 
 
-def test_a_gang_is_requeued_by_clicking(visitors: Visitors, teams: Teams) -> None:
-    room = teams.mine
-    room.gang("Job", "again", 2)
-    room.until_state("again", "Running")
-    before = {pod.uid for pod in room.pods("again")}
-    page = visitors.visit(teams.submitter, path_of(room, "again"))
+def test_a_gang_is_requeued_by_clicking(users: DashboardUsers, teams: Teams) -> None:
+    workspace = teams.mine
+    workspace.gang("Job", "again", 2)
+    workspace.until_state("again", "Running")
+    before = {pod.uid for pod in workspace.pods("again")}
+    page = users.visit(teams.submitter, path_of(workspace, "again"))
     press(page, Action.REQUEUE)
     expect(page.locator("ol.life")).to_contain_text("start 2", timeout=WAIT)
-    room.until(lambda: len(room.running("again")) == 2, "it runs again")
-    assert not before & {pod.uid for pod in room.running("again")}
+    workspace.until(lambda: len(workspace.running("again")) == 2, "it runs again")
+    assert not before & {pod.uid for pod in workspace.running("again")}
 
 
-def test_a_pending_gang_is_first_when_its_priority_is_set(visitors: Visitors, teams: Teams) -> None:
-    room = teams.mine
-    room.gang("Job", "runs", 2)
-    room.until_state("runs", "Running")
-    room.gang("PyTorchJob", "urgent", 2)
-    room.until_state("urgent", "Pending")
-    page = visitors.visit(teams.admin, path_of(room, "urgent"))
+def test_a_pending_gang_is_first_when_its_priority_is_set(
+    users: DashboardUsers, teams: Teams
+) -> None:
+    workspace = teams.mine
+    workspace.gang("Job", "runs", 2)
+    workspace.until_state("runs", "Running")
+    workspace.gang("PyTorchJob", "urgent", 2)
+    workspace.until_state("urgent", "Pending")
+    page = users.visit(teams.admin, path_of(workspace, "urgent"))
     press(page, Action.PRIORITY, priority="500", until="2041-05-05T12:00", why="a deadline")
     state(page, "Running")
-    told = page.request.get(f"/api/v1/namespaces/{room.namespace}/workloads/urgent/commands")
+    told = page.request.get(f"/api/v1/namespaces/{workspace.namespace}/workloads/urgent/commands")
     assert told.json()["items"][0]["until"].startswith("2041-05-05T")
-    assert room.workload("urgent")["priority"] == 500
-    assert len(room.running("urgent")) == 2
-    assert room.state("runs") == "Pending"
+    assert workspace.workload("urgent")["priority"] == 500
+    assert len(workspace.running("urgent")) == 2
+    assert workspace.state("runs") == "Pending"
 
 
 def test_a_preemption_shows_its_cost_and_starts_the_next_gang(
-    visitors: Visitors, teams: Teams
+    users: DashboardUsers, teams: Teams
 ) -> None:
-    room = teams.mine
-    page = visitors.visit(teams.admin)
-    start_under_eyes(visitors.visit(teams.platform), room, "leaves")
-    page.goto(path_of(room, "leaves"))
+    workspace = teams.mine
+    page = users.visit(teams.admin)
+    start_under_eyes(users.visit(teams.platform), workspace, "leaves")
+    page.goto(path_of(workspace, "leaves"))
     dialog = page.get_by_role("dialog")
     with page.expect_response("**/preempt?dry_run=true") as answer:
         page.locator("button[data-action=preempt]").click()
     assert answer.value.json()["lostGpuSeconds"] > 0, "the answer has the cost"
     expect(dialog).to_contain_text("GPU-hours of work would be lost")
     dialog.get_by_role("button", name="Cancel").click()
-    assert asked(page, room, "leaves") == [], "the preview issues no command"
+    assert asked(page, workspace, "leaves") == [], "the preview issues no command"
 
-    room.gang("Job", "next", 2)
-    room.until_state("next", "Pending")
+    workspace.gang("Job", "next", 2)
+    workspace.until_state("next", "Pending")
     press(page, Action.PREEMPT)
-    room.until_state("next", "Running")
-    assert len(room.running("next")) == 2
+    workspace.until_state("next", "Running")
+    assert len(workspace.running("next")) == 2
     state(page, "Pending")
     page.goto("/ui/evictions")
-    expect(page.get_by_role("row").filter(has_text=f"{room.namespace}/leaves")).to_be_visible()
+    expect(page.get_by_role("row").filter(has_text=f"{workspace.namespace}/leaves")).to_be_visible()
 
 
-def test_a_gang_moves_to_another_queue_by_clicking(visitors: Visitors, teams: Teams) -> None:
-    room = teams.mine
-    room.gang("Job", "runs", 2)
-    room.until_state("runs", "Running")
-    room.gang("Job", "moves", 2)
-    room.until_state("moves", "Pending")
-    page = visitors.visit(teams.submitter, path_of(room, "moves"))
+def test_a_gang_moves_to_another_queue_by_clicking(users: DashboardUsers, teams: Teams) -> None:
+    workspace = teams.mine
+    workspace.gang("Job", "runs", 2)
+    workspace.until_state("runs", "Running")
+    workspace.gang("Job", "moves", 2)
+    workspace.until_state("moves", "Pending")
+    page = users.visit(teams.submitter, path_of(workspace, "moves"))
     press(page, Action.MOVE, queue="spare")
     state(page, "Running")
-    assert room.workload("moves")["queue"] == "spare"
-    assert room.state("runs") == "Running"
+    assert workspace.workload("moves")["queue"] == "spare"
+    assert workspace.state("runs") == "Running"
 
 
 def test_a_tenant_sees_no_name_of_another_team_and_no_button_without_the_right(
-    visitors: Visitors, teams: Teams
+    users: DashboardUsers, teams: Teams
 ) -> None:
     mine, theirs = teams.mine, teams.theirs
-    for room, name in ((mine, "open"), (theirs, "secret")):
-        room.gang("Job", name, 2)
-        room.until_state(name, "Running")
+    for workspace, name in ((mine, "open"), (theirs, "secret")):
+        workspace.gang("Job", name, 2)
+        workspace.until_state(name, "Running")
     own, other = path_of(mine, "open"), path_of(theirs, "secret")
-    page = visitors.visit(teams.submitter)
+    page = users.visit(teams.submitter)
     links = page.get_by_label("Pages", exact=True).get_by_role("link").all()
     for path in [str(link.get_attribute("href")) for link in links]:
         page.goto(path)
@@ -255,63 +263,63 @@ def test_a_tenant_sees_no_name_of_another_team_and_no_button_without_the_right(
 
     page.goto(own)
     assert offered(page) == set(Action) - {Action.PRIORITY, Action.PREEMPT}
-    above = visitors.visit(teams.admin, own)
+    above = users.visit(teams.admin, own)
     assert offered(above) == set(Action)
     assert above.request.get(other).status == 404
-    everywhere = visitors.visit(teams.platform, other)
+    everywhere = users.visit(teams.platform, other)
     assert offered(everywhere) == set(Action)
 
 
 def test_a_request_without_the_right_of_its_button_is_refused(
-    visitors: Visitors, teams: Teams
+    users: DashboardUsers, teams: Teams
 ) -> None:
     teams.mine.gang("Job", "stays", 2)
     teams.mine.until_state("stays", "Running")
     uid = teams.mine.workload("stays")["uid"]
-    page = visitors.visit(teams.submitter)
-    proof = {"X-Queuectl-Session": "1", "Origin": visitors.address}
+    page = users.visit(teams.submitter)
+    proof = {"X-Queuectl-Session": "1", "Origin": users.address}
     address = f"/api/v1/workloads/{uid}/preempt"
     assert page.request.post(address, headers=proof, data={}).status == 403
     assert asked(page, teams.mine, "stays") == []
 
 
 def test_what_if_is_answered_from_the_cluster_and_changes_nothing(
-    visitors: Visitors, teams: Teams
+    users: DashboardUsers, teams: Teams
 ) -> None:
-    room = teams.mine
-    page = visitors.visit(teams.platform, "/ui/whatif")
-    start_under_eyes(page, room, "runs")
-    nodes = {str(pod.node) for pod in room.running("runs")}
+    workspace = teams.mine
+    page = users.visit(teams.platform, "/ui/whatif")
+    start_under_eyes(page, workspace, "runs")
+    nodes = {str(pod.node) for pod in workspace.running("runs")}
     page.get_by_label("Nodes to drain").fill(", ".join(nodes))
     page.get_by_role("button", name="Plan").click()
     expect(page.locator("#answer table").first).to_be_visible(timeout=WAIT)
-    expect(page.locator("#answer")).to_contain_text(f"{room.namespace}/runs")
+    expect(page.locator("#answer")).to_contain_text(f"{workspace.namespace}/runs")
 
     page.get_by_label("Nodes to drain").fill("")
-    job = m.job("tried", room.namespace, "main", Pods(9, gpus=8))
+    job = m.job("tried", workspace.namespace, "main", Pods(9, gpus=8))
     page.get_by_label("Manifests: jobs to submit").fill(json.dumps(job))
     page.get_by_role("button", name="Plan").click()
-    expect(page.locator("#answer")).to_contain_text(f"{room.namespace}/tried", timeout=WAIT)
-    assert {str(pod.node) for pod in room.running("runs")} == nodes
-    assert room.workload("tried") == {}
+    expect(page.locator("#answer")).to_contain_text(f"{workspace.namespace}/tried", timeout=WAIT)
+    assert {str(pod.node) for pod in workspace.running("runs")} == nodes
+    assert workspace.workload("tried") == {}
 
 
 def test_a_quota_raised_on_its_page_starts_the_pending_gang(
-    visitors: Visitors, teams: Teams
+    users: DashboardUsers, teams: Teams
 ) -> None:
     """Then it is lowered again. A team's admin has no access to ClusterQueues."""
-    room = teams.mine
-    path = f"/ui/config/clusterqueues/{room.namespace}-spare"
-    room.job("wide", Pods(3, gpus=8), queue="spare")
-    until_reason(room, "wide", "Pending", "ExceedsMaxQuota")
-    refused = visitors.visit(teams.admin)
+    workspace = teams.mine
+    path = f"/ui/config/clusterqueues/{workspace.namespace}-spare"
+    workspace.job("wide", Pods(3, gpus=8), queue="spare")
+    until_reason(workspace, "wide", "Pending", "ExceedsMaxQuota")
+    refused = users.visit(teams.admin)
     answer = refused.request.get(path)
     assert answer.status == 403
 
-    page = visitors.visit(teams.platform, path)
+    page = users.visit(teams.platform, path)
     retype(page, "nominalQuota: 16", "nominalQuota: 24")
     expect(page.locator(".life")).to_contain_text(teams.platform.user)
-    room.until_state("wide", "Running")
+    workspace.until_state("wide", "Running")
     retype(page, "nominalQuota: 24", "nominalQuota: 16")
-    assert room.state("wide") == "Running", "a running gang is not evicted"
+    assert workspace.state("wide") == "Running", "a running gang is not evicted"
     assert faults(page, ["/ui/config", path]) == []

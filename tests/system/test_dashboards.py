@@ -19,9 +19,9 @@ from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.prometheus import Prometheus
 from queuectl.objects.keys import MAX_EXECUTION, PREFIX
 from tests.support.metricnames import ROOT
-from tests.system.acts import ask, put, remove, rules
-from tests.system.house import Room
-from tests.system.measured import Measured, judged_quickly, playing
+from tests.system.actions import ask, put, remove, rules
+from tests.system.installation import Workspace
+from tests.system.measured import MeasuredInstallation, judged_quickly, playing
 from tests.system.test_alerts import checked
 
 pytestmark = pytest.mark.system
@@ -33,17 +33,17 @@ PATIENCE: Final = 4  # times that what had no answer is asked again
 
 
 @pytest.fixture(scope="module")
-def prometheus(measured: Measured) -> Iterator[Prometheus]:
+def prometheus(measured: MeasuredInstallation) -> Iterator[Prometheus]:
     """Scrapes queuectl as in production."""
-    address = urlsplit(measured.home.controller.metrics).netloc
+    address = urlsplit(measured.installation.controller.metrics).netloc
     job = {"job_name": "queuectl", "static_configs": [{"targets": [address]}]}
     with Prometheus.start([job], scrape_seconds=0.5) as server:
         yield server
 
 
-def configure(room: Room) -> None:
+def configure(workspace: Workspace) -> None:
     """A queue with limits that lends and borrows within a cohort of a cohort, and one to borrow from."""
-    queue = judged_quickly(room.namespace, 16)
+    queue = judged_quickly(workspace.namespace, 16)
     row = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]
     row |= {"borrowingLimit": 16, "lendingLimit": 8}
     queue["spec"] |= {
@@ -58,33 +58,35 @@ def configure(room: Room) -> None:
         "metadata": {"name": "team"},
         "spec": {"parentName": "company"},
     }
-    put(room, team, queue, lender)
+    put(workspace, team, queue, lender)
 
 
-def live(measured: Measured, room: Room) -> None:
+def live(measured: MeasuredInstallation, workspace: Workspace) -> None:
     """Something of everything: a finish, a preemption with a requeue, idle GPUs, an estimated start, a gang that waits."""
-    room.job("short", playing("busy"), seconds=1, priority_class="high")
-    room.until_state("short", "Finished")
-    room.job("idle", playing("idle"), priority_class="low")
-    room.until_state("idle", "Running")
-    for_an_hour(room, "busy", "low")
-    room.until_state("busy", "Running")
-    room.until(lambda: measured.gangs(room.namespace).get("Idle") == 1.0, "an idle gang")
-    for_an_hour(room, "urgent", "high")
-    room.until_state("urgent", "Running")
-    room.until(lambda: room.state("idle") == "Pending", "the idle one queues again")
-    room.until(lambda: room.workload("idle").get("estimatedStart"), "an estimate of its start")
-    remove(room, "busy")
-    room.until_state("idle", "Running")
-    ask(room, "idle", "hold")
+    workspace.job("short", playing("busy"), seconds=1, priority_class="high")
+    workspace.until_state("short", "Finished")
+    workspace.job("idle", playing("idle"), priority_class="low")
+    workspace.until_state("idle", "Running")
+    for_an_hour(workspace, "busy", "low")
+    workspace.until_state("busy", "Running")
+    workspace.until(lambda: measured.gangs(workspace.namespace).get("Idle") == 1.0, "an idle gang")
+    for_an_hour(workspace, "urgent", "high")
+    workspace.until_state("urgent", "Running")
+    workspace.until(lambda: workspace.state("idle") == "Pending", "the idle one queues again")
+    workspace.until(
+        lambda: workspace.workload("idle").get("estimatedStart"), "an estimate of its start"
+    )
+    remove(workspace, "busy")
+    workspace.until_state("idle", "Running")
+    ask(workspace, "idle", "hold")
 
 
-def for_an_hour(room: Room, name: str, priority_class: str) -> None:
+def for_an_hour(workspace: Workspace, name: str, priority_class: str) -> None:
     """A gang with a run time limit: gangs behind it get an estimated start."""
     pods = playing("busy")
-    document = m.job(name, room.namespace, "main", pods, priority_class=priority_class)
+    document = m.job(name, workspace.namespace, "main", pods, priority_class=priority_class)
     document["metadata"]["labels"][PREFIX + MAX_EXECUTION] = "3600"
-    room.submit(document)
+    workspace.submit(document)
 
 
 def panels() -> dict[str, str]:
@@ -120,12 +122,17 @@ def answered(prometheus: Prometheus, expr: str, at: float) -> bool:
     return bool(prometheus.query(expr.replace(" or vector(0)", ""), at))
 
 
-def test_every_panel_and_every_alert_has_data(measured: Measured, prometheus: Prometheus) -> None:
+def test_every_panel_and_every_alert_has_data(
+    measured: MeasuredInstallation, prometheus: Prometheus
+) -> None:
     asked = panels() | alerts()
     assert len(asked) > 100
-    with measured.home.room(16) as room, rules(room, admissionFairSharing=FAIRNESS):
-        configure(room)
-        live(measured, room)
+    with (
+        measured.installation.workspace(16) as workspace,
+        rules(workspace, admissionFairSharing=FAIRNESS),
+    ):
+        configure(workspace)
+        live(measured, workspace)
         for _ in range(PATIENCE):  # of a scrape that failed nothing is left for a moment
             time.sleep(SCRAPES)
             now = time.time()
@@ -138,8 +145,8 @@ def test_every_panel_and_every_alert_has_data(measured: Measured, prometheus: Pr
 
 
 def test_promtool_has_no_findings_about_the_metrics_of_a_leader(
-    measured: Measured,
+    measured: MeasuredInstallation,
 ) -> None:
-    text = get_plain(f"{measured.home.controller.metrics}/metrics").text
+    text = get_plain(f"{measured.installation.controller.metrics}/metrics").text
     assert "queuectl_leader 1" in text
     assert checked(text) == ""

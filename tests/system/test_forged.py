@@ -17,7 +17,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import RequestError
 from queuectl.objects.keys import QUEUE_LABEL
-from tests.system.acts import ask, until_empty
+from tests.system.actions import ask, until_empty
 from tests.system.forger import (
     Tenant,
     config_map,
@@ -43,7 +43,7 @@ from tests.system.forger import (
     until_state,
     with_environment,
 )
-from tests.system.house import House
+from tests.system.installation import Installation
 
 pytestmark = pytest.mark.system
 
@@ -52,11 +52,15 @@ OPERATORS_LABEL: Final = "training.kubeflow.org/job-name"
 
 
 @pytest.fixture(scope="module")
-def tenant(home: House) -> Iterator[Tenant]:
-    with home.room(32) as victim, home.room(32, "room") as room, tenant_of(room) as client:
+def tenant(installation: Installation) -> Iterator[Tenant]:
+    with (
+        installation.workspace(32) as victim,
+        installation.workspace(32, "test") as workspace,
+        tenant_of(workspace) as client,
+    ):
         victim.gang("Job", "mine", 2)
         victim.until_state("mine", "Running")
-        yield Tenant(client, room, victim, victim.client.get(victim.made[-1]))
+        yield Tenant(client, workspace, victim, victim.client.get(victim.made[-1]))
         still_runs(victim)
 
 
@@ -78,7 +82,7 @@ ROWS: dict[str, Row] = {
     "a pod with the gate": (lambda t: t.create(pod("gated", {"schedulingGates": [{"name": "queuectl.dev/placement"}]})), "only the controllers of Jobs"),
     "a pod put on a node": (
         lambda t: t.create(pod("bound", {"nodeName": free_node(t)})), None),
-    "an Event about another's gang, in the tenant's namespace": (lambda t: t.create(event(t.job, t.room.namespace)), None),
+    "an Event about another's gang, in the tenant's namespace": (lambda t: t.create(event(t.job, t.workspace.namespace)), None),
     "an Event about another's gang, in its namespace": (lambda t: t.create(event(t.job, t.victim.namespace), t.victim.namespace), FORBIDDEN),
     "a ConfigMap where queuectl runs": (lambda t: t.create(config_map("queuectl"), SYSTEM), FORBIDDEN),
     "a ConfigMap called as queuectl's": (lambda t: t.create(config_map("queuectl")), None),
@@ -94,7 +98,7 @@ ROWS: dict[str, Row] = {
 
 def free_node(tenant: Tenant) -> str:
     taken = {one.node for one in tenant.victim.recorder.now()[1]}
-    nodes = tenant.room.client.get("/api/v1/nodes")["items"]
+    nodes = tenant.workspace.client.get("/api/v1/nodes")["items"]
     return str(next(n["metadata"]["name"] for n in nodes if n["metadata"]["name"] not in taken))
 
 
@@ -110,7 +114,7 @@ def test_what_a_tenant_forges_is_refused_or_has_no_effect_on_others(tenant: Tena
             found[what] = None
     assert found == {what: says for what, (_, says) in ROWS.items()}
     for name in ("full", "variables", "n" * 61, "n" * 60 + "o"):
-        tenant.room.until_state(name, "Finished")
+        tenant.workspace.until_state(name, "Finished")
     still_runs(tenant.victim)
 
 
@@ -120,7 +124,7 @@ COLLIDING: dict[str, Callable[[Tenant], Document]] = {
     "a Job called as another's Job": lambda t: job("mine", None),
     "a PyTorchJob called as another's Job": lambda _: pytorchjob("mine"),
     "a namespace and a name that joined by a dash are another's": lambda t: job(
-        f"{t.victim.namespace}-mine".removeprefix(f"{t.room.namespace}-"), None),
+        f"{t.victim.namespace}-mine".removeprefix(f"{t.workspace.namespace}-"), None),
     "a Job called as a pod of a PyTorchJob": lambda _: job("mine-worker-0", None),
     "a Job whose name is cut in those of its pods": lambda _: job(f"{LONG}-------p", None),
     "one that differs behind the cut": lambda _: job(f"{LONG}-------q", None),
@@ -130,7 +134,7 @@ COLLIDING: dict[str, Callable[[Tenant], Document]] = {
 
 
 def test_gangs_of_colliding_names_are_kept_apart(tenant: Tenant) -> None:
-    room, victim = tenant.room, tenant.victim
+    workspace, victim = tenant.workspace, tenant.victim
     before = seen_of(victim, "Job", "mine")
     gangs = {what: tenant.create(document(tenant)) for what, document in COLLIDING.items()}
     queues = [f"{'q' * 62}{last}" for last in "ab"]
@@ -141,18 +145,18 @@ def test_gangs_of_colliding_names_are_kept_apart(tenant: Tenant) -> None:
     on_its_node = {"nodeName": twin["spec"]["nodeName"]}
     tenant.create(pod(twin["metadata"]["name"], on_its_node, labels=labels))
     for one in events_about(victim, tenant.job["metadata"]["uid"]):
-        tenant.create(event(tenant.job, room.namespace, one["metadata"]["name"]))
+        tenant.create(event(tenant.job, workspace.namespace, one["metadata"]["name"]))
     for what, document in gangs.items():
         kind, name = document["kind"], document["metadata"]["name"]
-        until_state(room, kind, name, "Running")
-        assert uid_of(room, kind, name) == document["metadata"]["uid"], what
+        until_state(workspace, kind, name, "Running")
+        assert uid_of(workspace, kind, name) == document["metadata"]["uid"], what
     with pytest.raises(CommandFailed, match="give kind=Job or kind=PyTorchJob"):
-        typed(room, "hold", "mine")
-    typed(room, "hold", "mine", "--kind", "PyTorchJob")
-    until_state(room, "PyTorchJob", "mine", "Held")
-    assert state(room, "Job", "mine") == "Running"
+        typed(workspace, "hold", "mine")
+    typed(workspace, "hold", "mine", "--kind", "PyTorchJob")
+    until_state(workspace, "PyTorchJob", "mine", "Held")
+    assert state(workspace, "Job", "mine") == "Running"
     assert seen_of(victim, "Job", "mine") == before
-    assert not [series for series in figures(room) if "qqq" in series]
+    assert not [series for series in figures(workspace) if "qqq" in series]
     for document in gangs.values():
         path = tenant.client.path_of(document)
         tenant.client.delete(path, propagationPolicy="Background")
@@ -162,32 +166,38 @@ def test_gangs_of_colliding_names_are_kept_apart(tenant: Tenant) -> None:
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
 def test_a_name_that_is_used_again_is_that_of_another_gang(tenant: Tenant, kind: str) -> None:
     """The pod of the gang before it still terminates; that of a PyTorchJob has the name that the new one needs."""
-    room, client = tenant.room, tenant.client
+    workspace, client = tenant.workspace, tenant.client
     before = seen_of(tenant.victim, "Job", "mine")
     slow = Pods(1, gpus=8, annotations={m.TERMINATE_SECONDS: "30"})
     job = m.job("again", "-", "main", slow)
     document = job if kind == "Job" else m.pytorchjob("again", "-", "main", master=slow)
     first = tenant.create(document)["metadata"]["uid"]
-    until_state(room, kind, "again", "Running")
-    (old,) = room.pods("again")
-    client.delete(room.made[-1], propagationPolicy="Background")
+    until_state(workspace, kind, "again", "Running")
+    (old,) = workspace.pods("again")
+    client.delete(workspace.made[-1], propagationPolicy="Background")
     second = tenant.create(document)["metadata"]["uid"]
-    room.until(lambda: uid_of(room, kind, "again") == second, "the name is that of the second")
-    room.until(lambda: named(room, kind, "again")["attempt"] == 1, "the second is admitted")
-    (placed,) = told(room, f"workloads/{second}/explain")["placement"]["podSets"]
+    workspace.until(
+        lambda: uid_of(workspace, kind, "again") == second, "the name is that of the second"
+    )
+    workspace.until(
+        lambda: named(workspace, kind, "again")["attempt"] == 1, "the second is admitted"
+    )
+    (placed,) = told(workspace, f"workloads/{second}/explain")["placement"]["podSets"]
     assert old.node not in placed["nodes"]
-    (left,) = (one for one in room.pods("again") if one.uid == old.uid)
+    (left,) = (one for one in workspace.pods("again") if one.uid == old.uid)
     assert left.terminating
-    room.client.delete(f"/api/v1/namespaces/{room.namespace}/pods/{old.name}", gracePeriodSeconds=0)
-    until_state(room, kind, "again", "Running")
-    assert named(room, kind, "again")["attempt"] == 1
-    assert told(room, f"workloads/{first}")["state"] == "Finished"
+    workspace.client.delete(
+        f"/api/v1/namespaces/{workspace.namespace}/pods/{old.name}", gracePeriodSeconds=0
+    )
+    until_state(workspace, kind, "again", "Running")
+    assert named(workspace, kind, "again")["attempt"] == 1
+    assert told(workspace, f"workloads/{first}")["state"] == "Finished"
     assert seen_of(tenant.victim, "Job", "mine") == before
-    client.delete(room.made[-1], propagationPolicy="Background")
-    for one in room.pods("again"):
-        path = f"/api/v1/namespaces/{room.namespace}/pods/{one.name}"
-        room.client.delete(path, missing_ok=True, gracePeriodSeconds=0)
-    until_empty(room, "again")
+    client.delete(workspace.made[-1], propagationPolicy="Background")
+    for one in workspace.pods("again"):
+        path = f"/api/v1/namespaces/{workspace.namespace}/pods/{one.name}"
+        workspace.client.delete(path, missing_ok=True, gracePeriodSeconds=0)
+    until_empty(workspace, "again")
 
 
 WITHOUT_PODS: Final[dict[str, tuple[Document, ...]]] = {
@@ -200,32 +210,32 @@ WITHOUT_PODS: Final[dict[str, tuple[Document, ...]]] = {
 @pytest.mark.parametrize("kind", WITHOUT_PODS)
 def test_a_gang_keeps_no_gpus_outside_its_queue(tenant: Tenant, kind: str) -> None:
     """Neither by a deletion that leaves its pods, nor by a finalizer, nor by letting its pods go."""
-    room, client = tenant.room, tenant.client
+    workspace, client = tenant.workspace, tenant.client
     path = gang(tenant, kind, "keeps", finalizers=["example.com/keep"])
     for options in WITHOUT_PODS[kind]:
         refused("together with its pods", client.delete, path, **options)
     for with_pods in ("Background", "Foreground"):
         refused("example.com/keep, or hold", client.delete, path, propagationPolicy=with_pods)
-    for one in room.pods("keeps"):
-        target = f"/api/v1/namespaces/{room.namespace}/pods/{one.name}"
+    for one in workspace.pods("keeps"):
+        target = f"/api/v1/namespaces/{workspace.namespace}/pods/{one.name}"
         stays = "stay as they are"
         refused(stays, client.patch, target, {"metadata": {"ownerReferences": None}})
         selected = "batch.kubernetes.io/controller-uid" if kind == "Job" else OPERATORS_LABEL
         other = {selected: "x"}
         refused(stays, client.patch, target, {"metadata": {"labels": other}})
         client.patch(target, {"metadata": {"labels": {"example.com/more": "x"}}})
-    ask(room, "keeps", "hold")
-    room.until_state("keeps", "Held")  # the pods are there still, and use nothing
-    assert {pod.terminal for pod in room.pods("keeps")} == {True}
+    ask(workspace, "keeps", "hold")
+    workspace.until_state("keeps", "Held")  # the pods are there still, and use nothing
+    assert {pod.terminal for pod in workspace.pods("keeps")} == {True}
     client.delete(path, propagationPolicy="Background")
     gang(tenant, kind, "next")
     no_finalizers = {"metadata": {"finalizers": None}}
-    for one in room.pods("keeps"):
-        client.patch(f"/api/v1/namespaces/{room.namespace}/pods/{one.name}", no_finalizers)
+    for one in workspace.pods("keeps"):
+        client.patch(f"/api/v1/namespaces/{workspace.namespace}/pods/{one.name}", no_finalizers)
     client.patch(path, no_finalizers)
-    room.until_state("keeps", "Finished")
-    client.delete(room.made[-1], propagationPolicy="Background")
-    room.until_state("next", "Finished")
+    workspace.until_state("keeps", "Finished")
+    client.delete(workspace.made[-1], propagationPolicy="Background")
+    workspace.until_state("next", "Finished")
 
 
 def test_hundreds_of_jobs_of_one_tenant_hold_up_no_other(tenant: Tenant) -> None:
@@ -237,15 +247,15 @@ def test_hundreds_of_jobs_of_one_tenant_hold_up_no_other(tenant: Tenant) -> None
         list(pool.map(tenant.create, large))
     still_runs(tenant.victim)
     quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "jobs"}}
-    tenant.room.client.create(
-        f"/api/v1/namespaces/{tenant.room.namespace}/resourcequotas",
+    tenant.workspace.client.create(
+        f"/api/v1/namespaces/{tenant.workspace.namespace}/resourcequotas",
         quota | {"spec": {"hard": {"count/jobs.batch": str(MANY)}}},
     )
-    tenant.room.until(lambda: is_full(tenant), "the ResourceQuota counts")
+    tenant.workspace.until(lambda: is_full(tenant), "the ResourceQuota counts")
     refused("exceeded quota", tenant.create, job("one-more"))
 
 
 def is_full(tenant: Tenant) -> bool:
-    quota = f"/api/v1/namespaces/{tenant.room.namespace}/resourcequotas/jobs"
-    used = tenant.room.client.get(quota).get("status", {}).get("used", {})
+    quota = f"/api/v1/namespaces/{tenant.workspace.namespace}/resourcequotas/jobs"
+    used = tenant.workspace.client.get(quota).get("status", {}).get("used", {})
     return int(used.get("count/jobs.batch", 0)) >= MANY

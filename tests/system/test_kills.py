@@ -25,150 +25,165 @@ from queuectl.demo.manifests import Document, Pods, job
 from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster.client import get_plain
 from queuectl.objects.keys import ATTEMPT_LABEL, STATUS_ANNOTATION
-from tests.system.acts import ask, die, finish, outside_database
-from tests.system.house import QUICK, House, Room
+from tests.system.actions import ask, die, finish, outside_database
+from tests.system.installation import QUICK, Installation, Workspace
 
 pytestmark = pytest.mark.system
 
 
-def spec(room: Room, path: str) -> bool:
+def spec(workspace: Workspace, path: str) -> bool:
     """Whether a job is suspended, as the API server has it."""
-    found = room.client.get(path)["spec"]
+    found = workspace.client.get(path)["spec"]
     return bool(found.get("runPolicy", found).get("suspend"))
 
 
-def points(kind: str, room: Room) -> Iterator[tuple[str, Callable[[], object]]]:
+def points(kind: str, workspace: Workspace) -> Iterator[tuple[str, Callable[[], object]]]:
     """Moments at which the controller is killed, in order; each waits for its moment, or for the next.
 
     A preemption can end in a tenth of a second, before the test observes it.
     """
-    low, high = room.made
-    yield "the gang is known", lambda: room.state("low")
-    yield "its job is resumed", lambda: not spec(room, low)
-    yield "its pods are ungated", lambda: any(not p.gated for p in room.pods("low"))
-    yield "it runs", lambda: len(room.running("low")) == 4
+    low, high = workspace.made
+    yield "the gang is known", lambda: workspace.state("low")
+    yield "its job is resumed", lambda: not spec(workspace, low)
+    yield "its pods are ungated", lambda: any(not p.gated for p in workspace.pods("low"))
+    yield "it runs", lambda: len(workspace.running("low")) == 4
     yield (
         "the preemptor waits for its victim",
-        lambda: room.state("high") in ("Reserved", "Starting", "Running"),
+        lambda: workspace.state("high") in ("Reserved", "Starting", "Running"),
     )
-    yield "the victim is suspended", lambda: spec(room, low)
+    yield "the victim is suspended", lambda: spec(workspace, low)
     yield (
         "the victim's pods are deleted",
-        lambda: not [p for p in room.pods("low") if not p.terminal],
+        lambda: not [p for p in workspace.pods("low") if not p.terminal],
     )
-    yield "the preemptor is resumed", lambda: not spec(room, high)
-    yield "the preemptor runs", lambda: len(room.running("high")) == 4
-    yield "the preemptor is done", lambda: room.state("high") == "Finished"
-    yield "the victim is resumed again", lambda: not spec(room, low)
+    yield "the preemptor is resumed", lambda: not spec(workspace, high)
+    yield "the preemptor runs", lambda: len(workspace.running("high")) == 4
+    yield "the preemptor is done", lambda: workspace.state("high") == "Finished"
+    yield "the victim is resumed again", lambda: not spec(workspace, low)
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
-def test_the_controller_is_killed_at_every_step(home: House, kind: str) -> None:
-    with home.room(32) as room:
-        room.gang(kind, "low", 4, priority_class="low")
-        room.made.append(room.made[0].removesuffix("low") + "high")  # known before it exists
-        for number, (what, reached) in enumerate(points(kind, room)):
+def test_the_controller_is_killed_at_every_step(installation: Installation, kind: str) -> None:
+    with installation.workspace(32) as workspace:
+        workspace.gang(kind, "low", 4, priority_class="low")
+        workspace.made.append(
+            workspace.made[0].removesuffix("low") + "high"
+        )  # known before it exists
+        for number, (what, reached) in enumerate(points(kind, workspace)):
             if number == 4:
-                room.made.pop()
-                room.gang(kind, "high", 4, priority_class="high", seconds=12)
-            room.until(reached, what)
-            die(room)
-        again = room.until_state("low", "Running")
+                workspace.made.pop()
+                workspace.gang(kind, "high", 4, priority_class="high", seconds=12)
+            workspace.until(reached, what)
+            die(workspace)
+        again = workspace.until_state("low", "Running")
         assert again["attempt"] == 2
         assert again["evictions"] == 1
-        starts = [line["attempt"] for line in room.history("low") if line["event"] == "Admitted"]
+        starts = [
+            line["attempt"] for line in workspace.history("low") if line["event"] == "Admitted"
+        ]
         assert starts == [1, 2]
 
 
-def test_the_api_server_restarts_while_gangs_start(home: House) -> None:
-    with home.room(128) as room:
+def test_the_api_server_restarts_while_gangs_start(installation: Installation) -> None:
+    with installation.workspace(128) as workspace:
         for i in range(6):
-            room.gang("Job" if i % 2 else "PyTorchJob", f"g{i}", 2, seconds=4)
-        room.until(lambda: room.pods("g0"), "the first pods appear")
-        home.cluster.restart_apiserver()
+            workspace.gang("Job" if i % 2 else "PyTorchJob", f"g{i}", 2, seconds=4)
+        workspace.until(lambda: workspace.pods("g0"), "the first pods appear")
+        installation.cluster.restart_apiserver()
         for i in range(6):
-            room.until_state(f"g{i}", "Finished")
-        assert {room.workload(f"g{i}")["attempt"] for i in range(6)} == {1}
+            workspace.until_state(f"g{i}", "Finished")
+        assert {workspace.workload(f"g{i}")["attempt"] for i in range(6)} == {1}
 
 
 @pytest.fixture
-def apart(home: House) -> Iterator[tuple[House, EmbeddedServer]]:
-    """The house's cluster with a controller of its own database; the house's own controller is stopped meanwhile."""
-    home.controller.kill()
+def own_database(installation: Installation) -> Iterator[tuple[Installation, EmbeddedServer]]:
+    """The cluster with a controller of its own database; the controller of the installation is stopped meanwhile."""
+    installation.controller.kill()
     with outside_database() as server:
         url = {"QUEUECTL_DATABASE_URL": server.url(), "QUEUECTL_HOLDER": "first"}
-        controller = Controller.start(home.cluster, QUICK | url, replica="-a")
+        controller = Controller.start(installation.cluster, QUICK | url, replica="-a")
         try:
             controller.wait_ready()
             with ApiConnection(controller.api) as rest:
-                yield House(home.cluster, controller, rest), server
+                yield Installation(installation.cluster, controller, rest), server
         finally:
             controller.stop()
-            home.controller.restart()
-            home.controller.wait_ready()
+            installation.controller.restart()
+            installation.controller.wait_ready()
 
 
-def test_the_database_stops_and_starts_again(apart: tuple[House, EmbeddedServer]) -> None:
-    home, server = apart
-    with home.room(128) as room:
-        room.job("before", Pods(2, gpus=8))
-        room.until(lambda: room.running("before"), "the first gang runs")
+def test_the_database_stops_and_starts_again(
+    own_database: tuple[Installation, EmbeddedServer],
+) -> None:
+    installation, server = own_database
+    with installation.workspace(128) as workspace:
+        workspace.job("before", Pods(2, gpus=8))
+        workspace.until(lambda: workspace.running("before"), "the first gang runs")
         asyncio.run(server.stop(immediate=True))
-        room.job("meanwhile", Pods(2, gpus=8), seconds=2)
-        room.until(
-            lambda: status(f"{home.controller.api}/api/v1/workloads") == 503, "the API answers 503"
+        workspace.job("meanwhile", Pods(2, gpus=8), seconds=2)
+        workspace.until(
+            lambda: status(f"{installation.controller.api}/api/v1/workloads") == 503,
+            "the API answers 503",
         )
-        room.until(lambda: status(f"{home.controller.metrics}/readyz") == 503, "it is not ready")
-        assert len(room.running("before")) == 2, "running work is untouched"
-        assert room.pods("meanwhile") == [], "nothing new is admitted"
+        workspace.until(
+            lambda: status(f"{installation.controller.metrics}/readyz") == 503, "it is not ready"
+        )
+        assert len(workspace.running("before")) == 2, "running work is untouched"
+        assert workspace.pods("meanwhile") == [], "nothing new is admitted"
         asyncio.run(server.start())
-        room.until_state("meanwhile", "Finished")
-        for pod in room.running("before"):
-            finish(room, pod.name)
-        room.until_state("before", "Finished")
+        workspace.until_state("meanwhile", "Finished")
+        for pod in workspace.running("before"):
+            finish(workspace, pod.name)
+        workspace.until_state("before", "Finished")
 
 
 def test_a_lost_database_is_recovered_from_the_cluster(
-    apart: tuple[House, EmbeddedServer], tmp_path: Path
+    own_database: tuple[Installation, EmbeddedServer], tmp_path: Path
 ) -> None:
-    home, server = apart
-    with home.room(128) as room:
+    installation, server = own_database
+    with installation.workspace(128) as workspace:
         for name in ("runs", "held", "leaves"):
-            room.job(name, Pods(2, gpus=8))
-            room.until_state(name, "Running")
-        ask(room, "held", "hold")
-        room.until_state("held", "Held")
-        room.until(
-            lambda: status_of(room, "held").startswith("Held: Held"), "its status annotation"
+            workspace.job(name, Pods(2, gpus=8))
+            workspace.until_state(name, "Running")
+        ask(workspace, "held", "hold")
+        workspace.until_state("held", "Held")
+        workspace.until(
+            lambda: status_of(workspace, "held").startswith("Held: Held"), "its status annotation"
         )
-        before = {pod.uid for pod in room.running("runs")}
-        home.cluster.pause("kwok")
-        ask(room, "leaves", "requeue")
-        room.until(lambda: spec(room, room.made[2]), "it is suspended, and its pods are there")
-        room.job("starts", Pods(2, gpus=8))
-        room.until(lambda: [p for p in room.pods("starts") if p.node], "its pods get their nodes")
-        exported = CliRunner().invoke(app, ["config", "export", "--server", home.controller.api])
-        home.controller.kill()
-        room.submit(claiming("claims", room.namespace))
+        before = {pod.uid for pod in workspace.running("runs")}
+        installation.cluster.pause("kwok")
+        ask(workspace, "leaves", "requeue")
+        workspace.until(
+            lambda: spec(workspace, workspace.made[2]), "it is suspended, and its pods are there"
+        )
+        workspace.job("starts", Pods(2, gpus=8))
+        workspace.until(
+            lambda: [p for p in workspace.pods("starts") if p.node], "its pods get their nodes"
+        )
+        exported = CliRunner().invoke(
+            app, ["config", "export", "--server", installation.controller.api]
+        )
+        installation.controller.kill()
+        workspace.submit(claiming("claims", workspace.namespace))
         asyncio.run(lose(server.url()))
 
         file = tmp_path / "queues.yaml"
         file.write_text(exported.stdout)
-        done = recover(home.controller, file)
+        done = recover(installation.controller, file)
         assert done.returncode == 0, done.stderr
         assert "5 workloads" in done.stdout
-        home.controller.restart()
-        home.controller.wait_ready()
-        assert (room.state("held"), room.state("leaves")) == ("Held", "Evicting")
-        home.cluster.resume("kwok")
-        room.until(lambda: len(room.running("starts")) == 2, "what started is whole")
-        room.until_state("leaves", "Running")
-        room.until_state("claims", "Running")
+        installation.controller.restart()
+        installation.controller.wait_ready()
+        assert (workspace.state("held"), workspace.state("leaves")) == ("Held", "Evicting")
+        installation.cluster.resume("kwok")
+        workspace.until(lambda: len(workspace.running("starts")) == 2, "what started is whole")
+        workspace.until_state("leaves", "Running")
+        workspace.until_state("claims", "Running")
         attempts = {"runs": 1, "leaves": 2, "claims": 1}
-        assert {name: room.workload(name)["attempt"] for name in attempts} == attempts
-        assert {pod.uid for pod in room.running("runs")} == before
-        assert room.pods("held") == []
-        again = recover(home.controller, file)
+        assert {name: workspace.workload(name)["attempt"] for name in attempts} == attempts
+        assert {pod.uid for pod in workspace.running("runs")} == before
+        assert workspace.pods("held") == []
+        again = recover(installation.controller, file)
         assert (again.returncode, "has workloads" in again.stderr) == (1, True)
 
 
@@ -182,10 +197,10 @@ def claiming(name: str, namespace: str) -> Document:
     return document
 
 
-def status_of(room: Room, name: str) -> str:
+def status_of(workspace: Workspace, name: str) -> str:
     """The status annotation of a job."""
-    [path] = [path for path in room.made if path.endswith(f"/{name}")]
-    annotations = room.client.get(path)["metadata"].get("annotations", {})
+    [path] = [path for path in workspace.made if path.endswith(f"/{name}")]
+    annotations = workspace.client.get(path)["metadata"].get("annotations", {})
     return str(annotations.get(STATUS_ANNOTATION, ""))
 
 
@@ -219,28 +234,30 @@ def status(url: str) -> int:
 
 
 def test_of_two_controllers_one_acts_and_the_other_takes_over(
-    apart: tuple[House, EmbeddedServer],
+    own_database: tuple[Installation, EmbeddedServer],
 ) -> None:
-    home, server = apart
+    installation, server = own_database
     url = {"QUEUECTL_DATABASE_URL": server.url(), "QUEUECTL_HOLDER": "second"}
-    standby = Controller.start(home.cluster, QUICK | url, replica="-b")
+    standby = Controller.start(installation.cluster, QUICK | url, replica="-b")
     try:
         standby.wait_ready()
-        with home.room(128) as room:
-            room.job("one", Pods(2, gpus=8), seconds=1)
-            room.until_state("one", "Finished")
-            assert (leads(home.controller), leads(standby)) == (1.0, 0.0)
+        with installation.workspace(128) as workspace:
+            workspace.job("one", Pods(2, gpus=8), seconds=1)
+            workspace.until_state("one", "Finished")
+            assert (leads(installation.controller), leads(standby)) == (1.0, 0.0)
             assert writes(standby) == 0
-            home.controller.kill()
+            installation.controller.kill()
             with ApiConnection(standby.api) as rest:
-                house = House(home.cluster, standby, rest)
-                heir = Room(house, room.namespace, room.recorder, room.made)
-                heir.job("two", Pods(2, gpus=8), seconds=1)
-                heir.until_state("two", "Finished")
+                other = Installation(installation.cluster, standby, rest)
+                on_standby = Workspace(
+                    other, workspace.namespace, workspace.recorder, workspace.made
+                )
+                on_standby.job("two", Pods(2, gpus=8), seconds=1)
+                on_standby.until_state("two", "Finished")
             assert leads(standby) == 1.0
-            home.controller.restart()
-            home.controller.wait_ready()
-            assert leads(home.controller) == 0.0
+            installation.controller.restart()
+            installation.controller.wait_ready()
+            assert leads(installation.controller) == 0.0
     finally:
         standby.stop()
 

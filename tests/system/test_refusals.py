@@ -12,8 +12,8 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import RequestError
-from tests.system.acts import ask
-from tests.system.house import BLOCK, RACK, House, Room
+from tests.system.actions import ask
+from tests.system.installation import BLOCK, RACK, Installation, Workspace
 
 pytestmark = pytest.mark.system
 
@@ -24,35 +24,35 @@ RESUME: dict[str, Document] = {
 }
 
 
-def engineer(home: House) -> Any:
-    return home.cluster.client_for_user("alice", ["engineers"])
+def engineer(installation: Installation) -> Any:
+    return installation.cluster.client_for_user("alice", ["engineers"])
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
-def test_a_user_cannot_resume_a_managed_job(home: House, kind: str) -> None:
-    with home.room(0) as room:
-        room.gang(kind, "waits", 2)
-        client = engineer(home)
+def test_a_user_cannot_resume_a_managed_job(installation: Installation, kind: str) -> None:
+    with installation.workspace(0) as workspace:
+        workspace.gang(kind, "waits", 2)
+        client = engineer(installation)
         try:
             with pytest.raises(RequestError, match="queuectl"):
-                client.patch(room.made[-1], RESUME[kind])
+                client.patch(workspace.made[-1], RESUME[kind])
         finally:
             client.close()
-        assert room.pods("waits") == []
+        assert workspace.pods("waits") == []
 
 
-def test_a_user_cannot_drop_the_gate_of_a_pod(home: House) -> None:
-    with home.room(0) as room:
+def test_a_user_cannot_drop_the_gate_of_a_pod(installation: Installation) -> None:
+    with installation.workspace(0) as workspace:
         # A pod of a job that waits, made by hand, so that it stays gated while we look.
-        room.job("waits", Pods(1, gpus=8))
-        job = room.client.get(room.made[-1])
+        workspace.job("waits", Pods(1, gpus=8))
+        job = workspace.client.get(workspace.made[-1])
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "waits", "controller": True}
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
             "metadata": {
                 "name": "gated",
-                "namespace": room.namespace,
+                "namespace": workspace.namespace,
                 "ownerReferences": [owner | {"uid": job["metadata"]["uid"]}],
             },
             "spec": {
@@ -60,36 +60,36 @@ def test_a_user_cannot_drop_the_gate_of_a_pod(home: House) -> None:
                 "containers": [{"name": "main", "image": "none"}],
             },
         }
-        controller = home.cluster.client_for_user(
+        controller = installation.cluster.client_for_user(
             "system:serviceaccount:kube-system:job-controller"
         )
         try:
-            controller.create(f"/api/v1/namespaces/{room.namespace}/pods", pod)
+            controller.create(f"/api/v1/namespaces/{workspace.namespace}/pods", pod)
         finally:
             controller.close()
-        room.made.append(room.client.path_of(pod))
-        client = engineer(home)
+        workspace.made.append(workspace.client.path_of(pod))
+        client = engineer(installation)
         try:
             with pytest.raises(RequestError, match="queuectl"):
-                client.patch(room.made[-1], {"spec": {"schedulingGates": []}})
+                client.patch(workspace.made[-1], {"spec": {"schedulingGates": []}})
         finally:
             client.close()
 
 
-def test_two_different_queue_labels_are_refused_at_creation(home: House) -> None:
-    with home.room(8) as room:
-        document = m.job("torn", room.namespace, "main", Pods(1, gpus=1))
+def test_two_different_queue_labels_are_refused_at_creation(installation: Installation) -> None:
+    with installation.workspace(8) as workspace:
+        document = m.job("torn", workspace.namespace, "main", Pods(1, gpus=1))
         document["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "other"
         with pytest.raises(RequestError, match="queue-name"):
-            room.submit(document)
+            workspace.submit(document)
 
 
-def test_kueues_label_queues_as_well(home: House) -> None:
-    with home.room(8) as room:
-        document = m.job("moved", room.namespace, None, Pods(1, gpus=1), seconds=1)
+def test_kueues_label_queues_as_well(installation: Installation) -> None:
+    with installation.workspace(8) as workspace:
+        document = m.job("moved", workspace.namespace, None, Pods(1, gpus=1), seconds=1)
         document["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] = "main"
-        room.submit(document)
-        room.until_state("moved", "Finished")
+        workspace.submit(document)
+        workspace.until_state("moved", "Finished")
 
 
 def two_modes(document: Document) -> None:
@@ -148,25 +148,29 @@ MISTAKES = [
 ]
 
 
-def told(room: Room, name: str, code: str) -> str:
-    room.until(lambda: room.workload(name).get("reason", {}).get("code") == code, f"{name} {code}")
-    return told_event(room, name, code)
+def told(workspace: Workspace, name: str, code: str) -> str:
+    workspace.until(
+        lambda: workspace.workload(name).get("reason", {}).get("code") == code, f"{name} {code}"
+    )
+    return told_event(workspace, name, code)
 
 
-def test_every_mistake_is_reported_on_the_object_and_affects_no_other_gang(home: House) -> None:
-    with home.room(128) as room:
+def test_every_mistake_is_reported_on_the_object_and_affects_no_other_gang(
+    installation: Installation,
+) -> None:
+    with installation.workspace(128) as workspace:
         for mistake, _, _ in MISTAKES:
             document = m.job(
-                mistake.__name__.replace("_", "-"), room.namespace, "main", Pods(1, gpus=8)
+                mistake.__name__.replace("_", "-"), workspace.namespace, "main", Pods(1, gpus=8)
             )
             mistake(document)
-            room.submit(document)
-        room.job("fine", Pods(2, gpus=8), seconds=1)
-        room.until_state("fine", "Finished")
+            workspace.submit(document)
+        workspace.job("fine", Pods(2, gpus=8), seconds=1)
+        workspace.until_state("fine", "Finished")
         for mistake, code, word in MISTAKES:
             name = mistake.__name__.replace("_", "-")
-            note = told(room, name, code)
-            explained = room.rest.explain(room.namespace, name)
+            note = told(workspace, name, code)
+            explained = workspace.rest.explain(workspace.namespace, name)
             assert word in note, (mistake.__name__, note)
             assert explained["code"] == code
             assert word in explained["message"]
@@ -187,9 +191,9 @@ JOBS = [
 ]
 
 
-def refusing(room: Room) -> list[Document]:
+def refusing(workspace: Workspace) -> list[Document]:
     """A policy of the cluster that refuses queuectl's updates of frozen jobs with 422."""
-    meta = admission(room)
+    meta = admission(workspace)
     validation = {
         "expression": f"!({FROZEN_BY_US})",
         "message": "it is frozen",
@@ -198,7 +202,7 @@ def refusing(room: Room) -> list[Document]:
     policy = {"matchConstraints": {"resourceRules": JOBS}, "validations": [validation]}
     binding = {
         "policyName": meta["metadata"]["name"],
-        "matchResources": {"namespaceSelector": only(room)},
+        "matchResources": {"namespaceSelector": only(workspace)},
         "validationActions": ["Deny"],
     }
     return [
@@ -207,38 +211,43 @@ def refusing(room: Room) -> list[Document]:
     ]
 
 
-def silent(room: Room) -> list[Document]:
+def silent(workspace: Workspace) -> list[Document]:
     """A webhook that nothing answers, asked about queuectl's updates of frozen jobs: the API server answers 500."""
     webhook = {
         "name": "frozen.example.com",
         "clientConfig": {"url": "https://127.0.0.1:1/"},
         "rules": JOBS,
-        "namespaceSelector": only(room),
+        "namespaceSelector": only(workspace),
         "matchConditions": [{"name": "frozen", "expression": FROZEN_BY_US}],
         "failurePolicy": "Fail",
         "sideEffects": "None",
         "admissionReviewVersions": ["v1"],
     }
-    return [admission(room) | {"kind": "ValidatingWebhookConfiguration", "webhooks": [webhook]}]
+    return [
+        admission(workspace) | {"kind": "ValidatingWebhookConfiguration", "webhooks": [webhook]}
+    ]
 
 
-def admission(room: Room) -> Document:
-    meta = {"name": f"frozen-{room.namespace}"}
+def admission(workspace: Workspace) -> Document:
+    meta = {"name": f"frozen-{workspace.namespace}"}
     return {"apiVersion": "admissionregistration.k8s.io/v1", "metadata": meta}
 
 
-def only(room: Room) -> Document:
-    return {"matchLabels": {"kubernetes.io/metadata.name": room.namespace}}
+def only(workspace: Workspace) -> Document:
+    return {"matchLabels": {"kubernetes.io/metadata.name": workspace.namespace}}
 
 
 @contextmanager
-def in_force(room: Room, documents: list[Document], says: str) -> Iterator[None]:
+def in_force(workspace: Workspace, documents: list[Document], says: str) -> Iterator[None]:
     """These objects of admission are there, and act: they do so with a delay."""
-    probe = m.job("probe", room.namespace, None, Pods(1, gpus=1))
+    probe = m.job("probe", workspace.namespace, None, Pods(1, gpus=1))
     probe["metadata"]["annotations"] = FROZEN["metadata"]["annotations"]
     probe["spec"]["suspend"] = True
-    room.submit(probe)
-    target, probing = room.made[-1], room.house.cluster.client_for_user(PROBE, ["system:masters"])
+    workspace.submit(probe)
+    target, probing = (
+        workspace.made[-1],
+        workspace.installation.cluster.client_for_user(PROBE, ["system:masters"]),
+    )
 
     tries = itertools.count(1)  # a patch that changes nothing is not asked about
 
@@ -250,88 +259,94 @@ def in_force(room: Room, documents: list[Document], says: str) -> Iterator[None]
             return says in str(error)
         return False
 
-    room.client.apply(*documents)
+    workspace.client.apply(*documents)
     try:
-        room.until(acts, f"a write is answered {says}")
+        workspace.until(acts, f"a write is answered {says}")
         yield
     finally:
         probing.close()
         for one in reversed(documents):
-            room.client.delete(room.client.path_of(one), missing_ok=True)
+            workspace.client.delete(workspace.client.path_of(one), missing_ok=True)
 
 
-def submit_frozen(room: Room, kind: str, name: str, pods: int) -> None:
+def submit_frozen(workspace: Workspace, kind: str, name: str, pods: int) -> None:
     if kind == "Job":
-        document = m.job(name, room.namespace, "main", Pods(pods, gpus=4))
+        document = m.job(name, workspace.namespace, "main", Pods(pods, gpus=4))
     else:
         master, worker = Pods(1, gpus=4), Pods(pods - 1, gpus=4)
-        document = m.pytorchjob(name, room.namespace, "main", master=master, worker=worker)
+        document = m.pytorchjob(name, workspace.namespace, "main", master=master, worker=worker)
     document["metadata"]["annotations"] = FROZEN["metadata"]["annotations"]
-    room.submit(document)
+    workspace.submit(document)
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
-def test_refused_writes_are_reported_and_hold_no_capacity(home: House, kind: str) -> None:
-    with home.room(16) as room:
-        with in_force(room, refusing(room), "it is frozen"):
-            submit_frozen(room, kind, "frozen", 4)
-            room.until_state("frozen", "Backoff")
-            message = room.rest.explain(room.namespace, "frozen")["message"]
+def test_refused_writes_are_reported_and_hold_no_capacity(
+    installation: Installation, kind: str
+) -> None:
+    with installation.workspace(16) as workspace:
+        with in_force(workspace, refusing(workspace), "it is frozen"):
+            submit_frozen(workspace, kind, "frozen", 4)
+            workspace.until_state("frozen", "Backoff")
+            message = workspace.rest.explain(workspace.namespace, "frozen")["message"]
             assert "StartRefused" in message
             assert " 422: " in message
             assert "it is frozen" in message
-            room.gang(kind, "other", 2)
-            room.until_state("other", "Running")
-            room.client.patch(room.made[-1], FROZEN)
-            ask(room, "other", "hold")
-            assert "422" in told_event(room, "other", "WriteRefused")
-            assert room.state("other") == "Evicting"
-            assert len(room.running("other")) == 2
-        room.until_state("other", "Held")
-        assert room.pods("frozen") == []
+            workspace.gang(kind, "other", 2)
+            workspace.until_state("other", "Running")
+            workspace.client.patch(workspace.made[-1], FROZEN)
+            ask(workspace, "other", "hold")
+            assert "422" in told_event(workspace, "other", "WriteRefused")
+            assert workspace.state("other") == "Evicting"
+            assert len(workspace.running("other")) == 2
+        workspace.until_state("other", "Held")
+        assert workspace.pods("frozen") == []
 
 
 @pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
-def test_a_template_that_grows_before_the_start_is_planned_again(home: House, kind: str) -> None:
-    with home.room(16) as room:
-        with in_force(room, silent(room), "failed calling webhook"):  # the start stays owed
-            submit_frozen(room, kind, "grows", 2)
-            room.until_state("grows", "Starting")
-            document = room.client.get(room.made[-1])
+def test_a_template_that_grows_before_the_start_is_planned_again(
+    installation: Installation, kind: str
+) -> None:
+    with installation.workspace(16) as workspace:
+        with in_force(workspace, silent(workspace), "failed calling webhook"):
+            submit_frozen(workspace, kind, "grows", 2)
+            workspace.until_state("grows", "Starting")
+            document = workspace.client.get(workspace.made[-1])
             replicas = document["spec"].get("pytorchReplicaSpecs", {"": document["spec"]})
             for replica in replicas.values():
                 resources = replica["template"]["spec"]["containers"][0]["resources"]
                 for side in resources.values():
                     side["nvidia.com/gpu"] = "8"
-            room.client.patch(room.made[-1], {"spec": document["spec"]})
-        again = room.until_state("grows", "Running")
+            workspace.client.patch(workspace.made[-1], {"spec": document["spec"]})
+        again = workspace.until_state("grows", "Running")
         assert again["attempt"] == 2
-        assert {pod.requests["nvidia.com/gpu"] for pod in room.running("grows")} == {8}
-        assert "ChangedOutside" in [line["reason"]["code"] for line in room.history("grows")]
+        assert {pod.requests["nvidia.com/gpu"] for pod in workspace.running("grows")} == {8}
+        assert "ChangedOutside" in [line["reason"]["code"] for line in workspace.history("grows")]
 
 
-def test_pods_of_a_drained_node_go_elsewhere(home: House) -> None:
-    with home.room(32) as room:
-        room.job("train", Pods(2, gpus=8), retries=3)
-        room.until_state("train", "Running")
-        pod = room.running("train")[0]
+def test_pods_of_a_drained_node_go_elsewhere(installation: Installation) -> None:
+    with installation.workspace(32) as workspace:
+        workspace.job("train", Pods(2, gpus=8), retries=3)
+        workspace.until_state("train", "Running")
+        pod = workspace.running("train")[0]
         node = f"/api/v1/nodes/{pod.node}"
-        room.client.patch(node, {"spec": {"unschedulable": True}})
+        workspace.client.patch(node, {"spec": {"unschedulable": True}})
         try:
-            room.client.delete(f"/api/v1/namespaces/{room.namespace}/pods/{pod.name}")
-            room.until(
+            workspace.client.delete(f"/api/v1/namespaces/{workspace.namespace}/pods/{pod.name}")
+            workspace.until(
                 lambda: (
-                    len(room.running("train")) == 2
-                    and pod.node not in {other.node for other in room.running("train")}
+                    len(workspace.running("train")) == 2
+                    and pod.node not in {other.node for other in workspace.running("train")}
                 ),
                 "it is whole again, off the cordoned node",
             )
-            found = room.workload("train")
+            found = workspace.workload("train")
             assert (found["state"], found["evictions"], found["attempt"]) == ("Running", 0, 1)
         finally:
-            room.client.patch(node, {"spec": {"unschedulable": False}})
+            workspace.client.patch(node, {"spec": {"unschedulable": False}})
 
 
-def told_event(room: Room, name: str, code: str) -> str:
-    room.until(lambda: code in {reason for reason, _ in room.events(name)}, f"an Event {code}")
-    return next(note for reason, note in room.events(name) if reason == code)
+def told_event(workspace: Workspace, name: str, code: str) -> str:
+    workspace.until(
+        lambda: code in {reason for reason, _ in workspace.events(name)}, f"an Event {code}"
+    )
+    return next(note for reason, note in workspace.events(name) if reason == code)

@@ -20,8 +20,8 @@ from tests.oidc.certified import LOCAL_CALLBACK, PUBLIC, authorize
 from tests.oidc.plugin import id_token
 from tests.support.people import account, binding, group_binding, namespace, token_of
 from tests.support.tls import write_certificate
-from tests.system.house import QUICK, House
-from tests.system.visitors import issued_by, issuer_for
+from tests.system.dashboard_users import issued_by, issuer_for
+from tests.system.installation import QUICK, Installation
 
 pytestmark = pytest.mark.system
 
@@ -43,9 +43,9 @@ def issuer(port: int) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def replica(
-    home: House, port: int, issuer: str, tmp_path_factory: pytest.TempPathFactory
+    installation: Installation, port: int, issuer: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Controller]:
-    """A second controller beside the house's own: a standby that answers requests."""
+    """A second controller beside that of the installation: a standby that answers requests."""
     folder = tmp_path_factory.mktemp("tls")
     files = write_certificate(folder, "queuectl")
     address = {"QUEUECTL_OIDC__DASHBOARD_URL": f"https://127.0.0.1:{port}"}
@@ -56,7 +56,7 @@ def replica(
         "QUEUECTL_TLS_CERT_FILE": str(files.chain),
         "QUEUECTL_TLS_KEY_FILE": str(files.key),
     }
-    controller = Controller.start(home.cluster, settings, replica="-tls")
+    controller = Controller.start(installation.cluster, settings, replica="-tls")
     try:
         controller.wait_ready()
         yield controller
@@ -70,9 +70,9 @@ def address(replica: Controller) -> str:
 
 
 @pytest.fixture(scope="module")
-def tokens(home: House) -> dict[str, str]:
+def tokens(installation: Installation) -> dict[str, str]:
     async def make() -> dict[str, str]:
-        api = await Api.connect(Connection(kubeconfig=home.cluster.kubeconfig))
+        api = await Api.connect(Connection(kubeconfig=installation.cluster.kubeconfig))
         rights = [
             binding("serve-api-admin", "queuectl-platform-admin", ADMIN),
             binding("serve-api-member", "queuectl-submitter", MEMBER, "serve-api"),
@@ -81,8 +81,8 @@ def tokens(home: House) -> dict[str, str]:
         await apply(api, [namespace("serve-api"), ADMIN, MEMBER, *rights])
         await api.close()
         return {
-            "admin": await token_of(home, ADMIN),
-            "member": await token_of(home, MEMBER),
+            "admin": await token_of(installation, ADMIN),
+            "member": await token_of(installation, MEMBER),
         }
 
     return asyncio.run(make())

@@ -25,8 +25,9 @@ from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec, RequestEr
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.progress import LineProgress
 from tests.support.kueue import workload
-from tests.system.acts import die, reason, remove, until_reason
-from tests.system.house import QUICK, House, Room
+from tests.system.actions import die, reason, remove, until_reason
+from tests.system.demo_cluster import tools
+from tests.system.installation import QUICK, Installation, Workspace
 from tests.system.leftovers import (
     CRDS,
     KUEUE,
@@ -39,7 +40,6 @@ from tests.system.leftovers import (
     pods_of,
     uids,
 )
-from tests.system.town import tools
 from tests.system.transcript import Page, shell
 
 pytestmark = pytest.mark.system
@@ -54,7 +54,7 @@ LATER = ("cp", "export", "kubectl config", "QUEUECTL_")
 class Taken:
     """The namespace, and a shell where the configuration is saved."""
 
-    room: Room
+    workspace: Workspace
     page: Page
 
 
@@ -83,11 +83,13 @@ def taken() -> Iterator[Taken]:
                     ApiConnection(controller.api) as rest,
                     Recorder(cluster.kubeconfig) as recorder,
                 ):
-                    room = Room(House(cluster, controller, rest), NAMESPACE, recorder)
-                    room.made += map(cluster.client.path_of, gangs())
-                    yield Taken(room, page)
-                    room.audit()
-                    room.empty()
+                    workspace = Workspace(
+                        Installation(cluster, controller, rest), NAMESPACE, recorder
+                    )
+                    workspace.made += map(cluster.client.path_of, gangs())
+                    yield Taken(workspace, page)
+                    workspace.audit()
+                    workspace.empty()
             finally:
                 controller.stop()
 
@@ -103,10 +105,12 @@ def put_in_force(page: Page) -> None:
 
 
 def test_no_gang_restarts_and_each_keeps_its_position(taken: Taken) -> None:
-    room, client, page = taken.room, taken.room.client, taken.page
+    workspace, client, page = taken.workspace, taken.workspace.client, taken.page
     before = {name: uids(pods_of(client, name)) for name in RUNNING}
-    stored = {path: client.get(path)["metadata"]["generation"] for path in room.made}
-    assert not RUNNING.keys() & room.workloads(), "a running gang without a queue is not managed"
+    stored = {path: client.get(path)["metadata"]["generation"] for path in workspace.made}
+    assert not RUNNING.keys() & workspace.workloads(), (
+        "a running gang without a queue is not managed"
+    )
 
     saved = yaml.safe_load((page.shell.folder / "kueue.yaml").read_text())
     assert {one["kind"] for one in saved["items"]} == SCOPES.keys() - {"Workload"}
@@ -116,44 +120,46 @@ def test_no_gang_restarts_and_each_keeps_its_position(taken: Taken) -> None:
     page.end(*INSTALLED)
 
     for name in RUNNING:
-        adopted = room.until_state(name, "Running")
+        adopted = workspace.until_state(name, "Running")
         assert adopted["clusterQueue"] == "pool"
-        assert "Adopted" in [line["reason"]["code"] for line in room.history(name)]
-        placed = room.rest.explain(NAMESPACE, name)["placement"]["podSets"]
+        assert "Adopted" in [line["reason"]["code"] for line in workspace.history(name)]
+        placed = workspace.rest.explain(NAMESPACE, name)["placement"]["podSets"]
         assert {flavor for one in placed for flavor in one["flavors"].values()} == {"spot"}
     # `spot` is full with the two; `gpu` has room for one, for the gang that queued first.
-    room.until_state("first", "Running")
+    workspace.until_state("first", "Running")
     for name in ("second", "third"):
-        until_reason(room, name, "Pending", "WaitingForQuota")
-    die(room)
-    room.until(room.workloads, "the controller answers")
-    assert reason(room, "second") == ("Pending", "WaitingForQuota")
+        until_reason(workspace, name, "Pending", "WaitingForQuota")
+    die(workspace)
+    workspace.until(workspace.workloads, "the controller answers")
+    assert reason(workspace, "second") == ("Pending", "WaitingForQuota")
     assert {name: uids(pods_of(client, name)) for name in RUNNING} == before
     for path, generation in stored.items():
         if path.rsplit("/", 1)[1] in RUNNING:
             assert client.get(path)["metadata"]["generation"] == generation, "nothing was written"
 
     # A new gang queues behind the earlier ones, and before them only by priority.
-    room.job("new", Pods(2, gpus=8), queue="team")
-    room.job("vip", Pods(2, gpus=8), queue="team", priority_class="urgent")
-    room.until(lambda: room.state("vip") in ("Reserved", "Running"), "the class is taken over, too")
-    room.until_state("vip", "Running")
-    evicted = {name for name, one in room.workloads().items() if one["evictions"]}
+    workspace.job("new", Pods(2, gpus=8), queue="team")
+    workspace.job("vip", Pods(2, gpus=8), queue="team", priority_class="urgent")
+    workspace.until(
+        lambda: workspace.state("vip") in ("Reserved", "Running"), "the class is taken over, too"
+    )
+    workspace.until_state("vip", "Running")
+    evicted = {name for name, one in workspace.workloads().items() if one["evictions"]}
     assert len(evicted) == 1
-    remove(room, "vip")
+    remove(workspace, "vip")
     (again,) = evicted
-    room.until_state(again, "Running")
+    workspace.until_state(again, "Running")
     follow = [name for name in ("second", "third", "new") if name != again]
     for leaves, follows in zip(RUNNING, follow, strict=False):
-        remove(room, leaves)
-        room.until_state(follows, "Running")
+        remove(workspace, leaves)
+        workspace.until_state(follows, "Running")
         behind = follow[follow.index(follows) + 1 :]
-        assert {room.state(name) for name in behind} == {"Pending"}
+        assert {workspace.state(name) for name in behind} == {"Pending"}
 
 
 def test_workloads_are_read_without_their_conversion_webhook(taken: Taken) -> None:
     """Older Kueues store ``v1beta1`` and convert to ``v1beta2`` by a webhook, which no longer runs."""
-    room, client = taken.room, taken.room.client
+    workspace, client = taken.workspace, taken.workspace.client
     listed = f"/apis/{VERSION}/namespaces/{NAMESPACE}/workloads"
     for name in [one["metadata"]["name"] for one in client.get(listed)["items"]]:
         client.patch(f"{listed}/{name}", {"metadata": {"finalizers": None}})
@@ -169,7 +175,7 @@ def test_workloads_are_read_without_their_conversion_webhook(taken: Taken) -> No
     }
     client.patch(path, {"spec": older["spec"]})
     collection = listed.replace("v1beta2", "v1beta1")
-    job = client.get(next(path for path in room.made if path.endswith("/third")))
+    job = client.get(next(path for path in workspace.made if path.endswith("/third")))
     document = workload(
         job | {"apiVersion": "batch/v1", "kind": "Job"}, {"main": 2}, version="v1beta1"
     )
@@ -184,7 +190,7 @@ def test_workloads_are_read_without_their_conversion_webhook(taken: Taken) -> No
         return False
 
     wait_until(stored, "a Workload without conversion", 20.0)
-    found = asyncio.run(admissions(room))
+    found = asyncio.run(admissions(workspace))
     assert [one.uid for one in found] == [job["metadata"]["uid"]]
 
 
@@ -196,8 +202,8 @@ def converts(client: Client, listed: str) -> bool:
     return True
 
 
-async def admissions(room: Room) -> list[PriorAdmission]:
-    api = await Api.connect(Connection(kubeconfig=room.house.cluster.kubeconfig))
+async def admissions(workspace: Workspace) -> list[PriorAdmission]:
+    api = await Api.connect(Connection(kubeconfig=workspace.installation.cluster.kubeconfig))
     try:
         return await read_admissions(api)
     finally:

@@ -15,102 +15,108 @@ from queuectl.demo.controller import Controller
 from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster.gpus import Load, parse_profile
 from queuectl.planner.preempt.cost import RESTART_COST
-from tests.system.house import QUICK, Room
-from tests.system.measured import PODS_JOB, Measured, judged_quickly, playing
+from tests.system.installation import QUICK, Workspace
+from tests.system.measured import PODS_JOB, MeasuredInstallation, judged_quickly, playing
 from tests.system.transcript import Page, shell
 
 pytestmark = pytest.mark.system
 
 
 @contextmanager
-def beside(room: Room) -> Iterator[Room]:
-    """The room as a standby replica shows it. The replica reads no metrics, because it has no source of them."""
-    house = room.house
-    (folder,) = (house.controller.home / "queuectl").glob("pg*")
+def beside(workspace: Workspace) -> Iterator[Workspace]:
+    """The workspace as a standby replica shows it. The replica reads no metrics, because it has no source of them."""
+    installation = workspace.installation
+    (folder,) = (installation.controller.home / "queuectl").glob("pg*")
     url = {"QUEUECTL_DATABASE_URL": EmbeddedServer(folder).url()}
-    controller = Controller.start(house.cluster, QUICK | url, replica="-beside")
+    controller = Controller.start(installation.cluster, QUICK | url, replica="-beside")
     try:
         controller.wait_ready()
         with ApiConnection(controller.api) as rest:
-            yield replace(room, house=replace(house, controller=controller, rest=rest))
+            yield replace(
+                workspace, installation=replace(installation, controller=controller, rest=rest)
+            )
     finally:
         controller.stop()
 
 
-def uses(room: Room) -> dict[str, Any]:
+def uses(workspace: Workspace) -> dict[str, Any]:
     """The GPU use of its gangs, by name."""
-    return {name: one["use"] for name, one in room.workloads().items()}
+    return {name: one["use"] for name, one in workspace.workloads().items()}
 
 
-def states(room: Room) -> dict[str, Any]:
+def states(workspace: Workspace) -> dict[str, Any]:
     """The state of use of each gang, and its start."""
-    return {name: use and (use["state"], use["since"]) for name, use in uses(room).items()}
+    return {name: use and (use["state"], use["since"]) for name, use in uses(workspace).items()}
 
 
 def test_of_two_gangs_the_idle_one_is_evicted_and_runs_again_later(
-    measured: Measured,
+    measured: MeasuredInstallation,
 ) -> None:
-    with measured.home.room(32) as room:
-        room.rest.apply([judged_quickly(room.namespace, 32)])
+    with measured.installation.workspace(32) as workspace:
+        workspace.rest.apply([judged_quickly(workspace.namespace, 32)])
         # The idle one has run longer: counted as if it worked, it would lose more.
-        room.job("idle", playing("idle"), priority_class="low")
-        room.until_state("idle", "Running")
-        room.job("busy", playing("busy"), priority_class="low")
-        room.until_state("busy", "Running")
-        room.until(
-            lambda: measured.gangs(room.namespace) == {"Idle": 1.0, "Active": 1.0},
+        workspace.job("idle", playing("idle"), priority_class="low")
+        workspace.until_state("idle", "Running")
+        workspace.job("busy", playing("busy"), priority_class="low")
+        workspace.until_state("busy", "Running")
+        workspace.until(
+            lambda: measured.gangs(workspace.namespace) == {"Idle": 1.0, "Active": 1.0},
             "one idle and one active gang",
         )
         assert measured.alarms() == {}
-        assert f"{room.namespace}/idle" in dict(measured.called_idle())
-        seen = uses(room)
+        assert f"{workspace.namespace}/idle" in dict(measured.called_idle())
+        seen = uses(workspace)
         assert {name: use["state"] for name, use in seen.items()} == {
             "idle": "Idle",
             "busy": "Active",
         }
         assert seen["idle"]["utilization"] < 0.02 < 0.5 < seen["busy"]["utilization"]
-        with beside(room) as told:
-            room.until(lambda: states(told) == states(room), "both say the same")
-        with shell({"QUEUECTL_SERVER": measured.home.controller.api}) as typed:
+        with beside(workspace) as told:
+            workspace.until(lambda: states(told) == states(workspace), "both say the same")
+        with shell({"QUEUECTL_SERVER": measured.installation.controller.api}) as typed:
             page = Page("utilization.md", typed)
-            page.type("queuectl explain", instead={"team-b/idle-64": f"{room.namespace}/idle"})
+            page.type("queuectl explain", instead={"team-b/idle-64": f"{workspace.namespace}/idle"})
             page.end()
-        room.job("urgent", playing("busy for 20; idle"), seconds=12, priority_class="high")
-        room.until_state("urgent", "Running")
-        assert room.state("busy") == "Running"
-        assert room.state("idle") != "Running"
-        (preempted,) = (line for line in room.history("idle") if line["event"] == "Preempted")
+        workspace.job("urgent", playing("busy for 20; idle"), seconds=12, priority_class="high")
+        workspace.until_state("urgent", "Running")
+        assert workspace.state("busy") == "Running"
+        assert workspace.state("idle") != "Running"
+        (preempted,) = (line for line in workspace.history("idle") if line["event"] == "Preempted")
         assert preempted["reason"]["details"]["lostGpuSeconds"] == RESTART_COST
-        room.until_state("idle", "Running")
-        assert room.workload("busy")["attempt"] == 1
+        workspace.until_state("idle", "Running")
+        assert workspace.workload("busy")["attempt"] == 1
 
 
 def test_a_tenant_who_exports_series_of_another_tenants_pods_does_not_make_them_idle(
-    measured: Measured,
+    measured: MeasuredInstallation,
 ) -> None:
     """The exporter of the victim's nodes has lost whose the GPUs are: there is no true series beside the forged ones."""
-    with measured.home.room(32) as room:
-        room.rest.apply([judged_quickly(room.namespace, 32)])
-        room.job("victim", playing("unseen"))
-        room.until_state("victim", "Running")
-        room.until(lambda: len(pods_of(measured, room)) == 2, "its exporters know both pods")
-        for load in pods_of(measured, room):
+    with measured.installation.workspace(32) as workspace:
+        workspace.rest.apply([judged_quickly(workspace.namespace, 32)])
+        workspace.job("victim", playing("unseen"))
+        workspace.until_state("victim", "Running")
+        workspace.until(
+            lambda: len(pods_of(measured, workspace)) == 2, "its exporters know both pods"
+        )
+        for load in pods_of(measured, workspace):
             measured.forger.put(replace(load, profile=parse_profile("idle")))
         # Whatever is believed of the victim is believed before a gang that starts now is idle.
-        room.job("idle", playing("idle"))
-        room.until_state("idle", "Running")
-        room.until(lambda: (states(room)["idle"] or ("",))[0] == "Idle", "the other one is idle")
-        assert uses(room)["victim"]["state"] == "Unknown"
-    text = measured.home.controller.log.read_text(errors="replace")
+        workspace.job("idle", playing("idle"))
+        workspace.until_state("idle", "Running")
+        workspace.until(
+            lambda: (states(workspace)["idle"] or ("",))[0] == "Idle", "the other one is idle"
+        )
+        assert uses(workspace)["victim"]["state"] == "Unknown"
+    text = measured.installation.controller.log.read_text(errors="replace")
     said = [json.loads(line) for line in text.splitlines() if "utilization_untrusted_jobs" in line]
     assert said[0]["jobs"] == [PODS_JOB]
     assert "dcgm-exporter" in said[0]["trusts"]
 
 
-def pods_of(measured: Measured, room: Room) -> list[Load]:
+def pods_of(measured: MeasuredInstallation, workspace: Workspace) -> list[Load]:
     """The GPUs of the victim's pods."""
     return [
         load
         for (namespace, pod), load in measured.exporters.ever.items()
-        if namespace == room.namespace and pod.startswith("victim-")
+        if namespace == workspace.namespace and pod.startswith("victim-")
     ]

@@ -19,7 +19,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from tests.support.screenshots import IMAGES, save
-from tests.system.house import BLOCK, House
+from tests.system.installation import BLOCK, Installation
 from tests.system.picture_run import HELD, QUOTAS, RUNNING, Load, stage
 from tests.web.browser import launching
 
@@ -65,7 +65,7 @@ class Picture:
     whole: bool = False
 
 
-def with_fixes(built: House) -> str:
+def with_fixes(built: Installation) -> str:
     """The uid of a pending workload for which the solver has found the most fixes; at most eight are explained."""
     pending = [w for w in built.rest.workloads().values() if w["state"] == "Pending"]
     found: list[tuple[int, str]] = []
@@ -75,7 +75,7 @@ def with_fixes(built: House) -> str:
     return max(found)[1]
 
 
-def pictures(built: House) -> list[Picture]:
+def pictures(built: Installation) -> list[Picture]:
     """All pictures of this run, those of moving contents first."""
     gang = RUNNING[1]
     runs = built.rest.workload(gang.team, gang.name)["uid"]
@@ -115,7 +115,7 @@ def take(browser: Browser, address: str, picture: Picture) -> bytes:
     return taken
 
 
-def save_all(built: House, folder: Path) -> None:
+def save_all(built: Installation, folder: Path) -> None:
     """Takes all pictures of a running cluster."""
     with sync_playwright() as tools:
         browser = tools.chromium.launch(**launching())

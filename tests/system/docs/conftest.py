@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.system.town import Town, seat, town
+from tests.system.demo_cluster import DemoCluster, admin_shell, demo_cluster
 from tests.system.transcript import Shell
 
 
-@pytest.fixture(scope="package", name="town")
-def the_town() -> Iterator[Town]:
-    with town() as built:
+@pytest.fixture(scope="package", name="demo_cluster")
+def built_demo_cluster() -> Iterator[DemoCluster]:
+    with demo_cluster() as built:
         yield built
 
 
 @pytest.fixture
-def typing(town: Town) -> Iterator[Shell]:
+def shell(demo_cluster: DemoCluster) -> Iterator[Shell]:
     """A shell on the cluster, without workloads and configuration."""
-    town.clear()
-    with seat(town.house) as started:
+    demo_cluster.clear()
+    with admin_shell(demo_cluster.installation) as started:
         yield started

@@ -20,36 +20,36 @@ from queuectl.localcluster import NodeSpec
 from tests.oidc.certified import LOCAL_CALLBACK, PUBLIC
 from tests.oidc.plugin import id_token
 from tests.support.people import account, binding, namespace, token_of
-from tests.system.house import RACK
-from tests.system.town import TEAMS, Town, seat, whole
+from tests.system.dashboard_users import issued_by, issuer_for, secured_installation
+from tests.system.demo_cluster import TEAMS, DemoCluster, admin_shell, whole
+from tests.system.installation import RACK
 from tests.system.transcript import ROOT, Page, Shell
-from tests.system.visitors import guarded_house, issued_by, issuer_for
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 TRAINER = account("team-a", "trainer")
 OPS = account("queuectl-system", "ops")
 
 
-def test_the_page_on_setting_up_queues(town: Town, typing: Shell) -> None:
-    page = Page("set-up-queues.md", typing)
+def test_the_page_on_setting_up_queues(demo_cluster: DemoCluster, shell: Shell) -> None:
+    page = Page("set-up-queues.md", shell)
     page.type("queuectl apply -f docs/examples/queues.yaml")
     page.type("queuectl get clusterqueues")
-    town.house.rest.apply([m.cluster_queue("vision", "h100", {GPU: 64})])
+    demo_cluster.installation.rest.apply([m.cluster_queue("vision", "h100", {GPU: 64})])
     page.type("curl -X DELETE")
     page.type("queuectl get clusterqueue team-a")
     page.type("queuectl apply -f team-a.yaml")
     page.end()
 
 
-def test_the_page_on_cohorts(typing: Shell) -> None:
-    page = Page("share-quota.md", typing)
+def test_the_page_on_cohorts(shell: Shell) -> None:
+    page = Page("share-quota.md", shell)
     for _ in range(2):
         page.type("queuectl plan -f docs/examples/lending.yaml")
     page.end()
 
 
-def test_the_page_on_defragmentation(typing: Shell) -> None:
-    page = Page("defragment.md", typing)
+def test_the_page_on_defragmentation(shell: Shell) -> None:
+    page = Page("defragment.md", shell)
     page.type("queuectl plan -f docs/examples/fragmented.yaml")
     page.type("queuectl plan -f docs/examples/fragmented.yaml --defrag")
     page.type("sed 's/nvidia.com")
@@ -57,28 +57,30 @@ def test_the_page_on_defragmentation(typing: Shell) -> None:
     page.end()
 
 
-def test_the_pages_on_queue_order_and_on_predictions(town: Town, typing: Shell) -> None:
+def test_the_pages_on_queue_order_and_on_predictions(
+    demo_cluster: DemoCluster, shell: Shell
+) -> None:
     """A full cluster, and files of its state."""
-    town.house.rest.apply(configuration())
-    order, page = Page("queue-order.md", typing), Page("predict.md", typing)
+    demo_cluster.installation.rest.apply(configuration())
+    order, page = Page("queue-order.md", shell), Page("predict.md", shell)
     for number in range(5):
-        town.submit("team-a", f"run-{number}", whole(8), priority_class="batch")
-        town.runs(f"team-a/run-{number}")
-    town.submit("team-a", "next-64", whole(8), priority_class="batch")
-    town.waits("team-a/next-64", "WaitingForQuota")
-    town.submit("team-a", "small-1", Pods(1, gpus=1), priority_class="batch")
-    town.waits("team-a/small-1", "WaitingInOrder")
+        demo_cluster.submit("team-a", f"run-{number}", whole(8), priority_class="batch")
+        demo_cluster.runs(f"team-a/run-{number}")
+    demo_cluster.submit("team-a", "next-64", whole(8), priority_class="batch")
+    demo_cluster.waits("team-a/next-64", "WaitingForQuota")
+    demo_cluster.submit("team-a", "small-1", Pods(1, gpus=1), priority_class="batch")
+    demo_cluster.waits("team-a/small-1", "WaitingInOrder")
     wide = Pods(10, gpus=8, required=RACK)
-    town.submit("team-b", "too-wide-80", wide, priority_class="batch")
-    town.waits("team-b/too-wide-80", "ShapeNeverFits")
+    demo_cluster.submit("team-b", "too-wide-80", wide, priority_class="batch")
+    demo_cluster.waits("team-b/too-wide-80", "ShapeNeverFits")
     order.type("queuectl get workloads --state Pending")
     order.type("curl -s $QUEUECTL_SERVER/api/v1/pastuse", shows=False)
     order.end()
 
-    town.submit("team-b", "held", whole(8), priority_class="batch")
-    town.runs("team-b/held")
-    town.submit("team-b", "low-128", whole(16), priority_class="batch")
-    town.waits("team-b/low-128", "WaitingForQuota")
+    demo_cluster.submit("team-b", "held", whole(8), priority_class="batch")
+    demo_cluster.runs("team-b/held")
+    demo_cluster.submit("team-b", "low-128", whole(16), priority_class="batch")
+    demo_cluster.waits("team-b/low-128", "WaitingForQuota")
     page.type("kubectl get nodes,pods")
     page.type("for kind in")
     page.type("queuectl plan -f now.yaml -f queues.yaml")
@@ -89,25 +91,25 @@ def test_the_pages_on_queue_order_and_on_predictions(town: Town, typing: Shell) 
     page.type("queuectl plan -f now.yaml -f queues.yaml -f urgent.yaml")
     page.end()
     for team in TEAMS:
-        town.remove(team)
+        demo_cluster.remove(team)
 
 
-def test_the_page_on_quota(town: Town, typing: Shell) -> None:
-    town.house.rest.apply(configuration())
-    page = Page("give-quota.md", typing)
+def test_the_page_on_quota(demo_cluster: DemoCluster, shell: Shell) -> None:
+    demo_cluster.installation.rest.apply(configuration())
+    page = Page("give-quota.md", shell)
     page.write("speech.yaml")
     page.type("queuectl apply --dry-run -f speech.yaml")
     page.type("queuectl apply -f speech.yaml")
     for name, nodes in (("asr", 3), ("tts", 1)):
-        town.create(m.job(name, "team-a", "speech", whole(nodes)))
-        town.runs(f"team-a/{name}")
+        demo_cluster.create(m.job(name, "team-a", "speech", whole(nodes)))
+        demo_cluster.runs(f"team-a/{name}")
     page.type("sed -i")
     page.type("queuectl apply --dry-run -f speech.yaml")
     page.type("queuectl apply -f speech.yaml")
     page.type("queuectl describe clusterqueue speech")
-    town.remove("team-a")
+    demo_cluster.remove("team-a")
 
-    town.house.rest.apply([m.cluster_queue("vision", "h100", {GPU: 64})])
+    demo_cluster.installation.rest.apply([m.cluster_queue("vision", "h100", {GPU: 64})])
     page.write("deadline.yaml")
     for begins in ("apply -f deadline", "get quota", "describe clusterqueue vision"):
         page.type(f"queuectl {begins}")
@@ -116,40 +118,40 @@ def test_the_page_on_quota(town: Town, typing: Shell) -> None:
     page.end("cat")
 
 
-def test_the_page_on_stops_and_moves(town: Town, typing: Shell) -> None:
-    town.house.rest.apply(configuration())
-    page = Page("stop-and-move.md", typing)
-    stopped(town, page)
-    helped(town, page)
+def test_the_page_on_stops_and_moves(demo_cluster: DemoCluster, shell: Shell) -> None:
+    demo_cluster.installation.rest.apply(configuration())
+    page = Page("stop-and-move.md", shell)
+    stopped(demo_cluster, page)
+    helped(demo_cluster, page)
     page.end()
 
 
-def stopped(town: Town, page: Page) -> None:
+def stopped(demo_cluster: DemoCluster, page: Page) -> None:
     """The queue of the second team is stopped and resumed, by command and by file."""
     page.type("queuectl stop clusterqueue team-b --drain")
     page.type("queuectl stop clusterqueue team-b --reason")
-    town.submit("team-b", "held", whole(1))
-    town.waits("team-b/held", "ClusterQueueStopped")
+    demo_cluster.submit("team-b", "held", whole(1))
+    demo_cluster.waits("team-b/held", "ClusterQueueStopped")
     page.type("queuectl explain team-b/held")
     page.type("queuectl resume clusterqueue team-b")
-    town.runs("team-b/held")
+    demo_cluster.runs("team-b/held")
     given = (ROOT / "docs" / "examples" / "queues.yaml").read_text()
     hold = re.sub(r"(queueingStrategy: BestEffortFIFO)", r"\1\n  stopPolicy: Hold", given)
     (page.shell.folder / "hold.yaml").write_text(hold)
     page.type("queuectl apply -f hold.yaml")
-    town.house.rest.apply(configuration())
-    town.remove("team-b")
+    demo_cluster.installation.rest.apply(configuration())
+    demo_cluster.remove("team-b")
 
 
-def helped(town: Town, page: Page) -> None:
+def helped(demo_cluster: DemoCluster, page: Page) -> None:
     """One gang gets a priority, one is preempted, one is moved."""
-    town.submit("team-b", "full", whole(20), priority_class="batch")
-    town.runs("team-b/full")
-    town.submit("team-b", "probe", whole(2))
-    town.waits("team-b/probe", "WaitingForQuota")
+    demo_cluster.submit("team-b", "full", whole(20), priority_class="batch")
+    demo_cluster.runs("team-b/full")
+    demo_cluster.submit("team-b", "probe", whole(2))
+    demo_cluster.waits("team-b/probe", "WaitingForQuota")
     asked = page.type("queuectl priority team-b/probe")
     assert "requested" in asked
-    town.until(lambda: town.house.rest.workloads()["team-b/probe"]["priority"] == 500, "its priority")  # fmt: skip
+    demo_cluster.until(lambda: demo_cluster.installation.rest.workloads()["team-b/probe"]["priority"] == 500, "its priority")  # fmt: skip
     ahead = f"{datetime.now(UTC) + timedelta(hours=8):%Y-%m-%dT%H:%M:%SZ}"
     again = page.type(
         "curl -s -X POST $QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/probe",
@@ -159,21 +161,21 @@ def helped(town: Town, page: Page) -> None:
     page.type(
         "curl -s $QUEUECTL_SERVER/api/v1/commands", instead={"commands/1": f"commands/{first}"}
     )
-    town.remove("team-b")
+    demo_cluster.remove("team-b")
 
-    town.submit("team-b", "rest", whole(18), priority_class="batch")
-    town.submit("team-b", "train", whole(2))
-    town.runs("team-b/rest", "team-b/train")
-    town.submit("team-b", "eval", whole(2))
-    town.waits("team-b/eval", "WaitingForQuota")
+    demo_cluster.submit("team-b", "rest", whole(18), priority_class="batch")
+    demo_cluster.submit("team-b", "train", whole(2))
+    demo_cluster.runs("team-b/rest", "team-b/train")
+    demo_cluster.submit("team-b", "eval", whole(2))
+    demo_cluster.waits("team-b/eval", "WaitingForQuota")
     page.type("queuectl preempt team-b/train --dry-run")
     page.type('curl -s -X POST "$QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/train')
-    town.house.rest.apply([m.local_queue("team-b", "spare", "team-b")])
+    demo_cluster.installation.rest.apply([m.local_queue("team-b", "spare", "team-b")])
     assert page.shell.type("queuectl hold team-b/train --wait 30")[0] == 0
     page.type("queuectl move team-b/train spare")
-    town.runs("team-b/eval")
+    demo_cluster.runs("team-b/eval")
     assert page.shell.type("queuectl hold team-b/eval --wait 30")[0] == 0
-    town.waits("team-b/eval", "Held")
+    demo_cluster.waits("team-b/eval", "Held")
     page.type("curl -s -X POST $QUEUECTL_SERVER/api/v1/namespaces/team-b/workloads/eval")
 
 
@@ -199,13 +201,13 @@ def sign_in(page: Page, url: str) -> None:
 def test_the_pages_on_access_audit_and_sign_in(tmp_path: Path) -> None:
     with (
         issuer_for(LOCAL_CALLBACK) as url,
-        guarded_house(NodeSpec(), tmp_path, issued_by(url)) as home,
+        secured_installation(NodeSpec(), tmp_path, issued_by(url)) as installation,
     ):
-        client = home.cluster.client
+        client = installation.cluster.client
         client.apply(namespace("team-a"), TRAINER, OPS)
         client.apply(binding("ops", "queuectl-platform-admin", OPS))
-        ops = asyncio.run(token_of(home, OPS))
-        with seat(home) as started:
+        ops = asyncio.run(token_of(installation, OPS))
+        with admin_shell(installation) as started:
             started.type(f"export OPS={ops}")
             shutil.copy(tmp_path / "tls.crt", started.folder)
             page, audit = Page("access.md", started), Page("audit.md", started)

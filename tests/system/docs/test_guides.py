@@ -12,7 +12,7 @@ from queuectl.demo.scenario import configuration
 from queuectl.domain.quantity import GPU
 from tests.support.pages import PAGES
 from tests.support.people import account, namespace
-from tests.system.town import Town, whole
+from tests.system.demo_cluster import DemoCluster, whole
 from tests.system.transcript import ROOT, Page, Shell, code, spoken, transcript
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
@@ -43,18 +43,18 @@ BLOCKS = {
 """Blocks of the README by their first words, and the test that checks each."""
 
 
-def test_the_page_on_nodes_that_are_taken_away(town: Town, typing: Shell) -> None:
-    page = Page("drain.md", typing)
-    town.house.rest.apply(configuration())
+def test_the_page_on_nodes_that_are_taken_away(demo_cluster: DemoCluster, shell: Shell) -> None:
+    page = Page("drain.md", shell)
+    demo_cluster.installation.rest.apply(configuration())
     page.shell.type("kubectl create -f docs/examples/job.yaml")
-    town.runs("team-a/train")
+    demo_cluster.runs("team-a/train")
     page.type("queuectl get nodes")
     page.type("queuectl whatif --drain")
     page.type("kubectl cordon")
     try:
         page.type("queuectl requeue team-a/train --dry-run")
         page.type("queuectl requeue")
-        town.runs("team-a/train")
+        demo_cluster.runs("team-a/train")
         page.type("queuectl history")
         page.type("kubectl drain")
     finally:
@@ -63,20 +63,20 @@ def test_the_page_on_nodes_that_are_taken_away(town: Town, typing: Shell) -> Non
     page.end()
 
 
-def test_the_page_for_team_leads(town: Town, typing: Shell) -> None:
-    page = Page("team.md", typing)
-    town.house.rest.apply(configuration())
+def test_the_page_for_team_leads(demo_cluster: DemoCluster, shell: Shell) -> None:
+    page = Page("team.md", shell)
+    demo_cluster.installation.rest.apply(configuration())
     for name, nodes in (("sweep", 8), ("train", 12)):
-        town.submit("team-b", name, whole(nodes), priority_class="batch")
-        town.runs(f"team-b/{name}")
+        demo_cluster.submit("team-b", name, whole(nodes), priority_class="batch")
+        demo_cluster.runs(f"team-b/{name}")
     for name, nodes in (("eval", 2), ("probe", 1)):
-        town.submit("team-b", name, whole(nodes), priority_class="batch")
-        town.waits(f"team-b/{name}", "WaitingForQuota")
+        demo_cluster.submit("team-b", name, whole(nodes), priority_class="batch")
+        demo_cluster.waits(f"team-b/{name}", "WaitingForQuota")
     page.type("queuectl top")
     page.type("queuectl explain team-b/eval")
     page.type("queuectl preempt")
     page.type("queuectl stop")
-    town.waits("team-b/probe", "LocalQueueStopped")
+    demo_cluster.waits("team-b/probe", "LocalQueueStopped")
     page.type("queuectl explain team-b/probe")
     page.type("queuectl stop")
     page.type("queuectl resume")
@@ -85,20 +85,22 @@ def test_the_page_for_team_leads(town: Town, typing: Shell) -> None:
     page.type("queuectl move")
     page.type("queuectl priority")
     page.type("queuectl hold")
-    town.runs("team-b/eval")
+    demo_cluster.runs("team-b/eval")
     for begins in ("report usage", "report waits", "history"):
         page.type(f"queuectl {begins}")
     page.end()
-    town.remove("team-b", "train")  # there is room for sweep again
-    say(town, page)
+    demo_cluster.remove("team-b", "train")  # there is room for sweep again
+    say(demo_cluster, page)
 
 
-def test_the_page_for_who_knows_slurm(town: Town, typing: Shell) -> None:
-    town.house.rest.apply([*configuration(), m.local_queue("team-a", "spare", "team-a")])
-    say(town, Page("coming-from-slurm.md", typing))
+def test_the_page_for_who_knows_slurm(demo_cluster: DemoCluster, shell: Shell) -> None:
+    demo_cluster.installation.rest.apply(
+        [*configuration(), m.local_queue("team-a", "spare", "team-a")]
+    )
+    say(demo_cluster, Page("coming-from-slurm.md", shell))
 
 
-def say(town: Town, page: Page) -> None:
+def say(demo_cluster: DemoCluster, page: Page) -> None:
     """Type the commands of a page's sentences and tables. Some must wait for what those before them asked for."""
     for line in spoken(page.text):
         if line in NAMES:
@@ -109,26 +111,26 @@ def say(town: Town, page: Page) -> None:
         def taken(line: str = line) -> bool:
             return page.shell.type(line)[0] == 0
 
-        town.until(taken, f"{page.name}: {line}")
+        demo_cluster.until(taken, f"{page.name}: {line}")
 
 
-def test_commands_in_the_sentences_of_other_pages(town: Town, typing: Shell) -> None:
+def test_commands_in_the_sentences_of_other_pages(demo_cluster: DemoCluster, shell: Shell) -> None:
     """On a cluster where what they name is there."""
     queue = m.cluster_queue("vision", "h100", {GPU: 16})
-    town.house.rest.apply([*configuration(), queue])
-    town.house.cluster.client.apply(
+    demo_cluster.installation.rest.apply([*configuration(), queue])
+    demo_cluster.installation.cluster.client.apply(
         namespace("ml"), account("ml", "operator"), account("default", "trainer")
     )
-    town.submit("team-a", "next-64", whole(8))
-    town.runs("team-a/next-64")
+    demo_cluster.submit("team-a", "next-64", whole(8))
+    demo_cluster.runs("team-a/next-64")
     others = PAGES.keys() - {"coming-from-slurm.md", "team.md"}
     lines = {line for name in others for line in spoken(PAGES[name].read_text())}
     failed = {}
     for line in sorted(lines - NAMES.keys() - UNTRIED.keys()):
-        status, printed = typing.type(line)
+        status, printed = shell.type(line)
         if status:
             failed[line] = printed
-    assert failed == {}, typing.errors
+    assert failed == {}, shell.errors
 
 
 def test_no_list_here_is_longer_than_the_pages() -> None:
@@ -136,12 +138,12 @@ def test_no_list_here_is_longer_than_the_pages() -> None:
     assert (NAMES.keys() | UNTRIED.keys()) - lines == set()
 
 
-def test_pages_that_need_no_cluster(typing: Shell) -> None:
-    why = Page("why.md", typing)
+def test_pages_that_need_no_cluster(shell: Shell) -> None:
+    why = Page("why.md", shell)
     why.type("queuectl plan")
     why.end()
     # Whether the figures come out so is a matter of tests/unit/test_docs_reports.
-    reports = Page("reports.md", typing)
+    reports = Page("reports.md", shell)
     for _ in range(4):
         reports.type("queuectl report", shows=False)
     reports.end()

@@ -14,9 +14,9 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.demo import manifests as m
 from queuectl.demo.scenario import configuration
 from queuectl.localcluster.layout import free_ports
-from tests.system.acts import collect, outside_database, without_node
-from tests.system.house import RACK
-from tests.system.town import Town, rules, seat, told, whole
+from tests.system.actions import collect, outside_database, without_node
+from tests.system.demo_cluster import DemoCluster, admin_shell, rules, told, whole
+from tests.system.installation import RACK
 from tests.system.transcript import Page, Shell
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
@@ -47,35 +47,35 @@ ON_CALL = (
 """They need a controller that runs as a pod."""
 
 
-def test_the_pages_for_operators(town: Town, typing: Shell) -> None:
-    page = Page("troubleshoot.md", typing)
+def test_the_pages_for_operators(demo_cluster: DemoCluster, shell: Shell) -> None:
+    page = Page("troubleshoot.md", shell)
     pauses = {"requeuingStrategy": {"backoffBaseSeconds": 5}}
-    town.house.rest.apply([*configuration(), rules(waitForPodsReady=pauses)])
-    lease = Page("high-availability.md", typing)
+    demo_cluster.installation.rest.apply([*configuration(), rules(waitForPodsReady=pauses)])
+    lease = Page("high-availability.md", shell)
     lease.type("kubectl get lease")
     lease.end()
-    rights = Page("rights.md", typing)
+    rights = Page("rights.md", shell)
     rights.type("kubectl auth can-i", shows=False)
     rights.end()
-    monitor = Page("monitor.md", typing)
+    monitor = Page("monitor.md", shell)
     monitor.type("sed")
     monitor.end()
-    failed(town, page)
-    lost(town, page)
-    town.submit("team-b", "train", whole(1))
-    town.runs("team-b/train")
-    commands = Page("workload-commands.md", typing)
+    failed(demo_cluster, page)
+    lost(demo_cluster, page)
+    demo_cluster.submit("team-b", "train", whole(1))
+    demo_cluster.runs("team-b/train")
+    commands = Page("workload-commands.md", shell)
     commands.type("queuectl hold")
     commands.end()
-    on_call(town, Page("on-call.md", typing))
+    on_call(demo_cluster, Page("on-call.md", shell))
     # With jobs that were started, an empty database would have to be recovered first.
-    town.remove("team-b")
-    with seat(town.house) as beside, outside_database() as server:
-        outside(town, beside, server, Page("troubleshoot.md", beside, page.typed))
+    demo_cluster.remove("team-b")
+    with admin_shell(demo_cluster.installation) as beside, outside_database() as server:
+        outside(demo_cluster, beside, server, Page("troubleshoot.md", beside, page.typed))
     page.end()
 
 
-def on_call(town: Town, page: Page) -> None:
+def on_call(demo_cluster: DemoCluster, page: Page) -> None:
     """The controller has no pod here: it is a process beside the control plane."""
     page.type("kubectl -n queuectl-system get lease")
     page.type("queuectl doctor", shows=False)
@@ -83,40 +83,45 @@ def on_call(town: Town, page: Page) -> None:
     page.type("queuectl get workloads", shows=False)
     page.type("queuectl explain", shows=False, instead={"NAMESPACE/NAME": "team-b/train"})
     page.type(
-        "curl -s", shows=False, instead={"http://127.0.0.1:8080": town.house.controller.metrics}
+        "curl -s",
+        shows=False,
+        instead={"http://127.0.0.1:8080": demo_cluster.installation.controller.metrics},
     )
     page.end(*ON_CALL)
 
 
-def test_the_report_on_unmanaged_gpus_is_run_elsewhere(typing: Shell) -> None:
-    Page("unmanaged-gpus.md", typing).end(UNMANAGED)
+def test_the_report_on_unmanaged_gpus_is_run_elsewhere(shell: Shell) -> None:
+    Page("unmanaged-gpus.md", shell).end(UNMANAGED)
 
 
-def failed(town: Town, page: Page) -> None:
+def failed(demo_cluster: DemoCluster, page: Page) -> None:
     """A start that fails."""
     document = m.job("no-claim", "team-b", "training", whole(1))
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}}]
     document["spec"]["template"]["spec"]["volumes"] = volumes
-    town.create(document)
-    told(town, page, "team-b", "no-claim", "Backoff")
+    demo_cluster.create(document)
+    told(demo_cluster, page, "team-b", "no-claim", "Backoff")
     page.type("kubectl get events")
-    town.remove("team-b")
+    demo_cluster.remove("team-b")
 
 
-def lost(town: Town, page: Page) -> None:
+def lost(demo_cluster: DemoCluster, page: Page) -> None:
     """A gang that uses a whole rack loses a node."""
-    town.submit("team-a", "three", whole(8, required=RACK), retries=6)
-    town.runs("team-a/three")
-    client = town.house.cluster.client
+    demo_cluster.submit("team-a", "three", whole(8, required=RACK), retries=6)
+    demo_cluster.runs("team-a/three")
+    client = demo_cluster.installation.cluster.client
     one = client.get("/api/v1/namespaces/team-a/pods")["items"][0]
-    with without_node(town.house, one["spec"]["nodeName"]):
+    with without_node(demo_cluster.installation, one["spec"]["nodeName"]):
         collect(client, "team-a", one["metadata"]["name"])
-        town.until(lambda: town.house.rest.workloads()["team-a/three"]["attempt"] == 2, "again")
+        demo_cluster.until(
+            lambda: demo_cluster.installation.rest.workloads()["team-a/three"]["attempt"] == 2,
+            "again",
+        )
         page.type("queuectl describe")
-    town.remove("team-a")
+    demo_cluster.remove("team-a")
 
 
-def outside(town: Town, shell: Shell, server: EmbeddedServer, trouble: Page) -> None:
+def outside(demo_cluster: DemoCluster, shell: Shell, server: EmbeddedServer, trouble: Page) -> None:
     """A second process with its own database beside the leader. Then the database stops."""
     shell.type(ALL)
     page, database = Page("operate.md", shell), Page("database.md", shell)
@@ -135,12 +140,12 @@ def outside(town: Town, shell: Shell, server: EmbeddedServer, trouble: Page) -> 
     line = page.take("QUEUECTL_KUBECONFIG=").replace("postgresql://…", f"'{url}'")
     shell.type(f"{line} > served 2>&1 &")
     shown = partial(shell.type, f"curl -s http://{metrics}/readyz")
-    town.until(lambda: '"ok"' in shown()[1], "it is ready")
+    demo_cluster.until(lambda: '"ok"' in shown()[1], "it is ready")
     assert "API http" in (shell.folder / "served").read_text()
 
     asyncio.run(server.stop(immediate=True))
     try:
-        town.until(lambda: "blockers" in shown()[1], "it is not")
+        demo_cluster.until(lambda: "blockers" in shown()[1], "it is not")
         trouble.type("curl -s", instead={"127.0.0.1:8080": metrics})
         shell.type(f"export QUEUECTL_SERVER=http://{api}")
         trouble.type("queuectl explain", status=1)
@@ -149,15 +154,15 @@ def outside(town: Town, shell: Shell, server: EmbeddedServer, trouble: Page) -> 
     page.end(*INSTALL)
 
 
-def test_the_page_for_who_brings_a_configuration(town: Town, typing: Shell) -> None:
-    page = Page("coming-from-kueue.md", typing)
-    typing.type(ALL)
+def test_the_page_for_who_brings_a_configuration(demo_cluster: DemoCluster, shell: Shell) -> None:
+    page = Page("coming-from-kueue.md", shell)
+    shell.type(ALL)
     for _ in range(2):
         page.type("queuectl plan")
     page.type("queuectl apply -f")
     for name in ("tune-1", "tune-2"):
-        town.submit("team-a", name, whole(1))
-        town.runs(f"team-a/{name}")
+        demo_cluster.submit("team-a", name, whole(1))
+        demo_cluster.runs(f"team-a/{name}")
     page.type("sed")
     page.type("queuectl apply --dry-run")
     page.end(*KUEUE)

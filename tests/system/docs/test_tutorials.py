@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from queuectl.demo.scenario import configuration
-from tests.system.town import Town
+from tests.system.demo_cluster import DemoCluster
 from tests.system.transcript import Page, Shell
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
@@ -18,43 +18,43 @@ DEMO = ("make demo", "queuectl demo --down")
 
 
 @contextmanager
-def demo_queues(town: Town, page: Page, *teams: str) -> Iterator[Page]:
+def demo_queues(demo_cluster: DemoCluster, page: Page, *teams: str) -> Iterator[Page]:
     """A page on the queues of the demo. Afterwards the namespaces that it creates have no jobs, and each command was typed."""
-    town.house.rest.apply(configuration())
+    demo_cluster.installation.rest.apply(configuration())
     try:
         yield page
     finally:
         for team in teams:
-            town.remove(team)
+            demo_cluster.remove(team)
     page.end(*DEMO)
 
 
-def test_the_first_ten_minutes(town: Town, typing: Shell) -> None:
-    with demo_queues(town, Page("first-ten-minutes.md", typing)) as page:
+def test_the_first_ten_minutes(demo_cluster: DemoCluster, shell: Shell) -> None:
+    with demo_queues(demo_cluster, Page("first-ten-minutes.md", shell)) as page:
         page.type("queuectl get localqueues")
         page.type("queuectl get clusterqueues")
         page.type("grep")
         page.type("kubectl create")
-        town.runs("team-a/train")
+        demo_cluster.runs("team-a/train")
         page.type("queuectl explain team-a/train")
         page.type("sed 's/name")
         page.type("kubectl create -f wide.yaml")
-        town.waits("team-a/wide", "ShapeNeverFits")
+        demo_cluster.waits("team-a/wide", "ShapeNeverFits")
         page.type("kubectl get pods", shows=False)  # on standard error
         page.type("queuectl explain team-a/wide")
         page.type("kubectl delete -f wide.yaml")
         page.type("sed -i")
         page.type("queuectl whatif")
         page.type("kubectl create -f wide.yaml")
-        town.runs("team-a/wide")
+        demo_cluster.runs("team-a/wide")
         page.type("queuectl get workloads")
         page.type("queuectl history")
         page.type("kubectl delete job")
         page.type("rm")
 
 
-def test_the_queue_for_a_team(town: Town, typing: Shell) -> None:
-    with demo_queues(town, Page("team-queue.md", typing), "vision") as page:
+def test_the_queue_for_a_team(demo_cluster: DemoCluster, shell: Shell) -> None:
+    with demo_queues(demo_cluster, Page("team-queue.md", shell), "vision") as page:
         page.type("sed 's/nominalQuota")
         page.type("queuectl apply --dry-run")
         page.type("queuectl apply -f queues.yaml")
@@ -65,25 +65,27 @@ def test_the_queue_for_a_team(town: Town, typing: Shell) -> None:
         page.type("kubectl create rolebinding members")
         page.type("sed 's/team-a")
         page.type("kubectl create -f train.yaml")
-        town.runs("vision/train")
+        demo_cluster.runs("vision/train")
         page.type("queuectl explain vision/train")
         page.type("queuectl get priorityclasses")
         page.type("sed 's/name: train")
         page.type("queuectl whatif")
         page.type("kubectl create -f eval.yaml")
-        town.runs("vision/eval")
-        town.waits("vision/train", "WaitingForQuota")
+        demo_cluster.runs("vision/eval")
+        demo_cluster.waits("vision/train", "WaitingForQuota")
         page.type("queuectl get workloads")
         page.type("queuectl history")
         page.type("queuectl stop")
         page.type("kubectl delete -f eval.yaml")
-        town.waits("vision/train", "LocalQueueStopped")
+        demo_cluster.waits("vision/train", "LocalQueueStopped")
         page.type("queuectl explain vision/train")
         page.type("queuectl resume")
-        town.runs("vision/train")
+        demo_cluster.runs("vision/train")
         page.type("queuectl explain vision/train")
         report = "queuectl report usage --by workload --since 1h"
-        town.until(lambda: "vision" in page.shell.type(report)[1], "the report has the gang")
+        demo_cluster.until(
+            lambda: "vision" in page.shell.type(report)[1], "the report has the gang"
+        )
         page.type("queuectl report")
         page.type("kubectl delete namespace")
         page.type("queuectl delete")
@@ -91,8 +93,10 @@ def test_the_queue_for_a_team(town: Town, typing: Shell) -> None:
         page.type("queuectl apply -f docs/examples/queues.yaml")
 
 
-def test_the_fair_shared_cluster(town: Town, typing: Shell) -> None:
-    with demo_queues(town, Page("fair-shared-cluster.md", typing), "vision", "speech") as page:
+def test_the_fair_shared_cluster(demo_cluster: DemoCluster, shell: Shell) -> None:
+    with demo_queues(
+        demo_cluster, Page("fair-shared-cluster.md", shell), "vision", "speech"
+    ) as page:
         page.write("cohort.yaml")
         page.write("vision.yaml")
         page.type("sed 's/vision")
@@ -102,28 +106,28 @@ def test_the_fair_shared_cluster(town: Town, typing: Shell) -> None:
         page.type("queuectl apply -f queues.yaml")
         page.write("gang.yaml")
         page.type("for n in")
-        town.runs(*(f"vision/train-{number}" for number in range(1, 5)))
+        demo_cluster.runs(*(f"vision/train-{number}" for number in range(1, 5)))
         page.type("queuectl top")
         page.type('sed "s/NAME/asr')
-        town.waits("speech/asr", "WaitingToReclaim")
+        demo_cluster.waits("speech/asr", "WaitingToReclaim")
         page.type("queuectl explain speech/asr")
-        town.runs("speech/asr")
+        demo_cluster.runs("speech/asr")
         page.type("queuectl get workloads")
-        town.waits("vision/train-4", "WaitingForQuota")
+        demo_cluster.waits("vision/train-4", "WaitingForQuota")
         page.type("queuectl history")
         page.type('sed "s/NAME/tts')
-        town.waits("speech/tts", "WaitingForQuota")
+        demo_cluster.waits("speech/tts", "WaitingForQuota")
         page.type("queuectl explain speech/tts")
         page.type("queuectl apply -f docs/examples/fair.yaml")
-        town.runs("speech/tts")
+        demo_cluster.runs("speech/tts")
         page.type("queuectl explain speech/tts")
         page.type('sed "s/NAME/lm')
-        town.waits("speech/lm", "WaitingForQuota")
+        demo_cluster.waits("speech/lm", "WaitingForQuota")
         page.type("queuectl get workloads -n speech --state Pending")
         page.type("sed -i")
         page.type("queuectl apply -f speech.yaml")
-        town.runs("speech/lm")
-        town.waits("vision/train-2", "WaitingForQuota")
+        demo_cluster.runs("speech/lm")
+        demo_cluster.waits("vision/train-2", "WaitingForQuota")
         page.type("queuectl top")
         page.type("kubectl delete jobs")
         page.type('sed "s/NAME/night')

@@ -14,67 +14,67 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.scenario import configuration
 from tests.support.people import account, namespace
-from tests.system.house import RACK
-from tests.system.town import Town, rules, told, whole
+from tests.system.demo_cluster import DemoCluster, rules, told, whole
+from tests.system.installation import RACK
 from tests.system.transcript import ROOT, Page, Shell
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
 
-def test_the_page_for_users(town: Town, typing: Shell) -> None:
-    page = Page("submit.md", typing)
+def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
+    page = Page("submit.md", shell)
     pauses = {"requeuingStrategy": {"backoffBaseSeconds": 5}}
-    town.house.rest.apply([*configuration(), rules(waitForPodsReady=pauses)])
+    demo_cluster.installation.rest.apply([*configuration(), rules(waitForPodsReady=pauses)])
     page.type("kubectl create -f docs/examples/job.yaml")
-    town.runs("team-a/train", "team-a/finetune")
+    demo_cluster.runs("team-a/train", "team-a/finetune")
     page.type("queuectl explain team-a/train")
     page.type("queuectl explain team-a/finetune")
     status = ".metadata.annotations.queuectl\\.dev/status"
     read = f"kubectl get job train -n team-a -o jsonpath='{{{status}}}'"
-    town.until(lambda: "Running" in page.shell.type(read)[1], "its status annotation")
+    demo_cluster.until(lambda: "Running" in page.shell.type(read)[1], "its status annotation")
     page.type("kubectl get job train")
     page.type("kubectl get pods")
-    town.remove("team-a")
+    demo_cluster.remove("team-a")
 
     for number in range(5):
-        town.submit("team-a", f"run-{number}", whole(8))
-        town.runs(f"team-a/run-{number}")
-    town.submit("team-a", "next-64", whole(8))
-    town.waits("team-a/next-64", "WaitingForQuota")
+        demo_cluster.submit("team-a", f"run-{number}", whole(8))
+        demo_cluster.runs(f"team-a/run-{number}")
+    demo_cluster.submit("team-a", "next-64", whole(8))
+    demo_cluster.waits("team-a/next-64", "WaitingForQuota")
     page.type("queuectl explain team-a/next-64")
-    told(town, page, "team-a", "next-64", "WaitingForQuota")
+    told(demo_cluster, page, "team-a", "next-64", "WaitingForQuota")
     page.type("kubectl get events -n team-a")
 
-    town.submit("team-b", "low-128", whole(16))
-    town.runs("team-b/low-128")
-    told(town, page, "team-b", "low-128", "PodsReady")
-    town.submit("team-b", "urgent-64b", whole(8), priority_class="urgent")
-    town.runs("team-b/urgent-64b")
+    demo_cluster.submit("team-b", "low-128", whole(16))
+    demo_cluster.runs("team-b/low-128")
+    told(demo_cluster, page, "team-b", "low-128", "PodsReady")
+    demo_cluster.submit("team-b", "urgent-64b", whole(8), priority_class="urgent")
+    demo_cluster.runs("team-b/urgent-64b")
     # It can have waited for quota before its start, too, so that Event alone does not show the preemption.
     for reason in ("Preempted", "WaitingForQuota"):
-        told(town, page, "team-b", "low-128", reason)
+        told(demo_cluster, page, "team-b", "low-128", reason)
     page.type("kubectl get events -n team-b")
-    town.remove("team-b")
+    demo_cluster.remove("team-b")
 
     claim = {"claimName": "nowhere"}
     document = m.job("no-volume", "team-b", "training", whole(1))
     volumes = [{"name": "data", "persistentVolumeClaim": claim}]
     document["spec"]["template"]["spec"]["volumes"] = volumes
-    town.create(document)
-    town.waits("team-b/no-volume", "Backoff")
+    demo_cluster.create(document)
+    demo_cluster.waits("team-b/no-volume", "Backoff")
     page.type("queuectl explain team-b/no-volume")
-    town.house.rest.apply([rules()])
+    demo_cluster.installation.rest.apply([rules()])
     page.end()
 
 
-def test_the_page_on_rest(town: Town, typing: Shell) -> None:
-    page = Page("api.md", typing)
-    town.house.rest.apply(configuration())
+def test_the_page_on_rest(demo_cluster: DemoCluster, shell: Shell) -> None:
+    page = Page("api.md", shell)
+    demo_cluster.installation.rest.apply(configuration())
     tag = page.type("curl -i").split('"')[1]
     page.type("curl -X PATCH", instead={'"7"': f'"{tag}"'})
-    town.house.rest.apply(configuration())
-    town.submit("team-a", "mine", whole(1))
-    town.runs("team-a/mine")
+    demo_cluster.installation.rest.apply(configuration())
+    demo_cluster.submit("team-a", "mine", whole(1))
+    demo_cluster.runs("team-a/mine")
     submit(page, m.job("next", "team-a", "training", whole(1)))
     seen = re.findall(r"^id: (\d+)", page.type("curl -N", status=STREAMS), re.MULTILINE)
     page.type("curl -N", status=STREAMS, instead={"ID: 75": f"ID: {seen[-1]}"})
@@ -84,8 +84,8 @@ def test_the_page_on_rest(town: Town, typing: Shell) -> None:
     alike(page.type('curl "$QUEUECTL_SERVER/api/v1/nodes?search'), page, '{"items": [{"name"')
     page.type('curl "$QUEUECTL_SERVER/api/v1/domains')
     page.type("curl -H 'If-None-Match")
-    town.submit("team-b", "too-wide-80", Pods(10, gpus=8, required=RACK))
-    town.waits("team-b/too-wide-80", "ShapeNeverFits")
+    demo_cluster.submit("team-b", "too-wide-80", Pods(10, gpus=8, required=RACK))
+    demo_cluster.waits("team-b/too-wide-80", "ShapeNeverFits")
     yours = m.job("yours", "team-a", "training", whole(4))
     (page.shell.folder / "yours.yaml").write_text(yaml.safe_dump(yours))
     alike(page.type("kubectl create -f yours.yaml"), page, '{"before"')
@@ -130,13 +130,13 @@ def missing(shown: Any, given: Any, path: str = "") -> list[str]:
     return []
 
 
-def test_the_page_on_the_command_line(town: Town, typing: Shell) -> None:
-    page = Page("cli.md", typing)
+def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -> None:
+    page = Page("cli.md", shell)
     queues = [m.local_queue("team-a", name, "team-a") for name in ("default", "main")]
-    town.house.rest.apply([*configuration(), *queues])
-    town.house.cluster.client.apply(namespace("ml"), account("ml", "operator"))
-    town.submit("team-a", "train", whole(1))
-    town.runs("team-a/train")
+    demo_cluster.installation.rest.apply([*configuration(), *queues])
+    demo_cluster.installation.cluster.client.apply(namespace("ml"), account("ml", "operator"))
+    demo_cluster.submit("team-a", "train", whole(1))
+    demo_cluster.runs("team-a/train")
     looks = (
         "clusterqueues",
         "workloads --as",
@@ -155,7 +155,7 @@ def test_the_page_on_the_command_line(town: Town, typing: Shell) -> None:
         page.type(f"queuectl {begins}")
     status, printed = page.shell.type("timeout 5 " + page.take("queuectl get workloads --watch"))
     assert (status, "train" in printed) == (124, True)
-    town.remove("team-a")
+    demo_cluster.remove("team-a")
 
     for begins in (
         "config export",
@@ -173,9 +173,9 @@ def test_the_page_on_the_command_line(town: Town, typing: Shell) -> None:
         page.type("queuectl whatif")
     page.type("queuectl delete --dry-run")
     page.type("queuectl delete clusterqueue")
-    town.house.rest.apply(configuration())
+    demo_cluster.installation.rest.apply(configuration())
     page.type("queuectl delete -f")
-    town.house.rest.apply(configuration())
+    demo_cluster.installation.rest.apply(configuration())
     page.type("source <(queuectl completion bash)")
     assert "server" in page.type("queuectl doctor")
     # tests/packaging installs the package.

@@ -44,7 +44,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass
-class House:
+class Installation:
     """A control plane with queuectl on it."""
 
     cluster: LocalCluster
@@ -52,9 +52,9 @@ class House:
     rest: ApiConnection
 
     @contextmanager
-    def room(self, gpus: int, called: str | None = None, **queue: Any) -> Iterator[Room]:
+    def workspace(self, gpus: int, called: str | None = None, **queue: Any) -> Iterator[Workspace]:
         """A namespace with a queue ``main`` of so many GPUs; audited and emptied at the end. ``called``: None = any name."""
-        name = called or f"room-{next(_numbers)}"
+        name = called or f"test-{next(_numbers)}"
         self.controller.wait_ready()  # the test before can have killed it
         self.cluster.client.apply(*m.namespaces([name]))
         self.rest.apply(
@@ -68,19 +68,19 @@ class House:
             ]
         )
         with Recorder(self.cluster.kubeconfig) as recorder:
-            room = Room(self, name, recorder)
+            workspace = Workspace(self, name, recorder)
             try:
-                yield room
-                room.audit()
+                yield workspace
+                workspace.audit()
             finally:
-                room.empty()
+                workspace.empty()
 
 
 @dataclass
-class Room:
+class Workspace:
     """The namespace, queues and recording of one test."""
 
-    house: House
+    installation: Installation
     namespace: str
     recorder: Recorder
     made: list[str] = field(default_factory=list)
@@ -89,11 +89,11 @@ class Room:
 
     @property
     def client(self) -> Client:
-        return self.house.cluster.client
+        return self.installation.cluster.client
 
     @property
     def rest(self) -> ApiConnection:
-        return self.house.rest
+        return self.installation.rest
 
     def submit(self, document: Document) -> Document:
         """Returns it as admission made it."""
@@ -138,7 +138,7 @@ class Room:
         try:
             wait_until(lambda: bool(done()), what, seconds)
         except LocalClusterError as error:
-            log = self.house.controller.log.read_text(errors="replace").splitlines()[-15:]
+            log = self.installation.controller.log.read_text(errors="replace").splitlines()[-15:]
             said = [str(error), *self.states(), *self.trouble(), *log]
             raise AssertionError("\n".join(said)) from error
 
@@ -189,7 +189,7 @@ class Room:
     def history(self, name: str) -> list[dict[str, Any]]:
         """Lines of a workload's history; none while the API does not know it."""
         path = f"/api/v1/namespaces/{self.namespace}/workloads/{name}/history?limit=500"
-        answer = get_plain(self.house.controller.api + path)
+        answer = get_plain(self.installation.controller.api + path)
         if answer.status_code == httpx2.codes.NOT_FOUND:
             return []
         answer.raise_for_status()
@@ -223,19 +223,19 @@ class Room:
 
 
 @contextmanager
-def house(
+def installed(
     nodes: NodeSpec, settings: Mapping[str, str] | None = None, **spec: Any
-) -> Iterator[House]:
+) -> Iterator[Installation]:
     """A control plane of these nodes with queuectl leading on it."""
     with (
-        led(nodes, settings, **spec) as (cluster, controller),
+        leading_controller(nodes, settings, **spec) as (cluster, controller),
         ApiConnection(controller.api) as rest,
     ):
-        yield House(cluster, controller, rest)
+        yield Installation(cluster, controller, rest)
 
 
 @contextmanager
-def led(
+def leading_controller(
     nodes: NodeSpec, settings: Mapping[str, str] | None = None, **spec: Any
 ) -> Iterator[tuple[LocalCluster, Controller]]:
     """A control plane of these nodes, and queuectl leading on it with these settings."""

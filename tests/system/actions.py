@@ -18,83 +18,85 @@ from queuectl.demo.manifests import Document
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.localcluster.client import Client
 from tests.support.postgres import server_directory
-from tests.system.house import House, Room
+from tests.system.installation import Installation, Workspace
 
 
-def die(room: Room) -> None:
+def die(workspace: Workspace) -> None:
     """Kill the controller with SIGKILL, and start a new process on the same database."""
-    room.house.controller.kill()
-    room.house.controller.restart()
+    workspace.installation.controller.kill()
+    workspace.installation.controller.restart()
 
 
-def ask(room: Room, name: str, action: str) -> None:
+def ask(workspace: Workspace, name: str, action: str) -> None:
     """Run ``queuectl hold`` or another command as alice; repeated until the controller answers."""
 
     def asked() -> bool:
-        server = room.house.controller.api
-        command = [action, f"{room.namespace}/{name}", "--by", "alice", "--server", server]
+        server = workspace.installation.controller.api
+        command = [action, f"{workspace.namespace}/{name}", "--by", "alice", "--server", server]
         return CliRunner().invoke(app, command).exit_code == 0
 
-    room.until(asked, f"{action} {name} is accepted")
+    workspace.until(asked, f"{action} {name} is accepted")
 
 
-def reason(room: Room, name: str) -> tuple[str, str]:
+def reason(workspace: Workspace, name: str) -> tuple[str, str]:
     """State and reason code of a workload."""
-    found = room.workload(name)
+    found = workspace.workload(name)
     return str(found.get("state", "")), str(found.get("reason", {}).get("code", ""))
 
 
-def until_reason(room: Room, name: str, state: str, code: str) -> dict[str, Any]:
-    room.until(lambda: reason(room, name) == (state, code), f"{name} {state} {code}")
-    return room.workload(name)
+def until_reason(workspace: Workspace, name: str, state: str, code: str) -> dict[str, Any]:
+    workspace.until(lambda: reason(workspace, name) == (state, code), f"{name} {state} {code}")
+    return workspace.workload(name)
 
 
-def until_empty(room: Room, name: str) -> None:
+def until_empty(workspace: Workspace, name: str) -> None:
     """Wait until no pod of a gang is left but those that ended by themselves."""
-    room.until(lambda: not [p for p in room.pods(name) if not p.terminal], f"{name} has no pod")
+    workspace.until(
+        lambda: not [p for p in workspace.pods(name) if not p.terminal], f"{name} has no pod"
+    )
 
 
-def remove(room: Room, name: str) -> None:
+def remove(workspace: Workspace, name: str) -> None:
     """Delete a job."""
-    (path,) = (path for path in room.made if path.endswith(f"/{name}"))
-    room.client.delete(path, propagationPolicy="Background")
-    room.made.remove(path)
+    (path,) = (path for path in workspace.made if path.endswith(f"/{name}"))
+    workspace.client.delete(path, propagationPolicy="Background")
+    workspace.made.remove(path)
 
 
-def stop_queue(room: Room, gpus: int, policy: str) -> None:
+def stop_queue(workspace: Workspace, gpus: int, policy: str) -> None:
     """Set the stopPolicy of the queue of ``main``."""
-    queue = m.cluster_queue(room.namespace, "gpu", {GPU: gpus, "cpu": "1M"})
+    queue = m.cluster_queue(workspace.namespace, "gpu", {GPU: gpus, "cpu": "1M"})
     queue["spec"]["stopPolicy"] = policy
-    put(room, queue)
+    put(workspace, queue)
 
 
-def put(room: Room, *documents: Document) -> None:
+def put(workspace: Workspace, *documents: Document) -> None:
     """Configure, once the controller answers."""
-    room.house.controller.wait_ready()
-    room.rest.apply(documents)
+    workspace.installation.controller.wait_ready()
+    workspace.rest.apply(documents)
 
 
 @contextmanager
-def rules(room: Room, **fields: Any) -> Iterator[None]:
+def rules(workspace: Workspace, **fields: Any) -> Iterator[None]:
     """A Configuration that holds for all queues, until the end."""
     document: Document = {
         "apiVersion": "queuectl.dev/v1",
         "kind": "Configuration",
         "metadata": {"name": "default"},
     }
-    put(room, document | fields)
+    put(workspace, document | fields)
     try:
         yield
     finally:
-        put(room, document)
+        put(workspace, document)
 
 
 @contextmanager
-def without_node(home: House, name: str) -> Iterator[None]:
+def without_node(installation: Installation, name: str) -> Iterator[None]:
     """Delete a node. At the end it is created again with its resources, because the next test needs the GPUs of all nodes."""
-    client = home.cluster.client
+    client = installation.cluster.client
     node = client.get(f"/api/v1/nodes/{name}")
-    home.cluster.nodes.delete(name)
+    installation.cluster.nodes.delete(name)
     try:
         yield
     finally:
@@ -105,13 +107,13 @@ def without_node(home: House, name: str) -> Iterator[None]:
         client.create(
             "/api/v1/nodes", {**kind, "metadata": node["metadata"], "spec": {}, "status": has}
         )
-        home.cluster.nodes.wait_ready([name])
+        installation.cluster.nodes.wait_ready([name])
 
 
-def finish(room: Room, pod: str) -> None:
+def finish(workspace: Workspace, pod: str) -> None:
     """Let a pod without a run time succeed."""
-    path = f"/api/v1/namespaces/{room.namespace}/pods/{pod}"
-    room.client.patch(path, {"metadata": {"annotations": {m.RUN_SECONDS: "0"}}})
+    path = f"/api/v1/namespaces/{workspace.namespace}/pods/{pod}"
+    workspace.client.patch(path, {"metadata": {"annotations": {m.RUN_SECONDS: "0"}}})
 
 
 def collect(client: Client, namespace: str, pod: str) -> None:
@@ -135,34 +137,36 @@ def outside_database() -> Iterator[EmbeddedServer]:
 
 
 @contextmanager
-def cohort(home: House, teams: Mapping[str, int], **specs: Mapping[str, Any]) -> Iterator[Room]:
-    """A room with a LocalQueue for each team and its ClusterQueue of so many GPUs, all in one cohort.
+def cohort(
+    installation: Installation, teams: Mapping[str, int], **specs: Mapping[str, Any]
+) -> Iterator[Workspace]:
+    """A workspace with a LocalQueue for each team and its ClusterQueue of so many GPUs, all in one cohort.
 
     A team's gangs evict borrowers at once. ``specs``: further fields of a team's ClusterQueue. No team may ever hold more than the cohort has.
     """
-    with home.room(0) as room:
+    with installation.workspace(0) as workspace:
         documents = []
         for team, gpus in teams.items():
-            name = f"{room.namespace}-{team}"
+            name = f"{workspace.namespace}-{team}"
             queue = m.cluster_queue(name, "gpu", {GPU: gpus, "cpu": "1M"})
             queue["spec"] |= {
-                "cohortName": room.namespace,
+                "cohortName": workspace.namespace,
                 "preemption": {"reclaimWithinCohort": "Any"},
                 "policy": {"reclaimWaitSeconds": 0},
                 **specs.get(team, {}),
             }
-            documents += [queue, m.local_queue(room.namespace, team, name)]
-            room.limits[room.namespace, team] = Resources({GPU: sum(teams.values())})
-        put(room, *documents)
-        yield room
+            documents += [queue, m.local_queue(workspace.namespace, team, name)]
+            workspace.limits[workspace.namespace, team] = Resources({GPU: sum(teams.values())})
+        put(workspace, *documents)
+        yield workspace
 
 
-def kubectl(home: House, *arguments: str, given: str | None = None) -> str:
+def kubectl(installation: Installation, *arguments: str, given: str | None = None) -> str:
     """The output of kubectl, run as cluster administrator; ``given`` is its standard input."""
-    program = home.cluster.kubectl
+    program = installation.cluster.kubectl
     if program is None:
         pytest.skip("there is no kubectl beside the API server's programs")
-    command = [str(program), "--kubeconfig", str(home.cluster.kubeconfig), *arguments]
+    command = [str(program), "--kubeconfig", str(installation.cluster.kubeconfig), *arguments]
     done = subprocess.run(command, input=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -14,14 +14,14 @@ import pytest
 T = TypeVar("T")
 
 
-class Standing:
+class SharedResource:
     """Holds at most one resource."""
 
     def __init__(self) -> None:
         self._held: tuple[object, Any] | None = None
         self._end = ExitStack()
 
-    def on(self, build: Callable[[], AbstractContextManager[T]]) -> T:
+    def get(self, build: Callable[[], AbstractContextManager[T]]) -> T:
         """The resource that ``build`` makes. It is reused if it was the last one."""
         if self._held is None or self._held[0] is not build:
             self.end()
@@ -35,10 +35,10 @@ class Standing:
         self._end.close()
 
 
-STANDING = Standing()
+SHARED_RESOURCE = SharedResource()
 
 
 @pytest.fixture(scope="session")
-def standing() -> Iterator[Standing]:
-    yield STANDING
-    STANDING.end()
+def shared_resource() -> Iterator[SharedResource]:
+    yield SHARED_RESOURCE
+    SHARED_RESOURCE.end()

@@ -19,28 +19,28 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.scenario import NODES
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.client import wait_until
-from tests.system.house import SECONDS, House, house
+from tests.system.installation import SECONDS, Installation, installed
 from tests.system.transcript import Page, Shell, shell
 
 TEAMS: Final = ("team-a", "team-b")
 
 
 @dataclass
-class Town:
+class DemoCluster:
     """The demo's cluster, and its submitted jobs."""
 
-    house: House
+    installation: Installation
 
     def submit(self, team: str, name: str, pods: Pods, **options: Any) -> None:
         self.create(m.job(name, team, "training", pods, **options))
 
     def create(self, document: Document) -> None:
-        client = self.house.cluster.client
+        client = self.installation.cluster.client
         client.create(client.path_of(document).rsplit("/", 1)[0], document)
 
     def remove(self, team: str, *names: str) -> None:
         """Delete these jobs, or all, and wait until nothing of them is left."""
-        client = self.house.cluster.client
+        client = self.installation.cluster.client
         for path in ("/apis/batch/v1/namespaces/{}/jobs", "/apis/kubeflow.org/v1/namespaces/{}/pytorchjobs"):  # fmt: skip
             base = path.format(team)
             for found in client.get(base)["items"]:
@@ -53,7 +53,7 @@ class Town:
         """Delete all jobs and the configuration."""
         for team in TEAMS:
             self.remove(team)
-        with httpx2.Client(base_url=self.house.controller.api, trust_env=False) as client:
+        with httpx2.Client(base_url=self.installation.controller.api, trust_env=False) as client:
             for kind in CONFIG_KINDS:
                 for found in client.get(kind.collection()).raise_for_status().json()["items"]:
                     meta = found["metadata"]
@@ -61,7 +61,7 @@ class Town:
                     client.delete(path).raise_for_status()
 
     def _pods(self, team: str, names: tuple[str, ...]) -> list[str]:
-        found = self.house.cluster.client.get(f"/api/v1/namespaces/{team}/pods")["items"]
+        found = self.installation.cluster.client.get(f"/api/v1/namespaces/{team}/pods")["items"]
         called = [str(pod["metadata"]["name"]) for pod in found]
         return [c for c in called if not names or c.startswith(tuple(f"{n}-" for n in names))]
 
@@ -70,7 +70,7 @@ class Town:
 
     def reason(self, ref: str) -> tuple[str, str]:
         """State and reason code."""
-        found = self.house.rest.workloads().get(ref)
+        found = self.installation.rest.workloads().get(ref)
         return (found["state"], found["reason"]["code"]) if found else ("", "")
 
     def runs(self, *refs: str) -> None:
@@ -87,11 +87,11 @@ class Town:
 
 
 @contextmanager
-def town() -> Iterator[Town]:
+def demo_cluster() -> Iterator[DemoCluster]:
     """The demo's nodes and namespaces, without workloads and configuration."""
-    with house(NODES, {"QUEUECTL_UNSCHEDULABLE_SECONDS": "2"}) as built:
+    with installed(NODES, {"QUEUECTL_UNSCHEDULABLE_SECONDS": "2"}) as built:
         built.cluster.client.apply(*m.namespaces(TEAMS))
-        yield Town(built)
+        yield DemoCluster(built)
 
 
 def tools(cluster: LocalCluster) -> dict[str, str]:
@@ -106,10 +106,10 @@ def tools(cluster: LocalCluster) -> dict[str, str]:
 
 
 @contextmanager
-def seat(home: House) -> Iterator[Shell]:
-    """A shell on a house, with all rights."""
-    server = {"QUEUECTL_SERVER": home.controller.api}
-    with shell(tools(home.cluster) | server) as started:
+def admin_shell(installation: Installation) -> Iterator[Shell]:
+    """A shell with all rights in an installation."""
+    server = {"QUEUECTL_SERVER": installation.controller.api}
+    with shell(tools(installation.cluster) | server) as started:
         yield started
 
 
@@ -124,7 +124,7 @@ def rules(**fields: Any) -> Document:
     return {"apiVersion": "queuectl.dev/v1", "kind": "Configuration", "metadata": metadata} | fields
 
 
-def told(town: Town, page: Page, team: str, name: str, word: str) -> None:
+def told(demo_cluster: DemoCluster, page: Page, team: str, name: str, word: str) -> None:
     """Wait for an Event with this word: pending reasons are published after a delay."""
     line = f"kubectl get events -n {team} --field-selector involvedObject.name={name}"
-    town.until(lambda: word in page.shell.type(line)[1], f"{name}: an Event {word}")
+    demo_cluster.until(lambda: word in page.shell.type(line)[1], f"{name}: an Event {word}")

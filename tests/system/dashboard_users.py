@@ -18,7 +18,7 @@ from tests.oidc.certified import PUBLIC, provider
 from tests.support.node import NoPackages
 from tests.support.people import Document, account, binding, namespace, token_of
 from tests.support.tls import write_certificate
-from tests.system.house import SECONDS, House, led
+from tests.system.installation import SECONDS, Installation, leading_controller
 from tests.web.browser import NoBrowser, launching
 
 PEOPLE = "people"
@@ -51,9 +51,9 @@ def person(cluster: LocalCluster, name: str, role: str, where: str = "") -> Pers
 
 
 @contextmanager
-def guarded_house(
+def secured_installation(
     nodes: NodeSpec, folder: Path, settings: Mapping[str, str] | None = None
-) -> Iterator[House]:
+) -> Iterator[Installation]:
     """queuectl as deploy/ runs it: with TLS and authentication. The tests' own REST client is a platform administrator's."""
     files = write_certificate(folder, "queuectl")
     secured = {
@@ -62,13 +62,13 @@ def guarded_house(
         "QUEUECTL_TLS_CERT_FILE": str(files.chain),
         "QUEUECTL_TLS_KEY_FILE": str(files.key),
     }
-    with led(nodes, secured) as (cluster, controller):
+    with leading_controller(nodes, secured) as (cluster, controller):
         controller.api = controller.api.replace("http:", "https:")
         owner = person(cluster, "owner", "queuectl-platform-admin")
         trusted = ssl.create_default_context(cafile=str(files.chain))
         headers = {"Authorization": f"Bearer {owner.token}"}
         with ApiConnection(controller.api, headers=headers, verify=trusted) as rest:
-            yield House(cluster, controller, rest)
+            yield Installation(cluster, controller, rest)
 
 
 @contextmanager
@@ -109,14 +109,14 @@ def chromium() -> Iterator[Browser]:
 
 
 @dataclass
-class Visitors:
+class DashboardUsers:
     """Users of the dashboard at ``address``, and the errors in their browsers."""
 
     browser: Browser
     address: str
-    complaints: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
 
-    def stranger(self) -> Page:
+    def signed_out_page(self) -> Page:
         """A page without a session."""
         context = self.browser.new_context(base_url=self.address, ignore_https_errors=True)
         context.set_default_timeout(1000 * SECONDS)
@@ -127,18 +127,18 @@ class Visitors:
 
     def visit(self, who: Person, path: str = "/ui/mine") -> Page:
         """The page after a user has signed in."""
-        page = self.stranger()
+        page = self.signed_out_page()
         page.goto(path)
         sign_in(page, who.token)
         page.wait_for_url(f"**{path}")
         return page
 
     def _erred(self, error: Error) -> None:
-        self.complaints.append(str(error))
+        self.errors.append(str(error))
 
     def _said(self, message: ConsoleMessage) -> None:
         if message.type == "error":
-            self.complaints.append(f"{message.text} ({message.location.get('url')})")
+            self.errors.append(f"{message.text} ({message.location.get('url')})")
 
 
 def sign_in(page: Page, token: str) -> None:
