@@ -125,7 +125,10 @@ def attacks() -> list[Attack]:
 
 
 async def attack(
-    client: httpx2.AsyncClient, turns: Iterator[int], over: asyncio.Event, told: dict[str, Any]
+    client: httpx2.AsyncClient,
+    turns: Iterator[int],
+    over: asyncio.Event,
+    statistics: dict[str, Any],
 ) -> None:
     known = attacks()
     while not over.is_set():
@@ -141,17 +144,19 @@ async def attack(
             status = type(error).__name__
         except asyncio.CancelledError:
             status = UNFINISHED
-        seen = told.setdefault(one.name, {"statuses": Counter(), "worst": 0.0})
+        seen = statistics.setdefault(one.name, {"statuses": Counter(), "worst": 0.0})
         seen["statuses"][status] += 1
         seen["worst"] = max(seen["worst"], time.perf_counter() - began)
         await asyncio.sleep(PAUSE_SECONDS)
 
 
 async def main(url: str) -> None:
-    over, told, turns = asyncio.Event(), dict[str, Any](), itertools.count()
+    over, statistics, turns = asyncio.Event(), dict[str, Any](), itertools.count()
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
     async with httpx2.AsyncClient(base_url=url, limits=limits, timeout=120.0) as client:
-        tasks = [asyncio.create_task(attack(client, turns, over, told)) for _ in range(WORKERS)]
+        tasks = [
+            asyncio.create_task(attack(client, turns, over, statistics)) for _ in range(WORKERS)
+        ]
         print("ready", flush=True)
         await asyncio.to_thread(sys.stdin.read)
         over.set()
@@ -160,7 +165,7 @@ async def main(url: str) -> None:
             task.cancel()
         await asyncio.gather(*unfinished, return_exceptions=True)
         await asyncio.gather(*finished)
-    print(json.dumps(told))
+    print(json.dumps(statistics))
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ async def measured(url: str, gangs: int, *, attacked: bool) -> Run:
     return run
 
 
-def told(alone: Run, attacked: Run, gangs: int, console: Console) -> None:
+def print_results(alone: Run, attacked: Run, gangs: int, console: Console) -> None:
     console.print(
         table(
             [
@@ -169,7 +169,7 @@ async def main(gangs: int) -> None:
             database = await postgres.fresh()
             runs.append(await measured(postgres.server.url(database), gangs, attacked=attacked))
             await postgres.drop(database)
-    told(runs[0], runs[1], gangs, Console(width=140))
+    print_results(runs[0], runs[1], gangs, Console(width=140))
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def main() -> None:
             proofs.append("none" if room is None else room.proof.value)
             if room is not None and room.moved:
                 costs.append(room.cost)
-        told = ", ".join(f"{proofs.count(p)} {p}" for p in sorted(set(proofs)))
+        counted = ", ".join(f"{proofs.count(p)} {p}" for p in sorted(set(proofs)))
         mean = np.mean(costs, axis=0) if costs else None
         moved = "-" if mean is None else f"({mean[0] / 1000:.0f}k, {mean[1]:.0f}, {mean[2]:.0f})"
         cells = (
@@ -133,7 +133,7 @@ def main() -> None:
             f"{np.median(millis):.0f}",
             f"{max(millis):.0f}",
             f"{min(calls)}-{max(calls)}",
-            told,
+            counted,
             moved,
         )
         print("| " + " | ".join(map(str, cells)) + " |", flush=True)

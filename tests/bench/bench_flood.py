@@ -24,7 +24,7 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.records import JobRecord, PodPhase
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import Client, wait_until
-from tests.bench.bench_system import config, print_table, stages, told
+from tests.bench.bench_system import config, print_table, stages, summary
 from tests.bench.stage import Stage, peak_of, stage
 from tests.support.people import account, binding, token_of
 from tests.system.forger import event
@@ -190,7 +190,7 @@ def flood(play: Stage) -> None:
     )
     print("    created in, s:", {what: round(seconds) for what, seconds in took.items()})
     print("    stages:", stages(play))
-    print("    audit:", told(play.audit()))
+    print("    audit:", summary(play.audit()))
 
 
 def main() -> None:

@@ -269,8 +269,8 @@ def part(name: str, few: float) -> None:
         slowest = max(max(line.wall) for line in mix)
         undecided = sum(line.undecided for line in mix)
         met = "met" if slowest <= LONGEST and not undecided else "**missed**"
-        told = f"slowest {slowest:.0f} ms, {undecided} undecided: {met}"
-        print(f"| every case of the mix, {name} | {told} | | | | | - | 2000, none undecided |")
+        result = f"slowest {slowest:.0f} ms, {undecided} undecided: {met}"
+        print(f"| every case of the mix, {name} | {result} | | | | | - | 2000, none undecided |")
 
 
 def main() -> int:

@@ -46,7 +46,7 @@ def job(
     return m.job(name, SPACE, queue, pods, seconds=seconds, priority_class=priority)
 
 
-def told(findings: list[Finding]) -> str:
+def summary(findings: list[Finding]) -> str:
     """The audit in one line; raises when the cluster was ever in a state it must not be in."""
     for finding in findings:
         if not finding.ok:
@@ -86,7 +86,7 @@ def burst(jobs: int = 1000) -> None:
             print(f"    created in {created:.0f} s; wall {wall:.1f} s; {len(running)} whole")
             if play.controller is not None:
                 print_costs(play, jobs)
-                print("    audit:", told(play.audit()))
+                print("    audit:", summary(play.audit()))
     floor, ours = rows["floor"], rows["queuectl"]
     print_table(
         ("", "Kueue", "floor", "queuectl", "ours / floor", "target"),
@@ -151,7 +151,7 @@ def gang() -> None:
             bound, running = play.times()
             rows[who] = (bound["gang"], running["gang"])
             if play.rest is not None:
-                print("    audit:", told(play.audit()))
+                print("    audit:", summary(play.audit()))
                 print("    stages:", stages(play))
     print_table(
         ("", "Kueue", "floor", "queuectl", "target"),
@@ -198,7 +198,7 @@ def refusal() -> None:
                 explained = reason_of(play, f"{name}-{i}")
                 took.append(time.perf_counter() - began)
             rows.append((name, explained, took))
-        print("    audit:", told(play.audit()))
+        print("    audit:", summary(play.audit()))
     print_table(
         ("no by", "Kueue, s", "median, s", "max, s", "target", "reason"),
         *(
@@ -253,7 +253,7 @@ def preempt() -> None:
         victims = [w for w in play.rest.workloads().values() if w["evictions"]]
         gone = victim_pods(play, asked)
         lost = sum(8 * (at - since) for at, since in gone)
-        print("    audit:", told(play.audit()))
+        print("    audit:", summary(play.audit()))
         print("    stages:", stages(play))
     print_table(
         ("", "Kueue", "queuectl", "target"),

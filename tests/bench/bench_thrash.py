@@ -28,7 +28,7 @@ from queuectl.domain.records import (
 )
 from tests.bench import thrash
 from tests.bench.bench_replay import Replay
-from tests.bench.bench_system import SETTINGS, print_table, told
+from tests.bench.bench_system import SETTINGS, print_table, summary
 from tests.bench.kueue.mix import Arrival, Mix, Queue
 from tests.bench.stage import Stage, stage
 from tests.bench.thrash import Fate, Figures, Gang, figures
@@ -101,7 +101,7 @@ def play(seed: int, policy: dict[str, Any] | None) -> Figures:
             cluster.submit(gang.document)
         cluster.wait_for_jobs(len(gangs), 1800)
         fates = _fates(cluster, gangs, began)
-        print("    audit:", told(cluster.audit()), flush=True)
+        print("    audit:", summary(cluster.audit()), flush=True)
     return figures(fates)
 
 

@@ -118,10 +118,10 @@ async def looked_at(url: str, found: list[str]) -> Seen:
         sys.executable, "-m", "tests.bench.bench_web", "--look", *addresses,
         stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    told, _ = await child.communicate()
+    output, _ = await child.communicate()
     if child.returncode:
         raise RuntimeError(f"the browser's process ended with code {child.returncode}")
-    seen: Seen = json.loads(told)
+    seen: Seen = json.loads(output)
     return seen
 
 

@@ -93,16 +93,16 @@ class Auditor:
         self._seen = upto
 
     def _replay(self, new: list[Event]) -> list[str]:
-        told = [self._whole.problems, self._once.problems, self._capacity.problems]
-        told.append(self._quota.problems)
-        before = [len(problems) for problems in told]
+        found = [self._whole.problems, self._once.problems, self._capacity.problems]
+        found.append(self._quota.problems)
+        before = [len(problems) for problems in found]
         for step in Replay(Recording(tuple(new)), self.picture).steps():
             self.steps += 1
             for check in self._checks:
                 check.see(step)
         return [
             problem
-            for problems, known in zip(told, before, strict=True)
+            for problems, known in zip(found, before, strict=True)
             for problem in problems[known:]
         ]
 

@@ -169,8 +169,8 @@ class Run:
     def save(self, folder: Path) -> None:
         """Write files for an analysis: faults, violations, logs of the controllers, every revision."""
         folder.mkdir(parents=True, exist_ok=True)
-        told = [vars(one) for one in self.result.injected]
-        (folder / "faults.jsonl").write_text("\n".join(json.dumps(one) for one in told))
+        injected = [vars(one) for one in self.result.injected]
+        (folder / "faults.jsonl").write_text("\n".join(json.dumps(one) for one in injected))
         found = [*self.result.violations, *self.result.losses]
         (folder / "violations.txt").write_text("\n".join(found))
         for controller in self.stage.controllers:

@@ -278,12 +278,12 @@ async def test_an_outage_logs_one_warning_and_its_end(
     await run(
         *[refuse(500)] * 6, stream(added("a", 5), ALL, added("b", 11), then="cut"), refuse(500)
     )
-    told = [
+    levels = [
         record.levelname
         for record in caplog.records
         if record.name == "queuectl.cluster.reflector" and record.getMessage().startswith("pods: ")
     ]
-    assert told == ["WARNING", *["DEBUG"] * 5, "INFO", "WARNING", "DEBUG"]
+    assert levels == ["WARNING", *["DEBUG"] * 5, "INFO", "WARNING", "DEBUG"]
 
 
 async def test_the_retry_time_of_the_server_is_respected(run: Run) -> None:

@@ -91,7 +91,7 @@ async def test_an_answer_to_a_patch_means(
     async with server(tmp_path, code, answer, there) as writer:
         with pytest.raises(expected) as error:
             await writer.patch_job("Job", "a", "train", PATCH)
-        told = isinstance(error.value, WriteRefused)
-        assert told == (expected is WriteRefused)
-        if told:
+        refused = isinstance(error.value, WriteRefused)
+        assert refused == (expected is WriteRefused)
+        if refused:
             assert f" {code}: a webhook denies it" in str(error.value)

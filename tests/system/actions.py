@@ -21,13 +21,13 @@ from tests.support.postgres import server_directory
 from tests.system.installation import Installation, Workspace
 
 
-def die(workspace: Workspace) -> None:
+def restart_controller(workspace: Workspace) -> None:
     """Kill the controller with SIGKILL, and start a new process on the same database."""
     workspace.installation.controller.kill()
     workspace.installation.controller.restart()
 
 
-def ask(workspace: Workspace, name: str, action: str) -> None:
+def run_command(workspace: Workspace, name: str, action: str) -> None:
     """Run ``queuectl hold`` or another command as alice; repeated until the controller answers."""
 
     def asked() -> bool:
@@ -67,28 +67,28 @@ def stop_queue(workspace: Workspace, gpus: int, policy: str) -> None:
     """Set the stopPolicy of the queue of ``main``."""
     queue = m.cluster_queue(workspace.namespace, "gpu", {GPU: gpus, "cpu": "1M"})
     queue["spec"]["stopPolicy"] = policy
-    put(workspace, queue)
+    apply(workspace, queue)
 
 
-def put(workspace: Workspace, *documents: Document) -> None:
+def apply(workspace: Workspace, *documents: Document) -> None:
     """Configure, once the controller answers."""
     workspace.installation.controller.wait_ready()
     workspace.rest.apply(documents)
 
 
 @contextmanager
-def rules(workspace: Workspace, **fields: Any) -> Iterator[None]:
+def configured(workspace: Workspace, **fields: Any) -> Iterator[None]:
     """A Configuration that holds for all queues, until the end."""
     document: Document = {
         "apiVersion": "queuectl.dev/v1",
         "kind": "Configuration",
         "metadata": {"name": "default"},
     }
-    put(workspace, document | fields)
+    apply(workspace, document | fields)
     try:
         yield
     finally:
-        put(workspace, document)
+        apply(workspace, document)
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def cohort(
             }
             documents += [queue, m.local_queue(workspace.namespace, team, name)]
             workspace.limits[workspace.namespace, team] = Resources({GPU: sum(teams.values())})
-        put(workspace, *documents)
+        apply(workspace, *documents)
         yield workspace
 
 

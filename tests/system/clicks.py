@@ -37,10 +37,10 @@ def state(page: Page, wanted: str) -> None:
     expect(page.locator(".head-line .state")).to_contain_text(wanted, timeout=WAIT)
 
 
-def press(page: Page, action: Action, **told: str) -> None:
-    """Press a button and confirm; ``told``: what is filled in by the names of its fields."""
+def press(page: Page, action: Action, **fields: str) -> None:
+    """Press a button and confirm; ``fields``: what is filled in by the names of its fields."""
     page.locator(f"button[data-action={action}]:enabled").click()
-    for name, value in told.items():
+    for name, value in fields.items():
         given = page.get_by_role("dialog").locator(f"[name={name}]")
         if given.evaluate("field => field.tagName") == "SELECT":
             given.select_option(value)
@@ -69,8 +69,8 @@ def offered(page: Page) -> set[str]:
 
 def asked(page: Page, workspace: Workspace, name: str) -> list[tuple[str, str]]:
     """The commands for a workload and their callers, as the API returns them to the same user."""
-    told = page.request.get(f"/api/v1/namespaces/{workspace.namespace}/workloads/{name}/commands")
-    return [(one["action"], one["by"]) for one in told.json()["items"]]
+    answer = page.request.get(f"/api/v1/namespaces/{workspace.namespace}/workloads/{name}/commands")
+    return [(one["action"], one["by"]) for one in answer.json()["items"]]
 
 
 def start_under_eyes(page: Page, workspace: Workspace, name: str) -> None:

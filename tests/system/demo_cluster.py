@@ -118,13 +118,13 @@ def whole(count: int, **options: Any) -> Pods:
     return Pods(count, gpus=8, cpu="48", memory="512Gi", **options)
 
 
-def rules(**fields: Any) -> Document:
+def configuration_with(**fields: Any) -> Document:
     """The Configuration."""
     metadata = {"name": "default"}
     return {"apiVersion": "queuectl.dev/v1", "kind": "Configuration", "metadata": metadata} | fields
 
 
-def told(demo_cluster: DemoCluster, page: Page, team: str, name: str, word: str) -> None:
+def wait_for_event(demo_cluster: DemoCluster, page: Page, team: str, name: str, word: str) -> None:
     """Wait for an Event with this word: pending reasons are published after a delay."""
     line = f"kubectl get events -n {team} --field-selector involvedObject.name={name}"
     demo_cluster.until(lambda: word in page.shell.type(line)[1], f"{name}: an Event {word}")

@@ -173,7 +173,7 @@ def refused(says: str, tries: Callable[..., object], *arguments: Any, **options:
         tries(*arguments, **options)
 
 
-def told(workspace: Workspace, path: str) -> Document:
+def get_json(workspace: Workspace, path: str) -> Document:
     """The answer of the REST API."""
     answer = get_plain(f"{workspace.installation.controller.api}/api/v1/{path}")
     assert answer.is_success, answer.text
@@ -247,8 +247,8 @@ def seen_of(workspace: Workspace, kind: str, name: str) -> Document:
     )
     return {
         "workload": {key: value for key, value in found.items() if key != "executedSeconds"},
-        "explained": told(workspace, f"workloads/{uid}/explain"),
-        "history": told(workspace, f"workloads/{uid}/history")["items"],
+        "explained": get_json(workspace, f"workloads/{uid}/explain"),
+        "history": get_json(workspace, f"workloads/{uid}/history")["items"],
         "events": [(one["metadata"]["name"], one["note"]) for one in events_about(workspace, uid)],
         "pods": {pod.name: (pod.uid, pod.node, pod.phase) for pod in workspace.pods(name)},
         "figures": figures(workspace),

@@ -144,9 +144,9 @@ def leave(client: Client) -> None:
         wait_until(partial(_runs, client, name), f"{name} runs", 60.0)
     hosts = [(str(pod["spec"]["nodeName"]), 1) for pod in pods_of(client, "fold")]
     for name in RUNNING:
-        told = {"main": hosts} if name == "fold" else None
+        placement = {"main": hosts} if name == "fold" else None
         admitted = workload(
-            jobs[name], podsets(jobs[name]), admitted="spot", queue="pool", hosts=told
+            jobs[name], podsets(jobs[name]), admitted="spot", queue="pool", hosts=placement
         )
         _store(client, admitted)
     for name in sorted(WAITING):
@@ -171,13 +171,13 @@ def _manager() -> list[Document]:
     """The manager's Deployment, its configuration, and its webhooks, which have no endpoint."""
     labels = {"control-plane": "controller-manager"}
     container = {"name": "manager", "image": "registry.invalid/kueue:1"}
-    told = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"}
+    configured = {"apiVersion": "config.kueue.x-k8s.io/v1beta2", "kind": "Configuration"}
     return [
         {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": "kueue-manager-config", "namespace": SYSTEM},
-            "data": {"controller_manager_config.yaml": yaml.safe_dump(told)},
+            "data": {"controller_manager_config.yaml": yaml.safe_dump(configured)},
         },
         {
             "apiVersion": "apps/v1",

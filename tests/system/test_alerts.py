@@ -48,8 +48,8 @@ def installed(document: Path) -> str:
 def test_every_alert_fires_with_the_url_of_its_runbook_section(tmp_path: Path) -> None:
     rules, stories = tmp_path / "rules.yaml", tmp_path / "stories.yaml"
     rules.write_text(installed(ALERTS))
-    told = yaml.safe_load(installed(STORIES))
-    stories.write_text(yaml.safe_dump(told | {"rule_files": [str(rules)]}))
+    document = yaml.safe_load(installed(STORIES))
+    stories.write_text(yaml.safe_dump(document | {"rule_files": [str(rules)]}))
     run("test", "rules", str(stories))
     for group in yaml.safe_load(rules.read_text())["groups"]:
         for rule in group["rules"]:
@@ -78,5 +78,5 @@ def test_every_alert_fires_in_a_scenario() -> None:
     groups = yaml.safe_load(ALERTS.read_text())["groups"]
     alerts = {rule["alert"] for group in groups for rule in group["rules"]}
     stories = yaml.safe_load(STORIES.read_text())["tests"]
-    told = [test for story in stories for test in story["alert_rule_test"]]
-    assert {test["alertname"] for test in told if test.get("exp_alerts")} == alerts
+    cases = [test for story in stories for test in story["alert_rule_test"]]
+    assert {test["alertname"] for test in cases if test.get("exp_alerts")} == alerts

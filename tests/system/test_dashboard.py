@@ -198,8 +198,8 @@ def test_a_pending_gang_is_first_when_its_priority_is_set(
     page = users.visit(teams.admin, path_of(workspace, "urgent"))
     press(page, Action.PRIORITY, priority="500", until="2041-05-05T12:00", why="a deadline")
     state(page, "Running")
-    told = page.request.get(f"/api/v1/namespaces/{workspace.namespace}/workloads/urgent/commands")
-    assert told.json()["items"][0]["until"].startswith("2041-05-05T")
+    answer = page.request.get(f"/api/v1/namespaces/{workspace.namespace}/workloads/urgent/commands")
+    assert answer.json()["items"][0]["until"].startswith("2041-05-05T")
     assert workspace.workload("urgent")["priority"] == 500
     assert len(workspace.running("urgent")) == 2
     assert workspace.state("runs") == "Pending"

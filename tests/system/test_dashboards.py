@@ -19,7 +19,7 @@ from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.prometheus import Prometheus
 from queuectl.objects.keys import MAX_EXECUTION, PREFIX
 from tests.support.metricnames import ROOT
-from tests.system.actions import ask, put, remove, rules
+from tests.system.actions import apply, configured, remove, run_command
 from tests.system.installation import Workspace
 from tests.system.measured import MeasuredInstallation, judged_quickly, playing
 from tests.system.test_alerts import checked
@@ -58,7 +58,7 @@ def configure(workspace: Workspace) -> None:
         "metadata": {"name": "team"},
         "spec": {"parentName": "company"},
     }
-    put(workspace, team, queue, lender)
+    apply(workspace, team, queue, lender)
 
 
 def live(measured: MeasuredInstallation, workspace: Workspace) -> None:
@@ -78,7 +78,7 @@ def live(measured: MeasuredInstallation, workspace: Workspace) -> None:
     )
     remove(workspace, "busy")
     workspace.until_state("idle", "Running")
-    ask(workspace, "idle", "hold")
+    run_command(workspace, "idle", "hold")
 
 
 def for_an_hour(workspace: Workspace, name: str, priority_class: str) -> None:
@@ -129,7 +129,7 @@ def test_every_panel_and_every_alert_has_data(
     assert len(asked) > 100
     with (
         measured.installation.workspace(16) as workspace,
-        rules(workspace, admissionFairSharing=FAIRNESS),
+        configured(workspace, admissionFairSharing=FAIRNESS),
     ):
         configure(workspace)
         live(measured, workspace)

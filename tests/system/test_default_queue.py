@@ -11,7 +11,7 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.objects import keys
-from tests.system.actions import die, kubectl, put, until_reason
+from tests.system.actions import apply, kubectl, restart_controller, until_reason
 from tests.system.installation import Installation, Workspace
 
 pytestmark = pytest.mark.system
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.system
 
 def default_queue(workspace: Workspace) -> None:
     """Give the workspace's namespace one, and wait until the API server acts on it."""
-    put(workspace, m.local_queue(workspace.namespace, "default", workspace.namespace))
+    apply(workspace, m.local_queue(workspace.namespace, "default", workspace.namespace))
     workspace.until(lambda: takes_in(workspace), "jobs without a queue are taken in")
 
 
@@ -92,7 +92,7 @@ def test_it_begins_with_the_queue_and_ends_with_it(installation: Installation) -
         workspace.until(lambda: running_pods(workspace), "nothing holds it back")
         (before,) = running_pods(workspace)
         default_queue(workspace)
-        die(workspace)
+        restart_controller(workspace)
         workspace.job("during", Pods(1, gpus=8), queue=None)
         workspace.until_state("during", "Running")
         assert before in running_pods(workspace), "what was there is left alone"
@@ -101,7 +101,7 @@ def test_it_begins_with_the_queue_and_ends_with_it(installation: Installation) -
         path = f"/api/v1/namespaces/{workspace.namespace}/localqueues/default"
         answer = httpx2.delete(installation.controller.api + path, trust_env=False)
         assert answer.status_code == 204, answer.text
-        die(workspace)
+        restart_controller(workspace)
         workspace.until(
             lambda: not takes_in(workspace), "jobs without a queue are left alone again"
         )

@@ -138,9 +138,9 @@ def test_a_prometheus_that_does_not_come_up_ends_it_with_a_sentence(home: Path):
     programs.mkdir()
     for name in ("prometheus", "promtool"):
         program = programs / name
-        told = f"echo {name}, version {PROMETHEUS.reports}"
+        version = f"echo {name}, version {PROMETHEUS.reports}"
         program.write_text(
-            f'#!/bin/sh\n[ "$1" = --version ] && {told} || {{ echo no space; exit 3; }}\n'
+            f'#!/bin/sh\n[ "$1" = --version ] && {version} || {{ echo no space; exit 3; }}\n'
         )
         program.chmod(0o755)
     shown = subprocess.run(

@@ -17,7 +17,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import RequestError
 from queuectl.objects.keys import QUEUE_LABEL
-from tests.system.actions import ask, until_empty
+from tests.system.actions import run_command, until_empty
 from tests.system.forger import (
     Tenant,
     config_map,
@@ -25,6 +25,7 @@ from tests.system.forger import (
     events_about,
     figures,
     gang,
+    get_json,
     job,
     large,
     named,
@@ -37,7 +38,6 @@ from tests.system.forger import (
     state,
     still_runs,
     tenant_of,
-    told,
     typed,
     uid_of,
     until_state,
@@ -182,7 +182,7 @@ def test_a_name_that_is_used_again_is_that_of_another_gang(tenant: Tenant, kind:
     workspace.until(
         lambda: named(workspace, kind, "again")["attempt"] == 1, "the second is admitted"
     )
-    (placed,) = told(workspace, f"workloads/{second}/explain")["placement"]["podSets"]
+    (placed,) = get_json(workspace, f"workloads/{second}/explain")["placement"]["podSets"]
     assert old.node not in placed["nodes"]
     (left,) = (one for one in workspace.pods("again") if one.uid == old.uid)
     assert left.terminating
@@ -191,7 +191,7 @@ def test_a_name_that_is_used_again_is_that_of_another_gang(tenant: Tenant, kind:
     )
     until_state(workspace, kind, "again", "Running")
     assert named(workspace, kind, "again")["attempt"] == 1
-    assert told(workspace, f"workloads/{first}")["state"] == "Finished"
+    assert get_json(workspace, f"workloads/{first}")["state"] == "Finished"
     assert seen_of(tenant.victim, "Job", "mine") == before
     client.delete(workspace.made[-1], propagationPolicy="Background")
     for one in workspace.pods("again"):
@@ -224,7 +224,7 @@ def test_a_gang_keeps_no_gpus_outside_its_queue(tenant: Tenant, kind: str) -> No
         other = {selected: "x"}
         refused(stays, client.patch, target, {"metadata": {"labels": other}})
         client.patch(target, {"metadata": {"labels": {"example.com/more": "x"}}})
-    ask(workspace, "keeps", "hold")
+    run_command(workspace, "keeps", "hold")
     workspace.until_state("keeps", "Held")  # the pods are there still, and use nothing
     assert {pod.terminal for pod in workspace.pods("keeps")} == {True}
     client.delete(path, propagationPolicy="Background")

@@ -23,7 +23,7 @@ def lines(workspace: Workspace, name: str, event: str) -> list[dict[str, Any]]:
     return [line for line in workspace.history(name) if line["event"] == event]
 
 
-def told(workspace: Workspace, name: str) -> list[str]:
+def idle_events(workspace: Workspace, name: str) -> list[str]:
     """Reasons of the Events on a job that are about idleness."""
     known = ("IdleGPUs", "IdleReclaimed", "WouldReclaim")
     return sorted(reason for reason, _ in workspace.events(name) if reason in known)
@@ -83,7 +83,9 @@ def test_a_dry_run_evicts_no_gang_and_records_victim_and_preemptor(
         workspace.rest.apply([queue])
         idle_beside_busy(measured, workspace)
         workspace.until(lambda: lines(workspace, "idle", "WouldReclaim"), "the record")
-        workspace.until(lambda: "WouldReclaim" in told(workspace, "idle"), "an Event on the job")
+        workspace.until(
+            lambda: "WouldReclaim" in idle_events(workspace, "idle"), "an Event on the job"
+        )
         time.sleep(2 * GRACE)  # several cycles and samples, none of which adds a line
         (line,) = lines(workspace, "idle", "WouldReclaim")
         assert (
@@ -114,7 +116,7 @@ def test_always_an_idle_gang_is_warned_twice_evicted_and_runs_again(
         assert first["at"] < second["at"] < taken["at"]
         assert taken["reason"]["details"]["lostGpuSeconds"] == RESTART_COST
         workspace.until(
-            lambda: told(workspace, "idle") == ["IdleGPUs", "IdleGPUs", "IdleReclaimed"],
+            lambda: idle_events(workspace, "idle") == ["IdleGPUs", "IdleGPUs", "IdleReclaimed"],
             "two warnings and the eviction as Events",
         )
         assert counted(measured, workspace) == {"warned": 2, "always": 1}

@@ -25,7 +25,7 @@ from queuectl.demo.manifests import Document, Pods, job
 from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster.client import get_plain
 from queuectl.objects.keys import ATTEMPT_LABEL, STATUS_ANNOTATION
-from tests.system.actions import ask, die, finish, outside_database
+from tests.system.actions import finish, outside_database, restart_controller, run_command
 from tests.system.installation import QUICK, Installation, Workspace
 
 pytestmark = pytest.mark.system
@@ -74,7 +74,7 @@ def test_the_controller_is_killed_at_every_step(installation: Installation, kind
                 workspace.made.pop()
                 workspace.gang(kind, "high", 4, priority_class="high", seconds=12)
             workspace.until(reached, what)
-            die(workspace)
+            restart_controller(workspace)
         again = workspace.until_state("low", "Running")
         assert again["attempt"] == 2
         assert again["evictions"] == 1
@@ -145,14 +145,14 @@ def test_a_lost_database_is_recovered_from_the_cluster(
         for name in ("runs", "held", "leaves"):
             workspace.job(name, Pods(2, gpus=8))
             workspace.until_state(name, "Running")
-        ask(workspace, "held", "hold")
+        run_command(workspace, "held", "hold")
         workspace.until_state("held", "Held")
         workspace.until(
             lambda: status_of(workspace, "held").startswith("Held: Held"), "its status annotation"
         )
         before = {pod.uid for pod in workspace.running("runs")}
         installation.cluster.pause("kwok")
-        ask(workspace, "leaves", "requeue")
+        run_command(workspace, "leaves", "requeue")
         workspace.until(
             lambda: spec(workspace, workspace.made[2]), "it is suspended, and its pods are there"
         )

@@ -11,11 +11,11 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from tests.system.actions import (
-    ask,
-    die,
+    configured,
     reason,
     remove,
-    rules,
+    restart_controller,
+    run_command,
     stop_queue,
     until_empty,
     until_reason,
@@ -33,21 +33,21 @@ def test_a_gang_is_held_and_released_while_the_controller_is_killed(
     with installation.workspace(32) as workspace:
         workspace.gang(kind, "train", 4)
         workspace.until_state("train", "Running")
-        ask(workspace, "train", "hold")
-        die(workspace)
+        run_command(workspace, "train", "hold")
+        restart_controller(workspace)
         workspace.until_state("train", "Held")
         until_empty(workspace, "train")
         assert workspace.workload("train")["reason"]["message"] == "held by alice"
-        die(workspace)
+        restart_controller(workspace)
         workspace.gang(kind, "other", 4, seconds=2)
         workspace.until_state("other", "Finished")
         assert workspace.state("train") == "Held", "only a user releases it"
-        ask(workspace, "train", "release")
-        die(workspace)
+        run_command(workspace, "train", "release")
+        restart_controller(workspace)
         again = workspace.until_state("train", "Running")
         assert (again["attempt"], again["evictions"]) == (2, 1)
-        told = [line["reason"]["message"] for line in workspace.history("train")]
-        assert (told.count("held by alice"), told.count("released by alice")) == (2, 1)
+        messages = [line["reason"]["message"] for line in workspace.history("train")]
+        assert (messages.count("held by alice"), messages.count("released by alice")) == (2, 1)
 
 
 def test_a_drained_queue_resumes_in_order(installation: Installation) -> None:
@@ -58,14 +58,14 @@ def test_a_drained_queue_resumes_in_order(installation: Installation) -> None:
             workspace.gang(kind, name, 4)
             workspace.until_state(name, "Running" if name == "first" else "Pending")
         stop_queue(workspace, 32, "HoldAndDrain")
-        die(workspace)
+        restart_controller(workspace)
         for name in ("first", "second", "third"):
             until_reason(workspace, name, "Pending", "ClusterQueueStopped")
         until_empty(workspace, "first")
-        die(workspace)
+        restart_controller(workspace)
         until_reason(workspace, "second", "Pending", "ClusterQueueStopped")
         stop_queue(workspace, 32, "None")
-        die(workspace)
+        restart_controller(workspace)
         for name, follower in (("first", "second"), ("second", "third")):
             workspace.until_state(name, "Running")
             assert workspace.state(follower) == "Pending"
@@ -81,7 +81,7 @@ def test_running_gangs_of_a_stopped_queue_continue(installation: Installation) -
         stop_queue(workspace, 32, "Hold")
         workspace.job("waits", Pods(1, gpus=8), seconds=1)
         until_reason(workspace, "waits", "Pending", "ClusterQueueStopped")
-        die(workspace)
+        restart_controller(workspace)
         workspace.until_state("runs", "Finished")
         assert workspace.workload("runs")["attempt"] == 1
         assert reason(workspace, "waits") == ("Pending", "ClusterQueueStopped")
@@ -105,9 +105,9 @@ def test_a_gang_is_stopped_when_it_has_run_too_long(installation: Installation, 
         document["metadata"]["labels"]["kueue.x-k8s.io/max-exec-time-seconds"] = "4"
         workspace.submit(document)
         workspace.until_state("long", "Pending")
-        ask(workspace, "other", "hold")
+        run_command(workspace, "other", "hold")
         workspace.until(lambda: workspace.workload("long").get("attempt") == 1, "it has started")
-        die(workspace)
+        restart_controller(workspace)
         until_reason(workspace, "long", "Deactivated", "MaximumExecutionTimeExceeded")
         assert not [p for p in workspace.pods("long") if not p.terminal]
         workspace.until(
@@ -116,7 +116,7 @@ def test_a_gang_is_stopped_when_it_has_run_too_long(installation: Installation, 
             ),
             "an Event",
         )
-        die(workspace)
+        restart_controller(workspace)
         until_reason(workspace, "long", "Deactivated", "MaximumExecutionTimeExceeded")
 
 
@@ -124,7 +124,7 @@ def test_a_gang_is_stopped_when_it_has_run_too_long(installation: Installation, 
 def test_a_victim_gets_notice_before_its_eviction(installation: Installation, kind: str) -> None:
     with (
         installation.workspace(32) as workspace,
-        rules(workspace, queuectl={"evictionGrace": "1h"}),
+        configured(workspace, queuectl={"evictionGrace": "1h"}),
     ):
         workspace.gang(kind, "low", 4, priority_class="low")
         workspace.until_state("low", "Running")
@@ -138,13 +138,13 @@ def test_a_victim_gets_notice_before_its_eviction(installation: Installation, ki
 
         workspace.until(requested, "the request to save")
         first = requested()
-        die(workspace)
+        restart_controller(workspace)
         workspace.until_state("high", "Reserved")
         assert requested() == first, "the deadline outlives the controller"
         assert len(workspace.running("low")) == 4
         ready = {"metadata": {"annotations": {"queuectl.dev/preempt-ready": "true"}}}
         workspace.client.patch(path, ready)
-        die(workspace)
+        restart_controller(workspace)
         workspace.until_state("high", "Finished")
         workspace.until_state("low", "Running")
         assert requested() is None

@@ -15,7 +15,15 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster.client import Client
-from tests.system.actions import die, kubectl, put, remove, rules, stop_queue, until_reason
+from tests.system.actions import (
+    apply,
+    configured,
+    kubectl,
+    remove,
+    restart_controller,
+    stop_queue,
+    until_reason,
+)
 from tests.system.installation import BLOCK, RACK, Installation, Workspace
 
 pytestmark = pytest.mark.system
@@ -72,10 +80,10 @@ def test_a_resource_quota_of_limits_delays_a_gang_until_it_fits(installation: In
         workspace.job("second", pods)
         waits = until_reason(workspace, "second", "Pending", "ResourceQuotaExceeded")
         assert waits["reason"]["details"]["resource"] == "limits.cpu"
-        told = (waits["reason"]["code"], waits["reason"]["message"])
+        reason = (waits["reason"]["code"], waits["reason"]["message"])
         queue = queue_of(workspace, 128)
-        assert main_reasons(foretold(workspace, queue)) == {"second": told}
-        die(workspace)
+        assert main_reasons(foretold(workspace, queue)) == {"second": reason}
+        restart_controller(workspace)
         remove(workspace, "first")
         workspace.until_state("second", "Running")
         assert workspace.workload("second")["attempt"] == 1
@@ -97,10 +105,10 @@ def test_a_limit_range_sets_defaults_and_delays_gangs_that_violate_it(
         assert [pod.requests["cpu"] for pod in workspace.pods("silent")] == [8_000, 8_000]
         workspace.job("greedy", Pods(1, gpus=8, cpu="20"))
         waits = until_reason(workspace, "greedy", "Pending", "LimitRangeViolated")
-        told = (waits["reason"]["code"], waits["reason"]["message"])
-        assert "is more than the max of cpu (16)" in told[1]
-        die(workspace)
-        assert main_reasons(foretold(workspace, queue_of(workspace, 32))) == {"greedy": told}
+        reason = (waits["reason"]["code"], waits["reason"]["message"])
+        assert "is more than the max of cpu (16)" in reason[1]
+        restart_controller(workspace)
+        assert main_reasons(foretold(workspace, queue_of(workspace, 32))) == {"greedy": reason}
         workspace.client.delete(f"/api/v1/namespaces/{workspace.namespace}/limitranges/team")
         workspace.until_state("greedy", "Running")
         assert workspace.workload("silent")["attempt"] == 1
@@ -122,12 +130,12 @@ def test_a_user_holds_no_more_than_the_limit_and_others_start(installation: Inst
     usage = {"usageHalfLifeTime": "1h", "usageSamplingInterval": "5m"}
     with (
         installation.workspace(64, strategy="StrictFIFO") as workspace,
-        rules(workspace, admissionFairSharing=usage, queuectl={"userLabel": USER}),
+        configured(workspace, admissionFairSharing=usage, queuectl={"userLabel": USER}),
         engineers(installation, "ann", "ben") as clients,
     ):
         queue = queue_of(workspace, 64)
         queue["spec"] |= {"queueingStrategy": "StrictFIFO", "policy": {"maxPerUser": 16}}
-        put(workspace, queue)
+        apply(workspace, queue)
 
         def submit(user: str, name: str) -> None:
             document = m.job(name, workspace.namespace, "main", Pods(2, gpus=8))
@@ -144,16 +152,16 @@ def test_a_user_holds_no_more_than_the_limit_and_others_start(installation: Inst
             submit("ann", name)
         until_reason(workspace, "second", "Pending", "MaxPerUserExceeded")
         until_reason(workspace, "third", "Pending", "WaitingInOrder")
-        die(workspace)
+        restart_controller(workspace)
         submit("ben", "other")
         workspace.until_state("other", "Running")
         waits = until_reason(workspace, "second", "Pending", "MaxPerUserExceeded")
-        told = workspace.rest.explain(workspace.namespace, "second")
-        assert waits["reason"]["message"] in told["message"]
-        assert "needed for user ann in ClusterQueue" in told["message"]
+        explained = workspace.rest.explain(workspace.namespace, "second")
+        assert waits["reason"]["message"] in explained["message"]
+        assert "needed for user ann in ClusterQueue" in explained["message"]
         assert not workspace.pods("second")
         remove(workspace, "first")
-        die(workspace)
+        restart_controller(workspace)
         workspace.until_state("second", "Running")
         until_reason(workspace, "third", "Pending", "MaxPerUserExceeded")
 

@@ -14,12 +14,12 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.localcluster.nodes import KUBELET
 from tests.system.actions import (
-    ask,
     cohort,
-    die,
+    configured,
     reason,
     remove,
-    rules,
+    restart_controller,
+    run_command,
     until_empty,
     until_reason,
 )
@@ -48,18 +48,18 @@ def test_what_was_lent_is_reclaimed_and_lent_again(installation: Installation) -
         for i, name in enumerate(lent):
             workspace.gang(KINDS[i % 2], name, 2, queue="team-a")
             workspace.until_state(name, "Running")
-        die(workspace)
+        restart_controller(workspace)
 
         workspace.gang("PyTorchJob", "b0", 2, queue="team-b")
         until_reason(workspace, "b0", "Pending", "WaitingToReclaim")
-        die(workspace)
+        restart_controller(workspace)
         workspace.until(lambda: out(workspace, lent), "a borrower must leave")
-        die(workspace)
+        restart_controller(workspace)
         workspace.until_state("b0", "Running")
         assert len(out(workspace, lent)) == 1, "it reclaims only the GPUs that it needs"
         workspace.gang("Job", "b1", 2, queue="team-b")
         workspace.until_state("b1", "Running")
-        die(workspace)
+        restart_controller(workspace)
         workspace.until(lambda: len(out(workspace, lent)) == 2, "it takes back the rest")
         workspace.gang("Job", "b2", 2, queue="team-b")
         until_reason(workspace, "b2", "Pending", "WaitingForQuota")
@@ -76,7 +76,7 @@ def test_what_was_lent_is_reclaimed_and_lent_again(installation: Installation) -
         # Freed quota is team-b's first, then that of the borrower that queued first.
         for leaves, follows, waits in (("b0", "b2", first), ("b1", first, second)):
             remove(workspace, leaves)
-            die(workspace)
+            restart_controller(workspace)
             workspace.until_state(follows, "Running")
             assert workspace.state(waits) == "Pending"
         remove(workspace, "b2")
@@ -99,7 +99,7 @@ def test_after_a_burst_each_team_holds_its_share(installation: Installation) -> 
     teams = {"pool": 96} | dict.fromkeys(weights, 0)
     with (
         cohort(installation, teams, **specs) as workspace,
-        rules(workspace, fairSharing={"enable": True}),
+        configured(workspace, fairSharing={"enable": True}),
     ):
         rush = {"one": 12, "two": 7, "three": 7}
         gangs = {team: [f"{team}{i}" for i in range(count)] for team, count in rush.items()}
@@ -107,12 +107,12 @@ def test_after_a_burst_each_team_holds_its_share(installation: Installation) -> 
             workspace.gang(KINDS[i % 2], name, 2, gpus=4, queue="one")
         for name in gangs["one"]:
             workspace.until_state(name, "Running")  # alone, it can hold everything
-        die(workspace)
+        restart_controller(workspace)
         for i in range(7):
             for team in ("two", "three"):
                 workspace.gang(KINDS[i % 2], gangs[team][i], 2, gpus=4, queue=team)
         workspace.until(lambda: out(workspace, gangs["one"]), "the first must leave")
-        die(workspace)
+        restart_controller(workspace)
         shares = {"one": 2, "two": 4, "three": 6}
 
         def held() -> dict[str, int]:
@@ -120,7 +120,7 @@ def test_after_a_burst_each_team_holds_its_share(installation: Installation) -> 
             return {team: len(running.intersection(names)) for team, names in gangs.items()}
 
         workspace.until(lambda: held() == shares, "each holds its share", seconds=2 * SECONDS)
-        die(workspace)
+        restart_controller(workspace)
         workspace.until(workspace.workloads, "the controller answers")
         evicted = {n: w["evictions"] for n, w in workspace.workloads().items()}
         assert {w for n in gangs["one"] for w in whys(workspace, n)} == {"InCohortFairSharing"}
@@ -147,7 +147,7 @@ def test_a_gang_waits_until_its_gates_are_removed(installation: Installation) ->
             "PyTorchJob", "train", 2, annotations={gate: "example.com/data,example.com/paid"}
         )
         until_reason(workspace, "train", "Held", "AdmissionGated")
-        die(workspace)
+        restart_controller(workspace)
         lift(workspace, gate, "example.com/paid")
         workspace.until(
             lambda: workspace.workload("train").get("gates") == ["example.com/paid"],
@@ -155,7 +155,7 @@ def test_a_gang_waits_until_its_gates_are_removed(installation: Installation) ->
         )
         assert reason(workspace, "train") == ("Held", "AdmissionGated")
         lift(workspace, gate, None)
-        die(workspace)
+        restart_controller(workspace)
         workspace.until_state("train", "Running")
 
 
@@ -187,20 +187,20 @@ def test_a_failed_start_is_repeated_on_other_nodes(installation: Installation) -
             f"/api/v1/nodes/{bad}", {"metadata": {"labels": {KUBELET: "stopped"}}}
         )
         try:
-            with rules(workspace, waitForPodsReady=starting(within=4)):
+            with configured(workspace, waitForPodsReady=starting(within=4)):
                 workspace.gang("PyTorchJob", "train", 2)
                 until_reason(workspace, "train", "Evicting", "PodsReadyTimeout")
                 (late,) = evictions(workspace, "train")
                 assert late["reason"]["details"] == {"cause": "WaitForStart"}
-            die(workspace)
-            with rules(workspace, waitForPodsReady=starting(within=300)):
+            restart_controller(workspace)
+            with configured(workspace, waitForPodsReady=starting(within=300)):
                 remove(workspace, "filler")
                 installation.cluster.nodes.cordon(bad)
                 installation.cluster.nodes.restore(bad)
                 workspace.until(
                     lambda: workspace.state("train") != "Evicting", "its pods are deleted"
                 )
-                die(workspace)
+                restart_controller(workspace)
                 workspace.until_state("train", "Running")
         finally:
             installation.cluster.nodes.restore(bad)
@@ -215,17 +215,17 @@ def test_a_gang_that_never_starts_is_deactivated(installation: Installation) -> 
     pods = Pods(1, gpus=8, annotations={"kwok.queuectl.dev/start-seconds": "3600"})
     with (
         installation.workspace(32) as workspace,
-        rules(workspace, waitForPodsReady=starting(within=3, retries=1)),
+        configured(workspace, waitForPodsReady=starting(within=3, retries=1)),
     ):
         workspace.submit(
             m.pytorchjob("never", workspace.namespace, "main", master=pods, worker=pods)
         )
         workspace.until(lambda: evictions(workspace, "never"), "the first start has failed")
-        die(workspace)
+        restart_controller(workspace)
         until_reason(workspace, "never", "Deactivated", "RequeuingLimitExceeded")
-        die(workspace)
+        restart_controller(workspace)
         until_empty(workspace, "never")
-        ask(workspace, "never", "activate")
+        run_command(workspace, "never", "activate")
         workspace.until(lambda: workspace.workload("never").get("attempt") == 3, "a third start")
         late = [line["reason"]["code"] for line in evictions(workspace, "never")]
         assert late[-2:] == ["PodsReadyTimeout", "PodsReadyTimeout"]
@@ -239,12 +239,12 @@ def test_a_gang_is_pending_until_its_namespace_has_quota(installation: Installat
         workspace.gang("PyTorchJob", "second", 2)
         waits = until_reason(workspace, "second", "Pending", "ResourceQuotaExceeded")
         assert waits["reason"]["details"]["resourceQuota"] == "team"
-        die(workspace)
+        restart_controller(workspace)
         workspace.gang("Job", "third", 2)
         until_reason(workspace, "third", "Pending", "ResourceQuotaExceeded")
         assert not workspace.pods("second"), "nothing of it was started"
         workspace.client.apply(resource_quota(workspace, 32))
-        die(workspace)
+        restart_controller(workspace)
         workspace.until_state("second", "Running")
         until_reason(workspace, "third", "Pending", "ResourceQuotaExceeded")
         remove(workspace, "first")  # what it used is given back by the quota's own controller

@@ -12,7 +12,7 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster import RequestError
-from tests.system.actions import ask
+from tests.system.actions import run_command
 from tests.system.installation import BLOCK, RACK, Installation, Workspace
 
 pytestmark = pytest.mark.system
@@ -148,11 +148,11 @@ MISTAKES = [
 ]
 
 
-def told(workspace: Workspace, name: str, code: str) -> str:
+def reason_note(workspace: Workspace, name: str, code: str) -> str:
     workspace.until(
         lambda: workspace.workload(name).get("reason", {}).get("code") == code, f"{name} {code}"
     )
-    return told_event(workspace, name, code)
+    return event_note(workspace, name, code)
 
 
 def test_every_mistake_is_reported_on_the_object_and_affects_no_other_gang(
@@ -169,7 +169,7 @@ def test_every_mistake_is_reported_on_the_object_and_affects_no_other_gang(
         workspace.until_state("fine", "Finished")
         for mistake, code, word in MISTAKES:
             name = mistake.__name__.replace("_", "-")
-            note = told(workspace, name, code)
+            note = reason_note(workspace, name, code)
             explained = workspace.rest.explain(workspace.namespace, name)
             assert word in note, (mistake.__name__, note)
             assert explained["code"] == code
@@ -251,7 +251,7 @@ def in_force(workspace: Workspace, documents: list[Document], says: str) -> Iter
 
     tries = itertools.count(1)  # a patch that changes nothing is not asked about
 
-    def acts() -> bool:
+    def in_effect() -> bool:
         try:
             tried = {"example.com/tries": str(next(tries))}
             probing.patch(target, {"metadata": {"annotations": tried}})
@@ -261,7 +261,7 @@ def in_force(workspace: Workspace, documents: list[Document], says: str) -> Iter
 
     workspace.client.apply(*documents)
     try:
-        workspace.until(acts, f"a write is answered {says}")
+        workspace.until(in_effect, f"a write is answered {says}")
         yield
     finally:
         probing.close()
@@ -294,8 +294,8 @@ def test_refused_writes_are_reported_and_hold_no_capacity(
             workspace.gang(kind, "other", 2)
             workspace.until_state("other", "Running")
             workspace.client.patch(workspace.made[-1], FROZEN)
-            ask(workspace, "other", "hold")
-            assert "422" in told_event(workspace, "other", "WriteRefused")
+            run_command(workspace, "other", "hold")
+            assert "422" in event_note(workspace, "other", "WriteRefused")
             assert workspace.state("other") == "Evicting"
             assert len(workspace.running("other")) == 2
         workspace.until_state("other", "Held")
@@ -345,7 +345,7 @@ def test_pods_of_a_drained_node_go_elsewhere(installation: Installation) -> None
             workspace.client.patch(node, {"spec": {"unschedulable": False}})
 
 
-def told_event(workspace: Workspace, name: str, code: str) -> str:
+def event_note(workspace: Workspace, name: str, code: str) -> str:
     workspace.until(
         lambda: code in {reason for reason, _ in workspace.events(name)}, f"an Event {code}"
     )

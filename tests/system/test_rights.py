@@ -167,7 +167,7 @@ async def test_the_matrix(people: list[Person], access: KubernetesAccess, where:
     for person in people:
         async with asking(app, person.token) as client:
             for method, path in sorted(operations()):
-                answer = await ask(client, method, path, where)
+                answer = await send_request(client, method, path, where)
                 may = person.role in allowed(method, path, where)
                 hidden = answer.status_code == 404 and any(part in path for part in HIDDEN)
                 refused = answer.status_code == 403 or hidden
@@ -176,7 +176,9 @@ async def test_the_matrix(people: list[Person], access: KubernetesAccess, where:
     assert not wrong
 
 
-async def ask(client: httpx2.AsyncClient, method: str, path: str, where: str) -> httpx2.Response:
+async def send_request(
+    client: httpx2.AsyncClient, method: str, path: str, where: str
+) -> httpx2.Response:
     """A request that changes nothing where it is allowed: its document is wrong, or its version."""
     query = {"follow": "false", "after": "0"} if path.endswith("/events") else {}
     headers = {"If-Match": '"999999"'} if method == "DELETE" else {}

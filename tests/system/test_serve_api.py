@@ -96,10 +96,10 @@ def client(address: str, token: str | None = None) -> httpx2.Client:
 
 
 def test_a_request_without_a_token_is_refused(address: str) -> None:
-    with client(address) as stranger:
-        assert stranger.get("/api/v1/workloads").status_code == 401
-        assert stranger.get("/healthz").status_code == 200
-        assert stranger.get("/metrics").status_code == 401
+    with client(address) as anonymous:
+        assert anonymous.get("/api/v1/workloads").status_code == 401
+        assert anonymous.get("/healthz").status_code == 200
+        assert anonymous.get("/metrics").status_code == 401
 
 
 def test_roles_of_the_cluster_decide(address: str, tokens: dict[str, str]) -> None:
@@ -110,8 +110,8 @@ def test_roles_of_the_cluster_decide(address: str, tokens: dict[str, str]) -> No
     with client(address, tokens["admin"]) as admin:
         assert admin.put(PATH, json=COHORT).status_code in (200, 201)
         lines = admin.get("/api/v1/audit?path=/api/v1/cohorts").json()["items"]
-        told = {(line["caller"].rpartition(":")[2], line["status"] // 100) for line in lines}
-        assert told == {("admin", 2), ("member", 4)}
+        audited = {(line["caller"].rpartition(":")[2], line["status"] // 100) for line in lines}
+        assert audited == {("admin", 2), ("member", 4)}
         assert refused.headers["x-request-id"] in {line["requestId"] for line in lines}
 
 

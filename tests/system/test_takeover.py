@@ -25,7 +25,7 @@ from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec, RequestEr
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.progress import LineProgress
 from tests.support.kueue import workload
-from tests.system.actions import die, reason, remove, until_reason
+from tests.system.actions import reason, remove, restart_controller, until_reason
 from tests.system.demo_cluster import tools
 from tests.system.installation import QUICK, Installation, Workspace
 from tests.system.leftovers import (
@@ -129,7 +129,7 @@ def test_no_gang_restarts_and_each_keeps_its_position(taken: Taken) -> None:
     workspace.until_state("first", "Running")
     for name in ("second", "third"):
         until_reason(workspace, name, "Pending", "WaitingForQuota")
-    die(workspace)
+    restart_controller(workspace)
     workspace.until(workspace.workloads, "the controller answers")
     assert reason(workspace, "second") == ("Pending", "WaitingForQuota")
     assert {name: uids(pods_of(client, name)) for name in RUNNING} == before

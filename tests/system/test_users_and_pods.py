@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuectl.demo.manifests import Pods
-from tests.system.forger import told
+from tests.system.forger import get_json
 from tests.system.installation import Installation
 
 pytestmark = pytest.mark.system
@@ -18,7 +18,7 @@ def test_a_running_gang_has_its_user_and_its_pods(installation: Installation, ki
         running = workspace.until_state("train", "Running")
         assert running["user"], "the admission policy records the user"
         path = f"namespaces/{workspace.namespace}/workloads/train/pods"
-        pods = told(workspace, path)["items"]
+        pods = get_json(workspace, path)["items"]
         assert [pod["name"] for pod in pods] == sorted(
             pod.name for pod in workspace.running("train")
         )
@@ -27,9 +27,9 @@ def test_a_running_gang_has_its_user_and_its_pods(installation: Installation, ki
         }
         assert {pod["node"] for pod in pods} == {pod.node for pod in workspace.running("train")}
         assert [pod["reason"] for pod in pods] == [None] * len(pods)
-        own = told(workspace, f"workloads?user={running['user']}&namespace={workspace.namespace}")[
-            "items"
-        ]
+        own = get_json(
+            workspace, f"workloads?user={running['user']}&namespace={workspace.namespace}"
+        )["items"]
         assert [one["name"] for one in own] == ["train"]
 
 
@@ -38,5 +38,6 @@ def test_the_pods_of_a_pending_gang_are_none(installation: Installation) -> None
         workspace.job("large", Pods(2, gpus=8))
         workspace.until_state("large", "Pending")
         assert (
-            told(workspace, f"namespaces/{workspace.namespace}/workloads/large/pods")["items"] == []
+            get_json(workspace, f"namespaces/{workspace.namespace}/workloads/large/pods")["items"]
+            == []
         )

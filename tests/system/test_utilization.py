@@ -71,8 +71,8 @@ def test_of_two_gangs_the_idle_one_is_evicted_and_runs_again_later(
             "busy": "Active",
         }
         assert seen["idle"]["utilization"] < 0.02 < 0.5 < seen["busy"]["utilization"]
-        with beside(workspace) as told:
-            workspace.until(lambda: states(told) == states(workspace), "both say the same")
+        with beside(workspace) as standby:
+            workspace.until(lambda: states(standby) == states(workspace), "both say the same")
         with shell({"QUEUECTL_SERVER": measured.installation.controller.api}) as typed:
             page = Page("utilization.md", typed)
             page.type("queuectl explain", instead={"team-b/idle-64": f"{workspace.namespace}/idle"})

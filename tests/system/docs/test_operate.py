@@ -15,7 +15,13 @@ from queuectl.demo import manifests as m
 from queuectl.demo.scenario import configuration
 from queuectl.localcluster.layout import free_ports
 from tests.system.actions import collect, outside_database, without_node
-from tests.system.demo_cluster import DemoCluster, admin_shell, rules, told, whole
+from tests.system.demo_cluster import (
+    DemoCluster,
+    admin_shell,
+    configuration_with,
+    wait_for_event,
+    whole,
+)
 from tests.system.installation import RACK
 from tests.system.transcript import Page, Shell
 
@@ -50,7 +56,9 @@ ON_CALL = (
 def test_the_pages_for_operators(demo_cluster: DemoCluster, shell: Shell) -> None:
     page = Page("troubleshoot.md", shell)
     pauses = {"requeuingStrategy": {"backoffBaseSeconds": 5}}
-    demo_cluster.installation.rest.apply([*configuration(), rules(waitForPodsReady=pauses)])
+    demo_cluster.installation.rest.apply(
+        [*configuration(), configuration_with(waitForPodsReady=pauses)]
+    )
     lease = Page("high-availability.md", shell)
     lease.type("kubectl get lease")
     lease.end()
@@ -100,7 +108,7 @@ def failed(demo_cluster: DemoCluster, page: Page) -> None:
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "nowhere"}}]
     document["spec"]["template"]["spec"]["volumes"] = volumes
     demo_cluster.create(document)
-    told(demo_cluster, page, "team-b", "no-claim", "Backoff")
+    wait_for_event(demo_cluster, page, "team-b", "no-claim", "Backoff")
     page.type("kubectl get events")
     demo_cluster.remove("team-b")
 

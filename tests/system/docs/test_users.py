@@ -14,7 +14,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
 from queuectl.demo.scenario import configuration
 from tests.support.people import account, namespace
-from tests.system.demo_cluster import DemoCluster, rules, told, whole
+from tests.system.demo_cluster import DemoCluster, configuration_with, wait_for_event, whole
 from tests.system.installation import RACK
 from tests.system.transcript import ROOT, Page, Shell
 
@@ -24,7 +24,9 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     page = Page("submit.md", shell)
     pauses = {"requeuingStrategy": {"backoffBaseSeconds": 5}}
-    demo_cluster.installation.rest.apply([*configuration(), rules(waitForPodsReady=pauses)])
+    demo_cluster.installation.rest.apply(
+        [*configuration(), configuration_with(waitForPodsReady=pauses)]
+    )
     page.type("kubectl create -f docs/examples/job.yaml")
     demo_cluster.runs("team-a/train", "team-a/finetune")
     page.type("queuectl explain team-a/train")
@@ -42,17 +44,17 @@ def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     demo_cluster.submit("team-a", "next-64", whole(8))
     demo_cluster.waits("team-a/next-64", "WaitingForQuota")
     page.type("queuectl explain team-a/next-64")
-    told(demo_cluster, page, "team-a", "next-64", "WaitingForQuota")
+    wait_for_event(demo_cluster, page, "team-a", "next-64", "WaitingForQuota")
     page.type("kubectl get events -n team-a")
 
     demo_cluster.submit("team-b", "low-128", whole(16))
     demo_cluster.runs("team-b/low-128")
-    told(demo_cluster, page, "team-b", "low-128", "PodsReady")
+    wait_for_event(demo_cluster, page, "team-b", "low-128", "PodsReady")
     demo_cluster.submit("team-b", "urgent-64b", whole(8), priority_class="urgent")
     demo_cluster.runs("team-b/urgent-64b")
     # It can have waited for quota before its start, too, so that Event alone does not show the preemption.
     for reason in ("Preempted", "WaitingForQuota"):
-        told(demo_cluster, page, "team-b", "low-128", reason)
+        wait_for_event(demo_cluster, page, "team-b", "low-128", reason)
     page.type("kubectl get events -n team-b")
     demo_cluster.remove("team-b")
 
@@ -63,7 +65,7 @@ def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
     demo_cluster.create(document)
     demo_cluster.waits("team-b/no-volume", "Backoff")
     page.type("queuectl explain team-b/no-volume")
-    demo_cluster.installation.rest.apply([rules()])
+    demo_cluster.installation.rest.apply([configuration_with()])
     page.end()
 
 
