@@ -212,7 +212,7 @@ def use_source(settings: Settings) -> UseSource | None:
             exporters,
             names=names,
             scrape_seconds=asked.sample_seconds,
-            keep_seconds=asked.keep_seconds,
+            retention_seconds=asked.retention_seconds,
             trust_slices=asked.trust_slices,
         )
     if not url:
@@ -227,7 +227,7 @@ def use_source(settings: Settings) -> UseSource | None:
         trust_slices=asked.trust_slices,
         token_file=asked.token_file,
         ca_file=asked.ca_file,
-        timeout=asked.patience_seconds,
+        timeout=asked.timeout_seconds,
     )
 
 

@@ -87,13 +87,13 @@ class UtilizationSettings(BaseModel):
     vendor: Literal["nvidia", "amd"] = Field(
         "nvidia", description="vendor of the metrics: nvidia or amd"
     )
-    look_seconds: float = Field(60.0, gt=0, description="time between two evaluations, in seconds")
+    evaluation_seconds: float = Field(
+        60.0, gt=0, description="time between two evaluations, in seconds"
+    )
     scrape_seconds: float = Field(
         30.0, gt=0, description="scrape interval of Prometheus, in seconds; not used for exporters"
     )
-    patience_seconds: float = Field(
-        30.0, gt=0, description="time-out of one evaluation, in seconds"
-    )
+    timeout_seconds: float = Field(30.0, gt=0, description="time-out of one evaluation, in seconds")
     labels: Literal["auto", "pod", "exported_pod"] = Field(
         "auto",
         description="label that names the pod in Prometheus: pod or exported_pod; auto = the one that names pods of the cluster",
@@ -114,7 +114,7 @@ class UtilizationSettings(BaseModel):
         False,
         description="the exporter measures each pod of a time-sliced GPU (--kubernetes-virtual-gpus)",
     )
-    keep_seconds: float = Field(
+    retention_seconds: float = Field(
         7200.0,
         gt=0,
         description="how long samples of exporters are kept in memory, in seconds; this is the longest window",
@@ -128,12 +128,12 @@ class UtilizationSettings(BaseModel):
     @property
     def fresh_seconds(self) -> float:
         """The age, in seconds, after which an evaluation no longer counts: twice the longest time until the next one."""
-        return 2.0 * (self.look_seconds + self.patience_seconds)
+        return 2.0 * (self.evaluation_seconds + self.timeout_seconds)
 
     @property
     def sample_seconds(self) -> float:
         """The time between two samples of one GPU, in seconds, for either source."""
-        return self.look_seconds if self.exporters else self.scrape_seconds
+        return self.evaluation_seconds if self.exporters else self.scrape_seconds
 
 
 class Settings(BaseSettings):
@@ -216,7 +216,7 @@ class Settings(BaseSettings):
     events_per_second: float = Field(
         20.0, gt=0, description="status annotations and Events per second"
     )
-    tell_after_seconds: float = Field(
+    reason_delay_seconds: float = Field(
         2.0,
         ge=0,
         description="how long a pending reason must last before it is published, in seconds",

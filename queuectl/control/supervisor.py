@@ -248,9 +248,9 @@ class Supervisor:
             self._mirror,
             self._metrics.utilization,
             self._clock,
-            look_seconds=rule.look_seconds,
+            evaluation_seconds=rule.evaluation_seconds,
             scrape_seconds=rule.sample_seconds,
-            patience=rule.patience_seconds,
+            timeout=rule.timeout_seconds,
         )
 
     async def _follow_configuration(self, loop: Loop) -> None:

@@ -51,9 +51,9 @@ IDLE_RECLAIM: Final[Document] = {
 """``idleReclaim`` of every queue of the demo: seconds, where a cluster has half an hour."""
 SCRAPE_SECONDS: Final = 1.0
 SETTINGS: Final = {
-    "QUEUECTL_UTILIZATION__LOOK_SECONDS": "1",
+    "QUEUECTL_UTILIZATION__EVALUATION_SECONDS": "1",
     "QUEUECTL_UTILIZATION__SCRAPE_SECONDS": str(SCRAPE_SECONDS),
-    "QUEUECTL_UTILIZATION__PATIENCE_SECONDS": "5",
+    "QUEUECTL_UTILIZATION__TIMEOUT_SECONDS": "5",
     # The recording rules of deploy/ span two minutes, but the demo evaluates gangs in seconds.
     "QUEUECTL_UTILIZATION__RECORDING_RULES": "off",
     "QUEUECTL_ACCOUNT_SECONDS": "1",

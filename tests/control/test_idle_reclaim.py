@@ -23,7 +23,7 @@ from tests.doubles.cluster import Moment
 from tests.support.postgres import TestPostgres
 
 GRACE, REST = 30.0, 40.0
-PATIENCE = 2.0 * (QUICK.utilization.look_seconds + QUICK.utilization.patience_seconds)
+PATIENCE = 2.0 * (QUICK.utilization.evaluation_seconds + QUICK.utilization.timeout_seconds)
 
 NOTICE = {
     "apiVersion": "queuectl.dev/v1",

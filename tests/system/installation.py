@@ -38,7 +38,7 @@ SECONDS = 90.0
 QUICK = {
     "QUEUECTL_LEASE_DURATION": "4",
     "QUEUECTL_LEASE_RENEW": "1",
-    "QUEUECTL_TELL_AFTER_SECONDS": "0.2",
+    "QUEUECTL_REASON_DELAY_SECONDS": "0.2",
 }
 _numbers = itertools.count(1)
 

@@ -38,10 +38,10 @@ QUOTAS: Final = {"language": 224, "vision": 144, "speech": 80}
 LENT: Final = 64  # the quota of a queue of another cohort, which has no gangs
 CORES: Final = 12  # quota of cores for each GPU of quota
 SETTINGS: Final = {
-    "QUEUECTL_UTILIZATION__LOOK_SECONDS": "2",
+    "QUEUECTL_UTILIZATION__EVALUATION_SECONDS": "2",
     "QUEUECTL_UTILIZATION__SCRAPE_SECONDS": str(SCRAPE),
-    "QUEUECTL_UTILIZATION__PATIENCE_SECONDS": "5",
-    "QUEUECTL_TELL_AFTER_SECONDS": "2",
+    "QUEUECTL_UTILIZATION__TIMEOUT_SECONDS": "5",
+    "QUEUECTL_REASON_DELAY_SECONDS": "2",
     "QUEUECTL_ACCOUNT_SECONDS": "4",
 }
 FAIL_SECONDS: Final = "kwok.queuectl.dev/fail-after-seconds"

@@ -180,9 +180,9 @@ class Watched:
             self.made.mirror,
             UseMetrics(self.registry),
             lambda: self.now,
-            look_seconds=0.01,
+            evaluation_seconds=0.01,
             scrape_seconds=30.0,
-            patience=0.05,
+            timeout=0.05,
         )
 
     async def sample(self) -> GangUse:

@@ -350,14 +350,14 @@ async def simulated(folder: Path) -> AsyncIterator[Stage]:
                 "recorded": prometheus(honored.url, rules=True),
                 "recorded, renamed": prometheus(renamed.url, rules=True),
                 "exporters": ExporterSource(
-                    list(map(exporters.url, nodes)), scrape_seconds=SCRAPE, keep_seconds=120.0
+                    list(map(exporters.url, nodes)), scrape_seconds=SCRAPE, retention_seconds=120.0
                 ),
                 "amd": prometheus(honored.url, AMD),
                 "amd exporters": ExporterSource(
                     list(map(radeons.url, cards)),
                     names=AMD,
                     scrape_seconds=SCRAPE,
-                    keep_seconds=120.0,
+                    retention_seconds=120.0,
                 ),
             }
             watchers = {name: Watcher(name, source) for name, source in sources.items()}

@@ -162,7 +162,7 @@ class Loop:
             lambda: self._actuator.idle,
             self._mirror.namespaces,
             per_second=settings.events_per_second,
-            after=settings.tell_after_seconds,
+            after=settings.reason_delay_seconds,
         )
         self._pen = LedgerWriter(
             store=self._store,

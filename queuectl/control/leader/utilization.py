@@ -21,7 +21,7 @@ from queuectl.telemetry.utilization import UseGauges, UseMetrics
 log = structlog.get_logger()
 
 _SCRAPES = 4  # in the window of recent use, so that one of them can fail
-_TOLD = (UseState.IDLE, UseState.STUCK)
+_LOGGED = (UseState.IDLE, UseState.STUCK)
 
 
 class UseWatch:
@@ -34,9 +34,9 @@ class UseWatch:
         metrics: UseMetrics,
         clock: Clock,
         *,
-        look_seconds: float,
+        evaluation_seconds: float,
         scrape_seconds: float,
-        patience: float,
+        timeout: float,
     ) -> None:
         """Start without an evaluation.
 
@@ -45,18 +45,18 @@ class UseWatch:
             mirror: the copy of the cluster.
             metrics: of evaluations.
             clock: of the leader.
-            look_seconds: between evaluations.
+            evaluation_seconds: between evaluations.
             scrape_seconds: between samples of a GPU.
-            patience: seconds after which an evaluation times out.
+            timeout: seconds after which an evaluation times out.
         """
         self._source = source
         self._mirror = mirror
         self._metrics = metrics
         self._clock = clock
-        self._every = look_seconds
+        self._every = evaluation_seconds
         self._scrape = scrape_seconds
-        self._patience = patience
-        self._window = max(look_seconds, _SCRAPES * scrape_seconds)
+        self._timeout = timeout
+        self._window = max(evaluation_seconds, _SCRAPES * scrape_seconds)
         self._tracker = UseTracker(scrape_seconds)
         self._states: dict[str, UseState] = {}
         self._untrusted: tuple[str, ...] = ()
@@ -87,24 +87,24 @@ class UseWatch:
         known = {pod.key for gang in gangs for pod in gang.pods}
         wrong: Mapping[SourceFault, int]
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(self._timeout):
                 recent, longer = await self._ask(gangs, at, known)
         except (SourceUnavailable, TimeoutError) as error:
-            why = str(error) or f"no answer within {self._patience:.0f} s"
+            why = str(error) or f"no answer within {self._timeout:.0f} s"
             log.warning("utilization_not_measured", reason=why)
             uses = self._tracker.nothing(gangs, at, why)
             wrong = {SourceFault.UNREACHABLE: max(1, len(known))}
         else:
             uses = await asyncio.to_thread(self._tracker.judge, gangs, recent, longer)
             wrong = troubles(gangs, recent, self._scrape)
-            self._tell_untrusted(recent.untrusted)
+            self._log_untrusted(recent.untrusted)
         seen = [
             UseGauges(gang.cluster_queue, use.state, gang.gpus, use.utilization)
             for gang in gangs
             if (use := uses.get(gang.uid)) is not None
         ]
         self._metrics.looked(wrong, seen, time.perf_counter() - began)
-        self._tell(uses)
+        self._log_changes(uses)
         return uses
 
     async def _ask(
@@ -115,15 +115,15 @@ class UseWatch:
         windows = self._tracker.windows(gangs, recent)
         return recent, {window: await self._source.sample(window, at, known) for window in windows}
 
-    def _tell_untrusted(self, jobs: tuple[str, ...]) -> None:
+    def _log_untrusted(self, jobs: tuple[str, ...]) -> None:
         """Log once: an incomplete set-up, or a tenant that reports pods of others."""
         if jobs and jobs != self._untrusted:
             log.warning("utilization_untrusted_jobs", jobs=jobs, trusts=self._source.trusts)
         self._untrusted = jobs
 
-    def _tell(self, uses: Mapping[str, GangUse]) -> None:
+    def _log_changes(self, uses: Mapping[str, GangUse]) -> None:
         states = {uid: use.state for uid, use in uses.items()}
         for uid, state in states.items():
-            if state is not self._states.get(uid) and state in _TOLD:
+            if state is not self._states.get(uid) and state in _LOGGED:
                 log.info("utilization_changed", uid=uid, state=state, reason=uses[uid].text)
         self._states = states

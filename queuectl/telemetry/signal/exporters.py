@@ -51,7 +51,7 @@ class ExporterSource:
         *,
         names: ExporterNames = NVIDIA,
         scrape_seconds: float = 30.0,
-        keep_seconds: float = 7200.0,
+        retention_seconds: float = 7200.0,
         trust_slices: bool = False,
         timeout: float = 5.0,
     ) -> None:
@@ -62,7 +62,7 @@ class ExporterSource:
                 those of a headless Service.
             names: the metrics and labels.
             scrape_seconds: between evaluations. Each of them scrapes.
-            keep_seconds: of samples to keep.
+            retention_seconds: of samples to keep.
             trust_slices: the exporter measures each pod of a time-sliced GPU separately.
             timeout: seconds for one scrape.
         """
@@ -70,8 +70,8 @@ class ExporterSource:
         self.trusts = f"exporters at {', '.join(urls)}"
         self._names = names
         self._scrape = scrape_seconds
-        self._slots = max(2, round(keep_seconds / scrape_seconds) + 1)
-        self._kept = keep_seconds
+        self._slots = max(2, round(retention_seconds / scrape_seconds) + 1)
+        self._kept = retention_seconds
         self._trust_slices = trust_slices
         self._rings: dict[str, RingBuffer] = {}
         self._scraped_at: float | None = None
