@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import typer
 import yaml
 
@@ -13,12 +11,6 @@ from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read
 from queuectl.objects.configuration.diff import Difference
-
-_HEAD: Final = (
-    "apiVersion",
-    "kind",
-    "metadata",
-)  # the order of the fields in a file; the database has none
 
 app = typer.Typer(
     name="config", help="Export all configuration, or compare it with files.", no_args_is_help=True
@@ -82,13 +74,4 @@ def _bare(item: Json) -> Json:
     metadata = {
         k: v for k, v in item["metadata"].items() if k != "resourceVersion" and v is not None
     }
-    return {
-        "apiVersion": item["apiVersion"],
-        "kind": item["kind"],
-        "metadata": metadata,
-        **_rest(item),
-    }
-
-
-def _rest(item: Json) -> Json:
-    return {key: value for key, value in item.items() if key not in _HEAD}
+    return {**item, "metadata": metadata}

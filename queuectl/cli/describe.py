@@ -13,6 +13,7 @@ from queuectl.api.kinds import CONFIG_KINDS, ConfigKind
 from queuectl.cli.client import (
     DEFAULT_SERVER,
     Client,
+    Json,
     Namespace,
     Server,
     config_kind,
@@ -75,18 +76,8 @@ def _config(client: Client, kind: ConfigKind, name: str, namespace: str | None) 
         shown["workloads"] = _counts(client, cluster_queue=name)
     elif kind.kind == "LocalQueue":
         shown["workloads"] = _counts(client, queue=name, namespace=meta["namespace"])
-    ordered = {key: _ordered(value) for key, value in shown.items() if value is not None}
-    return yaml.safe_dump(ordered, sort_keys=False, allow_unicode=True, width=_WIDTH).splitlines()
-
-
-def _ordered(value: Any) -> Any:
-    """The same value with its fields in order: the name, plain values, nested values. The database keeps no order."""
-    if isinstance(value, list):
-        return [_ordered(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    plain = sorted(value, key=lambda key: (key != "name", isinstance(value[key], (dict, list))))
-    return {key: _ordered(value[key]) for key in plain}
+    known = {key: value for key, value in shown.items() if value is not None}
+    return yaml.safe_dump(known, sort_keys=False, allow_unicode=True, width=_WIDTH).splitlines()
 
 
 def _overrides(client: Client, queue: str) -> list[str]:
@@ -121,7 +112,7 @@ def _workload(client: Client, path: str, kind: Kind) -> list[str]:
         "UID": body["uid"],
         "Queue": f"{body['queue']} of {body['clusterQueue'] or 'no ClusterQueue'}",
         "Priority": _priority(body),
-        "Size": f"{counted(body['pods'], 'pod')}, {counted(body['gpus'], 'GPU')}",
+        "Size": _size(body, explained["placement"]),
         "Queued": _ago(body["queuedAt"]),
         "Started": _ago(body["startedAt"]),
         "Ready": _ago(body["readyAt"]),
@@ -138,6 +129,15 @@ def _workload(client: Client, path: str, kind: Kind) -> list[str]:
     lines += ["", "History:"]
     lines += [f"  {_line(item)}" for item in history["items"]]
     return lines
+
+
+def _size(body: Json, placement: Json | None) -> str:
+    """The requested pods and GPUs, and the number of pods after a partial admission."""
+    requested = f"{counted(body['pods'], 'pod')}, {counted(body['gpus'], 'GPU')}"
+    if placement is None or placement["planned"]:
+        return requested
+    started = sum(each["count"] for each in placement["podSets"])
+    return requested if started == body["pods"] else f"{requested}; {started} pods started"
 
 
 def _position(body: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ gets the response: no plan from before can be committed after it.
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, and_, delete, func, select, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
@@ -18,6 +18,7 @@ from queuectl.db.tables import configuration, documents
 from queuectl.domain.errors import Conflict, NotFound
 from queuectl.domain.ledger import Document
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey
+from queuectl.objects.documents import in_order
 
 CHANNEL: Final = "queuectl_config"
 
@@ -52,11 +53,15 @@ async def revision(connection: AsyncConnection) -> int:
     return int((await connection.scalars(select(configuration.c.revision))).one())
 
 
+def _stored(row: Any) -> ConfigDocument:
+    return ConfigDocument(in_order(row.document), row.version)
+
+
 async def read(connection: AsyncConnection, key: DocumentKey) -> ConfigDocument | None:
     """One document, or None."""
     found = select(documents.c.document, documents.c.version).where(_is(key))
     row = (await connection.execute(found)).one_or_none()
-    return ConfigDocument(row.document, row.version) if row is not None else None
+    return _stored(row) if row is not None else None
 
 
 async def read_those(
@@ -68,7 +73,7 @@ async def read_those(
     wanted = [(key.kind, key.namespace, key.name) for key in keys]
     found = select(c.document, c.version).where(identity.in_(wanted))
     rows = await connection.execute(found.order_by(c.kind, c.namespace, c.name))
-    return tuple(ConfigDocument(row.document, row.version) for row in rows)
+    return tuple(_stored(row) for row in rows)
 
 
 async def read_kind(
@@ -79,7 +84,7 @@ async def read_kind(
     if namespace is not None:
         found = found.where(documents.c.namespace == namespace)
     rows = await connection.execute(found.order_by(documents.c.namespace, documents.c.name))
-    return tuple(ConfigDocument(row.document, row.version) for row in rows)
+    return tuple(_stored(row) for row in rows)
 
 
 async def write(connection: AsyncConnection, document: Document, if_match: int | None) -> int:

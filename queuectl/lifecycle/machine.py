@@ -302,6 +302,8 @@ def _ready(entry: Entry, now: float) -> EntryChange | None:
         return None
     pods = entry.started_pods
     text = "its pod is ready" if pods == 1 else f"all {pods} pods are ready"
+    if pods < entry.pods:
+        text += f"; it requested {entry.pods} pods and started with fewer"
     reason = Reason(Code.PODS_READY, text)
     return move(entry, State.RUNNING, now, reason, ready_at=now, failures=0, excluded=())
 

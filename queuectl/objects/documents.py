@@ -7,7 +7,7 @@ holding a ``List``, whose items count as objects of their own.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import count
@@ -20,6 +20,7 @@ from queuectl.objects.errors import Address, DocumentError, explain
 
 T = TypeVar("T")
 
+_HEAD: Final = ("apiVersion", "kind", "metadata", "spec")
 _TIMESTAMP: Final = "tag:yaml.org,2002:timestamp"
 
 
@@ -245,3 +246,22 @@ def _named(document: Document) -> Document:
         if value is not None and not isinstance(value, str):
             raise named.error(f"metadata.{field}", f"{value!r} is not text")
     return named
+
+
+def in_order(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document with its fields in the order in which people write them. A column of JSONB keeps no order.
+
+    The order is ``apiVersion``, ``kind``, ``metadata``, ``spec`` and the rest. Inside them it is ``name``, plain values, nested
+    values, each by name.
+    """
+    keys = sorted(document, key=lambda key: (_HEAD.index(key) if key in _HEAD else len(_HEAD), key))
+    return {key: _ordered(document[key]) for key in keys}
+
+
+def _ordered(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_ordered(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    keys = sorted(value, key=lambda key: (key != "name", isinstance(value[key], (dict, list)), key))
+    return {key: _ordered(value[key]) for key in keys}

@@ -245,6 +245,8 @@ async def test_a_job_starts_with_the_pods_that_fit_and_requests_all_again_after_
         started = await world.until_state(part, State.RUNNING)
         assert started.placement is not None
         assert started.placement.podsets[0].pods == 3
+        text = "all 3 pods are ready; it requested 4 pods and started with fewer"
+        assert started.reason.message == text
         assert len(live(world.cluster.pods_of(part))) == 3
         assert parallelism(world, part) == 3
         high = world.cluster.submit(gang("Job", "high", 3, "high"))

@@ -681,6 +681,32 @@ class StoreConformance:
             await store.delete_config(key)
         assert await store.put_config(QUEUE) > version
 
+    async def test_a_document_has_its_fields_in_the_order_of_a_manifest(
+        self, open_store: OpenStore
+    ):
+        store = await open_store()
+        flavor = {"resources": [{"nominalQuota": 8, "name": "cpu"}], "name": "h100"}
+        spec = {"flavors": [flavor], "queueingStrategy": "BestEffortFIFO", "cohortName": "all"}
+        metadata = {"labels": {"b": "1", "a": "2"}, "name": "q"}
+        await store.put_config(
+            {
+                "spec": spec,
+                "metadata": metadata,
+                "kind": "ClusterQueue",
+                "apiVersion": "queuectl.dev/v1",
+            }
+        )
+        (stored,) = await store.list_config("ClusterQueue")
+        assert list(stored.document) == ["apiVersion", "kind", "metadata", "spec"]
+        assert list(stored.document["metadata"]) == ["name", "labels"]
+        assert list(stored.document["metadata"]["labels"]) == ["a", "b"]
+        assert list(stored.document["spec"]) == ["cohortName", "queueingStrategy", "flavors"]
+        assert list(stored.document["spec"]["flavors"][0]) == ["name", "resources"]
+        assert list(stored.document["spec"]["flavors"][0]["resources"][0]) == [
+            "name",
+            "nominalQuota",
+        ]
+
     async def test_documents_are_listed_by_code_point(self, open_store: OpenStore):
         store = await open_store()
         for name in ("b", "B", "a-b", "a.b", "ab"):

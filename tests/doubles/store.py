@@ -51,6 +51,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.domain.workload_order import BY_NAME, Position, WorkloadOrder
+from queuectl.objects.documents import in_order
 from tests.doubles.access import MemoryAudit, MemorySessions
 from tests.doubles.usage import MemoryUsage, MemoryUsageTables
 
@@ -341,7 +342,9 @@ class MemoryStore:
         if present is not None and present.document == document:
             return present.version
         version = await self._raise_revision()
-        database.documents[key] = ConfigDocument(json.loads(json.dumps(document)), version)
+        database.documents[key] = ConfigDocument(
+            in_order(json.loads(json.dumps(document))), version
+        )
         return version
 
     async def delete_config(self, key: DocumentKey, if_match: int | None = None) -> None:

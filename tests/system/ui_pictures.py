@@ -36,7 +36,7 @@ def check_quota(page: Page) -> None:
     editor.fill(text.replace(old, f"nominalQuota: {SMALLER}", 1))
     page.get_by_role("button", name="Check").click()
     expect(page.get_by_role("heading", name="1 field would change")).to_be_visible(timeout=WAIT)
-    page.get_by_role("heading", name="1 field would change").scroll_into_view_if_needed()
+    page.evaluate("scrollTo(0, 0)")
 
 
 def plan(page: Page) -> None:
@@ -93,7 +93,7 @@ def pictures(built: Installation) -> list[Picture]:
         Picture("nodes", "/ui/nodes", prepare=color_by_queue),
         Picture("usage", "/ui/usage?by=user&span=24h", height=760),
         Picture("config", "/ui/config/clusterqueues/language", prepare=check_quota, whole=True),
-        Picture("whatif", "/ui/whatif", prepare=plan, whole=True),
+        Picture("whatif", "/ui/whatif", height=1200, prepare=plan),
     ]
 
 

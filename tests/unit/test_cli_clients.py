@@ -30,6 +30,7 @@ from tests.api.support import (
     LIVES,
     LOCAL_QUEUE,
     OVERRIDE,
+    PLACED,
     FixedDiagnoser,
     job,
     live_through,
@@ -238,6 +239,15 @@ class TestGet:
         assert "UID" not in header
         assert [row.split()[1] for row in rows] == sorted(LIVES)
         assert any(row.split()[7:9] == ["Pending", "WaitingForQuota"] for row in rows)
+
+    def test_describe_shows_the_pods_of_a_partial_admission(
+        self, queuectl: Cli, database: MemoryDatabase
+    ) -> None:
+        (placed,) = PLACED.podsets
+        part = Placement((replace(placed, nodes=(("node-1", 3),), pods=3),))
+        for change in live_through(job("part"), Admit(part)):
+            MemoryStore(database)._write(change, 1)
+        assert "4 pods, 32 GPUs; 3 pods started" in queuectl("describe", "wl", "part", "-n", "team-a").out
 
     @pytest.mark.usefixtures("ledger")
     def test_wide_adds_columns_and_cuts_nothing(self, queuectl: Cli) -> None:

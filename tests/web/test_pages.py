@@ -51,7 +51,7 @@ PAGES: dict[str, tuple[str, ...]] = {
         "block-00 / rack-00",
         "kubectl logs -n team-",
     ),
-    "/ui/workloads/wait-00000": ("Reserved placement", "Queue position", "estimated start in"),
+    "/ui/workloads/wait-00000": ("Reserved placement", "Queue position", "estimated start: "),
     "/ui/workloads/wait-00000/why": ("quota: it needs 40 GPUs", "minimum"),
     "/ui/nodes": ("64 nodes", "By rack", "By block"),
     "/ui/nodes?q=rack-01": ("gpu-00-01-00", "gpu-01-01-03"),

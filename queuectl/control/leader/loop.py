@@ -23,7 +23,7 @@ from queuectl.control.leader.force_delete import ForceDeletion
 from queuectl.control.leader.invariants import InvariantChecker
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import LedgerWriter
-from queuectl.control.leader.planning import Planning
+from queuectl.control.leader.planning import NOTHING_TO_PLAN, Planning
 from queuectl.control.leader.pruning import prune
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock, Cluster, Store
@@ -88,7 +88,7 @@ class Loop:
         self._stop = StopSignal()
         self._diagnoser = Diagnoser(throttle, cache)
         self._plan_at = 0.0  # on the event loop's clock; no cycle before it
-        self._said = "nothing waits"
+        self._said = NOTHING_TO_PLAN
         self._inbox = True  # there can be commands in the database
         self._inbox_read = asyncio.Event()
         # A read must not replace the result of a later read: a change is announced only once.

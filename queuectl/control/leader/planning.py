@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Sequence
+from typing import Final
 
 import structlog
 
@@ -38,6 +39,9 @@ from queuectl.reports.domains import spreads
 from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
 
 log = structlog.get_logger()
+
+NOTHING_TO_PLAN: Final = "no gang is pending"
+"""The summary of a cycle without a plan."""
 
 
 class ConfigurationTolerance:
@@ -92,7 +96,7 @@ class Planning:
     async def plan(self) -> str:
         """Plan and commit once. Returns a summary. Raises the errors of :meth:`LedgerWriter.commit`."""
         if not self._leader_state.anything_to_plan():
-            return "nothing waits"
+            return NOTHING_TO_PLAN
         documents = self._leader_state.documents
         with self._metrics.stage(Stage.FREEZE):
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
