@@ -83,7 +83,6 @@ def pictures(built: Installation) -> list[Picture]:
     waits = f"/ui/workloads/{with_fixes(built)}"
     return [
         Picture("workload", waits, height=960),
-        Picture("workload-dark", waits, height=960, theme="dark"),
         Picture("overview", "/ui/", whole=True),
         Picture("overview-dark", "/ui/", height=1000, theme="dark"),
         Picture("mine", mine, height=960),
