@@ -18,7 +18,7 @@ from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.identity import Caller, Right
 
-ANYBODY: Final = Caller("unauthenticated caller")
+ANONYMOUS: Final = Caller("unauthenticated caller")
 """The caller of each request without authentication, on loopback."""
 _KEY: Final = "queuectl.caller"
 _KNOWN: Final = "queuectl.known"
@@ -57,21 +57,21 @@ class Access(Identities, Rights, Protocol):
 
 def caller_of(request: Request) -> Caller:
     """The caller of a request."""
-    caller: Caller = request.scope.get(_KEY, ANYBODY)
+    caller: Caller = request.scope.get(_KEY, ANONYMOUS)
     return caller
 
 
-def know(scope: Any, caller: Caller) -> None:
+def set_caller(scope: Any, caller: Caller) -> None:
     """Keep the caller for the rest of this request."""
     scope[_KEY] = caller
 
 
-def vouch(scope: Any, known: Callable[[], Awaitable[bool]]) -> None:
+def set_credential_check(scope: Any, known: Callable[[], Awaitable[bool]]) -> None:
     """Keep a check of the caller's credentials, for answers that last long."""
     scope[_KNOWN] = known
 
 
-async def still_known(request: Request) -> bool:
+async def still_valid(request: Request) -> bool:
     """Whether the credentials of a request are still valid. Can raise each error of an outage."""
     known: Callable[[], Awaitable[bool]] | None = request.scope.get(_KNOWN)
     return known is None or await known()

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from fastapi import Depends, Request, Response
 
-from queuectl.api.access import ANYBODY, Guard, caller_of
+from queuectl.api.access import ANONYMOUS, Guard, caller_of
 from queuectl.api.body import missing, read_small
 from queuectl.api.command_views import (
     BODIES,
@@ -75,13 +75,13 @@ class CommandService:
             raise missing()
         caller = caller_of(request)
         given = body.by if body is not None else None
-        by = given if given is not None and caller is ANYBODY else caller.name
+        by = given if given is not None and caller is ANONYMOUS else caller.name
         key = request_id or str(uuid4())
         admin = await self._guard.may(request, Right("create", f"workloads/{action}"))
         barred = None if admin else reserved_to_admins(entry, action)
         if barred is not None:
             raise Problem(P.FORBIDDEN, barred)
-        own_key = key if caller is ANYBODY else own(caller, key)
+        own_key = key if caller is ANONYMOUS else own(caller, key)
         command = replace(_command(entry, action, body, by, own_key), admin=admin)
         try:
             await self._check(entry, command)

@@ -10,7 +10,7 @@ from fastapi import Request
 from starlette.responses import JSONResponse, Response
 
 from queuectl.api.access import Guard
-from queuectl.api.auth.audit import done
+from queuectl.api.auth.audit import record_change
 from queuectl.api.body import MAX_SMALL, Bodies
 from queuectl.api.dry_run import applied, changes_of, dry_run_documents, excess_views, seen_excesses
 from queuectl.api.kinds import API_VERSION, BY_KIND, ONLY_NAME, ConfigKind
@@ -154,7 +154,7 @@ class Documents:
         }
         created = result == "created"
         headers = {"ETag": etag(version)}
-        done(request, _summary(result, changes))
+        record_change(request, _summary(result, changes))
         if created:
             headers["Location"] = request.url.path
         return JSONResponse(body, 201 if created else 200, headers=headers)

@@ -58,7 +58,7 @@ class Feed:
             None  # all lines above it and up to `end` are in the window; None = not known yet
         )
         self.end = 0
-        self._rung = asyncio.Event()
+        self._changed = asyncio.Event()
         self._listening = 0
         self._reader: asyncio.Task[None] | None = None
         self.closing = asyncio.Event()
@@ -90,18 +90,18 @@ class Feed:
         """Whether all lines above this id are in the window or do not exist yet."""
         return self._floor is not None and after >= self._floor
 
-    async def more(self, after: int, patience: float) -> Sequence[FeedLine]:
-        """Some lines above an id, in order; none if there are none for ``patience`` seconds.
+    async def more(self, after: int, seconds: float) -> Sequence[FeedLine]:
+        """Some lines above an id, in order; none if there are none for this many seconds.
 
         Can raise StoreUnavailable if it reads them from the database.
         """
         restored = self.restored
         with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 while self._floor is None or after >= self.end:
                     if self.closing.is_set() or self.restored != restored:
                         return ()
-                    await self._rung.wait()
+                    await self._changed.wait()
         if self._reader is not None and self._reader.done():
             await self._reader  # its failure ends the streams
         if self._floor is None:
@@ -142,8 +142,8 @@ class Feed:
         self._ring()
 
     def _ring(self) -> None:
-        rung, self._rung = self._rung, asyncio.Event()
-        rung.set()
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
 
 def feed_line(line: HistoryLine) -> FeedLine:

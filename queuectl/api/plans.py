@@ -14,7 +14,7 @@ from queuectl.api.access import Visible
 from queuectl.api.body import MAX_BYTES
 from queuectl.api.dry_run import excess_views
 from queuectl.api.params import NAME
-from queuectl.api.redaction import veil_over
+from queuectl.api.redaction import redactor_for
 from queuectl.api.schemas import (
     ExcessView,
     ObstacleView,
@@ -240,7 +240,7 @@ class _OutcomePresenter:
         covered = {one.ref for one in others if not self._sees(one)}
         own = {self._known[uid].ref for uid in self._submitted}
         self._taken = {(one.kind, one.ref) for one in others if self._sees(one)}
-        self._redactor = veil_over(
+        self._redactor = redactor_for(
             {one.namespace for one in self._known.values()}, visible, own - covered
         )
 

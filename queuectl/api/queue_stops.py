@@ -11,7 +11,7 @@ from typing import Final, Literal
 from fastapi import Request
 from pydantic import Field
 
-from queuectl.api.auth.audit import done
+from queuectl.api.auth.audit import record_change
 from queuectl.api.dry_run import changes_of
 from queuectl.api.merge import merged
 from queuectl.api.ports import ApiStore, Diagnoser
@@ -89,7 +89,7 @@ class QueueStops:
         for _ in range(_TRIES):
             stored = await self._stored(key)
             if _policy_of(stored.document) is policy:
-                done(request, _summary("unchanged", reason))
+                record_change(request, _summary("unchanged", reason))
                 return _view(key, policy, "unchanged")
             value = policy.value if policy is not StopPolicy.NONE else None
             document, _ = validate(merged(stored.document, {"spec": {"stopPolicy": value}}))
@@ -99,7 +99,7 @@ class QueueStops:
                 continue
             change = changes_of(stored.document, document)
             text = "; ".join(f"{c['field']}: {c['before']!r} -> {c['after']!r}" for c in change)
-            done(request, _summary(f"configured; {text}", reason))
+            record_change(request, _summary(f"configured; {text}", reason))
             return _view(key, policy, "configured")
         raise Problem(ProblemType.PRECONDITION_FAILED, f"{key} is changed by others; try again")
 
@@ -111,7 +111,7 @@ class QueueStops:
         result: Literal["configured", "unchanged"] = (
             "unchanged" if _policy_of(stored.document) is policy else "configured"
         )
-        done(request, result)
+        record_change(request, result)
         drains = None
         if policy is StopPolicy.HOLD_AND_DRAIN and self._diagnoser is not None:
             drains = await self._diagnoser.drain_cost(key)

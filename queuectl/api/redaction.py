@@ -11,7 +11,7 @@ from queuectl.api.ports import ApiStore
 from queuectl.domain.redaction import Redactor, Saying, namespaces_in
 
 
-def veil_over(known: Iterable[str], visible: Visible, own: Collection[str] = ()) -> Redactor:
+def redactor_for(known: Iterable[str], visible: Visible, own: Collection[str] = ()) -> Redactor:
     """The redactor for a caller that can see the gangs of some of the ``known`` namespaces. ``own``: see :class:`Redactor`."""
     if visible is None:
         return Redactor()
@@ -33,4 +33,4 @@ async def redactor_of(
             known.update(named & await store.namespaces())
         return known
 
-    return veil_over(known, await guard.visible(request, "list", "workloads", there))
+    return redactor_for(known, await guard.visible(request, "list", "workloads", there))

@@ -204,9 +204,9 @@ def _what(kept: Json) -> str:
     return f"priority {kept['priority']}" + (f" until {kept['until']}" if kept["until"] else "")
 
 
-def _follow(client: Client, kept: Json, named: str, patience: float) -> None:
+def _follow(client: Client, kept: Json, named: str, seconds: float) -> None:
     """Wait until the leader has executed or refused the command."""
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + seconds
     while kept["state"] == "Waiting":
         if time.monotonic() >= deadline:
             raise CommandFailed(f"{named}: command {kept['id']} has no result yet")

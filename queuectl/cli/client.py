@@ -86,9 +86,9 @@ class Client:
     def put(self, path: str, document: Json) -> Json:
         return self._send("PUT", path, json=document)
 
-    def post(self, path: str, body: Json, patience: float = TIMEOUT_SECONDS) -> Json:
-        """``patience``: seconds in which the server must answer."""
-        return self._send("POST", path, json=body, timeout=patience)
+    def post(self, path: str, body: Json, timeout: float = TIMEOUT_SECONDS) -> Json:
+        """``timeout``: seconds in which the server must answer."""
+        return self._send("POST", path, json=body, timeout=timeout)
 
     def delete(self, path: str, version: str | None = None) -> None:
         """Delete one object. ``version``: the version that it must have; None = any."""

@@ -16,7 +16,7 @@ from queuectl.cli.errors import CommandFailed
 
 PATH: Final = f"{PREFIX}/events"
 RETRY_SECONDS: Final = 2.0
-PATIENCE_SECONDS: Final = 60.0  # without an answer, until a command fails
+TIMEOUT_SECONDS: Final = 60.0  # without an answer, until a command fails
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def follow(client: Client, after: int, **filters: object) -> Iterator[StreamEven
         except Refused:
             raise
         except CommandFailed:
-            if time.monotonic() - answered > PATIENCE_SECONDS:
+            if time.monotonic() - answered > TIMEOUT_SECONDS:
                 raise
         time.sleep(RETRY_SECONDS)
 

@@ -122,7 +122,7 @@ async def _authenticated(
     settings: Settings, offered: Offer
 ) -> AsyncIterator[AuthenticationLayer | None]:
     """Authentication of callers; None = the API has none."""
-    from queuectl.api.auth.authentication import Open
+    from queuectl.api.auth.authentication import OpenPaths
     from queuectl.api.auth.layers import AuthenticationLayer
     from queuectl.api.oidc.access import with_issuer
     from queuectl.control.composition import access
@@ -138,5 +138,5 @@ async def _authenticated(
             secure=offered.secure,
             per_second=settings.requests_per_second,
             burst=settings.request_burst,
-            doors=Open(OPEN, SIGN_IN),
+            open_paths=OpenPaths(OPEN, SIGN_IN),
         )

@@ -22,7 +22,7 @@ from queuectl.cli.targets import Target, addressed, is_configuration, placed, re
 from queuectl.domain.words import counted
 from queuectl.objects.documents import Document
 
-PATIENCE_SECONDS: Final = 300.0  # the server answers one question at a time, with pauses
+TIMEOUT_SECONDS: Final = 300.0  # the server answers one question at a time, with pauses
 _STARTS: Final = ("starts", "reserves")
 
 
@@ -107,7 +107,7 @@ def whatif_command(
 
 def tried(client: Client, **asked: Any) -> Json:
     """The answer of the server to ``POST plans``."""
-    return client.post(f"{PREFIX}/plans", asked, PATIENCE_SECONDS)
+    return client.post(f"{PREFIX}/plans", asked, TIMEOUT_SECONDS)
 
 
 def gangs(body: Json) -> list[Json]:

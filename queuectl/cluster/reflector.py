@@ -158,16 +158,16 @@ class Reflector:
 
     async def _follow(self) -> None:
         """One watch: from the last version, or with all objects first without one."""
-        lines, opened, heard = LineSplitter(), asyncio.get_running_loop().time(), False
+        lines, opened, received = LineSplitter(), asyncio.get_running_loop().time(), False
         async with self._api.stream(self._resource.path, self._query()) as stream:
-            while piece := await stream.read(self._patience()):
-                heard = True
+            while piece := await stream.read(self._read_timeout()):
+                received = True
                 self._deliver(self._feed.events(lines.feed(piece)))
         short = asyncio.get_running_loop().time() - opened < 1.0
-        if not self._listed or (short and not heard):
+        if not self._listed or (short and not received):
             raise ClusterUnavailable(f"{self._resource.path}: the watch ended too soon")
 
-    def _patience(self) -> float:
+    def _read_timeout(self) -> float:
         return self._pace.idle if self._listed else self._pace.initial
 
     def _query(self) -> Query:

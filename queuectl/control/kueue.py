@@ -21,7 +21,7 @@ from queuectl.objects.kinds import KINDS
 
 log = structlog.get_logger()
 
-LOOK_SECONDS = 10.0
+POLL_SECONDS = 10.0
 RETRY_SECONDS = 2.0
 _RULES = DocumentKey("Configuration", "", ONLY_NAME)
 NAMED = 10  # jobs of unknown kinds that are named in the log
@@ -52,7 +52,7 @@ class KueueDetector:
     async def changed(self, since: bool) -> bool:
         """Wait until the answer differs from ``since``; the new one."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
             now = await self.keys_count()
             if now is not since:
                 log.warning("kueue_keys_changed", enabled=now)

@@ -72,11 +72,11 @@ class Supervisor:
         self._lost = [
             "database: not compared with the cluster yet"
         ]  # why it does not match the cluster
-        self._neighbour = KueueDetector(cluster, store)
+        self._kueue_detector = KueueDetector(cluster, store)
         self._kueue: bool | None = None  # Kueue's keys count; None = not known yet
         self._leading: Loop | None = None
         fresh = max(settings.utilization.fresh_seconds, 2 * estimates.EVERY_SECONDS)
-        self._hearsay = Broadcast(store, clock, fresh)
+        self._broadcast = Broadcast(store, clock, fresh)
         self._throttle = PlannerThrottle(settings.planning_share)
         self.viewer = Viewer(
             store,
@@ -85,7 +85,7 @@ class Supervisor:
             clock,
             leading=self._leader_state,
             watching=self._synced.is_set,
-            heard=lambda: self._hearsay.now.uses,
+            leader_uses=lambda: self._broadcast.now.uses,
             throttle=self._throttle,
             cache=self.cache,
         )
@@ -133,21 +133,21 @@ class Supervisor:
     def gang_use(self, uid: str) -> GangUse | None:
         """The GPU utilization of a gang in the leader's last evaluation; None without a source."""
         leading = self._leading
-        return (leading.leader_state.gang_uses if leading else self._hearsay.now.uses).get(uid)
+        return (leading.leader_state.gang_uses if leading else self._broadcast.now.uses).get(uid)
 
     def estimated_start(self, uid: str) -> float | None:
         """The estimated start of a pending gang (unix seconds); None if it is unknown."""
         leading = self._leading
-        return (leading.leader_state.estimates.starts if leading else self._hearsay.now.starts).get(
-            uid
-        )
+        return (
+            leading.leader_state.estimates.starts if leading else self._broadcast.now.starts
+        ).get(uid)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set."""
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(self._watch(), name="watch")
             lead = group.create_task(self._lead(), name="lead")
-            follow = self._hearsay.follow(lambda: self._leading is None)
+            follow = self._broadcast.follow(lambda: self._leading is None)
             hear = group.create_task(follow, name="findings of others")
             await stop.wait()
             log.info("shutdown_started")
@@ -160,15 +160,15 @@ class Supervisor:
 
     async def _watch(self) -> None:
         """Watch the cluster. Start again if queuectl begins or stops to manage jobs with Kueue's keys."""
-        self._kueue = await self._neighbour.keys_count()
+        self._kueue = await self._kueue_detector.keys_count()
         while True:
             async with asyncio.TaskGroup() as group:
                 probing = group.create_task(self._probe_policies(kueue=self._kueue))
                 if self._kueue:
-                    self._mirror.take_over(await self._neighbour.admissions())
+                    self._mirror.take_over(await self._kueue_detector.admissions())
                 watch = self._cluster.watch(self._sink, self._resource_synced, kueue=self._kueue)
                 watching = group.create_task(watch)
-                self._kueue = await self._neighbour.changed(self._kueue)
+                self._kueue = await self._kueue_detector.changed(self._kueue)
                 watching.cancel()
                 probing.cancel()
 

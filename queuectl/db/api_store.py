@@ -42,7 +42,7 @@ class ApiStore(Database):
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
-        self._history_written = connections.bell(writes.CHANNEL)
+        self._history_written = connections.listener(writes.CHANNEL)
         self.audit: Final = AuditLog(connections.statement)
         self.sessions: Final = SessionStore(connections.transaction, connections.statement)
 

@@ -25,7 +25,7 @@ class Connections:
         """Connect lazily."""
         self._engine = make_engine(settings)
         self._settings = settings
-        self._bells: list[NotificationListener] = []
+        self._listeners: list[NotificationListener] = []
 
     async def check(self) -> None:
         """Check that the version of the server is supported.
@@ -38,24 +38,24 @@ class Connections:
 
     async def close(self) -> None:
         """Close all connections, without waiting for a server that does not respond."""
-        for bell in self._bells:
-            await bell.close()
+        for listener in self._listeners:
+            await listener.close()
         try:
             async with asyncio.timeout(_GOODBYE_SECONDS):
                 await self._engine.dispose()
         except TimeoutError:
             await self._engine.dispose(close=False)
 
-    def bell(self, channel: str) -> NotificationListener:
+    def listener(self, channel: str) -> NotificationListener:
         """A listener for notifications on a channel. It closes with this pool."""
-        bell = NotificationListener(self._engine, self._settings, channel)
-        self._bells.append(bell)
-        return bell
+        listener = NotificationListener(self._engine, self._settings, channel)
+        self._listeners.append(listener)
+        return listener
 
     async def found(
         self,
-        look: Callable[[], Awaitable[T | None]],
-        bell: NotificationListener,
+        query: Callable[[], Awaitable[T | None]],
+        listener: NotificationListener,
         what: str,
         poll: float,
     ) -> T:
@@ -63,11 +63,11 @@ class Connections:
         while True:
             async with self._guarded(f"listening for {what}"):
                 if not self._settings.pgbouncer:
-                    await bell.listen()
-            found = await look()
+                    await listener.listen()
+            found = await query()
             if found is not None:
                 return found
-            await bell.heard(poll)
+            await listener.wait(poll)
 
     @asynccontextmanager
     async def transaction(self, doing: str) -> AsyncIterator[AsyncConnection]:

@@ -138,11 +138,11 @@ class EmbeddedServer:
     async def _end(self, signals: tuple[tuple[signal.Signals, float], ...]) -> None:
         process = self._process
         if process is not None:
-            for number, patience in signals:
+            for number, seconds in signals:
                 if process.poll() is not None:
                     break
                 process.send_signal(number)
-                await _until(lambda: process.poll() is not None, patience)
+                await _until(lambda: process.poll() is not None, seconds)
             self._process = None
         if self._lock is not None:
             if self.sockets.parent != self.directory:
@@ -183,13 +183,13 @@ class EmbeddedServer:
 
     async def _settle(self) -> None:
         """Wait for the server of an owner that has ended. It is stopping; stop it again if necessary."""
-        for number, patience in ((None, 5.0), *_STOP_SIGNALS):
+        for number, seconds in ((None, 5.0), *_STOP_SIGNALS):
             pid = _running_postmaster(self.data)
             if pid is None:
                 return
             if number is not None:
                 os.kill(pid, number)
-            await _until(lambda: _running_postmaster(self.data) is None, patience)
+            await _until(lambda: _running_postmaster(self.data) is None, seconds)
 
     async def _create_cluster(self) -> None:
         """Initialize under a temporary name, so that an interrupted start leaves no incomplete cluster."""
@@ -291,9 +291,9 @@ def _status(data: Path, pid: int) -> str:
     return lines[7].strip() if len(lines) > 7 and lines[0].strip() == str(pid) else ""
 
 
-async def _until(done: Callable[[], bool], patience: float = math.inf) -> bool:
-    """Poll ``done`` for at most ``patience`` seconds. Returns whether it became true."""
-    deadline = time.monotonic() + patience
+async def _until(done: Callable[[], bool], seconds: float = math.inf) -> bool:
+    """Poll ``done`` for at most this many seconds. Returns whether it became true."""
+    deadline = time.monotonic() + seconds
     while not done():
         if time.monotonic() > deadline:
             return False

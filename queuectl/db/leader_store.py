@@ -41,8 +41,8 @@ class LeaderStore(Database):
 
     def __init__(self, connections: Connections) -> None:
         super().__init__(connections)
-        self._config_written = connections.bell(documents.CHANNEL)
-        self._command_added = connections.bell(commands.CHANNEL)
+        self._config_written = connections.listener(documents.CHANNEL)
+        self._command_added = connections.listener(commands.CHANNEL)
 
     async def now(self) -> float:
         """The database's time, unix seconds."""

@@ -24,7 +24,7 @@ class NotificationListener:
         self._engine = engine
         self._settings = settings
         self._channel = channel
-        self._rung = asyncio.Event()
+        self._notified = asyncio.Event()
         self._connection: asyncpg.Connection | None = None
 
     async def listen(self) -> None:
@@ -40,14 +40,14 @@ class NotificationListener:
         connection.add_termination_listener(self._on_loss)
         self._connection = connection
 
-    async def heard(self, patience: float) -> bool:
-        """Wait for a notification, at most ``patience`` seconds. Returns whether there was one."""
+    async def wait(self, seconds: float) -> bool:
+        """Wait for a notification, at most this many seconds. Returns whether there was one."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await self._rung.wait()
-        rang = self._rung.is_set()
-        self._rung.clear()
-        return rang
+            async with asyncio.timeout(seconds):
+                await self._notified.wait()
+        notified = self._notified.is_set()
+        self._notified.clear()
+        return notified
 
     async def close(self) -> None:
         """Close the listening connection, without a long wait for a server that has stopped."""
@@ -60,7 +60,7 @@ class NotificationListener:
                 connection.terminate()
 
     def _on_message(self, *_: object) -> None:
-        self._rung.set()
+        self._notified.set()
 
     def _on_loss(self, _: object) -> None:
-        self._rung.set()
+        self._notified.set()

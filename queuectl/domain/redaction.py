@@ -104,7 +104,9 @@ class Redactor:
         return re.compile(rf"(?<![a-z0-9.-])(?:{namespaces})/{_NAME}")
 
 
-def veiled_for(namespace: str, reason: Reason, namespaces: Container[str] | None = None) -> Reason:
+def redacted_for(
+    namespace: str, reason: Reason, namespaces: Container[str] | None = None
+) -> Reason:
     """A reason as all readers of one namespace can see it: gangs of others are not named.
 
     Args:

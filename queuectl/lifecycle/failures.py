@@ -57,14 +57,14 @@ def _other_size(
 
 
 def start_refused(
-    entry: Entry, refusal: Refusal | None, now: float, patience: float
+    entry: Entry, refusal: Refusal | None, now: float, timeout: float
 ) -> Evict | None:
-    """The API server denies the start, or has denied the release of the gang's pods for ``patience`` seconds."""
+    """The API server denies the start, or has denied the release of the gang's pods for ``timeout`` seconds."""
     if refusal is None or entry.state is not State.STARTING:
         return None
     if refusal.purpose is Purpose.START:
         return Evict(Reason(Code.START_REFUSED, refusal.why))
-    if refusal.purpose is Purpose.PIN and now - refusal.since >= patience:
+    if refusal.purpose is Purpose.PIN and now - refusal.since >= timeout:
         return Evict(Reason(Code.START_REFUSED, refusal.why))
     return None
 
@@ -121,9 +121,9 @@ def late_pods(
 
 
 def held_up(
-    entry: Entry, job: JobRecord, late: Mapping[str, float], now: float, patience: float
+    entry: Entry, job: JobRecord, late: Mapping[str, float], now: float, timeout: float
 ) -> Evict | None:
-    """Pods of an earlier attempt have existed in place of the pods of this attempt for ``patience`` seconds.
+    """Pods of an earlier attempt have existed in place of the pods of this attempt for ``timeout`` seconds.
 
     The job's controller has read an earlier start, which was withdrawn in the meantime, and created its pods. It does not replace
     them, because they are valid pods of the job. After a stop, it deletes them.
@@ -133,9 +133,9 @@ def held_up(
         job: its object.
         late: the result of :func:`late_pods`.
         now: unix seconds.
-        patience: seconds.
+        timeout: seconds.
     """
-    stuck = sum(now - since >= patience for since in late.values())
+    stuck = sum(now - since >= timeout for since in late.values())
     if entry.state is not State.STARTING or job.suspended or not stuck:
         return None
     text = f"the job controller created {counted(stuck, 'pod')} of an earlier attempt; the job is stopped and starts again"
@@ -146,19 +146,19 @@ def pin_refused(
     pods: Sequence[PodRecord],
     refused: Mapping[str, float],
     now: float,
-    patience: float,
+    timeout: float,
     names: Mapping[str, str],
 ) -> Evict | None:
-    """kube-scheduler has refused a pinned pod for ``patience`` seconds.
+    """kube-scheduler has refused a pinned pod for ``timeout`` seconds.
 
     Args:
         pods: of the current attempt.
         refused: the result of :func:`refused_pods`.
         now: unix seconds.
-        patience: seconds.
+        timeout: seconds.
         names: hostname label -> node name.
     """
-    stuck = [pod for pod in pods if pod.uid in refused and now - refused[pod.uid] >= patience]
+    stuck = [pod for pod in pods if pod.uid in refused and now - refused[pod.uid] >= timeout]
     if not stuck:
         return None
     pins = sorted({names.get(pod.pin, pod.pin) for pod in stuck if pod.pin})

@@ -22,7 +22,7 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.records import JobRecord, PodRecord
-from queuectl.domain.redaction import veiled_for
+from queuectl.domain.redaction import redacted_for
 from queuectl.domain.workload import Planned, PodSetPlacement
 from queuectl.objects.keys import STATUS_ANNOTATION
 from queuectl.objects.kinds import KINDS
@@ -155,7 +155,7 @@ def _job_write(entry: Entry, job: JobRecord, patch: Mapping[str, Any], purpose: 
 
 def _public_status(entry: Entry) -> str:
     """The status annotation for the object. Its readers do not always have access to other teams, so it does not name them."""
-    return status_text(replace(entry, reason=veiled_for(entry.namespace, entry.reason)))
+    return status_text(replace(entry, reason=redacted_for(entry.namespace, entry.reason)))
 
 
 def status_text(entry: Entry) -> str:

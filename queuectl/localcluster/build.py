@@ -172,7 +172,7 @@ class _Builder:
         self._run("fetch", [go, "mod", "download", f"{unit.module}@{unit.version}"], wrapper, env)
         source = Path(env["GOMODCACHE"]) / f"{unit.module}@{unit.version}"
         (wrapper / "go.mod").write_text(_wrapper_module(unit, source))
-        _vouch(wrapper / "go.sum", source / "go.sum")
+        _add_checksums(wrapper / "go.sum", source / "go.sum")
         packages = self._packages(wrapper, source)
 
         self._step(f"Building {unit.key} (about {unit.minutes:.0f} min on two cores)", self._coming)
@@ -259,7 +259,7 @@ def _go_files(folder: Path) -> list[Path]:
     return [file for file in folder.glob("*.go") if not file.name.endswith("_test.go")]
 
 
-def _vouch(ours: Path, theirs: Path) -> None:
+def _add_checksums(ours: Path, theirs: Path) -> None:
     """Check the unit's requirements against the unit's own checksums: the checksum database does not have all of them."""
     with ours.open("ab") as checksums, contextlib.suppress(FileNotFoundError):
         checksums.write(theirs.read_bytes())

@@ -212,7 +212,7 @@ class Metrics:
         self._relists = self._counter(
             "watch_relists_total", "Complete lists that watches read.", "kind"
         )
-        self._heard = self._gauge(
+        self._last_event = self._gauge(
             "watch_last_event_timestamp_seconds",
             "Unix time of the last answer to the watch, bookmarks included; the watch age is time() minus this.",
             "kind",
@@ -320,7 +320,7 @@ class Metrics:
     def watched(self, kind: str, events: int, at: float) -> None:
         """``events`` objects (0 for a bookmark) arrived for ``kind`` at unix time ``at``."""
         self._events.labels(kind).inc(events)
-        self._heard.labels(kind).set(at)
+        self._last_event.labels(kind).set(at)
 
     def relisted(self, kind: str) -> None:
         self._relists.labels(kind).inc()

@@ -48,7 +48,7 @@ class AccessScope:
         return tuple(tally for tally in known if self.sees(tally.namespace))
 
 
-async def sight_of(
+async def access_of(
     guard: Guard, request: Request, namespaces: Callable[[], Awaitable[Iterable[str]]]
 ) -> AccessScope:
     """The rights of the caller. ``namespaces`` is called only where the caller may not list all workloads.

@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from queuectl.api.access import Guard
-from queuectl.api.auth.audit import done
+from queuectl.api.auth.audit import record_change
 from queuectl.api.oidc.browser import BrowserLogins
 from queuectl.api.ports import Diagnoser
 from queuectl.api.problems import Problem
@@ -116,7 +116,9 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
 
     async def problem(request: Request, error: Exception) -> Response:
         assert isinstance(error, Problem)
-        done(request, error.detail)  # for the audit log, if the request was to change something
+        record_change(
+            request, error.detail
+        )  # for the audit log, if the request was to change something
         return _failed(request, error.kind.status, error.detail)
 
     async def unknown(request: Request, error: Exception) -> Response:

@@ -16,7 +16,7 @@ from queuectl.web.ports import PageStore
 from queuectl.web.words import moment
 
 _SHOWN: Final = 3
-_LOOKS: Final = 12
+_MAX_READS: Final = 12
 _FIRST_MS: Final = 400
 _LONGEST_MS: Final = 10_000
 _GROWTH: Final = 1.6
@@ -43,17 +43,17 @@ class RecentCommands:
 
     Attributes:
         newest: id of the newest command; 0 where there is none.
-        look: number of the next read; None = all commands have results, or the page has read often enough.
+        next_read: number of the next read; None = all commands have results, or the page has read often enough.
     """
 
     lines: tuple[CommandLine, ...]
     newest: int
-    look: int | None
+    next_read: int | None
 
     @property
     def milliseconds(self) -> int:
         """Time until the next read."""
-        return min(_LONGEST_MS, int(_FIRST_MS * _GROWTH ** (self.look or 0)))
+        return min(_LONGEST_MS, int(_FIRST_MS * _GROWTH ** (self.next_read or 0)))
 
     @property
     def answered(self) -> bool:
@@ -61,20 +61,24 @@ class RecentCommands:
         return all(line.state != "requested" for line in self.lines)
 
 
-async def asked_of(store: PageStore, uid: str, newest: int = 0, looks: int = 0) -> RecentCommands:
+async def asked_of(store: PageStore, uid: str, newest: int = 0, reads: int = 0) -> RecentCommands:
     """The latest commands for a workload.
 
     Args:
         store: the source.
         uid: of the workload.
         newest: id of the newest command that the page knows.
-        looks: how often the page has read the results since it knows that command.
+        reads: how often the page has read the results since it knows that command.
     """
-    lines = tuple(_wish(command) for command in await _latest(store, uid))
+    lines = tuple(_command_line(command) for command in await _latest(store, uid))
     known = lines[0].command.id if lines else 0
-    look = looks + 1 if known == newest else 1
-    asked = RecentCommands(lines, known, look)
-    return asked if look <= _LOOKS and not asked.answered else RecentCommands(lines, known, None)
+    next_read = reads + 1 if known == newest else 1
+    asked = RecentCommands(lines, known, next_read)
+    return (
+        asked
+        if next_read <= _MAX_READS and not asked.answered
+        else RecentCommands(lines, known, None)
+    )
 
 
 async def _latest(store: PageStore, uid: str) -> tuple[Command, ...]:
@@ -88,7 +92,7 @@ async def _latest(store: PageStore, uid: str) -> tuple[Command, ...]:
     return found[::-1]
 
 
-def _wish(command: Command) -> CommandLine:
+def _command_line(command: Command) -> CommandLine:
     match command.outcome:
         case None:
             return CommandLine(_label(command), command, "requested", "")

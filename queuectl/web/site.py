@@ -28,7 +28,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
-from queuectl.web.access_scope import AccessScope, sight_of
+from queuectl.web.access_scope import AccessScope, access_of
 from queuectl.web.ports import ClusterReader, PageStore
 
 PREFIX: Final = "/ui"
@@ -128,9 +128,9 @@ class Site:
         """The configuration in force now, with the quota overrides of this time."""
         return in_force(await self._stated.config(), self.clock())
 
-    async def sight(self, request: Request) -> AccessScope:
+    async def access(self, request: Request) -> AccessScope:
         """The rights of the caller. May raise ClusterUnavailable."""
-        return await sight_of(self.guard, request, self.store.namespaces)
+        return await access_of(self.guard, request, self.store.namespaces)
 
     async def picture(self) -> Snapshot | None:
         """The snapshot that the planner would get now; None while this process does not know the cluster."""
@@ -150,7 +150,7 @@ class Site:
         self,
         request: Request,
         template: str,
-        sight: AccessScope | None = None,
+        access: AccessScope | None = None,
         *,
         status: int = 200,
         still: bool = False,
@@ -161,7 +161,7 @@ class Site:
         Args:
             request: of the caller.
             template: its name.
-            sight: None = a page that needs no right, without links to the other pages.
+            access: None = a page that needs no right, without links to the other pages.
             status: of the answer.
             still: the page is not refreshed, because the user types in it.
             context: the values that the template shows.
@@ -169,7 +169,7 @@ class Site:
         given: Mapping[str, Any] = {
             "path": request.url.path,
             "query": request.url.query,
-            "sight": sight,
+            "access": access,
             "still": still,
             "signs_in": self.signs_in,
             "now": self.clock(),

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from queuectl.api.access import Access
 from queuectl.api.app import create_app
-from queuectl.api.auth.authentication import Open
+from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.telemetry.metrics import Metrics
 from tests.api.support import FixedDiagnoser, FixedHealth
@@ -36,7 +36,7 @@ def people() -> MemoryAccess:
 def signed_app(
     store: Any, access: Access, diagnoser: FixedDiagnoser | None = None, **how: Any
 ) -> FastAPI:
-    known = AuthenticationLayer(access, **{"secure": True, "doors": Open(), **how})
+    known = AuthenticationLayer(access, **{"secure": True, "open_paths": OpenPaths(), **how})
     health, registry = FixedHealth(), Metrics().registry
     diagnoser = diagnoser or FixedDiagnoser()
     return create_app(store, health, registry, diagnoser, authenticated=known)

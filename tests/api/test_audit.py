@@ -139,7 +139,7 @@ async def test_the_log_is_read_page_by_page_and_by_caller_path_and_time(
 # ---- what is guaranteed
 
 
-class Book:
+class FailingAuditStore:
     """The log of a store, with failures that the test sets."""
 
     def __init__(self, memory: MemoryStore) -> None:
@@ -164,15 +164,15 @@ class Book:
 
 
 @pytest.fixture
-def book(memory: MemoryStore) -> Book:
-    memory.audit = Book(memory)  # type: ignore[assignment]  # the same, as far as the API knows
+def audit_store(memory: MemoryStore) -> FailingAuditStore:
+    memory.audit = FailingAuditStore(memory)  # type: ignore[assignment]  # the same, as far as the API knows
     return memory.audit  # type: ignore[return-value]
 
 
 async def test_a_write_that_cannot_be_recorded_is_not_executed(
-    memory: MemoryStore, book: Book
+    memory: MemoryStore, audit_store: FailingAuditStore
 ) -> None:
-    book.begins = False
+    audit_store.begins = False
     async with asking(signed_app(memory, people()), ADMIN) as client:
         answer = await client.put(COHORT_PATH, json=COHORT)
         assert answer.status_code == 503
@@ -180,8 +180,10 @@ async def test_a_write_that_cannot_be_recorded_is_not_executed(
         assert (await client.get("/api/v1/cohorts")).status_code == 200
 
 
-async def test_an_entry_that_cannot_be_completed_is_kept(memory: MemoryStore, book: Book) -> None:
-    book.ends = False
+async def test_an_entry_that_cannot_be_completed_is_kept(
+    memory: MemoryStore, audit_store: FailingAuditStore
+) -> None:
+    audit_store.ends = False
     async with asking(signed_app(memory, people()), ADMIN) as client:
         assert (await client.put(COHORT_PATH, json=COHORT)).status_code == 201
         [line] = await log(client)

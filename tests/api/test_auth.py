@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from queuectl.api.auth.authentication import Open
+from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.sessions import LONGEST
 from queuectl.api.auth.tokens import expiry
 from queuectl.db.engine import DatabaseSettings
@@ -300,9 +300,9 @@ async def test_no_answer_grants_another_origin_anything(
 async def test_a_browser_is_redirected_to_sign_in_and_a_program_gets_a_problem(
     memory: MemoryStore, access: MemoryAccess
 ) -> None:
-    doors = Open(below=("/ui/static/", "/ui/signin"), sign_in="/ui/signin")
+    open_paths = OpenPaths(below=("/ui/static/", "/ui/signin"), sign_in="/ui/signin")
     page = {"Accept": "text/html,*/*;q=0.8"}
-    async with asking(signed_app(memory, access, doors=doors)) as client:
+    async with asking(signed_app(memory, access, open_paths=open_paths)) as client:
         shown = await client.get("/ui/queues?sort=a&b=//c", headers=page)
         assert shown.status_code == 303
         assert (

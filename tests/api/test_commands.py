@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI, Request
 
 from queuectl.api import problems
-from queuectl.api.access import Guard, know
+from queuectl.api.access import Guard, set_caller
 from queuectl.api.app import create_app
 from queuectl.api.routes import workloads
 from queuectl.domain.commands import Action, Answer, Command
@@ -391,7 +391,7 @@ def guarded(store: AnyStore, rights: Known, name: str = "bob") -> FastAPI:
 
     @app.middleware("http")
     async def is_bob(request: Request, go_on: Any) -> Any:
-        know(request.scope, Caller(name))
+        set_caller(request.scope, Caller(name))
         return await go_on(request)
 
     return app

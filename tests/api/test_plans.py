@@ -340,7 +340,7 @@ async def test_without_a_snapshot_a_what_if_is_a_problem() -> None:
 
 
 async def test_a_what_if_that_takes_too_long_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(what_if, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(what_if, "TIMEOUT_SECONDS", 0.0)
 
     def slow(snapshot: Snapshot, stop: StopSignal, cache: PlannerCache) -> object:
         while not stop.stopped:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queuectl.api.app import create_app
-from queuectl.api.auth.authentication import Open
+from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.domain.identity import Right
 from queuectl.domain.records import PodPhase, PodRecord
@@ -45,7 +45,7 @@ async def answer(
         FixedHealth(),
         Metrics().registry,
         cluster_reader=FixedLookout(None, pods=pods),
-        authenticated=AuthenticationLayer(access, secure=True, doors=Open()),
+        authenticated=AuthenticationLayer(access, secure=True, open_paths=OpenPaths()),
     )
     async with asking(app, token) as client:
         return await client.get(path, params=query)

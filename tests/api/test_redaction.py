@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from fastapi import FastAPI
 
-from queuectl.api.redaction import veil_over
+from queuectl.api.redaction import redactor_for
 from queuectl.domain.commands import Action
 from queuectl.domain.decisions import Decision
 from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Remedy, Way
@@ -113,7 +113,7 @@ async def _fill(store: MemoryStore, diagnoser: FixedDiagnoser, access: MemoryAcc
     ],
 )
 def test_names_are_masked_at_any_position(sentence: str, shown: str | None) -> None:
-    redactor = veil_over({"team-a", "team-b"}, {"team-b"}, own={"team-a/mine"})
+    redactor = redactor_for({"team-a", "team-b"}, {"team-b"}, own={"team-a/mine"})
     assert redactor.text(sentence) == (sentence if shown is None else shown)
 
 

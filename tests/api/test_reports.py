@@ -57,7 +57,7 @@ def life(
 
 
 @pytest.fixture
-async def books(store: AnyStore) -> AnyStore:
+async def stored(store: AnyStore) -> AnyStore:
     """Ann's gang uses a quarter of 8 spot GPUs for half an hour; Ben's, of another team, is idle and is evicted."""
     epoch = await store.take_over("test", 0)
     ann, ben = subject("ann", "ann"), subject("ben", "ben", "vision", "team-b")
@@ -94,7 +94,7 @@ def stamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
 
 
-@pytest.mark.usefixtures("books")
+@pytest.mark.usefixtures("stored")
 async def test_usage_by_user(api: httpx2.AsyncClient) -> None:
     body = await report(api, "usage", by="user", since="24h")
     assert body["asOf"] == stamp(HOUR_AT + HOUR)
@@ -114,7 +114,7 @@ async def test_usage_by_user(api: httpx2.AsyncClient) -> None:
     assert (total["allocatedGpuHours"], total["efficiency"]) == (6.0, pytest.approx(1 / 6))
 
 
-@pytest.mark.usefixtures("books")
+@pytest.mark.usefixtures("stored")
 async def test_cost_reports_waste_and_gpus_without_a_price(api: httpx2.AsyncClient) -> None:
     settings = {
         "apiVersion": "queuectl.dev/v1",
@@ -131,7 +131,7 @@ async def test_cost_reports_waste_and_gpus_without_a_price(api: httpx2.AsyncClie
     assert (told["a100"]["cost"], told["a100"]["unpricedGpuHours"]) == (0.0, 2.0)
 
 
-@pytest.mark.usefixtures("books")
+@pytest.mark.usefixtures("stored")
 async def test_waste_reports_lost_work_and_the_fleet(api: httpx2.AsyncClient) -> None:
     body = await report(
         api, "waste", by="label:team", since=stamp(HOUR_AT), until=stamp(HOUR_AT + HOUR)
@@ -152,7 +152,7 @@ async def test_waste_reports_lost_work_and_the_fleet(api: httpx2.AsyncClient) ->
     ]
 
 
-@pytest.mark.usefixtures("books")
+@pytest.mark.usefixtures("stored")
 async def test_waits_by_hour_and_by_namespace(api: httpx2.AsyncClient) -> None:
     told = named(await report(api, "waits", by="namespace"), "namespace")
     assert told["team-a"]["waitedGpuHours"] == 2.0
@@ -162,7 +162,7 @@ async def test_waits_by_hour_and_by_namespace(api: httpx2.AsyncClient) -> None:
     assert (hour["workloads"], hour["waitedGpuHours"]) == (2, 3.0)
 
 
-@pytest.mark.usefixtures("books")
+@pytest.mark.usefixtures("stored")
 async def test_a_row_of_a_workload_has_every_join_key_of_cost_tools(
     api: httpx2.AsyncClient,
 ) -> None:
@@ -181,9 +181,9 @@ async def test_a_row_of_a_workload_has_every_join_key_of_cost_tools(
     }
 
 
-@pytest.mark.usefixtures("books")
+@pytest.mark.usefixtures("stored")
 async def test_a_row_can_be_one_hour_and_has_its_time(
-    books: AnyStore, api: httpx2.AsyncClient
+    stored: AnyStore, api: httpx2.AsyncClient
 ) -> None:
     """Ann's gang runs for another quarter of an hour in the next hour."""
     end = HOUR_AT + HOUR
@@ -191,8 +191,8 @@ async def test_a_row_can_be_one_hour_and_has_its_time(
     who = subject("ann", "ann")
     again = Mark(who.uid, end, end, Phase.HOLDS, 1, 8, (FlavorGpus("h100", "spot", 8),), who)
     fold.workload(None, [again], known=True)
-    epoch = await books.take_over("test", 0)
-    await books.usage.keep(fold, over=end, until=end + 900.0, marks=(), epoch=epoch, free={})
+    epoch = await stored.take_over("test", 0)
+    await stored.usage.keep(fold, over=end, until=end + 900.0, marks=(), epoch=epoch, free={})
     for by in ("workload,hour", "label:team,hour", "namespace,hour"):
         body = await report(api, "usage", by=by)
         assert body["by"] == by
@@ -204,7 +204,7 @@ async def test_a_row_can_be_one_hour_and_has_its_time(
         assert told == [(stamp(HOUR_AT), 4.0), (stamp(end), 2.0)], by
 
 
-@pytest.mark.usefixtures("books")
+@pytest.mark.usefixtures("stored")
 async def test_lost_work_is_in_the_row_of_its_hour(api: httpx2.AsyncClient) -> None:
     body = await report(api, "waste", by="workload,hour")
     assert [
@@ -215,20 +215,20 @@ async def test_lost_work_is_in_the_row_of_its_hour(api: httpx2.AsyncClient) -> N
 
 
 @pytest.mark.parametrize("by", ["queue", "clusterqueue", "cohort", "price"])
-@pytest.mark.usefixtures("books")
+@pytest.mark.usefixtures("stored")
 async def test_every_grouping_has_the_same_total(api: httpx2.AsyncClient, by: str) -> None:
     total = (await report(api, "usage", by=by))["total"]
     assert (total["allocatedGpuHours"], total["usedGpuHours"]) == (6.0, 1.0)
 
 
-@pytest.mark.usefixtures("books")
+@pytest.mark.usefixtures("stored")
 async def test_only_the_hours_of_the_range_are_reported(api: httpx2.AsyncClient) -> None:
     body = await report(api, "usage", since=stamp(HOUR_AT + HOUR), until=stamp(HOUR_AT + 2 * HOUR))
     assert body["items"] == []
     assert body["total"]["efficiency"] is None
 
 
-@pytest.mark.usefixtures("books")
+@pytest.mark.usefixtures("stored")
 async def test_a_report_that_is_too_long_is_refused(
     api: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,32 +279,32 @@ async def seen(store: AnyStore, kind: str, by: str, *rights: Right) -> dict[str,
         return await report(client, kind, by=by)
 
 
-async def test_a_tenant_sees_the_sums_of_its_own_namespaces(books: AnyStore) -> None:
-    await commit(books, live_through(job("a", namespace="team-a")))
-    await commit(books, live_through(job("b", namespace="team-b")))
+async def test_a_tenant_sees_the_sums_of_its_own_namespaces(stored: AnyStore) -> None:
+    await commit(stored, live_through(job("a", namespace="team-a")))
+    await commit(stored, live_through(job("b", namespace="team-b")))
     own, all_of_it = Right("get", "reports", "team-a"), Right("get", "reports")
     for kind in ("usage", "cost", "waste", "waits"):
         for by, name in (("namespace", "namespace"), ("user", "user"), ("workload", "name")):
-            mine = set(named(await seen(books, kind, by, own), name))
+            mine = set(named(await seen(stored, kind, by, own), name))
             assert mine <= {"team-a", "ann"}
             assert len(mine) == 1
-            assert len(named(await seen(books, kind, by, all_of_it), name)) == 2
-        assert (await seen(books, kind, "user"))["items"] == []
-    flavors = set(named(await seen(books, "usage", "flavor", own), "flavor"))
+            assert len(named(await seen(stored, kind, by, all_of_it), name)) == 2
+        assert (await seen(stored, kind, "user"))["items"] == []
+    flavors = set(named(await seen(stored, "usage", "flavor", own), "flavor"))
     assert "h100" in flavors
     assert "a100" not in flavors
 
 
-async def test_a_tenant_sees_nothing_of_the_nodes(books: AnyStore) -> None:
-    await commit(books, live_through(job("a", namespace="team-a")))
-    mine = await seen(books, "waste", "user", Right("get", "reports", "team-a"))
-    everything = await seen(books, "waste", "user", Right("get", "reports"))
+async def test_a_tenant_sees_nothing_of_the_nodes(stored: AnyStore) -> None:
+    await commit(stored, live_through(job("a", namespace="team-a")))
+    mine = await seen(stored, "waste", "user", Right("get", "reports", "team-a"))
+    everything = await seen(stored, "waste", "user", Right("get", "reports"))
     assert mine["fleet"] == []
     assert everything["fleet"]
 
 
 async def test_the_history_has_the_average_of_each_recent_hour(
-    api: httpx2.AsyncClient, books: AnyStore
+    api: httpx2.AsyncClient, stored: AnyStore
 ) -> None:
     answer = await api.get("/api/v1/reports/history?hours=4")
     assert answer.status_code == 200, answer.text
@@ -325,7 +325,7 @@ async def test_the_history_has_the_average_of_each_recent_hour(
 
 
 async def test_the_history_has_only_the_requested_queues(
-    api: httpx2.AsyncClient, books: AnyStore
+    api: httpx2.AsyncClient, stored: AnyStore
 ) -> None:
     async def held(query: str) -> float:
         answer = await api.get(f"/api/v1/reports/history?hours=4{query}")
@@ -348,12 +348,12 @@ async def test_a_history_has_at_most_one_week(api: httpx2.AsyncClient, hours: st
 
 
 async def test_the_history_has_only_namespaces_whose_reports_the_caller_may_get(
-    books: AnyStore,
+    stored: AnyStore,
 ) -> None:
     access = people()
     access.know("of-ann", "ann", Right("get", "reports", "team-a"))
-    app = signed_app(books, access)
-    await commit(books, live_through(job("other")))  # the namespace is known by it
+    app = signed_app(stored, access)
+    await commit(stored, live_through(job("other")))  # the namespace is known by it
 
     async def held(token: str) -> list[float]:
         async with asking(app, token) as client:
@@ -364,16 +364,16 @@ async def test_the_history_has_only_namespaces_whose_reports_the_caller_may_get(
     assert sum(nobodys) == 0 < sum(anns) < sum(admins)
 
 
-async def test_a_past_hour_is_read_once(books: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_past_hour_is_read_once(stored: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[Period] = []
-    hours = books.usage.hours
+    hours = stored.usage.hours
 
     async def noted(period: Period) -> UsageHours:
         read.append(period)
         return await hours(period)
 
-    monkeypatch.setattr(books.usage, "hours", noted)
-    history, now = UsageHistory(books), HOUR_AT + 1.5 * HOUR
+    monkeypatch.setattr(stored.usage, "hours", noted)
+    history, now = UsageHistory(stored), HOUR_AT + 1.5 * HOUR
 
     async def ask(at: float) -> list[HistoryPoint]:
         return list(await history.points(at, 3, lambda row: True, capacity=False))
@@ -386,8 +386,8 @@ async def test_a_past_hour_is_read_once(books: AnyStore, monkeypatch: pytest.Mon
     assert read.pop() == Period(int(HOUR_AT + HOUR), int(HOUR_AT + 2 * HOUR))
 
 
-async def test_a_restored_database_is_read_again(books: AnyStore) -> None:
-    history = UsageHistory(books)
+async def test_a_restored_database_is_read_again(stored: AnyStore) -> None:
+    history = UsageHistory(stored)
     now = HOUR_AT + 1.5 * HOUR
 
     async def held(at: float) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from queuectl.api.app import create_app
-from queuectl.api.auth.authentication import Open
+from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.domain.identity import Right
 from queuectl.domain.unmanaged import UnmanagedPod
@@ -38,7 +38,7 @@ async def answer(
     store = MemoryStore()
     for change in live_through(job("queued", namespace="a")):
         store._write(change, 1)
-    authenticated = AuthenticationLayer(access, secure=True, doors=Open())
+    authenticated = AuthenticationLayer(access, secure=True, open_paths=OpenPaths())
     cluster_reader = FixedLookout(None, held=held)
     registry = Metrics().registry
     app = create_app(

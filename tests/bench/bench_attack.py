@@ -25,7 +25,7 @@ import structlog
 from rich.console import Console
 from rich.table import Table
 
-from queuectl.api.auth.authentication import Open
+from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.cli.interpreter import tune_interpreter
 from queuectl.control.settings import Settings
@@ -106,7 +106,7 @@ async def watched(world: World, run: Run) -> None:
 
 async def measured(url: str, gangs: int, *, attacked: bool) -> Run:
     run = Run()
-    authenticated = AuthenticationLayer(people(), doors=Open(OPEN, SIGN_IN))
+    authenticated = AuthenticationLayer(people(), open_paths=OpenPaths(OPEN, SIGN_IN))
     async with (
         ruled(url, gangs) as world,
         served(world.parts, authenticated) as address,

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from queuectl.cli.interpreter import tune_interpreter
-from queuectl.control.questions.viewer import LOOK_SECONDS
+from queuectl.control.questions.viewer import MAX_AGE_SECONDS
 from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.migrate import upgrade
 from queuectl.domain.ledger import State
@@ -92,7 +92,7 @@ async def look(addresses: list[str]) -> None:
         seen: Seen = {address: [] for address in addresses}
         for _ in range(ROUNDS):
             for address in addresses:
-                await asyncio.sleep(1.2 * LOOK_SECONDS)
+                await asyncio.sleep(1.2 * MAX_AGE_SECONDS)
                 seen[address].append(await painted(browser, address))
     print(json.dumps(seen))
 

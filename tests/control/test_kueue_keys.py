@@ -54,7 +54,7 @@ async def test_the_rule_decides_and_auto_detects_kueue(
 
 
 async def test_a_change_is_noticed(database_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kueue, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(kueue, "POLL_SECONDS", 0.0)
     monkeypatch.setattr(kueue, "RETRY_SECONDS", 0.0)
     store = await PostgresStore.connect(DatabaseSettings(database_url))
     cluster = FakeCluster()

@@ -26,7 +26,7 @@ class Restricted(FakeCluster):
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "PROBE_SECONDS", 0.01)
-    monkeypatch.setattr(kueue, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(kueue, "POLL_SECONDS", 0.01)
 
 
 async def test_a_process_waits_for_the_end_of_a_refusal(database_url: str) -> None:

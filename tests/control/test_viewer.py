@@ -29,7 +29,7 @@ from tests.control.rig import Rig, configuration, gang, rig
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep nothing between requests."""
-    monkeypatch.setattr(viewing, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(viewing, "MAX_AGE_SECONDS", 0.0)
     monkeypatch.setattr(viewing, "PLAN_SECONDS", 0.0)
 
 
@@ -70,7 +70,7 @@ def made(
     *,
     leads: bool,
     watches: bool = True,
-    heard: Mapping[str, GangUse] | None = None,
+    leader_uses: Mapping[str, GangUse] | None = None,
 ) -> Viewer:
     limits = world.settings.solver.limits
     loop = world.loop
@@ -81,7 +81,7 @@ def made(
         world.clock,
         leading=lambda: loop.leader_state if leads and loop is not None else None,
         watching=lambda: watches,
-        heard=lambda: heard or {},
+        leader_uses=lambda: leader_uses or {},
         throttle=PlannerThrottle(1.0),
         cache=PlannerCache(),
     )
@@ -123,8 +123,8 @@ async def test_a_standby_shows_the_gpu_use_that_the_leader_found(database_url: s
             GangUse(uid, attempt, UseState.ACTIVE, 0.0, 1.0, 0.75, 1.0, "busy", 0.75)
             for uid, attempt in zip(uids, (1, 0), strict=True)
         )
-        heard = {works.uid: works, again.uid: again, "gone": replace(works, uid="gone")}
-        seen = await made(world, mirror, leads=False, heard=heard).latest()
+        leader_uses = {works.uid: works, again.uid: again, "gone": replace(works, uid="gone")}
+        seen = await made(world, mirror, leads=False, leader_uses=leader_uses).latest()
         assert seen is not None
         assert seen.uses == {works.uid: works}
 
@@ -163,13 +163,13 @@ async def test_a_standby_that_follows_shows_the_same_as_a_new_one(
             world.clock,
             leading=lambda: world.loop.leader_state if leads and world.loop is not None else None,
             watching=lambda: True,
-            heard=dict,
+            leader_uses=dict,
             throttle=PlannerThrottle(1.0),
             cache=PlannerCache(),
         )
         pictures = []
 
-        async def look() -> None:
+        async def read() -> None:
             seen = await follower.latest()
             begun = await made(world, mirror, leads=False).latest()
             assert seen is not None
@@ -179,26 +179,26 @@ async def test_a_standby_that_follows_shows_the_same_as_a_new_one(
             assert seen.snapshot == replace(begun.snapshot, now=seen.snapshot.now, config=ours)
             pictures.append(seen.snapshot)
 
-        await look()
+        await read()
         first = world.cluster.submit(gang("Job", "first", 2))
         second = world.cluster.submit(gang("PyTorchJob", "second", 2))
         third = world.cluster.submit(gang("Job", "third", 4))
         await world.until_state(second, State.RUNNING)
         await world.until_state(third, State.PENDING)
-        await look()
+        await read()
         await world.ask(first, Action.HOLD)
         await world.until_state(first, State.HELD)
-        await look()
+        await read()
         leads = True
         assert await follower.latest() is not None
         leads = False
-        await look()
+        await read()
         world.cluster.finish(second)
         await world.until_state(third, State.RUNNING)
-        await look()
+        await read()
         for document in configuration(8):
             await world.store.put_config(document)
-        await look()
+        await read()
     held = [{a.workload.name for a in picture.admitted} for picture in pictures]
     assert held == [set(), {"first", "second"}, *[{"second"}] * 2, *[{"third"}] * 2]
     quotas = [next(iter(p.config.cluster_queues.values())).groups for p in pictures]
@@ -251,7 +251,7 @@ async def test_nothing_is_known_before_the_watch_has_listed_everything(database_
 async def test_requests_within_a_second_get_the_same_view(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(viewing, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(viewing, "MAX_AGE_SECONDS", 60.0)
     async with rig(database_url, 2) as world, standby(world) as other:
         first, second = await asyncio.gather(other.cluster_map(), other.cluster_map())
         assert first is second
@@ -261,7 +261,7 @@ async def test_requests_within_a_second_get_the_same_view(
 async def test_a_what_if_plan_uses_the_newest_state_while_pages_show_the_last_view(
     database_url: str, monkeypatch: pytest.MonkeyPatch, leads: bool
 ) -> None:
-    monkeypatch.setattr(viewing, "LOOK_SECONDS", 60.0)
+    monkeypatch.setattr(viewing, "MAX_AGE_SECONDS", 60.0)
     async with rig(database_url, 2) as world, standby(world) as other:
         early, late = (world.cluster.submit(gang("Job", name, 1)) for name in ("early", "late"))
         await world.until_state(early, State.RUNNING)

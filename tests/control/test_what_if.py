@@ -26,7 +26,7 @@ async def asked(world: Rig, question: WhatIf) -> WhatIfResult:
         world.clock,
         leading=lambda: loop.leader_state,
         watching=lambda: True,
-        heard=dict,
+        leader_uses=dict,
         throttle=PlannerThrottle(1.0),
         cache=PlannerCache(),
     )

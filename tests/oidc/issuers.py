@@ -17,7 +17,7 @@ from fastapi import FastAPI
 from joserfc import jws
 from joserfc.jwk import ECKey, RSAKey
 
-from queuectl.api.auth.authentication import Open
+from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.oidc.access import OidcAccess
 from queuectl.api.oidc.issuer import Issuer
 from queuectl.api.oidc.login import OidcLogin
@@ -128,7 +128,7 @@ class FakeIssuer:
         app = signed_app(
             store,
             OidcAccess(access or people(), verifier),
-            doors=Open(OPEN, SIGN_IN),
+            open_paths=OpenPaths(OPEN, SIGN_IN),
             login=OidcLogin(known, issuer, verifier),
         )
         add_dashboard(app, store, app.state.guard, signs_in=True)

@@ -18,7 +18,7 @@ import yaml
 from playwright.async_api import Browser, expect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from queuectl.api.auth.authentication import Open
+from queuectl.api.auth.authentication import OpenPaths
 from queuectl.api.oidc.access import with_issuer
 from queuectl.api.oidc.issuer import CodeRefused, Issuer
 from queuectl.api.oidc.login import CALLBACK
@@ -77,7 +77,9 @@ def dashboard(id_token_seconds: int = 3600, **given: Any) -> Iterator[Dashboard]
     async def serve() -> None:
         async with with_issuer(access, made.settings) as (known, login):
             store = MemoryStore()
-            app = signed_app(store, known, secure=False, doors=Open(OPEN, SIGN_IN), login=login)
+            app = signed_app(
+                store, known, secure=False, open_paths=OpenPaths(OPEN, SIGN_IN), login=login
+            )
             add_dashboard(app, store, app.state.guard, signs_in=True)
             made.app = app
             ready.set()

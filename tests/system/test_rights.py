@@ -48,7 +48,7 @@ RULES = frozenset({"queuectl-platform-admin"})
 SEES_OWN = frozenset(ROLES) - {NONE}
 RUNS_OWN = frozenset({"queuectl-submitter", "queuectl-team-admin", ADMIN, EDIT}) | RULES
 LEADS_OWN = frozenset({"queuectl-team-admin"}) | RULES
-ANYBODY = frozenset(ROLES)
+ANONYMOUS = frozenset(ROLES)
 
 FILTERED = frozenset(
     {
@@ -77,7 +77,7 @@ FOR_KNOWN = frozenset({"/healthz", "/readyz", "/api/v1/openapi.json", "/api/v1/s
 def allowed(method: str, path: str, where: str) -> frozenset[str]:
     """The roles that are allowed to, for an object in ``where``. docs/how-to/access.md describes this table."""
     if path in FOR_KNOWN or path in FILTERED or path.startswith("/api/v1/reports/"):
-        return ANYBODY
+        return ANONYMOUS
     if path in FOR_RULERS:
         return RULES
     action = path.rpartition("/")[2]

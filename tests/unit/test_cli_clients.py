@@ -645,8 +645,8 @@ class TestAsk:
             database.outcomes = dict.fromkeys(database.outcomes, outcome)
 
         monkeypatch.setattr("queuectl.cli.ask.time.sleep", leader)
-        patience = "0" if outcome is None else "60"
-        result = queuectl("preempt", "team-a/running", "--wait", patience)
+        seconds = "0" if outcome is None else "60"
+        result = queuectl("preempt", "team-a/running", "--wait", seconds)
         assert result.code == code
         assert says in result.out + result.err
 

@@ -364,7 +364,7 @@ class TestFollowing:
     def test_a_server_without_an_answer_is_an_error_after_a_minute(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(events, "PATIENCE_SECONDS", -1)
+        monkeypatch.setattr(events, "TIMEOUT_SECONDS", -1)
         with pytest.raises(CommandFailed, match="no answer from"):
             next(events.follow(Scripted("broken").client(), 5))
 

@@ -288,8 +288,8 @@ def test_what_a_unit_requires_is_checked_against_the_units_own_checksums(tmp_pat
     ours, theirs = tmp_path / "ours.sum", tmp_path / "theirs.sum"
     ours.write_text("example.org/thing v1.2.3 h1:=\n")
     theirs.write_text("example.org/part v1.0.0 h1:=\n")
-    build._vouch(ours, theirs)
-    build._vouch(ours, tmp_path / "a unit without any")
+    build._add_checksums(ours, theirs)
+    build._add_checksums(ours, tmp_path / "a unit without any")
     assert ours.read_text().splitlines() == [
         "example.org/thing v1.2.3 h1:=",
         "example.org/part v1.0.0 h1:=",

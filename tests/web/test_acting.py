@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from queuectl.api.auth.authentication import Open
+from queuectl.api.auth.authentication import OpenPaths
 from queuectl.domain.commands import DONE, Action
 from queuectl.domain.events import CommandReceived
 from queuectl.domain.plan import Cost
@@ -157,7 +157,7 @@ async def test_a_user_who_is_signed_out_elsewhere_returns_after_signing_in(
     browser: Browser, sample: Sample
 ):
     access = people()
-    app = signed_app(sample.store, access, secure=False, doors=Open(OPEN, SIGN_IN))
+    app = signed_app(sample.store, access, secure=False, open_paths=OpenPaths(OPEN, SIGN_IN))
     add_dashboard(app, sample.store, app.state.guard, sample.cluster_reader, signs_in=True)
     async with served(app) as address:
         page = await open_page(browser, address)

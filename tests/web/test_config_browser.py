@@ -7,7 +7,7 @@ import copy
 import pytest
 from playwright.async_api import Browser, Page, expect
 
-from queuectl.api.auth.authentication import Open
+from queuectl.api.auth.authentication import OpenPaths
 from queuectl.domain.queries import DocumentKey
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.signed import ADMIN, people, signed_app
@@ -46,7 +46,7 @@ async def test_a_signed_in_admin_checks_meets_a_conflict_and_applies_on_a_phone(
     axe = scanner()
     sample.diagnoser.running = sample.cluster_reader.snapshot
     access = people()
-    how = {"secure": False, "doors": Open(OPEN, SIGN_IN)}
+    how = {"secure": False, "open_paths": OpenPaths(OPEN, SIGN_IN)}
     app = signed_app(sample.store, access, sample.diagnoser, **how)
     guard = app.state.guard
     add_dashboard(app, sample.store, guard, sample.cluster_reader, sample.diagnoser, signs_in=True)

@@ -18,7 +18,7 @@ from starlette.routing import BaseRoute, Mount, Route
 
 from queuectl.api import documents, reading
 from queuectl.api.access import MOST_REVIEWS
-from queuectl.api.auth.authentication import PROOF, Open
+from queuectl.api.auth.authentication import PROOF, OpenPaths
 from queuectl.api.body import MAX_BYTES, MAX_FORM_BYTES, MAX_LIST_BYTES, MAX_SMALL
 from queuectl.api.reading import MAX_DEPTH, MAX_VALUES
 from queuectl.api.routes import dryrun
@@ -57,7 +57,9 @@ def routes(among: list[BaseRoute], prefix: str = "") -> Iterator[tuple[str, str,
 
 SAMPLE = make()
 ACCESS = MemoryAccess()
-APP = signed_app(SAMPLE.store, ACCESS, doors=Open(OPEN, SIGN_IN), per_second=1e6, burst=10**6)
+APP = signed_app(
+    SAMPLE.store, ACCESS, open_paths=OpenPaths(OPEN, SIGN_IN), per_second=1e6, burst=10**6
+)
 add_dashboard(APP, SAMPLE.store, APP.state.guard, SAMPLE.cluster_reader, signs_in=True)
 ALL = sorted((method, path) for method, path, _ in routes(APP.routes))
 WRITING = [

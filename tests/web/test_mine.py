@@ -5,7 +5,7 @@ from __future__ import annotations
 import httpx2
 import pytest
 
-from queuectl.api.auth.authentication import Open
+from queuectl.api.auth.authentication import OpenPaths
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.reasons import NOT_IN_LINE, PLANNED, TRANSIENT, Code
@@ -25,7 +25,7 @@ async def page(sample: Sample, token: str, path: str) -> httpx2.Response:
     """A page of a dashboard whose users sign in; the tenant ``ann`` may list the workloads of one namespace."""
     access = people()
     access.know(TENANT, "ann", Right("list", "workloads", "team-vision"))
-    app = signed_app(sample.store, access, doors=Open(OPEN, SIGN_IN))
+    app = signed_app(sample.store, access, open_paths=OpenPaths(OPEN, SIGN_IN))
     add_dashboard(app, sample.store, app.state.guard, sample.cluster_reader, signs_in=True)
     async with asking(app, token) as client:
         return await client.get(path)

@@ -142,7 +142,7 @@ async def test_an_error_is_a_page(pages: httpx2.AsyncClient, path: str, status: 
     "path",
     ["/ui/queues/vision?skip=-1", "/ui/queues/vision?skip=99999999999", "/ui/evictions?before=x",
      "/ui/workloads?state=Nonsense", "/ui/nodes?topology=nope&q=%E2%98%83",
-     "/ui/decisions?before=x", "/ui/audit?before=-3&caller=%00", "/ui/usage?span=ever", "/ui/workloads/run-00001/asked?looks=x"],
+     "/ui/decisions?before=x", "/ui/audit?before=-3&caller=%00", "/ui/usage?span=ever", "/ui/workloads/run-00001/asked?reads=x"],
 )  # fmt: skip
 async def test_a_wrong_parameter_is_ignored(pages: httpx2.AsyncClient, path: str):
     assert (await pages.get(path)).status_code == 200

@@ -24,7 +24,7 @@ async def ask(sample: Sample, action: Action = Action.HOLD, **more: Any) -> Comm
     return await sample.store.add_command(replace(command, **more))
 
 
-def next_look(page: str) -> tuple[str, float] | None:
+def next_read(page: str) -> tuple[str, float] | None:
     """The address of the next read and its delay in seconds; None = no next read."""
     fragment = page[page.index('id="asked"') :]
     found = re.search(r"load delay:(\d+)ms", fragment)
@@ -37,25 +37,25 @@ async def test_a_page_reads_at_growing_intervals_and_then_stops(
     sample: Sample, pages: httpx2.AsyncClient
 ):
     await ask(sample)
-    look = next_look((await pages.get("/ui/workloads/run-00001")).text)
+    read = next_read((await pages.get("/ui/workloads/run-00001")).text)
     waits: list[float] = []
-    while look is not None:
-        address, seconds = look
+    while read is not None:
+        address, seconds = read
         waits.append(seconds)
         assert len(waits) < 50
-        look = next_look((await pages.get(address)).text)
+        read = next_read((await pages.get(address)).text)
     assert waits == sorted(waits)
     assert LEAST < sum(waits) < MOST
 
 
 async def test_a_new_command_starts_the_intervals_again(sample: Sample, pages: httpx2.AsyncClient):
     first = await ask(sample)
-    late = f"{ASKED}?newest={first.id}&looks=12"
-    assert next_look((await pages.get(late)).text) is None
+    late = f"{ASKED}?newest={first.id}&reads=12"
+    assert next_read((await pages.get(late)).text) is None
     await ask(sample, Action.PREEMPT)
-    look = next_look((await pages.get(late)).text)
-    assert look is not None
-    assert look[1] < 1
+    read = next_read((await pages.get(late)).text)
+    assert read is not None
+    assert read[1] < 1
 
 
 async def test_a_page_is_refreshed_after_the_last_result_and_stops_reading(
@@ -67,7 +67,7 @@ async def test_a_page_is_refreshed_after_the_last_result_and_stops_reading(
     done = await pages.get(ASKED)
     assert "hx-trigger" not in waiting.headers
     assert done.headers["hx-trigger"] == "live"
-    assert next_look(done.text) is None
+    assert next_read(done.text) is None
 
 
 @pytest.mark.parametrize(

@@ -31,18 +31,18 @@ _OPERATION: Final = "queuectl.operation"
 _KEPT: Final = {"dry_run", "kind"}
 """Query parameters of writes. Other parameters, such as a token in the wrong place, are not logged."""
 _DAY: Final = 86400.0
-_LOOK_SECONDS: Final = 3600.0
+_POLL_SECONDS: Final = 3600.0
 _AGAIN_SECONDS: Final = 1.0  # between batches
 
 _log = structlog.get_logger(source="queuectl.api")
 
 
-def done(request: Request, what: str) -> None:
+def record_change(request: Request, what: str) -> None:
     """Record the change of a request for its line."""
     request.scope[_KEY] = what
 
 
-def stands_for(request: Request, operation: str) -> None:
+def record_operation(request: Request, operation: str) -> None:
     """Record the operation of the API that a form of the dashboard requests, for its line."""
     request.scope[_OPERATION] = operation
 
@@ -53,13 +53,13 @@ class Audit:
     def __init__(
         self,
         app: ASGIApp,
-        book: AuditStore,
+        audit_store: AuditStore,
         harmless: tuple[str, ...] = (),
         clock: Callable[[], float] = time.time,
     ) -> None:
         """``harmless``: paths below which requests change nothing, with any method."""
         self._app = app
-        self._book = book
+        self._audit_store = audit_store
         self._harmless = harmless
         self._clock = clock
 
@@ -75,7 +75,7 @@ class Audit:
         request = Request(scope)
         line = self._line(request)
         try:
-            number = await self._book.begin(line)
+            number = await self._audit_store.begin(line)
         except StoreUnavailable as error:
             await problems.outage(request, error)(scope, receive, send)
             return
@@ -116,17 +116,19 @@ class Audit:
         told = {"method": line.method, "path": scope["path"], "status": status}
         _log.info("api_write", **told)
         try:
-            await self._book.end(number, Outcome(operation, status, detail))
+            await self._audit_store.end(number, Outcome(operation, status, detail))
         except StoreUnavailable as error:
             _log.warning("audit_not_completed", line=number, error=str(error), **told)
 
 
-async def forget_old(book: AuditStore, days: float, clock: Callable[[], float] = time.time) -> None:
+async def forget_old(
+    audit_store: AuditStore, days: float, clock: Callable[[], float] = time.time
+) -> None:
     """Delete older lines until cancelled. Each process can run it."""
     while True:
         deleted = 0
         try:
-            deleted = await book.prune(clock() - days * _DAY)
+            deleted = await audit_store.prune(clock() - days * _DAY)
         except StoreUnavailable as error:
             _log.info("audit_not_pruned", error=str(error))
-        await asyncio.sleep(_AGAIN_SECONDS if deleted else _LOOK_SECONDS)
+        await asyncio.sleep(_AGAIN_SECONDS if deleted else _POLL_SECONDS)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from structlog.contextvars import bound_contextvars
 
 from queuectl.api import problems
-from queuectl.api.access import ANYBODY, know, vouch
+from queuectl.api.access import ANONYMOUS, set_caller, set_credential_check
 from queuectl.api.auth import origin
 from queuectl.api.auth.sessions import SessionService
 from queuectl.api.auth.tokens import expiry
@@ -41,7 +41,7 @@ _ALWAYS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class OpenPaths:
     """Paths that need no authentication, in addition to health and the description of the API.
 
     Attributes:
@@ -52,7 +52,7 @@ class Open:
     below: tuple[str, ...] = ()
     sign_in: str = ""
 
-    def lets(self, method: str, path: str) -> bool:
+    def allows(self, method: str, path: str) -> bool:
         """Whether a request needs no authentication."""
         reading = method in ("GET", "HEAD")
         return (method, path) in _ALWAYS or (reading and path.startswith(self.below))
@@ -61,10 +61,12 @@ class Open:
 class Authentication:
     """Determines the caller of each request, and refuses requests without one."""
 
-    def __init__(self, app: ASGIApp, session_service: SessionService, doors: Open) -> None:
+    def __init__(
+        self, app: ASGIApp, session_service: SessionService, open_paths: OpenPaths
+    ) -> None:
         self._app = app
         self._session_service = session_service
-        self._doors = doors
+        self._open_paths = open_paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -79,21 +81,21 @@ class Authentication:
         except problems.OUTAGES as error:
             await problems.outage(request, error)(scope, receive, send)
         else:
-            know(scope, caller)
-            if caller is not ANYBODY:
-                vouch(scope, partial(self._still, request, caller))
-            named = {} if caller is ANYBODY else {"caller": caller.name}
+            set_caller(scope, caller)
+            if caller is not ANONYMOUS:
+                set_credential_check(scope, partial(self._still, request, caller))
+            named = {} if caller is ANONYMOUS else {"caller": caller.name}
             with bound_contextvars(**named):
                 await self._app(scope, receive, send)
 
     async def _caller(self, request: Request) -> Caller:
         """Raises Problem."""
-        if self._doors.lets(request.method, request.url.path):
+        if self._open_paths.allows(request.method, request.url.path):
             if request.method in origin.CHANGES and origin.foreign(request.headers):
                 raise Problem(
                     ProblemType.FOREIGN_ORIGIN, "a page of another site cannot open a session"
                 )
-            return ANYBODY
+            return ANONYMOUS
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme:
             caller = (
@@ -128,9 +130,11 @@ class Authentication:
         """The answer to a refused request; a browser that opens a page is redirected to the sign-in page."""
         wants_page = request.method == "GET" and "text/html" in request.headers.get("accept", "")
         unknown = problem.kind is ProblemType.UNAUTHENTICATED
-        if unknown and wants_page and self._doors.sign_in:
+        if unknown and wants_page and self._open_paths.sign_in:
             wanted = f"{request.url.path}?{request.url.query}".removesuffix("?")
-            return RedirectResponse(f"{self._doors.sign_in}?next={quote(wanted, safe='')}", 303)
+            return RedirectResponse(
+                f"{self._open_paths.sign_in}?next={quote(wanted, safe='')}", 303
+            )
         return problems.respond(request, problem)
 
 

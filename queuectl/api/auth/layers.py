@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from queuectl.api.access import Access
 from queuectl.api.auth.audit import Audit
-from queuectl.api.auth.authentication import SESSION_PATH, Authentication, Open
+from queuectl.api.auth.authentication import SESSION_PATH, Authentication, OpenPaths
 from queuectl.api.auth.limits import RateLimit, UnknownCallerLimit
 from queuectl.api.auth.loopback import ThisMachine
 from queuectl.api.auth.requests import Requests
@@ -40,7 +40,7 @@ class AuthenticationLayer:
         secure: browsers use TLS.
         per_second, burst: rate limit of one caller.
         failures_per_second, failure_burst: rate limit of invalid credentials from one address.
-        doors: paths that need no authentication.
+        open_paths: paths that need no authentication.
         login: logins in the browser through an OpenID Connect issuer; None = sessions begin with a token.
     """
 
@@ -50,7 +50,7 @@ class AuthenticationLayer:
     burst: int = 500
     failures_per_second: float = 5.0
     failure_burst: int = 100
-    doors: Open = Open()
+    open_paths: OpenPaths = OpenPaths()
     login: OidcLogin | None = None
 
 
@@ -58,7 +58,7 @@ def install(
     app: FastAPI, store: ApiStore, authenticated: AuthenticationLayer | None
 ) -> SessionService | None:
     """Add the layers to an application. Returns the service for sessions; None without authentication."""
-    app.add_middleware(Audit, book=store.audit, harmless=(*WIDE, SESSION_PATH, CHECK))
+    app.add_middleware(Audit, audit_store=store.audit, harmless=(*WIDE, SESSION_PATH, CHECK))
     session_service = None
     if authenticated is None:
         app.add_middleware(ThisMachine)
@@ -73,7 +73,7 @@ def install(
         )
         app.add_middleware(RateLimit, buckets=buckets)
         app.add_middleware(
-            Authentication, session_service=session_service, doors=authenticated.doors
+            Authentication, session_service=session_service, open_paths=authenticated.open_paths
         )
     app.add_middleware(Requests)
     return session_service

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from queuectl.api import problems
-from queuectl.api.access import ANYBODY, caller_of
+from queuectl.api.access import ANONYMOUS, caller_of
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.rate_limit import Buckets
 
@@ -73,7 +73,7 @@ class RateLimit:
         if scope["type"] == "http":
             request = Request(scope)
             caller = caller_of(request)
-            key = f"at {address_of(request)}" if caller is ANYBODY else caller.name
+            key = f"at {address_of(request)}" if caller is ANONYMOUS else caller.name
             if wait := self._buckets.take(key):
                 refusal = _too_often(f"too many requests of {caller.name}", wait)
                 await problems.respond(request, refusal)(scope, receive, send)

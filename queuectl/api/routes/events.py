@@ -13,7 +13,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from queuectl.api import events
-from queuectl.api.access import Guard, still_known
+from queuectl.api.access import Guard, still_valid
 from queuectl.api.events import EventView
 from queuectl.api.feed import RETRY_SECONDS, Feed, FeedLine, feed_line
 from queuectl.api.kinds import PREFIX
@@ -21,7 +21,7 @@ from queuectl.api.openapi import responses
 from queuectl.api.params import UID, OfClusterQueue, OfNamespace
 from queuectl.api.ports import ApiStore
 from queuectl.api.problems import OUTAGES, Problem, ProblemType
-from queuectl.api.redaction import veil_over
+from queuectl.api.redaction import redactor_for
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.redaction import Redactor
@@ -124,7 +124,7 @@ class EventScope:
         """Whether the caller's credentials were good less than KNOWN_SECONDS ago. Raises as :meth:`chunks`."""
         now = asyncio.get_running_loop().time()
         if now >= self._known_until:
-            if not await still_known(self._request):
+            if not await still_valid(self._request):
                 return False
             self._known_until = now + KNOWN_SECONDS
         return True
@@ -135,7 +135,7 @@ class EventScope:
         Raises:
             ClusterUnavailable, StoreUnavailable: the rights cannot be checked.
         """
-        await self._look({chunks.line.namespace for chunks in lines})
+        await self._check_rights({chunks.line.namespace for chunks in lines})
         mine = [chunks for chunks in lines if self._known[chunks.line.namespace]]
         redactor = await self._redactor(frozenset[str]().union(*(chunks.named for chunks in mine)))
         return [events.step(chunks.id, _data(chunks, redactor)) for chunks in mine]
@@ -145,10 +145,10 @@ class EventScope:
             return Redactor()
         if named - self._known.keys():  # a text of this form can also be an image
             named &= await self._store.namespaces()
-            await self._look(named)
-        return veil_over(named, {name for name in named if self._known[name]})
+            await self._check_rights(named)
+        return redactor_for(named, {name for name in named if self._known[name]})
 
-    async def _look(self, namespaces: Collection[str]) -> None:
+    async def _check_rights(self, namespaces: Collection[str]) -> None:
         """Find the namespaces among these in which the caller is allowed to watch workloads."""
         now = asyncio.get_running_loop().time()
         if now >= self._until:
@@ -175,7 +175,7 @@ class Stream:
 
     feed: Feed
     wanted: StreamFilter
-    sight: EventScope
+    scope: EventScope
     after: int
     until: int | None
 
@@ -195,7 +195,7 @@ class Stream:
                     return
                 try:
                     lines = await self.feed.more(position, min(HEARTBEAT_SECONDS, KNOWN_SECONDS))
-                    if not await self.sight.known():
+                    if not await self.scope.known():
                         yield events.signed_out(position)
                         return
                     text = await self._shown(lines)
@@ -215,7 +215,7 @@ class Stream:
 
     async def _shown(self, lines: Sequence[FeedLine]) -> str:
         matching = [chunks for chunks in lines if self.wanted.matches(chunks.line)]
-        return "".join(await self.sight.chunks(matching))
+        return "".join(await self.scope.chunks(matching))
 
 
 def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> None:
@@ -259,8 +259,8 @@ def add_routes(routes: APIRouter, guard: Guard, store: ApiStore, feed: Feed) -> 
             return EventStream(_once(events.reset(newest)))
         position = newest if start is None else start
         until = None if follow else newest
-        sight = EventScope(guard, request, store)
-        stream = Stream(feed, StreamFilter(namespace, cluster_queue, uid), sight, position, until)
+        scope = EventScope(guard, request, store)
+        stream = Stream(feed, StreamFilter(namespace, cluster_queue, uid), scope, position, until)
         return EventStream(stream.chunks())
 
 

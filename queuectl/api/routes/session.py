@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request
 from pydantic import Field
 from starlette.responses import JSONResponse, Response
 
-from queuectl.api.access import ANYBODY, caller_of
+from queuectl.api.access import ANONYMOUS, caller_of
 from queuectl.api.auth.authentication import PROOF, SESSION_PATH
 from queuectl.api.auth.sessions import SessionService
 from queuectl.api.body import missing, read_small
@@ -46,7 +46,7 @@ def add_routes(routes: APIRouter, session_service: SessionService | None) -> Non
     )
     async def get_session(request: Request) -> CallerView:
         caller = caller_of(request)
-        known = caller is not ANYBODY
+        known = caller is not ANONYMOUS
         return CallerView(name=caller.name, groups=list(caller.groups), authenticated=known)
 
     @routes.post(

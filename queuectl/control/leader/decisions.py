@@ -46,7 +46,7 @@ class Decider:
         # The start of each idle time, and the gang for which a dry run would evict the idle gang.
         self._spared: dict[str, tuple[float, set[str]]] = {}
         self._rest = REFRESH_SECONDS
-        self._diverted: Container[tuple[str, str]] = frozenset()
+        self._changed_queues: Container[tuple[str, str]] = frozenset()
         self._classes: Mapping[str, int] = {}  # value of each PriorityClass of the cluster
 
     def changes(
@@ -54,13 +54,13 @@ class Decider:
         snapshot: Snapshot,
         plan: Plan,
         now: float,
-        diverted: Container[tuple[str, str]] = frozenset(),
+        changed_queues: Container[tuple[str, str]] = frozenset(),
     ) -> list[EntryChange]:
         """Changes of all decisions that are still valid, at most one for each workload.
 
-        ``diverted``: LocalQueues (namespace, name) whose gangs are no longer admitted; decisions for them are dropped.
+        ``changed_queues``: LocalQueues (namespace, name) whose gangs are no longer admitted; decisions for them are dropped.
         """
-        self._diverted = diverted
+        self._changed_queues = changed_queues
         self._classes = priority_values(self._mirror.priority_classes.values())
         spared = list(self._remarks(snapshot, plan))
         asked = {p.workload.uid: p.workload for p in snapshot.pending}
@@ -164,7 +164,7 @@ class Decider:
 
     def _may_start(self, entry: Entry) -> bool:
         """Whether its LocalQueue admits a gang that has not started."""
-        return entry.state.live or (entry.namespace, entry.queue) not in self._diverted
+        return entry.state.live or (entry.namespace, entry.queue) not in self._changed_queues
 
     def _still_wants(self, workload: Workload, config: QueueConfig) -> bool:
         """Whether gangs can be evicted or moved for it: it has not changed since the snapshot, so it gets the free capacity."""

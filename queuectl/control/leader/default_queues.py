@@ -16,7 +16,7 @@ from queuectl.state.mirror import Mirror
 
 log = structlog.get_logger()
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 
 
 async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], QueueConfig]) -> None:
@@ -34,4 +34,4 @@ async def keep_labels(cluster: Cluster, mirror: Mirror, config: Callable[[], Que
                 if name not in warned:
                     log.warning("namespace_not_labeled", namespace=name, error=str(error))
                 warned.add(name)
-        await asyncio.sleep(LOOK_SECONDS)
+        await asyncio.sleep(POLL_SECONDS)

@@ -125,12 +125,12 @@ class Leadership:
 
     async def _answered(self, ours: LeaderRecord, over: LeaderRecord) -> LeaderRecord:
         """Write the lease. The time-out of a write leaves time for another one."""
-        patience = (self._duration - self._renew) / 2
+        seconds = (self._duration - self._renew) / 2
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 return await self._cluster.write_leader(ours, over)
         except TimeoutError:
-            raise ClusterUnavailable(f"no answer to a write of it in {patience:g} s") from None
+            raise ClusterUnavailable(f"no answer to a write of it in {seconds:g} s") from None
 
     async def _reread(self) -> None:
         """Write over the current lease after a conflict, if this process holds it."""

@@ -19,7 +19,7 @@ from queuectl.domain.errors import ClusterError, WriteConflict, WriteRefused
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.reasons import REMARKS, TRANSIENT, WARNINGS, Code, Reason
 from queuectl.domain.records import JobRecord
-from queuectl.domain.redaction import veiled_for
+from queuectl.domain.redaction import redacted_for
 from queuectl.lifecycle.owed_writes import status_text
 from queuectl.objects.kinds import KINDS
 
@@ -104,7 +104,7 @@ class EventRecorder:
         said = (entry.state, entry.reason.code)
         if job is None or self._last.get(entry.uid) == said:
             return
-        entry = replace(entry, reason=self._veiled(entry.reason, entry.namespace))
+        entry = replace(entry, reason=self._redacted(entry.reason, entry.namespace))
         kind = "Warning" if entry.reason.code in WARNINGS else "Normal"
         text = entry.reason.message or str(entry.state)
         try:
@@ -123,14 +123,14 @@ class EventRecorder:
         job = self._job(uid)
         if job is None:
             return
-        reason = self._veiled(reason, job.namespace)
+        reason = self._redacted(reason, job.namespace)
         try:
             await self._cluster.create_event(job, "Warning", str(reason.code), reason.message)
         except ClusterError as error:
             log.info("event_not_written", workload=f"{job.namespace}/{job.name}", error=str(error))
 
-    def _veiled(self, reason: Reason, namespace: str) -> Reason:
-        return veiled_for(namespace, reason, self._namespaces)
+    def _redacted(self, reason: Reason, namespace: str) -> Reason:
+        return redacted_for(namespace, reason, self._namespaces)
 
     async def _annotate(self, job: JobRecord, text: str) -> None:
         if job.status != text:

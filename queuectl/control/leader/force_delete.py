@@ -20,7 +20,7 @@ from queuectl.state.mirror import Mirror
 
 log = structlog.get_logger()
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 REASON = "PodForceDeleted"
 
 
@@ -28,13 +28,13 @@ class ForceDeletion:
     """Of one leadership."""
 
     def __init__(
-        self, cluster: Cluster, mirror: Mirror, ledger: Callable[[], Ledger], patience: float
+        self, cluster: Cluster, mirror: Mirror, ledger: Callable[[], Ledger], dead_seconds: float
     ) -> None:
-        """``patience``: seconds for which a node must be deleted or not ready."""
+        """``dead_seconds``: seconds for which a node must be deleted or not ready."""
         self._cluster = cluster
         self._mirror = mirror
         self._ledger = ledger
-        self._patience = patience
+        self._dead_seconds = dead_seconds
         self._dead_since: dict[str, float] = {}  # by node, on the event loop's clock
 
     async def run(self) -> None:
@@ -43,7 +43,7 @@ class ForceDeletion:
         while True:
             for entry, pod in list(self.due(clock())):
                 await self._delete(entry, pod)
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(POLL_SECONDS)
 
     def due(self, now: float) -> Iterator[tuple[Entry, PodRecord]]:
         """Pods to delete at ``now`` (monotonic seconds), with their gangs."""
@@ -51,7 +51,7 @@ class ForceDeletion:
         nodes = {pod.node for _, pod in stuck if pod.node is not None}
         self._dead_since = {node: self._dead_since.get(node, now) for node in nodes}
         for entry, pod in stuck:
-            if pod.node is not None and now - self._dead_since[pod.node] >= self._patience:
+            if pod.node is not None and now - self._dead_since[pod.node] >= self._dead_seconds:
                 yield entry, pod
 
     def _stuck(self, leaving: Iterable[Entry]) -> Iterator[tuple[Entry, PodRecord]]:

@@ -187,4 +187,4 @@ class LedgerWriter:
         self._presenter.tell(changes)
         self._actuator.poke(change.after.uid for change in changes)
         if self._mirror.touched:
-            self._wakeup.ring()
+            self._wakeup.trigger()

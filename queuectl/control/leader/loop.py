@@ -121,7 +121,7 @@ class Loop:
         if news.plan_again:
             self._wakeup.plan()
         elif news.due:
-            self._wakeup.ring()
+            self._wakeup.trigger()
 
     def _placed(self, uid: str) -> None:
         """Record that a pod of this workload was released to its node."""
@@ -132,7 +132,7 @@ class Loop:
     def _refused(self, uid: str) -> None:
         """Record that the API server denies a write of this workload."""
         self._mirror.touched.add(uid)
-        self._wakeup.ring()
+        self._wakeup.trigger()
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a gang that was pending in the last plan does not start; None for other gangs."""
@@ -143,7 +143,7 @@ class Loop:
         if self.loaded:
             entries = filter(None, map(self.leader_state.ledger.get, touched))
             self._actuator.poke([entry.uid for entry in entries if entry.state in _LIVE])
-        self._wakeup.ring()
+        self._wakeup.trigger()
 
     async def check(self) -> Checked:
         """Check all invariants of all workloads. Can raise StoreUnavailable."""
@@ -218,10 +218,10 @@ class Loop:
         estimator = Estimator(self.leader_state, store.usage, self._metrics.estimates, clock)
         group.create_task(estimator.run(), name="estimate")
         group.create_task(self._auditor.run(), name="audit")
-        patience = self._settings.force_delete_seconds
-        if patience is not None:
+        dead_seconds = self._settings.force_delete_seconds
+        if dead_seconds is not None:
             force = ForceDeletion(
-                self._cluster, self._mirror, lambda: self.leader_state.ledger, patience
+                self._cluster, self._mirror, lambda: self.leader_state.ledger, dead_seconds
             )
             group.create_task(force.run(), name="force-delete")
 
@@ -234,9 +234,9 @@ class Loop:
     async def _cycle_for_ever(self) -> None:
         clock = asyncio.get_running_loop().time
         while True:
-            await self._wakeup.heard()
+            await self._wakeup.wait()
             await asyncio.sleep(max(self._settings.debounce_seconds, self._plan_at - clock()))
-            self._wakeup.answer()
+            self._wakeup.clear()
             self._pen.cycle += 1
             try:
                 with cycle_context(self._pen.cycle):
@@ -318,7 +318,7 @@ class Loop:
         self._wakeup.plan_due |= bool(changes)
         self._inbox = bool(commands)  # then there can be more
         if self._inbox:
-            self._wakeup.ring()
+            self._wakeup.trigger()
         else:
             self._inbox_read.set()
 
@@ -343,7 +343,7 @@ class Loop:
         """Wait for commands. Returns when each command has a result."""
         self._inbox = True
         self._inbox_read.clear()
-        self._wakeup.ring()
+        self._wakeup.trigger()
         await self._inbox_read.wait()
 
     async def _tick(self) -> None:
@@ -360,7 +360,7 @@ class Loop:
                 self._wakeup.plan()
             if due or self._wakeup.plan_due:
                 self._mirror.touched |= due
-                self._wakeup.ring()
+                self._wakeup.trigger()
             if self.leader_state.tally.due(now):
                 await self._sample(now)
 
@@ -382,9 +382,9 @@ class Loop:
         past = self.leader_state.tally.past_use(now)
         self._metrics.used_lately(past.local_queues, self.leader_state.config.local_queues)
 
-    async def wind_down(self, patience: float) -> None:
-        """End a running plan at once, and wait ``patience`` seconds for responses to writes in progress."""
+    async def wind_down(self, seconds: float) -> None:
+        """End a running plan at once, and wait this many seconds for responses to writes in progress."""
         self._stop.stop()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(seconds):
                 await self._actuator.settled()

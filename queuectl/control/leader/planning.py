@@ -28,7 +28,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.lifecycle.machine import MAX_BUDGET
-from queuectl.objects.configuration.catalog import diverted
+from queuectl.objects.configuration.catalog import changed_queues
 from queuectl.objects.files.refused_plans import BrokenRule
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
@@ -59,7 +59,7 @@ class ConfigurationTolerance:
 
     def spare(self, changes: ConfigChanges) -> bool:
         """Whether the changes do not affect the plan."""
-        self.queues = diverted(changes, self._config)
+        self.queues = changed_queues(changes, self._config)
         return self.queues is not None and not self.queues & self._concerned
 
 

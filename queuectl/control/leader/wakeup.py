@@ -14,30 +14,30 @@ class Wakeup:
 
     def __init__(self) -> None:
         self.plan_due = True
-        self._rung = asyncio.Event()
+        self._requested = asyncio.Event()
 
-    def ring(self) -> None:
+    def trigger(self) -> None:
         """Begin a cycle."""
-        self._rung.set()
+        self._requested.set()
 
     def plan(self) -> None:
         """Begin a cycle that plans."""
         self.plan_due = True
-        self.ring()
+        self.trigger()
 
     def plan_by(self, seconds: float) -> None:
         """Plan in the next cycle, and begin one after so many seconds at the latest."""
         self.plan_due = True
-        asyncio.get_running_loop().call_later(seconds, self.ring)
+        asyncio.get_running_loop().call_later(seconds, self.trigger)
 
     def plan_in(self, seconds: float) -> None:
         """Plan again in so many seconds, even if nothing changes until then."""
         asyncio.get_running_loop().call_later(seconds, self.plan)
 
-    async def heard(self) -> None:
+    async def wait(self) -> None:
         """Return when a cycle must begin."""
-        await self._rung.wait()
+        await self._requested.wait()
 
-    def answer(self) -> None:
+    def clear(self) -> None:
         """Record that a cycle begins: later wake-ups are for the next one."""
-        self._rung.clear()
+        self._requested.clear()

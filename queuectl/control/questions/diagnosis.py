@@ -17,7 +17,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose
 from queuectl.reports.over_quota import over_quota
 
-PATIENCE_SECONDS: Final = 5.0  # after which it stops, as clients wait no longer
+TIMEOUT_SECONDS: Final = 5.0  # after which it stops, as clients wait no longer
 _KEPT: Final = 256  # diagnoses remembered until the next plan
 
 
@@ -41,7 +41,7 @@ class Diagnoser:
         if known is not None:
             return known
         try:
-            async with self._throttle.turn(wait=PATIENCE_SECONDS):
+            async with self._throttle.turn(wait=TIMEOUT_SECONDS):
                 return self._known.get(uid) or await self._solve(uid)
         except TookTooLong:
             return None
@@ -52,7 +52,7 @@ class Diagnoser:
             return None
         snapshot, plan = latest
         found = await self._throttle.work_out(
-            lambda stop: diagnose(snapshot, uid, stop, plan, self._cache), PATIENCE_SECONDS
+            lambda stop: diagnose(snapshot, uid, stop, plan, self._cache), TIMEOUT_SECONDS
         )
         if found.cut:
             return None

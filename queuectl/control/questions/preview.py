@@ -27,7 +27,7 @@ from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.cost import costs
 
-PATIENCE_SECONDS: Final = 5.0  # then the gangs that start are left open; clients wait no longer
+TIMEOUT_SECONDS: Final = 5.0  # then the gangs that start are left open; clients wait no longer
 
 
 def taken_down(snapshot: Snapshot, gang: Admitted, action: Action) -> Snapshot:
@@ -92,7 +92,7 @@ class Previewer:
         if not entry.state.live:
             return Preview(None, 0.0)
         try:
-            async with self._throttle.turn(wait=PATIENCE_SECONDS):
+            async with self._throttle.turn(wait=TIMEOUT_SECONDS):
                 return await self._answer(entry, action)
         except TookTooLong:
             return None
@@ -114,7 +114,7 @@ class Previewer:
         cost = costs([gang], snapshot.now)[uid]
         reason = notice(entry, Code.PREEMPTED, snapshot.config.rules)
         work = partial(_planned, snapshot, gang, action, self._cache)
-        return Preview(cost, reason, await self._throttle.work_out(work, PATIENCE_SECONDS))
+        return Preview(cost, reason, await self._throttle.work_out(work, TIMEOUT_SECONDS))
 
 
 def _planned(

@@ -66,11 +66,11 @@ class PlannerThrottle:
         finally:
             self._waiting -= Counter((caller,))  # drops callers without a request
 
-    async def work_out(self, work: Callable[[StopSignal], _Answer], patience: float) -> _Answer:
+    async def work_out(self, work: Callable[[StopSignal], _Answer], seconds: float) -> _Answer:
         """The result of ``work``, which is stopped after so many seconds. Call it in a turn. Raises the errors of ``work``."""
         stop = self._stop = StopSignal()
         task = asyncio.ensure_future(asyncio.to_thread(_timed, work, stop))
-        done, _ = await asyncio.wait({task}, timeout=patience)
+        done, _ = await asyncio.wait({task}, timeout=seconds)
         if not done:
             await asyncio.to_thread(stop.stop)
         answer, took = await task

@@ -18,7 +18,7 @@ import structlog
 
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Store
-from queuectl.control.questions.diagnosis import PATIENCE_SECONDS, Diagnoser, excesses
+from queuectl.control.questions.diagnosis import TIMEOUT_SECONDS, Diagnoser, excesses
 from queuectl.control.questions.standby import Standby
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.cluster_map import ClusterMap
@@ -36,7 +36,7 @@ from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
-LOOK_SECONDS: Final = 1.0  # largest age of a view
+MAX_AGE_SECONDS: Final = 1.0  # largest age of a view
 PLAN_SECONDS: Final = (
     5.0  # largest age of a standby's plan, from which it explains why gangs are pending
 )
@@ -70,7 +70,7 @@ class Viewer:
         *,
         leading: Callable[[], LeaderState | None],
         watching: Callable[[], bool],
-        heard: Callable[[], Mapping[str, GangUse]],
+        leader_uses: Callable[[], Mapping[str, GangUse]],
         throttle: PlannerThrottle,
         cache: PlannerCache,
     ) -> None:
@@ -83,7 +83,7 @@ class Viewer:
             clock: of the process.
             leading: the state in memory if this process is the leader and has loaded it.
             watching: whether the watch has listed all objects.
-            heard: the GPU utilization of gangs from the leader, by uid.
+            leader_uses: the GPU utilization of gangs from the leader, by uid.
             throttle: of this process's questions to the planner.
             cache: of this process.
         """
@@ -93,7 +93,7 @@ class Viewer:
         self._leading = leading
         self._cache = cache
         self._watching = watching
-        self._heard = heard
+        self._leader_uses = leader_uses
         self._lock = asyncio.Lock()
         # Acquired before the other lock, never after it: a view does not wait for a plan.
         self._planning = asyncio.Lock()
@@ -106,18 +106,18 @@ class Viewer:
     async def seen(self) -> ClusterView | None:
         """The view for pages; None until this process has one. Can raise StoreUnavailable."""
         async with self._lock:
-            return await self._look(_now() - LOOK_SECONDS)
+            return await self._view(_now() - MAX_AGE_SECONDS)
 
     async def latest(self) -> ClusterView | None:
         """A view that is not older than the request, so that it contains all results that users have seen before."""
         asked = _now()
         async with self._lock:
-            return await self._look(asked)
+            return await self._view(asked)
 
     async def cluster_map(self) -> ClusterMap | None:
         """The cluster map; None until this process has a view. Can raise StoreUnavailable."""
         async with self._lock:
-            seen = await self._look(_now() - LOOK_SECONDS)
+            seen = await self._view(_now() - MAX_AGE_SECONDS)
             if seen is None:
                 return None
             if self._cluster_map is None or self._cluster_map[0] is not seen:
@@ -145,7 +145,7 @@ class Viewer:
         seen = await self.latest()
         return await excesses(seen.snapshot, config) if seen is not None else None
 
-    async def _look(self, since: float) -> ClusterView | None:
+    async def _view(self, since: float) -> ClusterView | None:
         """The last view, or a new one if that began before ``since``, on the event loop's clock."""
         if self._seen is not None and self._seen[0] > since:
             return self._seen[1]
@@ -173,7 +173,7 @@ class Viewer:
         except BadInput as error:  # after a manual change in the database
             _log.warning("configuration_unreadable", error=str(error))
             return None
-        uses = _present(self._heard(), standby.ledger)
+        uses = _present(self._leader_uses(), standby.ledger)
         return ClusterView(snapshot, uses, functools.cache(standby.unmanaged))
 
     async def _planned(self) -> bool:
@@ -185,9 +185,9 @@ class Viewer:
             if seen is None:
                 return False
             try:
-                async with self._throttle.turn(wait=PATIENCE_SECONDS):
+                async with self._throttle.turn(wait=TIMEOUT_SECONDS):
                     work = partial(plan, seen.snapshot, cache=self._cache)
-                    decided = await self._throttle.work_out(work, PATIENCE_SECONDS)
+                    decided = await self._throttle.work_out(work, TIMEOUT_SECONDS)
             except TookTooLong:
                 return False
             if decided.cut:

@@ -25,7 +25,7 @@ from queuectl.planner.verify import verify
 from queuectl.reports.over_quota import over_quota
 from queuectl.state.mirror import Mirror
 
-PATIENCE_SECONDS: Final = 20.0  # for one what-if, without the wait for other questions
+TIMEOUT_SECONDS: Final = 20.0  # for one what-if, without the wait for other questions
 LOOKED_INTO: Final = 3  # submitted gangs that stay pending and get a diagnosis
 
 _log = structlog.get_logger()
@@ -76,7 +76,7 @@ class WhatIfPlanner:
             priority_values(self._mirror.priority_classes.values()), dict(self._mirror.ranges)
         )
         work = partial(_worked_out, seen.snapshot, documents, asked, around, self._cache)
-        trial = await self._throttle.work_out(work, PATIENCE_SECONDS)
+        trial = await self._throttle.work_out(work, TIMEOUT_SECONDS)
         if trial is None:
             raise TookTooLong("the planner did not come to an end in time")
         return trial

@@ -84,7 +84,9 @@ def concerned(changes: ConfigChanges, config: QueueConfig) -> frozenset[tuple[st
     return frozenset(behind | own)
 
 
-def diverted(changes: ConfigChanges, before: QueueConfig) -> frozenset[tuple[str, str]] | None:
+def changed_queues(
+    changes: ConfigChanges, before: QueueConfig
+) -> frozenset[tuple[str, str]] | None:
     """LocalQueues (namespace, name) whose gangs cannot start as before the changes.
 
     These are deleted or stopped LocalQueues, and those that point to another ClusterQueue. A change of weight affects only the
@@ -93,10 +95,10 @@ def diverted(changes: ConfigChanges, before: QueueConfig) -> frozenset[tuple[str
     if any(key.kind != "LocalQueue" for key in _keys(changes)):
         return None
     deleted = {(key.namespace, key.name) for key in changes.deleted}
-    return frozenset(deleted.union(*(_diverted(body, before) for body in changes.written)))
+    return frozenset(deleted.union(*(_is_changed(body, before) for body in changes.written)))
 
 
-def _diverted(body: _Body, before: QueueConfig) -> set[tuple[str, str]]:
+def _is_changed(body: _Body, before: QueueConfig) -> set[tuple[str, str]]:
     key = DocumentKey.of(body)
     place = (key.namespace, key.name)
     was, (_, now) = before.local_queues.get(place), _taken(body)

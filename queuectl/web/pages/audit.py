@@ -37,7 +37,7 @@ def routes(site: Site) -> list[Route]:
         return site.page(
             request,
             "audit.html",
-            await site.sight(request),
+            await site.access(request),
             asked=asked,
             lines=found[:PAGE],
             page_of=page_of,

@@ -15,11 +15,11 @@ def routes(site: Site) -> list[Route]:
     """The route of the page."""
 
     async def cohorts(request: Request) -> Response:
-        sight = await site.sight(request)
+        access = await site.access(request)
         quotas = await quotas_now(site)
-        trees, alone = cohort_trees(quotas, lambda name: sees(name, quotas, sight))
+        trees, alone = cohort_trees(quotas, lambda name: sees(name, quotas, access))
         return site.page(
-            request, "cohorts.html", sight, trees=trees, alone=alone, known=quotas.use is not None
+            request, "cohorts.html", access, trees=trees, alone=alone, known=quotas.use is not None
         )
 
     return [Route("/cohorts", cohorts)]

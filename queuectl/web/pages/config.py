@@ -171,8 +171,8 @@ async def editor(
         "address_of": address_of,
         **context,
     }
-    sight = await site.sight(request)
-    return site.page(request, "config_object.html", sight, status=status, still=True, **page)
+    access = await site.access(request)
+    return site.page(request, "config_object.html", access, status=status, still=True, **page)
 
 
 async def _links(site: Site, key: DocumentKey, stored: ConfigDocument) -> list[tuple[str, str]]:
@@ -195,7 +195,7 @@ async def _list(site: Site, request: Request) -> Response:
     return site.page(
         request,
         "config.html",
-        await site.sight(request),
+        await site.access(request),
         asked=asked,
         kinds=CONFIG_KINDS,
         home=HOME,

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from queuectl.api.auth.audit import done, stands_for
+from queuectl.api.auth.audit import record_change, record_operation
 from queuectl.api.auth.layers import CHECK
 from queuectl.api.documents import Documents
 from queuectl.api.dry_run import changes_of, dry_run_removal, excess_views, seen_excesses
@@ -84,9 +84,9 @@ def routes(site: Site) -> list[Route]:
             await site.guard.require(request, right_to("update", key))
         form = await form_of(request, site.bodies)
         if form.get("do") == "delete":
-            stands_for(request, f"delete{key.kind}")
+            record_operation(request, f"delete{key.kind}")
             return await _delete(site, request, key, version_of(form))
-        stands_for(request, f"put{key.kind}")
+        record_operation(request, f"put{key.kind}")
         draft = draft_of(form)
         return await _kept(site, request, draft, lambda: _apply(site, request, key, draft))
 
@@ -137,7 +137,7 @@ async def _explained(
         if error.kind is ProblemType.FORBIDDEN:
             raise
         problem = error
-    done(request, problem.detail)
+    record_change(request, problem.detail)
     return await editor(site, request, draft, status=problem.kind.status, problem=problem)
 
 
@@ -155,7 +155,7 @@ async def _check(
     except Problem as problem:
         if problem.kind is not ProblemType.PRECONDITION_FAILED:
             raise
-        done(request, problem.detail)
+        record_change(request, problem.detail)
         checked = await documents.dry_run_of(request, key, given, None, None)
         present = await site.store.get_config(key)
         meanwhile = await _meanwhile(site, request, draft, present, checked)
@@ -204,7 +204,7 @@ async def _apply(site: Site, request: Request, key: DocumentKey, draft: Draft) -
     """Write the checked text. Raises Problem and BadInput as the API's PUT."""
     await site.guard.require(request, right_to("update", key))
     if draft.checked != draft.seal:
-        done(request, "not applied: the text was changed after it was checked")
+        record_change(request, "not applied: the text was changed after it was checked")
         return await _check(site, request, draft, note=_EDITED, status=409)
     given = await site.bodies.yaml(request, draft.text)
     try:
@@ -224,9 +224,9 @@ async def _delete(site: Site, request: Request, key: DocumentKey, version: int |
     except Problem as problem:
         if problem.kind is not ProblemType.PRECONDITION_FAILED:
             raise
-        done(request, problem.detail)
+        record_change(request, problem.detail)
         return await _before_deletion(site, request, key, changed=True)
-    done(request, "deleted")
+    record_change(request, "deleted")
     return RedirectResponse(f"{HOME}?done=deleted", 303)
 
 
@@ -238,12 +238,12 @@ async def _before_deletion(
     stored = await stored_as(site, key)
     removal = await dry_run_removal(key, site.store, site.diagnoser)
     over = await seen_excesses(site.guard, request, removal.excesses)
-    sight = await site.sight(request)
-    holds, waits = await _users(site, sight, key)
+    access = await site.access(request)
+    holds, waits = await _users(site, access, key)
     return site.page(
         request,
         "config_delete.html",
-        sight,
+        access,
         status=412 if changed else 200,
         still=True,
         key=key,
@@ -259,11 +259,11 @@ async def _before_deletion(
     )
 
 
-async def _users(site: Site, sight: AccessScope, key: DocumentKey) -> tuple[int, int]:
+async def _users(site: Site, access: AccessScope, key: DocumentKey) -> tuple[int, int]:
     """The number of visible gangs that a queue has admitted, and that are pending in it."""
     mine = [
         tally
-        for tally in sight.tallies(await site.store.tallies())
+        for tally in access.tallies(await site.store.tallies())
         if (key.kind == "ClusterQueue" and tally.cluster_queue == key.name)
         or (
             key.kind == "LocalQueue" and (tally.namespace, tally.queue) == (key.namespace, key.name)

@@ -28,7 +28,7 @@ def routes(site: Site) -> list[Route]:
         return site.page(
             request,
             "decisions.html",
-            await site.sight(request),
+            await site.access(request),
             decisions=found[:PAGE],
             reasons=by_number,
             next_before=found[PAGE - 1].id if len(found) > PAGE else None,
@@ -43,7 +43,7 @@ def routes(site: Site) -> list[Route]:
         return site.page(
             request,
             "decision.html",
-            await site.sight(request),
+            await site.access(request),
             number=decided.id,
             cycle=decided,
             decision=decided.decision,

@@ -41,18 +41,18 @@ class Eviction:
 async def eviction_rows(
     site: Site,
     request: Request,
-    sight: AccessScope,
+    access: AccessScope,
     *,
     before: int | None = None,
     limit: int = PAGE,
 ) -> list[Eviction]:
     """The latest evictions of visible workloads, newest first."""
-    lines = await site.store.evictions(sight.namespaces, before=before, limit=limit)
+    lines = await site.store.evictions(access.namespaces, before=before, limit=limit)
     favoured = {uid for line in lines if (uid := _favoured(line)) is not None}
     names = await site.store.workload_names(favoured) if favoured else {}
     redacted_lines = await site.presenter.steps(request, lines)
     return [
-        _eviction(redacted, uid, names.get(uid or ""), sight)
+        _eviction(redacted, uid, names.get(uid or ""), access)
         for redacted, uid in zip(redacted_lines, map(_favoured, lines), strict=True)
     ]
 
@@ -63,9 +63,11 @@ def _favoured(line: HistoryLine) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _eviction(line: HistoryLine, uid: str | None, name: str | None, sight: AccessScope) -> Eviction:
+def _eviction(
+    line: HistoryLine, uid: str | None, name: str | None, access: AccessScope
+) -> Eviction:
     details = line.reason.details
-    visible = name is not None and sight.sees(name.partition("/")[0])
+    visible = name is not None and access.sees(name.partition("/")[0])
     price, gpus = details.get("lostGpuSeconds"), details.get("gpus")
     return Eviction(
         line,
@@ -80,13 +82,13 @@ def routes(site: Site) -> list[Route]:
     """Offer the page."""
 
     async def log(request: Request) -> Response:
-        sight = await site.sight(request)
+        access = await site.access(request)
         before = whole(request, "before") or None
-        found = await eviction_rows(site, request, sight, before=before, limit=PAGE + 1)
+        found = await eviction_rows(site, request, access, before=before, limit=PAGE + 1)
         return site.page(
             request,
             "evictions.html",
-            sight,
+            access,
             evictions=found[:PAGE],
             next_before=found[PAGE - 1].line.id if len(found) > PAGE else None,
             first=before is None,

@@ -48,15 +48,15 @@ def routes(site: Site) -> list[Route]:
 
 
 async def _list(site: Site, request: Request) -> Response:
-    sight = await site.sight(request)
+    access = await site.access(request)
     config = await site.config()
     wanted = text(request, "namespace")
     found = [
         queue
         for _, queue in sorted(config.local_queues.items())
-        if sight.sees(queue.namespace) and wanted in ("", queue.namespace)
+        if access.sees(queue.namespace) and wanted in ("", queue.namespace)
     ]
-    tallies = by_local_queue(sight.tallies(await site.store.tallies()))
+    tallies = by_local_queue(access.tallies(await site.store.tallies()))
     rows = [
         LocalQueueRow(
             queue,
@@ -66,16 +66,16 @@ async def _list(site: Site, request: Request) -> Response:
         for queue in found[:SHOWN]
     ]
     return site.page(
-        request, "local_queues.html", sight, queues=rows, found=len(found), namespace=wanted
+        request, "local_queues.html", access, queues=rows, found=len(found), namespace=wanted
     )
 
 
 async def _one(site: Site, request: Request) -> Response:
     namespace, name = request.path_params["namespace"], request.path_params["name"]
-    sight = await site.sight(request)
+    access = await site.access(request)
     config = await site.config()
     queue = config.local_queues.get((namespace, name))
-    if queue is None or not sight.sees(namespace):
+    if queue is None or not access.sees(namespace):
         raise Problem(ProblemType.NOT_FOUND, f"LocalQueue {namespace}/{name} does not exist")
     snapshot = await site.picture()
     tallies = await site.store.tallies()
@@ -84,15 +84,15 @@ async def _one(site: Site, request: Request) -> Response:
     return site.page(
         request,
         "local_queue.html",
-        sight,
+        access,
         queue=queue,
         target=config.cluster_queues.get(queue.cluster_queue),
         weight=queue.weight / WEIGHT_UNIT,
         counts=counts_of(mine),
         held=held_by(snapshot, site.cache, namespace, name) if snapshot is not None else None,
         reasons=pending_reasons(mine, namespace=namespace, localqueue=name),
-        chart=await usage_chart(site, request, sight, queue=f"{namespace}/{name}"),
+        chart=await usage_chart(site, request, access, queue=f"{namespace}/{name}"),
         configured=await site.guard.may(request, Right("get", "localqueues", namespace, name)),
         buttons=await queue_buttons(site.guard, request, key, queue.stop_policy),
-        **await pending_page(site, request, sight, queue.cluster_queue, (namespace, name)),
+        **await pending_page(site, request, access, queue.cluster_queue, (namespace, name)),
     )

@@ -38,8 +38,8 @@ def routes(site: Site) -> list[Route]:
     """Offer the page, and the address that leads each user to their first page."""
 
     async def home(request: Request) -> Response:
-        sight = await site.sight(request)
-        tenant = site.signs_in and sight.namespaces is not None
+        access = await site.access(request)
+        tenant = site.signs_in and access.namespaces is not None
         return RedirectResponse(f"{PREFIX}/mine" if tenant else f"{PREFIX}/", 303)
 
     async def mine(request: Request) -> Response:
@@ -49,25 +49,25 @@ def routes(site: Site) -> list[Route]:
 
 
 async def _mine(site: Site, request: Request) -> Response:
-    sight = await site.sight(request)
-    asked = _asked(site, sight, request)
+    access = await site.access(request)
+    asked = _asked(site, access, request)
     order = order_of(request, _NEWEST)
     chosen = bool(asked["user"] or asked["namespace"])
     page, jobs, finished = None, [], []
     if chosen:
-        page = await page_of(site, request, _filter(asked, sight, _UNFINISHED), order, _MOST)
+        page = await page_of(site, request, _filter(asked, access, _UNFINISHED), order, _MOST)
         jobs = await site.presenter.workloads(request, page.entries)
-        ended = _filter(asked, sight, frozenset([State.FINISHED]))
+        ended = _filter(asked, access, frozenset([State.FINISHED]))
         last = await site.store.list_workloads(ended, None, _FINISHED, _LATEST)
         finished = await site.presenter.workloads(request, last.entries)
     cursor = page.cursor if page is not None else None
     return site.page(
         request,
         "mine.html",
-        sight,
+        access,
         asked=asked,
         chosen=chosen,
-        namespaces=sorted(await _namespaces(site, sight)),
+        namespaces=sorted(await _namespaces(site, access)),
         headings=headings(_COLUMNS, order, asked),
         jobs=jobs,
         finished=finished,
@@ -77,22 +77,22 @@ async def _mine(site: Site, request: Request) -> Response:
     )
 
 
-def _asked(site: Site, sight: AccessScope, request: Request) -> dict[str, str]:
+def _asked(site: Site, access: AccessScope, request: Request) -> dict[str, str]:
     """Without a parameter, a signed-in user asks for their own jobs. An empty user is any user of the namespace."""
     asked = {name: text(request, name) for name in ("user", "namespace")}
     if site.signs_in and "user" not in request.query_params:
-        asked["user"] = sight.who[:LONGEST_NAME]
+        asked["user"] = access.who[:LONGEST_NAME]
     return asked
 
 
-def _filter(asked: dict[str, str], sight: AccessScope, states: frozenset[State]) -> WorkloadFilter:
+def _filter(asked: dict[str, str], access: AccessScope, states: frozenset[State]) -> WorkloadFilter:
     return WorkloadFilter(
         namespace=asked["namespace"] or None,
         user=asked["user"] or None,
         states=states,
-        namespaces=sight.namespaces,
+        namespaces=access.namespaces,
     )
 
 
-async def _namespaces(site: Site, sight: AccessScope) -> frozenset[str]:
-    return sight.namespaces if sight.namespaces is not None else await site.store.namespaces()
+async def _namespaces(site: Site, access: AccessScope) -> frozenset[str]:
+    return access.namespaces if access.namespaces is not None else await site.store.namespaces()

@@ -81,7 +81,7 @@ class Plan:
         return sorted(places, key=lambda place: (of[place] < 0, of[place]))
 
 
-def columns(plan: Plan, sight: AccessScope) -> dict[str, Any]:
+def columns(plan: Plan, access: AccessScope) -> dict[str, Any]:
     """The cluster map as columns for the canvas. A gang that the caller may not see has neither name nor queue.
 
     ``seats``: per node, the index of each gang and its GPUs, in turn.
@@ -99,13 +99,13 @@ def columns(plan: Plan, sight: AccessScope) -> dict[str, Any]:
         "seats": [
             [x for seat in occupancies[i].tenants for x in (seat.gang, seat.gpus)] for i in order
         ],
-        "gangs": [_gang(gang, sight) for gang in plan.cluster_map.gangs],
+        "gangs": [_gang(gang, access) for gang in plan.cluster_map.gangs],
     }
 
 
-def _gang(gang: GangOnMap, sight: AccessScope) -> list[Any]:
+def _gang(gang: GangOnMap, access: AccessScope) -> list[Any]:
     """Name, uid, ClusterQueue, utilization."""
-    if not sight.sees(gang.workload.namespace):
+    if not access.sees(gang.workload.namespace):
         return [ANOTHER_TEAM, "", "", None]
     known = gang.utilization
     return [
@@ -116,14 +116,14 @@ def _gang(gang: GangOnMap, sight: AccessScope) -> list[Any]:
     ]
 
 
-def matching(plan: Plan, q: str, sight: AccessScope) -> Iterator[int]:
+def matching(plan: Plan, q: str, access: AccessScope) -> Iterator[int]:
     """Indices of nodes with this text in the name, the domain or the name of a visible gang."""
     wanted = q.casefold()
     gangs = plan.cluster_map.gangs
     hits = {
         place
         for place, gang in enumerate(gangs)
-        if wanted in gang.workload.ref.casefold() and sight.sees(gang.workload.namespace)
+        if wanted in gang.workload.ref.casefold() and access.sees(gang.workload.namespace)
     }
     for place in plan.order():
         occupancy, path = plan.cluster_map.occupancies[place], plan.path(place)
@@ -132,13 +132,13 @@ def matching(plan: Plan, q: str, sight: AccessScope) -> Iterator[int]:
             yield place
 
 
-def node_row(plan: Plan, place: int, sight: AccessScope) -> NodeRow:
+def node_row(plan: Plan, place: int, access: AccessScope) -> NodeRow:
     """The row of a node."""
     occupancy = plan.cluster_map.occupancies[place]
     tenants = []
     for seat in occupancy.tenants:
         workload = plan.cluster_map.gangs[seat.gang].workload
-        seen = sight.sees(workload.namespace)
+        seen = access.sees(workload.namespace)
         name, uid = (workload.ref, workload.uid) if seen else (ANOTHER_TEAM, "")
         tenants.append((name, uid, seat.gpus))
     held = sum(seat.gpus for seat in occupancy.tenants)
@@ -164,24 +164,24 @@ def routes(site: Site) -> list[Route]:
 
     async def visible_plan(request: Request) -> tuple[AccessScope, Plan | None]:
         await site.guard.require(request, Right("list", "nodes"))
-        sight = await site.sight(request)
+        access = await site.access(request)
         cluster_map = await site.cluster_map()
         topology = request.query_params.get("topology")
-        return sight, Plan(cluster_map, topology) if cluster_map is not None else None
+        return access, Plan(cluster_map, topology) if cluster_map is not None else None
 
     async def page(request: Request) -> Response:
-        sight, plan = await visible_plan(request)
-        return site.page(request, "nodes.html", sight, plan=plan, **_found(plan, request, sight))
+        access, plan = await visible_plan(request)
+        return site.page(request, "nodes.html", access, plan=plan, **_found(plan, request, access))
 
     async def listed(request: Request) -> Response:
-        sight, plan = await visible_plan(request)
-        return site.page(request, "_nodes.html", sight, **_found(plan, request, sight))
+        access, plan = await visible_plan(request)
+        return site.page(request, "_nodes.html", access, **_found(plan, request, access))
 
     async def data(request: Request) -> Response:
-        sight, plan = await visible_plan(request)
+        access, plan = await visible_plan(request)
         if plan is None:
             raise Problem(ProblemType.NOT_READY, "this replica has not listed the nodes yet")
-        body = orjson.dumps(columns(plan, sight))
+        body = orjson.dumps(columns(plan, access))
         return Response(body, media_type="application/json", headers={"Cache-Control": "no-store"})
 
     return [
@@ -191,10 +191,10 @@ def routes(site: Site) -> list[Route]:
     ]
 
 
-def _found(plan: Plan | None, request: Request, sight: AccessScope) -> dict[str, Any]:
+def _found(plan: Plan | None, request: Request, access: AccessScope) -> dict[str, Any]:
     """The nodes that a search finds; none without a search."""
     q = text(request, "q")
-    places: Iterable[int] = matching(plan, q, sight) if plan is not None and q else ()
+    places: Iterable[int] = matching(plan, q, access) if plan is not None and q else ()
     found = list(places)
-    shown = [node_row(plan, place, sight) for place in found[:MOST]] if plan is not None else []
+    shown = [node_row(plan, place, access) for place in found[:MOST]] if plan is not None else []
     return {"q": q, "found": len(found), "nodes": shown}

@@ -85,29 +85,31 @@ def routes(site: Site) -> list[Route]:
     """The routes of the page."""
 
     async def overview(request: Request) -> Response:
-        sight = await site.sight(request)
+        access = await site.access(request)
 
         async def visible_map() -> ClusterMap | None:
-            return await site.cluster_map() if sight.nodes else None
+            return await site.cluster_map() if access.nodes else None
 
         tallies, cluster_map, longest, chart, quotas, evictions = await asyncio.gather(
             site.store.tallies(),
             visible_map(),
-            site.store.waiting(namespaces=sight.namespaces, order=WaitingOrder.AGE, limit=_LONGEST),
-            usage_chart(site, request, sight),
+            site.store.waiting(
+                namespaces=access.namespaces, order=WaitingOrder.AGE, limit=_LONGEST
+            ),
+            usage_chart(site, request, access),
             quotas_now(site),
-            eviction_rows(site, request, sight, limit=_LATEST),
+            eviction_rows(site, request, access, limit=_LATEST),
         )
-        mine = sight.tallies(tallies)
+        mine = access.tallies(tallies)
         return site.page(
             request,
             "overview.html",
-            sight,
+            access,
             gpus=sums_of(cluster_map) if cluster_map is not None else None,
             counts=counts_of(mine),
             reasons=pending_reasons(mine),
             chart=chart,
-            queues=rows(quotas, mine, sight),
+            queues=rows(quotas, mine, access),
             longest=longest,
             evictions=evictions,
         )

@@ -35,19 +35,19 @@ class QueueRow:
     counts: Counts
 
 
-def rows(quotas: Quotas, tallies: tuple[QueueCounts, ...], sight: AccessScope) -> list[QueueRow]:
+def rows(quotas: Quotas, tallies: tuple[QueueCounts, ...], access: AccessScope) -> list[QueueRow]:
     """The ClusterQueues that the caller may see, by name; ``tallies`` are of gangs that the caller may see."""
     return [
         _row(quotas, queue, [t for t in tallies if t.cluster_queue == queue.name])
         for queue in sorted(quotas.stated.cluster_queues.values(), key=lambda q: q.name)
-        if sees(queue.name, quotas, sight)
+        if sees(queue.name, quotas, access)
     ]
 
 
-def sees(name: str, quotas: Quotas, sight: AccessScope) -> bool:
+def sees(name: str, quotas: Quotas, access: AccessScope) -> bool:
     """Whether the caller may see a ClusterQueue: all of them, or one to which a LocalQueue of a visible namespace points."""
     locals_of_it = (q for q in quotas.stated.local_queues.values() if q.cluster_queue == name)
-    return sight.queues or any(sight.sees(local.namespace) for local in locals_of_it)
+    return access.queues or any(access.sees(local.namespace) for local in locals_of_it)
 
 
 def _row(quotas: Quotas, queue: ClusterQueue, tallies: list[QueueCounts]) -> QueueRow:
@@ -66,11 +66,11 @@ def routes(site: Site) -> list[Route]:
     """The routes of the pages."""
 
     async def queues(request: Request) -> Response:
-        sight = await site.sight(request)
+        access = await site.access(request)
         tallies = await site.store.tallies()
         quotas = await quotas_now(site)
-        found = rows(quotas, sight.tallies(tallies), sight)
-        return site.page(request, "queues.html", sight, queues=found)
+        found = rows(quotas, access.tallies(tallies), access)
+        return site.page(request, "queues.html", access, queues=found)
 
     async def queue(request: Request) -> Response:
         return await _queue(site, request)
@@ -83,25 +83,25 @@ def routes(site: Site) -> list[Route]:
 
 async def _queue(site: Site, request: Request) -> Response:
     name = request.path_params["name"]
-    sight, quotas, tallies = await _seen(site, request, name)
+    access, quotas, tallies = await _seen(site, request, name)
     queue = quotas.stated.cluster_queues[name]
-    mine = [t for t in sight.tallies(tallies) if t.cluster_queue == name]
+    mine = [t for t in access.tallies(tallies) if t.cluster_queue == name]
     key = DocumentKey("ClusterQueue", "", name)
     return site.page(
         request,
         "queue.html",
-        sight,
+        access,
         row=_row(quotas, queue, mine),
         bars=quotas.of_queue(queue),
         cohort=quotas.of_cohort(queue.cohort) if queue.cohort is not None else (),
-        members=_members(quotas, queue, sight),
-        local_queues=_local_queues(quotas, name, mine, sight),
+        members=_members(quotas, queue, access),
+        local_queues=_local_queues(quotas, name, mine, access),
         reasons=pending_reasons(mine, queue=name),
-        chart=await usage_chart(site, request, sight, cluster_queue=name),
+        chart=await usage_chart(site, request, access, cluster_queue=name),
         configured=await site.guard.may(request, Right("get", "clusterqueues", "", name)),
         buttons=await queue_buttons(site.guard, request, key, queue.stop_policy),
-        **await pending_page(site, request, sight, name),
-        **await _admitted(site, request, name, sight),
+        **await pending_page(site, request, access, name),
+        **await _admitted(site, request, name, access),
     )
 
 
@@ -113,24 +113,24 @@ async def _seen(
     Raises:
         Problem: it does not exist, or the caller may not see it.
     """
-    sight = await site.sight(request)
+    access = await site.access(request)
     tallies = await site.store.tallies()
     quotas = await quotas_now(site)
-    if not sees(name, quotas, sight):
+    if not sees(name, quotas, access):
         await site.guard.require(request, Right("get", "clusterqueues", "", name))
     if name not in quotas.stated.cluster_queues:
         raise Problem(ProblemType.NOT_FOUND, f"ClusterQueue {name} does not exist")
-    return sight, quotas, tallies
+    return access, quotas, tallies
 
 
-def _members(quotas: Quotas, queue: ClusterQueue, sight: AccessScope) -> list[ClusterQueue]:
+def _members(quotas: Quotas, queue: ClusterQueue, access: AccessScope) -> list[ClusterQueue]:
     """The other ClusterQueues of its cohort."""
     others = quotas.stated.cluster_queues.values()
     return [
         other
         for other in sorted(others, key=lambda q: q.name)
         if queue.cohort is not None and other.cohort == queue.cohort and other is not queue
-        and sees(other.name, quotas, sight)
+        and sees(other.name, quotas, access)
     ]  # fmt: skip
 
 
@@ -145,13 +145,13 @@ class LocalRow:
 
 
 def _local_queues(
-    quotas: Quotas, cluster_queue: str, tallies: list[QueueCounts], sight: AccessScope
+    quotas: Quotas, cluster_queue: str, tallies: list[QueueCounts], access: AccessScope
 ) -> list[LocalRow]:
     """Its LocalQueues of visible namespaces, and those that its gangs name."""
     configured = {
         (local.namespace, local.name)
         for local in quotas.stated.local_queues.values()
-        if local.cluster_queue == cluster_queue and sight.sees(local.namespace)
+        if local.cluster_queue == cluster_queue and access.sees(local.namespace)
     }
     counted = by_local_queue(tallies)
     return [
@@ -163,7 +163,7 @@ def _local_queues(
 async def pending_page(
     site: Site,
     request: Request,
-    sight: AccessScope,
+    access: AccessScope,
     cluster_queue: str,
     local: tuple[str, str] | None = None,
 ) -> dict[str, Any]:
@@ -174,7 +174,7 @@ async def pending_page(
     skip = min(whole(request, "skip"), _LAST)
     found = await site.store.waiting(
         cluster_queue,
-        sight.namespaces if local is None else {local[0]},
+        access.namespaces if local is None else {local[0]},
         queue=local[1] if local is not None else None,
         skip=skip,
         limit=PAGE + 1,
@@ -186,10 +186,10 @@ async def pending_page(
     }
 
 
-async def _admitted(site: Site, request: Request, name: str, sight: AccessScope) -> dict[str, Any]:
+async def _admitted(site: Site, request: Request, name: str, access: AccessScope) -> dict[str, Any]:
     """A page of the gangs that hold quota, by name."""
     cursor = request.query_params.get("cursor")
-    wanted = WorkloadFilter(cluster_queue=name, states=ADMITTED, namespaces=sight.namespaces)
+    wanted = WorkloadFilter(cluster_queue=name, states=ADMITTED, namespaces=access.namespaces)
     try:
         page = await site.store.list_workloads(wanted, cursor, PAGE)
     except BadInput as error:

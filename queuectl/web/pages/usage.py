@@ -69,7 +69,7 @@ def routes(site: Site) -> list[Route]:
 
     async def usage(request: Request) -> Response:
         config = await site.config()
-        sight = await site.sight(request)
+        access = await site.access(request)
         asked = {name: text(request, name) for name in ("by", "span", "from", "to")}
         asked["by"] = asked["by"] or str(By.NAMESPACE)
         asked["span"] = asked["span"] if asked["span"] in SPANS else next(iter(SPANS))
@@ -78,13 +78,13 @@ def routes(site: Site) -> list[Route]:
         return site.page(
             request,
             "usage.html",
-            sight,
+            access,
             asked=asked,
             spans=SPANS,
             ways=_ways(accounting),
             accounting=accounting,
             report=report,
-            **await _context(site, sight, report),
+            **await _context(site, access, report),
         )
 
     return [Route("/usage", usage)]
@@ -124,11 +124,11 @@ def _ways(accounting: Accounting) -> dict[str, str]:
     return {str(by): name for by, name in _BY.items()} | labels
 
 
-async def _context(site: Site, sight: AccessScope, report: Report) -> dict[str, Any]:
+async def _context(site: Site, access: AccessScope, report: Report) -> dict[str, Any]:
     total = total_of(report)
     rows = sorted(report.rows, key=lambda row: -row.amounts.allocated)
     shown, others = rows[:SHOWN], rows[SHOWN:]
-    addresses = await _addresses(site, sight, report.grouping.by, shown)
+    addresses = await _addresses(site, access, report.grouping.by, shown)
     groups = [
         Group(_name(row), address, row) for row, address in zip(shown, addresses, strict=True)
     ]
@@ -160,21 +160,21 @@ def _name(row: ReportRow) -> str:
 
 
 async def _addresses(
-    site: Site, sight: AccessScope, by: By, rows: Sequence[ReportRow]
+    site: Site, access: AccessScope, by: By, rows: Sequence[ReportRow]
 ) -> list[str]:
     """The pages of these groups; empty where there is none that the caller may see."""
     if by is By.WORKLOAD:
         uids = [row.names["uid"] for row in rows]
         known = await site.store.workload_names(uids)
-        seen = {uid for uid, ref in known.items() if sight.sees(ref.partition("/")[0])}
+        seen = {uid for uid, ref in known.items() if access.sees(ref.partition("/")[0])}
         return [f"{PREFIX}/workloads/{quote(u, safe='')}" if u in seen else "" for u in uids]
-    return [_address(sight, by, row) for row in rows]
+    return [_address(access, by, row) for row in rows]
 
 
-def _address(sight: AccessScope, by: By, row: ReportRow) -> str:
+def _address(access: AccessScope, by: By, row: ReportRow) -> str:
     names = row.names
-    if by is By.NAMESPACE and sight.sees(names["namespace"]):
+    if by is By.NAMESPACE and access.sees(names["namespace"]):
         return f"{PREFIX}/workloads?namespace={quote(names['namespace'])}"
-    if by is By.CLUSTER_QUEUE and sight.queues and names["cluster_queue"]:
+    if by is By.CLUSTER_QUEUE and access.queues and names["cluster_queue"]:
         return f"{PREFIX}/queues/{quote(names['cluster_queue'], safe='')}"
     return ""

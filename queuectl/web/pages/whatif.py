@@ -33,7 +33,7 @@ def routes(site: Site) -> list[Route]:
 
     async def form(request: Request) -> Response:
         await site.guard.require(request, Right("create", "plans"))
-        sight = await site.sight(request)
-        return site.page(request, "whatif.html", sight, most_bytes=MAX_BYTES, example=EXAMPLE)
+        access = await site.access(request)
+        return site.page(request, "whatif.html", access, most_bytes=MAX_BYTES, example=EXAMPLE)
 
     return [Route("/whatif", form)]

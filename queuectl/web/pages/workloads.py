@@ -58,21 +58,21 @@ def routes(site: Site) -> list[Route]:
 
     async def why(request: Request) -> Response:
         """The part of the page that the solver works on for up to some seconds."""
-        entry, sight = await _seen(site, request)
+        entry, access = await _seen(site, request)
         explained = await site.presenter.explained(request, entry)
-        return site.page(request, "_why.html", sight, entry=entry, explained=explained)
+        return site.page(request, "_why.html", access, entry=entry, explained=explained)
 
     async def pods(request: Request) -> Response:
         """The table of pods, which changes without a step of the history."""
-        entry, sight = await _seen(site, request)
-        return site.page(request, "_pods.html", sight, entry=entry, pods=await _pods(site, entry))
+        entry, access = await _seen(site, request)
+        return site.page(request, "_pods.html", access, entry=entry, pods=await _pods(site, entry))
 
     async def asked(request: Request) -> Response:
         """The results of the latest commands. When all of them have a result, the page is refreshed."""
-        entry, sight = await _seen(site, request)
-        newest, looks = (whole(request, name) for name in ("newest", "looks"))
-        found = await asked_of(site.store, entry.uid, newest, looks)
-        page = site.page(request, "_asked.html", sight, entry=entry, asked=found)
+        entry, access = await _seen(site, request)
+        newest, reads = (whole(request, name) for name in ("newest", "reads"))
+        found = await asked_of(site.store, entry.uid, newest, reads)
+        page = site.page(request, "_asked.html", access, entry=entry, asked=found)
         if found.answered:
             page.headers["HX-Trigger"] = "live"
         return page
@@ -108,8 +108,8 @@ async def page_of(
 
 async def _list(site: Site, request: Request) -> Response:
     asked = {name: text(request, name) for name in _FILTERS}
-    sight = await site.sight(request)
-    found = await _by_name(site, sight, asked["q"])
+    access = await site.access(request)
+    found = await _by_name(site, access, asked["q"])
     if len(found) == 1:
         return RedirectResponse(f"{PREFIX}/workloads/{found[0].uid}", 303)
     states = frozenset([State(asked["state"])] if asked["state"] in set(State) else [])
@@ -117,7 +117,7 @@ async def _list(site: Site, request: Request) -> Response:
         namespace=asked["namespace"] or None,
         cluster_queue=asked["queue"] or None,
         states=states,
-        namespaces=sight.namespaces,
+        namespaces=access.namespaces,
         user=asked["user"] or None,
         queue=asked["localqueue"] or None,
         code=Code(asked["reason"]) if asked["reason"] in set(Code) else None,
@@ -129,7 +129,7 @@ async def _list(site: Site, request: Request) -> Response:
     return site.page(
         request,
         "workloads.html",
-        sight,
+        access,
         asked=asked,
         found=found,
         states=list(State),
@@ -142,7 +142,7 @@ async def _list(site: Site, request: Request) -> Response:
     )
 
 
-async def _by_name(site: Site, sight: AccessScope, given: str) -> list[Entry]:
+async def _by_name(site: Site, access: AccessScope, given: str) -> list[Entry]:
     """The visible workloads with this ``namespace/name`` or uid, at most one of each kind.
 
     Finished workloads are found where no other workload has the name.
@@ -153,7 +153,7 @@ async def _by_name(site: Site, sight: AccessScope, given: str) -> list[Entry]:
         entries = [await site.store.find_workload(kind, namespace, name) for kind in KINDS]
     else:
         entries = [await site.store.get_workload(given) if _UID.fullmatch(given) else None]
-    found = [entry for entry in entries if entry is not None and sight.sees(entry.namespace)]
+    found = [entry for entry in entries if entry is not None and access.sees(entry.namespace)]
     return [entry for entry in found if entry.state is not State.FINISHED] or found
 
 
@@ -171,12 +171,12 @@ async def _seen(site: Site, request: Request) -> tuple[Entry, AccessScope]:
     right = Right("get", "workloads", entry.namespace, entry.name)
     if not await site.guard.may(request, right):
         raise none
-    sight = await site.sight(request)
-    return entry, sight
+    access = await site.access(request)
+    return entry, access
 
 
 async def _one(site: Site, request: Request) -> Response:
-    entry, sight = await _seen(site, request)
+    entry, access = await _seen(site, request)
     history = await site.presenter.steps(request, await _history(site, entry))
     placement = entry.lease.placement if entry.lease is not None else entry.placement
     config = await site.config()
@@ -184,14 +184,14 @@ async def _one(site: Site, request: Request) -> Response:
     return site.page(
         request,
         "workload.html",
-        sight,
+        access,
         entry=entry,
         explained=await site.presenter.explained(request, entry, solve=False),
         waits=entry.state in IN_LINE,
         seats=seated(placement, await site.picture()) if placement is not None else (),
         planned=entry.lease is not None,
         history=history,
-        decided=_decided(history, site.clock()) if sight.decisions else frozenset(),
+        decided=_decided(history, site.clock()) if access.decisions else frozenset(),
         evictions=[line for line in history if line.to_state is State.EVICTING],
         asked=await asked_of(site.store, entry.uid),
         offers=buttons,
