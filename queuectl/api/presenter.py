@@ -16,7 +16,13 @@ from queuectl.api.views import explain_view, workload_view
 from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.ledger import Entry
-from queuectl.domain.queries import IN_LINE, LONGEST_PAGE, HistoryLine, QueuePosition, in_line
+from queuectl.domain.queries import (
+    IN_QUEUE_ORDER,
+    LONGEST_PAGE,
+    HistoryLine,
+    QueuePosition,
+    in_queue_order,
+)
 from queuectl.domain.redaction import Saying
 from queuectl.domain.utilization import GangUse
 
@@ -54,7 +60,7 @@ class WorkloadPresenter:
             solve: also compute blocking constraints and suggested fixes, which takes seconds.
         """
         known = Diagnosis(entry.uid)
-        if solve and self._diagnoser is not None and entry.state in IN_LINE:
+        if solve and self._diagnoser is not None and entry.state in IN_QUEUE_ORDER:
             known = await self._diagnoser.diagnose(entry.uid) or known
         leaving = entry.lease.victims if entry.lease is not None else ()
         names = await self._store.workload_names(leaving) if leaving else {}
@@ -98,7 +104,7 @@ class WorkloadPresenter:
 
     async def lines(self, entries: Iterable[Entry]) -> Mapping[str, QueuePosition]:
         """The positions of the pending workloads among them, by uid."""
-        waiting = [entry.uid for entry in entries if in_line(entry)]
+        waiting = [entry.uid for entry in entries if in_queue_order(entry)]
         return await self._store.positions(waiting) if waiting else {}
 
     def _use(self, entry: Entry) -> GangUse | None:

@@ -12,7 +12,7 @@ from queuectl.db.reads import TURN
 from queuectl.db.rows import ENTRY_COLUMNS, history_line_from
 from queuectl.db.tables import history, workloads
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import IN_LINE, HistoryLine
+from queuectl.domain.queries import IN_QUEUE_ORDER, HistoryLine
 from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.reasons import Code
 
@@ -67,7 +67,7 @@ def waiting(
 ) -> Select[Any]:
     """Rows of pending workloads; see :meth:`queuectl.web.ports.PageStore.waiting`."""
     statement = select(*ENTRY_COLUMNS).where(
-        _W.finished_at.is_(None), _W.state.in_([state.value for state in IN_LINE])
+        _W.finished_at.is_(None), _W.state.in_([state.value for state in IN_QUEUE_ORDER])
     )
     if cluster_queue is not None:
         statement = statement.where(_W.cluster_queue == cluster_queue)

@@ -32,7 +32,7 @@ from queuectl.db.tables import documents, history, leases, outbox, placements, w
 from queuectl.domain.durations import DAY
 from queuectl.domain.ledger import Entry, Intent, MigrationCost, State
 from queuectl.domain.queries import (
-    IN_LINE,
+    IN_QUEUE_ORDER,
     LONGEST_PAGE,
     HistoryLine,
     QueuePosition,
@@ -221,7 +221,7 @@ def lines(uids: Iterable[str]) -> Select[Any]:
             w.finished_at.is_(None),
             w.cluster_queue != "",
             w.cluster_queue == queues,
-            w.state.in_([state.value for state in IN_LINE]),
+            w.state.in_([state.value for state in IN_QUEUE_ORDER]),
             w.reason_code.not_in(sorted(code.value for code in NOT_IN_LINE)),
         )
         .subquery()

@@ -1,6 +1,6 @@
 """Frozen values of the field and the workload state machine: no I/O, no clock, no third-party imports.
 
-Everything the other rooms exchange is defined here, so that the planner, the mirror and the adapters agree on words:
+Everything the other packages exchange is defined here, so that the planner, the mirror and the adapters agree on words:
 
 - :mod:`quantity`: Kubernetes quantities and :class:`~queuectl.domain.quantity.Resources`
 - :mod:`fleet`: nodes, taints, selectors, and the topology tree they form

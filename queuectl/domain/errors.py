@@ -1,4 +1,4 @@
-"""The exceptions that cross rooms.
+"""The exceptions that cross packages.
 
 QueuectlError
 ├── BadInput                   what a user wrote is wrong; the message names document and field

@@ -96,13 +96,13 @@ class Fold:
             samples: what was measured of it, oldest first.
             known: there are hours of an earlier life of it; those are not waited for again.
         """
-        at, reborn = self._since, -inf
+        at, recreated_at = self._since, -inf
         uid = ""
         for mark in marks:
             uid = mark.uid
             if known and meter is None:
-                reborn = mark.seen
-            begins = max(mark.at, reborn)
+                recreated_at = mark.seen
+            begins = max(mark.at, recreated_at)
             if meter is not None:
                 self._accrue(meter, at, begins, samples)
             if mark.loss is not None and meter is not None:

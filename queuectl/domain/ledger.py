@@ -138,7 +138,7 @@ class Entry:
     user: str = ""
 
     @property
-    def in_line_since(self) -> float:
+    def queue_order_time(self) -> float:
         """Its place among equal priorities."""
         return self.queued_at if self.requeued_at is None else self.requeued_at
 

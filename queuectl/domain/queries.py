@@ -55,13 +55,13 @@ class WorkloadPage:
     cursor: str | None = None
 
 
-IN_LINE: Final = (State.PENDING, State.RESERVED)
+IN_QUEUE_ORDER: Final = (State.PENDING, State.RESERVED)
 
 
-def in_line(entry: Entry) -> bool:
+def in_queue_order(entry: Entry) -> bool:
     """Whether it is pending in queue order."""
     return (
-        entry.state in IN_LINE
+        entry.state in IN_QUEUE_ORDER
         and bool(entry.cluster_queue)
         and entry.reason.code not in NOT_IN_LINE
     )
@@ -69,7 +69,7 @@ def in_line(entry: Entry) -> bool:
 
 def turn(entry: Entry) -> tuple[int, float, str]:
     """The order of a queue: priority, then its place, then uid."""
-    return (-entry.priority, entry.in_line_since, entry.uid)
+    return (-entry.priority, entry.queue_order_time, entry.uid)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from queuectl.domain.plan import Plan, Proof, Refusal
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.capacity.reservations import standing_leases
+from queuectl.planner.capacity.reservations import valid_leases
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.consolidate.consolidation import consolidate
 from queuectl.planner.cycle.cycle import AdmissionCycle
@@ -51,7 +51,7 @@ def plan(
     narrow(cycle.state, cycle.moved)
     consolidated = consolidate(cycle.state, list(cycle.starting.values()), cycle.solver)
     repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
-    made = make_plan(cycle, repairs, in_order, tidied=consolidated)
+    made = make_plan(cycle, repairs, in_order, consolidated=consolidated)
     aside = Solver(snapshot.limits, cycle.solver.stop)
     made = replace(
         made,
@@ -89,7 +89,7 @@ def begin(problem: Problem, stop: StopSignal | None = None) -> Prepared:
     solver = Solver(snapshot.limits, stop or StopSignal())
     state = open_state(problem)
     pending = pending_gangs(snapshot, problem.cache)
-    leases = standing_leases(problem, state, pending.in_order)
+    leases = valid_leases(problem, state, pending.in_order)
     cycle = AdmissionCycle(
         problem, state, solver, leases, GangClasses(problem, pending.keys), StrictFifoHeads(problem)
     )

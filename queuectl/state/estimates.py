@@ -14,7 +14,7 @@ from typing import Final
 
 from queuectl.domain.estimates import HeldGpus, Run, Waits, estimated_starts
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.queries import IN_LINE, in_line, turn
+from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order, turn
 from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
 from queuectl.domain.records import JobRecord
 from queuectl.state.holdings import Holdings
@@ -87,14 +87,14 @@ class Estimates:
         held: dict[str, float] = {}
         for (_, _, queue, _, resource), amount in holdings.held.items():
             held[queue] = held.get(queue, 0.0) + weights.of(resource) * amount
-        waiting, holding = ledger.entries(*IN_LINE), ledger.entries(*_HOLDING)
+        waiting, holding = ledger.entries(*IN_QUEUE_ORDER), ledger.entries(*_HOLDING)
         return Picture(now, config, tuple(waiting), tuple(holding), held)
 
     def make(self, picture: Picture) -> dict[str, float]:
         """Estimated starts by uid. Safe in any thread."""
         lengths = _Runtimes(self._mirror, self._runs.enough(), picture)
         lines: dict[str, list[Waits]] = {}
-        for entry in sorted(filter(in_line, picture.waiting), key=turn):
+        for entry in sorted(filter(in_queue_order, picture.waiting), key=turn):
             lines.setdefault(entry.cluster_queue, []).append(lengths.waits(entry))
         running: dict[str, list[HeldGpus]] = {name: [] for name in lines}
         for entry in picture.holding:
@@ -120,14 +120,14 @@ class Estimates:
         new = []
         for uid in starts.keys() - self._first.keys():
             entry = ledger.get(uid)
-            if entry is not None and entry.state in IN_LINE:
+            if entry is not None and entry.state in IN_QUEUE_ORDER:
                 self._first[uid] = starts[uid]
                 new.append((entry.cluster_queue, starts[uid]))
         return new
 
     def forget(self, ledger: Ledger) -> None:
         """Forget the first estimates of gangs that are no longer pending, after the ledger was read again."""
-        waiting = set(ledger.uids(*IN_LINE))
+        waiting = set(ledger.uids(*IN_QUEUE_ORDER))
         self._first = {uid: start for uid, start in self._first.items() if uid in waiting}
 
     def note(self, changes: Iterable[EntryChange], config: QueueConfig) -> list[tuple[str, float]]:
@@ -139,7 +139,7 @@ class Estimates:
         off = []
         for change in changes:
             after = change.after
-            if after.state in IN_LINE:
+            if after.state in IN_QUEUE_ORDER:
                 continue
             told = self._first.pop(after.uid, None)
             if told is not None and after.state is State.STARTING:

@@ -14,7 +14,7 @@ from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, Workload
-from queuectl.objects.configuration.admissibility import standing
+from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.objects.configuration.node_quota import NodeQuota
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.ledger import Ledger
@@ -58,7 +58,7 @@ class SnapshotBuilder:
         self._fleet: Fleet | None = None
         self._records: list[NamespaceRecord] = []
         self._namespaces: dict[str, dict[str, str]] = {}
-        self._standing: dict[tuple[str, str], Reason | None] = {}
+        self._inadmissible: dict[tuple[str, str], Reason | None] = {}
 
     def freeze(self, config: QueueConfig, now: float, limits: SolverLimits) -> Snapshot:
         """The snapshot at ``now`` (unix seconds), without workloads that the watch no longer shows."""
@@ -82,7 +82,7 @@ class SnapshotBuilder:
         if config is not self._config or records != self._records:
             self._config, self._records = config, records
             self._namespaces = {record.name: dict(record.labels) for record in records}
-            self._standing = {}
+            self._inadmissible = {}
             self._waiting = {}
             self._holding = {}
         if self._mirror.fleet is not self._fleet:
@@ -94,7 +94,7 @@ class SnapshotBuilder:
         known = self._asked.get(entry.uid)
         rules = self._config.rules if self._config is not None else Rules()
         user = job.user(rules.user_label, rules.trusted_submitters)
-        place = (entry.priority, entry.queue, entry.in_line_since, user)
+        place = (entry.priority, entry.queue, entry.queue_order_time, user)
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
         if known is not None and known[0] is job and known[1] == place:
             return known[2]
@@ -106,7 +106,7 @@ class SnapshotBuilder:
             podsets=job.podsets,
             queue=entry.queue,
             priority=entry.priority,
-            queued_at=entry.in_line_since,
+            queued_at=entry.queue_order_time,
             preemptible=job.preemptible,
             user=user,
         )
@@ -166,10 +166,10 @@ class SnapshotBuilder:
         if job.forbidden is not None:
             return job.forbidden
         queue = (entry.namespace, entry.queue)
-        if queue not in self._standing:
+        if queue not in self._inadmissible:
             labels = self._namespaces.get(entry.namespace, {})
-            self._standing[queue] = standing(*queue, config, labels)
-        why = self._standing[queue]
+            self._inadmissible[queue] = inadmissible_reason(*queue, config, labels)
+        why = self._inadmissible[queue]
         named = job.priority_class
         if why is None and named is not None and named not in config.priority_classes:
             text = f"WorkloadPriorityClass {named} does not exist"

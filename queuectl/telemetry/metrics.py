@@ -92,9 +92,9 @@ class Metrics:
         self._kinds: set[str] = set()  # of written objects, with counters
         self._quota = QuotaGauges()
         self._names = KnownNames(self._quota.config)
-        self._standing = WorkloadGauges(self._quota.cohorts_of, self._names)
+        self._workload_gauges = WorkloadGauges(self._quota.cohorts_of, self._names)
         self.kinds = Kinds()
-        for collector in (self._names, self._standing, self._quota, self.kinds):
+        for collector in (self._names, self._workload_gauges, self._quota, self.kinds):
             self.registry.register(collector)
         self.gates = GateMetrics(self.registry)
         self.utilization = UseMetrics(self.registry)
@@ -107,9 +107,9 @@ class Metrics:
         self._define_cycle()
         self._define_workloads()
         self._define_adapters()
-        self._names.watch(self.registry._collector_to_names, self._born_again)
+        self._names.watch(self.registry._collector_to_names, self._recreated)
 
-    def _born_again(self) -> None:
+    def _recreated(self) -> None:
         """A queue that is created again has its counters at 0."""
         self._queues.clear()
         for lives in self._lives:
@@ -249,13 +249,13 @@ class Metrics:
         self._leader.set(0)
         self.fleet.forget()
         self.kinds.forget()
-        self._standing.load(())
+        self._workload_gauges.load(())
         self._quota.show(None)
 
     def loaded(self, entries: Iterable[Entry], holdings: Holdings) -> None:
         """Count the whole ledger, at the start of a leadership."""
         known = list(entries)
-        self._standing.load(known)
+        self._workload_gauges.load(known)
         self._quota.show(holdings)
         for entry in known:
             self._meet(self._names.cluster_queue(entry.cluster_queue))
@@ -266,7 +266,7 @@ class Metrics:
         """Count the changes of one commit. ``priority_class`` returns the class of a workload, ``""`` for none."""
         for change in changes:
             self._decided(self._names.change(change), priority_class(change.after))
-        self._standing.apply(changes)
+        self._workload_gauges.apply(changes)
 
     def _decided(self, change: EntryChange, priority: str) -> None:
         for lives in self._lives:

@@ -8,7 +8,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import IN_LINE
+from queuectl.domain.queries import IN_QUEUE_ORDER
 from queuectl.domain.queue_counts import QueueCounts
 from queuectl.domain.reasons import MEANINGS, Code
 from queuectl.web.site import PREFIX
@@ -16,7 +16,7 @@ from queuectl.web.site import PREFIX
 ADMITTED: Final = frozenset({State.STARTING, State.RUNNING, State.EVICTING})
 """States in which a gang holds quota and nodes."""
 _RESERVED: Final = frozenset({State.RESERVED})
-_PENDING: Final = frozenset(IN_LINE)
+_PENDING: Final = frozenset(IN_QUEUE_ORDER)
 _INACTIVE: Final = frozenset({State.HELD, State.BACKOFF, State.DEACTIVATED})
 
 

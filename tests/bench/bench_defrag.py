@@ -20,7 +20,7 @@ from queuectl.planner.capacity.state import open_state
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import request_of
 from queuectl.planner.relocate.candidates import move_candidates
-from queuectl.planner.relocate.move_search import Room, find_room
+from queuectl.planner.relocate.move_search import MoveSolution, find_moves
 from queuectl.planner.solver.solver import Solver
 from tests.bench.tenants import FLAVORS, MIXED, NOW, Line, admitted, config, fleet_of, gang
 
@@ -91,7 +91,7 @@ def snapshot(case: Case, seed: int) -> Snapshot:
     return Snapshot(NOW, fleet, known, (Pending(blocked),), running, {}, {"team": {}})
 
 
-def search(snap: Snapshot) -> tuple[Room | None, Solver, float]:
+def search(snap: Snapshot) -> tuple[MoveSolution | None, Solver, float]:
     """The moves for the gang that waits, and the milliseconds it took to find them."""
     problem = survey(snap)
     state, solver = open_state(problem), Solver(snap.limits)
@@ -101,8 +101,8 @@ def search(snap: Snapshot) -> tuple[Room | None, Solver, float]:
     )
     request = request_of(problem, entry, snap.config.cluster_queues["main"], flavors)
     began = time.perf_counter()
-    room = find_room(state, request, move_candidates(state, lambda _: True, {}), solver)
-    return room, solver, (time.perf_counter() - began) * 1e3
+    solution = find_moves(state, request, move_candidates(state, lambda _: True, {}), solver)
+    return solution, solver, (time.perf_counter() - began) * 1e3
 
 
 def main() -> None:
@@ -115,12 +115,12 @@ def main() -> None:
         for seed in range(TRIES):
             snap = snapshot(case, seed)
             running = len(snap.admitted)
-            room, solver, took = search(snap)
+            solution, solver, took = search(snap)
             millis.append(took)
             calls.append(solver.calls)
-            proofs.append("none" if room is None else room.proof.value)
-            if room is not None and room.moved:
-                costs.append(room.cost)
+            proofs.append("none" if solution is None else solution.proof.value)
+            if solution is not None and solution.moved:
+                costs.append(solution.cost)
         counted = ", ".join(f"{proofs.count(p)} {p}" for p in sorted(set(proofs)))
         mean = np.mean(costs, axis=0) if costs else None
         moved = "-" if mean is None else f"({mean[0] / 1000:.0f}k, {mean[1]:.0f}, {mean[2]:.0f})"

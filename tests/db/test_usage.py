@@ -135,7 +135,7 @@ class World:
         self.epoch = await self.store.take_over("test", 0)
         self.marker = Marker(self.mirror)
         self.samples = SampleLog()
-        self.books = Fragile(self.store.usage)
+        self.usage_store = Fragile(self.store.usage)
         self.facts = UsageInputs(
             marker=self.marker,
             live=lambda: [e for e in self.lives.entries.values() if e.state is not State.FINISHED],
@@ -143,11 +143,11 @@ class World:
             samples=self.samples.of,
             picture=lambda: Snapshot(self.now, Fleet(()), CONFIG),
         )
-        self.accountant = self.accounting(self.books)
+        self.accountant = self.accounting(self.usage_store)
 
-    def accounting(self, books: Any) -> Accountant:
+    def accounting(self, usage_store: Any) -> Accountant:
         """A new accountant of this leader, without state."""
-        return Accountant(books, self.facts, lambda: self.now, self.epoch, PlannerCache())
+        return Accountant(usage_store, self.facts, lambda: self.now, self.epoch, PlannerCache())
 
     async def step(self, choices: list[tuple[int, int]], lag: float) -> None:
         """Commit the next steps of some workloads, which were decided ``lag`` seconds ago."""
@@ -166,7 +166,7 @@ class World:
         return replace(change, at=at, after=after)
 
     async def account(self, fails: str) -> None:
-        self.books.fails = fails
+        self.usage_store.fails = fails
         try:
             await self.accountant.account()
         except StoreUnavailable:
@@ -512,8 +512,8 @@ async def test_an_abandoned_fold_that_succeeds_later_is_not_added_twice(
             if not span:
                 await world.account("")
         world.now += 100.0
-        world.books = Fragile(store.usage)
-        world.accountant = world.accounting(world.books)
+        world.usage_store = Fragile(store.usage)
+        world.accountant = world.accounting(world.usage_store)
         late = iter([LATE])
         relay.judge = lambda asked: (
             next(late, None) if asked.does.startswith("COMMIT after INSERT INTO usage_") else None

@@ -33,7 +33,7 @@ from queuectl.domain.identity import Session
 from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded, MigrationCost, State
 from queuectl.domain.pastuse import PastUseAccount, Used
 from queuectl.domain.queries import (
-    IN_LINE,
+    IN_QUEUE_ORDER,
     LONGEST_PAGE,
     ConfigChanges,
     ConfigDocument,
@@ -43,7 +43,7 @@ from queuectl.domain.queries import (
     Tolerance,
     WorkloadFilter,
     WorkloadPage,
-    in_line,
+    in_queue_order,
     turn,
 )
 from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
@@ -434,11 +434,11 @@ class MemoryStore:
 
     async def positions(self, uids: Iterable[str]) -> Mapping[str, QueuePosition]:
         entries = (await self._reach()).entries
-        waiting = sorted(filter(in_line, entries.values()), key=turn)
+        waiting = sorted(filter(in_queue_order, entries.values()), key=turn)
         found = {}
         for uid in uids:
             entry = entries.get(uid)
-            if entry is None or not in_line(entry):
+            if entry is None or not in_queue_order(entry):
                 continue
             ahead = [e for e in waiting if turn(e) <= turn(entry)]
             found[uid] = QueuePosition(
@@ -519,7 +519,7 @@ class MemoryStore:
         found = [
             e
             for e in (await self._reach()).entries.values()
-            if e.state in IN_LINE
+            if e.state in IN_QUEUE_ORDER
             and cluster_queue in (None, e.cluster_queue)
             and queue in (None, e.queue)
             and (namespaces is None or e.namespace in namespaces)

@@ -36,7 +36,7 @@ MODELS = ("h100", "a100")
 
 
 @dataclass
-class Room:
+class FreeNodes:
     """Free capacity of each node while gangs are placed, so that admitted gangs always fit."""
 
     nodes: Sequence[Node]
@@ -106,7 +106,9 @@ def podsets(draw: st.DrawFn, most: int = 3) -> tuple[PodSet, ...]:
 
 
 @st.composite
-def running(draw: st.DrawFn, room: Room, uid: str, flavor_of: dict[str, str]) -> Admitted | None:
+def running(
+    draw: st.DrawFn, room: FreeNodes, uid: str, flavor_of: dict[str, str]
+) -> Admitted | None:
     """A gang of up to three pods wherever there is room; None when there is none."""
     gpu = draw(st.sampled_from([0, 1, 2, 4, 4]))
     cpu = draw(st.sampled_from([0, 1, 2])) if gpu else draw(st.sampled_from([1, 4]))
@@ -170,7 +172,7 @@ def snapshots(draw: st.DrawFn, gangs: int = 1, tenants: int = 6) -> Snapshot:
     if split:
         known = [ResourceFlavor(m, (("model", m),), topology="gpus") for m in MODELS]
         flavor_of = {n.name: n.labels["model"] for n in fleet}
-    room = Room(fleet)
+    room = FreeNodes(fleet)
     admitted = [
         a
         for i in range(draw(st.integers(0, tenants)))
@@ -214,7 +216,7 @@ def contested(draw: st.DrawFn) -> Snapshot:
         )
         for i in range(draw(st.integers(2, 4)))
     ]
-    room = Room(fleet)
+    room = FreeNodes(fleet)
     flavor_of = {n.name: "default" for n in fleet}
     admitted = [
         a
@@ -255,7 +257,7 @@ def crowded(seed: int, *, mixed: bool = False) -> Snapshot:
         node(f"n{i}", rng.choice(racks), gpu=rng.choice((4, 8, 8)), cpu=rng.choice((8, 16, 99)))
         for i in range(rng.randint(2, 5))
     ]
-    room = Room(fleet)
+    room = FreeNodes(fleet)
     oldest = rng.choice((1, 3, 40))  # close ages make close costs
     admitted = [
         a
@@ -295,7 +297,7 @@ def crowded(seed: int, *, mixed: bool = False) -> Snapshot:
     )
 
 
-def _squeezed_in(rng: random.Random, room: Room, uid: str, oldest: int) -> Admitted | None:
+def _squeezed_in(rng: random.Random, room: FreeNodes, uid: str, oldest: int) -> Admitted | None:
     gpu = rng.choice((0, 1, 1, 2, 2, 3, 4, 8))
     cpu = rng.choice((1, 2, 4, 8)) if gpu == 0 else rng.choice((0, 0, 1, 4))
     where: dict[str, int] = {}

@@ -16,7 +16,7 @@ from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, PodSet
 from tests.planner.build import NOW, gang, holding, node, podset, queue, resources, world
-from tests.planner.generate import MODELS, Room
+from tests.planner.generate import MODELS, FreeNodes
 
 LEVELS: tuple[dict[str, Any], ...] = (
     {},
@@ -46,7 +46,7 @@ def scattered(seed: int) -> Snapshot:
     flavors = [ResourceFlavor("default", topology="gpus")]
     if split:
         flavors = [ResourceFlavor(m, (("model", m),), topology="gpus") for m in MODELS]
-    room = Room(fleet)
+    room = FreeNodes(fleet)
     admitted = [
         tenant
         for i in range(rng.randint(2, 5))
@@ -74,7 +74,7 @@ def scattered(seed: int) -> Snapshot:
     return world(fleet, [waiting], admitted, main, flavors=flavors)
 
 
-def _tenant(rng: random.Random, room: Room, uid: str, split: bool) -> Admitted | None:
+def _tenant(rng: random.Random, room: FreeNodes, uid: str, split: bool) -> Admitted | None:
     first = rng.choice(room.nodes)
     placed = [
         found
@@ -100,7 +100,7 @@ def _tenant(rng: random.Random, room: Room, uid: str, split: bool) -> Admitted |
 
 
 def _part(
-    rng: random.Random, room: Room, name: str, first: Node, split: bool
+    rng: random.Random, room: FreeNodes, name: str, first: Node, split: bool
 ) -> tuple[PodSet, dict[str, int]] | None:
     gpu = rng.choice((0, 1, 1, 2, 2, 3, 4))
     cpu = rng.choice((1, 2, 4, 8)) if gpu == 0 else rng.choice((0, 0, 1, 4))
@@ -130,7 +130,7 @@ def tight(seed: int) -> Snapshot:
     rng = random.Random(seed)
     racks = [f"b/r{i}" for i in range(rng.randint(1, 2))]
     fleet = [node(f"n{i}", rng.choice(racks), gpu=8) for i in range(rng.randint(3, 5))]
-    room = Room(fleet)
+    room = FreeNodes(fleet)
     admitted = []
     for i in range(rng.randint(5, 8)):
         at = rng.choice(fleet)
@@ -166,7 +166,7 @@ def shaped(seed: int) -> Snapshot:
         node(f"n{i}", rng.choice(("b1/r0", "b1/r1", "b2/r2")), gpu=rng.choice((2, 4, 4)))
         for i in range(rng.randint(3, 5))
     ]
-    room = Room(fleet)
+    room = FreeNodes(fleet)
     tenants = [_shaped_tenant(rng, room, f"r{i}") for i in range(rng.randint(4, 7))]
     waiting = gang("w0", *_shaped_podsets(rng))
     return world(fleet, [waiting], [tenant for tenant in tenants if tenant is not None])
@@ -181,7 +181,7 @@ def _shaped_podsets(rng: random.Random) -> list[PodSet]:
     return [workers]
 
 
-def _shaped_tenant(rng: random.Random, room: Room, uid: str) -> Admitted | None:
+def _shaped_tenant(rng: random.Random, room: FreeNodes, uid: str) -> Admitted | None:
     """Its pods are where its shape allows them, as far as simple tries find; its nodes are in topology order."""
     podsets = _shaped_podsets(rng)
     if rng.random() < 0.25:
@@ -211,7 +211,7 @@ def _shaped_tenant(rng: random.Random, room: Room, uid: str) -> Admitted | None:
     return replace(held, placement=Placement((replace(part, pods=pods[0]),)))
 
 
-def _spread(rng: random.Random, room: Room, count: int) -> dict[str, int]:
+def _spread(rng: random.Random, room: FreeNodes, count: int) -> dict[str, int]:
     row: dict[str, int] = {}
     for _ in range(count):
         name = rng.choice(room.nodes).name

@@ -35,7 +35,7 @@ from tests.planner.build import (
     resources,
     world,
 )
-from tests.planner.generate import Room
+from tests.planner.generate import FreeNodes
 
 MODELS = ("h100", "a100")
 QUEUES = ("red", "blue")
@@ -76,7 +76,7 @@ def _flavors(split: bool) -> list[ResourceFlavor]:
 
 
 def _running(rng: random.Random, fleet: Sequence[Node], split: bool) -> list[Admitted]:
-    room = Room(fleet)
+    room = FreeNodes(fleet)
     found = []
     for i in range(rng.randint(0, 6)):
         gpu, cpu = rng.choice(((1, 1), (2, 2), (4, 0), (8, 4), (0, 4)))

@@ -70,10 +70,10 @@ def test_the_use_of_all_gangs_adds_up_to_the_free_capacity_of_the_walk(snapshot:
     prepared = begin(survey(snapshot))
     for pending in one_by_one(prepared):
         turn = context_of(prepared.cycle, pending)
-        books = turn.state(HOLDERS, snapshot.config)
-        assert (books.free() == prepared.cycle.state.free()).all()
+        relaxed = turn.state(HOLDERS, snapshot.config)
+        assert (relaxed.free() == prepared.cycle.state.free()).all()
         if turn.queue is not None:
-            assert books.quota.left(turn.queue.name) == prepared.cycle.state.quota.left(
+            assert relaxed.quota.left(turn.queue.name) == prepared.cycle.state.quota.left(
                 turn.queue.name
             )
 

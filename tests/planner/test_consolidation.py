@@ -178,7 +178,7 @@ def test_placements_that_the_queue_order_scatters_are_consolidated(
     alone, made = without_second_solve(snapshot), plan(snapshot)
     assert measured(snapshot, alone) == cycle
     assert measured(snapshot, made) == consolidated
-    assert (made.stats["tidied"] > 0) == (cycle != consolidated)
+    assert (made.stats["consolidated"] > 0) == (cycle != consolidated)
     assert verify(snapshot, made) == ()
 
 
@@ -245,7 +245,7 @@ def test_a_gang_moves_only_where_its_slices_stay_whole_and_its_spread_even(
 
 def test_a_single_gang_placed_by_counting_is_not_solved_again() -> None:
     made = plan(world(rack("a", 4), [whole("x", 2)]))
-    assert made.stats["tidied"] == 0
+    assert made.stats["consolidated"] == 0
 
 
 def test_a_gang_with_a_lease_keeps_its_reserved_nodes() -> None:
@@ -329,5 +329,5 @@ def test_a_failure_of_the_second_solve_keeps_the_plan_of_the_walk(
     made = plan(FOUR)
     assert made.admitted == alone.admitted
     assert made.proof is Proof.OPTIMAL
-    assert made.stats["tidied"] == 0
+    assert made.stats["consolidated"] == 0
     assert (made.stats["solver_alarms"] > 0) == (fault != "UNKNOWN")

@@ -20,7 +20,7 @@ from queuectl.planner.problem.request import ANYWHERE, GangRequest, request_of
 from queuectl.planner.relocate import move_search as defrag
 from queuectl.planner.relocate.candidates import move_candidates
 from queuectl.planner.relocate.move_model import MoveModel
-from queuectl.planner.relocate.move_search import MoveSearch, Room, find_room
+from queuectl.planner.relocate.move_search import MoveSearch, MoveSolution, find_moves
 from queuectl.planner.solver.solver import Solver, Status
 from tests.planner.build import gang, holding, node, podset, world
 from tests.planner.generate_moves import scattered, shaped, tight
@@ -29,7 +29,7 @@ from tests.planner.oracle_moves import cheapest_moves, movable
 
 def answers(
     snapshot: Snapshot, budget: int | None = None
-) -> Iterator[tuple[GangRequest, Room | None, Solver]]:
+) -> Iterator[tuple[GangRequest, MoveSolution | None, Solver]]:
     """Moves for the pending gang under each of its choices of flavors; every queue allows moves."""
     (entry,) = snapshot.pending
     main = snapshot.config.cluster_queue_of(entry.workload.namespace, entry.workload.queue)
@@ -42,7 +42,7 @@ def answers(
         state = open_state(problem)
         solver = Solver(snapshot.limits)
         movers = move_candidates(state, lambda _: True, {} if budget is None else {"main": budget})
-        yield request, find_room(state, request, movers, solver), solver
+        yield request, find_moves(state, request, movers, solver), solver
         assert not solver.alarms
 
 
@@ -50,30 +50,32 @@ def agrees_with_brute_force(snapshot: Snapshot, budget: int | None = None) -> st
     (entry,) = snapshot.pending
     priced = costs(movable(snapshot), snapshot.now)
     outcome = "no choice"
-    for request, room, _ in answers(snapshot, budget):
+    for request, solution, _ in answers(snapshot, budget):
         best = cheapest_moves(snapshot, entry, priced, request.flavors, budget)
         if not movable(snapshot) or best == (0, 0, 0):
             outcome = "trivial"
             continue
-        assert (room is None) == (best is None), best
+        assert (solution is None) == (best is None), best
         outcome = "no"
-        if room is not None and best is not None:
-            assert room.proof is Proof.OPTIMAL
-            assert room.cost == best
-            all_gangs_fit(snapshot, request, room)
+        if solution is not None and best is not None:
+            assert solution.proof is Proof.OPTIMAL
+            assert solution.cost == best
+            all_gangs_fit(snapshot, request, solution)
             outcome = "moves"
     return outcome
 
 
-def all_gangs_fit(snapshot: Snapshot, request: GangRequest, room: Room) -> None:
+def all_gangs_fit(snapshot: Snapshot, request: GangRequest, solution: MoveSolution) -> None:
     problem = survey(snapshot)
     free = open_state(problem).later.free.copy()
-    for moved in room.moved:
+    for moved in solution.moved:
         nodes, amounts = problem.use_of(moved.gang)
         for row, amount in zip(free, amounts, strict=True):
             np.add.at(row, nodes, amount)
-    pods = (*request.pods, *(p for m in room.moved for p in m.request.pods))
-    assert fits(free, pods, (*room.node_counts, *(s for m in room.moved for s in m.node_counts)))
+    pods = (*request.pods, *(p for m in solution.moved for p in m.request.pods))
+    assert fits(
+        free, pods, (*solution.node_counts, *(s for m in solution.moved for s in m.node_counts))
+    )
 
 
 @pytest.mark.parametrize("block", range(4))
@@ -172,22 +174,23 @@ def is_honest(snapshot: Snapshot, limits: SolverLimits) -> None:
     snapshot = replace(snapshot, limits=limits)
     (entry,) = snapshot.pending
     priced = costs(movable(snapshot), snapshot.now)
-    for request, room, _ in answers(snapshot):
+    for request, solution, _ in answers(snapshot):
         best = cheapest_moves(snapshot, entry, priced, request.flavors)
-        if room is None or room.proof is Proof.OPTIMAL:
+        if solution is None or solution.proof is Proof.OPTIMAL:
             if movable(snapshot):
-                assert (room.cost if room is not None else None) == best
-        elif room.proof is Proof.FEASIBLE:
+                assert (solution.cost if solution is not None else None) == best
+        elif solution.proof is Proof.FEASIBLE:
             assert best is not None
-            assert room.cost >= best
-            all_gangs_fit(snapshot, request, room)
+            assert solution.cost >= best
+            all_gangs_fit(snapshot, request, solution)
 
 
 def test_the_same_snapshot_gets_the_same_answer() -> None:
     def results(seed: int) -> list[object]:
         return [
-            room and (room.cost, room.proof, [m.gang.workload.uid for m in room.moved])
-            for _, room, _ in answers(tight(seed))
+            solution
+            and (solution.cost, solution.proof, [m.gang.workload.uid for m in solution.moved])
+            for _, solution, _ in answers(tight(seed))
         ]
 
     assert [results(s) for s in range(40)] == [results(s) for s in range(40)]

@@ -18,7 +18,7 @@ from queuectl.domain.rules import FairStrategy, Rules
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
-from queuectl.planner.verify.books import Rule
+from queuectl.planner.verify.plan_index import Rule
 from tests.planner.build import NOW
 from tests.planner.histories import simulate
 from tests.planner.invariants import INVARIANTS

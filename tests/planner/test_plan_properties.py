@@ -149,7 +149,7 @@ def test_processes_with_different_hash_seeds_give_the_same_bytes() -> None:
     }
     assert len(outputs) == 1
     output = outputs.pop()
-    assert all(word in output for word in (b"Admission", b"Preemption", b"'tidied': 2"))
+    assert all(word in output for word in (b"Admission", b"Preemption", b"'consolidated': 2"))
 
 
 def print_plans() -> None:

@@ -47,7 +47,7 @@ def test_the_bound_by_slot_is_nearer_to_the_optimum_than_the_one_by_gang(seed: i
     deficit, weight, least = _judged(world(nodes, [blocked], running))
     places = deficit.places(0, weight, int(weight.sum()))
     assert places is not None
-    assert deficit.floors(weight)[0] < places.floor <= least
+    assert deficit.lower_bounds(weight)[0] < places.lower_bound <= least
 
 
 def _judged(snapshot: Snapshot) -> tuple[Deficit, Ints, int]:

@@ -21,7 +21,7 @@ from queuectl.planner import plan
 from queuectl.planner.preempt.cost import costs
 from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
-from tests.planner.generate import ORDERS, Room
+from tests.planner.generate import ORDERS, FreeNodes
 from tests.planner.oracle import layers, legal_victims
 from tests.planner.oracle_fit import Oracle, Task, Way
 from tests.planner.plans import rules
@@ -253,7 +253,7 @@ def accident(seed: int) -> Accident:
         node(f"n{i}", rng.choice("ab"), gpu=rng.choice((4, 8, 8)), cpu=rng.choice((8, 16)))
         for i in range(rng.randint(3, 6))
     ]
-    room = Room(nodes)
+    room = FreeNodes(nodes)
     workload, held = _victim_of_the_accident(rng, room)
     tenants = list(_tenants(rng, room))
     used = sorted({name for row in held for name in row})
@@ -276,7 +276,7 @@ def accident(seed: int) -> Accident:
 
 
 def _victim_of_the_accident(
-    rng: random.Random, room: Room
+    rng: random.Random, room: FreeNodes
 ) -> tuple[Workload, list[dict[str, int]]]:
     """A gang of one to three podsets, all in one rack or anywhere, and the nodes of its pods."""
     level: dict[str, Any] = {"required": "rack", "group": "g"} if rng.random() < 0.7 else {}
@@ -295,7 +295,7 @@ def _victim_of_the_accident(
 
 
 def _put(
-    rng: random.Random, room: Room, one: PodSet, names: list[str], pods: int
+    rng: random.Random, room: FreeNodes, one: PodSet, names: list[str], pods: int
 ) -> dict[str, int]:
     row: dict[str, int] = {}
     for _ in range(pods):
@@ -305,7 +305,7 @@ def _put(
     return row
 
 
-def _tenants(rng: random.Random, room: Room) -> Iterator[Admitted]:
+def _tenants(rng: random.Random, room: FreeNodes) -> Iterator[Admitted]:
     names = [n.name for n in room.nodes]
     for i in range(rng.randint(2, 7)):
         one = podset("t", 1, gpu=rng.choice((0, 1, 2, 4, 8)), cpu=rng.choice((1, 2, 4)))

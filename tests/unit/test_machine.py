@@ -236,7 +236,7 @@ def test_a_gang_evicted_for_idleness_backs_off_from_the_deletion_of_its_pods_and
     assert (rests.requeue_at, rests.failures) == (700.0 + 3600.0, 0)
     assert rests.preempted_at == (500.0,), "its queue's protections count it"
     again = run(RetryDue(), entry=rests, now=4300.0)
-    assert again.in_line_since == leaving.queued_at
+    assert again.queue_order_time == leaving.queued_at
 
 
 @pytest.mark.parametrize(
@@ -358,12 +358,12 @@ def test_a_failed_start_queues_by_its_eviction_where_the_rules_say_so(
     started = run(SUBMITTED, Admit(PLACEMENT))
     submitted = started.queued_at
     waits = run(FAILED_START, Drained(), RetryDue(), entry=started, now=900.0, rules=policy)
-    assert waits.in_line_since == (place if by_eviction else submitted)
+    assert waits.queue_order_time == (place if by_eviction else submitted)
     assert waits.queued_at == submitted
     again = run(
         Admit(PLACEMENT), PodsReady(), EVICTED, Drained(), entry=waits, now=2000.0, rules=policy
     )
-    assert again.in_line_since == submitted, (
+    assert again.queue_order_time == submitted, (
         "a preemption after a good start counts from its submission"
     )
 
@@ -463,7 +463,7 @@ def test_the_end_of_a_priority_can_be_changed_and_is_reset_with_it() -> None:
 
 def test_one_preempted_by_hand_queues_behind_those_of_its_priority_and_counts_as_a_victim() -> None:
     entry = run(*RUNS, PREEMPT, Drained(), now=300.0)
-    assert (entry.queued_at, entry.in_line_since) == (run(*RUNS).queued_at, 300.0)
+    assert (entry.queued_at, entry.queue_order_time) == (run(*RUNS).queued_at, 300.0)
     assert (entry.evictions, entry.preempted_at, entry.evicted_for) == (1, (300.0,), Code.PREEMPTED)
     assert run(Admit(PLACEMENT), entry=entry).requeued_at is None, "only until its next start"
     told = handle(run(*RUNS), PREEMPT, 300.0, rules(grace=30.0))
@@ -478,7 +478,7 @@ def test_a_move_ends_when_the_object_names_the_queue_and_the_place_in_time_stays
     there = run(QueueMoved(), ObjectChanged("other", "cpus", 10, 0, 0), entry=moving)
     assert (there.queue, there.cluster_queue) == ("other", "cpus")
     assert (there.queue_set, there.intent) == (None, None)
-    assert there.in_line_since == moving.in_line_since
+    assert there.queue_order_time == moving.queue_order_time
     assert handle(there, QueueMoved(), 300.0) is None
     assert handle(there, ask(Action.MOVE, queue="other"), 300.0) is None, "it is there already"
 

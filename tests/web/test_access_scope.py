@@ -11,7 +11,7 @@ import pytest
 from queuectl.api.access import Guard
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import in_line
+from queuectl.domain.queries import in_queue_order
 from queuectl.domain.reasons import Code, Reason
 from tests.api.conftest import talking_to
 from tests.web.conftest import FixedRights, app_over
@@ -44,7 +44,7 @@ async def test_a_tenant_reads_their_own_gangs_without_the_names_of_others(
     sample: Sample, tenant: httpx2.AsyncClient, path: str
 ):
     entries, history = sample.database.entries, sample.database.history
-    entry = next(e for e in entries.values() if e.namespace == "team-vision" and in_line(e))
+    entry = next(e for e in entries.values() if e.namespace == "team-vision" and in_queue_order(e))
     reason = Reason(Code.PREEMPTED, "preempted for team-language/urgent-1; this frees 8 GPUs")
     entries[entry.uid] = replace(entry, reason=reason)
     line = next(line for line in history if line.uid == entry.uid)

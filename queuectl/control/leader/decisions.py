@@ -116,8 +116,8 @@ class Decider:
     def _events(
         self, plan: Plan, asked: Mapping[str, Workload], now: float, config: QueueConfig
     ) -> Iterator[tuple[str, Event]]:
-        robbed = set(self._robbed(plan))
-        wanting = {preemption.preemptor for preemption in plan.preempted} - robbed
+        no_longer_idle = set(self._no_longer_idle(plan))
+        wanting = {preemption.preemptor for preemption in plan.preempted} - no_longer_idle
         waiting = {
             refusal.uid
             for refusal in plan.pending
@@ -133,7 +133,9 @@ class Decider:
         moves = list(self._moves(plan, asked, config))
         yield from moves
         self._rest = max(REFRESH_SECONDS, len(plan.pending) / REFRESH_PER_SECOND)
-        put_off = robbed | ({move.beneficiary for move in plan.moved} if not moves else set())
+        put_off = no_longer_idle | (
+            {move.beneficiary for move in plan.moved} if not moves else set()
+        )
         for refusal in self._news(plan.pending, now):
             if refusal.uid not in put_off:
                 yield refusal.uid, _refusal(refusal)
@@ -196,7 +198,7 @@ class Decider:
                     continue
             yield refusal
 
-    def _robbed(self, plan: Plan) -> Iterator[str]:
+    def _no_longer_idle(self, plan: Plan) -> Iterator[str]:
         """Gangs for which an idle gang was to be evicted that now uses its GPUs, or whose utilization is unknown."""
         for preemption in plan.preempted:
             if preemption.reason == PreemptionReason.IDLE and not self._idles(preemption.victim):

@@ -8,7 +8,7 @@ from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, StopPo
 from queuectl.domain.reasons import Code, Reason
 
 
-def standing(
+def inadmissible_reason(
     namespace: str, queue: str, config: QueueConfig, labels: Mapping[str, str]
 ) -> Reason | None:
     """The reason for which no gang of this LocalQueue can start now, or None.

@@ -14,7 +14,7 @@ from queuectl.domain.records import ResourceQuotaRecord, user_of
 from queuectl.domain.resource_quota import Allowance, with_promises
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
-from queuectl.objects.configuration.admissibility import standing
+from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.objects.files.assignments import Assigned
 from queuectl.objects.files.charging import charge
 from queuectl.objects.files.gangs import Gang, merged, owned
@@ -288,7 +288,7 @@ class Assembly:
         if gang.queue is None:
             return None
         labels = self._namespaces()[gang.namespace]
-        return standing(gang.namespace, gang.queue, self._queues, labels)
+        return inadmissible_reason(gang.namespace, gang.queue, self._queues, labels)
 
     # ---- both
 

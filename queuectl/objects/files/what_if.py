@@ -19,7 +19,7 @@ from queuectl.domain.plan import Eviction
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.objects.configuration.admissibility import standing
+from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.objects.configuration.catalog import Catalog
 from queuectl.objects.configuration.links import dangling
 from queuectl.objects.configuration.node_quota import quota_from_nodes
@@ -106,7 +106,7 @@ def changed(
     fleet = _fleet(snapshot.fleet, asked)
     config = _config(snapshot, fleet, documents, asked, warnings)
     pending = tuple(_stands(each, snapshot, config) for each in snapshot.pending)
-    admitted = tuple(_bereft(each, frozenset(asked.drain)) for each in snapshot.admitted)
+    admitted = tuple(_without_pods_on(each, frozenset(asked.drain)) for each in snapshot.admitted)
     after = replace(snapshot, fleet=fleet, config=config, pending=pending, admitted=admitted)
     new = _submitted(after, asked, around, warnings)
     after = replace(after, pending=(*after.pending, *new))
@@ -180,13 +180,13 @@ def _stands(pending: Pending, snapshot: Snapshot, config: QueueConfig) -> Pendin
     workload = pending.workload
     labels = snapshot.namespaces.get(workload.namespace, {})
     place = (workload.namespace, workload.queue or "")
-    if pending.blocked != standing(*place, snapshot.config, labels):
+    if pending.blocked != inadmissible_reason(*place, snapshot.config, labels):
         return pending
-    blocked = standing(*place, config, labels)
+    blocked = inadmissible_reason(*place, config, labels)
     return pending if blocked == pending.blocked else replace(pending, blocked=blocked)
 
 
-def _bereft(gang: Admitted, nodes: frozenset[str]) -> Admitted:
+def _without_pods_on(gang: Admitted, nodes: frozenset[str]) -> Admitted:
     """The gang without its pods on these nodes, which are placed again as after a node failure."""
     if gang.leaving or not nodes:
         return gang

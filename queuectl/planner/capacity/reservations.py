@@ -165,7 +165,7 @@ class Leases:
         return waits_for_victims(self._valid[uid].lease.victims)
 
 
-def standing_leases(problem: Problem, state: State, in_order: Iterable[Pending]) -> Leases:
+def valid_leases(problem: Problem, state: State, in_order: Iterable[Pending]) -> Leases:
     """Reserve what every lease holds that would fit once everything that leaves has left, in queue order."""
     leases = Leases(state)
     leased = [pending for pending in in_order if pending.lease is not None]

@@ -24,7 +24,7 @@ from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.order.queue_order import Place, barred, place
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.relocate.candidates import MoveCandidates, move_candidates
-from queuectl.planner.relocate.move_search import Room, find_room
+from queuectl.planner.relocate.move_search import MoveSolution, find_moves
 
 _MAX_SEARCHES: Final = 4  # kinds of gangs for which one cycle of the loop searches for room
 _PATIENCE: Final = 2  # by how much an administrator's question raises the solver's budget
@@ -46,7 +46,7 @@ def defragment(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> Defragment
         in_order: the pending gangs in queue order.
     """
     policy = Policy(cycle)
-    if cycle.solver.cut or not (policy.asked or policy.lets_look()):
+    if cycle.solver.cut or not (policy.asked or policy.search_due()):
         return Defragmented()
     sought = 0
     for pending in policy.targets(in_order):
@@ -79,7 +79,7 @@ class Policy:
         """Whether an administrator asks; then no queue's leave is needed."""
         return self.cycle.problem.snapshot.make_room is not None
 
-    def lets_look(self) -> bool:
+    def search_due(self) -> bool:
         """Whether the loop searches for moves in this cycle."""
         queues = self.cycle.problem.snapshot.config.cluster_queues.values()
         willing = any(queue.defragment is Defragment.EXECUTE for queue in queues)
@@ -168,7 +168,7 @@ class Policy:
 
 def _best(
     cycle: AdmissionCycle, pending: Pending, movers: MoveCandidates
-) -> tuple[GangRequest, Room] | None:
+) -> tuple[GangRequest, MoveSolution] | None:
     """The cheapest room under any choice of flavors that no waiting head bars; the preferred choice among equals."""
     if not movers.size:
         return None
@@ -176,33 +176,39 @@ def _best(
     queue, asked = snapshot.queue_of(pending.workload), snapshot.make_room is not None
     if asked:  # a user waits for the answer, not for the cycle
         pending = replace(pending, budget=pending.budget + _PATIENCE)
-    best: tuple[GangRequest, Room] | None = None
+    best: tuple[GangRequest, MoveSolution] | None = None
     for choice, template in cycle.classes.of(pending, queue).requests:
         head = cycle.heads.ahead(queue, choice)
         if head is not None and head.ref != pending.workload.ref:
             continue
         request = replace(template, pending=pending)
-        room = find_room(cycle.state, request, movers, cycle.solver)
-        cycle.undecided |= asked and room is not None and room.proof is Proof.UNDECIDED
-        if room is not None and room.moved and (best is None or room.cost < best[1].cost):
-            best = request, room
+        solution = find_moves(cycle.state, request, movers, cycle.solver)
+        cycle.undecided |= asked and solution is not None and solution.proof is Proof.UNDECIDED
+        if (
+            solution is not None
+            and solution.moved
+            and (best is None or solution.cost < best[1].cost)
+        ):
+            best = request, solution
     return best
 
 
-def _commit(cycle: AdmissionCycle, request: GangRequest, room: Room) -> tuple[Move, ...]:
+def _commit(
+    cycle: AdmissionCycle, request: GangRequest, solution: MoveSolution
+) -> tuple[Move, ...]:
     """All movers leave, and every new place is leased, in one plan."""
     problem, state = cycle.problem, cycle.state
     uid, now = request.pending.workload.uid, problem.snapshot.now
-    movers = [moved.gang for moved in room.moved]
-    leavers = reservations.awaited(state, request, room.node_counts, movers)
+    movers = [moved.gang for moved in solution.moved]
+    leavers = reservations.awaited(state, request, solution.node_counts, movers)
     for gang in movers:
         state.evict(gang)
-    reservations.reserve(state, request, room.node_counts, leavers)
-    for moved in room.moved:
+    reservations.reserve(state, request, solution.node_counts, leavers)
+    for moved in solution.moved:
         state.hold(moved.request, moved.node_counts)
-    cycle.unproved |= room.proof is not Proof.OPTIMAL
+    cycle.unproved |= solution.proof is not Proof.OPTIMAL
     until = lease_end(problem.snapshot)
-    lease = CapacityLease(placement_of(problem, request, room.node_counts), leavers, now, until)
+    lease = CapacityLease(placement_of(problem, request, solution.node_counts), leavers, now, until)
     cycle.refused[uid] = replace(
         cycle.refused[uid], reasons=(_waits_for([g.workload.uid for g in movers]),), lease=lease
     )
@@ -212,9 +218,9 @@ def _commit(cycle: AdmissionCycle, request: GangRequest, room: Room) -> tuple[Mo
             uid,
             placement_of(problem, moved.request, moved.node_counts),
             moved.cost,
-            room.proof,
+            solution.proof,
         )
-        for moved in room.moved
+        for moved in solution.moved
     )
 
 

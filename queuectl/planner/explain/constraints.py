@@ -29,7 +29,7 @@ from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSet
 from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.refusals import uncovered
-from queuectl.planner.reasons.words import amount, requests_of, room_of, scarcest, some
+from queuectl.planner.reasons.words import amount, largest_fit, requests_of, scarcest, some
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,8 +171,8 @@ def _topology(ctx: Context) -> _Said:
             "levels": levels
         }
     free = state_under(ctx, as_it_is(ctx)).free()
-    rooms = [room_of(podset_group, free) for podset_group in bound]
-    tight = next((room for room in rooms if room.short), rooms[0])
+    fits = [largest_fit(podset_group, free) for podset_group in bound]
+    tight = next((fit for fit in fits if fit.short), fits[0])
     return f"topology: {tight.sentence}", tight.details
 
 

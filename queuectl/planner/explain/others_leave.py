@@ -35,7 +35,7 @@ from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.reasons.words import some
 from queuectl.planner.relocate.candidates import move_candidates
-from queuectl.planner.relocate.move_search import find_room
+from queuectl.planner.relocate.move_search import find_moves
 from queuectl.planner.solver.solver import Model, Outcome, Solver, Status
 
 _SHARE: Final = 0.05  # of a solve's limit, for each
@@ -84,14 +84,14 @@ def others_move(ctx: Context) -> Iterator[Way]:
     state = state_under(ctx, past_heads(ctx))
     movers = move_candidates(state, Policy(ctx.cycle).may_move(ctx.pending, modes), {})
     for request in requests(ctx, past_heads(ctx)):
-        room = find_room(state, request, movers, ctx.solver)
-        if room is not None and room.moved:
+        solution = find_moves(state, request, movers, ctx.solver)
+        if solution is not None and solution.moved:
             break
     else:
         return
     places = {
         moved.gang.workload.uid: placement_of(ctx.problem, moved.request, moved.node_counts)
-        for moved in room.moved
+        for moved in solution.moved
     }
     gangs = [
         {
@@ -99,14 +99,14 @@ def others_move(ctx: Context) -> Iterator[Way]:
             "lostGpuSeconds": moved.cost.lost_work,
             "nodes": sorted({name for p in place.podsets for name, _ in p.nodes}),
         }
-        for moved, place in zip(room.moved, places.values(), strict=True)
+        for moved, place in zip(solution.moved, places.values(), strict=True)
     ]
-    names = sorted(moved.gang.workload.ref for moved in room.moved)
+    names = sorted(moved.gang.workload.ref for moved in solution.moved)
     message = (
-        f"migrate {counted(len(names), 'gang')} ({room.cost[0]} GPU-seconds of lost work): "
+        f"migrate {counted(len(names), 'gang')} ({solution.cost[0]} GPU-seconds of lost work): "
         f"{some(names)}"
     )
-    least = room.proof is Proof.OPTIMAL
+    least = solution.proof is Proof.OPTIMAL
     fix = Way(Remedy.MOVE_OTHERS, message, {"gangs": gangs}, (Relocate(places),), least)
     yield from finish(ctx, fix, {})
 
@@ -156,7 +156,7 @@ def _exits(
     staying = {gang.workload.uid for gang in ctx.staying}
     gone = frozenset(g.workload.uid for g in ctx.snapshot.admitted if g.workload.uid not in staying)
     table = ctx.problem.once(table_without, gone)
-    solver = _Patient(ctx.solver.limits, ctx.solver.stop)
+    solver = _BudgetedSolver(ctx.solver.limits, ctx.solver.stop)
     found = Blocked(state, request, queue, solver, table).solve()
     ctx.solver.cut |= solver.cut
     return table, found
@@ -168,7 +168,7 @@ def table_without(problem: Problem, gone: frozenset[str]) -> CandidateTable:
     return table_of(problem, (gang for gang in running if gang.workload.uid not in gone))
 
 
-class _Patient(Solver):
+class _BudgetedSolver(Solver):
     """For a question that no plan depends on: a share of the limit for each solve, and for all of them together."""
 
     def solve(self, model: Model, budget: int = 0) -> Outcome:

@@ -213,11 +213,13 @@ def of_cycle(cycle: AdmissionCycle) -> Known:
 
 def know(cycle: AdmissionCycle, known: Known) -> None:
     """Let a cycle that has not begun use what is known."""
-    cycle.sizing.chooser = _Knowing(cycle.problem, cycle.state, cycle.solver, known=known)
+    cycle.sizing.chooser = _CachedFlavorChooser(
+        cycle.problem, cycle.state, cycle.solver, known=known
+    )
 
 
 @dataclass(eq=False)
-class _Knowing(FlavorChooser):
+class _CachedFlavorChooser(FlavorChooser):
     """A chooser that looks up before it searches."""
 
     known: Known = field(kw_only=True)

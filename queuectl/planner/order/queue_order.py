@@ -11,7 +11,7 @@ from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
-from queuectl.objects.configuration.admissibility import standing
+from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.problem import Problem
 
@@ -97,7 +97,7 @@ def barred(snapshot: Snapshot, pending: Pending) -> Reason | None:
     if pending.blocked is not None or workload.queue is None:
         return pending.blocked
     labels = snapshot.namespaces.get(workload.namespace, {})
-    return standing(workload.namespace, workload.queue, snapshot.config, labels)
+    return inadmissible_reason(workload.namespace, workload.queue, snapshot.config, labels)
 
 
 @dataclass(frozen=True, slots=True)

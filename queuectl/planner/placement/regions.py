@@ -37,9 +37,9 @@ def regions(
     """
     loads = _Loads(tree, pods, fits, free)
     for finer in range(tree.depth, level, -1):
-        for domain in loads.roomy(finer)[:_FINER].tolist():
+        for domain in loads.candidate_domains(finer)[:_FINER].tolist():
             yield tree.position == domain if finer == tree.depth else tree.domain[finer] == domain
-    for domain in loads.roomy(level)[:_DOMAINS].tolist():
+    for domain in loads.candidate_domains(level)[:_DOMAINS].tolist():
         mask = None if level == ANYWHERE else tree.domain[level] == domain
         if level < tree.depth - 1:
             yield loads.richest(mask)
@@ -78,7 +78,7 @@ class _Loads:
         """The loads of each domain of a level, (loads, domains)."""
         return np.stack([each.holding(level) for each in self._counts])
 
-    def roomy(self, level: int) -> Ints:
+    def candidate_domains(self, level: int) -> Ints:
         """Domains of a level with room by sums: where the podsets need the fewest domains below, the tightest first.
 
         The remaining capacity is compared from the top level down, so that large free domains stay whole.

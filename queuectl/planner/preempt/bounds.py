@@ -29,7 +29,7 @@ from queuectl.planner.problem.topology import Ints, Mask, Tree
 Floats = NDArray[np.float64]
 
 _ROUNDS: Final = 120
-_PATIENCE: Final = 8  # rounds without a better bound before smaller steps are made
+_STALLED_ROUNDS: Final = 8  # rounds without a better bound before smaller steps are made
 _SMALLEST: Final = 0.02
 _PAIRS: Final = 60_000  # of a place and a gang that blocks it; more are not worth their time
 
@@ -104,7 +104,7 @@ class Deficit:
     without: Ints
     offers: tuple[Ints, Ints, Floats]
 
-    def floors(self, weight: Ints) -> Floats:
+    def lower_bounds(self, weight: Ints) -> Floats:
         """Least cost of each domain's need by gang; infinite where it cannot be met. A little is taken off for rounding."""
         domain, gang, gain = self.offers
         density = weight[gang] / gain
@@ -153,8 +153,8 @@ class Deficit:
     def narrowed(self, places: Places, known: int) -> Deficit:
         """The same without gains that only victims dearer than ``known`` have a use for."""
         delta = self.delta.copy()
-        dear = ~places.worth(known)
-        np.minimum.at(delta, places.node[dear], places.pods[dear] - 1)
+        worthless = ~places.worth(known)
+        np.minimum.at(delta, places.node[worthless], places.pods[worthless] - 1)
         return replace(self, delta=delta)
 
 
@@ -177,7 +177,7 @@ class Places:
     gang: Ints
 
     @property
-    def floor(self) -> int:
+    def lower_bound(self) -> int:
         """A lower bound on the cost of victims that gain the needed pods."""
         return int(self._cheapest().sum())
 
@@ -251,15 +251,17 @@ def _share_out(gang: Ints, place: Ints, places: int, need: int, weight: Ints, kn
     """Each gang's weight over the places it blocks, so that the ``need`` cheapest cost as much as was found. Shape (P,)."""
     count = np.maximum(np.bincount(gang, minlength=len(weight)), 1)
     share = weight[gang] / count[gang]
-    best, floor, reach, idle = share, -1.0, 1.0, 0
+    best, lower_bound, reach, idle = share, -1.0, 1.0, 0
     for _ in range(_ROUNDS):
         cost = np.bincount(place, weights=share, minlength=places)
         cheapest = np.argpartition(cost, need - 1)[:need]
         found = float(cost[cheapest].sum())
-        best, floor, idle = (share, found, 0) if found > floor else (best, floor, idle + 1)
-        if idle == _PATIENCE:
+        best, lower_bound, idle = (
+            (share, found, 0) if found > lower_bound else (best, lower_bound, idle + 1)
+        )
+        if idle == _STALLED_ROUNDS:
             reach, idle = reach / 2, 0
-        if floor >= known or reach < _SMALLEST:
+        if lower_bound >= known or reach < _SMALLEST:
             break
         among = np.zeros(places)
         among[cheapest] = 1.0
@@ -287,7 +289,7 @@ def _whole(share: Floats, gang: Ints, weight: Ints, place: Ints, places: int) ->
     return cost
 
 
-def quota_floor(deficits: Deficits, weight: Ints) -> float:
+def quota_lower_bound(deficits: Deficits, weight: Ints) -> float:
     """Least cost of freeing each missing quota by itself; the dearest of them is a bound everywhere."""
     return max((_knapsack(amount, frees, weight) for amount, frees in deficits), default=0.0)
 

@@ -42,8 +42,8 @@ from queuectl.planner.preempt.rules import (
     WHILE_BORROWING,
     WITHIN,
     WITHOUT_BORROWING,
+    JointCondition,
     Rule,
-    Together,
 )
 from queuectl.planner.preempt.search import Found, Search
 from queuectl.planner.preempt.shortage import shortfall_of
@@ -87,9 +87,9 @@ def find_victims(
         candidates: which of the legal ones are considered.
     """
     proved = True
-    for together in candidate_sets(state, request, queue, candidates):
+    for joint_condition in candidate_sets(state, request, queue, candidates):
         answers: list[Victims] = []
-        for candidate_set in together:
+        for candidate_set in joint_condition:
             table = candidate_set.table
             found = Blocked(state, request, queue, solver, table, candidate_set).solve()
             if found.victims is not None:
@@ -240,16 +240,18 @@ class CandidateSet:
         others = OtherQueues(self.by.shortfall, self.table, self.by.returning)
         if not others.owner:
             return None
-        unordered = self._leaving(Together.FREELY) & others.owner.keys()
+        unordered = self._leaving(JointCondition.NONE) & others.owner.keys()
         if self.strategies:
             return Fair(others, self.strategies, unordered)
-        must_stay_out = self._leaving(Together.FOR_GOOD) if self.borrows else frozenset()
+        must_stay_out = self._leaving(JointCondition.FOR_GOOD) if self.borrows else frozenset()
         dangerous = (g for g in others.owner if self.by.returning.threatens(self.table.gangs[g]))
         return Reclaim(others, unordered, (must_stay_out | frozenset(dangerous)) - unordered)
 
-    def _leaving(self, together: Together) -> frozenset[int]:
+    def _leaving(self, joint_condition: JointCondition) -> frozenset[int]:
         """The gangs of the rules that bind them so."""
-        numbers = [n for n, rule in enumerate(self.rules) if rule.together is together]
+        numbers = [
+            n for n, rule in enumerate(self.rules) if rule.joint_condition is joint_condition
+        ]
         return frozenset(np.flatnonzero(np.isin(self.kinds, numbers)).tolist())
 
 
@@ -278,12 +280,12 @@ def candidate_sets(
 
 def _classic(by: Preemptor) -> list[list[CandidateSet]]:
     reclaims = (WITHIN, BY_PLACE, WHILE_BORROWING)
-    together = list(_with_idle(by, *reclaims))
+    joint_condition = list(_with_idle(by, *reclaims))
     all_rules = (*reclaims, WITHOUT_BORROWING)
     others = WITHOUT_BORROWING.names(by) & ~BY_PLACE.names(by)
     if others.any() and by.may_go_without_borrowing:
-        together += _scheme(by, *all_rules, borrows=False)
-    return [together, *_for_room(by, all_rules)]
+        joint_condition += _scheme(by, *all_rules, borrows=False)
+    return [joint_condition, *_for_room(by, all_rules)]
 
 
 def _by_share(by: Preemptor) -> list[list[CandidateSet]]:

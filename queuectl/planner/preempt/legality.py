@@ -22,7 +22,7 @@ from typing import Protocol, TypeAlias
 from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.returning import Returning
-from queuectl.planner.preempt.shortage import Deficits, Meeting, QuotaShortfall
+from queuectl.planner.preempt.shortage import CommonPool, Deficits, QuotaShortfall
 from queuectl.planner.quota.tree import FlavorResource, Pool, QuotaUse
 
 # Of the gangs that leave, the sum of coefficients is at most the bound: what every legal set obeys.
@@ -45,7 +45,9 @@ class Order(Protocol):
     narrowing: bool = True
 
     @abstractmethod
-    def allows(self, meeting: Meeting, theirs: Sequence[int], gone: Collection[int], /) -> bool:
+    def allows(
+        self, common_pool: CommonPool, theirs: Sequence[int], gone: Collection[int], /
+    ) -> bool:
         """Whether all of ``theirs``, below one member of a common pool, can be evicted beside the rest of ``gone``."""
 
     @abstractmethod
@@ -59,30 +61,31 @@ class Order(Protocol):
     def legal(self, victims: Collection[int]) -> bool:
         """Whether these may all be evicted."""
         return all(
-            self.allows(meeting, theirs, victims) for meeting, theirs in self.others.by_top(victims)
+            self.allows(common_pool, theirs, victims)
+            for common_pool, theirs in self.others.by_top(victims)
         )
 
     def joining(self, order: Iterable[int], before: Iterable[int]) -> Iterator[int]:
         """Of gangs that would be evicted one after the other, those that are legal with the ones before."""
         gone = set(before)
-        below = {meeting.top: theirs for meeting, theirs in self.others.by_top(gone)}
+        below = {common_pool.top: theirs for common_pool, theirs in self.others.by_top(gone)}
         for gang in order:
             if gang in self.others.owner:
-                meeting = self.others.meeting(gang)
-                theirs = below.setdefault(meeting.top, [])
-                if not self.allows(meeting, [*theirs, gang], gone):
+                common_pool = self.others.common_pool(gang)
+                theirs = below.setdefault(common_pool.top, [])
+                if not self.allows(common_pool, [*theirs, gang], gone):
                     continue
                 theirs.append(gang)
             gone.add(gang)
             yield gang
 
-    def core(self, meeting: Meeting, illegal: list[int], gone: Collection[int]) -> list[int]:
+    def core(self, common_pool: CommonPool, illegal: list[int], gone: Collection[int]) -> list[int]:
         """A set that is not allowed without those it is not allowed without; many at once, then ever fewer."""
         core, chunk = illegal, max(1, len(illegal) // 2)
         while True:
             for at in range(0, len(core), chunk):
                 fewer = core[:at] + core[at + chunk :]
-                if len(fewer) < len(core) and not self.allows(meeting, fewer, gone):
+                if len(fewer) < len(core) and not self.allows(common_pool, fewer, gone):
                     core = fewer
                     break
             else:
@@ -107,27 +110,29 @@ class OtherQueues:
     def __post_init__(self) -> None:
         own = self.shortfall.queue
         owners = ((g, rows[0][0][0]) for g, rows in self.table.charges.items() if rows)
-        self.owner = {g: name for g, name in owners if name != own and self.shortfall.meeting(name)}
+        self.owner = {
+            g: name for g, name in owners if name != own and self.shortfall.common_pool(name)
+        }
 
-    def meeting(self, gang: int) -> Meeting:
-        meeting = self.shortfall.meeting(self.owner[gang])
-        assert meeting is not None, "owners meet the gang's side"
-        return meeting
+    def common_pool(self, gang: int) -> CommonPool:
+        common_pool = self.shortfall.common_pool(self.owner[gang])
+        assert common_pool is not None, "owners meet the gang's side"
+        return common_pool
 
-    def by_top(self, gangs: Iterable[int]) -> list[tuple[Meeting, list[int]]]:
+    def by_top(self, gangs: Iterable[int]) -> list[tuple[CommonPool, list[int]]]:
         """Some gangs by the member of the common pool they are in, the lowest common pool first."""
-        found: dict[Pool, tuple[Meeting, list[int]]] = {}
+        found: dict[Pool, tuple[CommonPool, list[int]]] = {}
         for gang in sorted(gangs):
             if gang in self.owner:
-                meeting = self.meeting(gang)
-                found.setdefault(meeting.top, (meeting, []))[1].append(gang)
+                common_pool = self.common_pool(gang)
+                found.setdefault(common_pool.top, (common_pool, []))[1].append(gang)
         return sorted(found.values(), key=lambda pair: pair[0].level)
 
     def below(self, pool: Pool, gangs: Iterable[int]) -> dict[Pool, list[int]]:
         """Gangs somewhere below a pool, by the member of it that they are in; none for a ClusterQueue."""
         found: dict[Pool, list[int]] = {}
         for gang in gangs:
-            chain = self.meeting(gang).below
+            chain = self.common_pool(gang).below
             at = chain.index(pool)
             if at:
                 found.setdefault(chain[at - 1], []).append(gang)

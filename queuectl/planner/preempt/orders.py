@@ -33,7 +33,7 @@ from queuectl.domain.rules import FairStrategy
 from queuectl.planner.preempt.legality import Cut, Order, OtherQueues
 from queuectl.planner.preempt.model import VictimModel
 from queuectl.planner.preempt.returning import Settled
-from queuectl.planner.preempt.shortage import Meeting
+from queuectl.planner.preempt.shortage import CommonPool
 from queuectl.planner.quota.shares import share_of
 from queuectl.planner.quota.tree import Pool, QuotaUse
 
@@ -58,20 +58,22 @@ class Reclaim(Order):
     must_stay_out: frozenset[int] = frozenset()
     _settled: dict[Pool, Settled] = field(default_factory=dict)
 
-    def allows(self, meeting: Meeting, theirs: Sequence[int], _gone: Collection[int], /) -> bool:
+    def allows(
+        self, common_pool: CommonPool, theirs: Sequence[int], _gone: Collection[int], /
+    ) -> bool:
         victims = [v for v in theirs if v not in self.unordered]
         if not victims:
             return True
-        if not self._stay_over(meeting.top, victims):
+        if not self._stay_over(common_pool.top, victims):
             return False
         if self.must_stay_out.isdisjoint(victims):
             return True
-        if not meeting.top.members:
-            return self._settled_in(meeting.top).stay_out(victims)
+        if not common_pool.top.members:
+            return self._settled_in(common_pool.top).stay_out(victims)
         others, use = self.others, self.others.shortfall.use
         with others.without(use, victims):
             return all(
-                others.stays_out(use, victims, v, others.meeting(v).below)
+                others.stays_out(use, victims, v, others.common_pool(v).below)
                 for v in victims
                 if v in self.must_stay_out
             )
@@ -102,21 +104,21 @@ class Reclaim(Order):
         return False
 
     def cuts(self, victims: Collection[int]) -> Iterator[Cut]:
-        for meeting, theirs in self.others.by_top(victims):
-            if self.allows(meeting, theirs, victims):
+        for common_pool, theirs in self.others.by_top(victims):
+            if self.allows(common_pool, theirs, victims):
                 continue
-            core = self.core(meeting, [v for v in theirs if v not in self.unordered], victims)
+            core = self.core(common_pool, [v for v in theirs if v not in self.unordered], victims)
             among = core  # what yields to one victim may not yield to another one like it
-            if not self._stay_over(meeting.top, core):
+            if not self._stay_over(common_pool.top, core):
                 among = self.others.lifted(core, self.others.shortfall.rows)
             yield dict.fromkeys((g for g in among if g not in self.unordered), 1), len(core) - 1
 
     def constrain(self, building: VictimModel) -> None:
         """Sums per ClusterQueue of the gangs that must not be able to return; cuts cover the rest."""
         bound = [g for g in building.gangs if g not in self.unordered]
-        for meeting, theirs in self.others.by_top(bound):
-            if not meeting.top.members:
-                self._settled_in(meeting.top).constrain(building, theirs)
+        for common_pool, theirs in self.others.by_top(bound):
+            if not common_pool.top.members:
+                self._settled_in(common_pool.top).constrain(building, theirs)
 
 
 @dataclass(eq=False)
@@ -146,35 +148,41 @@ class Fair(Order):
         inside = [v for v in victims if v not in self.others.owner]
         return self._leave(self.others.by_top(victims), inside, [])
 
-    def allows(self, meeting: Meeting, theirs: Sequence[int], gone: Collection[int], /) -> bool:
-        return any(True for _ in self._ways(meeting, theirs, gone, []))
+    def allows(
+        self, common_pool: CommonPool, theirs: Sequence[int], gone: Collection[int], /
+    ) -> bool:
+        return any(True for _ in self._ways(common_pool, theirs, gone, []))
 
     def _leave(
-        self, tops: Sequence[tuple[Meeting, list[int]]], gone: list[int], last: list[int]
+        self, tops: Sequence[tuple[CommonPool, list[int]]], gone: list[int], last: list[int]
     ) -> bool:
         """Whether the victims below one member after the other may leave, those that leave ``last`` chosen in any way."""
         if not tops:
             return True
-        (meeting, theirs), *rest = tops
-        for split in self._ways(meeting, theirs, gone, last):
+        (common_pool, theirs), *rest = tops
+        for split in self._ways(common_pool, theirs, gone, last):
             if self._leave(rest, [*gone, *theirs], [*last, *split]):
                 return True
-            if not any(further.level > meeting.level for further, _ in rest):
+            if not any(further.level > common_pool.level for further, _ in rest):
                 return False  # how these leave changes nothing for the others
         return False
 
     def _ways(
-        self, meeting: Meeting, theirs: Sequence[int], gone: Collection[int], last: Collection[int]
+        self,
+        common_pool: CommonPool,
+        theirs: Sequence[int],
+        gone: Collection[int],
+        last: Collection[int],
     ) -> Iterator[list[int]]:
         """The sets of one member's victims that can leave by the second strategy so that all of them may leave.
 
         Args:
-            meeting: of the member.
+            common_pool: of the member.
             theirs: the victims below it.
             gone: the gangs that have left before.
             last: of those, the gangs that left by the second strategy.
         """
-        level, top = meeting.level, meeting.top
+        level, top = common_pool.level, common_pool.top
         theirs = [v for v in theirs if v not in self.unordered]
         if not theirs:
             yield []
@@ -206,7 +214,11 @@ class Fair(Order):
         with others.without(use, theirs):
             return all(
                 others.stays_out(
-                    use, theirs, victim, others.meeting(victim).below[:1], alone=not self.unbound
+                    use,
+                    theirs,
+                    victim,
+                    others.common_pool(victim).below[:1],
+                    alone=not self.unbound,
                 )
                 for victim in theirs
                 if others.returning.threatens(others.table.gangs[victim])
@@ -224,7 +236,7 @@ class Fair(Order):
 
     def _inside(self, gang: int, level: int) -> bool:
         """Whether a gang's exit counts on the preemptor's side below this level."""
-        return gang not in self.others.owner or self.others.meeting(gang).level < level
+        return gang not in self.others.owner or self.others.common_pool(gang).level < level
 
     def _splits(self, theirs: Sequence[int]) -> Iterator[list[int]]:
         """Which may leave by the last strategy while the others leave by the first: none, then ever more."""
@@ -275,14 +287,14 @@ class Fair(Order):
     def cuts(self, victims: Collection[int]) -> Iterator[Cut]:
         """Too many below one pool, as long as the preemptor's share does not fall any further."""
         bound = [v for v in victims if v not in self.unordered]
-        for meeting, theirs in self.others.by_top(bound):
-            level, top = meeting.level, meeting.top
+        for common_pool, theirs in self.others.by_top(bound):
+            level, top = common_pool.level, common_pool.top
             now = [v for v in victims if self._inside(v, level)]
             best = [g for g in range(self.others.table.size) if self._inside(g, level)]
             for gone in (best, now):
-                if self.allows(meeting, theirs, gone):
+                if self.allows(common_pool, theirs, gone):
                     continue
-                core = self.core(meeting, theirs, gone)
+                core = self.core(common_pool, theirs, gone)
                 among = core  # what yields to one victim may not yield to another one like it
                 ranks = self._ranks(level, gone, [])
                 if not any(self._passes(top, core, s, *ranks) for s in self._splits(core)):

@@ -25,7 +25,7 @@ from queuectl.planner.preempt.candidates import (
     staying,
 )
 from queuectl.planner.preempt.returning import Place, Returning, evicts_below
-from queuectl.planner.preempt.shortage import Meeting, QuotaShortfall, shortfall_of
+from queuectl.planner.preempt.shortage import CommonPool, QuotaShortfall, shortfall_of
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource, Pool
@@ -105,24 +105,24 @@ class Preemptor:
         queue = self.state.problem.snapshot.queue_of(gang.workload)
         return "" if queue is None else queue.name
 
-    def meeting(self, gang: Admitted) -> Meeting | None:
+    def common_pool(self, gang: Admitted) -> CommonPool | None:
         """Where the ClusterQueue of a running gang meets its side of the tree."""
-        return self.shortfall.meeting(self.queue_of(gang))
+        return self.shortfall.common_pool(self.queue_of(gang))
 
     @cached_property
     def others(self) -> Mask:
         """Gangs of other ClusterQueues of its cohort tree."""
         return self.by_queue(lambda _: True)
 
-    def by_queue(self, holds: Callable[[Meeting], bool | Mask]) -> Mask:
+    def by_queue(self, holds: Callable[[CommonPool], bool | Mask]) -> Mask:
         """Gangs of other ClusterQueues of the tree for which something holds, asked once for each queue."""
         found = np.zeros(len(self.running.gangs), dtype=np.bool_)
         for name, at in self.running.queues.items():
-            meeting = self.shortfall.meeting(name)
-            if meeting is not None:
+            common_pool = self.shortfall.common_pool(name)
+            if common_pool is not None:
                 theirs = self.running.owner == at
                 if theirs.any():
-                    found |= theirs & holds(meeting)
+                    found |= theirs & holds(common_pool)
         return found
 
     def charged(self, queue: str, rows: Iterable[FlavorResource]) -> Mask:
@@ -134,9 +134,9 @@ class Preemptor:
                 charged |= amounts > 0
         return charged
 
-    def within_nominal(self, meeting: Meeting) -> Pool | None:
+    def within_nominal(self, common_pool: CommonPool) -> Pool | None:
         """Of another queue and the cohorts above it the first that uses no more than its own of what is contended for."""
-        pools = meeting.below[:1] if self.fair else meeting.below
+        pools = common_pool.below[:1] if self.fair else common_pool.below
         return next((pool for pool in pools if not self.shortfall.over(pool)), None)
 
     @cached_property
@@ -150,12 +150,12 @@ class Preemptor:
         )
         return Returning(self.state, self.workload, uphill)
 
-    def could_return(self, meeting: Meeting) -> Mask:
+    def could_return(self, common_pool: CommonPool) -> Mask:
         """Gangs of a ClusterQueue that could come back within its nominal quota and then evict the preemptor.
 
         Not all of them: ``OtherQueues.stays_out`` later considers the other gangs that leave with them.
         """
-        pool = meeting.below[0]
+        pool = common_pool.below[0]
         queue = self.state.problem.snapshot.config.cluster_queues[pool.name]
         borrows = np.zeros(len(self.running.gangs), dtype=np.bool_)
         alone = self.fair and not self.shortfall.within_nominal
@@ -172,7 +172,7 @@ class Preemptor:
         """Gangs that use from outside quota that is the preemptor's by its place in the tree."""
         if self.fair:
             return self.others if self.shortfall.within_nominal else np.zeros_like(self.others)
-        return self.by_queue(lambda meeting: meeting.level > self.shortfall.nearest_quota)
+        return self.by_queue(lambda common_pool: common_pool.level > self.shortfall.nearest_quota)
 
     @cached_property
     def may_go_without_borrowing(self) -> bool:

@@ -51,10 +51,10 @@ from queuectl.planner.problem.topology import Mask
 _ALLOWED: Final = "policy allows its eviction, but that alone is not enough"
 
 
-class Together(Enum):
+class JointCondition(Enum):
     """The condition that the gangs that leave by one rule fulfil together, beside the quota that must come free."""
 
-    FREELY = auto()  # nothing
+    NONE = auto()  # nothing
     WHILE_OVER = auto()  # each queue is over its own until its last gang leaves; or shares
     FOR_GOOD = auto()  # the same, and no gang must be able to return within its queue's own
 
@@ -72,7 +72,7 @@ class Rule:
     """One row: the reason in the plan, the conditions of each candidate, and what binds the set."""
 
     reason: PreemptionReason
-    together: Together
+    joint_condition: JointCondition
     conditions: tuple[_Condition, ...]
 
     def names(self, by: Preemptor) -> Mask:
@@ -126,8 +126,8 @@ def _reclaims_from(by: Preemptor) -> Mask:
 
 
 def _at_its_nominal(by: Preemptor, gang: Admitted) -> str:
-    meeting = by.meeting(gang)
-    pool = by.within_nominal(meeting) if meeting is not None else None
+    common_pool = by.common_pool(gang)
+    pool = by.within_nominal(common_pool) if common_pool is not None else None
     assert pool is not None, "its queue, or a cohort above it, is within its nominal quota"
     kind = "cohort" if pool.members else "ClusterQueue"
     return f"{kind} {pool.name} uses no more than its nominal quota"
@@ -166,7 +166,7 @@ _WITHIN_COHORT: Final = (
     _Condition(_reclaims_from, _not_below),
     _Condition(lambda by: by.by_queue(lambda m: by.within_nominal(m) is None), _at_its_nominal),
     _Condition(
-        lambda by: by.by_queue(lambda meeting: ~by.could_return(meeting)),
+        lambda by: by.by_queue(lambda common_pool: ~by.could_return(common_pool)),
         lambda by, gang: (
             f"it is within the nominal quota of ClusterQueue {by.queue_of(gang)}"
             " before gangs of lower priority in that queue"
@@ -178,24 +178,26 @@ _WITHIN_COHORT: Final = (
 )
 IDLE: Final = Rule(
     PreemptionReason.IDLE,
-    Together.FREELY,
+    JointCondition.NONE,
     (_Condition(lambda by: by.idle & ~by.guarded, lambda *_: "it is not idle"),),
 )
 IDLE_WITHOUT_BORROWING: Final = Rule(
     PreemptionReason.IDLE,
-    Together.FREELY,
+    JointCondition.NONE,
     (_Condition(lambda by: by.idle, lambda *_: "it is not idle"),),
 )
-WITHIN: Final = Rule(PreemptionReason.IN_CLUSTER_QUEUE, Together.FREELY, _WITHIN_QUEUE)
+WITHIN: Final = Rule(PreemptionReason.IN_CLUSTER_QUEUE, JointCondition.NONE, _WITHIN_QUEUE)
 BY_PLACE: Final = Rule(
     PreemptionReason.IN_COHORT_RECLAMATION,
-    Together.WHILE_OVER,
+    JointCondition.WHILE_OVER,
     (*_WITHIN_COHORT, _Condition(lambda by: by.by_place, _borrows)),
 )
-BY_SHARE: Final = Rule(PreemptionReason.IN_COHORT_FAIR_SHARING, Together.WHILE_OVER, _WITHIN_COHORT)
+BY_SHARE: Final = Rule(
+    PreemptionReason.IN_COHORT_FAIR_SHARING, JointCondition.WHILE_OVER, _WITHIN_COHORT
+)
 WHILE_BORROWING: Final = Rule(
     PreemptionReason.IN_COHORT_RECLAIM_WHILE_BORROWING,
-    Together.FOR_GOOD,
+    JointCondition.FOR_GOOD,
     (
         *_WITHIN_COHORT,
         _Condition(lambda by: _all(by, by.queue.preempts_to_borrow), _borrows),
@@ -203,11 +205,11 @@ WHILE_BORROWING: Final = Rule(
     ),
 )
 WITHOUT_BORROWING: Final = Rule(
-    PreemptionReason.IN_COHORT_RECLAMATION, Together.WHILE_OVER, _WITHIN_COHORT
+    PreemptionReason.IN_COHORT_RECLAMATION, JointCondition.WHILE_OVER, _WITHIN_COHORT
 )
 FOR_ROOM: Final = Rule(
     PreemptionReason.IN_COHORT_ROOM,
-    Together.FREELY,
+    JointCondition.NONE,
     (
         _Condition(lambda by: _all(by, _lacks_room_alone(by)), _borrows),
         _Condition(lambda by: by.others & ~by.running.reclaim_only, _borrows),

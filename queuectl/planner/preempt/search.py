@@ -25,7 +25,7 @@ from queuectl.planner.preempt.bounds import (
     Places,
     deficit_of,
     parts_of,
-    quota_floor,
+    quota_lower_bound,
 )
 from queuectl.planner.preempt.candidates import CandidateTable
 from queuectl.planner.preempt.cost import Goal
@@ -92,13 +92,13 @@ class Search:
         earlier: list[tuple[Goal, int]] = []
         for goal in goals:
             alone = 0 if earlier or self.by_domain else self._by_one_shape(goal)
-            for number, (floor, scope) in enumerate(self.scopes(goal)):
+            for number, (lower_bound, scope) in enumerate(self.scopes(goal)):
                 if not number and not earlier:
                     self._greedy(scope, goal, {})  # often reaches the bound
-                if self._beaten(max(floor, alone), goal):
+                if self._beaten(max(lower_bound, alone), goal):
                     break
                 places = self._places(scope, goal)
-                least = max((part.floor for part in places.values()), default=floor)
+                least = max((part.lower_bound for part in places.values()), default=lower_bound)
                 if not earlier and (number or places) and not self._beaten(least, goal):
                     self._greedy(scope, goal, places)
                 if not self._beaten(least, goal):
@@ -110,20 +110,22 @@ class Search:
 
     def scopes(self, goal: Goal) -> list[tuple[float, int]]:
         """Scopes with a lower bound on what they cost, cheapest first."""
-        least = quota_floor(self.terms.deficits, goal.weight)
-        floors = [deficit.floors(goal.weight) for deficit in self.deficits.values()]
+        least = quota_lower_bound(self.terms.deficits, goal.weight)
+        lower_bounds = [deficit.lower_bounds(goal.weight) for deficit in self.deficits.values()]
         if self.by_domain:
-            dearest = np.maximum(np.max(np.stack(floors), axis=0), least)
-            return sorted((f, d) for d, f in enumerate(dearest.tolist()) if np.isfinite(f))
-        least = max((least, *(float(row.min(initial=np.inf)) for row in floors)))
+            greatest = np.maximum(np.max(np.stack(lower_bounds), axis=0), least)
+            return sorted((f, d) for d, f in enumerate(greatest.tolist()) if np.isfinite(f))
+        least = max((least, *(float(row.min(initial=np.inf)) for row in lower_bounds)))
         return [(least, WHOLE)] if np.isfinite(least) else []
 
     def _by_one_shape(self, goal: Goal) -> int:
         """The least that room for the pods of one shape costs, a lower bound; often the others fit after the same victims."""
         if len({shape for _, shape in self.deficits}) < 2:
             return 0
-        floors = {key: float(d.floors(goal.weight).min()) for key, d in self.deficits.items()}
-        _, shape = max(floors, key=lambda key: floors[key])
+        lower_bounds = {
+            key: float(d.lower_bounds(goal.weight).min()) for key, d in self.deficits.items()
+        }
+        _, shape = max(lower_bounds, key=lambda key: lower_bounds[key])
         groups = (group.only(shape) for group in self.request.podset_groups)
         request = replace(self.request, podset_groups=tuple(g for g in groups if g is not None))
         found = Search(request, self.free, self.table, self.terms, self.solver).run([goal])
@@ -144,10 +146,10 @@ class Search:
         }
         return {key: places for key, places in found.items() if places is not None}
 
-    def _beaten(self, floor: float, goal: Goal) -> bool:
+    def _beaten(self, lower_bound: float, goal: Goal) -> bool:
         """Whether nothing above this bound can be better than the best set known."""
         best = self._best(goal)
-        return best is not None and floor >= best
+        return best is not None and lower_bound >= best
 
     def _best(self, goal: Goal) -> int | None:
         """The cost of the best known set; None = none is known."""

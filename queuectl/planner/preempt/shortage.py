@@ -36,7 +36,7 @@ class Shortage:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class CommonPool:
     """Where another ClusterQueue meets the gang's side of the tree.
 
     Attributes:
@@ -70,7 +70,7 @@ class QuotaShortfall:
     needs: Mapping[FlavorResource, int]
     rows: frozenset[FlavorResource]
     borrows: bool = True
-    _meetings: dict[str, Meeting | None] = field(default_factory=dict)
+    _common_pools: dict[str, CommonPool | None] = field(default_factory=dict)
 
     @property
     def queue(self) -> str:
@@ -100,19 +100,19 @@ class QuotaShortfall:
                 return level
         return len(self.path)
 
-    def meeting(self, queue: str) -> Meeting | None:
+    def common_pool(self, queue: str) -> CommonPool | None:
         """Where another queue meets the gang's side; None for its own and for those that share nothing with it."""
-        if queue not in self._meetings:
-            self._meetings[queue] = self._meet(queue)
-        return self._meetings[queue]
+        if queue not in self._common_pools:
+            self._common_pools[queue] = self._meet(queue)
+        return self._common_pools[queue]
 
-    def _meet(self, queue: str) -> Meeting | None:
+    def _meet(self, queue: str) -> CommonPool | None:
         pool = self.use.pools.get(queue)
         chain = pool.path if pool is not None else ()
         below = tuple(pool for pool in chain if pool not in self.path)
         if not below or len(below) == len(chain):
             return None
-        return Meeting(self.path.index(chain[len(below)]), below)
+        return CommonPool(self.path.index(chain[len(below)]), below)
 
     @cached_property
     def kept(self) -> bool:
@@ -129,9 +129,9 @@ class QuotaShortfall:
         """Where on its path the gang asks for more than the pool can ever have."""
         for row, need in self.needs.items():
             if need:
-                for level, room in self.use.rooms(self.queue, row, borrows=self.borrows):
-                    if need > room:
-                        yield Shortage(row, need - room, level)
+                for level, headroom in self.use.headrooms(self.queue, row, borrows=self.borrows):
+                    if need > headroom:
+                        yield Shortage(row, need - headroom, level)
 
     def deficits(
         self, quota: Mapping[QuotaRow, Ints], size: int, *, borrows: bool = True
@@ -170,12 +170,12 @@ class QuotaShortfall:
         """The most of a shortage that all exits from one queue make up; None = all that leaves it."""
         if queue == self.queue:
             return None
-        meeting = self.meeting(queue)
-        if meeting is None or meeting.level > short.level:
+        common_pool = self.common_pool(queue)
+        if common_pool is None or common_pool.level > short.level:
             return 0
-        if all(pool.local.get(short.row, 0) == 0 for pool in meeting.below):
+        if all(pool.local.get(short.row, 0) == 0 for pool in common_pool.below):
             return None
-        return min(self.use.lends(pool, short.row) for pool in meeting.below)
+        return min(self.use.lends(pool, short.row) for pool in common_pool.below)
 
     def met_without(self, victims: Iterable[int], charges: Charges) -> bool:
         """Whether the gang has its quota once these have left: exact."""

@@ -66,7 +66,7 @@ def at_least(why: Reason, choices: Sequence[range]) -> Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SplitGang:
     """A gang that is asked in parts.
 
     Attributes:
@@ -100,7 +100,7 @@ def topologies(flavors: Mapping[str, str], config: QueueConfig) -> tuple[str, ..
     return tuple(dict.fromkeys(name for name in named if name is not None))
 
 
-def cut_running(gang: Admitted, config: QueueConfig) -> tuple[Admitted, Cut | None]:
+def cut_running(gang: Admitted, config: QueueConfig) -> tuple[Admitted, SplitGang | None]:
     """A running gang in parts, one for each share; as it is, and None, where no podset is split."""
     if not any(placed.shares for placed in gang.placement.podsets):
         return gang, None
@@ -123,7 +123,7 @@ def cut_running(gang: Admitted, config: QueueConfig) -> tuple[Admitted, Cut | No
     workload = replace(gang.workload, podsets=tuple(podsets))
     placement = Placement(tuple(placements))
     parts = replace(gang, workload=workload, placement=placement, lost=tuple(lost))
-    return parts, Cut(gang.workload, tuple(numbers))
+    return parts, SplitGang(gang.workload, tuple(numbers))
 
 
 def _taken(share: PodSetPlacement, missing: dict[str, int]) -> Iterator[tuple[str, int]]:
@@ -134,7 +134,7 @@ def _taken(share: PodSetPlacement, missing: dict[str, int]) -> Iterator[tuple[st
             yield node, taken
 
 
-def joined(cut: Cut, asked: Sequence[PodSet], parts: Sequence[PodSetPlacement]) -> Placement:
+def joined(cut: SplitGang, asked: Sequence[PodSet], parts: Sequence[PodSetPlacement]) -> Placement:
     """The placement of the whole gang.
 
     Args:

@@ -17,7 +17,7 @@ from queuectl.domain.queues import ClusterQueue, ResourceFlavor
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import PodSet, TopologyMode, TopologyRequest, Workload
 from queuectl.planner.problem.flavors import Flavors, Members, members_of
-from queuectl.planner.problem.parts import Cut
+from queuectl.planner.problem.parts import SplitGang
 from queuectl.planner.problem.problem import Problem, Shape, Slices
 from queuectl.planner.problem.topology import Ints, Mask, Tree
 
@@ -107,7 +107,7 @@ class GangRequest:
     charges: Mapping[tuple[str, str], int] = field(default_factory=dict)
     flavors: tuple[Mapping[str, str], ...] = ()
     queue: str | None = None
-    cut: Cut | None = None
+    cut: SplitGang | None = None
 
     @property
     def pods(self) -> tuple[Pods, ...]:

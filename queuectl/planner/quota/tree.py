@@ -248,9 +248,9 @@ class QuotaUse:
             row: flavor and resource.
             borrows: whether it may use more than its nominal quota for this.
         """
-        return min(room for _, room in self.rooms(queue, row, borrows=borrows))
+        return min(headroom for _, headroom in self.headrooms(queue, row, borrows=borrows))
 
-    def rooms(
+    def headrooms(
         self, queue: str, row: FlavorResource, *, borrows: bool = True
     ) -> Iterator[tuple[int, int]]:
         """The quota that each limiting pool leaves to a ClusterQueue: the index of the pool in the path, and the amount.

@@ -18,7 +18,7 @@ from queuectl.planner.problem.flavors import Options
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, Pool
-from queuectl.planner.reasons.words import asked_by, no_placement, plain, room_of
+from queuectl.planner.reasons.words import asked_by, largest_fit, no_placement, plain
 
 
 def no_flavor(queue: ClusterQueue, options: Options) -> Reason:
@@ -66,10 +66,10 @@ def never_fits(state: State, request: GangRequest) -> Reason:
     """
     empty = state.problem.index.allocatable
     for podset_group in request.podset_groups:
-        room = room_of(podset_group, empty)
-        if room.short:
-            text = f"{room.needed}; even if all nodes were empty, {room.at_most}"
-            return Reason(Code.SHAPE_NEVER_FITS, text, room.details)
+        fit = largest_fit(podset_group, empty)
+        if fit.short:
+            text = f"{fit.needed}; even if all nodes were empty, {fit.at_most}"
+            return Reason(Code.SHAPE_NEVER_FITS, text, fit.details)
     parts = "; ".join(map(asked_by, request.podset_groups))
     text = f"no placement exists for {parts}, even if all nodes were empty"
     details = {"units": [plain(podset_group) for podset_group in request.podset_groups]}
@@ -79,10 +79,10 @@ def never_fits(state: State, request: GangRequest) -> Reason:
 def _first_tight(request: GangRequest, free: Ints) -> Reason | None:
     """The first podset group that the sums of free capacity alone exclude from every domain."""
     for podset_group in request.podset_groups:
-        room = room_of(podset_group, free)
-        if room.short:
-            text = f"{room.sentence}{room.free_in_all}"
-            return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, room.details)
+        fit = largest_fit(podset_group, free)
+        if fit.short:
+            text = f"{fit.sentence}{fit.free_in_all}"
+            return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, fit.details)
     return None
 
 

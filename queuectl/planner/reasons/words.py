@@ -104,7 +104,7 @@ def level_name(label: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class LargestFit:
     """How much of a podset group the best domain can hold.
 
     Attributes:
@@ -212,7 +212,7 @@ def _more(missing: int, fits: int) -> str:
     return counted(missing, "more pod" if fits else "pod")
 
 
-def room_of(podset_group: PodSetGroup, free: Ints) -> Room:
+def largest_fit(podset_group: PodSetGroup, free: Ints) -> LargestFit:
     """The room that a podset group has on a free matrix (R, N)."""
     asked = podset_group.asked
     per_node = [caps(free, p.shape) for p in asked]
@@ -227,14 +227,16 @@ def room_of(podset_group: PodSetGroup, free: Ints) -> Room:
         for row, p in zip(per_node, asked, strict=True)
     ]
     if level == ANYWHERE:
-        return Room(podset_group, asked, -1, tuple(int(row.sum()) for row in held), nodes, left)
+        return LargestFit(
+            podset_group, asked, -1, tuple(int(row.sum()) for row in held), nodes, left
+        )
     sums = np.stack(held)
     if not sums.shape[1] or not sums.any():
-        return Room(podset_group, asked, -1, (0,) * len(asked), nodes, left)
+        return LargestFit(podset_group, asked, -1, (0,) * len(asked), nodes, left)
     counts = np.array([p.count for p in asked], dtype=np.int64)[:, None]
     share = (np.minimum(sums, counts) / counts).min(axis=0)
     best = int(np.lexsort((-sums.sum(axis=0), -share))[0])
-    return Room(podset_group, asked, best, tuple(int(n) for n in sums[:, best]), nodes, left)
+    return LargestFit(podset_group, asked, best, tuple(int(n) for n in sums[:, best]), nodes, left)
 
 
 def scarcest(pods: Pods) -> str | None:

@@ -56,7 +56,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class MoveSolution:
     """How room is made.
 
     Attributes:
@@ -72,9 +72,9 @@ class Room:
     cost: tuple[int, int, int] = (0, 0, 0)
 
 
-def find_room(
+def find_moves(
     state: State, request: GangRequest, candidates: MoveCandidates, solver: Solver
-) -> Room | None:
+) -> MoveSolution | None:
     """The cheapest moves after which ``request`` fits; None = proved that no moves help.
 
     Args:
@@ -133,18 +133,18 @@ class MoveSearch:
             self.request, self.free, table, EvictionConstraints(table, []), self.solver
         )
 
-    def run(self) -> Room | None:
+    def run(self) -> MoveSolution | None:
         self._spent = self.solver.deterministic_time
         least = self._least_leaving()
         if least.victims is None:
             return None if least.proved else self._undecided()
         if self._try(least.victims) is Status.FOUND:
-            return self._room(Proof.OPTIMAL if least.proved else Proof.FEASIBLE)
-        floor = self._value(self.goals[0], least.victims) if least.proved else 0
-        self._model_all(floor)
+            return self._solution(Proof.OPTIMAL if least.proved else Proof.FEASIBLE)
+        lower_bound = self._value(self.goals[0], least.victims) if least.proved else 0
+        self._model_all(lower_bound)
         if self.best is None:
             return None if self.proved else self._undecided()
-        return self._room(Proof.OPTIMAL if self.proved else Proof.FEASIBLE)
+        return self._solution(Proof.OPTIMAL if self.proved else Proof.FEASIBLE)
 
     @property
     def budget(self) -> int:
@@ -157,8 +157,8 @@ class MoveSearch:
         most = limits.deterministic_time * limits.growth ** min(self.budget, limits.max_budget)
         return self.solver.deterministic_time - self._spent > most
 
-    def _undecided(self) -> Room:
-        return Room((), (), Proof.UNDECIDED)
+    def _undecided(self) -> MoveSolution:
+        return MoveSolution((), (), Proof.UNDECIDED)
 
     def _value(self, goal: Goal, moved: frozenset[int]) -> int:
         return goal.value(self.candidates.table.mask(moved), self.candidates.table.rank)
@@ -204,13 +204,13 @@ class MoveSearch:
 
     # Which gangs leave and where they go, as models.
 
-    def _model_all(self, floor: int) -> None:
+    def _model_all(self, lower_bound: int) -> None:
         touched = len(np.unique(self.candidates.table.rows.node))
         complete = self.candidates.size <= _ALL and touched <= _MODELLED
         earlier: list[tuple[Goal, int]] = []
         for number, goal in enumerate(self.goals):
             for tried, (by_domain, scope) in enumerate(self._scopes(goal)):
-                least = max(by_domain, floor if number == 0 else 0)
+                least = max(by_domain, lower_bound if number == 0 else 0)
                 if self.best is not None and least >= self._value(goal, self.best):
                     break
                 self.proved &= complete and not self._tired
@@ -262,7 +262,7 @@ class MoveSearch:
             building.forbid(*self._misses[-1])
         self.proved = False
 
-    def _room(self, proof: Proof) -> Room:
+    def _solution(self, proof: Proof) -> MoveSolution:
         assert self.best is not None
         if proof is not Proof.OPTIMAL:
             self._needed_only()
@@ -271,7 +271,7 @@ class MoveSearch:
             Moved(table.gangs[g], self.candidates.request(g), place, self.candidates.costs[g])
             for g, place in zip(sorted(self.best), places, strict=True)
         )
-        return Room(tuple(moved), node_counts, proof, self.candidates.key(self.best))
+        return MoveSolution(tuple(moved), node_counts, proof, self.candidates.key(self.best))
 
 
 def _one_after_another(

@@ -16,7 +16,7 @@ from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import PodSet, Slice, TopologyRequest
 from queuectl.planner.placement.several import both
 from queuectl.planner.problem.flavors import flavors_of
-from queuectl.planner.problem.parts import Cut, cut_running
+from queuectl.planner.problem.parts import SplitGang, cut_running
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup, request_of
 from queuectl.planner.problem.topology import Ints, Mask, Tree
@@ -37,7 +37,7 @@ class Broken:
     gang: Admitted
     staying: dict[str, dict[str, int]] = field(default_factory=dict)
     lost: dict[str, dict[str, int]] = field(default_factory=dict)
-    cut: Cut | None = field(init=False)
+    cut: SplitGang | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.gang, self.cut = cut_running(self.gang, self.problem.snapshot.config)

@@ -27,7 +27,7 @@ from queuectl.domain.workload import PodSet, TopologyMode
 from queuectl.planner.placement.feasible import decide, place
 from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.flavors import Choice, Flavors, Options
-from queuectl.planner.problem.parts import Cut, part_of, topologies
+from queuectl.planner.problem.parts import SplitGang, part_of, topologies
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.search.count_search import (
     MOST_ASKED,
@@ -229,7 +229,7 @@ class _Search:
         asked = replace(self.pending, workload=replace(workload, podsets=podsets))
         flavors_of = tuple(flavors for _, _, flavors in parts)
         request = request_of(self.by.problem, asked, self.queue, flavors_of, lasting=lasting)
-        return replace(request, cut=Cut(workload, tuple(number for number, _, _ in parts)))
+        return replace(request, cut=SplitGang(workload, tuple(number for number, _, _ in parts)))
 
     # Explaining.
 

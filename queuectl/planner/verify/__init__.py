@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.planner.verify.books import Books, Rule, Violation
 from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.gangs import check_gangs, check_shares
 from queuectl.planner.verify.kept import check_kept
 from queuectl.planner.verify.limits import check_allowances, check_users
 from queuectl.planner.verify.moves import check_moves
 from queuectl.planner.verify.order import check_order
+from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 from queuectl.planner.verify.quota import check_quota
 from queuectl.planner.verify.victims import check_spared, check_victims
 
@@ -26,44 +26,44 @@ __all__ = ["Rule", "Violation", "verify"]
 
 def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
     """Every rule that ``plan`` breaks on ``snapshot``; empty when the plan is safe to commit."""
-    books = Books(snapshot, plan)
+    index = PlanIndex(snapshot, plan)
     checks = (
         *(check_gangs, check_shares, check_capacity, check_quota),
         *(check_order, check_victims, check_kept, check_moves, check_allowances),
         *(check_users, check_spared),
     )
-    found = [*_partition(books), *_reasons(books)]
+    found = [*_partition(index), *_reasons(index)]
     for check in checks:
-        found.extend(check(books))
+        found.extend(check(index))
     return tuple(found)
 
 
-def _partition(books: Books) -> Iterator[Violation]:
+def _partition(index: PlanIndex) -> Iterator[Violation]:
     """Each pending gang in exactly one list, each repaired or evicted gang a running one, no unknown gang."""
-    plan = books.plan
-    mending = [r.uid for r in plan.pending if r.lease is not None and books.broken(r.uid)]
+    plan = index.plan
+    mending = [r.uid for r in plan.pending if r.lease is not None and index.broken(r.uid)]
     waiting = [r.uid for r in plan.pending if r.uid not in mending]
     listed = [a.uid for a in plan.admitted if not a.repaired] + waiting
-    if len(listed) != len(books.pending) or set(listed) != books.pending.keys():
+    if len(listed) != len(index.pending) or set(listed) != index.pending.keys():
         seen = Counter(listed)
         for uid in listed:
-            if uid not in books.pending:
+            if uid not in index.pending:
                 yield Violation(Rule.PARTITION, uid, "not pending in the snapshot")
-        for uid in books.pending:
+        for uid in index.pending:
             if seen[uid] != 1:
                 yield Violation(Rule.PARTITION, uid, f"is {seen[uid]} times in the plan")
     running = [a.uid for a in plan.admitted if a.repaired] + [e.uid for e in plan.evicted] + mending
     for uid in sorted(set(running)):
-        if uid not in books.running:
+        if uid not in index.running:
             yield Violation(Rule.PARTITION, uid, "repaired or evicted, but not admitted")
         elif running.count(uid) > 1:
             yield Violation(Rule.PARTITION, uid, "repaired or evicted more than once")
 
 
-def _reasons(books: Books) -> Iterator[Violation]:
-    for refusal in books.plan.pending:
+def _reasons(index: PlanIndex) -> Iterator[Violation]:
+    for refusal in index.plan.pending:
         if not refusal.reasons:
             yield Violation(Rule.REASON, refusal.uid, "refused without a reason")
-    for eviction in books.plan.evicted:
+    for eviction in index.plan.evicted:
         if not eviction.message:
             yield Violation(Rule.REASON, eviction.uid, "evicted without a sentence")

@@ -8,25 +8,27 @@ from fractions import Fraction
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.queues import Topology
 from queuectl.domain.workload import PodSet, PodSetPlacement, TopologyMode
-from queuectl.planner.verify.books import Books, Claim, Rule, Violation
+from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
 
 
-def check_balance(books: Books, claim: Claim) -> Iterator[Violation]:
+def check_balance(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
     """Of one placement: the numbers of pods in the domains used differ by at most one, or it is listed as uneven."""
     for podset, placed in claim.parts():
         if podset.topology is None or not podset.topology.balanced:
             continue
-        told = (claim.workload.uid, podset.name) in books.plan.uneven
-        amounts = _amounts(books, claim, podset, placed)
+        listed = (claim.workload.uid, podset.name) in index.plan.uneven
+        amounts = _amounts(index, claim, podset, placed)
         whole = all(amount.denominator == 1 for amount in amounts)
         even = whole and max(amounts, default=0) - min(amounts, default=0) <= 1
-        if even == told:
-            what = "is listed as uneven" if told else "is to be balanced"
+        if even == listed:
+            what = "is listed as uneven" if listed else "is to be balanced"
             text = f"podset {podset.name} {what}: its domains hold {', '.join(map(str, sorted(amounts)))}"
             yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
 
 
-def _amounts(books: Books, claim: Claim, podset: PodSet, placed: PodSetPlacement) -> list[Fraction]:
+def _amounts(
+    index: PlanIndex, claim: Claim, podset: PodSet, placed: PodSetPlacement
+) -> list[Fraction]:
     """Pods, in units of whole slices, in each domain used one level below the one that holds the podset's group."""
     group = [
         (p, own)
@@ -34,36 +36,36 @@ def _amounts(books: Books, claim: Claim, podset: PodSet, placed: PodSetPlacement
         if p.name == podset.name or (p.group is not None and p.group == podset.group)
     ]
     members = [p for p, _ in group]
-    levels = _levels(books, placed, members)
+    levels = _levels(index, placed, members)
     names = {name for _, own in group for name, _ in own.nodes}
-    holding = _holding(books, placed, levels, members, names)
+    holding = _holding(index, placed, levels, members, names)
     if holding == len(levels) - 1:
         return []
     slices = podset.topology.slices if podset.topology is not None else ()
     finer = [layer.size for layer in slices if layer.level in levels[holding + 1 :]]
     counts: dict[tuple[str, ...] | str | None, int] = {}
     for name, count in placed.nodes:
-        domain = _domain(books, placed, name, levels[holding + 1])
+        domain = _domain(index, placed, name, levels[holding + 1])
         counts[domain] = counts.get(domain, 0) + count
     return [Fraction(count, max(finer, default=1)) for count in counts.values()]
 
 
-def _levels(books: Books, placed: PodSetPlacement, members: Sequence[PodSet]) -> list[str]:
+def _levels(index: PlanIndex, placed: PodSetPlacement, members: Sequence[PodSet]) -> list[str]:
     """The levels of the topology that count for a group, coarse to fine; the node is the last."""
     asked = [level for p in members if p.topology is not None for level in p.topology.levels]
-    known = [t for t in books.topologies_for(placed) if set(asked) <= set(t.levels)]
-    if not asked and not books.flavors_of(placed):
-        known = [t for t in known if _shows_all(books, t)]
+    known = [t for t in index.topologies_for(placed) if set(asked) <= set(t.levels)]
+    if not asked and not index.flavors_of(placed):
+        known = [t for t in known if _shows_all(index, t)]
     levels = known[0].levels if known else tuple(dict.fromkeys(asked))
     return [*(level for level in levels if level != HOSTNAME), HOSTNAME]
 
 
-def _shows_all(books: Books, topology: Topology) -> bool:
-    return all(set(topology.levels) <= node.labels.keys() for node in books.nodes.values())
+def _shows_all(index: PlanIndex, topology: Topology) -> bool:
+    return all(set(topology.levels) <= node.labels.keys() for node in index.nodes.values())
 
 
 def _holding(
-    books: Books,
+    index: PlanIndex,
     placed: PodSetPlacement,
     levels: Sequence[str],
     members: Sequence[PodSet],
@@ -77,16 +79,16 @@ def _holding(
             finest[request.mode] = max(finest[request.mode], levels.index(request.level))
     required = finest[TopologyMode.REQUIRED]
     for level in range(finest[TopologyMode.PREFERRED], required, -1):
-        if len({_domain(books, placed, name, levels[level]) for name in names}) <= 1:
+        if len({_domain(index, placed, name, levels[level]) for name in names}) <= 1:
             return level
     return required
 
 
 def _domain(
-    books: Books, placed: PodSetPlacement, name: str, level: str
+    index: PlanIndex, placed: PodSetPlacement, name: str, level: str
 ) -> tuple[str, ...] | str | None:
     """Every node is a domain of its own at the last level."""
-    node = books.nodes.get(name)
+    node = index.nodes.get(name)
     if level == HOSTNAME or node is None:
         return name
-    return books.domain(node, level, books.topologies_for(placed))
+    return index.domain(node, level, index.topologies_for(placed))

@@ -11,30 +11,30 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.books import Books, Claim, Rule, Violation
+from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
 
 Use = dict[str, dict[str, int]]  # node name -> resource -> amount
 
 
-def check_capacity(books: Books) -> Iterator[Violation]:
+def check_capacity(index: PlanIndex) -> Iterator[Violation]:
     """Node by node over what the plan touches."""
-    now, after = asked_of(books)
+    now, after = asked_of(index)
     touched = now.keys() | after.keys()
-    used_now, used_after = held_of(books, touched)
-    yield from _compare(books, now, used_now, "now")
-    added = _added(books)
+    used_now, used_after = held_of(index, touched)
+    yield from _compare(index, now, used_now, "now")
+    added = _added(index)
     beyond = {
         name: {resource: amount for resource, amount in row.items() if added[name].get(resource)}
         for name, row in after.items()
         if name in added
     }
-    yield from _compare(books, beyond, used_after, "after the victims left")
+    yield from _compare(index, beyond, used_after, "after the victims left")
 
 
-def _added(books: Books) -> Use:
+def _added(index: PlanIndex) -> Use:
     """The amounts that the plan adds to each node, now and after: of repaired gangs, what the node gains."""
     added: Use = {}
-    for claim in books.claims:
+    for claim in index.claims:
         if claim.running is None:
             add_use(added, claim.workload, claim.placement)
         else:
@@ -42,11 +42,11 @@ def _added(books: Books) -> Use:
     return added
 
 
-def asked_of(books: Books) -> tuple[Use, Use]:
+def asked_of(index: PlanIndex) -> tuple[Use, Use]:
     """The amounts that the plan adds to each node now, and that its claims hold of it after."""
     now: Use = {}
     after: Use = {}
-    for claim in books.claims:
+    for claim in index.claims:
         add_use(after, claim.workload, claim.placement)
         if claim.now and claim.running is None:
             add_use(now, claim.workload, claim.placement)
@@ -80,13 +80,13 @@ def add_gained(use: Use, claim: Claim) -> None:
                 into[resource] = into.get(resource, 0) + gained
 
 
-def held_of(books: Books, touched: set[str]) -> tuple[Use, Use]:
+def held_of(index: PlanIndex, touched: set[str]) -> tuple[Use, Use]:
     """Use of the touched nodes by admitted gangs and other pods, now and after."""
-    now: Use = {name: dict(books.snapshot.other_pods.get(name, {})) for name in touched}
+    now: Use = {name: dict(index.snapshot.other_pods.get(name, {})) for name in touched}
     after: Use = {name: dict(row) for name, row in now.items()}
-    repaired = {c.workload.uid for c in books.claims if c.running is not None}
-    for gang in books.snapshot.admitted:
-        stays = gang.workload.uid not in books.gone_after and gang.workload.uid not in repaired
+    repaired = {c.workload.uid for c in index.claims if c.running is not None}
+    for gang in index.snapshot.admitted:
+        stays = gang.workload.uid not in index.gone_after and gang.workload.uid not in repaired
         for podset in gang.workload.podsets:
             placed = gang.placement.of(podset.name)
             for name, count in placed.nodes if placed is not None else ():
@@ -99,10 +99,10 @@ def held_of(books: Books, touched: set[str]) -> tuple[Use, Use]:
 
 
 def _compare(
-    books: Books, asked: Use, used: Mapping[str, Mapping[str, int]], when: str
+    index: PlanIndex, asked: Use, used: Mapping[str, Mapping[str, int]], when: str
 ) -> Iterator[Violation]:
     for name in sorted(asked):
-        node = books.nodes.get(name)
+        node = index.nodes.get(name)
         if node is None:
             continue  # reported as not eligible
         for resource, amount in sorted(asked[name].items()):

@@ -16,8 +16,8 @@ from queuectl.domain.plan import Preemption
 from queuectl.domain.queues import ClusterQueue, ReclaimWithinCohort, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.verify.books import Books
 from queuectl.planner.verify.cohorts import Member, Row
+from queuectl.planner.verify.plan_index import PlanIndex
 from queuectl.planner.verify.quota import charges
 
 Key: TypeAlias = tuple[str, str]  # flavor, resource
@@ -33,7 +33,7 @@ class Case:
         repaired: it runs, and its charge is counted already.
     """
 
-    books: Books
+    index: PlanIndex
     uid: str
     queue: ClusterQueue
     asked: dict[Key, int]
@@ -41,11 +41,11 @@ class Case:
 
     @property
     def workload(self) -> Workload:
-        return (self.books.pending.get(self.uid) or self.books.running[self.uid]).workload
+        return (self.index.pending.get(self.uid) or self.index.running[self.uid]).workload
 
     @cached_property
     def own(self) -> Member:
-        return self.books.members[self.queue.name]
+        return self.index.members[self.queue.name]
 
     @cached_property
     def path(self) -> list[Member]:
@@ -53,17 +53,17 @@ class Case:
 
     @cached_property
     def victims(self) -> dict[str, Preemption]:
-        return {p.victim: p for p in self.books.plan.preempted if p.preemptor == self.uid}
+        return {p.victim: p for p in self.index.plan.preempted if p.preemptor == self.uid}
 
     @cached_property
     def foreign(self) -> dict[str, Member]:
         """Victims of other queues that share a cohort, with the member each is charged to."""
         found = {}
         for uid in self.victims:
-            gang = self.books.running.get(uid)
-            queue = self.books.queue_of(gang.workload) if gang is not None else None
+            gang = self.index.running.get(uid)
+            queue = self.index.queue_of(gang.workload) if gang is not None else None
             if queue is not None and queue.name != self.queue.name:
-                member = self.books.members[queue.name]
+                member = self.index.members[queue.name]
                 if self.path[-1] in member.up():
                     found[uid] = member
         return found
@@ -78,7 +78,7 @@ class Case:
     def _gone_before(self) -> set[str]:
         """Victims of those whom the plan served before."""
         earlier: set[str] = set()
-        for preemption in self.books.plan.preempted:
+        for preemption in self.index.plan.preempted:
             if preemption.preemptor == self.uid:
                 break
             earlier.add(preemption.victim)
@@ -88,42 +88,42 @@ class Case:
     def high(self) -> Use:
         use: Use = {}
         for workload, placement in self._running(self._gone_before):
-            _add(use, charges(self.books, workload, placement))
-        for claim in self.books.claims:
+            _add(use, charges(self.index, workload, placement))
+        for claim in self.index.claims:
             if claim.running is None and not claim.now and claim.workload.uid != self.uid:
-                _add(use, charges(self.books, claim.workload, claim.placement))
+                _add(use, charges(self.index, claim.workload, claim.placement))
         return use
 
     def _running(self, gone: Iterable[str]) -> Iterator[tuple[Workload, Placement]]:
         """All gangs that run and stay, and all that the plan starts."""
         for gang in self._stayers(gone):
             yield gang.workload, gang.placement
-        for claim in self.books.claims:
+        for claim in self.index.claims:
             if claim.running is None and claim.now:
                 yield claim.workload, claim.placement
 
     @cached_property
     def low(self) -> Use:
-        gone = {p.victim for p in self.books.plan.preempted if p.preemptor != self.uid}
-        return self._staying(gone | {m.uid for m in self.books.plan.moved})
+        gone = {p.victim for p in self.index.plan.preempted if p.preemptor != self.uid}
+        return self._staying(gone | {m.uid for m in self.index.plan.moved})
 
     def _staying(self, gone: Iterable[str]) -> Use:
         use: Use = {}
         for gang in self._stayers(gone):
-            _add(use, charges(self.books, gang.workload, gang.placement))
+            _add(use, charges(self.index, gang.workload, gang.placement))
         return use
 
     def _stayers(self, gone: Iterable[str]) -> Iterator[Admitted]:
-        out = {*gone, *(e.uid for e in self.books.plan.evicted)}
-        for uid, gang in self.books.running.items():
+        out = {*gone, *(e.uid for e in self.index.plan.evicted)}
+        for uid, gang in self.index.running.items():
             if not gang.leaving and uid not in out:
                 yield gang
 
     def without(self, use: Use, victims: Iterable[str]) -> Use:
         less = dict(use)
         for uid in victims:
-            gang = self.books.running[uid]
-            _add(less, charges(self.books, gang.workload, gang.placement), -1)
+            gang = self.index.running[uid]
+            _add(less, charges(self.index, gang.workload, gang.placement), -1)
         return less
 
     def with_request(self, use: Use) -> Use:
@@ -153,8 +153,8 @@ class Case:
         """
         others = (v for v in theirs if v != uid)
         use = self.without(self.high, others) if alone else self.with_back(uid, theirs)
-        gang = self.books.running[uid]
-        charged = {row[1:] for row, n in charges(self.books, gang.workload, gang.placement) if n}
+        gang = self.index.running[uid]
+        charged = {row[1:] for row, n in charges(self.index, gang.workload, gang.placement) if n}
         rows = [row for row in self.asked if row in charged]
         return all(
             any(member.uses(use, *row) > member.quota(*row) for row in rows) for member in pools
@@ -162,32 +162,32 @@ class Case:
 
     def threatens(self, uid: str) -> bool:
         """Whether evictions that follow when a victim waits may reach the preemptor: not if all are of lower gangs."""
-        victim = self.books.running[uid].workload
-        queue = self.books.queue_of(victim)
+        victim = self.index.running[uid].workload
+        queue = self.index.queue_of(victim)
         if queue is None or queue.reclaim_within_cohort is ReclaimWithinCohort.NEVER:
             return False
-        queues = self.books.snapshot.config.cluster_queues
+        queues = self.index.snapshot.config.cluster_queues
         others = (queues[name] for name in self.path[-1].queues() if name != self.queue.name)
         higher = victim.priority > self.workload.priority
         return higher or any(q.reclaim_within_cohort is ReclaimWithinCohort.ANY for q in others)
 
     def with_back(self, uid: str, theirs: list[str]) -> Use:
         """The use once one of the victims is back, and the gangs that yield to it in its own queue have made room for it."""
-        victim = self.books.running[uid].workload
-        queue = self.books.queue_of(victim)
+        victim = self.index.running[uid].workload
+        queue = self.index.queue_of(victim)
         use = self.without(self.high, (v for v in theirs if v != uid))
         if queue is None or not self.threatens(uid):
             return use
         for workload, placement in self._running({*self._gone_before, *theirs}):
-            if self.books.queue_of(workload) is queue and self._yields(queue, workload, victim):
-                _add(use, charges(self.books, workload, placement), -1)
+            if self.index.queue_of(workload) is queue and self._yields(queue, workload, victim):
+                _add(use, charges(self.index, workload, placement), -1)
         return use
 
     def _yields(self, queue: ClusterQueue, gang: Workload, victim: Workload) -> bool:
         """Whether a gang would have to leave for a victim that waits in their common queue."""
-        running = self.books.running.get(gang.uid)
+        running = self.index.running.get(gang.uid)
         stays = running is not None and not running.evictable
-        if stays or self.books.opts_out(gang):
+        if stays or self.index.opts_out(gang):
             return False
         if queue.within_cluster_queue is WithinClusterQueue.NEVER:
             return False

@@ -87,11 +87,11 @@ def _behind(
 
 def _contended(case: Case, row: Key) -> bool:
     """Whether the request is short of a resource: of its quota, or perhaps of nodes that have it."""
-    flavor = case.books.snapshot.config.flavors.get(row[0])
-    if case.books.snapshot.fleet.nodes and flavor is not None and flavor.topology is not None:
+    flavor = case.index.snapshot.config.flavors.get(row[0])
+    if case.index.snapshot.fleet.nodes and flavor is not None and flavor.topology is not None:
         return True
     more = case.with_request(case.low)
-    return any(excesses(case.books.members, case.low, more, [(case.queue.name, *row)]))
+    return any(excesses(case.index.members, case.low, more, [(case.queue.name, *row)]))
 
 
 def _farther(case: Case, uid: str, top: Member) -> bool:
@@ -104,7 +104,7 @@ def _farther(case: Case, uid: str, top: Member) -> bool:
 
 def _splits(case: Case, theirs: list[str]) -> Iterator[tuple[str, ...]]:
     """The victims by the last strategy."""
-    strategies = case.books.snapshot.config.rules.fair_sharing
+    strategies = case.index.snapshot.config.rules.fair_sharing
     if strategies[0] is FairStrategy.LESS_THAN_INITIAL_SHARE:
         yield tuple(theirs)
         return

@@ -8,18 +8,18 @@ from queuectl.domain.fleet import Node, NodeRules
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.workload import PodSet, PodSetPlacement, Slice, TopologyMode
 from queuectl.planner.verify.balance import check_balance
-from queuectl.planner.verify.books import Books, Claim, Rule, Violation
+from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
 
 
-def check_gangs(books: Books) -> Iterator[Violation]:
+def check_gangs(index: PlanIndex) -> Iterator[Violation]:
     """Every admission, repair and lease on its own, without its neighbours."""
     verdicts: dict[tuple[NodeRules, tuple[str, ...], str], str | None] = {}
-    for claim in books.claims:
-        yield from _whole(books, claim)
-        yield from _eligible(books, claim, verdicts)
-        yield from _topology(books, claim)
-        yield from _slices(books, claim)
-        yield from check_balance(books, claim)
+    for claim in index.claims:
+        yield from _whole(index, claim)
+        yield from _eligible(index, claim, verdicts)
+        yield from _topology(index, claim)
+        yield from _slices(index, claim)
+        yield from check_balance(index, claim)
         if claim.running is not None:
             yield from _repaired(claim)
 
@@ -31,7 +31,7 @@ def _shares(claim: Claim) -> Iterator[tuple[PodSet, PodSetPlacement]]:
             yield podset, share
 
 
-def _whole(books: Books, claim: Claim) -> Iterator[Violation]:
+def _whole(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
     uid = claim.workload.uid
     names = [p.podset for p in claim.placement.podsets]
     if names != [p.name for p in claim.workload.podsets]:
@@ -43,7 +43,7 @@ def _whole(books: Books, claim: Claim) -> Iterator[Violation]:
         if not least <= pods <= podset.count:
             text = f"podset {podset.name}: {pods} pods, may start with {least} to {podset.count}"
             yield Violation(Rule.WHOLE, uid, text)
-        expected = pods if books.takes_nodes(placed) else 0
+        expected = pods if index.takes_nodes(placed) else 0
         if placed.count != expected or any(count <= 0 for _, count in placed.nodes):
             yield Violation(
                 Rule.WHOLE, uid, f"podset {podset.name}: {placed.count} of {expected} pods placed"
@@ -51,20 +51,20 @@ def _whole(books: Books, claim: Claim) -> Iterator[Violation]:
 
 
 def _eligible(
-    books: Books,
+    index: PlanIndex,
     claim: Claim,
     verdicts: dict[tuple[NodeRules, tuple[str, ...], str], str | None],
 ) -> Iterator[Violation]:
     for podset, placed in _shares(claim):
         kept = _kept_slots(claim, podset.name)
-        flavors = books.flavors_of(placed)
+        flavors = index.flavors_of(placed)
         names = tuple(f.name for f in flavors)
         for name, count in placed.nodes:
             if count <= kept.get(name, 0):
                 continue
             key = (podset.shape.rules, names, name)
             if key not in verdicts:
-                verdicts[key] = _node_refusal(books, podset, flavors, name)
+                verdicts[key] = _node_refusal(index, podset, flavors, name)
             why = "excluded after a failed pin" if name in claim.excluded else verdicts[key]
             if why is not None:
                 text = f"podset {podset.name} on node {name}: {why}"
@@ -72,15 +72,15 @@ def _eligible(
 
 
 def _node_refusal(
-    books: Books, podset: PodSet, flavors: list[ResourceFlavor], name: str
+    index: PlanIndex, podset: PodSet, flavors: list[ResourceFlavor], name: str
 ) -> str | None:
-    node = books.nodes.get(name)
+    node = index.nodes.get(name)
     if node is None:
         return "no such node"
     if not node.ready:
         return "not ready"
     for flavor in flavors:
-        why = _flavor_refusal(books, flavor, node)
+        why = _flavor_refusal(index, flavor, node)
         if why is not None:
             return why
     rules = podset.shape.rules
@@ -88,18 +88,18 @@ def _node_refusal(
     return NodeRules(rules.selector, rules.affinity, rules.tolerations + extra).refusal(node)
 
 
-def _flavor_refusal(books: Books, flavor: ResourceFlavor, node: Node) -> str | None:
+def _flavor_refusal(index: PlanIndex, flavor: ResourceFlavor, node: Node) -> str | None:
     for key, value in flavor.node_labels:
         if node.labels.get(key) != value:
             return f"not of flavor {flavor.name}: {key}={value}"
-    topology = books.snapshot.config.topologies.get(flavor.topology or "")
+    topology = index.snapshot.config.topologies.get(flavor.topology or "")
     for level in topology.levels if topology is not None else ():
         if level not in node.labels:
             return f"outside topology {flavor.topology}: no label {level}"
     return None
 
 
-def _topology(books: Books, claim: Claim) -> Iterator[Violation]:
+def _topology(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
     """A podset alone is a group of one; all of a group share one domain at each level a member requires."""
     groups: dict[tuple[str, str], list[tuple[PodSet, PodSetPlacement]]] = {}
     for podset, placed in _shares(claim):
@@ -112,30 +112,30 @@ def _topology(books: Books, claim: Claim) -> Iterator[Violation]:
             if podset.topology is not None and podset.topology.mode is TopologyMode.REQUIRED
         }
         for level in sorted(level for level in required if level is not None):
-            domains = _domains(books, members, level)
+            domains = _domains(index, members, level)
             if len(domains) > 1 or None in domains:
                 text = f"{name} requires one {level}, placed in {sorted(map(str, domains))}"
                 yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
 
 
-def _slices(books: Books, claim: Claim) -> Iterator[Violation]:
+def _slices(index: PlanIndex, claim: Claim) -> Iterator[Violation]:
     """Ranks are handed out in the order of the nodes, so the domain must change only where a slice ends."""
     for podset, placed in _shares(claim):
         for layer in podset.topology.slices if podset.topology is not None else ():
-            split = _split_slice(books, placed, layer)
+            split = _split_slice(index, placed, layer)
             if split is not None:
                 text = f"podset {podset.name}: the slice of {layer.size} pods from rank {split} is not in one {layer.level}"
                 yield Violation(Rule.TOPOLOGY, claim.workload.uid, text)
 
 
-def _split_slice(books: Books, placed: PodSetPlacement, layer: Slice) -> int | None:
+def _split_slice(index: PlanIndex, placed: PodSetPlacement, layer: Slice) -> int | None:
     """First rank of the first slice that does not lie in one domain, None when all do."""
-    topologies = books.topologies_for(placed)
+    topologies = index.topologies_for(placed)
     before: tuple[str, ...] | None = None
     rank = 0
     for name, count in placed.nodes:
-        node = books.nodes.get(name)
-        domain = books.domain(node, layer.level, topologies) if node is not None else None
+        node = index.nodes.get(name)
+        domain = index.domain(node, layer.level, topologies) if node is not None else None
         if domain is None or (domain != before and rank % layer.size):
             return rank - rank % layer.size
         before = domain
@@ -144,14 +144,14 @@ def _split_slice(books: Books, placed: PodSetPlacement, layer: Slice) -> int | N
 
 
 def _domains(
-    books: Books, members: list[tuple[PodSet, PodSetPlacement]], level: str
+    index: PlanIndex, members: list[tuple[PodSet, PodSetPlacement]], level: str
 ) -> set[tuple[str, ...] | None]:
     found: set[tuple[str, ...] | None] = set()
     for _, placed in members:
-        topologies = books.topologies_for(placed)
+        topologies = index.topologies_for(placed)
         for name, _ in placed.nodes:
-            node = books.nodes.get(name)
-            found.add(books.domain(node, level, topologies) if node is not None else None)
+            node = index.nodes.get(name)
+            found.add(index.domain(node, level, topologies) if node is not None else None)
     return found
 
 
@@ -191,23 +191,23 @@ def _flavors(placed: PodSetPlacement) -> list[tuple[int | None, dict[str, str]]]
     return [(p.pods if placed.shares else None, dict(p.flavors)) for p in placed.by_share()]
 
 
-def check_shares(books: Books) -> Iterator[Violation]:
+def check_shares(index: PlanIndex) -> Iterator[Violation]:
     """Every share of every claim; whether its flavors are legal and its nodes theirs is checked with all others."""
-    for claim in books.claims:
+    for claim in index.claims:
         uid = claim.workload.uid
         for podset, placed in claim.parts():
             if not placed.shares:
                 continue
-            if (why := _forbidden(books, claim, podset)) is not None:
+            if (why := _forbidden(index, claim, podset)) is not None:
                 yield Violation(Rule.FLAVOR, uid, f"podset {podset.name} is split, but {why}")
             if (why := _share_counts(placed, podset)) is not None:
                 yield Violation(Rule.WHOLE, uid, f"podset {podset.name}: {why}")
-            if (why := _torn(books, podset, placed)) is not None:
+            if (why := _torn(index, podset, placed)) is not None:
                 yield Violation(Rule.TOPOLOGY, uid, f"podset {podset.name}: {why}")
 
 
-def _forbidden(books: Books, claim: Claim, podset: PodSet) -> str | None:
-    queue = books.queue_of(claim.workload)
+def _forbidden(index: PlanIndex, claim: Claim, podset: PodSet) -> str | None:
+    queue = index.queue_of(claim.workload)
     if podset.group is not None:
         return "podsets of a group share their flavors"
     if claim.running is not None:
@@ -229,16 +229,16 @@ def _share_counts(placed: PodSetPlacement, podset: PodSet) -> str | None:
     return None
 
 
-def _torn(books: Books, podset: PodSet, placed: PodSetPlacement) -> str | None:
+def _torn(index: PlanIndex, podset: PodSet, placed: PodSetPlacement) -> str | None:
     """The parts that must stay in one piece and do not."""
     for layer in podset.topology.slices if podset.topology is not None else ():
         if any(share.pods % layer.size for share in placed.shares):
             return f"a share ends within a slice of {layer.size} pods"
     parts = placed.by_share()
-    if len({books.takes_nodes(part) for part in parts}) > 1:
+    if len({index.takes_nodes(part) for part in parts}) > 1:
         return "some shares need nodes and others do not"
     required = podset.topology is not None and podset.topology.mode is TopologyMode.REQUIRED
-    named = [[topology.name for topology in books.topologies_for(part)] for part in parts]
+    named = [[topology.name for topology in index.topologies_for(part)] for part in parts]
     if required and any(names != named[0] for names in named):
         return f"requires one domain, but its flavors name the topologies {named}"
     return None

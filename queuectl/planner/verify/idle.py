@@ -11,23 +11,23 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.workload import Workload
-from queuectl.planner.verify.books import Books
+from queuectl.planner.verify.plan_index import PlanIndex
 
 
-def not_idle(books: Books, preemption: Preemption, victim: Admitted) -> str | None:
+def not_idle(index: PlanIndex, preemption: Preemption, victim: Admitted) -> str | None:
     """Why a gang must not be evicted for idleness; ``preemption`` names the gang for which it is."""
-    taker = books.pending.get(preemption.preemptor)
+    taker = index.pending.get(preemption.preemptor)
     if taker is None:
         return "only a pending gang can evict an idle one"
-    queue = books.queue_of(victim.workload)
+    queue = index.queue_of(victim.workload)
     if queue is not None and queue.idle_reclaim.mode in (ReclaimMode.OFF, ReclaimMode.DRY_RUN):
         return f"idleReclaim of {queue.name} is {queue.idle_reclaim.mode}"
-    return does_not_yield(books, taker.workload, victim)
+    return does_not_yield(index, taker.workload, victim)
 
 
-def does_not_yield(books: Books, taker: Workload, victim: Admitted) -> str | None:
+def does_not_yield(index: PlanIndex, taker: Workload, victim: Admitted) -> str | None:
     """Why an idle gang would not yield to another one, were its queue to take idle gangs at all."""
-    queue, theirs = books.queue_of(taker), books.queue_of(victim.workload)
+    queue, theirs = index.queue_of(taker), index.queue_of(victim.workload)
     if queue is None or theirs is None:
         return "preemptor or victim is in no ClusterQueue"
     if victim.idle_since is None:
@@ -35,7 +35,7 @@ def does_not_yield(books: Books, taker: Workload, victim: Admitted) -> str | Non
     equal = victim.workload.priority == taker.priority
     if queue is theirs and equal and _goes_first(queue, victim.workload, taker):
         return f"as the older one it would come back before {taker.ref}"
-    roots = [list(books.members[name].up())[-1] for name in (queue.name, theirs.name)]
+    roots = [list(index.members[name].up())[-1] for name in (queue.name, theirs.name)]
     if roots[0] is not roots[1]:
         return f"{theirs.name} shares no cohort with {queue.name}"
     told = f"idle at priority {victim.workload.priority} against {taker.priority}"

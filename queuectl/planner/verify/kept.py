@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from queuectl.domain.snapshot import Admitted
-from queuectl.planner.verify.books import Books, Claim, Rule, Violation
 from queuectl.planner.verify.capacity import Use, add_gained, add_use, asked_of, held_of
 from queuectl.planner.verify.cohorts import Member, Row
 from queuectl.planner.verify.order import place
+from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
 from queuectl.planner.verify.quota import charges
 
 Pool: TypeAlias = tuple[Member, str, str]  # of one flavor and resource
@@ -33,14 +33,14 @@ class _Lease:
     stays: bool
 
 
-def check_kept(books: Books) -> Iterator[Violation]:
+def check_kept(index: PlanIndex) -> Iterator[Violation]:
     """Each valid lease, if the plan starts any gang."""
-    if not any(claim.now for claim in books.claims):
+    if not any(claim.now for claim in index.claims):
         return
-    leases = [*_existing(books), *_given(books)]
+    leases = [*_existing(index), *_given(index)]
     if not any(lease.stays for lease in leases):
         return
-    held = _HeldCapacity(books, leases)
+    held = _HeldCapacity(index, leases)
     for lease in leases:
         if lease.new:
             held.forget_kept()
@@ -55,31 +55,31 @@ def check_kept(books: Books) -> Iterator[Violation]:
         held.keep(lease)
 
 
-def _existing(books: Books) -> Iterator[_Lease]:
-    now, running = books.snapshot.now, books.running
-    waiting = [(p.workload, p.lease, p.excluded) for p in books.snapshot.pending]
-    moving = [(a.workload, a.lease, frozenset[str]()) for a in books.snapshot.admitted if a.leaving]
+def _existing(index: PlanIndex) -> Iterator[_Lease]:
+    now, running = index.snapshot.now, index.running
+    waiting = [(p.workload, p.lease, p.excluded) for p in index.snapshot.pending]
+    moving = [(a.workload, a.lease, frozenset[str]()) for a in index.snapshot.admitted if a.leaving]
     for workload, lease, excluded in sorted([*waiting, *moving], key=lambda w: place(w[0])):
         if lease is None or lease.expires_at <= now:
             continue
         uid = workload.uid
         named = dict.fromkeys((*lease.victims, uid))
         victims = [running[v] for v in named if v in running and running[v].leaving]
-        refusal = books.refused.get(uid)
-        stays = uid in books.plan.returning or (refusal is not None and refusal.lease == lease)
+        refusal = index.refused.get(uid)
+        stays = uid in index.plan.returning or (refusal is not None and refusal.lease == lease)
         yield _Lease(Claim(workload, lease.placement, False, excluded), victims, False, stays)
 
 
-def _given(books: Books) -> Iterator[_Lease]:
-    for claim in books.claims:
+def _given(index: PlanIndex) -> Iterator[_Lease]:
+    for claim in index.claims:
         uid = claim.workload.uid
-        refusal = books.refused.get(uid)
+        refusal = index.refused.get(uid)
         if claim.now or refusal is None or refusal.lease is None:
             continue
-        waiting = books.pending.get(uid)
+        waiting = index.pending.get(uid)
         if waiting is None or waiting.lease != refusal.lease:
-            named = (v for v in dict.fromkeys(refusal.lease.victims) if v in books.running)
-            victims = [books.running[v] for v in named if v in books.gone_after]
+            named = (v for v in dict.fromkeys(refusal.lease.victims) if v in index.running)
+            victims = [index.running[v] for v in named if v in index.gone_after]
             yield _Lease(claim, victims, True, True)
 
 
@@ -87,7 +87,7 @@ def _given(books: Books) -> Iterator[_Lease]:
 class _HeldCapacity:
     """All capacity that is held now, and that is kept for leases."""
 
-    books: Books
+    index: PlanIndex
     leases: list[_Lease]
     nodes: Use = field(init=False)  # held on the nodes of the leases
     quota: dict[Row, int] = field(init=False)
@@ -97,16 +97,16 @@ class _HeldCapacity:
     pools: dict[Pool, int] = field(default_factory=dict)  # kept quota
 
     def __post_init__(self) -> None:
-        books = self.books
+        index = self.index
         names = {n for lease in self.leases for _, p in lease.claim.parts() for n, _ in p.nodes}
-        self.nodes, _ = held_of(books, names)
-        self.started, _ = asked_of(books)
+        self.nodes, _ = held_of(index, names)
+        self.started, _ = asked_of(index)
         self.quota = {}
-        for gang in books.snapshot.admitted:
-            for row, amount in charges(books, gang.workload, gang.placement):
+        for gang in index.snapshot.admitted:
+            for row, amount in charges(index, gang.workload, gang.placement):
                 self.quota[row] = self.quota.get(row, 0) + amount
-        starts = [claim for claim in books.claims if claim.now and claim.running is None]
-        self.charged = [c for s in starts for c in charges(books, s.workload, s.placement)]
+        starts = [claim for claim in index.claims if claim.now and claim.running is None]
+        self.charged = [c for s in starts for c in charges(index, s.workload, s.placement)]
 
     def forget_kept(self) -> None:
         self.kept.clear()
@@ -138,7 +138,7 @@ class _HeldCapacity:
     ) -> str | None:
         still = self._held(lease)
         for name, row in sorted(_needed(lease).items()):
-            node = self.books.nodes.get(name)
+            node = self.index.nodes.get(name)
             if node is None:
                 return f"no node {name}"
             for resource, amount in sorted(row.items()):
@@ -148,7 +148,7 @@ class _HeldCapacity:
                     return f"{amount} {resource} on {name}, {free} are left"
         shifts = self._shifts([*rows, *self._change(lease)], pools)
         for (queue, flavor, resource), amount in self._charged(lease):
-            for member in self.books.members[queue].up() if amount else ():
+            for member in self.index.members[queue].up() if amount else ():
                 pool, limit = (member, flavor, resource), member.limit(flavor, resource)
                 use = self._use(pool, pools) + shifts[pool]
                 if limit is not None and use > limit:
@@ -165,14 +165,14 @@ class _HeldCapacity:
         claim = lease.claim
         if claim.running is not None:
             return []  # one that is repaired is charged already
-        return list(charges(self.books, claim.workload, claim.placement))
+        return list(charges(self.index, claim.workload, claim.placement))
 
     def _change(self, lease: _Lease) -> Amounts:
         """Of quota, when its victims have left and it starts."""
         back = [
             (row, -amount)
             for gang in lease.victims
-            for row, amount in charges(self.books, gang.workload, gang.placement)
+            for row, amount in charges(self.index, gang.workload, gang.placement)
         ]
         return [*back, *self._charged(lease)]
 
@@ -185,7 +185,7 @@ class _HeldCapacity:
         shifts: dict[Pool, int] = {}
         for (queue, flavor, resource), amount in rows:
             change = amount
-            for member in self.books.members[queue].up():
+            for member in self.index.members[queue].up():
                 pool = member, flavor, resource
                 before = self._use(pool, more) + shifts.get(pool, 0)
                 shifts[pool] = shifts.get(pool, 0) + change

@@ -8,19 +8,19 @@ from collections.abc import Iterator
 from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.domain.resource_quota import Limit
 from queuectl.domain.workload import Placement, PodSet, Workload
-from queuectl.planner.verify.books import Books, Rule, Violation
+from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 from queuectl.planner.verify.quota import charges
 
 
-def check_allowances(books: Books) -> Iterator[Violation]:
+def check_allowances(index: PlanIndex) -> Iterator[Violation]:
     """Each line of each quota that a start adds to; an excess that exists without the plan does not count."""
     starting: dict[str, list[tuple[PodSet, int]]] = {}
-    for claim in books.claims:
+    for claim in index.claims:
         if claim.now and claim.running is None:
             pods = [(podset, placed.pods_of(podset)) for podset, placed in claim.parts()]
             starting.setdefault(claim.workload.namespace, []).extend(pods)
     for namespace, pods in sorted(starting.items()):
-        for quota in books.snapshot.allowances.get(namespace, ()):
+        for quota in index.snapshot.allowances.get(namespace, ()):
             counted = [
                 (podset, count)
                 for podset, count in pods
@@ -48,20 +48,20 @@ def _best_effort(podset: PodSet) -> bool:
 _Row = tuple[str, str, str]  # ClusterQueue, user and resource
 
 
-def check_users(books: Books) -> Iterator[Violation]:
+def check_users(index: PlanIndex) -> Iterator[Violation]:
     """The amounts that a user holds already, leaving gangs and leases included; an excess that exists without the plan does not count."""
-    queues = books.snapshot.config.cluster_queues
+    queues = index.snapshot.config.cluster_queues
     if not any(queue.max_per_user for queue in queues.values()):
         return
     held: Counter[_Row] = Counter()
     added: set[_Row] = set()
-    for gang in books.snapshot.admitted:
-        held += _rows(books, gang.workload, gang.placement)
-    preemptors = {preemption.preemptor for preemption in books.plan.preempted}
-    for claim in books.claims:
-        if claim.workload.uid in books.running:
+    for gang in index.snapshot.admitted:
+        held += _rows(index, gang.workload, gang.placement)
+    preemptors = {preemption.preemptor for preemption in index.plan.preempted}
+    for claim in index.claims:
+        if claim.workload.uid in index.running:
             continue  # counted where it is
-        rows = _rows(books, claim.workload, claim.placement)
+        rows = _rows(index, claim.workload, claim.placement)
         held += rows
         if claim.now or claim.workload.uid in preemptors:
             added.update(rows)
@@ -73,10 +73,10 @@ def check_users(books: Books) -> Iterator[Violation]:
             yield Violation(Rule.MAX_PER_USER, user, text)
 
 
-def _rows(books: Books, workload: Workload, placement: Placement) -> Counter[_Row]:
+def _rows(index: PlanIndex, workload: Workload, placement: Placement) -> Counter[_Row]:
     """The charges of a gang, over its flavors; nothing where it has no user."""
     amounts: Counter[_Row] = Counter()
     if workload.user is not None:
-        for (queue, _, resource), amount in charges(books, workload, placement):
+        for (queue, _, resource), amount in charges(index, workload, placement):
             amounts[queue, workload.user, resource] += amount
     return amounts

@@ -12,88 +12,88 @@ from collections.abc import Iterator
 from queuectl.domain.plan import Move
 from queuectl.domain.queues import Defragment, QueueingStrategy
 from queuectl.domain.snapshot import Admitted, Pending
-from queuectl.planner.verify.books import Books, Rule, Violation
 from queuectl.planner.verify.order import inadmissible, never, place
+from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 from queuectl.planner.verify.victims import protected
 
 
-def check_moves(books: Books) -> Iterator[Violation]:
+def check_moves(index: PlanIndex) -> Iterator[Violation]:
     """Each move by itself, then what all of them cost, then the places kept for gangs already on the move."""
-    times = Counter(move.uid for move in books.plan.moved)
-    for move in books.plan.moved:
-        why = "moved twice" if times[move.uid] > 1 else _illegal(books, move)
+    times = Counter(move.uid for move in index.plan.moved)
+    for move in index.plan.moved:
+        why = "moved twice" if times[move.uid] > 1 else _illegal(index, move)
         if why is not None:
             yield Violation(Rule.MOVE, move.uid, f"for {move.beneficiary}: {why}")
-    if len({move.beneficiary for move in books.plan.moved}) > 1:
-        yield Violation(Rule.MOVE, books.plan.moved[0].uid, "moves for more than one gang")
-    yield from _budgets(books)
-    for uid in books.plan.returning:
-        gang = books.running.get(uid)
+    if len({move.beneficiary for move in index.plan.moved}) > 1:
+        yield Violation(Rule.MOVE, index.plan.moved[0].uid, "moves for more than one gang")
+    yield from _budgets(index)
+    for uid in index.plan.returning:
+        gang = index.running.get(uid)
         if gang is None or not gang.leaving or gang.lease is None:
             yield Violation(Rule.MOVE, uid, "its place is kept, but it is not on the move")
-        elif gang.lease.expires_at <= books.snapshot.now:
+        elif gang.lease.expires_at <= index.snapshot.now:
             yield Violation(Rule.LEASE, uid, "its lease has ended")
 
 
-def _illegal(books: Books, move: Move) -> str | None:
-    gang = books.running.get(move.uid)
-    refusal = books.refused.get(move.beneficiary)
+def _illegal(index: PlanIndex, move: Move) -> str | None:
+    gang = index.running.get(move.uid)
+    refusal = index.refused.get(move.beneficiary)
     if gang is None:
         return "not admitted"
-    if move.beneficiary not in books.pending or refusal is None or refusal.lease is None:
+    if move.beneficiary not in index.pending or refusal is None or refusal.lease is None:
         return "the gang it makes room for is not pending with a lease"
     if move.uid not in refusal.lease.victims:
         return "the lease does not name it"
     if (move.cost.priority, move.cost.gpus) != (gang.workload.priority, gang.gpus):
         return "the cost is not of this gang"
     return (
-        _stays(books, gang)
-        or _forbidden(books, gang)
-        or _stranded(books, gang, move.beneficiary)
+        _stays(index, gang)
+        or _forbidden(index, gang)
+        or _stranded(index, gang, move.beneficiary)
         or _other_flavors(gang, move)
     )
 
 
-def _stays(books: Books, gang: Admitted) -> str | None:
+def _stays(index: PlanIndex, gang: Admitted) -> str | None:
     """Why it must not be evicted at all."""
     uid = gang.workload.uid
-    plan = books.plan
+    plan = index.plan
     if not gang.evictable:
         return "its job is not suspended by the API server"
-    if books.opts_out(gang.workload):
+    if index.opts_out(gang.workload):
         return "not preemptible"
     if gang.leaving or gang.lost:
         return "leaving already, or broken"
     others = [p.victim for p in plan.preempted] + [e.uid for e in plan.evicted]
-    if uid in (*others, *(a.uid for a in plan.admitted)) or uid in books.refused:
+    if uid in (*others, *(a.uid for a in plan.admitted)) or uid in index.refused:
         return "preempted, evicted or repaired as well"
-    return protected(books, gang)
+    return protected(index, gang)
 
 
-def _forbidden(books: Books, gang: Admitted) -> str | None:
-    queue = books.queue_of(gang.workload)
-    if books.snapshot.make_room is not None:
+def _forbidden(index: PlanIndex, gang: Admitted) -> str | None:
+    queue = index.queue_of(gang.workload)
+    if index.snapshot.make_room is not None:
         return None
     if queue is None or queue.defragment is not Defragment.EXECUTE:
         return "its queue does not let its gangs be moved"
     return None
 
 
-def _stranded(books: Books, gang: Admitted, beneficiary: str) -> str | None:
+def _stranded(index: PlanIndex, gang: Admitted, beneficiary: str) -> str | None:
     """Why it would not be let start again: its queues, its own request, or who waits ahead of it in a StrictFIFO queue."""
     if not gang.restartable:
         return "its job could not be admitted again"
-    why = inadmissible(books, Pending(gang.workload))
-    queue = books.queue_of(gang.workload)
+    why = inadmissible(index, Pending(gang.workload))
+    queue = index.queue_of(gang.workload)
     if why is not None or queue is None or queue.strategy is not QueueingStrategy.STRICT_FIFO:
         return why
-    for entry in books.snapshot.pending:
-        refusal = books.refused.get(entry.workload.uid)
+    for entry in index.snapshot.pending:
+        refusal = index.refused.get(entry.workload.uid)
         if refusal is None or refusal.lease is not None or never(refusal):
             continue
         waits = entry.blocked is None and entry.workload.uid != beneficiary
         ahead = place(entry.workload) < place(gang.workload)
-        if waits and ahead and books.queue_of(entry.workload) is queue:
+        if waits and ahead and index.queue_of(entry.workload) is queue:
             return f"{entry.workload.uid} waits ahead of it in StrictFIFO {queue.name}"
     return None
 
@@ -105,19 +105,19 @@ def _other_flavors(gang: Admitted, move: Move) -> str | None:
     return None if before == after else "its flavors change"
 
 
-def _budgets(books: Books) -> Iterator[Violation]:
+def _budgets(index: PlanIndex) -> Iterator[Violation]:
     """Each ClusterQueue's moves of the last day, these included, cost no more than it allows."""
-    if books.snapshot.make_room is not None:
+    if index.snapshot.make_room is not None:
         return
     spent: dict[str, int] = {}
-    for move in books.plan.moved:
-        gang = books.running.get(move.uid)
-        queue = books.queue_of(gang.workload) if gang is not None else None
+    for move in index.plan.moved:
+        gang = index.running.get(move.uid)
+        queue = index.queue_of(gang.workload) if gang is not None else None
         if queue is not None:
             spent[queue.name] = spent.get(queue.name, 0) + move.cost.lost_work
     for name, cost in sorted(spent.items()):
-        before = books.snapshot.moved_work.get(name, 0)
-        budget = books.snapshot.config.cluster_queues[name].defragment_budget
+        before = index.snapshot.moved_work.get(name, 0)
+        budget = index.snapshot.config.cluster_queues[name].defragment_budget
         if before + cost > budget:
             text = (
                 f"moves cost {cost} GPU-seconds after {before} within a day, allowed are {budget}"

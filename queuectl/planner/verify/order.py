@@ -14,7 +14,7 @@ from queuectl.domain.queues import ClusterQueue, QueueingStrategy, ResourceGroup
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Placement, PodSet, Workload
-from queuectl.planner.verify.books import Books, Rule, Violation
+from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 from queuectl.planner.verify.quota import flavor_refusal
 
 # A gang that could not start on the empty cluster, or in its queue ever, cannot have used what others take. Nor could one
@@ -27,24 +27,24 @@ _NEVER = frozenset(
 )
 
 
-def check_order(books: Books) -> Iterator[Violation]:
+def check_order(index: PlanIndex) -> Iterator[Violation]:
     """Admissible gangs only, and StrictFIFO per ClusterQueue."""
-    for uid in sorted(books.started):
-        entry = books.pending.get(uid)
-        if entry is not None and (why := inadmissible(books, entry)) is not None:
+    for uid in sorted(index.started):
+        entry = index.pending.get(uid)
+        if entry is not None and (why := inadmissible(index, entry)) is not None:
             yield Violation(Rule.INADMISSIBLE, uid, why)
-    for name, entries in sorted(_in_strict_queues(books).items()):
-        queue = books.snapshot.config.cluster_queues[name]
-        yield from _strict(books, queue, sorted(entries, key=lambda entry: place(entry.workload)))
-    yield from _twins(books)
+    for name, entries in sorted(_in_strict_queues(index).items()):
+        queue = index.snapshot.config.cluster_queues[name]
+        yield from _strict(index, queue, sorted(entries, key=lambda entry: place(entry.workload)))
+    yield from _twins(index)
 
 
-def _in_strict_queues(books: Books) -> dict[str, list[Pending]]:
-    queues = books.snapshot.config.cluster_queues.values()
+def _in_strict_queues(index: PlanIndex) -> dict[str, list[Pending]]:
+    queues = index.snapshot.config.cluster_queues.values()
     found: dict[str, list[Pending]] = {}
     if any(queue.strategy is QueueingStrategy.STRICT_FIFO for queue in queues):
-        for entry in books.snapshot.pending:
-            queue = books.queue_of(entry.workload)
+        for entry in index.snapshot.pending:
+            queue = index.queue_of(entry.workload)
             if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
                 found.setdefault(queue.name, []).append(entry)
     return found
@@ -55,43 +55,43 @@ def place(workload: Workload) -> tuple[int, float, str]:
     return -workload.priority, workload.queued_at, workload.uid
 
 
-def inadmissible(books: Books, entry: Pending) -> str | None:
+def inadmissible(index: PlanIndex, entry: Pending) -> str | None:
     """Why it may not start at all, whatever is free."""
     workload = entry.workload
     if entry.blocked is not None:
         return f"blocked: {entry.blocked.code}"
     if workload.queue is None:
         return None
-    queue = books.queue_of(workload)
-    local = books.snapshot.config.local_queues.get((workload.namespace, workload.queue))
+    queue = index.queue_of(workload)
+    local = index.snapshot.config.local_queues.get((workload.namespace, workload.queue))
     if queue is None or local is None:
         return f"queue {workload.queue} does not lead to a ClusterQueue"
     if {queue.stop_policy, local.stop_policy} != {StopPolicy.NONE}:
         return f"queue {workload.queue} or {queue.name} is stopped"
     if queue.admission_checks:
         return f"{queue.name} requires admission checks"
-    labels = books.snapshot.namespaces.get(workload.namespace, {})
+    labels = index.snapshot.namespaces.get(workload.namespace, {})
     if queue.namespace_selector is None or not queue.namespace_selector.matches(labels):
         return f"{queue.name} does not select namespace {workload.namespace}"
     return None
 
 
-def _strict(books: Books, queue: ClusterQueue, entries: list[Pending]) -> Iterator[Violation]:
-    preemptors = {p.preemptor for p in books.plan.preempted}
-    preemptors |= {m.beneficiary for m in books.plan.moved}
+def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> Iterator[Violation]:
+    preemptors = {p.preemptor for p in index.plan.preempted}
+    preemptors |= {m.beneficiary for m in index.plan.moved}
     waiting: list[tuple[Workload, frozenset[str]]] = []
     barred: set[str] = set()  # by what their namespaces or users may use, and those behind them
     for entry in entries:
         uid = entry.workload.uid
-        if uid in books.started or uid in preemptors:
-            taken = _flavors_taken(books, uid)
+        if uid in index.started or uid in preemptors:
+            taken = _flavors_taken(index, uid)
             for head, wanted in waiting:
-                if wanted & taken and _surely_before(books, queue, head, entry.workload):
+                if wanted & taken and _surely_before(index, queue, head, entry.workload):
                     text = (
                         f"passes {head.uid} in StrictFIFO {queue.name} on {sorted(wanted & taken)}"
                     )
                     yield Violation(Rule.ORDER, uid, text)
-        refusal = books.refused.get(uid)
+        refusal = index.refused.get(uid)
         if refusal is None or entry.blocked is not None:
             continue
         reason = refusal.reasons[0] if refusal.reasons else None
@@ -99,12 +99,12 @@ def _strict(books: Books, queue: ClusterQueue, entries: list[Pending]) -> Iterat
         if never(refusal) or (behind and refusal.lease is None):
             barred.add(entry.workload.ref)
         else:
-            waiting.append((entry.workload, _could_use(books, queue, entry.workload)))
+            waiting.append((entry.workload, _could_use(index, queue, entry.workload)))
 
 
-def _surely_before(books: Books, queue: ClusterQueue, first: Workload, later: Workload) -> bool:
+def _surely_before(index: PlanIndex, queue: ClusterQueue, first: Workload, later: Workload) -> bool:
     """Whether a gang whose place by priority and time is ahead is considered first, whatever was used lately."""
-    rule = books.snapshot.config.rules.usage_fairness
+    rule = index.snapshot.config.rules.usage_fairness
     if rule is None or not queue.usage_fairness or _account(first) == _account(later):
         return True
     return not rule.before_priority and first.priority > later.priority
@@ -115,18 +115,18 @@ def _account(workload: Workload) -> tuple[str, str | None, str | None]:
     return workload.namespace, workload.queue, workload.user
 
 
-def _twins(books: Books) -> Iterator[Violation]:
+def _twins(index: PlanIndex) -> Iterator[Violation]:
     """A gang that is refused for sure although a later one that asks the same starts."""
     started: dict[tuple[str, str | None, str | None], list[Pending]] = {}
-    for uid in sorted(books.started):
-        entry = books.pending.get(uid)
+    for uid in sorted(index.started):
+        entry = index.pending.get(uid)
         if entry is not None and entry.lease is None and entry.workload.queue is not None:
             started.setdefault(_account(entry.workload), []).append(entry)
     if not started:
         return
-    now = books.snapshot.now
+    now = index.snapshot.now
     last = {a: max(place(e.workload) for e in entries) for a, entries in started.items()}
-    for entry in books.snapshot.pending:
+    for entry in index.snapshot.pending:
         workload = entry.workload
         account = _account(workload)
         latest = last.get(account)
@@ -134,7 +134,7 @@ def _twins(books: Books) -> Iterator[Violation]:
             continue
         if entry.blocked is not None:
             continue
-        refusal = books.refused.get(workload.uid)
+        refusal = index.refused.get(workload.uid)
         if refusal is None or refusal.lease is not None or refusal.proof is Proof.UNDECIDED:
             continue
         for other in started[account]:
@@ -156,15 +156,15 @@ def never(refusal: Refusal) -> bool:
     return bool(refusal.reasons) and refusal.reasons[0].code in _NEVER
 
 
-def _flavors_taken(books: Books, uid: str) -> frozenset[str]:
-    placements: list[Placement] = [a.placement for a in books.plan.admitted if a.uid == uid]
-    refusal = books.refused.get(uid)
+def _flavors_taken(index: PlanIndex, uid: str) -> frozenset[str]:
+    placements: list[Placement] = [a.placement for a in index.plan.admitted if a.uid == uid]
+    refusal = index.refused.get(uid)
     if refusal is not None and refusal.lease is not None:
         placements.append(refusal.lease.placement)
     return frozenset(f for placement in placements for p in placement.podsets for f in p.charged)
 
 
-def _could_use(books: Books, queue: ClusterQueue, workload: Workload) -> frozenset[str]:
+def _could_use(index: PlanIndex, queue: ClusterQueue, workload: Workload) -> frozenset[str]:
     """Flavors of the queue that some podset could be charged to, with all of its group: they share one."""
     wanted: set[str] = set()
     for group in queue.groups:
@@ -176,7 +176,7 @@ def _could_use(books: Books, queue: ClusterQueue, workload: Workload) -> frozens
             ]
             for quotas in group.flavors:
                 together = shared or [podset]
-                if all(_may_use(books, queue, group, quotas.flavor, p) for p in together):
+                if all(_may_use(index, queue, group, quotas.flavor, p) for p in together):
                     wanted.add(quotas.flavor)
     return frozenset(wanted)
 
@@ -188,13 +188,13 @@ def _asked(group: ResourceGroup, podset: PodSet) -> dict[str, int]:
 
 
 def _may_use(
-    books: Books, queue: ClusterQueue, group: ResourceGroup, name: str, podset: PodSet
+    index: PlanIndex, queue: ClusterQueue, group: ResourceGroup, name: str, podset: PodSet
 ) -> bool:
     """By taints, labels and all the queue could ever borrow; a podset that asks nothing of the group minds nothing."""
     asked = _asked(group, podset)
-    flavor = books.snapshot.config.flavors.get(name)
+    flavor = index.snapshot.config.flavors.get(name)
     if not asked or flavor is None:
         return flavor is not None
-    member = books.members[queue.name]
+    member = index.members[queue.name]
     fits = all(v <= member.most(name, r) for r, v in asked.items())
-    return fits and flavor_refusal(group, flavor, podset, books) is None
+    return fits and flavor_refusal(group, flavor, podset, index) is None

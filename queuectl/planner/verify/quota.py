@@ -8,39 +8,39 @@ from queuectl.domain.fleet import Effect
 from queuectl.domain.quantity import PODS
 from queuectl.domain.queues import ClusterQueue, ResourceFlavor, ResourceGroup
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
-from queuectl.planner.verify.books import Books, Claim, Rule, Violation
 from queuectl.planner.verify.cohorts import Row, excesses, trees_of
+from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
 
 
-def check_quota(books: Books) -> Iterator[Violation]:
+def check_quota(index: PlanIndex) -> Iterator[Violation]:
     """Flavor choice of each claim, then each quota row the plan adds to."""
-    for claim in books.claims:
-        queue = books.queue_of(claim.workload)
+    for claim in index.claims:
+        queue = index.queue_of(claim.workload)
         if queue is not None and claim.running is None:  # a repaired gang keeps its flavors
-            yield from _flavors(books, queue, claim)
-    yield from _rows(books)
+            yield from _flavors(index, queue, claim)
+    yield from _rows(index)
 
 
-def _flavors(books: Books, queue: ClusterQueue, claim: Claim) -> Iterator[Violation]:
+def _flavors(index: PlanIndex, queue: ClusterQueue, claim: Claim) -> Iterator[Violation]:
     uid = claim.workload.uid
     for podset, placed in claim.parts():
         covered: set[str] = set()
         for group in queue.groups:
             covered.update(group.covered)
             for share in placed.by_share():
-                why = _group_refusal(books, group, podset, share)
+                why = _group_refusal(index, group, podset, share)
                 if why is not None:
                     yield Violation(Rule.FLAVOR, uid, f"podset {podset.name}: {why}")
-        missing = sorted(set(books.charged(podset)) - covered - {PODS} - podset.shape.incidental)
-        if missing and not books.snapshot.config.rules.ignore_undeclared:
+        missing = sorted(set(index.charged(podset)) - covered - {PODS} - podset.shape.incidental)
+        if missing and not index.snapshot.config.rules.ignore_undeclared:
             text = f"podset {podset.name} asks {missing}, which {queue.name} does not cover"
             yield Violation(Rule.FLAVOR, uid, text)
 
 
 def _group_refusal(
-    books: Books, group: ResourceGroup, podset: PodSet, placed: PodSetPlacement
+    index: PlanIndex, group: ResourceGroup, podset: PodSet, placed: PodSetPlacement
 ) -> str | None:
-    asked = [r for r in group.covered if books.charged(podset)[r]]
+    asked = [r for r in group.covered if index.charged(podset)[r]]
     chosen = {placed.flavors.get(r) for r in asked}
     if not asked:
         return None
@@ -49,12 +49,12 @@ def _group_refusal(
     name = chosen.pop()
     if name not in {f.flavor for f in group.flavors}:
         return f"flavor {name} is not of the group that covers {asked}"
-    flavor = books.snapshot.config.flavors.get(name or "")
-    return flavor_refusal(group, flavor, podset, books) if flavor else f"no flavor {name}"
+    flavor = index.snapshot.config.flavors.get(name or "")
+    return flavor_refusal(group, flavor, podset, index) if flavor else f"no flavor {name}"
 
 
 def flavor_refusal(
-    group: ResourceGroup, flavor: ResourceFlavor, podset: PodSet, books: Books
+    group: ResourceGroup, flavor: ResourceFlavor, podset: PodSet, index: PlanIndex
 ) -> str | None:
     """Why ``podset`` may not use ``flavor`` on any node: its taints, or labels the podset selects otherwise."""
     rules = podset.shape.rules
@@ -69,66 +69,66 @@ def flavor_refusal(
         if labels.get(key, value) != value:
             return f"flavor {flavor.name}: the podset selects {key}={value}"
     if podset.topology is None and flavor.topology is not None:
-        known = books.snapshot.config.flavors
+        known = index.snapshot.config.flavors
         others = [known[quotas.flavor] for quotas in group.flavors if quotas.flavor in known]
         if any(other.topology is None for other in others):
             return f"flavor {flavor.name}: the podset asks for no topology, and others have none"
     return None
 
 
-def _rows(books: Books) -> Iterator[Violation]:
+def _rows(index: PlanIndex) -> Iterator[Violation]:
     now: dict[Row, int] = {}
     after: dict[Row, int] = {}
-    for claim in books.claims:
+    for claim in index.claims:
         if claim.running is not None:
             continue  # a repaired gang is charged already
-        for row, amount in charges(books, claim.workload, claim.placement):
+        for row, amount in charges(index, claim.workload, claim.placement):
             after[row] = after.get(row, 0) + amount
             if claim.now:
                 now[row] = now.get(row, 0) + amount
-    used_now, used_after = _used(books, {row[0] for row in (*now, *after)})
-    yield from _compare(books, now, used_now, "now")
-    yield from _compare(books, after, used_after, "after the victims left")
-    yield from _borrowers(books, used_now, used_after)
+    used_now, used_after = _used(index, {row[0] for row in (*now, *after)})
+    yield from _compare(index, now, used_now, "now")
+    yield from _compare(index, after, used_after, "after the victims left")
+    yield from _borrowers(index, used_now, used_after)
 
 
 def _borrowers(
-    books: Books, used_now: dict[Row, int], used_after: dict[Row, int]
+    index: PlanIndex, used_now: dict[Row, int], used_after: dict[Row, int]
 ) -> Iterator[Violation]:
     """Gangs that must not borrow yet: with what runs, they fit the nominal quota of their ClusterQueue."""
-    barred = {uid for uid, p in books.pending.items() if not p.may_borrow(books.snapshot.now)}
+    barred = {uid for uid, p in index.pending.items() if not p.may_borrow(index.snapshot.now)}
     now, after = dict(used_now), dict(used_after)
     asked: dict[Row, str] = {}
-    for claim in books.claims:
+    for claim in index.claims:
         uid = claim.workload.uid
         if uid not in barred or claim.running is not None:
             continue
-        for row, amount in charges(books, claim.workload, claim.placement):
+        for row, amount in charges(index, claim.workload, claim.placement):
             after[row] = after.get(row, 0) + amount
             if claim.now:
                 now[row] = now.get(row, 0) + amount
             if amount:
                 asked[row] = uid
     for row, uid in sorted(asked.items()):
-        member = books.members[row[0]]
+        member = index.members[row[0]]
         nominal = member.quota(*row[1:])
-        used = max(use.get(row, 0) for use in ((now, after) if uid in books.started else (after,)))
+        used = max(use.get(row, 0) for use in ((now, after) if uid in index.started else (after,)))
         if member.parent is not None and used > nominal:
             text = f"borrows too early: {used} used of {row[1]}/{row[2]}, {nominal} nominal"
             yield Violation(Rule.QUOTA, uid, text)
 
 
-def _used(books: Books, touched: set[str]) -> tuple[dict[Row, int], dict[Row, int]]:
+def _used(index: PlanIndex, touched: set[str]) -> tuple[dict[Row, int], dict[Row, int]]:
     """Use by admitted gangs, now and after, of the touched ClusterQueues and of those they share quota with."""
     now: dict[Row, int] = {}
     after: dict[Row, int] = {}
-    queues = trees_of(books.members, touched)
-    for gang in books.snapshot.admitted:
-        queue = books.queue_of(gang.workload)
+    queues = trees_of(index.members, touched)
+    for gang in index.snapshot.admitted:
+        queue = index.queue_of(gang.workload)
         if queue is None or queue.name not in queues:
             continue
-        stays = gang.workload.uid not in books.gone_after
-        for row, amount in charges(books, gang.workload, gang.placement):
+        stays = gang.workload.uid not in index.gone_after
+        for row, amount in charges(index, gang.workload, gang.placement):
             now[row] = now.get(row, 0) + amount
             if stays:
                 after[row] = after.get(row, 0) + amount
@@ -136,25 +136,27 @@ def _used(books: Books, touched: set[str]) -> tuple[dict[Row, int], dict[Row, in
 
 
 def _compare(
-    books: Books, asked: dict[Row, int], used: dict[Row, int], when: str
+    index: PlanIndex, asked: dict[Row, int], used: dict[Row, int], when: str
 ) -> Iterator[Violation]:
     total = dict(used)
     for row, amount in asked.items():
         total[row] = total.get(row, 0) + amount
-    for name, text in excesses(books.members, used, total, asked):
+    for name, text in excesses(index.members, used, total, asked):
         yield Violation(Rule.QUOTA, name, f"{when}: {text}")
 
 
-def charges(books: Books, workload: Workload, placement: Placement) -> Iterator[tuple[Row, int]]:
+def charges(
+    index: PlanIndex, workload: Workload, placement: Placement
+) -> Iterator[tuple[Row, int]]:
     """The charges of a gang on a placement."""
-    queue = books.queue_of(workload)
+    queue = index.queue_of(workload)
     if queue is None:
         return
     for podset in workload.podsets:
         placed = placement.of(podset.name)
         if placed is None:
             continue
-        pods = books.pods_charged(podset, placed)
+        pods = index.pods_charged(podset, placed)
         for resource, flavor, share in placed.charges(pods):
-            if amount := books.charged(podset)[resource] * share:
+            if amount := index.charged(podset)[resource] * share:
                 yield (queue.name, flavor, resource), amount

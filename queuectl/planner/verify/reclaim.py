@@ -8,31 +8,31 @@ from typing import TypeAlias
 from queuectl.domain.plan import Preemption, PreemptionReason
 from queuectl.domain.queues import ReclaimWithinCohort
 from queuectl.domain.workload import Workload
-from queuectl.planner.verify.books import Books
 from queuectl.planner.verify.cohorts import Member
 from queuectl.planner.verify.exits import Case, Key
 from queuectl.planner.verify.fairness import unfair
+from queuectl.planner.verify.plan_index import PlanIndex
 from queuectl.planner.verify.quota import charges
 
 _Rule: TypeAlias = Callable[[Case, Member, list[str]], str | None]
 
 
 def against_cohort_policy(
-    books: Books, preemption: Preemption, preemptor: Workload, victim: Workload
+    index: PlanIndex, preemption: Preemption, preemptor: Workload, victim: Workload
 ) -> str | None:
     """Why the policy of the preemptor's ClusterQueue does not name a gang of another one."""
-    queue, other = books.queue_of(preemptor), books.queue_of(victim)
+    queue, other = index.queue_of(preemptor), index.queue_of(victim)
     assert queue is not None
     assert other is not None
-    ours = list(books.members[queue.name].up())
-    if ours[-1] is not list(books.members[other.name].up())[-1]:
+    ours = list(index.members[queue.name].up())
+    if ours[-1] is not list(index.members[other.name].up())[-1]:
         return f"{other.name} shares no cohort with {queue.name}"
     lower = victim.priority < preemptor.priority
     told = f"priority {victim.priority} against {preemptor.priority}"
     if preemption.reason == PreemptionReason.IN_COHORT_ROOM:
         allowed = queue.evicts_within_nominal and lower
         return None if allowed else f"{queue.name} may not evict it for room: {told}"
-    fair = bool(books.snapshot.config.rules.fair_sharing)
+    fair = bool(index.snapshot.config.rules.fair_sharing)
     known = _BY_SHARE if fair else _CLASSIC
     if preemption.reason not in known:
         return f"the reason {preemption.reason} is not one for another ClusterQueue here"
@@ -54,27 +54,27 @@ _BY_SHARE = frozenset(
 )
 
 
-def across_queues(books: Books, uid: str) -> str | None:
+def across_queues(index: PlanIndex, uid: str) -> str | None:
     """Why the victims of one preemptor in other ClusterQueues may not all leave; None when they may."""
-    entry = books.pending.get(uid) or books.running.get(uid)
-    refusal = books.refused.get(uid)
+    entry = index.pending.get(uid) or index.running.get(uid)
+    refusal = index.refused.get(uid)
     if entry is None or refusal is None or refusal.lease is None:
         return None  # reported of each victim already
-    queue = books.queue_of(entry.workload)
-    if queue is None or queue.name not in books.members:
+    queue = index.queue_of(entry.workload)
+    if queue is None or queue.name not in index.members:
         return None
     asked: dict[Key, int] = {}
-    for (_, flavor, resource), amount in charges(books, entry.workload, refusal.lease.placement):
+    for (_, flavor, resource), amount in charges(index, entry.workload, refusal.lease.placement):
         asked[flavor, resource] = asked.get((flavor, resource), 0) + amount
-    repaired = uid in books.running
-    case = Case(books, uid, queue, asked, repaired)
+    repaired = uid in index.running
+    case = Case(index, uid, queue, asked, repaired)
     if not case.foreign:
         return None
     return _refusal(case)
 
 
 def _refusal(case: Case) -> str | None:
-    fair = bool(case.books.snapshot.config.rules.fair_sharing)
+    fair = bool(case.index.snapshot.config.rules.fair_sharing)
     why = _by_policy(case, unfair if fair else _not_reclaimable)
     return why or _for_room(case) or _taken_back(case)
 
@@ -108,7 +108,7 @@ def _taken_back(case: Case) -> str | None:
 
 
 def _reclaims(case: Case, uid: str) -> bool:
-    queue = case.books.queue_of(case.books.running[uid].workload)
+    queue = case.index.queue_of(case.index.running[uid].workload)
     return queue is not None and queue.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
 
 
@@ -126,18 +126,18 @@ def _not_reclaimable(case: Case, top: Member, theirs: list[str]) -> str | None:
         return f"{back} could come back within their own"
     if _advantage(case, top):
         return None
-    dear = sorted(v for v in theirs if not _while_borrowing(case, v))
-    if dear and case.borrows():
-        return f"{case.queue.name} borrows, yet evicts {dear}"
+    not_borrowing = sorted(v for v in theirs if not _while_borrowing(case, v))
+    if not_borrowing and case.borrows():
+        return f"{case.queue.name} borrows, yet evicts {not_borrowing}"
     unused = any(case.own.uses(case.low, *r) < case.own.quota(*r) for r in case.asked)
-    if dear and not (unused or case.queue.preempts_to_borrow):
-        return f"{case.queue.name} has used all its own and may not evict {dear}"
+    if not_borrowing and not (unused or case.queue.preempts_to_borrow):
+        return f"{case.queue.name} has used all its own and may not evict {not_borrowing}"
     return None
 
 
 def _while_borrowing(case: Case, uid: str) -> bool:
-    victim = case.books.running[uid].workload
-    mine = (case.books.pending.get(case.uid) or case.books.running[case.uid]).workload
+    victim = case.index.running[uid].workload
+    mine = (case.index.pending.get(case.uid) or case.index.running[case.uid]).workload
     most = case.queue.borrow_threshold
     low = victim.priority < mine.priority and (most is None or victim.priority <= most)
     return case.queue.preempts_to_borrow and low

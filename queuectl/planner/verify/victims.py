@@ -12,36 +12,36 @@ from queuectl.domain.plan import Preemption, PreemptionReason
 from queuectl.domain.queues import OptOut, ReclaimMode, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
-from queuectl.planner.verify.books import Books, Rule, Violation
 from queuectl.planner.verify.idle import does_not_yield, not_idle
+from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 from queuectl.planner.verify.reclaim import across_queues, against_cohort_policy
 
 _DAY = 86_400.0  # seconds
 
 
-def check_victims(books: Books) -> Iterator[Violation]:
+def check_victims(index: PlanIndex) -> Iterator[Violation]:
     """Each preemption by the policy of the preemptor's ClusterQueue, and each lease by its dates."""
     seen: dict[str, str] = {}
-    for preemption in books.plan.preempted:
-        why = _illegal(books, preemption, seen)
+    for preemption in index.plan.preempted:
+        why = _illegal(index, preemption, seen)
         seen.setdefault(preemption.victim, preemption.preemptor)
         if why is not None:
             text = f"for {preemption.preemptor}: {why}"
             yield Violation(Rule.VICTIM, preemption.victim, text)
-    for uid in dict.fromkeys(p.preemptor for p in books.plan.preempted):
-        why = across_queues(books, uid)
+    for uid in dict.fromkeys(p.preemptor for p in index.plan.preempted):
+        why = across_queues(index, uid)
         if why is not None:
             yield Violation(Rule.VICTIM, uid, why)
-    for refusal in books.plan.pending:
-        if refusal.lease is not None and refusal.lease.expires_at <= books.snapshot.now:
+    for refusal in index.plan.pending:
+        if refusal.lease is not None and refusal.lease.expires_at <= index.snapshot.now:
             yield Violation(Rule.LEASE, refusal.uid, "its lease has ended")
 
 
-def _illegal(books: Books, preemption: Preemption, seen: dict[str, str]) -> str | None:
-    victim = books.running.get(preemption.victim)
-    preemptor: Pending | Admitted | None = books.pending.get(preemption.preemptor)
-    if preemptor is None and books.broken(preemption.preemptor):
-        preemptor = books.running[preemption.preemptor]
+def _illegal(index: PlanIndex, preemption: Preemption, seen: dict[str, str]) -> str | None:
+    victim = index.running.get(preemption.victim)
+    preemptor: Pending | Admitted | None = index.pending.get(preemption.preemptor)
+    if preemptor is None and index.broken(preemption.preemptor):
+        preemptor = index.running[preemption.preemptor]
     if victim is None or preemptor is None:
         return "victim is not admitted or preemptor neither pending nor broken"
     if preemption.victim in seen:
@@ -49,14 +49,14 @@ def _illegal(books: Books, preemption: Preemption, seen: dict[str, str]) -> str 
     if preemption.cost.priority != victim.workload.priority:
         return f"cost states priority {preemption.cost.priority}, it is {victim.workload.priority}"
     return (
-        _without_lease(books, preemption)
-        or shielded(books, victim, preemption.reason)
-        or _against_policy(books, preemption, preemptor.workload, victim)
+        _without_lease(index, preemption)
+        or shielded(index, victim, preemption.reason)
+        or _against_policy(index, preemption, preemptor.workload, victim)
     )
 
 
-def _without_lease(books: Books, preemption: Preemption) -> str | None:
-    refusal = books.refused.get(preemption.preemptor)
+def _without_lease(index: PlanIndex, preemption: Preemption) -> str | None:
+    refusal = index.refused.get(preemption.preemptor)
     if refusal is None or refusal.lease is None:
         return "the preemptor is not pending with a lease"
     if preemption.victim not in refusal.lease.victims:
@@ -64,20 +64,20 @@ def _without_lease(books: Books, preemption: Preemption) -> str | None:
     return None
 
 
-def shielded(books: Books, victim: Admitted, reason: str) -> str | None:
+def shielded(index: PlanIndex, victim: Admitted, reason: str) -> str | None:
     """Why a gang must stay, whichever gang it would leave for; ``reason``: the rule that the plan names."""
     uid = victim.workload.uid
     if not victim.evictable:
         return "its job is not suspended by the API server"
-    if books.opts_out(victim.workload) and not _gives_back(books, victim, reason):
+    if index.opts_out(victim.workload) and not _gives_back(index, victim, reason):
         return "not preemptible"
-    if (why := protected(books, victim)) is not None:
+    if (why := protected(index, victim)) is not None:
         return why
     if victim.leaving:
         return "leaving already"
-    if any(e.uid == uid for e in books.plan.evicted):
+    if any(e.uid == uid for e in index.plan.evicted):
         return "evicted as well"
-    if any(a.uid == uid for a in books.plan.admitted) or uid in books.refused:
+    if any(a.uid == uid for a in index.plan.admitted) or uid in index.refused:
         return "repaired as well"
     return None
 
@@ -91,19 +91,19 @@ _GIVEN_BACK = frozenset(
 )
 
 
-def _gives_back(books: Books, victim: Admitted, reason: str) -> bool:
+def _gives_back(index: PlanIndex, victim: Admitted, reason: str) -> bool:
     """Whether another ClusterQueue reclaims what the gang's own borrows, and that one spares no gang then."""
-    queue = books.queue_of(victim.workload)
+    queue = index.queue_of(victim.workload)
     spares = queue is None or queue.preemption_opt_out is OptOut.ALWAYS
     return reason in _GIVEN_BACK and not spares
 
 
-def protected(books: Books, victim: Admitted) -> str | None:
+def protected(index: PlanIndex, victim: Admitted) -> str | None:
     """The protections of its own ClusterQueue that an eviction now would break."""
-    queue = books.queue_of(victim.workload)
+    queue = index.queue_of(victim.workload)
     if queue is None:
         return None
-    policy, now = queue.protection, books.snapshot.now
+    policy, now = queue.protection, index.snapshot.now
     if min(victim.started_at, now) + policy.min_runtime > now:
         return f"started at {victim.started_at:.0f}, {queue.name} lets it run {policy.min_runtime:.0f} s"
     last = max((min(at, now) for at in victim.evictions), default=None)
@@ -117,17 +117,17 @@ def protected(books: Books, victim: Admitted) -> str | None:
 
 
 def _against_policy(
-    books: Books, preemption: Preemption, preemptor: Workload, running: Admitted
+    index: PlanIndex, preemption: Preemption, preemptor: Workload, running: Admitted
 ) -> str | None:
     if preemption.reason == PreemptionReason.IDLE:
-        return not_idle(books, preemption, running)
+        return not_idle(index, preemption, running)
     victim = running.workload
-    queue = books.queue_of(preemptor)
-    other = books.queue_of(victim)
+    queue = index.queue_of(preemptor)
+    other = index.queue_of(victim)
     if queue is None or other is None:
         return "preemptor or victim is in no ClusterQueue"
     if queue.name != other.name:
-        return against_cohort_policy(books, preemption, preemptor, victim)
+        return against_cohort_policy(index, preemption, preemptor, victim)
     if preemption.reason != PreemptionReason.IN_CLUSTER_QUEUE:
         return f"the reason {preemption.reason} is not that of its own ClusterQueue"
     policy = queue.within_cluster_queue
@@ -141,11 +141,11 @@ def _against_policy(
     return f"priority {victim.priority} against {preemptor.priority} under {policy}"
 
 
-def check_spared(books: Books) -> Iterator[Violation]:
+def check_spared(index: PlanIndex) -> Iterator[Violation]:
     """Each gang that a dry run names: it runs and stays, is idle, and is named once, for a gang that stays pending."""
     seen: set[str] = set()
-    for spared in books.plan.spared:
-        why = _not_spared(books, spared)
+    for spared in index.plan.spared:
+        why = _not_spared(index, spared)
         if why is None and spared.victim in seen:
             why = "named twice"
         seen.add(spared.victim)
@@ -154,17 +154,17 @@ def check_spared(books: Books) -> Iterator[Violation]:
             yield Violation(Rule.VICTIM, spared.victim, text)
 
 
-def _not_spared(books: Books, spared: Preemption) -> str | None:
-    victim = books.running.get(spared.victim)
-    taker = books.pending.get(spared.preemptor)
-    if victim is None or spared.victim in books.gone_after:
+def _not_spared(index: PlanIndex, spared: Preemption) -> str | None:
+    victim = index.running.get(spared.victim)
+    taker = index.pending.get(spared.preemptor)
+    if victim is None or spared.victim in index.gone_after:
         return "it does not run, or leaves"
-    refusal = books.refused.get(spared.preemptor)
+    refusal = index.refused.get(spared.preemptor)
     if taker is None or refusal is None or refusal.lease is not None:
         return "the other does not go on waiting"
-    queue = books.queue_of(victim.workload)
+    queue = index.queue_of(victim.workload)
     if queue is not None and queue.idle_reclaim.mode is ReclaimMode.OFF:
         return f"idleReclaim of {queue.name} is Off"
     if spared.reason != PreemptionReason.IDLE:
         return f"the reason is {spared.reason}"
-    return shielded(books, victim, spared.reason) or does_not_yield(books, taker.workload, victim)
+    return shielded(index, victim, spared.reason) or does_not_yield(index, taker.workload, victim)

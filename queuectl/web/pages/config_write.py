@@ -23,7 +23,7 @@ from queuectl.api.preconditions import etag
 from queuectl.api.problems import Problem, ProblemType, wrong_document
 from queuectl.domain.errors import BadInput, ClusterUnavailable, StoreUnavailable
 from queuectl.domain.ledger import State
-from queuectl.domain.queries import IN_LINE, ConfigDocument, DocumentKey
+from queuectl.domain.queries import IN_QUEUE_ORDER, ConfigDocument, DocumentKey
 from queuectl.web.access_scope import AccessScope
 from queuectl.web.configuration import (
     HOME,
@@ -270,4 +270,4 @@ async def _users(site: Site, access: AccessScope, key: DocumentKey) -> tuple[int
         )
     ]
     holds = sum(tally.workloads for tally in mine if tally.state in _HOLDS)
-    return holds, sum(tally.workloads for tally in mine if tally.state in IN_LINE)
+    return holds, sum(tally.workloads for tally in mine if tally.state in IN_QUEUE_ORDER)

@@ -15,7 +15,7 @@ from queuectl.domain.decisions import KEPT_SECONDS
 from queuectl.domain.errors import BadInput
 from queuectl.domain.identity import Right
 from queuectl.domain.ledger import Entry, State
-from queuectl.domain.queries import IN_LINE, HistoryLine, WorkloadFilter, WorkloadPage
+from queuectl.domain.queries import IN_QUEUE_ORDER, HistoryLine, WorkloadFilter, WorkloadPage
 from queuectl.domain.reasons import MEANINGS, Code
 from queuectl.domain.workload_order import BY_NAME, SortKey, WorkloadOrder
 from queuectl.objects.kinds import KINDS
@@ -187,7 +187,7 @@ async def _one(site: Site, request: Request) -> Response:
         access,
         entry=entry,
         explained=await site.presenter.explained(request, entry, solve=False),
-        waits=entry.state in IN_LINE,
+        waits=entry.state in IN_QUEUE_ORDER,
         seats=seated(placement, await site.picture()) if placement is not None else (),
         planned=entry.lease is not None,
         history=history,

@@ -38,7 +38,7 @@ class Claim(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Books:
+class PlanIndex:
     snapshot: Snapshot
     plan: Plan
     _queues: dict[tuple[str, str | None], ClusterQueue | None] = field(default_factory=dict)
