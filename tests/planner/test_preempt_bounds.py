@@ -26,7 +26,7 @@ def test_slots_are_a_bound_and_leave_out_no_node_that_is_needed(
     monkeypatch: pytest.MonkeyPatch, snapshot: Snapshot
 ) -> None:
     """With a bound by gang of zero, each domain is judged by its slots, and by the model on the nodes that they leave."""
-    monkeypatch.setattr(Deficit, "floors", lambda d, _: np.where(d.viable, 0.0, np.inf))
+    monkeypatch.setattr(Deficit, "lower_bounds", lambda d, _: np.where(d.viable, 0.0, np.inf))
     agrees_with_brute_force(snapshot)
 
 
