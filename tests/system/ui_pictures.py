@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Final, Literal
 
+import yaml
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from queuectl.demo import manifests as m
@@ -42,7 +42,7 @@ def check_quota(page: Page) -> None:
 def plan(page: Page) -> None:
     """Plans an urgent job, with a node drained."""
     job = m.job("llama-405b-eval", "language", "training", Pods(8, 8, "64", preferred=BLOCK), priority_class="urgent")  # fmt: skip
-    page.locator("[name=manifests]").fill(json.dumps(job, indent=2))
+    page.locator("[name=manifests]").fill(yaml.safe_dump(job, sort_keys=False))
     page.locator("[name=drain]").fill("b1-r3-h7")
     page.get_by_role("button", name="Plan").click()
     expect(page.get_by_role("heading", name="Summary")).to_be_visible(timeout=WAIT)
