@@ -217,10 +217,11 @@ def test_each_start_is_a_new_attempt_and_owes_the_cluster_a_write() -> None:
 
 def test_the_reason_of_a_running_gang_names_the_pods_that_it_started_with() -> None:
     fewer = Placement((PodSetPlacement("main", (("n1", 2), ("n2", 2)), pods=4),))
-    for placement, pods in ((PLACEMENT, 8), (fewer, 4)):
+    partial = "all 4 pods are ready; it requested 8 pods and started with fewer"
+    for placement, pods, text in ((PLACEMENT, 8, "all 8 pods are ready"), (fewer, 4, partial)):
         entry = run(SUBMITTED, Admit(placement), entry=None)
         entry = run(PodsReady(), entry=replace(entry, pods=8))
-        assert (entry.started_pods, entry.reason.message) == (pods, f"all {pods} pods are ready")
+        assert (entry.started_pods, entry.reason.message) == (pods, text)
 
 
 def test_an_attempt_found_on_the_object_is_adopted() -> None:
