@@ -30,6 +30,7 @@ _POD_RANGE = "10.128.0.1/9"
 
 _CONTROLLERS = (
     "clusterrole-aggregation-controller",
+    "endpointslice-controller",
     "garbage-collector-controller",
     "job-controller",
     "namespace-controller",
@@ -128,6 +129,10 @@ def api_server(layout: Layout) -> Component:
         f"--tls-cert-file={pki / 'server.crt'}",
         f"--tls-private-key-file={pki / 'server.key'}",
         f"--client-ca-file={pki / 'ca.crt'}",
+        # For the logs of containers on nodes with a kubelet. No name server knows the names of nodes.
+        "--kubelet-preferred-address-types=InternalIP",
+        f"--kubelet-client-certificate={pki / 'admin.crt'}",
+        f"--kubelet-client-key={pki / 'admin.key'}",
         "--anonymous-auth=false",
         "--authorization-mode=Node,RBAC",
         "--service-account-issuer=https://kubernetes.default.svc",

@@ -1,0 +1,246 @@
+"""A node: containerd, a kubelet, kube-proxy and a device plugin in namespaces of their own, which can lose its power."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from queuectl.localcluster import LocalCluster, kubeconfig
+from queuectl.localcluster.build import Assets
+from queuectl.localcluster.certificates import Authority
+from queuectl.localcluster.client import wait_until
+from queuectl.localcluster.errors import LocalClusterError
+from queuectl.localcluster.supervisor import Supervisor
+from tests.real import device_plugin, images, network, sandbox, settings
+
+_SECONDS: Final = 60.0
+_NAMESPACES: Final = ("--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup", "--mount-proc")
+_ENTER: Final = 'for one in $CGROUPS; do echo $$ > "$one/cgroup.procs"; done; exec "$@"'
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The attributes of a node at its creation.
+
+    Attributes:
+        name: its name.
+        number: its number among the nodes of the run, from 0.
+        gpus: devices of its device plugin.
+        labels: its labels beside those that the kubelet sets.
+    """
+
+    name: str
+    number: int
+    gpus: int
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+
+class Node:
+    """A node of a cluster.
+
+    Attributes:
+        home: its folder, with the logs of its programs.
+        shape: its attributes.
+    """
+
+    def __init__(self, cluster: LocalCluster, assets: Assets, shape: Shape, count: int) -> None:
+        """Prepare its files. `count` is the number of nodes of the run."""
+        run = sandbox.home()
+        assert run is not None, "nodes run in the sandbox only"
+        self.shape = shape
+        self.home = run / shape.name
+        self.home.mkdir()
+        self._routes = network.routes(count)
+        self._programs = assets.programs
+        self._supervisor = Supervisor(self.home)
+        self._init: subprocess.Popen[bytes] | None = None
+        self._control = self.home / "devices.json"
+        self.set_devices()
+        self._write_files(cluster)
+        self._cgroups = [path / shape.name for path in sandbox.cgroups().values()]
+
+    @property
+    def address(self) -> str:
+        """Its IP address."""
+        return network.address(self.shape.number)
+
+    def _write_files(self, cluster: LocalCluster) -> None:
+        name, pki = self.shape.name, cluster.kubeconfig.parents[1] / "pki"
+        authority = Authority.load(pki / "ca.crt", pki / "ca.key")
+        identities = {
+            "kubelet": authority.client(f"system:node:{name}", ["system:nodes"]),
+            "kube-proxy": authority.client("system:kube-proxy"),
+        }
+        port = cluster.server.rpartition(":")[2]
+        for who, pair in identities.items():
+            kubeconfig.write(
+                self.home / f"{who}.kubeconfig",
+                cluster=cluster.name,
+                server=f"https://kubernetes:{port}",
+                authority=cluster.authority,
+                user=who,
+                identity=pair,
+            )
+        serving = authority.server(f"system:node:{name}", [name, self.address])
+        serving.save(self.home / "kubelet.crt", self.home / "kubelet.key")
+        (self.home / "ca.crt").write_bytes(cluster.authority)
+        (self.home / "containerd.toml").write_text(settings.containerd())
+        (self.home / "kubelet.yaml").write_text(settings.kubelet(self.home))
+        proxy = settings.kube_proxy(self.home / "kube-proxy.kubeconfig")
+        (self.home / "kube-proxy.yaml").write_text(proxy)
+
+    def set_devices(self, *, unhealthy: tuple[str, ...] = (), refuse: bool = False) -> None:
+        """Make devices unhealthy, or let the device plugin refuse allocations."""
+        device_plugin.write_control(self._control, unhealthy=unhealthy, refuse=refuse)
+
+    def power_on(self) -> None:
+        """Start the node and its programs. Its disks are those of its last run."""
+        (self.home / "keeper.sock").unlink(missing_ok=True)
+        _make_cgroups(self._cgroups)
+        init = [sys.executable, "-m", "tests.real.node_init", str(self.home), self.shape.name]
+        init += [self.address, network.GATEWAY, *self._routes]
+        unshare = ["unshare", *_NAMESPACES, "--fork", "--kill-child", "--", *init]
+        with self._log("init").open("ab") as log:
+            self._init = subprocess.Popen(
+                ["sh", "-c", _ENTER, "sh", *unshare],
+                env=os.environ | {"CGROUPS": " ".join(map(str, self._cgroups))},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        self._until(lambda: self._first_process() is not None, "its first process")
+        network.connect(self.shape.number, self._process())
+        self._until(self._supervisor.alive, "its init")
+        self.start("containerd", "--config", self.home / "containerd.toml")
+        self._until(lambda: self.run("test", "-S", "/run/containerd/containerd.sock"), "containerd")
+        self._set_up_pods()
+        self.start_kubelet()
+        self.start("kube-proxy", "--config", self.home / "kube-proxy.yaml")
+        plugin = ["-m", "tests.real.device_plugin", str(self.shape.gpus), str(self._control)]
+        self._start("device-plugin", sys.executable, *plugin)
+
+    def _set_up_pods(self) -> None:
+        """The network of pods and the images. The disk of a node that starts again has the images."""
+        script = 'mkdir -p /etc/cni/net.d && printf %s "$1" > /etc/cni/net.d/10-pods.conflist'
+        self.check("sh", "-c", script, "sh", settings.cni(self.shape.number))
+        held = self.check(self._programs["ctr"], "--namespace", "k8s.io", "images", "list", "-q")
+        for image in images.IMAGES:
+            if image.name not in held.split():
+                self.import_image(image)
+
+    def import_image(self, image: images.Image) -> None:
+        """Import an image from its cached archive."""
+        self.check(
+            self._programs["ctr"], "--namespace", "k8s.io", "images", "import", image.archive
+        )
+
+    def power_off(self) -> None:
+        """Kill every process of the node at once. Its disks remain."""
+        if self._init is not None:
+            self._init.kill()  # the kernel kills the first process of the node, and by it all others
+            self._init.wait()
+            self._until(lambda: not _has_processes(self._cgroups), "the end of its processes")
+            self._init = None
+
+    def start_kubelet(self) -> None:
+        """Start the kubelet, after `stop_kubelet` too."""
+        labels = ",".join(f"{key}={value}" for key, value in self.shape.labels.items())
+        self.start(
+            "kubelet",
+            f"--config={self.home / 'kubelet.yaml'}",
+            f"--kubeconfig={self.home / 'kubelet.kubeconfig'}",
+            f"--node-ip={self.address}",
+            f"--node-labels={labels}",
+            "--housekeeping-interval=5s",
+        )
+
+    def stop_kubelet(self) -> None:
+        """End the kubelet by SIGKILL. Containers continue."""
+        self._supervisor.kill("kubelet")
+
+    def start(self, program: str, *arguments: str | Path) -> None:
+        """Start one of the built programs in the node."""
+        self._start(program, self._programs[program], *arguments)
+
+    def _start(self, name: str, program: str | Path, *arguments: str | Path) -> None:
+        folders = {str(path.parent) for path in self._programs.values()}
+        path = ":".join([*sorted(folders), "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
+        self._supervisor.start(
+            name,
+            [program, *arguments],
+            env={"PATH": path, "HOME": "/root"},
+            cwd=Path.cwd(),
+            log=self._log(name),
+        )
+
+    def run(self, *command: str | Path) -> bool:
+        """Run a command in the namespaces of the node.
+
+        Returns:
+            Whether its exit code is 0.
+        """
+        return self._command(*command).returncode == 0
+
+    def check(self, *command: str | Path) -> str:
+        """Run a command in the namespaces of the node and return its output.
+
+        Raises:
+            LocalClusterError: its exit code is not 0; the message has its errors.
+        """
+        done = self._command(*command)
+        if done.returncode:
+            words = " ".join(map(str, command))
+            raise LocalClusterError(f"{self.shape.name}: {words}: {done.stderr.strip()}")
+        return done.stdout
+
+    def _command(self, *command: str | Path) -> subprocess.CompletedProcess[str]:
+        enter = ["nsenter", "--target", str(self._process()), "--mount", "--net", "--pid", "--uts"]
+        words = [*enter, "--", *map(str, command)]
+        return subprocess.run(words, capture_output=True, text=True, check=False)
+
+    def _process(self) -> int:
+        """The first process of the node, by its id in the sandbox."""
+        found = self._first_process()
+        assert found is not None, f"{self.shape.name} is off"
+        return found
+
+    def _first_process(self) -> int | None:
+        if self._init is None:
+            return None
+        pid = self._init.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return int(children[0]) if children else None
+
+    def _log(self, name: str) -> Path:
+        return self.home / f"{name}.log"
+
+    def log(self, name: str) -> str:
+        """The output of a program of the node."""
+        return self._log(name).read_text(errors="replace")
+
+    def _until(self, done: Callable[[], bool], what: str) -> None:
+        try:
+            wait_until(done, f"{self.shape.name}: {what}", _SECONDS)
+        except LocalClusterError as error:
+            raise LocalClusterError(f"{error}\n{self.log('init')[-2000:]}") from error
+
+
+def _make_cgroups(paths: list[Path]) -> None:
+    for path in paths:
+        path.mkdir(exist_ok=True)
+        # A new cpuset has no CPU and refuses processes.
+        for name in ("cpuset.cpus", "cpuset.mems"):
+            for cgroup in (path.parent, path):
+                if (cgroup / name).exists() and not (cgroup / name).read_text().strip():
+                    (cgroup / name).write_text((cgroup.parent / name).read_text())
+
+
+def _has_processes(paths: list[Path]) -> bool:
+    return any(
+        file.read_text() for path in paths for file in path.rglob("cgroup.procs") if file.exists()
+    )
