@@ -1,28 +1,32 @@
-# queuectl as one image: the controller, its REST API and the command line. No database inside: give QUEUECTL_DATABASE_URL.
-#
-#   docker build -t queuectl:0.1.0 .
-#   docker run --rm queuectl:0.1.0 --help
+# queuectl as one image: the controller, its REST API and the command line. The database is outside: set QUEUECTL_DATABASE_URL.
+# docs/how-to/build-the-image.md has the commands. A release sets BASE to a digest.
 
-FROM python:3.13-slim AS build
-# The virtual environment is made where it will stand: its scripts name its path.
+ARG BASE=python:3.13-slim
+
+FROM ${BASE} AS build
+# The scripts of a virtual environment name its path, so it is built at its final place.
 ENV UV_PROJECT_ENVIRONMENT=/opt/queuectl \
     UV_COMPILE_BYTECODE=1 \
     UV_LINK_MODE=copy \
+    UV_NO_CACHE=1 \
     UV_PYTHON_DOWNLOADS=never
 RUN pip install --no-cache-dir uv==0.13.8
 WORKDIR /src
-# Dependencies first: this layer lasts until the lock changes.
+# Dependencies first: this layer is valid until the lock file changes.
 COPY pyproject.toml uv.lock ./
 RUN uv sync --frozen --no-dev --extra server --no-install-project
+# The packages carry their own tests: an eighth of their files.
+RUN find /opt/queuectl -type d -name tests -prune -exec rm -r {} +
 COPY README.md LICENSE ./
 COPY queuectl queuectl
 COPY migrations migrations
 COPY deploy deploy
-RUN uv sync --frozen --no-dev --extra server --no-editable
+# Every user could write to the lock file of uv.
+RUN uv sync --frozen --no-dev --extra server --no-editable && rm /opt/queuectl/.lock
 
-FROM python:3.13-slim
+FROM ${BASE}
 COPY --from=build /opt/queuectl /opt/queuectl
-# Nothing need be writable but /tmp, for a library that wants a temporary file.
+# The root file system can be read-only. A library that needs a temporary file uses /tmp.
 ENV PATH=/opt/queuectl/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONUNBUFFERED=1

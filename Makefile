@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint audit test test-fast test-system explore chaos demo bench e2e-real corpus dashboards pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system explore chaos demo bench e2e-real corpus image test-image dist release dashboards pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -42,6 +42,14 @@ lint: setup ## ruff, mypy, import contracts, prose, known vulnerabilities if the
 audit: setup ## known vulnerabilities of the packages in uv.lock; fails if their database does not answer
 	$(RUN)/python -m tests.support.audit --required
 
+# Versions of GitHub's schemas come with the checker.
+SCHEMA := $(UV) tool run --quiet check-jsonschema==0.37.2 --builtin-schema
+lint-workflows: setup ## the workflows by actionlint, the templates of issues and the configuration of Renovate by their schemas
+	$(RUN)/python -m tests.support.workflows
+	$(SCHEMA) vendor.renovate .github/renovate.json
+	$(SCHEMA) vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(SCHEMA) vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
+
 controlplane: setup
 	@$(RUN)/queuectl localcluster build
 
@@ -50,7 +58,7 @@ test: test-fast test-system ## all tests; builds the control plane the first tim
 # Three workers on two cores: a third of the time tests wait for a database, a lease or a browser. The longest tests start first,
 # as tests/longest.py says.
 test-fast: setup ## everything that needs no control plane
-	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not real" \
+	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not image and not real" \
 	  -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
@@ -69,14 +77,29 @@ e2e-real: controlplane ## on real kubelets, containers and networks; needs root;
 	$(RUN)/python -m tests.real.sandbox $(if $(KEEP),$(RUN)/python -m tests.real.shell,\
 	  $(RUN)/python -m pytest $(or $(TESTS),tests/real) -m real $(PYTEST_ARGS))
 
+REF ?=
+image: setup ## build the image into build/image as an OCI archive; REF=a commit instead of the working tree
+	@$(RUN)/python -m tests.image --ref "$(REF)"
+
+test-image: setup ## build the image, and run it under runc with a read-only root file system
+	$(RUN)/pytest -m image -n 0 tests/image $(PYTEST_ARGS)
+
+dist: setup ## build the sdist, the wheel and the SBOM into build/dist
+	rm -rf build/dist
+	$(UV) build --quiet --out-dir build/dist
+	$(RUN)/python -m tests.packaging.sbom build/dist/queuectl.cdx.json
+
+release: setup ## commit and tag a release: VERSION=1.2.3
+	@$(RUN)/python -m tests.packaging.release "$(VERSION)"
+
 chaos: controlplane ## random faults on a real control plane under load, for an hour; DURATION=600 SEED=1
 	@DURATION=$(DURATION) SEED=$(SEED) $(RUN)/python -m tests.chaos
 
 demo: controlplane ## a real control plane, a rush of gangs, a minute; KEEP=1 leaves it up
 	@$(RUN)/queuectl demo $(if $(KEEP),--keep)
 
-bench: controlplane ## every figure of docs/explanation/benchmarks.md; about half an hour
-	$(RUN)/python -m tests.bench
+bench: controlplane ## every figure of docs/explanation/benchmarks.md; about half an hour; RECORD=1 appends to the history
+	$(RUN)/python -m tests.bench $(if $(RECORD),--record)
 
 # Plans may differ, but not be worse: make corpus SCORE=1
 corpus: setup ## plan the recorded snapshots and compare with the recorded plans, as docs/contributing.md says

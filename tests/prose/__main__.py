@@ -25,7 +25,16 @@ from tests.support.node import environment, node, node_tool
 
 HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[1]
-CHECKED: Final = ("README.md", "CHANGELOG.md", "docs", "queuectl", "migrations", "deploy", "tests")
+CHECKED: Final = (
+    "README.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "docs",
+    "queuectl",
+    "migrations",
+    "deploy",
+    "tests",
+)
 _NOT_PROSE: Final = ("static/", "corpus/data/", "fixtures/", "unit/test_prose.py")
 
 
