@@ -43,7 +43,7 @@ audit: setup ## known vulnerabilities of the packages in uv.lock; fails if their
 	$(RUN)/python -m tests.support.audit --required
 
 # Versions of GitHub's schemas come with the checker.
-SCHEMA := $(UV) tool run --quiet check-jsonschema==0.37.2 --builtin-schema
+SCHEMA := $(UV) tool run --quiet check-jsonschema==0.39.0 --builtin-schema
 lint-workflows: setup ## the workflows by actionlint, the templates of issues and the configuration of Renovate by their schemas
 	$(RUN)/python -m tests.support.workflows
 	$(SCHEMA) vendor.renovate .github/renovate.json

@@ -1,10 +1,16 @@
-"""Every figure of docs/explanation/benchmarks.md, one table after the other: `make bench`, or `python -m tests.bench NAME…`."""
+"""Every figure of docs/explanation/benchmarks.md, one table after the other: `make bench`, or `python -m tests.bench NAME…`.
+
+With ``--record`` in front, the recorded measurements are appended to ``history.jsonl``.
+"""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
+
+from tests.bench.history import HISTORY, VARIABLE
 
 BENCHES = (
     "planner",
@@ -33,6 +39,10 @@ BENCHES = (
 
 
 def main(names: list[str]) -> int:
+    environment = dict(os.environ)
+    if names[:1] == ["--record"]:
+        names = names[1:]
+        environment[VARIABLE] = str(HISTORY)
     unknown = sorted(set(names) - set(BENCHES))
     if unknown:
         print(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHES)}")
@@ -42,7 +52,7 @@ def main(names: list[str]) -> int:
         print(f"== {name}", flush=True)
         # A process each: what one leaves in memory or in caches must not help or hurt the next.
         code = subprocess.run(
-            [sys.executable, "-m", f"tests.bench.bench_{name}"], check=False
+            [sys.executable, "-m", f"tests.bench.bench_{name}"], check=False, env=environment
         ).returncode
         print(f"== {name}: {time.monotonic() - began:.0f} s\n", flush=True)
         if code:

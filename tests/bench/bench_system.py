@@ -22,6 +22,7 @@ from queuectl.demo.rest import ApiRefused
 from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain
+from tests.bench.history import record
 from tests.bench.stage import BLOCK, RACK, Stage, stage
 
 SPACE = "bench"
@@ -88,6 +89,7 @@ def burst(jobs: int = 1000) -> None:
                 print_costs(play, jobs)
                 print("    audit:", summary(play.audit()))
     floor, ours = rows["floor"], rows["queuectl"]
+    record("1,000 gangs of 8 pods, one rack each, 500 nodes: all finished after", ours[0])
     print_table(
         ("", "Kueue", "floor", "queuectl", "ours / floor", "target"),
         (
@@ -123,6 +125,7 @@ def print_costs(play: Stage, jobs: int) -> None:
         n for (kind, result), n in writes.items() if result == "ok" and kind in ("Job", "Pod")
     )
     every = sum(writes.values())
+    record("writes to the API server for each of these gangs", admission / jobs)
     print_table(
         ("", "Kueue", "queuectl", "target"),
         ("protocol writes per gang", "27.3", f"{admission / jobs:.2f}", "<= 9"),
@@ -153,6 +156,7 @@ def gang() -> None:
             if play.rest is not None:
                 print("    audit:", summary(play.audit()))
                 print("    stages:", stages(play))
+    record("one gang of 512 pods: from submission until all run", rows["queuectl"][1])
     print_table(
         ("", "Kueue", "floor", "queuectl", "target"),
         ("to all bound, s", "-", *(f"{rows[w][0]:.1f}" for w in ("floor", "queuectl")), ""),
@@ -198,6 +202,9 @@ def refusal() -> None:
                 explained = reason_of(play, f"{name}-{i}")
                 took.append(time.perf_counter() - began)
             rows.append((name, explained, took))
+            record(
+                "a full cluster refuses a gang of 80 GPUs, with a reason", statistics.median(took)
+            )
         print("    audit:", summary(play.audit()))
     print_table(
         ("no by", "Kueue, s", "median, s", "max, s", "target", "reason"),
@@ -255,6 +262,7 @@ def preempt() -> None:
         lost = sum(8 * (at - since) for at, since in gone)
         print("    audit:", summary(play.audit()))
         print("    stages:", stages(play))
+    record("64 pods of high priority on a full cluster: until all run", running["big"])
     print_table(
         ("", "Kueue", "queuectl", "target"),
         ("to all running, s", "8.1", f"{running['big']:.1f}", "<= 8"),

@@ -1,4 +1,4 @@
-"""The wheel works alone and with each extra, in an environment that holds nothing else.
+"""The wheel works alone and with each extra, in an environment that holds nothing else. It is built from the sdist.
 
 The environments have the versions of uv.lock, which ``make setup`` has left in the cache of uv; a package that is not in the
 cache is fetched.
@@ -9,19 +9,25 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 from dataclasses import dataclass
+from email import message_from_bytes
 from pathlib import Path
 from typing import Final
+from zipfile import ZipFile
 
 import pytest
 from uv import find_uv_bin
 
 from queuectl.cli.commands import COMMANDS
 from queuectl.cli.extras import Extra
+from queuectl.web.vendor import listed
+from tests.packaging.versions import ROOT, version
 
-ROOT: Final = Path(__file__).parents[2]
 EXAMPLE: Final = ROOT / "docs/examples/waiting.yaml"
 CLOSED: Final = "127.0.0.1:9"
+LICENCES: Final = [file["name"] for file in listed() if file["name"].endswith(".LICENSE")]
+"""Texts of the licences of vendored files."""
 HAVE: Final = {
     None: set[Extra](),
     Extra.PLANNER: {Extra.PLANNER},
@@ -68,10 +74,22 @@ class Installation:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    uv("build", "--wheel", "--out-dir", folder, ROOT)
-    [built] = folder.glob("*.whl")
+def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the sdist, and the wheel that uv builds from the sdist."""
+    folder = tmp_path_factory.mktemp("distributions")
+    uv("build", "--out-dir", folder, ROOT)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(distributions: Path) -> Path:
+    [built] = distributions.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def sdist(distributions: Path) -> Path:
+    [built] = distributions.glob("*.tar.gz")
     return built
 
 
@@ -90,6 +108,48 @@ def installed(
     uv("pip", "install", "--python", python, "--no-deps", wheel)
     uv("pip", "check", "--python", python)
     return Installation(extra, folder / "env")
+
+
+def test_the_wheel_of_the_sdist_is_that_of_the_tree(wheel: Path, tmp_path: Path) -> None:
+    uv("build", "--wheel", "--out-dir", tmp_path, ROOT)
+    [direct] = tmp_path.glob("*.whl")
+    assert direct.name == wheel.name
+    with ZipFile(direct) as one, ZipFile(wheel) as other:
+        files = [
+            {info.filename: info.CRC for info in archive.infolist()} for archive in (one, other)
+        ]
+    assert files[0] == files[1]
+
+
+def test_the_sdist_has_no_tests_and_no_file_that_the_wheel_does_not_need(sdist: Path) -> None:
+    with tarfile.open(sdist) as archive:
+        top = {Path(name).parts[1] for name in archive.getnames()}
+    assert top - {".gitignore"} == {
+        *("CHANGELOG.md", "LICENSE", "PKG-INFO", "README.md", "pyproject.toml"),
+        *("deploy", "migrations", "queuectl"),
+    }
+
+
+def test_the_metadata_is_complete(wheel: Path) -> None:
+    with ZipFile(wheel) as archive:
+        [name] = [name for name in archive.namelist() if name.endswith(".dist-info/METADATA")]
+        metadata = message_from_bytes(archive.read(name))
+        held = {path for path in archive.namelist() if "/licenses/" in path}
+    assert (metadata["Name"], metadata["Version"]) == ("queuectl", version())
+    assert metadata["License-Expression"] == "Apache-2.0 AND 0BSD"
+    licences = ["LICENSE", *(f"queuectl/web/static/{name}" for name in LICENCES)]
+    assert sorted(metadata.get_all("License-File", [])) == sorted(licences)
+    folder = name.removesuffix("METADATA")
+    assert held == {f"{folder}licenses/{licence}" for licence in licences}
+    assert set(metadata.get_all("Provides-Extra", [])) == {str(extra) for extra in Extra}
+    for field in ("Summary", "Author", "Keywords", "Requires-Python", "Description-Content-Type"):
+        assert metadata[field], field
+
+
+def test_each_vendored_package_has_its_licence_in_the_wheel() -> None:
+    of_files = {file["package"] for file in listed() if not file["name"].endswith(".LICENSE")}
+    of_licences = {file["package"] for file in listed() if file["name"] in LICENCES}
+    assert of_files <= of_licences
 
 
 def test_help_and_version_work(installed: Installation) -> None:
