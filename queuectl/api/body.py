@@ -60,7 +60,7 @@ class Bodies:
     """Reads large bodies in a thread, one at a time and with a share of one core."""
 
     def __init__(self) -> None:
-        self._aside = PlannerThrottle(_SHARE)
+        self._throttle = PlannerThrottle(_SHARE)
 
     async def document(self, request: Request) -> dict[str, Any]:
         """The body as one mapping, JSON or YAML.
@@ -113,8 +113,8 @@ class Bodies:
             Problem: took-too-long, if too many requests wait.
         """
         try:
-            async with self._aside.turn(caller_of(request).name):
-                return await self._aside.work_out(lambda _: work(), _PATIENCE)
+            async with self._throttle.turn(caller_of(request).name):
+                return await self._throttle.work_out(lambda _: work(), _PATIENCE)
         except TookTooLong as error:
             retry = {"Retry-After": str(RETRY_SECONDS)}
             raise Problem(ProblemType.TOOK_TOO_LONG, str(error), retry) from error
@@ -144,8 +144,8 @@ async def read_bytes(request: Request, most: int) -> bytes:
     Raises:
         Problem: body-too-large, when the limit is reached.
     """
-    told = request.headers.get("content-length", "")
-    if told.isdecimal() and len(told) < 19 and int(told) > most:
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and len(length) < 19 and int(length) > most:
         raise _too_large(most)
     parts, size = [], 0
     async for part in request.stream():

@@ -78,9 +78,9 @@ class CommandService:
         by = given if given is not None and caller is ANONYMOUS else caller.name
         key = request_id or str(uuid4())
         admin = await self._guard.may(request, Right("create", f"workloads/{action}"))
-        barred = None if admin else reserved_to_admins(entry, action)
-        if barred is not None:
-            raise Problem(P.FORBIDDEN, barred)
+        forbidden = None if admin else reserved_to_admins(entry, action)
+        if forbidden is not None:
+            raise Problem(P.FORBIDDEN, forbidden)
         own_key = key if caller is ANONYMOUS else own(caller, key)
         command = replace(_command(entry, action, body, by, own_key), admin=admin)
         try:
@@ -117,15 +117,15 @@ class CommandService:
         why = objection(entry, action)
         if why is not None:
             raise Problem(P.NOT_IN_THIS_STATE, why, state=str(entry.state))
-        told = await self._diagnoser.preview(entry, action) if self._diagnoser else None
-        starts = told.starts if told is not None else None
+        preview = await self._diagnoser.preview(entry, action) if self._diagnoser else None
+        starts = preview.starts if preview is not None else None
         if starts is None:
-            return preview_view(entry, action, told, None)
+            return preview_view(entry, action, preview, None)
         names = await self._store.workload_names(starts) if starts else {}
         redactor = await redactor_of(self._guard, request, self._store, names.values())
         shown = {uid: redactor.name(names.get(uid, uid)) for uid in starts}
         views = [starter_view(uid, name) for uid, name in shown.items()]
-        return preview_view(entry, action, told, views)
+        return preview_view(entry, action, preview, views)
 
 
 def _command(

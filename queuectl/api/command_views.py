@@ -13,7 +13,7 @@ from queuectl.domain.commands import LARGEST_PRIORITY, Action, Command, CommandS
 from queuectl.domain.identity import Caller
 from queuectl.domain.ledger import Entry
 from queuectl.domain.preview import Preview
-from queuectl.domain.redaction import ANOTHER_TEAM, uid_beside
+from queuectl.domain.redaction import ANOTHER_TEAM, shown_uid
 
 
 class CommandBody(View):
@@ -147,7 +147,7 @@ def command_view(command: Command, ref: str | None) -> CommandView:
 
 def starter_view(uid: str, name: str) -> StarterView:
     """A gang that could start. ``name``: ANOTHER_TEAM if the caller is not allowed to see it."""
-    return StarterView(uid=uid_beside(name, uid), workload=name)
+    return StarterView(uid=shown_uid(name, uid), workload=name)
 
 
 def preview_view(

@@ -21,7 +21,7 @@ from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.errors import Conflict, NotFound
 from queuectl.domain.pastuse import AccountScope
 from queuectl.domain.queries import ConfigDocument, DocumentKey
-from queuectl.objects.configuration.links import dangling, references, refuse_tangles
+from queuectl.objects.configuration.links import dangling, references, refuse_circular_cohorts
 from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.documents import as_document
 from queuectl.objects.errors import DocumentError
@@ -122,7 +122,7 @@ class Documents:
         else:
             document, warnings = await self._bodies.work(request, partial(validate, given))
         if document["kind"] == "Cohort":
-            refuse_tangles([document], await self._parents(document))
+            refuse_circular_cohorts([document], await self._parents(document))
         return document, warnings
 
     async def _keep(

@@ -18,7 +18,7 @@ from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.objects.configuration.diff import differences
-from queuectl.objects.configuration.links import dangling, refuse_tangles
+from queuectl.objects.configuration.links import dangling, refuse_circular_cohorts
 from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.errors import DocumentError
 
@@ -88,7 +88,9 @@ def _tried(
         for key, document in after.items()
         if key.kind == "Cohort"
     }
-    refuse_tangles((document for document, _ in checked if document["kind"] == "Cohort"), parents)
+    refuse_circular_cohorts(
+        (document for document, _ in checked if document["kind"] == "Cohort"), parents
+    )
     config, trouble = _built(after.values(), revision)
     missing: defaultdict[str, list[str]] = defaultdict(list)  # by the object that each is about
     for sentence in dangling(config) if config is not None else ():

@@ -20,11 +20,11 @@ from queuectl.api.schemas import (
     ObstacleView,
     PlacementView,
     ReasonView,
+    SuggestedFixView,
     View,
-    WayView,
     moment,
 )
-from queuectl.api.views import obstacle_view, placement_view, reason_view, way_view
+from queuectl.api.views import obstacle_view, placement_view, reason_view, suggested_fix_view
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.plan import Cost, Eviction, Plan
 from queuectl.domain.reasons import Reason
@@ -118,7 +118,9 @@ class FateView(View):
     conflict: list[ObstacleView] = Field(
         description="Blocking constraints; of the first submitted gangs only."
     )
-    ways: list[WayView] = Field(description="Suggested fixes; of the first submitted gangs only.")
+    ways: list[SuggestedFixView] = Field(
+        description="Suggested fixes; of the first submitted gangs only."
+    )
 
 
 class CountsView(View):
@@ -267,7 +269,7 @@ class _OutcomePresenter:
             gives_way_to=self._name(outcome.gives_way_to),
             cost=_cost(outcome.cost),
             conflict=[obstacle_view(one) for one in diagnosis.conflict],
-            ways=[way_view(one) for one in diagnosis.ways],
+            ways=[suggested_fix_view(one) for one in diagnosis.ways],
         )
 
     def excesses(self) -> list[ExcessView]:

@@ -23,7 +23,7 @@ from queuectl.domain.queries import (
     QueuePosition,
     in_queue_order,
 )
-from queuectl.domain.redaction import Saying
+from queuectl.domain.redaction import Explanation
 from queuectl.domain.utilization import GangUse
 
 _AT_ONCE: Final = 50
@@ -64,7 +64,12 @@ class WorkloadPresenter:
             known = await self._diagnoser.diagnose(entry.uid) or known
         leaving = entry.lease.victims if entry.lease is not None else ()
         names = await self._store.workload_names(leaving) if leaving else {}
-        texts: list[Saying | str] = [entry.reason, *known.conflict, *known.ways, *names.values()]
+        texts: list[Explanation | str] = [
+            entry.reason,
+            *known.conflict,
+            *known.ways,
+            *names.values(),
+        ]
         redactor = await redactor_of(self._guard, request, self._store, texts)
         line = (await self.lines((entry,))).get(entry.uid)
         return explain_view(

@@ -8,7 +8,7 @@ from fastapi import Request
 
 from queuectl.api.access import Guard, Visible
 from queuectl.api.ports import ApiStore
-from queuectl.domain.redaction import Redactor, Saying, namespaces_in
+from queuectl.domain.redaction import Explanation, Redactor, namespaces_in
 
 
 def redactor_for(known: Iterable[str], visible: Visible, own: Collection[str] = ()) -> Redactor:
@@ -19,7 +19,7 @@ def redactor_for(known: Iterable[str], visible: Visible, own: Collection[str] = 
 
 
 async def redactor_of(
-    guard: Guard, request: Request, store: ApiStore, texts: Iterable[Saying | str]
+    guard: Guard, request: Request, store: ApiStore, texts: Iterable[Explanation | str]
 ) -> Redactor:
     """The redactor for the caller of a request. Can raise ClusterUnavailable and StoreUnavailable.
 

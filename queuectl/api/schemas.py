@@ -268,7 +268,7 @@ class ObstacleView(View):
     details: dict[str, Any]
 
 
-class WayView(View):
+class SuggestedFixView(View):
     """One suggested fix, which is enough by itself."""
 
     code: Remedy
@@ -294,7 +294,7 @@ class ExplainView(View):
         description="A minimal set of blocking constraints, found by the solver. Empty if it "
         "is not pending, or if there is no diagnosis yet."
     )
-    ways: list[WayView] = Field(
+    ways: list[SuggestedFixView] = Field(
         description="Suggested fixes, each enough by itself and verified by the solver."
     )
     position: int | None = Field(

@@ -15,17 +15,17 @@ from queuectl.api.schemas import (
     ReasonView,
     ReservationView,
     ShareView,
+    SuggestedFixView,
     UseView,
-    WayView,
     WorkloadView,
     maybe,
     moment,
 )
-from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
+from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine, QueuePosition
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.redaction import uid_beside
+from queuectl.domain.redaction import shown_uid
 from queuectl.domain.snapshot import CapacityLease
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.words import counted
@@ -130,7 +130,7 @@ def explain_view(
         message=entry.reason.message,
         details=dict(entry.reason.details),
         conflict=[obstacle_view(obstacle) for obstacle in known.conflict],
-        ways=[way_view(way) for way in known.ways],
+        ways=[suggested_fix_view(fix) for fix in known.ways],
         position=position,
         estimated_start=maybe(start) if position is not None else None,
         placement=_placement(entry),
@@ -146,9 +146,11 @@ def obstacle_view(obstacle: Obstacle) -> ObstacleView:
     )
 
 
-def way_view(way: Way) -> WayView:
+def suggested_fix_view(fix: SuggestedFix) -> SuggestedFixView:
     """One suggested fix."""
-    return WayView(code=way.remedy, message=way.message, least=way.least, details=dict(way.details))
+    return SuggestedFixView(
+        code=fix.remedy, message=fix.message, least=fix.least, details=dict(fix.details)
+    )
 
 
 def sentence(entry: Entry, position: int | None) -> str:
@@ -235,10 +237,10 @@ def _by_node(nodes: tuple[tuple[str, int], ...]) -> dict[str, int]:
 def _reservation(lease: CapacityLease | None, names: Mapping[str, str]) -> ReservationView | None:
     if lease is None:
         return None
-    told = [names.get(uid, uid) for uid in lease.victims]
+    victims = [names.get(uid, uid) for uid in lease.victims]
     return ReservationView(
-        victims=list(map(uid_beside, told, lease.victims)),
-        victim_names=told,
+        victims=list(map(shown_uid, victims, lease.victims)),
+        victim_names=victims,
         created_at=moment(lease.created_at),
         expires_at=moment(lease.expires_at),
     )

@@ -107,7 +107,7 @@ def obstacle_lines(body: dict[str, Any]) -> list[str]:
     if body["ways"]:
         several = len(body["ways"]) > 1
         lines += ["", f"Suggested fix{'es, each enough by itself' if several else ''}:"]
-        lines += [f"  - {way['message']}" for way in body["ways"]]
+        lines += [f"  - {fix['message']}" for fix in body["ways"]]
     return lines
 
 

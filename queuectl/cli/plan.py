@@ -292,7 +292,7 @@ def _print_diagnosis(console: Console, gang: dict[str, Any]) -> None:
     console.print(f"{gang['workload']}: blocking constraints", markup=False)
     for obstacle in gang["conflict"]:
         console.print(f"  - {obstacle['message']}", markup=False)
-    ways = [way["message"] for way in gang["unblock"]]
+    ways = [fix["message"] for fix in gang["unblock"]]
     console.print("  suggested fixes, each enough by itself:" if ways else "", markup=False)
     for message in ways:
         console.print(f"    - {message}", markup=False)

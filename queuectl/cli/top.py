@@ -138,11 +138,11 @@ QUEUES: Final = (
     Column("PENDING GPUS", lambda o: o["waitingGpus"], spare=3),
     Column("MAIN REASON", lambda o: o["why"], spare=1),
 )
-_WHO: Final = Column("WORKLOAD", lambda o: f"{o['namespace']}/{o['name']}")
+_WORKLOAD: Final = Column("WORKLOAD", lambda o: f"{o['namespace']}/{o['name']}")
 _GPUS: Final = Column("GPUS", lambda o: o["gpus"])
 _WHERE: Final = Column("CLUSTERQUEUE", lambda o: o["clusterQueue"], spare=3)
 HOLDERS: Final = (
-    _WHO,
+    _WORKLOAD,
     _GPUS,
     _WHERE,
     Column("STATE", lambda o: o["state"]),
@@ -151,7 +151,7 @@ HOLDERS: Final = (
     Column("GPU USE", lambda o: (o["use"] or {}).get("state"), spare=1),
 )
 WAITERS: Final = (
-    _WHO,
+    _WORKLOAD,
     _GPUS,
     _WHERE,
     Column("POSITION", lambda o: o["positionInClusterQueue"]),

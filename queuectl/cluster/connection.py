@@ -26,7 +26,7 @@ from queuectl.domain.errors import BadInput
 
 _REFRESH_SECONDS: Final = 60.0
 _SPARE_CONNECTIONS: Final = 4  # so that the LeaderLease and Events never wait for patches
-_FAREWELL_TURNS: Final = 1000  # of a millisecond
+_CLOSE_POLLS: Final = 1000  # of a millisecond
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Sockets:
         for one in self._open:
             with contextlib.suppress(OSError):  # not connected
                 one.shutdown(socket.SHUT_RDWR)
-        for _ in range(_FAREWELL_TURNS):
+        for _ in range(_CLOSE_POLLS):
             if all(one.fileno() < 0 for one in self._open):
                 return
             await asyncio.sleep(0.001)

@@ -16,7 +16,7 @@ from typing import Final
 _LIBRARY: Final = "kubernetes_asyncio"
 
 
-def _hollow(name: str) -> ModuleType:
+def _empty_module(name: str) -> ModuleType:
     """A package that imports only the modules that are requested."""
     spec = find_spec(name)
     if spec is None:
@@ -26,9 +26,9 @@ def _hollow(name: str) -> ModuleType:
 
 
 def _leave_out_what_is_generated() -> None:
-    _hollow(_LIBRARY)
-    client = _hollow(f"{_LIBRARY}.client")
-    _hollow(f"{_LIBRARY}.client.models")
+    _empty_module(_LIBRARY)
+    client = _empty_module(f"{_LIBRARY}.client")
+    _empty_module(f"{_LIBRARY}.client.models")
     for module, name in (("configuration", "Configuration"), ("api_client", "ApiClient")):
         setattr(client, name, getattr(import_module(f"{_LIBRARY}.client.{module}"), name))
 

@@ -143,7 +143,7 @@ async def _probe_kind(api: Api, namespace: str, kind: JobKind) -> AsyncIterator[
     labels = {keys.QUEUE_LABEL: "probe"}
     policy = f"queuectl-{kind.plural}"
     try:
-        born = await _dry_run(api, collection, _job(kind, labels))
+        created = await _dry_run(api, collection, _job(kind, labels))
     except ObjectGone:
         if "." not in kind.group:
             raise
@@ -151,7 +151,7 @@ async def _probe_kind(api: Api, namespace: str, kind: JobKind) -> AsyncIterator[
     except WriteRefused as error:
         yield f"MutatingAdmissionPolicy {policy} is not in force: {error}"
         return
-    if text := _unborn(born):
+    if text := _not_mutated(created):
         yield f"MutatingAdmissionPolicy {policy} is not in force: a new {kind.kind} {text}"
     labels[keys.QUEUE_LABEL] = ""
     if text := await _accepted(api, collection, _job(kind, labels), policy):
@@ -164,7 +164,7 @@ async def _probe_kueue_key(
     """Sentences if jobs with Kueue's label are managed and must not be, or the reverse."""
     label = keys.KUEUE_PREFIX + keys.QUEUE_NAME
     try:
-        born = await _dry_run(api, path(kind, namespace), _job(kind, {label: "probe"}))
+        created = await _dry_run(api, path(kind, namespace), _job(kind, {label: "probe"}))
     except ObjectGone:
         if "." not in kind.group:
             raise
@@ -172,9 +172,9 @@ async def _probe_kueue_key(
     except WriteRefused as error:
         yield f"cannot check whether the policies act on label {label}: {error}"
         return
-    if counts and (text := _unborn(born)):
+    if counts and (text := _not_mutated(created)):
         yield f"a new {kind.kind} with label {label} {text}: apply deploy/optional/kueue-keys.yaml"
-    elif not counts and keys.GATE in str(born["spec"]):
+    elif not counts and keys.GATE in str(created["spec"]):
         text = f"a new {kind.kind} with label {label} is gated, but Kueue's labels do not count"
         yield f"{text} (kueueKeys, or a Kueue runs here): delete deploy/optional/kueue-keys.yaml"
 
@@ -203,7 +203,7 @@ async def _accepted(api: Api, collection: str, document: _Document, policy: str)
     return f"ValidatingAdmissionPolicy {policy} is not in force"
 
 
-def _unborn(job: _Document) -> str | None:
+def _not_mutated(job: _Document) -> str | None:
     """The fields of a managed job that admission did not set."""
     spec = job["spec"]
     if keys.SUBMITTED_BY not in job["metadata"].get("annotations", {}):

@@ -120,7 +120,7 @@ class Controller:
         """The cache of the planner in this process."""
         return self.supervisor.cache
 
-    async def picture(self) -> Snapshot | None:
+    async def current_snapshot(self) -> Snapshot | None:
         """The snapshot for a plan; None until this process has one."""
         seen = await self.supervisor.viewer.seen()
         return seen.snapshot if seen is not None else None

@@ -67,8 +67,8 @@ class KueueDetector:
             except ClusterError as error:
                 log.warning("kueue_workloads_not_read", error=str(error))
                 await asyncio.sleep(RETRY_SECONDS)
-        strange = Counter(admission.kind for admission in found if admission.kind not in KINDS)
-        for kind, count in sorted(strange.items()):
+        unsupported = Counter(admission.kind for admission in found if admission.kind not in KINDS)
+        for kind, count in sorted(unsupported.items()):
             refs = [admission.ref for admission in found if admission.kind == kind]
             log.warning("jobs_ignored", kind=kind, count=count, jobs=refs[:NAMED])
         return [admission for admission in found if admission.kind in KINDS]

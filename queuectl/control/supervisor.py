@@ -148,13 +148,13 @@ class Supervisor:
             watch = group.create_task(self._watch(), name="watch")
             lead = group.create_task(self._lead(), name="lead")
             follow = self._broadcast.follow(lambda: self._leading is None)
-            hear = group.create_task(follow, name="findings of others")
+            follow_broadcast = group.create_task(follow, name="findings of others")
             await stop.wait()
             log.info("shutdown_started")
             self._throttle.stop()
             if self._leading is not None:
                 await self._leading.wind_down(self._settings.shutdown_seconds)
-            for task in (lead, hear, watch):
+            for task in (lead, follow_broadcast, watch):
                 task.cancel()
         await self._leadership.release()
 
@@ -200,7 +200,7 @@ class Supervisor:
                 throttle=self._throttle,
             )
             try:
-                await self._reign(self._leading, epoch)
+                await self._lead_until_lost(self._leading, epoch)
             except* (LeadershipLost, Fenced) as lost:
                 log.warning("leadership_lost", error=str(lost.exceptions[0]))
             finally:
@@ -221,7 +221,7 @@ class Supervisor:
                 log.warning("database_not_matched", reason=why)
             await asyncio.sleep(PROBE_SECONDS)
 
-    async def _reign(self, loop: Loop, epoch: int) -> None:
+    async def _lead_until_lost(self, loop: Loop, epoch: int) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(self._leadership.keep(), name="lease")
             group.create_task(loop.run(epoch), name="loop")

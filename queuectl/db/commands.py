@@ -69,7 +69,7 @@ def same_request(known: Command, command: Command) -> Command:
     Raises:
         Conflict: it is another command.
     """
-    if known.wish != command.wish:
+    if known.content != command.content:
         raise Conflict(f"request {command.request_id} was {known.action} of {known.uid}")
     return known
 

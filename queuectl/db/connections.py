@@ -15,7 +15,7 @@ from queuectl.db.notify import NotificationListener
 
 T = TypeVar("T")
 
-_GOODBYE_SECONDS: Final = 3.0
+_CLOSE_SECONDS: Final = 3.0
 
 
 class Connections:
@@ -41,7 +41,7 @@ class Connections:
         for listener in self._listeners:
             await listener.close()
         try:
-            async with asyncio.timeout(_GOODBYE_SECONDS):
+            async with asyncio.timeout(_CLOSE_SECONDS):
                 await self._engine.dispose()
         except TimeoutError:
             await self._engine.dispose(close=False)

@@ -101,11 +101,11 @@ def _tls_of(url: str) -> str | None:
     Raises:
         BadInput: a file that it names does not exist.
     """
-    said = {name: value for name, value in _read(url).query.items() if name.startswith(_TLS)}
-    for name in _TLS_FILES & said.keys():
-        if not Path(str(said[name])).is_file():
-            raise BadInput(f"the database URL: {name}: there is no file {said[name]}")
-    return f"postgresql://?{urlencode(said)}" if said else None
+    options = {name: value for name, value in _read(url).query.items() if name.startswith(_TLS)}
+    for name in _TLS_FILES & options.keys():
+        if not Path(str(options[name])).is_file():
+            raise BadInput(f"the database URL: {name}: there is no file {options[name]}")
+    return f"postgresql://?{urlencode(options)}" if options else None
 
 
 def _read(url: str) -> URL:

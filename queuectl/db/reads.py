@@ -286,10 +286,10 @@ async def _complete(
         for row in await _side(connection, select(leases), leases.c.uid, uids)
     }
     intents = select(outbox.c.uid, outbox.c.intent)
-    owed = {
+    intent_of = {
         row.uid: Intent(row.intent) for row in await _side(connection, intents, outbox.c.uid, uids)
     }
-    return tuple(entry_from(row, placed, leased, owed) for row in rows)
+    return tuple(entry_from(row, placed, leased, intent_of) for row in rows)
 
 
 async def _side(

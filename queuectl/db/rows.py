@@ -208,7 +208,7 @@ def entry_from(
     row: Result[Any],
     placed: Mapping[str, Placement] = MappingProxyType({}),
     leased: Mapping[str, CapacityLease] = MappingProxyType({}),
-    owed: Mapping[str, Intent] = MappingProxyType({}),
+    intents: Mapping[str, Intent] = MappingProxyType({}),
 ) -> Entry:
     """One workload from its ENTRY_COLUMNS and side tables. A new leader reads tens of thousands."""
     values = dict(zip(_PLAIN, row, strict=False))
@@ -224,7 +224,7 @@ def entry_from(
         reason=Reason(Code(code), message, details),
         placement=placed.get(uid),
         lease=leased.get(uid),
-        intent=owed.get(uid),
+        intent=intents.get(uid),
         evicted_for=Code(why) if why is not None else None,
         parked=_reason_from(parked) if parked is not None else None,
         gates=tuple(gates),

@@ -310,19 +310,19 @@ def _subject_document(subject: Subject) -> list[Any]:
 
 def _subject(uid: str, document: Sequence[Any]) -> Subject:
     kind, namespace, name, queue, cluster_queue, user, labels = document
-    told = tuple((key, value) for key, value in labels)
-    return Subject(uid, kind, namespace, name, queue, cluster_queue, user=user, labels=told)
+    pairs = tuple((key, value) for key, value in labels)
+    return Subject(uid, kind, namespace, name, queue, cluster_queue, user=user, labels=pairs)
 
 
 def _subject_row(number: UUID, subject: Subject) -> Row:
     return {
         "id": number,
         "labels": dict(subject.labels),
-        **{name: getattr(subject, name) for name in _TOLD},
+        **{name: getattr(subject, name) for name in _SUBJECT_COLUMNS},
     }
 
 
-_TOLD: Final = (
+_SUBJECT_COLUMNS: Final = (
     *("uid", "kind", "namespace", "name"),
     *("queue", "cluster_queue", "cohort", "user"),
 )

@@ -48,7 +48,7 @@ _PLACE: Final = insert_rows(placements, rows.PLACEMENT_COLUMNS)
 _UNPLACE: Final = delete_rows(placements, placements.c.uid)
 _LEASE: Final = insert_rows(leases, rows.LEASE_COLUMNS)
 _UNLEASE: Final = delete_rows(leases, leases.c.uid)
-_OWE: Final = insert_rows(outbox, rows.OUTBOX_COLUMNS)
+_INSERT_INTENTS: Final = insert_rows(outbox, rows.OUTBOX_COLUMNS)
 _SETTLE: Final = delete_rows(outbox, outbox.c.uid)
 _NOTE: Final = insert_rows(history, rows.HISTORY_COLUMNS)
 
@@ -140,14 +140,14 @@ async def _write_outbox(
 ) -> None:
     """An intent belongs to an attempt: the same one for a later attempt is another row."""
 
-    def owed(entry: Entry | None) -> tuple[Intent, int] | None:
+    def intent_of(entry: Entry | None) -> tuple[Intent, int] | None:
         return (entry.intent, entry.attempt) if entry and entry.intent else None
 
-    changed = [c for c in changes if owed(c.before) != owed(c.after)]
-    settled = [{"uid": c.after.uid} for c in changed if owed(c.before)]
+    changed = [c for c in changes if intent_of(c.before) != intent_of(c.after)]
+    settled = [{"uid": c.after.uid} for c in changed if intent_of(c.before)]
     await _bulk(connection, _SETTLE, (outbox.c.uid,), settled)
-    new = [rows.outbox_row(c, epoch) for c in changed if owed(c.after)]
-    await _bulk(connection, _OWE, rows.OUTBOX_COLUMNS, new)
+    new = [rows.outbox_row(c, epoch) for c in changed if intent_of(c.after)]
+    await _bulk(connection, _INSERT_INTENTS, rows.OUTBOX_COLUMNS, new)
 
 
 async def _bulk(

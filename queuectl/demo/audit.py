@@ -67,18 +67,18 @@ def checks(
         limits: the limit of each queue's requests; a queue without a limit is not checked.
     """
     replay = Replay(recording)
-    picture = replay.picture
-    wanted: list[Check] = [Whole(picture), Domain(picture), Capacity(picture), Once(picture)]
+    observed = replay.observed
+    wanted: list[Check] = [Whole(observed), Domain(observed), Capacity(observed), Once(observed)]
     if limits:
-        wanted.append(Quota(picture, limits))
+        wanted.append(Quota(observed, limits))
     for step in replay.steps():
         for check in wanted:
             check.see(step)
     return [check.finding() for check in wanted]
 
 
-def _gang(pod: PodRecord | None, picture: ObservedState) -> JobRecord | None:
-    return picture.jobs.get(pod.owner) if pod is not None else None
+def _gang(pod: PodRecord | None, observed: ObservedState) -> JobRecord | None:
+    return observed.jobs.get(pod.owner) if pod is not None else None
 
 
 def _opens(step: Step) -> bool:
@@ -104,13 +104,13 @@ class _Attempt:
 class Whole:
     """See the module's docstring."""
 
-    picture: ObservedState
+    observed: ObservedState
     attempts: dict[tuple[str, int], _Attempt] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
     def see(self, step: Step) -> None:
         pod = step.after
-        job = _gang(pod, self.picture)
+        job = _gang(pod, self.observed)
         if pod is None or job is None:
             return
         key = (pod.owner, pod.attempt)
@@ -123,7 +123,7 @@ class Whole:
                 attempt.whole_at = step.at
 
     def _open(self, step: Step, pod: PodRecord, job: JobRecord) -> _Attempt:
-        own = [p for p in self.picture.of_job[pod.owner].values() if p.attempt == pod.attempt]
+        own = [p for p in self.observed.of_job[pod.owner].values() if p.attempt == pod.attempt]
         there = Counter(podset_of(job, p) for p in own if not p.terminal)
         for podset in job.podsets:
             if there[podset.name] < job.expects(podset):
@@ -136,7 +136,7 @@ class Whole:
 
     def finding(self) -> Finding:
         for (uid, number), attempt in self.attempts.items():
-            job = self.picture.jobs.get(uid)
+            job = self.observed.jobs.get(uid)
             over = job is None or job.suspended or job.outcome is not None or job.attempt != number
             if attempt.whole_at is None and not over:
                 self.problems.append(
@@ -153,18 +153,18 @@ class Whole:
 class Domain:
     """See the module's docstring."""
 
-    picture: ObservedState
+    observed: ObservedState
     seen: dict[tuple[str, int, str, str], set[str]] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
 
     def see(self, step: Step) -> None:
         pod = step.after
-        job = _gang(pod, self.picture)
+        job = _gang(pod, self.observed)
         if pod is None or job is None or not pod.node or (step.before and step.before.node):
             return
         podset = next((p for p in job.podsets if p.name == podset_of(job, pod)), None)
         level = _required(podset)
-        node = self.picture.nodes.get(pod.node)
+        node = self.observed.nodes.get(pod.node)
         if podset is None or level is None or node is None:
             return
         key = (pod.owner, pod.attempt, podset.group or podset.name, level)
@@ -192,19 +192,19 @@ def _required(podset: PodSet | None) -> str | None:
 class Capacity:
     """See the module's docstring."""
 
-    picture: ObservedState
+    observed: ObservedState
     peak: int = 0
     revisions: int = 0
     problems: list[str] = field(default_factory=list)
 
     def see(self, step: Step) -> None:
         self.revisions += 1
-        held = self.picture.node_of(step.before) if step.before else None
-        node = self.picture.node_of(step.after) if step.after else None
+        held = self.observed.node_of(step.before) if step.before else None
+        node = self.observed.node_of(step.after) if step.after else None
         if node is None or node == held:
             return
-        known, use = self.picture.nodes.get(node), self.picture.use[node]
-        self.peak = max(self.peak, sum(use[GPU] for use in self.picture.use.values()))
+        known, use = self.observed.nodes.get(node), self.observed.use[node]
+        self.peak = max(self.peak, sum(use[GPU] for use in self.observed.use.values()))
         if known is not None and not use.fits(known.allocatable):
             over = [
                 f"{format_quantity(name, value)} of {format_quantity(name, known.allocatable[name])} {name}"
@@ -214,8 +214,8 @@ class Capacity:
             self.problems.append(f"{node} at revision {step.version}: {', '.join(over)}")
 
     def finding(self) -> Finding:
-        total = sum(node.allocatable[GPU] for node in self.picture.nodes.values())
-        numbers = f"{len(self.picture.nodes)} nodes, {self.revisions} revisions of pods; at most {self.peak} of {total} GPUs in use"
+        total = sum(node.allocatable[GPU] for node in self.observed.nodes.values())
+        numbers = f"{len(self.observed.nodes)} nodes, {self.revisions} revisions of pods; at most {self.peak} of {total} GPUs in use"
         return Finding("no node exceeds its capacity", numbers, tuple(self.problems))
 
 
@@ -223,17 +223,17 @@ class Capacity:
 class Once:
     """See the module's docstring."""
 
-    picture: ObservedState
+    observed: ObservedState
     gangs: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
 
     def see(self, step: Step) -> None:
         pod = step.after
-        job = _gang(pod, self.picture)
+        job = _gang(pod, self.observed)
         if pod is None or job is None or not _opens(step):
             return
         self.gangs.add(pod.owner)
-        for other in self.picture.of_job[pod.owner].values():
+        for other in self.observed.of_job[pod.owner].values():
             if other.uid == pod.uid or place_of(other) is None:
                 continue
             if other.attempt != pod.attempt:
@@ -255,7 +255,7 @@ class Once:
 class Quota:
     """See the module's docstring."""
 
-    picture: ObservedState
+    observed: ObservedState
     limits: Mapping[Queue, Resources]
     use: dict[Queue, Resources] = field(default_factory=dict)
     peaks: dict[Queue, int] = field(default_factory=dict)
@@ -265,7 +265,7 @@ class Quota:
 
     def see(self, step: Step) -> None:
         pod = step.after or step.before
-        job = _gang(pod, self.picture)
+        job = _gang(pod, self.observed)
         if pod is None:
             return
         if step.after is None or place_of(step.after) is None:
@@ -284,7 +284,7 @@ class Quota:
 
     def _release_ended(self) -> None:
         for owner, pods in self.charged.items():
-            job = self.picture.jobs.get(owner)
+            job = self.observed.jobs.get(owner)
             if job is not None and job.outcome is not None:
                 for uid in list(pods):
                     self._release(owner, uid)

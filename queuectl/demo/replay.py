@@ -53,10 +53,10 @@ class Replay:
     """Applies a recording's events in order."""
 
     recording: Recording
-    picture: ObservedState = field(default_factory=ObservedState)
+    observed: ObservedState = field(default_factory=ObservedState)
 
     def steps(self) -> Iterator[Step]:
-        """Each change of a pod; ``picture`` is the state after it."""
+        """Each change of a pod; ``observed`` is the state after it."""
         for event in self.recording.events:
             match event.fact:
                 case NodeRecord() as fact:
@@ -68,32 +68,32 @@ class Replay:
 
     def _node(self, node: Node, *, gone: bool) -> None:
         if gone:
-            self.picture.nodes.pop(node.name, None)
+            self.observed.nodes.pop(node.name, None)
         else:
-            self.picture.nodes[node.name] = node
-            self.picture.hosts[node.hostname] = node.name
+            self.observed.nodes[node.name] = node
+            self.observed.hosts[node.hostname] = node.name
 
     def _job(self, uid: str, job: JobRecord, *, gone: bool) -> None:
         if gone:
-            self.picture.jobs.pop(uid, None)
+            self.observed.jobs.pop(uid, None)
         else:
-            self.picture.jobs[uid] = job
+            self.observed.jobs[uid] = job
 
     def _pod(self, event: Event, pod: PodRecord) -> Step:
-        picture = self.picture
-        job = picture.jobs.get(pod.owner)
+        observed = self.observed
+        job = observed.jobs.get(pod.owner)
         if job is not None and pod.owned_by != OwnerKey(job.kind, job.namespace, job.uid):
             pod = replace(pod, owner="")  # its claim to the job is wrong
-        before = picture.pods.get(event.key)
+        before = observed.pods.get(event.key)
         after = None if event.gone else pod
-        siblings = picture.of_job.setdefault(pod.owner, {})
+        siblings = observed.of_job.setdefault(pod.owner, {})
         if after is None:
-            picture.pods.pop(event.key, None)
+            observed.pods.pop(event.key, None)
             siblings.pop(event.key, None)
         else:
-            picture.pods[event.key] = siblings[event.key] = after
+            observed.pods[event.key] = siblings[event.key] = after
         for one, sign in ((before, -1), (after, 1)):
-            node = picture.node_of(one) if one is not None else None
+            node = observed.node_of(one) if one is not None else None
             if one is not None and node is not None:
-                picture.use[node] = picture.use.get(node, NOTHING) + one.requests * sign
+                observed.use[node] = observed.use.get(node, NOTHING) + one.requests * sign
         return Step(event.version, event.at, before, after)

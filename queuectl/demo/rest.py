@@ -10,7 +10,7 @@ import httpx2
 
 from queuectl.api.kinds import BY_KIND, PREFIX
 from queuectl.domain.errors import QueuectlError
-from queuectl.localcluster.client import NOBODY_TRUSTED
+from queuectl.localcluster.client import NO_TRUSTED_CA
 
 Json = dict[str, Any]
 _PAGE: Final = 500
@@ -26,7 +26,7 @@ class ApiConnection:
     def __init__(self, url: str, **connection: Any) -> None:
         """``connection``: further arguments of the HTTP client, for example ``headers``."""
         options: dict[str, Any] = {
-            "verify": NOBODY_TRUSTED,
+            "verify": NO_TRUSTED_CA,
             "timeout": 10.0,
             "trust_env": False,
         } | connection

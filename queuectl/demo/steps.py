@@ -9,7 +9,7 @@ from typing import Final, Self
 from rich.console import Console
 from rich.status import Status
 
-_SIGN_OF_LIFE_SECONDS: Final = 30.0
+_HEARTBEAT_SECONDS: Final = 30.0
 
 
 class Steps:
@@ -51,7 +51,7 @@ class Steps:
         """Show that the current step continues; without a live line, every 30 s."""
         now = time.monotonic()
         passed = now - self._step_began
-        if self._status is None and now - self._printed_at >= _SIGN_OF_LIFE_SECONDS:
+        if self._status is None and now - self._printed_at >= _HEARTBEAT_SECONDS:
             self._printed_at = now
             self._console.print(f"  {self._what}: {passed:.0f} s  {detail}", highlight=False)
         elif self._status is not None:

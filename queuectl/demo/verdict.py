@@ -48,7 +48,7 @@ def histories(
     attempts: dict[tuple[str, int], Attempt] = {}
     for step in replay.steps():
         pod = step.after or step.before
-        if pod is None or pod.owner not in replay.picture.jobs:
+        if pod is None or pod.owner not in replay.observed.jobs:
             continue
         key = (pod.owner, pod.attempt)
         held = step.before is not None and place_of(step.before) is not None
@@ -62,9 +62,9 @@ def histories(
         f"{job.namespace}/{job.name}": JobHistory(
             job, {number: one for (owner, number), one in attempts.items() if owner == uid}
         )
-        for uid, job in replay.picture.jobs.items()
+        for uid, job in replay.observed.jobs.items()
     }
-    return found, {name: node.labels for name, node in replay.picture.nodes.items()}
+    return found, {name: node.labels for name, node in replay.observed.nodes.items()}
 
 
 def verdict(

@@ -124,7 +124,7 @@ class RelaxRules:
     rules: Mapping[str, NodeRules]
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
-        def eased(podset: PodSet) -> PodSet:
+        def relaxed(podset: PodSet) -> PodSet:
             rules = self.rules.get(podset.name)
             return (
                 podset
@@ -132,7 +132,7 @@ class RelaxRules:
                 else replace(podset, shape=replace(podset.shape, rules=rules))
             )
 
-        return _podsets_changed(snapshot, self.uid, eased)
+        return _podsets_changed(snapshot, self.uid, relaxed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class Command:
         return f"by {self.by}: {self.why}" if self.why else f"by {self.by}"
 
     @property
-    def wish(self) -> tuple[object, ...]:
+    def content(self) -> tuple[object, ...]:
         """The content of the command, without its user and time."""
         return (self.uid, self.action, self.priority, self.until, self.queue)
 

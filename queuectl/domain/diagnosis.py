@@ -59,7 +59,7 @@ class Remedy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class SuggestedFix:
     """One suggested fix. With all of ``changes`` the gang starts, or it evicts others and starts when they have stopped.
 
     Attributes:
@@ -90,7 +90,7 @@ class Diagnosis:
 
     uid: str
     conflict: tuple[Obstacle, ...] = ()
-    ways: tuple[Way, ...] = ()
+    ways: tuple[SuggestedFix, ...] = ()
     proof: Proof = Proof.OPTIMAL
     cut: bool = False
 

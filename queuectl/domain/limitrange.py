@@ -108,8 +108,8 @@ def _limits_broken(needs: PodNeeds) -> Iterator[_Found]:
         for name, amount in one.requests:
             most = dict(one.limits).get(name, amount)
             if amount > most:
-                why = f"{place}: the request of {_say(name, amount)} {name} is above the default limit"
-                why += f" of {_say(name, most)}"
+                why = f"{place}: the request of {_quantity(name, amount)} {name} is above the default limit"
+                why += f" of {_quantity(name, most)}"
                 yield "LimitRanges", why, {"field": "default", "resource": name}
 
 
@@ -144,13 +144,13 @@ def _broken(needs: PodNeeds, bound: Bound) -> Iterator[str]:
     if bound.whole:
         requests = together(needs, lambda container: container.asked) | dict(needs.requests)
         limits = together(needs, lambda container: dict(container.limits)) | dict(needs.limits)
-        yield from _says(bound, "all containers together", requests, limits)
+        yield from _violations(bound, "all containers together", requests, limits)
         return
     for place, one in _each(needs):
-        yield from _says(bound, place, one.asked, dict(one.limits))
+        yield from _violations(bound, place, one.asked, dict(one.limits))
 
 
-def _says(
+def _violations(
     bound: Bound, who: str, requests: Mapping[str, int], limits: Mapping[str, int]
 ) -> Iterator[str]:
     name = bound.resource
@@ -160,27 +160,27 @@ def _says(
         if not asked or not most:
             yield f"{who} must set a request and a limit for {name}, because {bound.kind} is set"
         elif Fraction(most, asked) > bound.value:
-            ratio = f"limit {_say(name, most)} over request {_say(name, asked)}"
+            ratio = f"limit {_quantity(name, most)} over request {_quantity(name, asked)}"
             yield f"{who}: {ratio} is more than the {field} ({float(bound.value):g})"
         return
     needed = asked if bound.kind is Kind.MIN else most
     if needed is None:
-        word = _MUST_SAY[bound.kind]
-        yield f"{who} must set a {word} for {name}: the {field} is {_say(name, bound.value)}"
+        word = _REQUIRED_FIELD[bound.kind]
+        yield f"{who} must set a {word} for {name}: the {field} is {_quantity(name, bound.value)}"
         return
     for word, amount in (("request", asked), ("limit", most)):
         if amount is not None and _beyond(bound, amount):
             than = "less" if bound.kind is Kind.MIN else "more"
-            said = f"the {word} of {_say(name, amount)} is {than} than the {field}"
-            yield f"{who}: {said} ({_say(name, bound.value)})"
+            problem = f"the {word} of {_quantity(name, amount)} is {than} than the {field}"
+            yield f"{who}: {problem} ({_quantity(name, bound.value)})"
 
 
 def _beyond(bound: Bound, amount: int) -> bool:
     return amount < bound.value if bound.kind is Kind.MIN else amount > bound.value
 
 
-def _say(resource: str, amount: int | Fraction) -> str:
+def _quantity(resource: str, amount: int | Fraction) -> str:
     return format_quantity(resource, int(amount))
 
 
-_MUST_SAY: Final = {Kind.MIN: "request", Kind.MAX: "limit"}
+_REQUIRED_FIELD: Final = {Kind.MIN: "request", Kind.MAX: "limit"}

@@ -180,7 +180,7 @@ WARNINGS: Final = NOT_IN_LINE | {
 }
 
 # The gang keeps running: an Event without a change of state.
-REMARKS: Final = frozenset({Code.IDLE_GPUS, Code.WOULD_RECLAIM, Code.WRITE_REFUSED})
+NOTES: Final = frozenset({Code.IDLE_GPUS, Code.WOULD_RECLAIM, Code.WRITE_REFUSED})
 
 # Evictions because a start failed: the next start is tried after a back-off.
 FAILED_START: Final = frozenset(

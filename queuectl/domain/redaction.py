@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypeVar
 
-from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
+from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Reason
@@ -20,17 +20,17 @@ from queuectl.domain.reasons import Reason
 ANOTHER_TEAM: Final = "another team"
 """In place of the name of a workload that the reader may not see."""
 
-Saying = Reason | Obstacle | Way
+Explanation = Reason | Obstacle | SuggestedFix
 """Values about a gang that can name others."""
 
-_T = TypeVar("_T", Reason, Obstacle, Way)
+_T = TypeVar("_T", Reason, Obstacle, SuggestedFix)
 _NAMESPACE: Final = re.compile(r"(?<![a-z0-9.-])([a-z0-9-]{1,63})/(?=[a-z0-9])")
 _NAME: Final = r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?"
 _UIDS: Final = frozenset({"victims", "preemptor", "beneficiary"})
 """Details that hold uids of gangs."""
 
 
-def uid_beside(name: str, uid: str) -> str | None:
+def shown_uid(name: str, uid: str) -> str | None:
     """The uid of a workload that is shown by this name; None where the name is covered."""
     return uid if name != ANOTHER_TEAM else None
 
@@ -59,14 +59,14 @@ class Redactor:
             return sentence
         return self._hiding.sub(lambda m: m[0] if m[0] in self.own else ANOTHER_TEAM, sentence)
 
-    def redacted(self, saying: _T) -> _T:
+    def redacted(self, explanation: _T) -> _T:
         """The same without hidden names; the same object where it has none."""
         if not self.drawn:
-            return saying
-        message, details = self.text(saying.message), self._plain(saying.details)
-        if (message, details) == (saying.message, saying.details):
-            return saying
-        return replace(saying, message=message, details=details)
+            return explanation
+        message, details = self.text(explanation.message), self._plain(explanation.details)
+        if (message, details) == (explanation.message, explanation.details):
+            return explanation
+        return replace(explanation, message=message, details=details)
 
     def entry(self, entry: Entry) -> Entry:
         """A row of the ledger, with its reason so."""
@@ -119,11 +119,11 @@ def redacted_for(
     return Redactor(hidden, drawn=bool(hidden)).redacted(reason)
 
 
-def namespaces_in(told: Saying | str) -> frozenset[str]:
+def namespaces_in(source: Explanation | str) -> frozenset[str]:
     """Namespaces of the gangs that are named in it; other words of that form can be among them."""
-    if isinstance(told, str):
-        return frozenset(_NAMESPACE.findall(told))
-    words = (told.message, *_strings(told.details))
+    if isinstance(source, str):
+        return frozenset(_NAMESPACE.findall(source))
+    words = (source.message, *_strings(source.details))
     return frozenset(found for text in words if "/" in text for found in _NAMESPACE.findall(text))
 
 

@@ -12,7 +12,7 @@ from queuectl.domain.records import JobRecord, PodPhase, PodRecord
 from queuectl.domain.rules import PodsReady
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, PodSetPlacement
-from queuectl.lifecycle.owed_writes import as_planned
+from queuectl.lifecycle.outstanding_writes import as_planned
 from queuectl.lifecycle.refusals import Refusal
 from queuectl.state.readiness import needed
 
@@ -33,12 +33,12 @@ def unlike_planned(entry: Entry, job: JobRecord, pods: Sequence[PodRecord]) -> E
         planned = entry.planned.requests if entry.planned is not None else {}
         most = planned.get(pod.podset, podset.shape.requests)
         if not pod.requests.fits(most):
-            text = f"pod {pod.name} requests {_said(pod.requests)}, more than the planned {_said(most)}"
+            text = f"pod {pod.name} requests {_amounts(pod.requests)}, more than the planned {_amounts(most)}"
             return Evict(Reason(Code.PODS_LARGER_THAN_ASKED, text))
     return None
 
 
-def _said(requests: Resources) -> str:
+def _amounts(requests: Resources) -> str:
     return " + ".join(f"{format_quantity(n, v)} {n}" for n, v in sorted(requests.items()))
 
 

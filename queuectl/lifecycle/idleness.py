@@ -28,7 +28,7 @@ from queuectl.state.claims import exempt_from_idle_reclaim
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
-Picture = Callable[[Entry, JobRecord, QueueConfig, float], Admitted | None]
+GangReader = Callable[[Entry, JobRecord, QueueConfig, float], Admitted | None]
 """A running gang as the planner sees it, at unix seconds."""
 
 
@@ -55,7 +55,7 @@ class Idleness:
         self,
         mirror: Mirror,
         ledger: Callable[[], Ledger],
-        picture: Picture,
+        read_gang: GangReader,
         fresh_seconds: float,
         borrowing: Callable[[], Container[str]] = tuple,
     ) -> None:
@@ -64,7 +64,7 @@ class Idleness:
         Args:
             mirror: what the watch shows.
             ledger: the workloads.
-            picture: of a gang, to compute the cost of its eviction.
+            read_gang: of a gang, to compute the cost of its eviction.
             fresh_seconds: the age in seconds after which an evaluation is no longer valid.
             borrowing: ClusterQueues that use more than their nominal quota now.
         """
@@ -72,14 +72,14 @@ class Idleness:
         self._borrowed: Container[str] = ()
         self._mirror = mirror
         self._ledger = ledger
-        self._picture = picture
+        self._read_gang = read_gang
         self._fresh = fresh_seconds
         self._uses: Mapping[str, GangUse] = {}
         self._warned: dict[str, _Warned] = {}
         self._due: set[str] = set()
         self._takeable: frozenset[str] = frozenset()
 
-    def looked(
+    def evaluated(
         self, uses: Mapping[str, GangUse], config: QueueConfig, now: float
     ) -> IdlenessResult:
         """Store the GPU utilization of each gang, by uid, as of now."""
@@ -182,7 +182,7 @@ class Idleness:
         over = use.at > warned.second and use.at >= warned.first + rule.grace
         if rule.mode is not ReclaimMode.ALWAYS or not over:
             return None
-        gang = self._picture(entry, job, config, now)
+        gang = self._read_gang(entry, job, config, now)
         if gang is None or protected_until(gang, queue, now) is not None:
             return None
         return Evict(_taken(gang, use, rule, now))

@@ -1,7 +1,7 @@
 """The state machine of a workload: ``handle(entry, event, now) -> EntryChange``. No other code changes a state.
 
 The function is pure. Events are facts: an observation of the watch, a decision of the planner, the passing of time. Changes are
-values that the store commits. The writes to the cluster follow from the entry alone (lifecycle/owed_writes.py), thus a crash
+values that the store commits. The writes to the cluster follow from the entry alone (lifecycle/outstanding_writes.py), thus a crash
 between two steps loses nothing.
 
     Pending ──Admit──▶ Starting ──PodsReady──▶ Running ──Ended──▶ Finished
@@ -182,7 +182,7 @@ def _described(entry: Entry, event: ObjectChanged, now: float) -> EntryChange | 
     priority = event.priority if entry.priority_set is None else entry.priority_set
     if event.max_priority is not None:
         priority = min(priority, event.max_priority)
-    said: dict[str, Any] = {
+    stated: dict[str, Any] = {
         "queue": event.queue,
         "cluster_queue": event.cluster_queue,
         "priority": priority,
@@ -190,16 +190,16 @@ def _described(entry: Entry, event: ObjectChanged, now: float) -> EntryChange | 
         "pods": event.pods,
         "user": event.user,
     }
-    if all(getattr(entry, name) == value for name, value in said.items()):
+    if all(getattr(entry, name) == value for name, value in stated.items()):
         return None
     asks = (event.queue, event.cluster_queue, event.gpus, event.pods)
     as_known = (entry.queue, entry.cluster_queue, entry.gpus, entry.pods)
     if entry.lease is None or asks == as_known:
-        return EntryChange(entry, next_of(entry, **said), now)
+        return EntryChange(entry, next_of(entry, **stated), now)
     if entry.state is State.EVICTING:  # it was moving; the eviction continues, and it queues again
-        return EntryChange(entry, next_of(entry, lease=None, **said), now)
+        return EntryChange(entry, next_of(entry, lease=None, **stated), now)
     text = "its request changed; its reservation is released"
-    return move(entry, State.PENDING, now, Reason(Code.QUEUED, text), lease=None, **said)
+    return move(entry, State.PENDING, now, Reason(Code.QUEUED, text), lease=None, **stated)
 
 
 def _admit(entry: Entry, event: Admit, now: float) -> EntryChange | None:
@@ -262,8 +262,8 @@ def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> EntryChange | No
     if (event.reason, lease, budget) == (entry.reason, entry.lease, entry.budget):
         return None
     after = next_of(entry, reason=event.reason, lease=lease, budget=budget)
-    told = event.reason.code is not entry.reason.code
-    note = Note(str(event.reason.code), entry.state, state, event.reason) if told else None
+    changed = event.reason.code is not entry.reason.code
+    note = Note(str(event.reason.code), entry.state, state, event.reason) if changed else None
     return EntryChange(entry, after, now, note)
 
 
@@ -326,12 +326,12 @@ def _refused(entry: Entry, event: WriteRefused, now: float) -> EntryChange | Non
     """Show this beside the reason for its state. The reason continues to decide the next state."""
     if entry.refused_write is not None:
         return None
-    said = entry.reason.message
+    message_before = entry.reason.message
     details = {
         **entry.reason.details,
-        REFUSED_WRITE: {"write": event.purpose.value, "before": said},
+        REFUSED_WRITE: {"write": event.purpose.value, "before": message_before},
     }
-    message = f"{said}; {event.text}" if said else event.text
+    message = f"{message_before}; {event.text}" if message_before else event.text
     after = next_of(entry, reason=Reason(entry.reason.code, message, details))
     reason = Reason(Code.WRITE_REFUSED, event.text, {"write": event.purpose.value})
     return EntryChange(entry, after, now, Note(str(reason.code), entry.state, entry.state, reason))
@@ -341,8 +341,10 @@ def _accepted(entry: Entry, now: float) -> EntryChange | None:
     if entry.refused_write is None:
         return None
     details = dict(entry.reason.details)
-    said = details.pop(REFUSED_WRITE)["before"]
-    return EntryChange(entry, next_of(entry, reason=Reason(entry.reason.code, said, details)), now)
+    message_before = details.pop(REFUSED_WRITE)["before"]
+    return EntryChange(
+        entry, next_of(entry, reason=Reason(entry.reason.code, message_before, details)), now
+    )
 
 
 def _done(entry: Entry, event: PodsDone, now: float) -> EntryChange | None:

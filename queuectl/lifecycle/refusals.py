@@ -11,7 +11,7 @@ from typing import Final
 
 from queuectl.domain.ledger import Entry, Intent, Purpose
 from queuectl.domain.records import JobRecord
-from queuectl.lifecycle.owed_writes import Write
+from queuectl.lifecycle.outstanding_writes import Write
 
 LONGEST: Final = 500
 """Characters that are kept of a message of the API server."""

@@ -27,7 +27,7 @@ Document = dict[str, Any]
 
 FIELD_MANAGER = "queuectl-localcluster"
 _DISCOVERY = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-NOBODY_TRUSTED = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+NO_TRUSTED_CA = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """A TLS context without CAs, for clients of servers without TLS."""
 _TIMEOUT_SECONDS = 30.0
 _CONNECTIONS = 16
@@ -230,7 +230,7 @@ def get_plain(
     Raises:
         httpx2.HTTPError: It does not answer.
     """
-    return httpx2.get(url, params=params, timeout=timeout, trust_env=False, verify=NOBODY_TRUSTED)
+    return httpx2.get(url, params=params, timeout=timeout, trust_env=False, verify=NO_TRUSTED_CA)
 
 
 def tls(authority: bytes, pair: KeyPair | None) -> ssl.SSLContext:

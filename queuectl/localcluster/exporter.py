@@ -58,7 +58,7 @@ class Exporters:
         """Listen on this port of loopback; 0 = a free port."""
         self.dialect = dialect or Dialect()
         self.problems: dict[str, str] = {}
-        self._bays: dict[str, NodeDevices] = {}
+        self._devices: dict[str, NodeDevices] = {}
         self._dialects: dict[str, Dialect] = {}
         self._loads: dict[str, Load] = {}
         self._dead: set[str] = set()
@@ -126,7 +126,7 @@ class Exporters:
     def add_node(self, node: str, gpus: int = 8, dialect: Dialect | None = None) -> None:
         """Add the exporter of a node with free GPUs. ``dialect``: its own dialect."""
         with self._lock:
-            self._bays.setdefault(node, NodeDevices(node, gpus))
+            self._devices.setdefault(node, NodeDevices(node, gpus))
             if dialect is not None:
                 self._dialects[node] = dialect
 
@@ -135,14 +135,14 @@ class Exporters:
         self.add_node(load.node)
         with self._lock:
             self._loads[load.uid] = load
-            self._bays[load.node].put(load)
+            self._devices[load.node].put(load)
 
     def take(self, uid: str) -> None:
         """Remove a pod."""
         with self._lock:
             load = self._loads.pop(uid, None)
             if load is not None:
-                self._bays[load.node].take(uid)
+                self._devices[load.node].take(uid)
 
     def kill(self, node: str) -> None:
         """Let the node's exporter fail every scrape from now on."""
@@ -160,11 +160,11 @@ class Exporters:
             return 200, "application/json", json.dumps(self._targets())
         node = path.removeprefix("/metrics/")
         with self._lock:
-            bay = self._bays.get(node)
-            if bay is None or node in self._dead:
-                return (404 if bay is None else 503), "text/plain", "no exporter\n"
+            devices = self._devices.get(node)
+            if devices is None or node in self._dead:
+                return (404 if devices is None else 503), "text/plain", "no exporter\n"
             dialect = self._dialects.get(node, self.dialect)
-            text = render(bay.seats, bay.spare, dialect, time.time())
+            text = render(devices.assignments, devices.free_devices, dialect, time.time())
         return 200, "text/plain; version=0.0.4; charset=utf-8", text
 
     @contextlib.contextmanager
@@ -208,7 +208,7 @@ class Exporters:
     def _targets(self) -> list[dict[str, Any]]:
         """The targets with the labels that a service discovery of Kubernetes gives to the pods of exporters."""
         with self._lock:
-            nodes = sorted(self._bays)
+            nodes = sorted(self._devices)
         return [
             {
                 "targets": [self.address],
@@ -276,9 +276,9 @@ def load_of(pod: dict[str, Any]) -> Load | None:
         limits = (container.get("resources") or {}).get("limits") or {}
         for resource, amount in limits.items():
             if resource == GPU or resource.startswith(_MIG):
-                told = meta.get("annotations") or {}
-                index = told.get(_INDEX, (meta.get("labels") or {}).get(_INDEX))
-                text = told.get(f"{PROFILE}.{index}") or told.get(PROFILE) or "busy"
+                annotations = meta.get("annotations") or {}
+                index = annotations.get(_INDEX, (meta.get("labels") or {}).get(_INDEX))
+                text = annotations.get(f"{PROFILE}.{index}") or annotations.get(PROFILE) or "busy"
                 return Load(
                     namespace=meta["namespace"],
                     pod=meta["name"],
@@ -289,6 +289,6 @@ def load_of(pod: dict[str, Any]) -> Load | None:
                     since=datetime.fromisoformat(status["startTime"]).timestamp(),
                     container=container["name"],
                     mig=resource.removeprefix(_MIG) if resource != GPU else "",
-                    shared=told.get(SHARED) == "true",
+                    shared=annotations.get(SHARED) == "true",
                 )
     return None

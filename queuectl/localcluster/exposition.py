@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from queuectl.localcluster.gpus import IDLE, Device, Load, Seats, Work
+from queuectl.localcluster.gpus import IDLE, Assignments, Device, Load, Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,9 +32,11 @@ class Dialect:
     amd: bool = False
 
 
-def render(seats: Seats, spare: Sequence[Device], dialect: Dialect, now: float) -> str:
+def render(
+    assignments: Assignments, free_devices: Sequence[Device], dialect: Dialect, now: float
+) -> str:
     """The answer to a scrape of a node's exporter. ``spare``: devices without a pod."""
-    rows = list(_rows(seats, spare, dialect, now))
+    rows = list(_rows(assignments, free_devices, dialect, now))
     families = _amd_families(dialect) if dialect.amd else _dcgm_families(dialect)
     lines: list[str] = []
     for name, text, value in families:
@@ -47,19 +49,19 @@ def render(seats: Seats, spare: Sequence[Device], dialect: Dialect, now: float) 
 
 
 def _rows(
-    seats: Seats, spare: Sequence[Device], dialect: Dialect, now: float
+    assignments: Assignments, free_devices: Sequence[Device], dialect: Dialect, now: float
 ) -> Iterator[tuple[Device, Work, Work, str]]:
     """The device of each series, the work of the whole device, the work of its pod, and its labels."""
     by_device: dict[tuple[int, int | None], list[tuple[Device, Load, Work]]] = {}
-    for device, load, number in seats:
+    for device, load, number in assignments:
         key = (device.index, device.instance)
         by_device.setdefault(key, []).append((device, load, load.work(number, now)))
     for sharing in by_device.values():
         whole = max((work for _, _, work in sharing), key=lambda work: work.engine)
-        told = sharing if dialect.virtual_gpus else sharing[-1:]
-        for device, load, work in told:
+        shown = sharing if dialect.virtual_gpus else sharing[-1:]
+        for device, load, work in shown:
             yield device, whole, work, _labels(device, load if work.seen else None, dialect)
-    for device in spare:
+    for device in free_devices:
         yield device, IDLE, IDLE, _labels(device, None, dialect)
 
 

@@ -127,7 +127,7 @@ class Device:
         return f"GPU-{self.node}-{self.index}"
 
 
-Seats = list[tuple[Device, "Load", int]]
+Assignments = list[tuple[Device, "Load", int]]
 """Devices of a node, each with its pod and the number among the pod's devices."""
 
 
@@ -137,31 +137,33 @@ class NodeDevices:
     def __init__(self, node: str, gpus: int) -> None:
         self._node = node
         self._gpus = gpus
-        self._seats: dict[str, Seats] = {}
+        self._assignments: dict[str, Assignments] = {}
 
     def put(self, load: Load) -> None:
         """Assign devices to a pod, unless it has them."""
-        if load.uid not in self._seats:
-            self._seats[load.uid] = [
+        if load.uid not in self._assignments:
+            self._assignments[load.uid] = [
                 (device, load, number) for number, device in enumerate(self._choose(load))
             ]
 
     def take(self, uid: str) -> None:
-        self._seats.pop(uid, None)
+        self._assignments.pop(uid, None)
 
     @property
-    def seats(self) -> Seats:
+    def assignments(self) -> Assignments:
         """The assigned devices, in the order of assignment."""
-        return [seat for seats in self._seats.values() for seat in seats]
+        return [
+            assignment for assignments in self._assignments.values() for assignment in assignments
+        ]
 
     @property
-    def spare(self) -> list[Device]:
+    def free_devices(self) -> list[Device]:
         """The free GPUs."""
-        used = {device.index for device, _, _ in self.seats}
+        used = {device.index for device, _, _ in self.assignments}
         return [Device(self._node, index) for index in range(self._gpus) if index not in used]
 
     def _choose(self, load: Load) -> list[Device]:
-        taken = [(device, other) for device, other, _ in self.seats]
+        taken = [(device, other) for device, other, _ in self.assignments]
         used = {device.index for device, _ in taken}
         free = (index for index in count() if index not in used)
         if load.shared:

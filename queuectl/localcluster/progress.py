@@ -45,25 +45,25 @@ class LineProgress:
         self._stream = stream or sys.stderr
         self._every = every
         self._what = ""
-        self._began = self._spoke = time.monotonic()
+        self._began = self._printed_at = time.monotonic()
 
     def step(self, what: str, coming: str = "") -> None:
         """Print the step and the next one."""
         self._what, self._began = what, time.monotonic()
-        self._say(what + (f" (next: {coming})" if coming else ""))
+        self._print(what + (f" (next: {coming})" if coming else ""))
 
     def tick(self, detail: str = "") -> None:
         """Print the step with its elapsed time, at most every `every` seconds."""
-        if time.monotonic() - self._spoke >= self._every:
+        if time.monotonic() - self._printed_at >= self._every:
             elapsed = time.monotonic() - self._began
-            self._say(f"{self._what}: {_clock(elapsed)}" + (f", {detail}" if detail else ""))
+            self._print(f"{self._what}: {_clock(elapsed)}" + (f", {detail}" if detail else ""))
 
     def done(self, what: str) -> None:
         """Print the summary."""
-        self._say(what)
+        self._print(what)
 
-    def _say(self, text: str) -> None:
-        self._spoke = time.monotonic()
+    def _print(self, text: str) -> None:
+        self._printed_at = time.monotonic()
         self._stream.write(f"localcluster: {text}\n")
         self._stream.flush()
 

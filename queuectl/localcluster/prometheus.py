@@ -78,7 +78,7 @@ class Prometheus:
             LocalClusterError: it does not start; the message ends with the last lines of its log.
         """
         assets = build.ensure(progress, units=(PROMETHEUS,))
-        home, keeper = _housed(keeper)
+        home, keeper = _home_of(keeper)
         interval = f"{round(scrape_seconds * 1000)}ms"
         configuration = {
             "global": {
@@ -186,7 +186,7 @@ class Prometheus:
         return False
 
 
-def _housed(keeper: Supervisor | None) -> tuple[Path, Supervisor]:
+def _home_of(keeper: Supervisor | None) -> tuple[Path, Supervisor]:
     """A folder that is removed with its keeper."""
     if keeper is None:
         home = Path(tempfile.mkdtemp(prefix="queuectl-prometheus-"))

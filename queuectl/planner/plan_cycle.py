@@ -52,14 +52,14 @@ def plan(
     consolidated = consolidate(cycle.state, list(cycle.starting.values()), cycle.solver)
     repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
     made = make_plan(cycle, repairs, in_order, consolidated=consolidated)
-    aside = Solver(snapshot.limits, cycle.solver.stop)
+    own_solver = Solver(snapshot.limits, cycle.solver.stop)
     made = replace(
         made,
         moved=cleared.moves,
         returning=cycle.leases.returning,
         stats={**made.stats, "rooms_sought": cleared.sought},
-        spared=tuple(dry_run(cycle, in_order, aside)),
-        alarms=(*made.alarms, *aside.alarms),
+        spared=tuple(dry_run(cycle, in_order, own_solver)),
+        alarms=(*made.alarms, *own_solver.alarms),
     )
     return replace(made, uneven=tuple(uneven(cycle.problem, made)))
 

@@ -24,7 +24,7 @@ from queuectl.planner.problem.fleet import FleetIndex, index_of
 from queuectl.planner.problem.topology import Tree
 from queuectl.reports.fragmentation import fragmented_on_nodes, left_on_nodes
 
-_Seats = list[list[GangOnNode]]
+_GangsOn = list[list[GangOnNode]]
 _WHOLE: Final = 6  # digits: sevenths of GPUs add up to whole ones
 
 
@@ -34,8 +34,8 @@ def cluster_map_of(
     """The cluster map. ``uses``: the known GPU utilization of gangs, by uid."""
     cache = cache or PlannerCache()
     index = index_of(snapshot.fleet, cache)
-    gangs, seats = _seated(snapshot, index, uses)
-    node_counts = _spots(snapshot, index, seats, cache)
+    gangs, gangs_on = _gangs_by_node(snapshot, index, uses)
+    node_counts = _node_counts(snapshot, index, gangs_on, cache)
     layouts = tuple(
         TopologyLayout(name, _levels(index.tree(topology.levels), node_counts, gangs))
         for name, topology in sorted(snapshot.config.topologies.items())
@@ -43,19 +43,19 @@ def cluster_map_of(
     return ClusterMap(snapshot.now, gangs, node_counts, layouts)
 
 
-def _seated(
+def _gangs_by_node(
     snapshot: Snapshot, index: FleetIndex, uses: Mapping[str, GangUse]
-) -> tuple[tuple[GangOnMap, ...], _Seats]:
+) -> tuple[tuple[GangOnMap, ...], _GangsOn]:
     weights = snapshot.config.rules.accounting.gpus
     gangs: list[GangOnMap] = []
-    seats: _Seats = [[] for _ in index.nodes]
+    gangs_on: _GangsOn = [[] for _ in index.nodes]
     for gang in sorted(snapshot.admitted, key=lambda a: (a.workload.ref, a.workload.uid)):
         workload = gang.workload
         queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
         held = _held(gang, weights)
         here = {name: on for name, on in held.items() if name in index.position}
         for name, (pods, gpus) in here.items():
-            seats[index.position[name]].append(GangOnNode(len(gangs), pods, round(gpus, _WHOLE)))
+            gangs_on[index.position[name]].append(GangOnNode(len(gangs), pods, round(gpus, _WHOLE)))
         gangs.append(
             GangOnMap(
                 workload=workload,
@@ -66,7 +66,7 @@ def _seated(
                 use=uses.get(workload.uid),
             )
         )
-    return tuple(gangs), seats
+    return tuple(gangs), gangs_on
 
 
 def _held(gang: Admitted, weights: GpuWeights) -> dict[str, tuple[int, float]]:
@@ -81,15 +81,15 @@ def _held(gang: Admitted, weights: GpuWeights) -> dict[str, tuple[int, float]]:
     return held
 
 
-def _spots(
-    snapshot: Snapshot, index: FleetIndex, seats: _Seats, cache: PlannerCache
+def _node_counts(
+    snapshot: Snapshot, index: FleetIndex, gangs_on: _GangsOn, cache: PlannerCache
 ) -> tuple[NodeOccupancy, ...]:
     weights = snapshot.config.rules.accounting.gpus
     left = left_on_nodes(snapshot, index, cache)
     fragmented = fragmented_on_nodes(snapshot, index, left).tolist()
     node_counts = []
     for node, amounts, lost, tenants in zip(
-        index.nodes, left.T.tolist(), fragmented, seats, strict=True
+        index.nodes, left.T.tolist(), fragmented, gangs_on, strict=True
     ):
         free = Resources(zip(index.resources, amounts, strict=True))
         node_counts.append(

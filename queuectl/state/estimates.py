@@ -49,7 +49,7 @@ class PastRuns:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class EstimateInput:
     """The input of estimates at ``now`` (unix seconds): a copy for another thread.
 
     ``held``: GPUs charged to each ClusterQueue.
@@ -80,7 +80,7 @@ class Estimates:
         for run in runs:
             self._runs.add(run)
 
-    def picture(self, ledger: Ledger, holdings: Holdings, now: float) -> Picture:
+    def current(self, ledger: Ledger, holdings: Holdings, now: float) -> EstimateInput:
         """The input of estimates at ``now``."""
         config = holdings.effective
         weights = config.rules.accounting.gpus
@@ -88,29 +88,29 @@ class Estimates:
         for (_, _, queue, _, resource), amount in holdings.held.items():
             held[queue] = held.get(queue, 0.0) + weights.of(resource) * amount
         waiting, holding = ledger.entries(*IN_QUEUE_ORDER), ledger.entries(*_HOLDING)
-        return Picture(now, config, tuple(waiting), tuple(holding), held)
+        return EstimateInput(now, config, tuple(waiting), tuple(holding), held)
 
-    def make(self, picture: Picture) -> dict[str, float]:
+    def make(self, current: EstimateInput) -> dict[str, float]:
         """Estimated starts by uid. Safe in any thread."""
-        lengths = _Runtimes(self._mirror, self._runs.enough(), picture)
+        lengths = _Runtimes(self._mirror, self._runs.enough(), current)
         lines: dict[str, list[Waits]] = {}
-        for entry in sorted(filter(in_queue_order, picture.waiting), key=turn):
+        for entry in sorted(filter(in_queue_order, current.waiting), key=turn):
             lines.setdefault(entry.cluster_queue, []).append(lengths.waits(entry))
         running: dict[str, list[HeldGpus]] = {name: [] for name in lines}
-        for entry in picture.holding:
+        for entry in current.holding:
             if entry.cluster_queue in running:
                 running[entry.cluster_queue].append(lengths.holds(entry))
         starts: dict[str, float] = {}
         for name, line in lines.items():
-            queue = picture.config.cluster_queues.get(name)
+            queue = current.config.cluster_queues.get(name)
             if queue is None:
                 continue
-            free = _quota(queue, picture.config) - picture.held.get(name, 0.0)
+            free = _quota(queue, current.config) - current.held.get(name, 0.0)
             strict = queue.strategy is QueueingStrategy.STRICT_FIFO
-            starts |= estimated_starts(line, running[name], free, picture.now, strict=strict)
+            starts |= estimated_starts(line, running[name], free, current.now, strict=strict)
         return starts
 
-    def tell(self, starts: Mapping[str, float], ledger: Ledger) -> list[tuple[str, float]]:
+    def replace(self, starts: Mapping[str, float], ledger: Ledger) -> list[tuple[str, float]]:
         """Replace the estimates.
 
         Returns:
@@ -141,9 +141,9 @@ class Estimates:
             after = change.after
             if after.state in IN_QUEUE_ORDER:
                 continue
-            told = self._first.pop(after.uid, None)
-            if told is not None and after.state is State.STARTING:
-                off.append((after.cluster_queue, abs(change.at - told)))
+            estimate = self._first.pop(after.uid, None)
+            if estimate is not None and after.state is State.STARTING:
+                off.append((after.cluster_queue, abs(change.at - estimate)))
             if after.state is State.FINISHED and after.attempt:
                 user = user_of(self._mirror.jobs.get(after.uid), config)
                 self._runs.add(Run(after.namespace, after.queue, user, after.past_seconds))
@@ -154,12 +154,12 @@ class _Runtimes:
     """The known run times of gangs."""
 
     def __init__(
-        self, mirror: Mirror, runs: Mapping[_Whose, tuple[float, ...]], picture: Picture
+        self, mirror: Mirror, runs: Mapping[_Whose, tuple[float, ...]], current: EstimateInput
     ) -> None:
         self._jobs = mirror.jobs
         self._runs = runs
-        self._now = picture.now
-        self._config = picture.config
+        self._now = current.now
+        self._config = current.config
 
     def waits(self, entry: Entry) -> Waits:
         """The gang in queue order."""

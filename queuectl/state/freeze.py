@@ -29,7 +29,7 @@ _Place = tuple[int, str, float, str | None]
 """The fields that decide the position of a gang: priority, LocalQueue, queue time, user."""
 
 
-def _nobody_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
+def _never_idle(entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> None:
     """No gang is idle without a source of utilization."""
 
 
@@ -42,7 +42,7 @@ class SnapshotBuilder:
         ledger: Ledger,
         usage: Usage,
         uses: Callable[[], Mapping[str, GangUse]] = dict,
-        idle_since: IdleSince = _nobody_idle,
+        idle_since: IdleSince = _never_idle,
     ) -> None:
         """``uses``: the last measured GPU utilization of gangs, by uid."""
         self._uses = uses
@@ -63,7 +63,7 @@ class SnapshotBuilder:
     def freeze(self, config: QueueConfig, now: float, limits: SolverLimits) -> Snapshot:
         """The snapshot at ``now`` (unix seconds), without workloads that the watch no longer shows."""
         config = self._node_quota.of(config, self._mirror.fleet)
-        self._look_around(config)
+        self._drop_outdated(config)
         return Snapshot(
             now=now,
             fleet=self._mirror.fleet,
@@ -76,7 +76,7 @@ class SnapshotBuilder:
             allowances=allowances(self._mirror, self._ledger),
         )
 
-    def _look_around(self, config: QueueConfig) -> None:
+    def _drop_outdated(self, config: QueueConfig) -> None:
         """Drop the parts that depend on the queues, namespaces or nodes that have changed."""
         records = list(self._mirror.namespaces.values())
         if config is not self._config or records != self._records:

@@ -56,7 +56,7 @@ def _key(owner: Owner) -> OwnerKey:
     return OwnerKey(owner.kind, owner.namespace, owner.uid)
 
 
-def _eased(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:
+def _raised(old: ResourceQuotaRecord, new: ResourceQuotaRecord) -> bool:
     """Whether a changed ResourceQuota can allow gangs that it did not allow before. More use, from new pods, cannot."""
     before, after = old.allowance, new.allowance
     if before.best_effort is not after.best_effort:
@@ -200,7 +200,7 @@ class Mirror:
                 old_quota = self.resource_quotas.get(record.uid)
                 if old_quota is None or record.version > old_quota.version:
                     self.resource_quotas[record.uid] = record
-                    self.planning_changed |= old_quota is None or _eased(old_quota, record)
+                    self.planning_changed |= old_quota is None or _raised(old_quota, record)
             case LimitRangeRecord():
                 old_range = self._limit_ranges.get(record.uid)
                 if old_range is None or record.version > old_range.version:

@@ -48,8 +48,8 @@ class Usage:
         self._mirror = mirror
         self._ledger = ledger
         self._counted: dict[str, tuple[str, Resources]] = {}
-        self._seats: dict[tuple[str, str, str], _SlotClaims] = {}  # by owner, podset and node
-        self._seated: dict[str, _SlotClaims] = {}  # by uid of the pod
+        self._claims: dict[tuple[str, str, str], _SlotClaims] = {}  # by owner, podset and node
+        self._claims_by_pod: dict[str, _SlotClaims] = {}  # by uid of the pod
         self._other_pods: dict[str, dict[str, int]] = {}
         self._names: dict[str, str] = {}
         self._fleet: object = None
@@ -82,20 +82,20 @@ class Usage:
     def refresh(self, pods: Iterable[str]) -> bool:
         """Count these pods again (by uid, with deleted ones). Returns whether the use of any node changed."""
         changed = False
-        looked_at: dict[int, _SlotClaims] = {}
+        affected: dict[int, _SlotClaims] = {}
         for uid in pods:
-            before = self._seated.get(uid)
+            before = self._claims_by_pod.get(uid)
             changed |= self._recount(uid)
-            for seats in (before, self._seated.get(uid)):
-                if seats is not None:
-                    looked_at[id(seats)] = seats
-        for seats in looked_at.values():
-            changed |= self._recount_seats(seats)
+            for claims in (before, self._claims_by_pod.get(uid)):
+                if claims is not None:
+                    affected[id(claims)] = claims
+        for claims in affected.values():
+            changed |= self._recount_claims(claims)
         return changed
 
     def refresh_all(self) -> bool:
         """Count all pods again."""
-        return self.refresh({*self._counted, *self._seated, *self._mirror.pods})
+        return self.refresh({*self._counted, *self._claims_by_pod, *self._mirror.pods})
 
     def refresh_owned(self, entries: Iterable[Entry]) -> bool:
         """Count all pods of these jobs again, after their ledger entry changed."""
@@ -114,46 +114,46 @@ class Usage:
     def _recount(self, uid: str) -> bool:
         pod = self._mirror.pods.get(uid)
         node = None if pod is None or pod.terminal else node_of(pod, self.names)
-        seats = counted = None
+        claims = counted = None
         if pod is not None and node is not None:
             entry = self._entry_of(pod)
-            seats = self._seats_for(pod, node, entry)
-            if seats is None and (entry is None or entry.state is not State.EVICTING):
+            claims = self._claims_for(pod, node, entry)
+            if claims is None and (entry is None or entry.state is not State.EVICTING):
                 counted = node, pod.requests
-        self._seat(uid, seats)
-        return self._charge(uid, counted) if seats is None else False
+        self._assign(uid, claims)
+        return self._charge(uid, counted) if claims is None else False
 
     def _entry_of(self, pod: PodRecord) -> Entry | None:
         entry = self._ledger.get(pod.owner) if pod.owner else None
         owned = entry is not None and pod.owned_by == (entry.kind, entry.namespace, entry.uid)
         return entry if owned else None
 
-    def _seats_for(self, pod: PodRecord, node: str, entry: Entry | None) -> _SlotClaims | None:
+    def _claims_for(self, pod: PodRecord, node: str, entry: Entry | None) -> _SlotClaims | None:
         """The slots that the pod can fill: those of its own live attempt."""
         if entry is None or pod.attempt != entry.attempt or not _slots(entry, pod.podset, node):
             return None
         key = (entry.uid, pod.podset, node)
-        return self._seats.get(key) or self._seats.setdefault(key, _SlotClaims(*key))
+        return self._claims.get(key) or self._claims.setdefault(key, _SlotClaims(*key))
 
-    def _seat(self, uid: str, seats: _SlotClaims | None) -> None:
-        before = self._seated.pop(uid, None)
+    def _assign(self, uid: str, claims: _SlotClaims | None) -> None:
+        before = self._claims_by_pod.pop(uid, None)
         if before is not None:
             before.pods.discard(uid)
             if not before.pods:
-                self._seats.pop((before.owner, before.podset, before.node), None)
-        if seats is not None:
-            seats.pods.add(uid)
-            self._seats[seats.owner, seats.podset, seats.node] = seats
-            self._seated[uid] = seats
+                self._claims.pop((before.owner, before.podset, before.node), None)
+        if claims is not None:
+            claims.pods.add(uid)
+            self._claims[claims.owner, claims.podset, claims.node] = claims
+            self._claims_by_pod[uid] = claims
 
-    def _recount_seats(self, seats: _SlotClaims) -> bool:
+    def _recount_claims(self, claims: _SlotClaims) -> bool:
         """Its pods without a slot."""
-        entry = self._ledger.get(seats.owner)
-        slots = _slots(entry, seats.podset, seats.node) if entry is not None else 0
+        entry = self._ledger.get(claims.owner)
+        slots = _slots(entry, claims.podset, claims.node) if entry is not None else 0
         changed = False
-        there = sorted(uid for uid in seats.pods if uid in self._mirror.pods)
+        there = sorted(uid for uid in claims.pods if uid in self._mirror.pods)
         for number, uid in enumerate(there):
-            extra = seats.node, self._mirror.pods[uid].requests
+            extra = claims.node, self._mirror.pods[uid].requests
             changed |= self._charge(uid, extra if number >= slots else None)
         return changed
 

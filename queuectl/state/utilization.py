@@ -75,10 +75,10 @@ class UseTracker:
 
     def windows(self, gangs: Sequence[HeldGang], recent: Sample) -> list[float]:
         """The longer windows (seconds) that the evaluation of these gangs needs, shortest first."""
-        looked = SampleByPod(recent, self._scrape)
+        samples = SampleByPod(recent, self._scrape)
         wanted: set[float] = set()
         for gang in gangs:
-            rows = [looked.row(pod) for pod in gang.pods]
+            rows = [samples.row(pod) for pod in gang.pods]
             measured = [row for row in rows if row is not None]
             if len(measured) < len(rows) or not _warm(gang, recent.at, gang.rule.window):
                 continue
@@ -185,8 +185,8 @@ def _quiet(
     return UseState.IDLE, f"its busiest GPU stayed below {limit:.0%} for {seconds:.0f} s{held}"
 
 
-def _fault(gang: HeldGang, looked: SampleByPod) -> str | None:
-    found = ((pod, looked.fault(pod)) for pod in gang.pods)
+def _fault(gang: HeldGang, samples: SampleByPod) -> str | None:
+    found = ((pod, samples.fault(pod)) for pod in gang.pods)
     return next((f"{pod.name}: {fault}" for pod, fault in found if fault is not None), None)
 
 
@@ -251,8 +251,8 @@ def troubles(
         return {}
     if not sample.gpus:
         return {SourceFault.UNTRUSTED if sample.untrusted else SourceFault.NO_MATCH: len(pods)}
-    looked = SampleByPod(sample, scrape_seconds)
-    rows = [(pod, looked.row(pod)) for pod in pods]
+    samples = SampleByPod(sample, scrape_seconds)
+    rows = [(pod, samples.row(pod)) for pod in pods]
     measured = [(pod, row) for pod, row in rows if row is not None]
     if not measured:
         return {SourceFault.WRONG_LABELS: len(pods)}

@@ -144,8 +144,8 @@ class LifecycleMetrics:
         if was is not after.state:
             self._moved(change, where, priority)
         if after.state in (State.PENDING, State.RESERVED) and code is not Code.QUEUED:
-            told = before.reason.code if before is not None else None
-            if code is not told:
+            code_before = before.reason.code if before is not None else None
+            if code is not code_before:
                 self._refused.labels(*where, code).inc()
 
     def _moved(self, change: EntryChange, where: tuple[str, ...], priority: str) -> None:

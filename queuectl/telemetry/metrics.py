@@ -101,7 +101,7 @@ class Metrics:
         self.fleet = FleetMetrics(self.registry)
         self.estimates = EstimateMetrics(self.registry)
         self._idle = IdleReclaims(self.registry)
-        self._lives = [
+        self._lifecycles = [
             LifecycleMetrics(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)
         ]
         self._define_cycle()
@@ -112,8 +112,8 @@ class Metrics:
     def _recreated(self) -> None:
         """A queue that is created again has its counters at 0."""
         self._queues.clear()
-        for lives in self._lives:
-            lives.forget()
+        for lifecycle in self._lifecycles:
+            lifecycle.forget()
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(f"queuectl_{name}", text, labels, registry=self.registry)
@@ -269,8 +269,8 @@ class Metrics:
         self._workload_gauges.apply(changes)
 
     def _decided(self, change: EntryChange, priority: str) -> None:
-        for lives in self._lives:
-            lives.count(change, priority)
+        for lifecycle in self._lifecycles:
+            lifecycle.count(change, priority)
         after = change.after
         self._idle.count(change)
         self._meet(after.cluster_queue)

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from queuectl.domain.utilization import SourceFault, UseState
 
-LOOK_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+EVALUATION_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 class UseGauges(NamedTuple):
@@ -59,7 +59,7 @@ class UseMetrics:
             "queuectl_utilization_look_duration_seconds",
             "Duration of one query for all gangs; result is success or unreachable.",
             ["result"],
-            buckets=LOOK_BUCKETS,
+            buckets=EVALUATION_BUCKETS,
             registry=registry,
         )
 
@@ -68,7 +68,7 @@ class UseMetrics:
         self._trust.clear()
         self._trust.labels(trusts).set(1)
 
-    def looked(
+    def evaluated(
         self,
         troubles: Mapping[SourceFault, int],
         gangs: Iterable[UseGauges],

@@ -47,24 +47,24 @@ class WorkloadGauges(Collector):
         self._cohorts = cohorts
         self._names = names
         self._where: Counter[Where] = Counter()
-        self._owed: Counter[Head] = Counter()
+        self._intents: Counter[Head] = Counter()
         self._refused: Counter[Head] = Counter()
 
     def load(self, entries: Iterable[Entry]) -> None:
         """Count all workloads."""
         where: Counter[Where] = Counter()
-        owed: Counter[Head] = Counter()
+        intents: Counter[Head] = Counter()
         refused: Counter[Head] = Counter()
         for entry in entries:
-            _count(where, owed, refused, entry, 1)
-        self._where, self._owed, self._refused = where, owed, refused
+            _count(where, intents, refused, entry, 1)
+        self._where, self._intents, self._refused = where, intents, refused
 
     def apply(self, changes: Iterable[EntryChange]) -> None:
         """Update the counts with committed changes."""
         for change in changes:
             if change.before is not None:
-                _count(self._where, self._owed, self._refused, change.before, -1)
-            _count(self._where, self._owed, self._refused, change.after, 1)
+                _count(self._where, self._intents, self._refused, change.before, -1)
+            _count(self._where, self._intents, self._refused, change.after, 1)
             if change.before is not None:
                 self._forget(change.before)
 
@@ -142,7 +142,7 @@ class WorkloadGauges(Collector):
         )
         yield gauge(
             "outbox_intents", "Workloads with a committed write (Start, Stop, Move) that the watch has not confirmed.", ("kind",),
-            dict(self._owed).items(),
+            dict(self._intents).items(),
         )  # fmt: skip
         yield gauge(
             "refused_writes", "Workloads with a write that the API server refuses.",
@@ -197,7 +197,7 @@ def _unadmitted(where: Mapping[Where, int]) -> Iterator[Metric]:
 
 
 def _count(
-    where: Counter[Where], owed: Counter[Head], refused: Counter[Head], entry: Entry, by: int
+    where: Counter[Where], intents: Counter[Head], refused: Counter[Head], entry: Entry, by: int
 ) -> None:
     if entry.state is State.FINISHED:
         return
@@ -205,7 +205,7 @@ def _count(
         refused[entry.cluster_queue, str(entry.refused_write)] += by
     where[_where(entry)] += by
     if entry.intent is not None:
-        owed[(str(entry.intent),)] += by
+        intents[(str(entry.intent),)] += by
 
 
 def _where(entry: Entry) -> Where:

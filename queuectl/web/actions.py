@@ -60,10 +60,10 @@ async def offers(guard: Guard, request: Request, entry: Entry) -> list[ActionBut
     for action in Action:
         what = f"workloads/{action}"
         if await guard.may(request, Right("create", what, entry.namespace, entry.name)):
-            barred = reserved_to_admins(entry, action)
-            if barred is not None and await guard.may(request, Right("create", what)):
-                barred = None
-            found.append(_offer(entry, action, barred))
+            forbidden = reserved_to_admins(entry, action)
+            if forbidden is not None and await guard.may(request, Right("create", what)):
+                forbidden = None
+            found.append(_offer(entry, action, forbidden))
     return found
 
 
@@ -76,9 +76,9 @@ def objections(buttons: Iterable[ActionButton]) -> list[tuple[str, list[str]]]:
     return list(found.items())
 
 
-def _offer(entry: Entry, action: Action, barred: str | None) -> ActionButton:
+def _offer(entry: Entry, action: Action, forbidden: str | None) -> ActionButton:
     label, follows = _WORDS[action]
     evicts = entry.state.live and action in EVICTING
     if evicts:
         follows = f"Its {counted(entry.started_pods, 'pod')} are stopped. Work since the last checkpoint is lost. {follows}"
-    return ActionButton(action, label, follows, evicts, barred or objection(entry, action))
+    return ActionButton(action, label, follows, evicts, forbidden or objection(entry, action))

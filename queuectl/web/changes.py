@@ -10,14 +10,14 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.web.configuration import address_of, kind_of
 
 SHOWN: Final = 5
-_LOOKED_AT: Final = 200  # lines; lines of objects with a longer name are among them
+_MOST_LINES: Final = 200  # lines; lines of objects with a longer name are among them
 
 
 async def changes_of(audit_store: AuditStore, key: DocumentKey) -> list[AuditLine]:
     """The latest requests that changed an object, or whose result is unknown, newest first. May raise StoreUnavailable."""
     found: list[AuditLine] = []
     for path in (kind_of(key).path(key.namespace, key.name), address_of(key)):
-        lines = await audit_store.lines(AuditFilter(path=path), _LOOKED_AT)
+        lines = await audit_store.lines(AuditFilter(path=path), _MOST_LINES)
         found += [line for line in lines if _changed(line, path)]
     found.sort(key=lambda line: -line.id)
     return found[:SHOWN]

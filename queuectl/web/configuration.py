@@ -93,16 +93,16 @@ def line_of(document: Mapping[str, Any]) -> str:
     spec: Mapping[str, Any] = document.get("spec") or {}
     match document["kind"]:
         case "ClusterQueue":
-            return _joined([*_quotas(spec), _said("cohort", spec.get("cohortName"))])
+            return _joined([*_quotas(spec), _labelled("cohort", spec.get("cohortName"))])
         case "LocalQueue":
             return f"ClusterQueue {spec['clusterQueue']}"
         case "Cohort":
-            return _joined([_said("parent cohort", spec.get("parentName")), *_quotas(spec)])
+            return _joined([_labelled("parent cohort", spec.get("parentName")), *_quotas(spec)])
         case "ResourceFlavor":
             labels = (spec.get("nodeLabels") or {}).items()
             nodes = ", ".join(f"{key}={value}" for key, value in labels)
             return _joined(
-                [_said("nodes with", nodes), _said("Topology", spec.get("topologyName"))]
+                [_labelled("nodes with", nodes), _labelled("Topology", spec.get("topologyName"))]
             )
         case "Topology":
             return " / ".join(level["nodeLabel"] for level in spec["levels"])
@@ -124,7 +124,7 @@ def _quotas(spec: Mapping[str, Any]) -> Iterable[str]:
             yield f"{flavor['name']}: {', '.join(amounts)}"
 
 
-def _said(what: str, value: str | None) -> str:
+def _labelled(what: str, value: str | None) -> str:
     return f"{what} {value}" if value else ""
 
 

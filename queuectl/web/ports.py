@@ -56,5 +56,5 @@ class ClusterReader(Protocol):
     def cache(self) -> PlannerCache:
         """The cache of the planner in this process from call to call."""
 
-    async def picture(self) -> Snapshot | None:
+    async def current_snapshot(self) -> Snapshot | None:
         """The snapshot that the planner would get, about a second old at most; None while this process does not know yet."""

@@ -45,7 +45,7 @@ class PodSetRanks:
         return sum(domain.pods for domain in self.domains)
 
 
-def seated(placement: Placement, snapshot: Snapshot | None) -> tuple[PodSetRanks, ...]:
+def ranks_of(placement: Placement, snapshot: Snapshot | None) -> tuple[PodSetRanks, ...]:
     """The ranks of every podset; without a snapshot, domains are not known."""
     nodes = snapshot.fleet.by_name if snapshot is not None else {}
     return tuple(

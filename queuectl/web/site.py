@@ -132,9 +132,13 @@ class Site:
         """The rights of the caller. May raise ClusterUnavailable."""
         return await access_of(self.guard, request, self.store.namespaces)
 
-    async def picture(self) -> Snapshot | None:
+    async def current_snapshot(self) -> Snapshot | None:
         """The snapshot that the planner would get now; None while this process does not know the cluster."""
-        return await self._cluster_reader.picture() if self._cluster_reader is not None else None
+        return (
+            await self._cluster_reader.current_snapshot()
+            if self._cluster_reader is not None
+            else None
+        )
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         """The pods of a workload; None while this process does not know the cluster."""

@@ -11,7 +11,7 @@ from queuectl.control.questions.what_if import ConfigurationSource, WhatIfPlanne
 from queuectl.domain.changes import AddQuota
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action, Command
-from queuectl.domain.diagnosis import Diagnosis, Excess, Limit, Obstacle, Remedy, Way
+from queuectl.domain.diagnosis import Diagnosis, Excess, Limit, Obstacle, Remedy, SuggestedFix
 from queuectl.domain.events import (
     Admit,
     CommandReceived,
@@ -52,7 +52,7 @@ DIAGNOSIS = Diagnosis(
     "uid-pending",
     (Obstacle(Limit.QUOTA, "quota: it needs 40 GPUs, 32 are left", {"needs": 40, "left": 32}),),
     (
-        Way(
+        SuggestedFix(
             Remedy.ADD_QUOTA,
             "add quota for 8 more nvidia.com/gpu",
             {"amount": 8},
@@ -130,7 +130,7 @@ class FixedLookout:
         raise AssertionError("nobody asks")
 
 
-class LookingOut:
+class FixedClusterReader:
     """Sees one snapshot, and tries out on it what it is asked."""
 
     def __init__(self, snapshot: Snapshot | None, store: ConfigurationSource) -> None:

@@ -14,7 +14,7 @@ from queuectl.api.auth.audit import forget_old
 from queuectl.domain.audit import AuditFilter, AuditLine, Outcome
 from queuectl.domain.errors import StoreUnavailable
 from tests.api.conftest import AnyStore, commit, talking_to
-from tests.api.signed import ADMIN, NOBODY, asking, people, signed_app
+from tests.api.signed import ADMIN, NO_RIGHTS, asking, people, signed_app
 from tests.api.support import CLUSTER_QUEUE, COHORT, LIVES, job, live_through
 from tests.doubles.store import MemoryStore
 
@@ -67,8 +67,8 @@ async def test_a_write_is_recorded_with_its_caller_its_request_and_its_changes(
 async def test_refusals_are_recorded_with_their_reason(
     admin: httpx2.AsyncClient, signed: FastAPI
 ) -> None:
-    async with asking(signed, NOBODY) as nobody:
-        await nobody.put(QUEUE_PATH, json=CLUSTER_QUEUE)
+    async with asking(signed, NO_RIGHTS) as without_rights:
+        await without_rights.put(QUEUE_PATH, json=CLUSTER_QUEUE)
     await admin.put(QUEUE_PATH, json={"kind": "ClusterQueue"})
     await admin.delete(QUEUE_PATH)
     await admin.post("/api/v1/nothing")
@@ -103,9 +103,9 @@ async def test_a_request_of_an_unknown_caller_is_not_recorded(
     admin: httpx2.AsyncClient, signed: FastAPI
 ) -> None:
     """Otherwise every client that can reach the API could fill the database."""
-    async with asking(signed) as stranger:
-        await stranger.put(COHORT_PATH, json=COHORT)
-        await stranger.post("/api/v1/session", json={"token": "guess"})
+    async with asking(signed) as signed_out:
+        await signed_out.put(COHORT_PATH, json=COHORT)
+        await signed_out.post("/api/v1/session", json={"token": "guess"})
     assert await log(admin) == []
 
 
@@ -121,8 +121,8 @@ async def test_the_log_is_read_page_by_page_and_by_caller_path_and_time(
 ) -> None:
     for _ in range(3):
         await admin.put(COHORT_PATH, json=COHORT)
-    async with asking(signed, NOBODY) as nobody:
-        await nobody.delete(QUEUE_PATH)
+    async with asking(signed, NO_RIGHTS) as without_rights:
+        await without_rights.delete(QUEUE_PATH)
     page = (await admin.get("/api/v1/audit?limit=2")).json()
     rest = (await admin.get(f"/api/v1/audit?limit=2&before={page['nextBefore']}")).json()
     ids = [line["id"] for line in page["items"] + rest["items"]]

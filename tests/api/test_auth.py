@@ -152,9 +152,9 @@ async def test_signing_out_ends_the_session_wherever_the_cookie_was_copied_to(
     copied = dict(client.cookies)
     assert (await client.delete(SESSION, headers=OWN_PAGE)).status_code == 204
     assert not client.cookies
-    async with asking(signed) as thief:
-        thief.cookies.update(copied)
-        assert (await thief.get(COHORTS)).status_code == 401
+    async with asking(signed) as other_browser:
+        other_browser.cookies.update(copied)
+        assert (await other_browser.get(COHORTS)).status_code == 401
 
 
 async def test_a_session_ends_with_its_token_and_after_eight_hours_at_most(
@@ -196,9 +196,9 @@ async def test_what_the_database_keeps_opens_no_session(
     [key] = memory.database.sessions
     assert key not in client.cookies.values()
     assert ADMIN not in repr(memory.database.sessions)
-    async with asking(signed) as thief:
-        thief.cookies.set("__Host-queuectl", key)
-        assert (await thief.get(COHORTS)).status_code == 401
+    async with asking(signed) as other_browser:
+        other_browser.cookies.set("__Host-queuectl", key)
+        assert (await other_browser.get(COHORTS)).status_code == 401
 
 
 async def test_another_replica_knows_the_session(database_url: str, access: MemoryAccess) -> None:

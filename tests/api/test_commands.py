@@ -221,14 +221,14 @@ async def test_results_of_commands_are_listed_by_id_and_by_workload(
     epoch = await store.take_over("test", 0)
     answers = [Answer(hold.id, "done"), Answer(requeue.id, "it was so already")]
     await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
-    told = (await api.get(f"{NAMED}/running/commands")).json()
-    assert [(c["state"], c["outcome"]) for c in told["items"]] == [
+    answer = (await api.get(f"{NAMED}/running/commands")).json()
+    assert [(c["state"], c["outcome"]) for c in answer["items"]] == [
         ("Done", "done"),
         ("Refused", "it was so already"),
         ("Waiting", None),
     ]
-    assert told["nextAfter"] is None
-    for one in told["items"]:
+    assert answer["nextAfter"] is None
+    for one in answer["items"]:
         assert (await api.get(f"/api/v1/commands/{one['id']}")).json() == one
     page = (await api.get(f"{UID}running/commands", params={"limit": 2})).json()
     assert (len(page["items"]), page["nextAfter"]) == (2, requeue.id)
@@ -267,10 +267,10 @@ async def test_all_commands_are_listed_newest_first_with_the_fields_of_each(
     epoch = await store.take_over("test", 0)
     answers = [Answer(hold.id, "done"), Answer(requeue.id, "it was so already")]
     await store.commit([], epoch=epoch, revision=None, cycle=1, answers=answers)
-    told = (await api.get(f"{LIST}?{query}")).json()
-    assert [c["action"] for c in told["items"]] == actions.split()
-    assert told["nextBefore"] is None
-    for one in told["items"]:
+    answer = (await api.get(f"{LIST}?{query}")).json()
+    assert [c["action"] for c in answer["items"]] == actions.split()
+    assert answer["nextBefore"] is None
+    for one in answer["items"]:
         assert (await api.get(f"{LIST}/{one['id']}")).json() == one
 
 
@@ -352,16 +352,16 @@ async def test_a_dry_run_on_a_pending_gang_costs_nothing(
     diagnoser = FixedDiagnoser()
     diagnoser.previews["uid-job-pending", Action.HOLD] = Preview(None, 0.0)
     async with talking_to(create_app(store, health, metrics.registry, diagnoser)) as api:
-        told = (await api.post(f"{NAMED}/pending/hold", params={"dry_run": "true"})).json()
-    costs = {told[k] for k in ("pods", "gpus", "lostGpuSeconds", "noticeSeconds", "evicts")}
-    assert (costs, told["starts"]) == ({0}, [])
+        preview = (await api.post(f"{NAMED}/pending/hold", params={"dry_run": "true"})).json()
+    costs = {preview[k] for k in ("pods", "gpus", "lostGpuSeconds", "noticeSeconds", "evicts")}
+    assert (costs, preview["starts"]) == ({0}, [])
 
 
 async def test_a_process_without_a_snapshot_answers_from_the_ledger(
     api: httpx2.AsyncClient, store: AnyStore
 ) -> None:
-    told = (await api.post(f"{NAMED}/running/preempt", params={"dry_run": "true"})).json()
-    assert (told["pods"], told["gpus"], told["starts"]) == (4, None, None)
+    preview = (await api.post(f"{NAMED}/running/preempt", params={"dry_run": "true"})).json()
+    assert (preview["pods"], preview["gpus"], preview["starts"]) == (4, None, None)
     refused = await api.post(f"{NAMED}/pending/preempt", params={"dry_run": "true"})
     assert refused.status_code == 409
     assert await store.commands() == ()
@@ -420,13 +420,13 @@ async def test_each_action_needs_its_own_right_and_the_history_names_the_caller(
 
 async def test_an_idempotency_key_belongs_to_its_caller(store: AnyStore) -> None:
     key = {"Idempotency-Key": "hold-1"}
-    told = []
+    commands = []
     for name in ("bob", "system:serviceaccount:team-a:robot", "bob"):
         async with talking_to(guarded(store, Known("create workloads/hold"), name)) as api:
             answer = await api.post(f"{NAMED}/running/hold", headers=key)
             assert (answer.status_code, answer.json()["requestId"]) == (202, "hold-1")
-            told.append((answer.json()["id"], answer.json()["by"]))
-    first, second, again = told
+            commands.append((answer.json()["id"], answer.json()["by"]))
+    first, second, again = commands
     assert first == again
     assert first[0] != second[0]
 
@@ -446,7 +446,7 @@ async def test_a_command_is_shown_to_callers_that_may_see_its_workload(store: An
 
 
 @pytest.mark.parametrize(
-    ("rights", "query", "told"),
+    ("rights", "query", "expected"),
     [
         (Known("list workloads"), "", ["held"]),
         (Known("list workloads", namespace=None), "", ["gone", "secret", "held"]),
@@ -459,14 +459,14 @@ async def test_a_command_is_shown_to_callers_that_may_see_its_workload(store: An
     ],
 )
 async def test_the_list_of_commands_has_the_workloads_that_the_caller_may_list(
-    store: AnyStore, rights: Known, query: str, told: list[str] | None
+    store: AnyStore, rights: Known, query: str, expected: list[str] | None
 ) -> None:
     await commit(store, live_through(job("secret", namespace="team-b")))
     for uid in ("uid-job-held", "uid-job-secret", "uid-job-gone"):
         await store.add_command(Command(0, uid, Action.HOLD, "alice", uid, 1.0))
     async with talking_to(guarded(store, rights)) as api:
         answer = await api.get(f"{LIST}{query}")
-    if told is None:
+    if expected is None:
         assert answer.status_code == 403
     else:
-        assert [c["uid"].removeprefix("uid-job-") for c in answer.json()["items"]] == told
+        assert [c["uid"].removeprefix("uid-job-") for c in answer.json()["items"]] == expected

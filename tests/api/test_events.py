@@ -36,7 +36,7 @@ ALL = StreamFilter(None, None, None)
 
 
 @dataclass
-class Heard:
+class ReceivedEvent:
     """One block of a stream. ``data`` is None for a comment, and for the opening."""
 
     id: int
@@ -48,7 +48,7 @@ class Heard:
         return (self.data or {})["name"]
 
 
-def blocks(text: str) -> list[Heard]:
+def blocks(text: str) -> list[ReceivedEvent]:
     """As a browser reads it."""
     found = []
     for block in text.split("\n\n")[:-1]:
@@ -56,7 +56,7 @@ def blocks(text: str) -> list[Heard]:
             line.split(": ", 1) for line in block.splitlines() if not line.startswith(":")
         )
         data = json.loads(fields["data"]) if "data" in fields else None
-        found.append(Heard(int(fields["id"]), fields.get("event", ""), data))
+        found.append(ReceivedEvent(int(fields["id"]), fields.get("event", ""), data))
     return found
 
 
@@ -111,11 +111,13 @@ def stream(
 
 
 @asynccontextmanager
-async def open_stream(opened: Stream) -> AsyncIterator[Callable[[], Awaitable[list[Heard]]]]:
+async def open_stream(
+    opened: Stream,
+) -> AsyncIterator[Callable[[], Awaitable[list[ReceivedEvent]]]]:
     """Yields a function that returns the next lines of a stream, without its opening."""
     received = opened.chunks()
 
-    async def more() -> list[Heard]:
+    async def more() -> list[ReceivedEvent]:
         async with asyncio.timeout(PATIENCE):
             return blocks(await anext(received))
 
@@ -128,41 +130,43 @@ async def open_stream(opened: Stream) -> AsyncIterator[Callable[[], Awaitable[li
         await received.aclose()  # type: ignore[attr-defined]  # an async generator behind the interface
 
 
-async def take(more: Callable[[], Awaitable[list[Heard]]], count: int) -> list[Heard]:
+async def take(
+    more: Callable[[], Awaitable[list[ReceivedEvent]]], count: int
+) -> list[ReceivedEvent]:
     """The next ``count`` steps."""
-    found: list[Heard] = []
+    found: list[ReceivedEvent] = []
     while len(found) < count:
-        found += [heard for heard in await more() if heard.event == "step"]
+        found += [event for event in await more() if event.event == "step"]
     assert len(found) == count
     return found
 
 
 async def answered(
     store: AnyStore, query: str = "after=0&follow=false", **headers: str
-) -> list[Heard]:
+) -> list[ReceivedEvent]:
     """The answer to a client that asks over HTTP and does not wait for more."""
     app = create_app(store, FixedHealth(), Metrics().registry)
     async with talking_to(app) as client, asyncio.timeout(PATIENCE):
         answer = await client.get(f"/api/v1/events?{query}", headers=headers)
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"].startswith("text/event-stream")
-    return [heard for heard in blocks(answer.text) if heard.event]
+    return [event for event in blocks(answer.text) if event.event]
 
 
 async def test_committed_steps_reach_the_listeners(store: AnyStore, writer: Writer) -> None:
     async with open_stream(stream(Feed(store))) as more:
         await writer.submit("a")
-        (heard,) = await take(more, 1)
-        assert (heard.name, heard.data and heard.data["toState"]) == ("a", "Pending")
+        (event,) = await take(more, 1)
+        assert (event.name, event.data and event.data["toState"]) == ("a", "Pending")
         await writer.submit("b", "c")
-        assert [heard.name for heard in await take(more, 2)] == ["b", "c"]
+        assert [event.name for event in await take(more, 2)] == ["b", "c"]
 
 
 async def test_a_step_has_every_field_of_its_history_entry(store: AnyStore, writer: Writer) -> None:
     await writer.live("running", *LIVES["running"])
     received = await answered(store)
     lines = await store.history("uid-job-running")
-    assert [heard.id for heard in received] == [line.id for line in lines]
+    assert [event.id for event in received] == [line.id for line in lines]
     started = received[1].data
     assert started is not None
     assert (started["id"], started["uid"], started["kind"]) == (
@@ -196,7 +200,7 @@ async def test_all_streams_share_one_reader(store: AnyStore, writer: Writer) -> 
         await writer.submit("a")
         await take(first, 1)
         for text in await asyncio.gather(*waiting):
-            assert [heard.name for heard in blocks(text)] == ["a"]
+            assert [event.name for event in blocks(text)] == ["a"]
         for each in received:
             await each.aclose()  # type: ignore[attr-defined]  # an async generator behind the interface
     assert reads == 1
@@ -213,8 +217,8 @@ async def test_a_client_that_reconnects_gets_each_missed_step_exactly_once(
         rest = await answered(store, "after=0&follow=false", **{"Last-Event-ID": str(seen)})
     else:
         rest = await answered(store, f"after={seen}&follow=false")
-    assert [heard.name for heard in rest] == ["c", "d"]
-    assert [heard.id for heard in rest] == [heard.id for heard in whole[2:]]
+    assert [event.name for event in rest] == ["c", "d"]
+    assert [event.id for event in rest] == [event.id for event in whole[2:]]
 
 
 async def test_a_client_without_a_last_event_id_gets_only_new_steps(
@@ -233,8 +237,8 @@ async def test_a_client_that_missed_more_than_a_page_continues_without_a_gap(
         before = await take(more, 10)
         await writer.submit("late")
         after = await take(more, 1)
-    assert [heard.name for heard in before] == [f"job-{n:02}" for n in range(10)]
-    assert [heard.name for heard in after] == ["late"]
+    assert [event.name for event in before] == [f"job-{n:02}" for n in range(10)]
+    assert [event.name for event in after] == ["late"]
 
 
 async def test_a_slow_client_is_cut_off_and_resumes_without_a_loss(
@@ -255,7 +259,7 @@ async def test_a_slow_client_is_cut_off_and_resumes_without_a_loss(
         with pytest.raises(StopAsyncIteration):
             await slow()
     missed = await answered(store, f"after={last.id}&follow=false")
-    assert [heard.name for heard in missed] == names
+    assert [event.name for event in missed] == names
 
 
 @pytest.mark.parametrize(
@@ -274,7 +278,7 @@ async def test_filters_select(
     await writer.submit("a")
     await writer.submit("b", namespace="team-b")
     received = await answered(store, "after=0&follow=false" + query)
-    assert [heard.name for heard in received] == expected
+    assert [event.name for event in received] == expected
 
 
 async def test_steps_that_a_caller_may_not_see_are_not_sent(
@@ -285,7 +289,7 @@ async def test_steps_that_a_caller_may_not_see_are_not_sent(
     await writer.submit("ours-too")
     guard = Guard(Sees("team-a"))
     async with open_stream(stream(Feed(store), guard=guard)) as more:
-        assert [heard.name for heard in await take(more, 2)] == ["ours", "ours-too"]
+        assert [event.name for event in await take(more, 2)] == ["ours", "ours-too"]
 
 
 async def test_the_stream_ends_when_its_rights_are_revoked(
@@ -299,7 +303,7 @@ async def test_the_stream_ends_when_its_rights_are_revoked(
         rights.namespaces = {"team-b"}
         await writer.submit("unseen")
         await writer.submit("still-seen", namespace="team-b")
-        assert [heard.name for heard in await take(more, 1)] == ["still-seen"]
+        assert [event.name for event in await take(more, 1)] == ["still-seen"]
 
 
 async def test_an_idle_stream_sends_heartbeats_with_the_newest_id(
@@ -362,14 +366,14 @@ async def test_an_outage_of_the_database_loses_no_step(
     writer = Writer(store)
     async with open_stream(stream(Feed(store))) as more:
         await writer.submit("before")
-        assert [heard.name for heard in await take(more, 1)] == ["before"]
+        assert [event.name for event in await take(more, 1)] == ["before"]
         database.down = True
         async with database.changed:
             database.changed.notify_all()
         assert not (await more())[0].event
         database.down = False
         await writer.submit("after")
-        assert [heard.name for heard in await take(more, 1)] == ["after"]
+        assert [event.name for event in await take(more, 1)] == ["after"]
 
 
 async def submit_in_the_end(writer: Writer, name: str) -> None:
@@ -391,12 +395,12 @@ async def test_a_restart_of_postgres_loses_no_step() -> None:
             writer = Writer(store)
             async with open_stream(stream(Feed(store))) as more:
                 await writer.submit("before")
-                assert [heard.name for heard in await take(more, 1)] == ["before"]
+                assert [event.name for event in await take(more, 1)] == ["before"]
                 await server.stop(immediate=True)
                 await server.start()
                 for name in ("after", "later"):
                     await submit_in_the_end(writer, name)
-                assert [heard.name for heard in await take(more, 2)] == ["after", "later"]
+                assert [event.name for event in await take(more, 2)] == ["after", "later"]
             await store.close()
         finally:
             await server.stop(immediate=True)

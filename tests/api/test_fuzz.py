@@ -21,7 +21,14 @@ from schemathesis.specs.openapi.checks import (
 from queuectl.api.app import create_app
 from queuectl.domain.invariants import Checked
 from queuectl.telemetry.metrics import Metrics
-from tests.api.support import LIVES, FixedDiagnoser, FixedHealth, LookingOut, job, live_through
+from tests.api.support import (
+    LIVES,
+    FixedClusterReader,
+    FixedDiagnoser,
+    FixedHealth,
+    job,
+    live_through,
+)
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.planner.build import gang, holding, node, podset, world
 from tests.support.examples import examples
@@ -43,7 +50,7 @@ database = MemoryDatabase(
 )
 store = MemoryStore(database)
 NODES = [node(f"n{i}", f"r{i // 2}", gpu=8) for i in range(4)]
-cluster_reader = LookingOut(
+cluster_reader = FixedClusterReader(
     world(NODES, [], [holding(gang("a", podset(count=2, gpu=8)), {"n0": 2})]), store
 )
 leader = FixedDiagnoser()

@@ -20,7 +20,7 @@ from queuectl.api.server import Address, WebServer
 from queuectl.domain.identity import Caller, Session
 from queuectl.domain.rate_limit import Buckets
 from tests.api.conftest import commit, talking_to
-from tests.api.signed import ADMIN, NOBODY, asking, bearer, people, signed_app
+from tests.api.signed import ADMIN, NO_RIGHTS, asking, bearer, people, signed_app
 from tests.api.support import job, live_through
 from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryStore
@@ -74,7 +74,7 @@ async def test_a_caller_over_its_limit_learns_when_to_retry_and_others_are_not_l
     memory: MemoryStore,
 ) -> None:
     app = signed_app(memory, people(), per_second=0.5, burst=3)
-    async with asking(app, ADMIN) as busy, asking(app, NOBODY) as other:
+    async with asking(app, ADMIN) as busy, asking(app, NO_RIGHTS) as other:
         assert [(await busy.get(COHORTS)).status_code for _ in range(3)] == [200] * 3
         refused = await busy.get(COHORTS)
         assert refused.status_code == 429

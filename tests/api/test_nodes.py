@@ -176,9 +176,9 @@ async def test_a_changed_cluster_map_has_another_tag() -> None:
 async def test_domains_have_their_free_capacity(client: httpx2.AsyncClient) -> None:
     (topology,) = (await client.get("/api/v1/domains")).json()["items"]
     assert (topology["topology"], topology["levels"]) == ("gpus", ["block", "rack"])
-    told = {tuple(d["path"]): d for d in topology["domains"]}
-    assert list(told) == [("b",), ("b", "r0"), ("b", "r1"), ("b", "r2")]
-    rack = told["b", "r0"]
+    by_path = {tuple(d["path"]): d for d in topology["domains"]}
+    assert list(by_path) == [("b",), ("b", "r0"), ("b", "r1"), ("b", "r2")]
+    rack = by_path["b", "r0"]
     assert (rack["nodes"], rack["gpus"], rack["freeGpus"], rack["gangs"]) == (4, 32, 16, 2)
     assert rack["largestFree"] == {"node": "n02", "freeGpus": 8}
     assert rack["utilization"] == pytest.approx(0.456)

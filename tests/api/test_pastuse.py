@@ -60,8 +60,8 @@ async def test_every_figure_is_that_of_the_last_sample(
     ]
     await store.keep_use(used, 0.0, epoch=epoch)
     assert (await api.get(PATH)).json()["asOf"] == "1970-01-01T00:03:20Z"
-    told = await items(api)
-    assert told["default"] == {
+    found = await items(api)
+    assert found["default"] == {
         "scope": "LocalQueue",
         "namespace": "team-a",
         "name": "default",
@@ -70,12 +70,12 @@ async def test_every_figure_is_that_of_the_last_sample(
         "usage": 6.0,
         "share": 0.75,
     }
-    assert told["other"]["resources"] == {"nvidia.com/gpu": 4.0}, "a half-life later"
-    assert (told["other"]["usage"], told["other"]["share"]) == (2.0, 0.25)
-    assert (told["none"]["usage"], told["none"]["share"]) == (None, None)
-    assert (told["deleted"]["clusterQueue"], told["deleted"]["usage"]) == (None, None)
-    assert (told["ann"]["share"], told["ben"]["share"]) == (0.25, 0.75)
-    assert told["ann"]["namespace"] is None
+    assert found["other"]["resources"] == {"nvidia.com/gpu": 4.0}, "a half-life later"
+    assert (found["other"]["usage"], found["other"]["share"]) == (2.0, 0.25)
+    assert (found["none"]["usage"], found["none"]["share"]) == (None, None)
+    assert (found["deleted"]["clusterQueue"], found["deleted"]["usage"]) == (None, None)
+    assert (found["ann"]["share"], found["ben"]["share"]) == (0.25, 0.75)
+    assert found["ann"]["namespace"] is None
 
 
 async def test_without_usage_based_fair_sharing_the_list_is_empty(

@@ -30,7 +30,7 @@ from queuectl.planner import StopSignal, plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to
-from tests.api.support import FixedHealth, LookingOut
+from tests.api.support import FixedClusterReader, FixedHealth
 from tests.control.rig import configuration, nodes
 from tests.doubles.store import MemoryStore
 from tests.planner.build import NOW, gang, podset
@@ -78,7 +78,7 @@ async def app_of(snapshot: Snapshot | None) -> FastAPI:
     store = MemoryStore()
     for document in DOCUMENTS:
         await store.put_config(document)
-    cluster_reader = LookingOut(snapshot, store)
+    cluster_reader = FixedClusterReader(snapshot, store)
     return create_app(store, FixedHealth(), Metrics().registry, cluster_reader=cluster_reader)
 
 
@@ -320,11 +320,11 @@ async def test_a_submitted_job_with_the_name_of_a_hidden_gang_reveals_nothing() 
     ]
     assert [each["workload"] for each in answers[1]["leaves"]] == [ANOTHER_TEAM]
     assert [answer["warnings"] for answer in answers] == [[], []]
-    told = [
+    messages = [
         str([each for each in answer["waits"] if each["workload"] != "other/secret"])
         for answer in answers
     ]
-    assert "secret" not in told[1]
+    assert "secret" not in messages[1]
 
 
 async def test_a_submitted_job_with_the_name_of_an_existing_gang_gives_a_remark() -> None:

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from queuectl.api.redaction import redactor_for
 from queuectl.domain.commands import Action
 from queuectl.domain.decisions import Decision
-from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Remedy, Way
+from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Remedy, SuggestedFix
 from queuectl.domain.events import Event, Evict, Refuse, Reserve
 from queuectl.domain.identity import Right
 from queuectl.domain.plan import Cost, Proof
@@ -44,7 +44,7 @@ LEAVES = Reason(Code.PREEMPTED, f"preempted for {SECRET}; this loses 40 GPU-seco
 DIAGNOSIS = Diagnosis(
     "uid-job-waits",
     (Obstacle(Limit.ORDER, f"order: behind {SECRET} and team-b/mine", FACTS),),
-    (Way(Remedy.END_OTHERS, f"end 1 gang: {SECRET} (it is not preemptible)", FACTS, ()),),
+    (SuggestedFix(Remedy.END_OTHERS, f"end 1 gang: {SECRET} (it is not preemptible)", FACTS, ()),),
 )
 CYCLE = Decision(
     at=1.0,

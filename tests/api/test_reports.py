@@ -26,7 +26,7 @@ from queuectl.domain.reports import Period
 from queuectl.domain.usage_history import HistoryPoint, UsageHours
 from queuectl.domain.utilization import GangUse, UseState
 from tests.api.conftest import AnyStore, commit
-from tests.api.signed import ADMIN, NOBODY, asking, people, signed_app
+from tests.api.signed import ADMIN, NO_RIGHTS, asking, people, signed_app
 from tests.api.support import job, live_through
 from tests.doubles.store import MemoryStore
 from tests.support.samples import all_along
@@ -98,9 +98,9 @@ def stamp(seconds: float) -> str:
 async def test_usage_by_user(api: httpx2.AsyncClient) -> None:
     body = await report(api, "usage", by="user", since="24h")
     assert body["asOf"] == stamp(HOUR_AT + HOUR)
-    told = named(body, "user")
-    assert told["ann"] == {
-        "group": {**dict.fromkeys(told["ann"]["group"]), "user": "ann"},
+    reported = named(body, "user")
+    assert reported["ann"] == {
+        "group": {**dict.fromkeys(reported["ann"]["group"]), "user": "ann"},
         "workloads": 1,
         "allocatedGpuHours": 4.0,
         "usedGpuHours": 1.0,
@@ -109,7 +109,7 @@ async def test_usage_by_user(api: httpx2.AsyncClient) -> None:
         "unknownGpuHours": 0.0,
         "efficiency": 0.25,
     }
-    assert told["ben"]["idleGpuHours"] == told["ben"]["allocatedGpuHours"] == 2.0
+    assert reported["ben"]["idleGpuHours"] == reported["ben"]["allocatedGpuHours"] == 2.0
     total = body["total"]
     assert (total["allocatedGpuHours"], total["efficiency"]) == (6.0, pytest.approx(1 / 6))
 
@@ -124,11 +124,11 @@ async def test_cost_reports_waste_and_gpus_without_a_price(api: httpx2.AsyncClie
     }
     assert (await api.put("/api/v1/configurations/default", json=settings)).is_success
     body = await report(api, "cost", by="flavor")
-    told = named(body, "flavor")
+    reported = named(body, "flavor")
     assert body["currency"] == "EUR"
-    assert (told["h100"]["cost"], told["h100"]["wastedCost"]) == (8.0, 6.0)
-    assert told["h100"]["unpricedGpuHours"] == 0.0
-    assert (told["a100"]["cost"], told["a100"]["unpricedGpuHours"]) == (0.0, 2.0)
+    assert (reported["h100"]["cost"], reported["h100"]["wastedCost"]) == (8.0, 6.0)
+    assert reported["h100"]["unpricedGpuHours"] == 0.0
+    assert (reported["a100"]["cost"], reported["a100"]["unpricedGpuHours"]) == (0.0, 2.0)
 
 
 @pytest.mark.usefixtures("stored")
@@ -136,11 +136,11 @@ async def test_waste_reports_lost_work_and_the_fleet(api: httpx2.AsyncClient) ->
     body = await report(
         api, "waste", by="label:team", since=stamp(HOUR_AT), until=stamp(HOUR_AT + HOUR)
     )
-    told = named(body, "label")
-    assert told["vision"]["lostToOthersGpuHours"] == 0.5
-    assert told["vision"]["lostGpuHoursByReason"] == {"Preempted": 0.5}
-    assert (told["vision"]["evictions"], told["nlp"]["evictions"]) == (1, 0)
-    assert (told["nlp"]["wastedGpuHours"], told["nlp"]["wastedGpus"]) == (3.0, 3.0)
+    reported = named(body, "label")
+    assert reported["vision"]["lostToOthersGpuHours"] == 0.5
+    assert reported["vision"]["lostGpuHoursByReason"] == {"Preempted": 0.5}
+    assert (reported["vision"]["evictions"], reported["nlp"]["evictions"]) == (1, 0)
+    assert (reported["nlp"]["wastedGpuHours"], reported["nlp"]["wastedGpus"]) == (3.0, 3.0)
     assert body["fleet"] == [
         {
             "flavor": "h100",
@@ -154,9 +154,9 @@ async def test_waste_reports_lost_work_and_the_fleet(api: httpx2.AsyncClient) ->
 
 @pytest.mark.usefixtures("stored")
 async def test_waits_by_hour_and_by_namespace(api: httpx2.AsyncClient) -> None:
-    told = named(await report(api, "waits", by="namespace"), "namespace")
-    assert told["team-a"]["waitedGpuHours"] == 2.0
-    assert told["team-a"]["waitingHoursPerWorkload"] == 0.25
+    reported = named(await report(api, "waits", by="namespace"), "namespace")
+    assert reported["team-a"]["waitedGpuHours"] == 2.0
+    assert reported["team-a"]["waitingHoursPerWorkload"] == 0.25
     (hour,) = (await report(api, "waits", by="hour"))["items"]
     assert hour["group"]["hour"] == stamp(HOUR_AT)
     assert (hour["workloads"], hour["waitedGpuHours"]) == (2, 3.0)
@@ -167,8 +167,8 @@ async def test_a_row_of_a_workload_has_every_join_key_of_cost_tools(
     api: httpx2.AsyncClient,
 ) -> None:
     group = named(await report(api, "usage", by="workload"), "name")["ann"]["group"]
-    told = {name: value for name, value in group.items() if value is not None}
-    assert told == {
+    reported = {name: value for name, value in group.items() if value is not None}
+    assert reported == {
         "namespace": "team-a",
         "kind": "PyTorchJob",
         "name": "ann",
@@ -196,12 +196,12 @@ async def test_a_row_can_be_one_hour_and_has_its_time(
     for by in ("workload,hour", "label:team,hour", "namespace,hour"):
         body = await report(api, "usage", by=by)
         assert body["by"] == by
-        told = [
+        reported = [
             (item["group"]["hour"], item["allocatedGpuHours"])
             for item in body["items"]
             if "nlp" in str(item["group"]) or item["group"]["namespace"] == "team-a"
         ]
-        assert told == [(stamp(HOUR_AT), 4.0), (stamp(end), 2.0)], by
+        assert reported == [(stamp(HOUR_AT), 4.0), (stamp(end), 2.0)], by
 
 
 @pytest.mark.usefixtures("stored")
@@ -308,13 +308,13 @@ async def test_the_history_has_the_average_of_each_recent_hour(
 ) -> None:
     answer = await api.get("/api/v1/reports/history?hours=4")
     assert answer.status_code == 200, answer.text
-    told = answer.json()
+    reported = answer.json()
     begins = [datetime.fromtimestamp(HOUR_AT + n * HOUR, UTC) for n in (-1, 0)]
-    assert [item["since"] for item in told["items"]] == [
+    assert [item["since"] for item in reported["items"]] == [
         f"{at:%Y-%m-%dT%H:%M:%SZ}" for at in begins
     ]
-    assert told["asOf"] == told["items"][-1]["until"]
-    before, during = told["items"]
+    assert reported["asOf"] == reported["items"][-1]["until"]
+    before, during = reported["items"]
     assert before["allocatedGpus"] == before["pendingGpus"] == 0
     usage = (await api.get("/api/v1/reports/usage", params={"by": "hour", "since": "4h"})).json()
     waits = (await api.get("/api/v1/reports/waits", params={"by": "hour", "since": "4h"})).json()
@@ -360,8 +360,8 @@ async def test_the_history_has_only_namespaces_whose_reports_the_caller_may_get(
             items = (await client.get("/api/v1/reports/history?hours=4")).json()["items"]
             return [item["allocatedGpus"] for item in items]
 
-    nobodys, anns, admins = await held(NOBODY), await held("of-ann"), await held(ADMIN)
-    assert sum(nobodys) == 0 < sum(anns) < sum(admins)
+    without_rights, anns, admins = await held(NO_RIGHTS), await held("of-ann"), await held(ADMIN)
+    assert sum(without_rights) == 0 < sum(anns) < sum(admins)
 
 
 async def test_a_past_hour_is_read_once(stored: AnyStore, monkeypatch: pytest.MonkeyPatch) -> None:

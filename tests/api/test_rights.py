@@ -11,7 +11,7 @@ from starlette.routing import Route
 
 from queuectl.domain.identity import Right
 from tests.api.conftest import commit
-from tests.api.signed import ADMIN, NOBODY, asking, signed_app
+from tests.api.signed import ADMIN, NO_RIGHTS, asking, signed_app
 from tests.api.support import DOCUMENTS, LIVES, job, live_through
 from tests.doubles.access import MemoryAccess
 from tests.doubles.store import MemoryDatabase, MemoryStore
@@ -57,7 +57,7 @@ def access() -> MemoryAccess:
         known.clear()
     ACCESS.down = False
     ACCESS.know(ADMIN, "admin", master=True)
-    ACCESS.know(NOBODY, "nobody")
+    ACCESS.know(NO_RIGHTS, "nobody")
     return ACCESS
 
 
@@ -106,7 +106,7 @@ async def test_without_rights_every_guarded_route_is_refused_and_nothing_changes
     app: FastAPI, store: MemoryStore, access: MemoryAccess, method: str, path: str
 ) -> None:
     before = (dict(store.database.documents), dict(store.database.commands))
-    answer = await asked(app, method, path, NOBODY)
+    answer = await asked(app, method, path, NO_RIGHTS)
     assert access.asked, "the route asked for no right"
     assert (store.database.documents, store.database.commands) == before
     if answer.status_code == 200:

@@ -58,9 +58,9 @@ async def test_a_stream_ends_at_sign_out(memory: MemoryStore, access: MemoryAcce
             assert answer.status_code == 200
             out = await client.delete(SESSION_PATH, headers=own)
             assert out.status_code == 204
-            told = await rest(answer)
-    assert told.count("event: cut") == 1
-    assert "your session or token has ended" in told
+            text = await rest(answer)
+    assert text.count("event: cut") == 1
+    assert "your session or token has ended" in text
 
 
 @pytest.mark.parametrize("how", ["expires", "is withdrawn"])
@@ -78,7 +78,7 @@ async def test_a_stream_ends_when_its_token_does(
         assert answer.status_code == 200
         if how == "is withdrawn":
             del access.callers[token]
-        told = await rest(answer)
+        text = await rest(answer)
         await commit(memory, live_through(job("late")))
-    assert "your session or token has ended" in told
-    assert "late" not in told
+    assert "your session or token has ended" in text
+    assert "late" not in text

@@ -12,7 +12,7 @@ from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.domain.identity import Right
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.telemetry.metrics import Metrics
-from tests.api.signed import ADMIN, NOBODY, asking, people
+from tests.api.signed import ADMIN, NO_RIGHTS, asking, people
 from tests.api.support import FixedHealth, FixedLookout, job, live_through
 from tests.doubles.store import MemoryStore
 
@@ -93,7 +93,7 @@ async def test_a_tenant_sees_its_own_namespaces_alone(
 async def test_a_namespace_is_shown_to_callers_that_may_get_its_reports() -> None:
     own = Right("get", "reports", "a-b")
     assert refs((await answer(TENANT, own, namespace="a-b")).json()) == ["a-b/three"]
-    for token in (TENANT, NOBODY):
+    for token in (TENANT, NO_RIGHTS):
         refused = await answer(token, own, namespace="secret")
         assert refused.status_code == 403
         assert "four" not in refused.text

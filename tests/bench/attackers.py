@@ -22,7 +22,7 @@ import httpx2
 from queuectl.api.auth.authentication import PROOF
 from queuectl.api.body import MAX_BYTES, MAX_LIST_BYTES
 
-NOBODY, TENANT, VIEWER = "of-nobody", "of-the-tenant", "of-the-viewer"
+NO_RIGHTS, TENANT, VIEWER = "of-nobody", "of-the-tenant", "of-the-viewer"
 TEAM: Final = "default"  # the tenant's namespace, with all gangs of the burst
 WORKERS: Final = 30
 PAUSE_SECONDS: Final = 0.1
@@ -96,7 +96,7 @@ REPORT: Final = "/api/v1/reports/usage?by=workload,hour&since=8760h"
 
 def attacks() -> list[Attack]:
     """All attacks: by unknown callers, a caller without rights, a tenant, and a viewer."""
-    tenant, nobody = bearer(TENANT), bearer(NOBODY)
+    tenant, no_rights = bearer(TENANT), bearer(NO_RIGHTS)
     form = urlencode({"text": MANY.decode(), "base": MANY.decode()}).encode()
     return [
         Attack("unknown: bad tokens", "GET", at("/api/v1/workloads"), lambda n: {"Authorization": f"Bearer {n}"}),
@@ -104,10 +104,10 @@ def attacks() -> list[Attack]:
         Attack("unknown: sign-ins", "POST", at("/api/v1/session"), lambda _: {"Content-Type": _JSON}, b'{"token": "guess"}'),
         Attack("unknown: 2 MiB", "POST", at("/api/v1/dryrun"), lambda _: {"Content-Type": _YAML}, HUGE),
         Attack("unknown: the description", "GET", at("/api/v1/openapi.json"), lambda _: {}),
-        Attack("no rights: 2 MiB", "POST", at("/api/v1/dryrun"), nobody, HUGE),
-        Attack("no rights: a plan", "POST", at("/api/v1/plans"), nobody, HUGE),
-        Attack("no rights: YAML", "PUT", at("/api/v1/cohorts/attack"), bearer(NOBODY, _YAML), FLAT),
-        Attack("no rights: lists", "GET", at("/api/v1/workloads?limit=500"), nobody),
+        Attack("no rights: 2 MiB", "POST", at("/api/v1/dryrun"), no_rights, HUGE),
+        Attack("no rights: a plan", "POST", at("/api/v1/plans"), no_rights, HUGE),
+        Attack("no rights: YAML", "PUT", at("/api/v1/cohorts/attack"), bearer(NO_RIGHTS, _YAML), FLAT),
+        Attack("no rights: lists", "GET", at("/api/v1/workloads?limit=500"), no_rights),
         Attack("tenant: flat YAML", "PUT", at(_QUEUE), bearer(TENANT, _YAML), FLAT),
         Attack("tenant: many keys", "PUT", at(_QUEUE), bearer(TENANT, _YAML), MANY),
         Attack("tenant: nested YAML", "PUT", at(_QUEUE), bearer(TENANT, _YAML), NESTED),

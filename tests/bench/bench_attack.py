@@ -31,7 +31,7 @@ from queuectl.cli.interpreter import tune_interpreter
 from queuectl.control.settings import Settings
 from queuectl.domain.identity import Right
 from queuectl.web.app import OPEN, SIGN_IN
-from tests.bench.attackers import NOBODY, TEAM, TENANT, VIEWER
+from tests.bench.attackers import NO_RIGHTS, TEAM, TENANT, VIEWER
 from tests.bench.bench_api import GANGS, World, admitted, quantiles, ruled, table
 from tests.bench.bystander import lag
 from tests.bench.serving import clients, report_of, served
@@ -65,7 +65,7 @@ class Run:
 def people() -> MemoryAccess:
     """A caller without rights; a tenant with the role of a team admin in its namespace; a viewer of all namespaces."""
     access = MemoryAccess()
-    access.know(NOBODY, "nobody")
+    access.know(NO_RIGHTS, "nobody")
     resources = ("workloads", "localqueues", "reports")
     own = [
         Right(verb, resource, TEAM)

@@ -83,7 +83,7 @@ class CountingSupervisor(Supervisor):
 
     reads = 0
 
-    async def _reign(self, loop: Loop, epoch: int) -> None:
+    async def _lead_until_lost(self, loop: Loop, epoch: int) -> None:
         taken = loop.configuration_changed
 
         async def counted() -> None:
@@ -91,7 +91,7 @@ class CountingSupervisor(Supervisor):
             await taken()
 
         loop.configuration_changed = counted  # type: ignore[method-assign]
-        await super()._reign(loop, epoch)
+        await super()._lead_until_lost(loop, epoch)
 
 
 async def follow(url: str) -> None:

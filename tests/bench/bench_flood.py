@@ -179,8 +179,8 @@ def flood(play: Stage) -> None:
     assert held(play) == GPUS, "the tenant has its quota"
     more = written(play) - writes
     more.update(said(play))
-    most_said = PER_JOB * JOBS + 10
-    for kind, most in {"Job": 10, "Pod": 10, "Event": most_said, "status": most_said}.items():
+    most_events = PER_JOB * JOBS + 10
+    for kind, most in {"Job": 10, "Pod": 10, "Event": most_events, "status": most_events}.items():
         assert more[kind] <= most, f"{more[kind]} writes of kind {kind}, {most} allowed"
     print_table(
         ("", "without", "with the objects of the tenant"),

@@ -51,8 +51,8 @@ def rows_of(change: EntryChange) -> int:
     """Rows that a commit of ``change`` writes or deletes."""
     before = change.before
     placed = change.after.placement is not (before.placement if before else None)
-    owed = change.after.intent is not (before.intent if before else None)
-    return 1 + placed + owed + (change.note is not None)
+    new_intent = change.after.intent is not (before.intent if before else None)
+    return 1 + placed + new_intent + (change.note is not None)
 
 
 async def timed(work: Callable[[], Awaitable[object]]) -> tuple[float, float]:

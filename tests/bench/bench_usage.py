@@ -75,7 +75,7 @@ class Bench:
             live=lambda: (),
             config=lambda: CONFIG,
             samples=self.samples.of,
-            picture=lambda: self.snapshot,
+            snapshot=lambda: self.snapshot,
         )
         self.accountant = Accountant(store.usage, facts, lambda: self.now, epoch, PlannerCache())
 

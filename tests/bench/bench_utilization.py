@@ -114,9 +114,9 @@ async def from_exporters(nodes: int, rounds: int) -> str:
     texts: dict[str, bytes | str] = {}
     for node in range(nodes):
         profile = parse_profile("idle" if does_nothing(node) else "busy")
-        bay = NodeDevices(f"n{node}", GPUS)
-        bay.put(Load("team", f"train-{node}", f"uid-{node}", f"n{node}", GPUS, profile, now))
-        texts[f"http://{node}"] = render(bay.seats, [], Dialect(), now).encode()
+        devices = NodeDevices(f"n{node}", GPUS)
+        devices.put(Load("team", f"train-{node}", f"uid-{node}", f"n{node}", GPUS, profile, now))
+        texts[f"http://{node}"] = render(devices.assignments, [], Dialect(), now).encode()
     held = gangs(nodes, now)
     source = ExporterSource(list(texts), scrape_seconds=SCRAPE)
     known = {pod.key for gang in held for pod in gang.pods}

@@ -40,23 +40,23 @@ class Auditor:
     """
 
     stage: Stage
-    picture: ObservedState = field(default_factory=ObservedState)
+    observed: ObservedState = field(default_factory=ObservedState)
     problems: list[str] = field(default_factory=list)
     steps: int = 0
     gaps: int = 0
     _seen: int = 0
 
     def __post_init__(self) -> None:
-        self._whole = Whole(self.picture)
-        self._once = Once(self.picture)
-        self._capacity = Capacity(self.picture)
-        self._quota = Quota(self.picture, LIMITS)
+        self._whole = Whole(self.observed)
+        self._once = Once(self.observed)
+        self._capacity = Capacity(self.observed)
+        self._quota = Quota(self.observed, LIMITS)
         self._checks: list[Check] = [
             self._whole,
             self._once,
             self._capacity,
             self._quota,
-            Domain(self.picture),
+            Domain(self.observed),
         ]
 
     def look(self) -> list[str]:
@@ -96,7 +96,7 @@ class Auditor:
         found = [self._whole.problems, self._once.problems, self._capacity.problems]
         found.append(self._quota.problems)
         before = [len(problems) for problems in found]
-        for step in Replay(Recording(tuple(new)), self.picture).steps():
+        for step in Replay(Recording(tuple(new)), self.observed).steps():
             self.steps += 1
             for check in self._checks:
                 check.see(step)

@@ -72,5 +72,5 @@ class AccessConformance:
     async def test_another_caller_has_none_of_the_rights(self, world: AccessWorld) -> None:
         caller = await world.access.who(await world.token())
         assert caller is not None
-        stranger = replace(caller, name="stranger")
-        assert not any([await world.access.may(stranger, right) for right, _ in QUESTIONS])
+        unknown_user = replace(caller, name="stranger")
+        assert not any([await world.access.may(unknown_user, right) for right, _ in QUESTIONS])

@@ -26,7 +26,7 @@ from tests.cluster.world import (
     World,
     a_node,
     alive,
-    mischief,
+    forbidden_patch,
     patched,
     place,
     resized,
@@ -382,7 +382,7 @@ class ClusterConformance:
     async def test_a_user_may_not(self, world: World, kind: str, what: str) -> None:
         job = await submitted(world, job_of(kind, "mine", pods=2, namespace=world.namespace))
         with pytest.raises(WriteRefused):
-            await world.user_patch(kind, "mine", mischief(kind, what))
+            await world.user_patch(kind, "mine", forbidden_patch(kind, what))
         assert not world.view.pods_of(job.uid)
 
     @BOTH_KINDS

@@ -491,15 +491,15 @@ async def test_a_watch_of_a_kind_that_is_not_installed_is_not_silent(admin: Api)
     """Each discovery without the kind is an answer, so the alert on silent watches does not fire."""
     metrics = Metrics()
     absent = replace(PYTORCHJOBS, path="/apis/jobs.queuectl.test/v1/pytorchjobs")
-    heard: set[float | None] = set()
+    timestamps: set[float | None] = set()
     pace = Pace(absent=0.01)
     reflector = Reflector(admin, absent, lambda _: None, lambda _: None, WatchMeter(metrics), pace)
     following = asyncio.create_task(reflector.run())
     async with asyncio.timeout(20):
-        while len(heard) < 4:
+        while len(timestamps) < 4:
             await asyncio.sleep(0.01)
             name = "queuectl_watch_last_event_timestamp_seconds"
-            heard.add(metrics.registry.get_sample_value(name, {"kind": "pytorchjobs"}))
+            timestamps.add(metrics.registry.get_sample_value(name, {"kind": "pytorchjobs"}))
     following.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await following

@@ -367,10 +367,10 @@ def test_two_clusters_at_once_are_independent(
         assert not any(cluster.health().values())
         assert len(other.nodes.names()) == 1
         assert len(cluster.nodes.names()) == SMALL.count
-        stranger = Client(
+        unknown_user = Client(
             other.server, other.authority, cluster._authority().client("root", ["system:masters"])
         )
         with pytest.raises(RequestError) as refused:
-            stranger.get("/api/v1/nodes")
-        stranger.close()
+            unknown_user.get("/api/v1/nodes")
+        unknown_user.close()
         assert refused.value.status == 401

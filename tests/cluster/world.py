@@ -187,7 +187,7 @@ def alive(world: World, uid: str) -> list[PodRecord]:
     return [pod for pod in world.view.pods_of(uid) if not pod.terminal]
 
 
-def mischief(kind: str, what: str) -> dict[str, Any]:
+def forbidden_patch(kind: str, what: str) -> dict[str, Any]:
     """A change of a pending job that a user tries."""
     template: dict[str, Any] = {}
     match what:

@@ -66,30 +66,30 @@ class Killed(BaseException):
 
 
 @dataclass
-class Guillotine:
+class KillPoint:
     """Counts steps of one kind and kills the controller at one of them."""
 
     at: int | None = None
     moment: Moment = Moment.BEFORE
     seen: int = 0
     done: int = 0
-    fell: bool = False
+    killed: bool = False
 
     def before(self) -> int:
         """Call this before a step. Returns the number of the step."""
         self.seen += 1
         if self.seen == self.at and self.moment is Moment.BEFORE:
-            self._fall()
+            self._kill()
         return self.seen
 
     def after(self, number: int) -> None:
         """Call this after the step has had its effect."""
         self.done += 1
         if number == self.at and self.moment is Moment.AFTER:
-            self._fall()
+            self._kill()
 
-    def _fall(self) -> None:
-        self.fell = True
+    def _kill(self) -> None:
+        self.killed = True
         raise Killed
 
 
@@ -98,7 +98,7 @@ class KillingUsage:
     """The real usage ledger. The controller can be killed before or after it writes an entry."""
 
     real: UsageLedger
-    accounts: Guillotine
+    accounts: KillPoint
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.real, name)
@@ -114,8 +114,8 @@ class KillingStore:
     """The real store. The controller can be killed before or after a commit."""
 
     store: PostgresStore
-    commits: Guillotine
-    accounts: Guillotine
+    commits: KillPoint
+    accounts: KillPoint
 
     @property
     def usage(self) -> KillingUsage:
@@ -207,7 +207,7 @@ class KillingCluster:
     """The cluster double. The controller can be killed before or after a write."""
 
     cluster: FakeCluster
-    patches: Guillotine
+    patches: KillPoint
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.cluster, name)
@@ -227,7 +227,7 @@ class KillingCluster:
 
 @dataclass
 class Rig:
-    """The cluster double, the store and a controller. ``deaths`` counts how often the controller was killed and started again.
+    """The cluster double, the store and a controller. ``kills`` counts how often the controller was killed and started again.
 
     Tests use ``store``. The controller uses ``leader_store``.
     """
@@ -236,10 +236,10 @@ class Rig:
     store: PostgresStore
     leader_store: PostgresStore
     settings: Settings = field(default_factory=lambda: QUICK)
-    commits: Guillotine = field(default_factory=Guillotine)
-    patches: Guillotine = field(default_factory=Guillotine)
-    accounts: Guillotine = field(default_factory=Guillotine)
-    deaths: int = 0
+    commits: KillPoint = field(default_factory=KillPoint)
+    patches: KillPoint = field(default_factory=KillPoint)
+    accounts: KillPoint = field(default_factory=KillPoint)
+    kills: int = 0
     look_seconds: float = (
         0.03  # between passes while nothing happens: some deadlines end by time alone
     )
@@ -274,7 +274,7 @@ class Rig:
 
         async def reached() -> bool:
             nonlocal read, read_again
-            now, committed = time.monotonic(), (self.deaths, self.commits.done)
+            now, committed = time.monotonic(), (self.kills, self.commits.done)
             if committed == read and now < read_again:
                 return False
             read, read_again = committed, now + READ_AGAIN
@@ -333,7 +333,7 @@ class Rig:
                 unexpected = group.split(Killed)[1]
                 if unexpected is not None:
                     raise unexpected from None
-            self.deaths += 1
+            self.kills += 1
         if self._task is None and self.running:
             self._task = asyncio.create_task(self._controller())
 

@@ -10,7 +10,7 @@ import pytest
 
 from queuectl.control.leader.actuator import Actuator
 from queuectl.domain.ledger import Purpose
-from queuectl.lifecycle.owed_writes import POD, Write
+from queuectl.lifecycle.outstanding_writes import POD, Write
 from queuectl.telemetry.metrics import Metrics
 from tests.doubles.cluster import FakeCluster
 

@@ -446,7 +446,7 @@ async def story(world: Rig) -> None:
 async def test_a_kill_at_any_step_of_it_changes_no_outcome(postgres: TestPostgres) -> None:
     async with fresh(postgres) as url, rig(url, 2) as world:
         await story(world)
-        assert world.deaths == 0
+        assert world.kills == 0
         steps = world.commits.seen, world.patches.seen
     assert min(steps) >= 4, "it commits each step, and writes the label, the start and the pins"
     await survives(postgres, steps, story)

@@ -15,7 +15,7 @@ import pytest
 
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
-from tests.control.rig import Guillotine, Rig, gang, live, rig
+from tests.control.rig import KillPoint, Rig, gang, live, rig
 from tests.doubles.cluster import Moment
 from tests.support.postgres import TestPostgres
 
@@ -56,7 +56,7 @@ async def fresh(postgres: TestPostgres) -> AsyncIterator[str]:
 async def count_steps(url: str, kind: str) -> tuple[int, int]:
     async with rig(url, 2) as world:
         await story(world, kind)
-        assert world.deaths == 0
+        assert world.kills == 0
         return world.commits.seen, world.patches.seen
 
 
@@ -72,15 +72,15 @@ def points(
 @contextmanager
 def dying(world: Rig, what: str, number: int, moment: Moment) -> Iterator[None]:
     """Kill the controller at this step of the scenario inside."""
-    blade = Guillotine(number, moment)
-    setattr(world, SORTS[what], blade)
+    kill_point = KillPoint(number, moment)
+    setattr(world, SORTS[what], kill_point)
     try:
         yield
     except BaseException as error:  # a time-out, too: the message names the step
         error.add_note(f"killed {moment.name} {what} {number}")
         raise
     # Timing can save at most two steps at the end.
-    assert blade.fell or blade.seen < number
+    assert kill_point.killed or kill_point.seen < number
 
 
 async def several(

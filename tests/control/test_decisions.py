@@ -52,11 +52,11 @@ async def test_cycles_that_find_nothing_new_leave_no_record(database_url: str) -
         before = await world.store.decisions()
         loop = world.loop
         assert loop is not None
-        cycle = loop._pen.cycle
+        cycle = loop._writer.cycle
 
         def planned() -> bool:
             loop._wakeup.plan()
-            return loop._pen.cycle > cycle + 5
+            return loop._writer.cycle > cycle + 5
 
         await world.until(planned, "five more plans")
         assert await world.store.decisions() == before

@@ -40,8 +40,8 @@ async def test_pods_of_a_drained_node_are_placed_on_other_nodes(
         await world.until(complete, "all its pods run, none on the cordoned node")
         entry = await world.until_entry(uid, lambda e: e.unready_since is None, "it is ready")
         assert (entry.state, entry.evictions, entry.failures) == (State.RUNNING, 0, 0)
-        told = [line.event for line in await world.store.history(uid)]
-        assert "Repaired" in told
+        events = [line.event for line in await world.store.history(uid)]
+        assert "Repaired" in events
 
 
 async def test_a_refusal_of_kube_scheduler_counts_from_its_first_observation(

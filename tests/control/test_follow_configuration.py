@@ -35,7 +35,7 @@ class Follower(Supervisor):
 
     taken: list[QueueConfig]
 
-    async def _reign(self, loop: Loop, epoch: int) -> None:
+    async def _lead_until_lost(self, loop: Loop, epoch: int) -> None:
         self.taken = []
         take_in = loop.configuration_changed
 
@@ -44,7 +44,7 @@ class Follower(Supervisor):
             self.taken.append(loop.leader_state.config)
 
         loop.configuration_changed = noted  # type: ignore[method-assign]
-        await super()._reign(loop, epoch)
+        await super()._lead_until_lost(loop, epoch)
 
 
 @asynccontextmanager

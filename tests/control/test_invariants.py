@@ -95,9 +95,9 @@ def counted(world: Rig, invariant: Invariant) -> float:
 
 def event_of(world: Rig, uid: str, invariant: Invariant) -> bool:
     return any(
-        (told.uid, told.kind, told.reason) == (uid, "Warning", VIOLATED)
-        and told.message.startswith(f"{invariant}: ")
-        for told in world.cluster.events
+        (event.uid, event.kind, event.reason) == (uid, "Warning", VIOLATED)
+        and event.message.startswith(f"{invariant}: ")
+        for event in world.cluster.events
     )
 
 

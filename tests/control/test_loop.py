@@ -69,11 +69,11 @@ async def test_the_freed_nodes_are_held_for_the_preemptor_while_victims_drain(
         world.cluster.controllers.hold_ends = True
         high = world.cluster.submit(gang("Job", "high", 2, "high"))
         await world.until_state(high, State.RESERVED)
-        thief = world.cluster.submit(gang("Job", "thief", 1))
-        entry = await world.until_state(thief, State.PENDING)
+        other = world.cluster.submit(gang("Job", "thief", 1))
+        entry = await world.until_state(other, State.PENDING)
         world.cluster.controllers.hold_ends = False
         await world.until_state(high, State.RUNNING)
-        entry = await world.until_state(thief, State.PENDING)
+        entry = await world.until_state(other, State.PENDING)
         assert entry.attempt == 0
 
 
@@ -220,14 +220,14 @@ async def test_after_a_loss_of_the_database_running_gangs_run_on_and_count(
         await world.until_state(uid, State.RUNNING)
         pods = {p.uid for p in live(world.cluster.pods_of(uid))}
         await world.stop()
-        async with rig(postgres.server.url(second), 2, cluster=world.cluster) as heir:
-            late = heir.cluster.submit(gang(kind, "late", 2))
-            entry = await heir.until_state(uid, State.RUNNING)
+        async with rig(postgres.server.url(second), 2, cluster=world.cluster) as recovered:
+            late = recovered.cluster.submit(gang(kind, "late", 2))
+            entry = await recovered.until_state(uid, State.RUNNING)
             assert entry.reason.code is Code.ADOPTED
-            await heir.until_state(late, State.PENDING)
-            assert {p.uid for p in live(heir.cluster.pods_of(uid))} == pods
-            heir.cluster.finish(uid)
-            await heir.until_state(late, State.RUNNING)
+            await recovered.until_state(late, State.PENDING)
+            assert {p.uid for p in live(recovered.cluster.pods_of(uid))} == pods
+            recovered.cluster.finish(uid)
+            await recovered.until_state(late, State.RUNNING)
 
 
 def shrinkable(name: str, pods: int, least: int, priority: str = "low") -> dict[str, Any]:
@@ -273,7 +273,7 @@ async def test_a_restart_keeps_the_lower_count_of_a_job_that_started_with_fewer_
         world.commits.at = world.commits.seen + 1
         other = world.cluster.submit(gang("Job", "other", 1))
         await world.until_state(other, State.PENDING)
-        assert world.deaths == 1
+        assert world.kills == 1
         world.cluster.finish(part)
         await world.until(
             lambda: len(live(world.cluster.pods_of(part))) == 1, "the fourth completion runs"

@@ -107,14 +107,14 @@ async def test_both_placements_are_held_during_the_eviction_of_the_migrated_gang
         world.cluster.controllers.hold_ends = True
         third = whole(world)
         await world.until_state(third, State.RESERVED)
-        thief = small(world, "thief")
-        entry = await world.until_state(thief, State.PENDING)
+        other = small(world, "thief")
+        entry = await world.until_state(other, State.PENDING)
         assert entry.attempt == 0
         world.cluster.controllers.hold_ends = False
         await world.until_state(third, State.RUNNING)
         for uid in smalls:
             await world.until_state(uid, State.RUNNING)
-        entry = await world.until_state(thief, State.PENDING)
+        entry = await world.until_state(other, State.PENDING)
         assert entry.attempt == 0, "neither placement was given to another gang"
 
 
@@ -160,7 +160,7 @@ async def test_the_spent_budget_is_known_after_a_restart(database_url: str) -> N
         world.commits.at = world.commits.seen + 1
         world.cluster.finish(first)
         await world.until_state(first, State.FINISHED)
-        assert world.deaths == 1
+        assert world.kills == 1
         await world.until_state(small(world, "extra"), State.RUNNING)
         world.cluster.finish(smalls[0])
         await world.until_state(smalls[0], State.FINISHED)

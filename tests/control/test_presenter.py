@@ -29,7 +29,7 @@ def publish(changes: Iterable[EntryChange], cluster: FakeCluster) -> None:
         presenter = EventRecorder(
             cluster, cluster.job, lambda: True, {"default", "team-a"}, per_second=FASTER, after=0.0
         )
-        presenter.tell(changes)
+        presenter.add(changes)
         task = asyncio.create_task(presenter.run())
         await asyncio.sleep(0.05)
         task.cancel()

@@ -186,7 +186,7 @@ async def test_a_lost_database_loses_no_gang_and_starts_none_twice(
         assert {pod.uid: pod.node for pod in live(cluster.pods_of(uids["runs"]))} == before
         for still in ("held", "held-later", "given-up", "waits"):
             assert live(cluster.pods_of(uids[still])) == []
-        assert world.deaths == 0
+        assert world.kills == 0
         await world.ask(uids["held"], Action.RELEASE, admin=True)
         await world.until_state(uids["held"], State.RUNNING)
     await postgres.drop(name)

@@ -225,7 +225,7 @@ async def test_a_controller_that_did_not_send_a_refused_start_keeps_it(
         )  # it dies when the start is committed
         uid = world.cluster.submit(gang("Job", "g422", 2))
         entry = await reported(world, uid, "422", Purpose.STOP)
-        assert (world.deaths, entry.state) == (1, State.EVICTING)
+        assert (world.kills, entry.state) == (1, State.EVICTING)
         accept(world)
         await until_reason(world, uid, State.BACKOFF, Code.BACKOFF)
 

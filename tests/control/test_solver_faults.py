@@ -80,7 +80,7 @@ async def test_a_broken_solver_starts_nothing_and_is_reported_until_it_works_aga
             assert total(world, "solver_alarms") >= 1
             fault.repaired = True
             await world.until_state(uid, State.RUNNING)
-            assert world.deaths == 0
+            assert world.kills == 0
     said = [line for line in logs if line["event"] == "solver_failed"]
     assert said
     assert all(line["log_level"] == "error" and alarm in line["message"] for line in said)
@@ -106,4 +106,4 @@ async def test_a_solver_without_an_answer_gets_a_larger_budget_each_time(
         second = world.cluster.submit(gang("Job", "other", 1))  # any change triggers a cycle
         await world.until_state(second, State.RUNNING)
         await world.until_state(uid, State.RUNNING)
-        assert world.deaths == 0
+        assert world.kills == 0

@@ -51,8 +51,8 @@ async def with_two_flavors(world: Rig) -> None:
 
 async def adopted(world: Rig, uid: str) -> Entry:
     entry = await world.until_state(uid, State.RUNNING)
-    told = [line.reason.code for line in await world.store.history(uid)]
-    assert Code.ADOPTED in told
+    codes = [line.reason.code for line in await world.store.history(uid)]
+    assert Code.ADOPTED in codes
     return entry
 
 

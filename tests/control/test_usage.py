@@ -126,8 +126,8 @@ async def test_the_ledger_agrees_with_the_history_wherever_the_controller_dies(
             with dying(world, what, number, moment):
                 await story(world, "Job")
                 await agrees_on_losses(world)
-                fell = world.commits.fell or world.accounts.fell
-                assert fell, f"{what} {number} was never reached"
+                killed = world.commits.killed or world.accounts.killed
+                assert killed, f"{what} {number} was never reached"
 
     await several(once, points(commits - 2, 8))
 

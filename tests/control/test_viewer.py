@@ -167,7 +167,7 @@ async def test_a_standby_that_follows_shows_the_same_as_a_new_one(
             throttle=PlannerThrottle(1.0),
             cache=PlannerCache(),
         )
-        pictures = []
+        views = []
 
         async def read() -> None:
             seen = await follower.latest()
@@ -177,7 +177,7 @@ async def test_a_standby_that_follows_shows_the_same_as_a_new_one(
             ours, theirs = seen.snapshot.config, begun.snapshot.config
             assert (ours.revision, ours.cluster_queues) == (theirs.revision, theirs.cluster_queues)
             assert seen.snapshot == replace(begun.snapshot, now=seen.snapshot.now, config=ours)
-            pictures.append(seen.snapshot)
+            views.append(seen.snapshot)
 
         await read()
         first = world.cluster.submit(gang("Job", "first", 2))
@@ -199,9 +199,9 @@ async def test_a_standby_that_follows_shows_the_same_as_a_new_one(
         for document in configuration(8):
             await world.store.put_config(document)
         await read()
-    held = [{a.workload.name for a in picture.admitted} for picture in pictures]
+    held = [{a.workload.name for a in view.admitted} for view in views]
     assert held == [set(), {"first", "second"}, *[{"second"}] * 2, *[{"third"}] * 2]
-    quotas = [next(iter(p.config.cluster_queues.values())).groups for p in pictures]
+    quotas = [next(iter(p.config.cluster_queues.values())).groups for p in views]
     assert quotas[4] != quotas[5]
 
 

@@ -42,13 +42,13 @@ async def test_a_submitted_gang_starts_on_the_nodes_of_the_what_if(database_url:
         first = world.cluster.submit(gang("Job", "first", 3))
         await world.until_state(first, State.RUNNING)
         trial = await asked(world, WhatIf(submit=[gang("PyTorchJob", "second", 3)]))
-        (told,) = trial.plan.admitted
-        assert (told.uid,) == trial.submitted
+        (admitted,) = trial.plan.admitted
+        assert (admitted.uid,) == trial.submitted
         uid = world.cluster.submit(gang("PyTorchJob", "second", 3))
         entry = await world.until_state(uid, State.RUNNING)
         assert entry.placement is not None
         assert [p.by_node for p in entry.placement.podsets] == [
-            p.by_node for p in told.placement.podsets
+            p.by_node for p in admitted.placement.podsets
         ]
 
 

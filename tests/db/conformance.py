@@ -485,8 +485,8 @@ class StoreConformance:
         store = await open_store()
         epoch = await leader(store)
         await commit(store, epoch, submitted("u1"), submitted("u2"))
-        wish = replace(asked("u1", Action.PRIORITY, "r1", 70), until=1700000900.5, why="a demo")
-        boost = await store.add_command(wish)
+        command = replace(asked("u1", Action.PRIORITY, "r1", 70), until=1700000900.5, why="a demo")
+        boost = await store.add_command(command)
         move = await store.add_command(replace(asked("u1", Action.MOVE, "r2"), queue="other"))
         other = await store.add_command(asked("u2", Action.HOLD, "r3"))
         assert await store.commands() == (boost, move, other)
@@ -498,7 +498,7 @@ class StoreConformance:
         assert await store.command(move.id) == move
         assert await store.command(other.id + 1) is None
         assert await store.get_command("r1") == done
-        assert await store.add_command(wish) == done, "the same request gets the same result"
+        assert await store.add_command(command) == done, "the same request gets the same result"
         assert await store.commands_of("u1") == (done, move)
         assert await store.commands_of("u1", limit=1) == (done,)
         assert await store.commands_of("u1", after=boost.id) == (move,)

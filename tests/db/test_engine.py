@@ -47,7 +47,7 @@ class TlsServer:
     """Accepts TLS as Postgres does, records the bytes of clients that trust it, and closes the connection."""
 
     def __init__(self, certificate: Certificate) -> None:
-        self.told: list[bytes] = []
+        self.received: list[bytes] = []
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.load_cert_chain(certificate.chain, certificate.key)
 
@@ -60,16 +60,16 @@ class TlsServer:
         with suppress(OSError, asyncio.IncompleteReadError):
             request = await reader.readexactly(8)
             if int.from_bytes(request[4:]) != 80877103:  # an SSLRequest
-                self.told.append(request)
+                self.received.append(request)
             else:
                 writer.write(b"S")
                 await writer.start_tls(self._context)
-                self.told.append(await reader.read(1000))
+                self.received.append(await reader.read(1000))
         writer.close()
 
 
 @pytest.mark.parametrize(
-    ("tls", "trusted", "told"),
+    ("tls", "trusted", "received"),
     [
         ("sslmode=verify-full&sslrootcert={ours}", True, True),
         ("sslmode=verify-full&sslrootcert={other}", False, False),
@@ -78,7 +78,7 @@ class TlsServer:
     ],
 )
 async def test_a_database_without_a_trusted_certificate_receives_nothing(
-    tmp_path: Path, tls: str, trusted: bool, told: bool
+    tmp_path: Path, tls: str, trusted: bool, received: bool
 ):
     folders = {name: tmp_path / name for name in ("ours", "other")}
     for folder in folders.values():
@@ -91,7 +91,7 @@ async def test_a_database_without_a_trusted_certificate_receives_nothing(
         with pytest.raises(StoreUnavailable) as failed:
             await PostgresStore.connect(DatabaseSettings(url))
     assert ("certificate verify failed" in str(failed.value)) is not trusted
-    assert [b"someone" in words for words in server.told] == [True] * told
+    assert [b"someone" in words for words in server.received] == [True] * received
 
 
 @pytest.mark.parametrize("name", ["sslrootcert", "sslcert", "sslkey"])

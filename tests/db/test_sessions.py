@@ -99,12 +99,12 @@ async def test_lines_are_listed_newest_first_in_pages(any_store: AnyStore) -> No
 
 
 async def test_lines_are_found_by_caller_path_and_time(any_store: AnyStore) -> None:
-    told = [
+    written = [
         replace(LINE, at=1.0, caller="alice", path="/api/v1/cohorts/a_b"),
         replace(LINE, at=2.0, caller="bob", path="/api/v1/cohorts/axb"),
         replace(LINE, at=3.0, caller="bob", path="/api/v1/workloads/x/hold"),
     ]
-    for line in told:
+    for line in written:
         await any_store.audit.begin(line)
     assert [line.at for line in await lines(any_store, caller="bob")] == [3.0, 2.0]
     assert [line.at for line in await lines(any_store, caller="bo")] == []

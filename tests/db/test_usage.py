@@ -141,7 +141,7 @@ class World:
             live=lambda: [e for e in self.lives.entries.values() if e.state is not State.FINISHED],
             config=lambda: CONFIG,
             samples=self.samples.of,
-            picture=lambda: Snapshot(self.now, Fleet(()), CONFIG),
+            snapshot=lambda: Snapshot(self.now, Fleet(()), CONFIG),
         )
         self.accountant = self.accounting(self.usage_store)
 

@@ -118,7 +118,7 @@ class FakeCluster:
         watcher = Watcher(self.server, kueue=kueue)
         watcher.hold(self._down)
         self.server.watchers.append(watcher)
-        told: set[str] = set()
+        completed: set[str] = set()
         try:
             while True:
                 await watcher.wake.wait()
@@ -127,8 +127,8 @@ class FakeCluster:
                     continue
                 for resource, batch, complete in watcher.take():
                     sink(batch)
-                    if complete and resource not in told:
-                        told.add(resource)
+                    if complete and resource not in completed:
+                        completed.add(resource)
                         synced(resource)
         finally:
             self.server.watchers.remove(watcher)

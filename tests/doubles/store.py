@@ -296,14 +296,14 @@ class MemoryStore:
     async def commands_of(self, uid: str, after: int = 0, limit: int = 100) -> tuple[Command, ...]:
         database = await self._reach()
         mine = [c for c in database.commands.values() if c.uid == uid and c.id > after]
-        told = map(self._as_answered, mine[: min(limit, LONGEST_PAGE)])
-        return tuple(c for c in told if c is not None)
+        answered = map(self._as_answered, mine[: min(limit, LONGEST_PAGE)])
+        return tuple(c for c in answered if c is not None)
 
     async def newest_commands(self, wanted: CommandFilter, limit: int = 100) -> tuple[Command, ...]:
         database = await self._reach()
         names = {entry.uid: entry.ref for entry in database.entries.values()}
-        told = filter(None, map(self._as_answered, reversed(database.commands.values())))
-        found = [c for c in told if wanted.matches(c, names.get(c.uid))]
+        answered = filter(None, map(self._as_answered, reversed(database.commands.values())))
+        found = [c for c in answered if wanted.matches(c, names.get(c.uid))]
         return tuple(found[: max(1, min(limit, LONGEST_PAGE))])
 
     def _as_answered(self, command: Command | None) -> Command | None:

@@ -213,11 +213,11 @@ def added(one: Amounts, other: Amounts) -> Amounts:
 
 
 def _names(who: Subject, hour: int, flavor: str, price: str, grouping: Grouping) -> dict[str, str]:
-    names = _told_by(who, hour, flavor, price, grouping)
+    names = _group_of(who, hour, flavor, price, grouping)
     return {"hour": str(hour), **names} if grouping.hourly else names
 
 
-def _told_by(
+def _group_of(
     who: Subject, hour: int, flavor: str, price: str, grouping: Grouping
 ) -> dict[str, str]:
     match grouping.by:

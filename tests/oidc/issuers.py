@@ -32,7 +32,7 @@ ISSUER: Final = "https://issuer.example/realms/ml"
 CLIENT: Final = "queuectl"
 KEY: Final = RSAKey.generate_key(2048, {"kid": "first", "use": "sig"})
 ROTATED: Final = RSAKey.generate_key(2048, {"kid": "second", "use": "sig"})
-STRANGE: Final = RSAKey.generate_key(2048, {"kid": "first", "use": "sig"})
+ATTACKER_KEY: Final = RSAKey.generate_key(2048, {"kid": "first", "use": "sig"})
 """A key of an attacker, under the ID of the issuer's."""
 CURVE: Final = ECKey.generate_key("P-256", {"kid": "curve", "use": "sig"})
 

@@ -135,9 +135,9 @@ async def test_a_user_of_the_provider_signs_in(
     async with made.client() as http:
         answer = await logged_in(http, login)
         assert answer.headers["location"] == "/ui/signin/done?next=%2Fui%2Fhome"
-        told = (await http.get(SESSION)).json()
-        assert told["name"] == f"oidc:{login}"
-        assert told["groups"] == [*(f"oidc:{group}" for group in groups), "system:authenticated"]
+        session = (await http.get(SESSION)).json()
+        assert session["name"] == f"oidc:{login}"
+        assert session["groups"] == [*(f"oidc:{group}" for group in groups), "system:authenticated"]
         allowed = (await http.get("/api/v1/cohorts")).status_code
         assert allowed == (200 if login == "alice" else 403)
 
@@ -198,8 +198,8 @@ async def test_a_session_and_its_event_stream_end_with_the_token(
             await logged_in(http, "alice")
             async with asyncio.timeout(30), http.stream("GET", events.PATH) as stream:
                 assert stream.status_code == 200
-                told = "".join([text async for text in stream.aiter_text()])
-            assert "your session or token has ended" in told
+                text = "".join([text async for text in stream.aiter_text()])
+            assert "your session or token has ended" in text
             assert (await http.get(SESSION)).status_code == 401
 
 

@@ -15,7 +15,7 @@ from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.identity import Caller
 from tests.api.signed import ADMIN, asking, people
 from tests.doubles.store import MemoryStore
-from tests.oidc.issuers import CLIENT, CURVE, ISSUER, KEY, STRANGE, FakeIssuer, claims, signed
+from tests.oidc.issuers import ATTACKER_KEY, CLIENT, CURVE, ISSUER, KEY, FakeIssuer, claims, signed
 
 SESSION = "/api/v1/session"
 NOW = time.time()
@@ -67,10 +67,10 @@ ATTACKS: dict[str, tuple[Callable[[], str], str]] = {
     "alg none": (lambda: unsigned(claims()), "algorithm"),
     "alg NoNe": (lambda: unsigned(claims(), "NoNe"), "algorithm"),
     "HS256 with the public key": (lambda: by_public_key(claims()), "algorithm"),
-    "a key of an attacker": (lambda: signed(claims(), STRANGE), "signature"),
+    "a key of an attacker": (lambda: signed(claims(), ATTACKER_KEY), "signature"),
     "claims changed": (lambda: altered(claims(sub="admin")), "signature"),
     "the key in the header": (
-        lambda: signed(claims(), STRANGE, jwk=STRANGE.as_dict(private=False)),
+        lambda: signed(claims(), ATTACKER_KEY, jwk=ATTACKER_KEY.as_dict(private=False)),
         "signature",
     ),
     "algorithm of another kind of key": (

@@ -253,7 +253,7 @@ class Simulation:
                 entry.uid, entry.attempt, state, since, self.now, used, 1.0, "seen", used
             )
         self._uses = uses
-        self._plan_again |= self._idleness.looked(uses, self._config, self.now).plan_again
+        self._plan_again |= self._idleness.evaluated(uses, self._config, self.now).plan_again
 
     def _samples_due(self, entry: Entry) -> Iterator[float]:
         """Samples that can lead to a decision: right after a warning, at the ends of grace, back-off and protection."""

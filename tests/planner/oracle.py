@@ -13,7 +13,7 @@ from queuectl.domain.plan import Cost
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy, VictimKey, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
-from tests.planner.oracle_fit import ANYWHERE, Oracle, Way
+from tests.planner.oracle_fit import ANYWHERE, Oracle, SuggestedFix
 
 
 def queue_order(entry: Pending) -> tuple[int, float, str]:
@@ -24,7 +24,7 @@ def starts(snapshot: Snapshot) -> dict[str, bool]:
     """The pending gangs that start, by uid in queue order, when no gang may preempt. Kept leases stay reserved."""
     entries = sorted(snapshot.pending, key=queue_order)
     answer: dict[str, bool] = {}
-    kept: list[list[Way]] = []
+    kept: list[list[SuggestedFix]] = []
     barred: dict[str, frozenset[str]] = {}
     for entry in entries:
         queue = Oracle(snapshot).queue_of(entry.workload)
@@ -45,7 +45,7 @@ def starts(snapshot: Snapshot) -> dict[str, bool]:
     return answer
 
 
-def _all_ways(oracle: Oracle, entry: Pending, banned: frozenset[str]) -> Iterator[Way]:
+def _all_ways(oracle: Oracle, entry: Pending, banned: frozenset[str]) -> Iterator[SuggestedFix]:
     """Preferred levels never decide whether a gang fits, so only the last relaxation matters."""
     return oracle.ways(entry, banned, step=ANYWHERE)
 

@@ -30,7 +30,7 @@ from queuectl.domain.workload import Workload
 from queuectl.planner.verify.cohorts import Member, Row, members_of
 from tests.planner.oracle import fits_without, layers
 
-ENDLESS = 10**18
+UNLIMITED = 10**18
 Key = tuple[str, str]  # flavor, resource
 
 
@@ -359,7 +359,7 @@ class Cohorts:
         own = self.members[self.queue.name]
         use = self.use(frozenset(), incoming=True)
         unbound = all(own.uses(use, *row) <= own.quota(*row) for row in self.contested)
-        nobody = frozenset[str]()
+        no_gangs = frozenset[str]()
         named = all(self.within(v) or self.named(v) for v in bound)
         if not named or not self.borrow_again(bound, alone=not unbound):
             return False
@@ -369,7 +369,7 @@ class Cohorts:
             if self.within(v) or v in idle:
                 return True
             common, below = self.meeting(v)
-            if not self.over(below[0], nobody, self.contested):
+            if not self.over(below[0], no_gangs, self.contested):
                 return False
             if not all(self.share(member, gone)[2] for member in below):
                 return False
@@ -398,7 +398,7 @@ class Cohorts:
                 return True
             return any(first(gone | {v}) for v in victims - gone if passes(v, gone, strategies[0]))
 
-        return first(nobody)
+        return first(no_gangs)
 
     # The least of these sets.
 
@@ -436,7 +436,7 @@ def _rows(root: Member) -> set[Key]:
 def _without_quota(config: QueueConfig) -> QueueConfig:
     def plenty(group: ResourceGroup) -> ResourceGroup:
         quotas = (
-            FlavorQuotas(q.flavor, dict.fromkeys(group.covered, ENDLESS)) for q in group.flavors
+            FlavorQuotas(q.flavor, dict.fromkeys(group.covered, UNLIMITED)) for q in group.flavors
         )
         return ResourceGroup(group.covered, tuple(quotas))
 

@@ -47,7 +47,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Way:
+class SuggestedFix:
     """One way to run a gang, up to the distribution of its pods."""
 
     tasks: tuple[Task, ...]
@@ -127,7 +127,7 @@ class Oracle:
         banned: frozenset[str] = frozenset(),
         step: int = 0,
         only: Sequence[Mapping[str, str]] | None = None,
-    ) -> Iterator[Way]:
+    ) -> Iterator[SuggestedFix]:
         """Every choice of flavors (or ``only`` that one) and domains.
 
         Preferred levels are relaxed by ``step`` levels, to none at the end.
@@ -143,7 +143,7 @@ class Oracle:
             if any(f in banned for flavors in chosen for f in flavors.values()):
                 continue
             for tasks in self._domain_choices(entry, chosen, step):
-                yield Way(tasks, self._charges(queue, workload, chosen))
+                yield SuggestedFix(tasks, self._charges(queue, workload, chosen))
 
     def flavor_choices(self, queue: ClusterQueue | None, podset: PodSet) -> Iterator[Flavors]:
         if queue is None:
@@ -276,7 +276,7 @@ class Oracle:
 
     def fits(
         self,
-        gangs: Sequence[Sequence[Way]],
+        gangs: Sequence[Sequence[SuggestedFix]],
         views: tuple[int, ...] = (0, 1),
     ) -> bool:
         """Whether all gangs run together, each in one of its ways, in every one of the given views."""
@@ -316,7 +316,7 @@ Free = dict[str, FreeRow]
 class _Search:
     """Depth first over gangs, their ways, their podsets and the nodes; failed states are remembered."""
 
-    def __init__(self, gangs: Sequence[Sequence[Way]]) -> None:
+    def __init__(self, gangs: Sequence[Sequence[SuggestedFix]]) -> None:
         self.gangs = gangs
         self.failed: set[object] = set()
         tasks = [t for ways in gangs for way in ways for t in way.tasks]
@@ -335,7 +335,7 @@ class _Search:
                     return True
         return False
 
-    def _tasks(self, gang: int, way: Way, at: int, free: Free, quota: list[Quota]) -> bool:
+    def _tasks(self, gang: int, way: SuggestedFix, at: int, free: Free, quota: list[Quota]) -> bool:
         if at == len(way.tasks):
             return self.run(gang + 1, free, quota)
         key = (
@@ -355,7 +355,7 @@ class _Search:
     def _spread(
         self,
         gang: int,
-        way: Way,
+        way: SuggestedFix,
         at: int,
         placed: dict[str, int],
         nodes: list[str],

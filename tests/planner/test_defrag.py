@@ -103,8 +103,8 @@ def test_the_cheapest_moves_of_sliced_balanced_grouped_and_smaller_gangs_are_fou
 @pytest.fixture
 def only_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the victim search every answer is from the models."""
-    nobody = Found(frozenset(), proved=False)
-    monkeypatch.setattr(MoveSearch, "_least_leaving", lambda _: nobody)
+    no_gangs = Found(frozenset(), proved=False)
+    monkeypatch.setattr(MoveSearch, "_least_leaving", lambda _: no_gangs)
 
 
 @pytest.mark.usefixtures("only_models")
@@ -147,30 +147,30 @@ def test_the_cheapest_moves_within_a_budget_are_found(budget: int) -> None:
         agrees_with_brute_force(tight(seed), budget)
 
 
-CRIPPLES: dict[str, dict[str, object]] = {
+LIMITED: dict[str, dict[str, object]] = {
     "few may leave": {"_ALL": 2},
     "one domain": {"_ALL": 2, "_SCOPES": 1},
     "one round": {"_ROUNDS": 1},
 }
 
 
-@pytest.mark.parametrize("cripple", CRIPPLES.values(), ids=CRIPPLES)
+@pytest.mark.parametrize("limited", LIMITED.values(), ids=LIMITED)
 def test_a_limited_search_reports_its_limit(
-    monkeypatch: pytest.MonkeyPatch, cripple: dict[str, object]
+    monkeypatch: pytest.MonkeyPatch, limited: dict[str, object]
 ) -> None:
     """Its proof is true, and its suggestion works and moves no gang in vain."""
-    for name, value in cripple.items():
+    for name, value in limited.items():
         monkeypatch.setattr(defrag, name, value)
     for seed in range(150):
-        is_honest(tight(seed), SolverLimits())
+        proofs_hold(tight(seed), SolverLimits())
 
 
 def test_a_search_cut_short_reports_it() -> None:
     for seed in range(100):
-        is_honest(tight(seed), SolverLimits(deterministic_time=1e-9, max_budget=0))
+        proofs_hold(tight(seed), SolverLimits(deterministic_time=1e-9, max_budget=0))
 
 
-def is_honest(snapshot: Snapshot, limits: SolverLimits) -> None:
+def proofs_hold(snapshot: Snapshot, limits: SolverLimits) -> None:
     snapshot = replace(snapshot, limits=limits)
     (entry,) = snapshot.pending
     priced = costs(movable(snapshot), snapshot.now)

@@ -300,11 +300,11 @@ def test_the_new_placement_is_kept_while_its_gang_leaves(strategy: QueueingStrat
     first = half_full(moving(strategy=strategy))
     answer = planned(first)
     (refusal,) = answer.pending
-    thief = gang("thief", podset(gpu=1), queued_at=9.0)
+    other = gang("thief", podset(gpu=1), queued_at=9.0)
     second = replace(
         first,
         admitted=tuple(on_the_move(answer, first)),
-        pending=(Pending(WHOLE, refusal.lease), Pending(thief)),
+        pending=(Pending(WHOLE, refusal.lease), Pending(other)),
     )
     later = planned(second)
     assert later.returning == ("small0",)

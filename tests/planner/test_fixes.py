@@ -20,7 +20,7 @@ from queuectl.domain.changes import (
     Withdraw,
     apply_all,
 )
-from queuectl.domain.diagnosis import Diagnosis, Remedy, Way
+from queuectl.domain.diagnosis import Diagnosis, Remedy, SuggestedFix
 from queuectl.domain.fleet import Effect, Taint
 from queuectl.domain.queues import (
     Protection,
@@ -61,7 +61,7 @@ def _uids(snapshot: Snapshot) -> frozenset[str]:
     return frozenset(p.workload.uid for p in snapshot.pending)
 
 
-def _smaller(way: Way) -> Iterator[tuple[Change, ...]]:
+def _smaller(way: SuggestedFix) -> Iterator[tuple[Change, ...]]:
     """The same changes, one of them a little smaller."""
     for at, change in enumerate(way.changes):
         for less in _less(change):
@@ -84,7 +84,7 @@ def _less(change: Change) -> Iterator[list[Change]]:
                 yield [replace(change, uids=tuple(u for u in change.uids if u != uid))]
 
 
-def _way(diagnosis: Diagnosis, remedy: Remedy) -> Way:
+def _way(diagnosis: Diagnosis, remedy: Remedy) -> SuggestedFix:
     (found,) = [w for w in diagnosis.ways if w.remedy is remedy]
     return found
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.changes import Change, apply_all
-from queuectl.domain.diagnosis import Remedy, Way
+from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.permits import AllowPreemption, LiftProtection, MakePreemptible, PolicyField
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -29,7 +29,7 @@ _SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
 RACKS = [node(f"n{i}", "r", gpu=8) for i in range(4)]
 
 
-def _ways(snapshot: Snapshot, uid: str = "w0") -> list[Way]:
+def _ways(snapshot: Snapshot, uid: str = "w0") -> list[SuggestedFix]:
     return [w for w in diagnose(snapshot, uid).ways if w.remedy is Remedy.ALLOW_PREEMPTION]
 
 
@@ -83,7 +83,7 @@ def test_no_change_of_policy_can_be_left_out(seed: int, fair: bool, nodes: bool)
             assert not helped(apply_all(rest, snapshot), "blocked"), (way, change)
 
 
-def _counts_only_beside(change: Change, way: Way) -> bool:
+def _counts_only_beside(change: Change, way: SuggestedFix) -> bool:
     """``borrowWithinCohort`` is valid only beside ``reclaimWithinCohort``, whether or not that is needed."""
     fields = {c.field for c in way.changes if isinstance(c, AllowPreemption)}
     return (

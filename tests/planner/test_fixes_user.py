@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from queuectl.domain.changes import Change, FewerPods, Leave, RaiseUserCap, apply_all
-from queuectl.domain.diagnosis import Diagnosis, Limit, Remedy, Way
+from queuectl.domain.diagnosis import Diagnosis, Limit, Remedy, SuggestedFix
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
 from queuectl.domain.reasons import Code
@@ -42,7 +42,7 @@ def capped(most: int, pending: list[Pending | Workload], running: list[Admitted]
     return world(NODES, pending, running, main)
 
 
-def way(diagnosis: Diagnosis, remedy: Remedy) -> Way:
+def way(diagnosis: Diagnosis, remedy: Remedy) -> SuggestedFix:
     (found,) = [one for one in diagnosis.ways if one.remedy is remedy]
     return found
 
@@ -165,7 +165,7 @@ def test_every_suggested_fix_makes_the_planner_start_the_gang_and_a_least_one_ca
                 assert not starts(apply_all(less, snapshot), diagnosis.uid), (one, less)
 
 
-def smaller(one: Way) -> Iterator[list[Change]]:
+def smaller(one: SuggestedFix) -> Iterator[list[Change]]:
     for change in one.changes:
         match change:
             case RaiseUserCap():

@@ -57,9 +57,9 @@ def _odd_sum_of_even(model: Model) -> None:
 def test_contradictions_refute_without_a_call(build: Callable[[Model], None]) -> None:
     model = Model()
     build(model)
-    door = solver()
-    assert door.solve(model).status is Status.REFUTED
-    assert door.calls == 0
+    refusing = solver()
+    assert refusing.solve(model).status is Status.REFUTED
+    assert refusing.calls == 0
 
 
 def test_rows_that_the_bounds_imply_are_left_out() -> None:
@@ -75,9 +75,9 @@ def test_coefficients_that_could_overflow_are_a_defect_and_no_crash() -> None:
     model = Model()
     x, y = model.var(0, 8), model.var(0, 8)
     model.row([x, y], [LARGEST // 4, 1], 0, LARGEST)
-    door = solver()
-    assert door.solve(model).status is Status.DEFECT
-    assert door.alarms
+    refusing = solver()
+    assert refusing.solve(model).status is Status.DEFECT
+    assert refusing.alarms
 
 
 def test_the_least_value_of_an_objective_is_found() -> None:

@@ -441,7 +441,7 @@ TRY_ALL = {"whenCanBorrow": "TryNextFlavor", "whenCanPreempt": "TryNextFlavor"}
 
 
 @pytest.mark.parametrize(
-    ("whens", "victim"),
+    ("fungibility", "victim"),
     [
         ({"whenCanPreempt": "TryNextFlavor"}, "theirs"),
         (TRY_ALL | {"preference": "PreemptionOverBorrowing"}, "theirs"),
@@ -450,12 +450,12 @@ TRY_ALL = {"whenCanBorrow": "TryNextFlavor", "whenCanPreempt": "TryNextFlavor"}
     ids=["try the next", "without borrowing first", "stop at the first"],
 )
 def test_a_flavor_with_reclaim_comes_before_one_with_preemption_in_the_own_queue(
-    whens: Doc, victim: str
+    fungibility: Doc, victim: str
 ) -> None:
     """Kueue ranks flavors: fit, reclaim, preemption within the queue; the first of the best."""
     flavors = ("one", "two", "three")
     made = outcome(
-        queue("a", {f: {"gpu": 4} for f in flavors}, flavorFungibility=whens),
+        queue("a", {f: {"gpu": 4} for f in flavors}, flavorFungibility=fungibility),
         queue("b", {f: {"gpu": 0} for f in flavors}),
         gang("own", "a", {"gpu": 1}, -5, on="one"),
         gang("theirs", "b", {"gpu": 1}, on="two"),

@@ -92,8 +92,8 @@ def test_podsets_of_a_group_share_their_flavor_even_where_they_share_no_domain()
 def test_own_victims_free_capacity_beside_borrowed_quota(lends: bool) -> None:
     """Kueue evicts ``low`` where its queue may preempt to borrow and the bank then lends the rest, and no gang otherwise."""
     limit = {} if lends else {"lendingLimit": 0}
-    bank = _queue("bank", {"default": 1}, cohortName="c")
-    bank[0]["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0] |= limit
+    lender = _queue("bank", {"default": 1}, cohortName="c")
+    lender[0]["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0] |= limit
     preemption = {
         "withinClusterQueue": "LowerPriority",
         "reclaimWithinCohort": "LowerPriority",
@@ -102,7 +102,7 @@ def test_own_victims_free_capacity_beside_borrowed_quota(lends: bool) -> None:
     parts: list[Doc] = [
         document("ResourceFlavor", "default", {}),
         *_queue("q", {"default": 2}, cohortName="c", preemption=preemption),
-        *bank,
+        *lender,
         _workload("low", "q", podset(2), holds="default"),
         _workload("top", "q", podset(3), priority=1),
     ]

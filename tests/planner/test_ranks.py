@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.records import PodRecord
 from queuectl.domain.workload import PodSetPlacement
-from queuectl.lifecycle.owed_writes import assign
+from queuectl.lifecycle.outstanding_writes import assign
 from queuectl.planner import plan
-from queuectl.planner.capacity.placements import seats_of
+from queuectl.planner.capacity.placements import rank_nodes_of
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, holding, node, podset, world
 from tests.support.examples import examples
@@ -31,22 +31,22 @@ def test_a_lost_rank_is_placed_beside_the_rest_of_its_slice() -> None:
     """Rank 1 uses rack b, where rank 0 is, though rack a is first in order; the lost pair 4, 5 uses rack a."""
     before = [("b0", 1), ("b9", 1), ("c0", 2), ("d9", 2)]
     after = {"a0": 2, "b0": 1, "b1": 1, "c0": 2}
-    seats = seats_of(before, {"b0": 1, "c0": 2}, after, order)
-    assert seats is not None
-    assert seats.fill([(2, rack)]) == (("b0", 1), ("b1", 1), ("c0", 2), ("a0", 2))
+    rank_nodes = rank_nodes_of(before, {"b0": 1, "c0": 2}, after, order)
+    assert rank_nodes is not None
+    assert rank_nodes.fill([(2, rack)]) == (("b0", 1), ("b1", 1), ("c0", 2), ("a0", 2))
 
 
 def test_finer_layers_are_completed_before_coarser_ones() -> None:
     before = [("a0", 2), ("a1", 2), ("b0", 2), ("b1", 2)]
     staying = {"a0": 1, "b0": 2}
     after = {"a0": 2, "a2": 2, "b0": 2, "b2": 2}
-    seats = seats_of(before, staying, after, order)
-    assert seats is not None
-    assert seats.fill([(2, str), (4, rack)]) == (("a0", 2), ("a2", 2), ("b0", 2), ("b2", 2))
+    rank_nodes = rank_nodes_of(before, staying, after, order)
+    assert rank_nodes is not None
+    assert rank_nodes.fill([(2, str), (4, rack)]) == (("a0", 2), ("a2", 2), ("b0", 2), ("b2", 2))
 
 
 def test_a_wrong_number_of_pods_gets_no_ranks() -> None:
-    assert seats_of([("a0", 2)], {}, {"a1": 1}, order) is None
+    assert rank_nodes_of([("a0", 2)], {}, {"a1": 1}, order) is None
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -86,13 +86,13 @@ def expanded(placed: PodSetPlacement) -> list[str]:
 def test_pods_are_released_to_the_node_of_their_rank(arrival: list[int], pinned: int) -> None:
     """In whatever order they appear, and whichever are pinned already; a node can appear twice."""
     placed = PodSetPlacement("w", (("n1", 2), ("n2", 3), ("n1", 1), ("n3", 2)))
-    seats = expanded(placed)
+    nodes = expanded(placed)
     known = {name: Node(name, {HOSTNAME: name}) for name in ("n1", "n2", "n3")}
     pods = [PodRecord("a", f"p{r}", f"u{r}", 1, rank=r, podset="w", gated=True) for r in arrival]
     pods = [
-        replace(p, gated=False, pin=seats[p.rank or 0]) if i < pinned else p
+        replace(p, gated=False, pin=nodes[p.rank or 0]) if i < pinned else p
         for i, p in enumerate(pods)
     ]
     waiting = [p for p in pods if p.gated]
-    given_to = {p.rank: seats[number] for p, number in assign(placed, pods, waiting, known)}
-    assert given_to == {p.rank: seats[p.rank or 0] for p in waiting}
+    given_to = {p.rank: nodes[number] for p, number in assign(placed, pods, waiting, known)}
+    assert given_to == {p.rank: nodes[p.rank or 0] for p in waiting}

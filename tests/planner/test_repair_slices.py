@@ -15,7 +15,7 @@ from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.planner.build import gang, holding, node, podset, resources, world
-from tests.planner.oracle_fit import Oracle, Task, Way
+from tests.planner.oracle_fit import Oracle, SuggestedFix, Task
 
 PAIRS = podset(count=4, gpu=8, required="block", slices=[("rack", 2)])
 
@@ -144,7 +144,7 @@ def accident(rng: random.Random) -> Snapshot:
     return world(fleet, [], [there], other_pods=taken)
 
 
-def ways(snapshot: Snapshot) -> Iterator[Way]:
+def ways(snapshot: Snapshot) -> Iterator[SuggestedFix]:
     """One: the lost pods of each slice that still has pods, into its rack, and whole slices anywhere."""
     (there,) = snapshot.admitted
     (pods,) = there.workload.podsets
@@ -169,4 +169,4 @@ def ways(snapshot: Snapshot) -> Iterator[Way]:
     layers = tuple((size, names) for names in by_rack.values())
     if whole:
         tasks.append(Task(whole, need, frozenset(n.name for n in usable), layers))
-    yield Way(tuple(tasks), {})
+    yield SuggestedFix(tuple(tasks), {})

@@ -23,7 +23,7 @@ from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
 from tests.planner.generate import ORDERS, FreeNodes
 from tests.planner.oracle import layers, legal_victims
-from tests.planner.oracle_fit import Oracle, Task, Way
+from tests.planner.oracle_fit import Oracle, SuggestedFix, Task
 from tests.planner.plans import rules
 
 
@@ -210,7 +210,7 @@ class Accident:
         ways = list(self._ways())
         return Oracle(self.snapshot, gone).fits([ways], views=views)
 
-    def _ways(self) -> Iterator[Way]:
+    def _ways(self) -> Iterator[SuggestedFix]:
         """One per rack where the healthy pods do not determine it."""
         lost = {p.name: 0 for p in self.broken.workload.podsets}
         for name, _, count in self.broken.lost:
@@ -222,7 +222,7 @@ class Accident:
                 for n in self.snapshot.fleet.nodes
                 if n.ready and n.name not in out and (inside is None or n.labels["rack"] == inside)
             )
-            yield Way(
+            yield SuggestedFix(
                 tuple(
                     Task(lost[p.name], dict(p.shape.requests), nodes)
                     for p in self.broken.workload.podsets

@@ -33,19 +33,19 @@ def hard_model() -> Model:
 
 def test_stop_ends_a_running_solve() -> None:
     stop = StopSignal()
-    door = Solver(SolverLimits(deterministic_time=1e6, wall_seconds=60.0), stop)
+    stopped = Solver(SolverLimits(deterministic_time=1e6, wall_seconds=60.0), stop)
     outcomes = []
-    thread = threading.Thread(target=lambda: outcomes.append(door.solve(hard_model())))
+    thread = threading.Thread(target=lambda: outcomes.append(stopped.solve(hard_model())))
     thread.start()
-    while door.stop._running is None and thread.is_alive():
+    while stopped.stop._running is None and thread.is_alive():
         time.sleep(0.001)
     time.sleep(0.05)
     stop.stop()
     thread.join(timeout=30)
     assert not thread.is_alive()
     assert outcomes[0].status is Status.UNKNOWN
-    assert door.cut
-    assert door.calls == 1
+    assert stopped.cut
+    assert stopped.calls == 1
 
 
 def test_a_stopped_plan_starts_no_gang_and_reports_the_stop() -> None:

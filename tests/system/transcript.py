@@ -23,7 +23,7 @@ _CONTINUES: Final = ("\\", "|", "; do")
 _MARK: Final = "--- ended with"
 _FENCED: Final = re.compile(r"^```[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _INDENTED: Final = re.compile(r"(?:^(?: {4}.*)?\n)*^ {4}.*\n", re.MULTILINE)
-_SPOKEN: Final = re.compile(r"(queuectl|kubectl|curl) \S+ \S+|queuectl (top|doctor)$")
+_COMMAND: Final = re.compile(r"(queuectl|kubectl|curl) \S+ \S+|queuectl (top|doctor)$")
 _GAP: Final = re.compile(r"…|\b[A-Z]{4,}\b")
 _VARYING: Final = (  # patterns that differ between runs, and their substitutes
     (r'"uid":\s*"[^"]*"', '"uid":"U"'),
@@ -68,11 +68,11 @@ def _indented(fenced: re.Match[str]) -> str:
     return f"fence\n{textwrap.indent(fenced[1], '    ')}fence"
 
 
-def spoken(text: str) -> list[str]:
+def inline_commands(text: str) -> list[str]:
     """Every whole command in the sentences and tables of a page, in order; not a mere name, nor one with a gap to fill in."""
     prose = re.sub(r"^ {4}.*$", "", _FENCED.sub("", text), flags=re.MULTILINE)
     spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose)]
-    return [span for span in spans if _SPOKEN.match(span) and not _GAP.search(span)]
+    return [span for span in spans if _COMMAND.match(span) and not _GAP.search(span)]
 
 
 def code(text: str) -> list[str]:

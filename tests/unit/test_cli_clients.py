@@ -247,7 +247,10 @@ class TestGet:
         part = Placement((replace(placed, nodes=(("node-1", 3),), pods=3),))
         for change in live_through(job("part"), Admit(part)):
             MemoryStore(database)._write(change, 1)
-        assert "4 pods, 32 GPUs; 3 pods started" in queuectl("describe", "wl", "part", "-n", "team-a").out
+        assert (
+            "4 pods, 32 GPUs; 3 pods started"
+            in queuectl("describe", "wl", "part", "-n", "team-a").out
+        )
 
     @pytest.mark.usefixtures("ledger")
     def test_wide_adds_columns_and_cuts_nothing(self, queuectl: Cli) -> None:
@@ -376,8 +379,8 @@ class TestExplain:
     )
     @pytest.mark.usefixtures("ledger")
     def test_its_gpu_use_is_shown(self, queuectl: Cli, name: str, says: list[str]) -> None:
-        told = queuectl("explain", f"team-a/{name}").out.splitlines()
-        for line, shown in zip(says, told[-2:], strict=True):
+        lines = queuectl("explain", f"team-a/{name}").out.splitlines()
+        for line, shown in zip(says, lines[-2:], strict=True):
             assert re.fullmatch(line, shown), shown
         assert "GPU use" not in queuectl("explain", "team-a/pending").out
 
@@ -404,13 +407,13 @@ class TestDescribe:
         for kind, name in (("cq", "team-a"), ("lq", "default")):
             out = queuectl("describe", kind, name, "-n", "team-a").out
             assert out.startswith(f"name: {name}\n")
-            assert list(told := yaml.safe_load(out))[-1] == "workloads"
-            assert told["workloads"] == (
+            assert list(document := yaml.safe_load(out))[-1] == "workloads"
+            assert document["workloads"] == (
                 "2 Pending, 1 Held, 1 Reserved, 1 Starting, 2 Running, 2 Evicting, 1 Backoff, 1 Deactivated"
             )
 
     @pytest.mark.parametrize(
-        ("spec", "told"),
+        ("spec", "expected"),
         [
             (
                 {},
@@ -425,11 +428,11 @@ class TestDescribe:
         ],
     )
     def test_a_queue_has_its_quota_overrides_until_they_end(
-        self, queuectl: Cli, spec: dict[str, Any], told: str | None
+        self, queuectl: Cli, spec: dict[str, Any], expected: str | None
     ) -> None:
         queuectl("apply", "-f", "-", stdin=stream(CLUSTER_QUEUE, replace_in(OVERRIDE, **spec)))
         shown = yaml.safe_load(queuectl("describe", "cq", "team-a").out)
-        assert shown.get("overrides") == ([told] if told else None)
+        assert shown.get("overrides") == ([expected] if expected else None)
 
     @pytest.mark.parametrize(
         ("kind", "name", "keys"),
@@ -447,12 +450,12 @@ class TestDescribe:
         for key, stored in database.documents.items():  # as jsonb gives it back: in its own order
             shuffled = json.loads(json.dumps(stored.document, sort_keys=True))
             database.documents[key] = replace(stored, document=shuffled)
-        told = yaml.safe_load(queuectl("describe", kind, name, "-n", "team-a").out)
-        assert sorted(told) == sorted(keys)
-        assert list(told)[: len(keys) - 2] == keys[: len(keys) - 2]
+        described = yaml.safe_load(queuectl("describe", kind, name, "-n", "team-a").out)
+        assert sorted(described) == sorted(keys)
+        assert list(described)[: len(keys) - 2] == keys[: len(keys) - 2]
         printed = yaml.safe_load(queuectl("get", kind, name, "-n", "team-a", "-o", "yaml").out)
-        assert told.get("spec") == printed.get("spec")
-        assert told.get("value") == printed.get("value")
+        assert described.get("spec") == printed.get("spec")
+        assert described.get("value") == printed.get("value")
 
     def test_the_fields_of_a_spec_are_ordered_names_first_and_nested_values_last(
         self, queuectl: Cli
@@ -687,8 +690,8 @@ class TestAsk:
             (("--state", "Done", "--state", "Waiting"), "3 2 1"),
             (("-n", "team-a"), "3 2 1"),
         ):
-            told = queuectl("get", "commands", *options, "-o", "name").out
-            assert told.split() == [f"command/{number}" for number in numbers.split()]
+            names = queuectl("get", "commands", *options, "-o", "name").out
+            assert names.split() == [f"command/{number}" for number in numbers.split()]
         assert queuectl("get", "commands", "-n", "team-b").err == "no objects found\n"
         one = json.loads(queuectl("get", "command", "2", "-o", "json").out)
         assert one in json.loads(queuectl("get", "commands", "-o", "json").out)["items"]

@@ -20,7 +20,7 @@ from queuectl.cli import credentials, kubeconfig, tokenrequest
 from queuectl.cli.credentials import TokenAuth
 from queuectl.cli.errors import CommandFailed, Exit
 from tests.api.serving import serving
-from tests.api.signed import ADMIN, NOBODY, people
+from tests.api.signed import ADMIN, NO_RIGHTS, people
 from tests.doubles.store import MemoryStore
 from tests.support.cli import Cli, queuectl_with
 from tests.support.tls import write_certificate
@@ -96,10 +96,10 @@ class TestTheTokenComesFrom:
         (tmp_path / "secret").write_text(ADMIN)
         users: dict[str, Callable[[], dict[str, Any]]] = {
             "token": lambda: {"token": ADMIN},
-            "tokenFile": lambda: {"tokenFile": "secret", "token": NOBODY},
+            "tokenFile": lambda: {"tokenFile": "secret", "token": NO_RIGHTS},
             "exec": lambda: plugin(tmp_path, giving(ADMIN)),
             "exec with its environment": lambda: plugin(
-                tmp_path, giving(NOBODY), env=[{"name": "GIVEN", "value": ADMIN}]
+                tmp_path, giving(NO_RIGHTS), env=[{"name": "GIVEN", "value": ADMIN}]
             ),
         }
         config(tmp_path / "config", users[form]())
@@ -108,7 +108,7 @@ class TestTheTokenComesFrom:
 
     def test_the_context_that_is_named(self, queuectl: Cli, tmp_path: Path) -> None:
         mine, other = tmp_path / "mine", tmp_path / "other"
-        config(mine, {"token": NOBODY}, "mine")
+        config(mine, {"token": NO_RIGHTS}, "mine")
         document = yaml.safe_load(config(other, {"token": ADMIN}, "other").read_text())
         document["contexts"][0]["context"]["user"] = document["users"][0]["name"] = "bob"
         other.write_text(yaml.safe_dump(document))
@@ -187,7 +187,7 @@ def test_a_plugin_that_prints_certificates_is_an_error_with_advice(
 
 
 def test_a_missing_right_has_its_own_exit_code(queuectl: Cli, tmp_path: Path) -> None:
-    config(tmp_path / "config", {"token": NOBODY})
+    config(tmp_path / "config", {"token": NO_RIGHTS})
     result = queuectl("get", "cq")
     assert (result.code, result.out) == (Exit.NOT_ALLOWED, "")
     assert "nobody" in result.err
@@ -316,18 +316,18 @@ class TestAsAServiceAccount:
         path.write_text(yaml.safe_dump(document))
         result = queuectl("get", "cq", "--as-serviceaccount", "a/b")
         assert result.code == 2
-        told = " ".join(result.err.split())
+        error = " ".join(result.err.split())
         for part in (str(path), repr(document["current-context"]), "proxy-url", scheme):
-            assert part in told
-        assert "bob" not in told
+            assert part in error
+        assert "bob" not in error
 
     @pytest.mark.parametrize("scheme", ["http", "https"])
     def test_the_token_is_requested_through_the_proxy_of_the_kubeconfig(
         self, queuectl: Cli, tmp_path: Path, scheme: str
     ) -> None:
-        with socket.socket() as nobody:
-            nobody.bind(("127.0.0.1", 0))
-            address = f"{scheme}://127.0.0.1:{nobody.getsockname()[1]}"
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            address = f"{scheme}://127.0.0.1:{closed.getsockname()[1]}"
             path = config(tmp_path / "config", {"token": SECRET})
             document = yaml.safe_load(path.read_text())
             document["clusters"][0]["cluster"]["proxy-url"] = address

@@ -15,7 +15,7 @@ from itertools import islice
 import httpx2
 import pytest
 
-from queuectl.api import events as told
+from queuectl.api import events as encoding
 from queuectl.cli import events, watch
 from queuectl.cli.client import Client, connect
 from queuectl.cli.errors import CommandFailed
@@ -52,7 +52,7 @@ HELD = (
 )
 
 
-class TellingStore(MemoryStore):
+class NotifyingStore(MemoryStore):
     """A store that also notifies of changes from another thread."""
 
     async def history_grown(self, after: int, *, poll: float = 0.01) -> None:
@@ -62,7 +62,7 @@ class TellingStore(MemoryStore):
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[MemoryStore, str]]:
-    store = TellingStore()
+    store = NotifyingStore()
     with serving(store, cluster_reader=FixedLookout(FLOOR, held=HELD)) as address:
         yield store, address
 
@@ -319,7 +319,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def step(number: int) -> str:
-    return told.step(number, json.dumps({"uid": f"u{number}"}))
+    return encoding.step(number, json.dumps({"uid": f"u{number}"}))
 
 
 @pytest.mark.usefixtures("_impatient")
@@ -328,25 +328,28 @@ class TestFollowing:
         ("scripts", "ids", "asked"),
         [
             pytest.param(
-                [told.opening(5) + step(6) + step(7)], [6, 7], ["5"], id="steps as they come"
+                [encoding.opening(5) + step(6) + step(7)], [6, 7], ["5"], id="steps as they come"
             ),
             pytest.param(
-                [told.opening(5) + step(6), told.opening(6) + step(7)],
+                [encoding.opening(5) + step(6), encoding.opening(6) + step(7)],
                 [6, 7],
                 ["5", "6"],
                 id="a broken stream continues",
             ),
             pytest.param(
-                [told.opening(5) + told.heartbeat(9), "broken", step(10)],
+                [encoding.opening(5) + encoding.heartbeat(9), "broken", step(10)],
                 [10],
                 ["5", "9", "9"],
                 id="also over an outage, from the last sign of life",
             ),
             pytest.param(
-                [step(6) + told.cut(6), step(7)], [6, 7], ["5", "6"], id="a closed stream continues"
+                [step(6) + encoding.cut(6), step(7)],
+                [6, 7],
+                ["5", "6"],
+                id="a closed stream continues",
             ),
             pytest.param(
-                [told.reset(2), step(3)], [2, 3], ["5", "2"], id="the history was replaced"
+                [encoding.reset(2), step(3)], [2, 3], ["5", "2"], id="the history was replaced"
             ),
         ],
     )
@@ -354,8 +357,8 @@ class TestFollowing:
         self, scripts: Sequence[str], ids: list[int], asked: list[str]
     ) -> None:
         server = Scripted(*scripts)
-        heard = list(islice(events.follow(server.client(), 5), len(ids)))
-        assert ([block.id for block in heard], server.asked) == (ids, asked)
+        received = list(islice(events.follow(server.client(), 5), len(ids)))
+        assert ([block.id for block in received], server.asked) == (ids, asked)
 
     def test_a_refusal_is_raised_at_once(self) -> None:
         with pytest.raises(CommandFailed, match="no"):

@@ -13,7 +13,7 @@ import yaml
 
 from queuectl.demo import manifests as m
 from tests.api.serving import serving
-from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, LookingOut
+from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LOCAL_QUEUE, FixedClusterReader
 from tests.api.test_plans import DOCUMENTS as POOL
 from tests.api.test_plans import job, of, runs, seen
 from tests.doubles.store import MemoryDatabase, MemoryStore
@@ -21,25 +21,27 @@ from tests.support.cli import Cli, Result, queuectl_with
 
 FULL = seen(runs("a", "n0", "n1"), runs("b", "n2", "n3"))
 ROOM = seen(runs("a", "n0", "n1"))
-NOBODY_ELSE = "no change for other gangs"
+NO_OTHER_CHANGE = "no change for other gangs"
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[tuple[LookingOut, MemoryStore, str]]:
+def running() -> Iterator[tuple[FixedClusterReader, MemoryStore, str]]:
     store = MemoryStore()
-    cluster_reader = LookingOut(None, store)
+    cluster_reader = FixedClusterReader(None, store)
     with serving(store, cluster_reader=cluster_reader) as address:
         yield cluster_reader, store, address
 
 
 @pytest.fixture
-def store(running: tuple[LookingOut, MemoryStore, str]) -> MemoryStore:
+def store(running: tuple[FixedClusterReader, MemoryStore, str]) -> MemoryStore:
     running[1].database = MemoryDatabase()
     return running[1]
 
 
 @pytest.fixture
-def cluster_reader(running: tuple[LookingOut, MemoryStore, str], store: MemoryStore) -> LookingOut:
+def cluster_reader(
+    running: tuple[FixedClusterReader, MemoryStore, str], store: MemoryStore
+) -> FixedClusterReader:
     """With a queue of 32 GPUs, in two namespaces."""
     for document in POOL:
         asyncio.run(store.put_config(document))
@@ -49,7 +51,7 @@ def cluster_reader(running: tuple[LookingOut, MemoryStore, str], store: MemorySt
 
 @pytest.fixture
 def queuectl(
-    running: tuple[LookingOut, MemoryStore, str],
+    running: tuple[FixedClusterReader, MemoryStore, str],
     store: MemoryStore,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -89,7 +91,7 @@ class TestWhatIf:
             "It will run on:",
             "  main: 2 pods of flavor gpu on n2, n3",
             "",
-            NOBODY_ELSE,
+            NO_OTHER_CHANGE,
         ]
         table = [line.split() for line in result.out.splitlines()[-3:]]
         assert table[0] == [
@@ -117,7 +119,7 @@ class TestWhatIf:
         assert "Suggested fixes, each enough by itself:" in result.out
 
     def test_victims_are_shown_with_their_preemptor_and_the_lost_work(
-        self, queuectl: Cli, cluster_reader: LookingOut
+        self, queuectl: Cli, cluster_reader: FixedClusterReader
     ) -> None:
         cluster_reader.snapshot = FULL
         result = queuectl("whatif", "-f", "-", files=(job("urgent", 2, "high"),))
@@ -138,7 +140,7 @@ class TestWhatIf:
         assert row(result, "default/a") == ["default/a", "16", "runs", "repaired", "on n0, n3"]
 
     def test_added_nodes_and_quota_are_simulated_together(
-        self, queuectl: Cli, cluster_reader: LookingOut
+        self, queuectl: Cli, cluster_reader: FixedClusterReader
     ) -> None:
         waits = (of("c", 2),)
         cluster_reader.snapshot = seen(runs("a", "n0", "n1"), runs("b", "n2", "n3"), waits=waits)
@@ -148,11 +150,11 @@ class TestWhatIf:
             "default/c", "16", "waits", "starts", "on n0-more-1, n0-more-2",
         ]  # fmt: skip
         alone = queuectl("whatif", "--add", "n0=2")
-        assert NOBODY_ELSE in alone.out
+        assert NO_OTHER_CHANGE in alone.out
 
     @pytest.mark.parametrize("given", ["localqueue/default/research", "lq/research"])
     def test_without_its_queue_a_gang_would_wait(
-        self, queuectl: Cli, cluster_reader: LookingOut, given: str
+        self, queuectl: Cli, cluster_reader: FixedClusterReader, given: str
     ) -> None:
         cluster_reader.snapshot = seen(waits=(of("b", 2),))
         result = queuectl("whatif", "--delete", given)
@@ -211,7 +213,7 @@ class TestWhatIf:
         assert "v1 Pod is no kind of job that queuectl runs" in result.err
 
     def test_a_server_without_a_snapshot_reports_that(
-        self, queuectl: Cli, cluster_reader: LookingOut
+        self, queuectl: Cli, cluster_reader: FixedClusterReader
     ) -> None:
         cluster_reader.snapshot = None
         assert queuectl("whatif", "--drain", "n0").code == 1
@@ -299,7 +301,7 @@ class TestDelete:
         assert len(store.database.documents) == 1
 
     def test_a_dry_run_shows_the_effect_and_deletes_nothing(
-        self, queuectl: Cli, cluster_reader: LookingOut, store: MemoryStore
+        self, queuectl: Cli, cluster_reader: FixedClusterReader, store: MemoryStore
     ) -> None:
         cluster_reader.snapshot = seen(waits=(of("b", 2),))
         before = dict(store.database.documents)
@@ -314,7 +316,7 @@ class TestDelete:
         assert store.database.documents == before
 
     def test_a_dry_run_without_a_snapshot_fails(
-        self, queuectl: Cli, cluster_reader: LookingOut
+        self, queuectl: Cli, cluster_reader: FixedClusterReader
     ) -> None:
         cluster_reader.snapshot = None
         assert queuectl("delete", "--dry-run", "cq", "pool").code == 1

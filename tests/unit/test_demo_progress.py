@@ -35,11 +35,11 @@ def workload(
     times: dict[str, str | None] | None = None,
     use: str | None = None,
 ) -> dict[str, Any]:
-    told = {"queuedAt": stamp(30), "startedAt": None, "finishedAt": None} | (times or {})
+    times_shown = {"queuedAt": stamp(30), "startedAt": None, "finishedAt": None} | (times or {})
     reason = {"code": code, "message": message}
     seen = {"state": use, "message": f"it is {use}"} if use is not None else None
     said = {"uid": "u", "state": state.value, "priority": 100, "reason": reason, "use": seen}
-    return said | told
+    return said | times_shown
 
 
 def pods(*nodes: str) -> list[PodRecord]:

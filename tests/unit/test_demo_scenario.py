@@ -138,9 +138,9 @@ def test_pods_say_what_each_of_them_needs():
 
 
 def test_pods_run_for_their_stated_time_or_until_they_are_deleted():
-    def told(seconds: float | None) -> dict[str, str]:
+    def annotations(seconds: float | None) -> dict[str, str]:
         document = job("one", "team", "queue", Pods(), seconds=seconds)
         return dict(document["spec"]["template"]["metadata"]["annotations"])
 
-    assert told(2.5) == {"kwok.queuectl.dev/run-seconds": "2.5"}
-    assert told(None) == {}
+    assert annotations(2.5) == {"kwok.queuectl.dev/run-seconds": "2.5"}
+    assert annotations(None) == {}

@@ -11,7 +11,7 @@ from queuectl.demo import steps as module
 from queuectl.demo.steps import Steps
 
 
-def told(*, terminal: bool, fails: bool = False) -> str:
+def output(*, terminal: bool, fails: bool = False) -> str:
     out = io.StringIO()
     try:
         with Steps(Console(file=out, width=100, force_terminal=terminal)) as steps:
@@ -27,20 +27,20 @@ def told(*, terminal: bool, fails: bool = False) -> str:
 
 
 def test_each_step_is_printed_once_when_it_is_done():
-    lines = told(terminal=False).splitlines()
+    lines = output(terminal=False).splitlines()
     assert [line.split("  ")[0] for line in lines] == ["✓ Building", "✓ Starting", "All is up."]
 
 
 def test_a_failed_step_is_not_printed_as_done():
-    assert "✓ Starting" not in told(terminal=False, fails=True)
+    assert "✓ Starting" not in output(terminal=False, fails=True)
 
 
 def test_a_terminal_gets_its_cursor_back_whatever_happens():
-    shown = told(terminal=True, fails=True)
+    shown = output(terminal=True, fails=True)
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
 
 
 def test_a_long_step_gives_a_sign_of_life(monkeypatch: pytest.MonkeyPatch):
-    assert "half" not in told(terminal=False)
-    monkeypatch.setattr(module, "_SIGN_OF_LIFE_SECONDS", 0.0)
-    assert "half" in told(terminal=False)
+    assert "half" not in output(terminal=False)
+    monkeypatch.setattr(module, "_HEARTBEAT_SECONDS", 0.0)
+    assert "half" in output(terminal=False)

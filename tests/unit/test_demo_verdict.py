@@ -154,10 +154,10 @@ def test_only_the_idle_gang_is_classified_as_idle(
 def test_every_exporter_was_reached_at_least_once(
     answers: tuple[int | None, ...], numbers: str, problems: tuple[str, ...]
 ):
-    told = iter(answers)
+    remaining = iter(answers)
 
     def query(_: str) -> list[dict[str, Any]]:
-        number = next(told)
+        number = next(remaining)
         return [] if number is None else [{"metric": {}, "value": [0.0, str(number)]}]
 
     assert scraped(query, 4) == Finding(

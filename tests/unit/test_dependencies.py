@@ -139,9 +139,9 @@ def runtime(name: str, extras: frozenset[str] = frozenset()) -> Iterator[Distrib
 
 def licence(found: Distribution) -> str:
     """The licence that its metadata states."""
-    told: Any = found.metadata
-    classified = [c for c in told.get_all("Classifier") or () if c.startswith("License ::")]
-    lines = [told.get("License-Expression") or "", *classified, told.get("License") or ""]
+    metadata: Any = found.metadata
+    classified = [c for c in metadata.get_all("Classifier") or () if c.startswith("License ::")]
+    lines = [metadata.get("License-Expression") or "", *classified, metadata.get("License") or ""]
     return next((line.splitlines()[0] for line in lines if line), "")
 
 

@@ -47,23 +47,25 @@ def fields(kind: str) -> Iterator[str]:
             yield path
 
 
-def is_told(path: str, told: dict[str, str]) -> bool:
+def is_documented(path: str, documented: dict[str, str]) -> bool:
     """In a row of its own, or by its name in the row of its parent field."""
-    if path in told:
+    if path in documented:
         return True
     parent, _, leaf = path.rpartition(".")
-    while parent and parent not in told:
+    while parent and parent not in documented:
         parent = parent.rpartition(".")[0]
-    return f"`{leaf}`" in told.get(parent, "")
+    return f"`{leaf}`" in documented.get(parent, "")
 
 
 @pytest.mark.parametrize("kind", CONFIG_KINDS)
 def test_every_field_the_reader_knows_is_in_the_reference_and_no_other(kind: str) -> None:
-    known, told = set(fields(kind)), rows(kind)
+    known, documented = set(fields(kind)), rows(kind)
     passed_over = {field for field, _ in PASSED_OVER} if kind == "Configuration" else set()
-    unsaid = {p for p in known if p.split(".")[0] not in passed_over and not is_told(p, told)}
+    unsaid = {
+        p for p in known if p.split(".")[0] not in passed_over and not is_documented(p, documented)
+    }
     assert unsaid == set()
-    assert set(told) - known == set()
+    assert set(documented) - known == set()
     for field in passed_over:
         assert f"`{field}`" in section(kind)
 

@@ -97,11 +97,11 @@ def test_further_back_is_never_earlier(
     waits: list[Waits], running: list[HeldGpus], free: int, strict: bool
 ) -> None:
     starts = estimated_starts(waits, running, free, NOW, strict=strict)
-    told = [starts[gang.uid] for gang in waits if gang.uid in starts]
-    assert told == sorted(told)
-    assert all(start >= NOW for start in told)
+    estimated = [starts[gang.uid] for gang in waits if gang.uid in starts]
+    assert estimated == sorted(estimated)
+    assert all(start >= NOW for start in estimated)
     if strict:
-        assert [gang.uid for gang in waits[: len(told)]] == list(starts), (
+        assert [gang.uid for gang in waits[: len(estimated)]] == list(starts), (
             "no gang after it has an estimate"
         )
 
@@ -195,9 +195,9 @@ class Leader:
     def look(self, now: float = NOW) -> dict[str, float]:
         """The new estimates."""
         self.holdings.configure(self.config, self.ledger)
-        picture = self.estimates.picture(self.ledger, self.holdings, now)
-        starts = self.estimates.make(picture)
-        self.new = self.estimates.tell(starts, self.ledger)
+        current = self.estimates.current(self.ledger, self.holdings, now)
+        starts = self.estimates.make(current)
+        self.new = self.estimates.replace(starts, self.ledger)
         return starts
 
     def starts(self, uid: str, at: float, state: State = State.STARTING) -> list[tuple[str, float]]:
@@ -323,9 +323,9 @@ def test_a_gang_that_started_during_the_estimation_gets_no_estimate() -> None:
     leader.add("r", State.RUNNING, 16, limit=200.0)
     leader.add("w")
     leader.holdings.configure(leader.config, leader.ledger)
-    picture = leader.estimates.picture(leader.ledger, leader.holdings, NOW)
+    current = leader.estimates.current(leader.ledger, leader.holdings, NOW)
     leader.starts("w", 1001.0)
-    assert leader.estimates.tell(leader.estimates.make(picture), leader.ledger) == []
+    assert leader.estimates.replace(leader.estimates.make(current), leader.ledger) == []
     leader.add("w")
     leader.look(1002.0)
     assert leader.new == [("cq", 1100.0)]

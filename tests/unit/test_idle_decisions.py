@@ -25,7 +25,7 @@ def would_go(preemptor: str = "u2") -> Preemption:
     return Preemption("u1", preemptor, COST, "IdleReclaim")
 
 
-class Told:
+class DryRunEvents:
     def __init__(self) -> None:
         waits = replace(JOB, uid="u2", name="waits", suspended=True)
         self.world = World(RUNNING, WAITS, records=[RESUMED, waits])
@@ -48,7 +48,7 @@ class Told:
 
 
 def test_a_dry_run_is_reported_with_preemptor_and_loss_and_changes_nothing_else() -> None:
-    (change,) = Told().by(would_go())
+    (change,) = DryRunEvents().by(would_go())
     assert change.note is not None
     assert change.note.event == "WouldReclaim"
     assert change.note.reason.message == (
@@ -66,37 +66,37 @@ def test_a_dry_run_is_reported_with_preemptor_and_loss_and_changes_nothing_else(
 
 
 def test_a_repeated_dry_run_is_not_reported_again_whatever_was_reported_in_between() -> None:
-    told = Told()
-    assert len(told.by(would_go())) == 1
-    assert told.by(would_go()) == []
-    assert told.by() == []
-    assert len(told.by(would_go("u3"))) == 1, "another gang is news"
-    assert told.by(would_go()) == told.by(would_go("u3")) == []
+    events = DryRunEvents()
+    assert len(events.by(would_go())) == 1
+    assert events.by(would_go()) == []
+    assert events.by() == []
+    assert len(events.by(would_go("u3"))) == 1, "another gang is news"
+    assert events.by(would_go()) == events.by(would_go("u3")) == []
 
 
 def test_a_gang_that_is_idle_again_is_reported_again() -> None:
-    told = Told()
-    told.by(would_go(), idle_since=50.0)
-    assert len(told.by(would_go(), idle_since=90.0)) == 1
+    events = DryRunEvents()
+    events.by(would_go(), idle_since=50.0)
+    assert len(events.by(would_go(), idle_since=90.0)) == 1
 
 
 def test_a_gang_that_is_evicted_anyway_is_reported_only_as_evicted() -> None:
-    told = Told()
-    assert told.codes(told.by(would_go(), evicted=True)) == [Code.NODE_FAILURES]
+    events = DryRunEvents()
+    assert events.codes(events.by(would_go(), evicted=True)) == [Code.NODE_FAILURES]
 
 
 def test_a_deleted_workload_is_forgotten() -> None:
-    told = Told()
-    told.by(would_go())
-    told.decider.forget("u1")
-    assert len(told.by(would_go())) == 1
+    events = DryRunEvents()
+    events.by(would_go())
+    events.decider.forget("u1")
+    assert len(events.by(would_go())) == 1
 
 
 def preempting(
     victim_idles: bool, reason: PreemptionReason, **changed: Any
 ) -> list[tuple[str, State]]:
     """Uid and state after a plan that evicts u1 so that u2 fits, committed when u2's job has these fields."""
-    world = Told().world
+    world = DryRunEvents().world
     world.mirror.apply([Upserted(replace(world.mirror.jobs["u2"], version=9, **changed))])
     decider = Decider(world.mirror, world.ledger, lambda _: victim_idles)
     workloads = [Workload(uid, "Job", "a", uid, JOB.podsets, queue="q") for uid in ("u1", "u2")]

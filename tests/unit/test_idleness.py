@@ -80,7 +80,7 @@ class Leader:
         since = before.since if before is not None and before.state is state else at
         use = GangUse("u1", attempt, state, since, at, 0.0, 1.0, "does nothing", 0.0)
         self.uses = {"u1": use}
-        return self.idleness.looked(self.uses, self.config, at)
+        return self.idleness.evaluated(self.uses, self.config, at)
 
     def cycle(self, at: float, busy: Iterable[str] = ()) -> list[EntryChange]:
         changes = self.idleness.changes(self.config, at, frozenset(busy))

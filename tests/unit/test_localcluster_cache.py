@@ -51,7 +51,7 @@ esac
 """
 
 
-class Told:
+class RecordedProgress:
     """Remembers the steps that it receives."""
 
     def __init__(self) -> None:
@@ -89,11 +89,11 @@ def builds(machine: Path) -> int:
 
 
 def test_a_unit_is_built_once_and_found_afterwards(machine: Path) -> None:
-    told = Told()
-    assets = ensure(told)
+    progress = RecordedProgress()
+    assets = ensure(progress)
     assert assets.programs["thing"].stat().st_mode & stat.S_IXUSR
     assert assets.files["role.yaml"].read_text() == "role\n"
-    assert told.steps == [
+    assert progress.steps == [
         "Fetching thing-v1.2.3 -> building thing-v1.2.3",
         "Building thing-v1.2.3 (about 1 min on two cores) -> starting thing",
     ]
@@ -163,13 +163,13 @@ def test_a_failed_build_names_its_step_and_keeps_its_log(
 
 
 def test_two_that_want_the_same_unit_build_it_once(machine: Path) -> None:
-    told = Told()
+    progress = RecordedProgress()
     with cache.locked(UNIT, lambda: None):
-        waiting = threading.Thread(target=ensure, args=(told,))
+        waiting = threading.Thread(target=ensure, args=(progress,))
         waiting.start()
-        while not told.steps:
+        while not progress.steps:
             pass
-        assert told.steps == [
+        assert progress.steps == [
             "Waiting for another process that builds thing-v1.2.3 -> starting thing"
         ]
         built = machine / "built"

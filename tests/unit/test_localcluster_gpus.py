@@ -22,10 +22,10 @@ def load(name: str, gpus: int = 1, profile: str = "busy", **more: Any) -> Load:
 
 def samples(*loads: Load, now: float = 100.0, **dialect: bool) -> dict[str, list[dict[str, Any]]]:
     """Metric to its series, each as labels and ``value``; read by the client library's own parser."""
-    bay = NodeDevices("n0", gpus=4)
+    devices = NodeDevices("n0", gpus=4)
     for one in loads:
-        bay.put(one)
-    text = render(bay.seats, bay.spare, Dialect(**dialect), now)
+        devices.put(one)
+    text = render(devices.assignments, devices.free_devices, Dialect(**dialect), now)
     return {
         family.name: [{**sample.labels, "value": sample.value} for sample in family.samples]
         for family in text_string_to_metric_families(text)
@@ -36,11 +36,11 @@ ENGINE, UTIL = "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_DEV_GPU_UTIL"
 
 
 def test_a_line_has_the_real_exporters_labels_in_their_order() -> None:
-    bay = NodeDevices("n0", gpus=1)
-    bay.put(load("train"))
+    devices = NodeDevices("n0", gpus=1)
+    devices.put(load("train"))
     (line,) = [
         line
-        for line in render(bay.seats, [], Dialect(), 100.0).splitlines()
+        for line in render(devices.assignments, [], Dialect(), 100.0).splitlines()
         if line.startswith(UTIL)
     ]
     assert line == (
@@ -126,12 +126,12 @@ def test_the_other_vendors_exporter_has_other_names_and_empty_labels() -> None:
 
 
 def test_a_gpu_is_given_back_and_given_again() -> None:
-    bay = NodeDevices("n0", gpus=4)
+    devices = NodeDevices("n0", gpus=4)
     for name in ("a", "b"):
-        bay.put(load(name, 2))
-    bay.take("uid-a")
-    bay.put(load("c", 2))
-    assert [(one.pod, device.index) for device, one, _ in bay.seats] == [
+        devices.put(load(name, 2))
+    devices.take("uid-a")
+    devices.put(load("c", 2))
+    assert [(one.pod, device.index) for device, one, _ in devices.assignments] == [
         ("b", 2),
         ("b", 3),
         ("c", 0),

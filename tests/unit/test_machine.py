@@ -392,7 +392,7 @@ def test_execution_time_adds_up_over_attempts_until_the_gang_is_activated_again(
 
 
 @pytest.mark.parametrize(
-    ("events", "last", "told"),
+    ("events", "last", "notified"),
     [
         pytest.param(RUNS, EVICTED, True, id="a preemption"),
         pytest.param(RUNS, MOVED_AWAY, True, id="a move"),
@@ -406,11 +406,11 @@ def test_execution_time_adds_up_over_attempts_until_the_gang_is_activated_again(
     ],
 )
 def test_a_gang_with_work_to_save_gets_notice_before_it_is_stopped(
-    events: tuple[Event, ...], last: Event, told: bool
+    events: tuple[Event, ...], last: Event, notified: bool
 ) -> None:
     leaving = run(*events, last, now=300.0, rules=rules(grace=60.0))
     assert leaving.state is State.EVICTING
-    assert leaving.stop_at == (360.0 if told else None)
+    assert leaving.stop_at == (360.0 if notified else None)
     assert leaving.intent is Intent.STOP
     stopped = run(NoticeOver(), entry=leaving, now=360.0)
     assert (stopped.state, stopped.stop_at) == (State.EVICTING, None)
@@ -467,10 +467,10 @@ def test_one_preempted_by_hand_queues_behind_those_of_its_priority_and_counts_as
     assert (entry.queued_at, entry.queue_order_time) == (run(*RUNS).queued_at, 300.0)
     assert (entry.evictions, entry.preempted_at, entry.evicted_for) == (1, (300.0,), Code.PREEMPTED)
     assert run(Admit(PLACEMENT), entry=entry).requeued_at is None, "only until its next start"
-    told = handle(run(*RUNS), PREEMPT, 300.0, rules(grace=30.0))
-    assert told is not None
-    assert told.after.stop_at == 330.0, "with the notice that any victim has"
-    assert told.after.reason.details["why"] == "ByHand"
+    change = handle(run(*RUNS), PREEMPT, 300.0, rules(grace=30.0))
+    assert change is not None
+    assert change.after.stop_at == 330.0, "with the notice that any victim has"
+    assert change.after.reason.details["why"] == "ByHand"
 
 
 def test_a_move_ends_when_the_object_names_the_queue_and_the_place_in_time_stays() -> None:

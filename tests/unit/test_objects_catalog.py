@@ -68,10 +68,10 @@ def parts(config: QueueConfig) -> dict[str, Any]:
 def said(catalog: Catalog, stored: Mapping[DocumentKey, Body]) -> tuple[Any, Any]:
     """The configuration of the catalog and that of a full read; for an error, its text."""
     anew = [stored[key] for key in sorted(stored)]
-    return told(lambda: catalog.config(7)), told(lambda: build(anew, 7))
+    return outcome_of(lambda: catalog.config(7)), outcome_of(lambda: build(anew, 7))
 
 
-def told(make: Callable[[], QueueConfig]) -> dict[str, Any]:
+def outcome_of(make: Callable[[], QueueConfig]) -> dict[str, Any]:
     try:
         return parts(make())
     except DocumentError as error:

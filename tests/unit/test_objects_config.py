@@ -439,21 +439,21 @@ def test_references_to_missing_objects_give_a_warning() -> None:
 def test_an_override_without_a_matching_quota_gives_a_warning() -> None:
     when = {"from": "2026-01-31T12:00:00Z", "until": "2026-01-31T13:00:00Z", "add": 1}
 
-    def told(**what: str) -> tuple[str, ...]:
+    def warned(**what: str) -> tuple[str, ...]:
         override = document("QuotaOverride", {"resource": "nvidia.com/gpu", **when, **what})
         queue = document("ClusterQueue", {"resourceGroups": [group()]})
         flavor = document("ResourceFlavor", {})
         flavor["metadata"] = {"name": "h100"}
         return dangling(build([queue, flavor, override], 1))
 
-    assert told(clusterQueue="gone", flavor="h100") == (
+    assert warned(clusterQueue="gone", flavor="h100") == (
         "QuotaOverride x: ClusterQueue gone does not exist",
     )
-    assert told(clusterQueue="x", flavor="a100") == (
+    assert warned(clusterQueue="x", flavor="a100") == (
         "QuotaOverride x: ClusterQueue x has no quota for nvidia.com/gpu of flavor a100",
     )
     (resource,) = group()["coveredResources"]
-    assert told(clusterQueue="x", flavor="h100", resource=resource) == ()
+    assert warned(clusterQueue="x", flavor="h100", resource=resource) == ()
 
 
 json_values = st.recursive(

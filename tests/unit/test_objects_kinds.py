@@ -356,8 +356,8 @@ def test_the_idle_annotation_is_read_into_the_record(
     annotated = {**body["metadata"], "annotations": {f"queuectl.dev/{annotation}": text}}
     found = read({**body, "metadata": annotated})
     assert {name: getattr(found, name) for name in record} == record
-    told = f"metadata.annotations: queuectl.dev/{annotation}: {error}" if error else None
-    assert found.error == told
+    expected = f"metadata.annotations: queuectl.dev/{annotation}: {error}" if error else None
+    assert found.error == expected
 
 
 @pytest.mark.parametrize(("operation", "forgotten"), [("Update", True), ("Apply", False)])
@@ -389,11 +389,11 @@ def test_a_notice_and_its_answer_are_read_and_taken_back_with_the_attempt() -> N
         assert {key: annotations.get(key, "left") for key in asked} == dict.fromkeys(asked)
     plain = read(job())
     assert set(kind.stop_patch(plain, 1, "s")["metadata"]["annotations"]) == {"queuectl.dev/status"}
-    told = kind.notice_patch(plain, "s", "2026-01-31T12:00:00Z")
+    patch = kind.notice_patch(plain, "s", "2026-01-31T12:00:00Z")
     assert (
-        told["metadata"]["annotations"]["queuectl.dev/preempt-requested"] == "2026-01-31T12:00:00Z"
+        patch["metadata"]["annotations"]["queuectl.dev/preempt-requested"] == "2026-01-31T12:00:00Z"
     )
-    assert "spec" not in told
+    assert "spec" not in patch
 
 
 @pytest.mark.parametrize(

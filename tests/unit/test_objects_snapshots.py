@@ -327,7 +327,7 @@ def test_a_node_gets_the_hostname_label_that_people_leave_out(
     assert (HOST in given_.snapshot.fleet.by_name["n"].labels) is named
 
 
-HALF_SAID = {
+INCOMPLETE = {
     "a size without a level": ({"required": RACK, "podSetSliceSize": 2}, (), None),
     "a leader's slices without a size": (
         {"required": RACK, "podSetSliceRequiredTopology": HOST, "podSetGroupName": "g"}, (Slice(HOST, 1),), "g",
@@ -337,7 +337,9 @@ HALF_SAID = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("request_", "slices", "group"), HALF_SAID.values(), ids=HALF_SAID.keys())
+@pytest.mark.parametrize(
+    ("request_", "slices", "group"), INCOMPLETE.values(), ids=INCOMPLETE.keys()
+)
 def test_what_kueue_passes_over_in_a_topology_request_asks_for_nothing(
     request_: dict[str, Any], slices: tuple[Slice, ...] | None, group: str | None
 ) -> None:

@@ -49,7 +49,7 @@ def meanings() -> dict[str, tuple[Value, float | None]]:
     return found
 
 
-class Telling:
+class PartialAnswers:
     """A Prometheus over a gang that does nothing, of whose second pod something is not as it should be."""
 
     def __init__(self, wrong: Mapping[Value, float | None], window: float | None = None) -> None:
@@ -79,12 +79,12 @@ class Telling:
 
     @contextmanager
     def serving(self) -> Iterator[str]:
-        telling = self
+        answers = self
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
-                body = json.dumps(telling.answer(form["query"][0])).encode()
+                body = json.dumps(answers.answer(form["query"][0])).encode()
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
@@ -104,10 +104,10 @@ class Telling:
             thread.join()
 
 
-async def judged(telling: Telling) -> GangUse:
+async def judged(answers: PartialAnswers) -> GangUse:
     """As a leader judges the gang, which it has taken for idle so far."""
     tracker, known = UseTracker(SCRAPE), {pod.key for pod in PODS}
-    with telling.serving() as url:
+    with answers.serving() as url:
         source = PrometheusSource(url, scrape_seconds=SCRAPE, rules=False)
         try:
             recent = await source.sample(RECENT, NOW, known)
@@ -121,7 +121,7 @@ async def judged(telling: Telling) -> GangUse:
 
 
 async def test_a_gang_that_does_nothing_is_idle_by_whole_answers() -> None:
-    assert (await judged(Telling({}))).state is UseState.IDLE
+    assert (await judged(PartialAnswers({}))).state is UseState.IDLE
 
 
 NAN = float("nan")
@@ -156,7 +156,7 @@ OF_NOW: list[Answers] = [
 async def test_what_is_missing_or_odd_of_one_pod_makes_the_gang_unknown(
     wrong: Answers, window: float | None
 ) -> None:
-    use = await judged(Telling(wrong, window))
+    use = await judged(PartialAnswers(wrong, window))
     assert (use.state, use.utilization, use.weight) == (UseState.UNKNOWN, None, None), use.text
 
 
@@ -171,9 +171,9 @@ async def test_what_is_missing_or_odd_of_one_pod_makes_the_gang_unknown(
 async def test_an_answer_that_is_marked_as_incomplete_is_not_used(
     extra: dict[str, Any], state: UseState
 ) -> None:
-    telling = Telling({})
-    telling.extra = extra
-    assert (await judged(telling)).state is state
+    answers = PartialAnswers({})
+    answers.extra = extra
+    assert (await judged(answers)).state is state
 
 
 @pytest.mark.parametrize("missing", [False, True])
@@ -181,6 +181,6 @@ async def test_a_gang_whose_memory_is_not_known_must_be_quiet_for_as_long_as_one
     missing: bool,
 ) -> None:
     wrong: Answers = {Value.MEMORY_HELD: None} if missing else {}
-    text = (await judged(Telling(wrong))).text
+    text = (await judged(PartialAnswers(wrong))).text
     assert ("though it holds GPU memory" in text) is missing
     assert f"{RULE.memory_window if missing else RULE.window:.0f} s" in text

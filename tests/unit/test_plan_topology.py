@@ -90,7 +90,7 @@ def planned(fleet: Mapping[str, int], *gangs: dict[str, Any]) -> Plan:
     return made
 
 
-def seats(made: Plan, podset: str = "main") -> list[str]:
+def nodes_of(made: Plan, podset: str = "main") -> list[str]:
     """Host of each rank of the only gang."""
     assert made.admitted, made.pending
     (admission,) = made.admitted
@@ -102,7 +102,7 @@ def seats(made: Plan, podset: str = "main") -> list[str]:
 def test_of_two_blocks_that_hold_the_job_the_one_with_fewer_racks() -> None:
     fleet = {f"a/r{i}/a{i}": 1 for i in range(8)} | {f"b/r0/b{i}": 1 for i in range(9)}
     made = planned(fleet, job("j", 8, preferred_topology=BLOCK))
-    assert {host[0] for host in seats(made)} == {"b"}
+    assert {host[0] for host in nodes_of(made)} == {"b"}
 
 
 def test_two_podsets_listed_in_the_order_that_misleads() -> None:
@@ -120,10 +120,10 @@ def test_two_podsets_listed_in_the_order_that_misleads() -> None:
         "spec": {"queueName": "main", "podSets": podsets},
     }
     made = planned(fleet, workload)
-    assert set(seats(made, "small")) == {"n2", "n3"}
-    assert set(seats(made, "large")) == {"n1"}
+    assert set(nodes_of(made, "small")) == {"n2", "n3"}
+    assert set(nodes_of(made, "large")) == {"n1"}
     podsets.reverse()
-    assert set(seats(planned(fleet, workload), "large")) == {"n1"}
+    assert set(nodes_of(planned(fleet, workload), "large")) == {"n1"}
 
 
 def test_slices_of_a_job_are_whole_racks_of_consecutive_ranks() -> None:
@@ -131,13 +131,13 @@ def test_slices_of_a_job_are_whole_racks_of_consecutive_ranks() -> None:
     fleet = {"b/r1/n1": 5, "b/r2/n2": 4}
     asked = job("j", 6, required_topology=BLOCK, slice_required_topology=RACK, slice_size="3")
     made = planned(fleet, asked)
-    assert seats(made) == ["n1"] * 3 + ["n2"] * 3
+    assert nodes_of(made) == ["n1"] * 3 + ["n2"] * 3
 
 
 def test_slices_alone_ask_for_no_domain_of_the_whole_job() -> None:
     fleet = {"x/r1/n1": 4, "y/r2/n2": 4, "z/r3/n3": 3}
     made = planned(fleet, job("j", 8, slice_required_topology=HOST, slice_size="4"))
-    assert seats(made) == ["n1"] * 4 + ["n2"] * 4
+    assert nodes_of(made) == ["n1"] * 4 + ["n2"] * 4
 
 
 def test_layers_of_slices_nest() -> None:
@@ -150,7 +150,7 @@ def test_layers_of_slices_nest() -> None:
         {"topology": HOST, "size": 2},
     ]
     made = planned(fleet, job("j", 32, slice_required_topology_constraints=json.dumps(layers)))
-    found = seats(made)
+    found = nodes_of(made)
     for size, domain in ((16, lambda h: h[0]), (8, lambda h: (h[0], int(h[1:]) // 4)), (2, str)):
         for at in range(0, 32, size):
             assert len({domain(host) for host in found[at : at + size]}) == 1
@@ -166,7 +166,7 @@ def test_an_even_spread_over_two_racks() -> None:
     fleet = {f"b/r{i // 3}/n{i}": 4 for i in range(6)}
     asked = job("j", 16, preferred_topology=RACK)
     asked["spec"]["template"]["metadata"]["annotations"]["queuectl.dev/podset-balanced"] = "true"
-    found = seats(planned(fleet, asked))
+    found = nodes_of(planned(fleet, asked))
     assert [sum(int(host[1:]) // 3 == rack for host in found) for rack in (0, 1)] == [8, 8]
 
 
@@ -188,5 +188,5 @@ def test_a_master_and_its_sliced_workers_share_a_block() -> None:
         },
     }  # fmt: skip
     made = planned(fleet, body)
-    assert seats(made, "worker") == ["b0"] * 4 + ["b1"] * 4 + ["b2"] * 4
-    assert seats(made, "master")[0] in ("b0", "b1")
+    assert nodes_of(made, "worker") == ["b0"] * 4 + ["b1"] * 4 + ["b2"] * 4
+    assert nodes_of(made, "master")[0] in ("b0", "b1")

@@ -17,7 +17,7 @@ from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome, Parallelism, PodPhase, PodRecord
 from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlacement, PodShape
-from queuectl.lifecycle.owed_writes import POD, Write, assign, owed, planned_of
+from queuectl.lifecycle.outstanding_writes import POD, Write, assign, outstanding_writes, planned_of
 
 SHAPE = PodShape(Resources({"nvidia.com/gpu": 8, "pods": 1}))
 JOB = JobRecord("Job", "a", "train", "u1", 7, 1.0, "q", podsets=(PodSet("main", 4, SHAPE),))
@@ -49,7 +49,7 @@ GANG = [pod(rank) for rank in range(4)]
 
 
 def writes(entry: Entry, job: JobRecord, pods: list[PodRecord]) -> list[Write]:
-    return owed(entry, job, pods, NODES, {})
+    return outstanding_writes(entry, job, pods, NODES, {})
 
 
 def pins(found: list[Write]) -> dict[str, str]:
@@ -79,7 +79,7 @@ def test_a_replacement_does_not_go_to_a_cordoned_node(
     running = [replace(p, gated=False, node="n1" if p.rank in (0, 1) else "n2") for p in GANG]
     fresh = replace(GANG[3], uid="p3b", name="train-3b", tolerations=tolerations)
     entry = replace(ENTRY, state=State.RUNNING, intent=None)
-    found = owed(entry, RESUMED, [*running[:3], fresh], nodes, {})
+    found = outstanding_writes(entry, RESUMED, [*running[:3], fresh], nodes, {})
     assert pins(found) == ({"train-3b": "n2.local"} if goes else {})
 
 
@@ -144,10 +144,13 @@ def test_under_notice_a_job_is_notified_once_and_not_suspended() -> None:
         "2026-01-31T12:00:00Z"
     )
     assert "spec" not in write.patch
-    told = replace(RESUMED, preempt_requested="2026-01-31T12:00:00Z")
-    assert writes(notified, told, []) == []
-    assert len(writes(notified, replace(told, preempt_requested="2026-01-01T00:00:00Z"), [])) == 1
-    (write,) = writes(LEAVING, told, [])
+    notified_job = replace(RESUMED, preempt_requested="2026-01-31T12:00:00Z")
+    assert writes(notified, notified_job, []) == []
+    assert (
+        len(writes(notified, replace(notified_job, preempt_requested="2026-01-01T00:00:00Z"), []))
+        == 1
+    )
+    (write,) = writes(LEAVING, notified_job, [])
     assert write.patch["spec"]["suspend"] is True
 
 
@@ -228,7 +231,7 @@ SPLIT = PodSetPlacement(
 def pools(placed: PodSetPlacement, pods: list[PodRecord]) -> dict[str, tuple[str | None, str, int]]:
     """Pod to the host it is pinned to, the pool it is to run in and the number of its tolerations."""
     entry = replace(ENTRY, placement=Placement((placed,)))
-    found = owed(entry, RESUMED, pods, NODES, {"a": A, "b": B})
+    found = outstanding_writes(entry, RESUMED, pods, NODES, {"a": A, "b": B})
     asked = {w.name: (w.patch["spec"], w.patch["spec"]["nodeSelector"]) for w in found}
     return {
         name: (selector.get(HOSTNAME), selector["pool"], len(spec.get("tolerations", [])))
@@ -246,9 +249,9 @@ def test_each_pod_gets_the_selector_and_tolerations_of_its_share() -> None:
 
 
 def test_pods_without_ranks_fill_the_shares_one_after_the_other() -> None:
-    anybody = [replace(p, rank=None) for p in GANG]
-    assert pools(SPLIT, anybody) == pools(SPLIT, GANG)
-    half = [replace(anybody[0], gated=False, node="n3"), *anybody[1:]]
+    unranked = [replace(p, rank=None) for p in GANG]
+    assert pools(SPLIT, unranked) == pools(SPLIT, GANG)
+    half = [replace(unranked[0], gated=False, node="n3"), *unranked[1:]]
     assert [pool for _, pool, _ in pools(SPLIT, half).values()] == ["a"] * 3
 
 
@@ -264,7 +267,7 @@ def test_shares_without_nodes_are_assigned_by_rank_or_name(ranked: bool) -> None
 
 def test_a_slot_on_a_deleted_node_is_assigned_to_no_pod() -> None:
     left = {"n1": NODES["n1"]}
-    found = owed(ENTRY, RESUMED, GANG, left, {})
+    found = outstanding_writes(ENTRY, RESUMED, GANG, left, {})
     assert set(pins(found).values()) == {"n1.local"}
     assert len(found) == 2
 

@@ -9,8 +9,8 @@ from queuectl.domain.reasons import (
     MEANINGS,
     NEVER_FITS,
     NOT_IN_LINE,
+    NOTES,
     PLANNED,
-    REMARKS,
     SHOWN_FIRST,
     TRANSIENT,
     WAITS_FOR_ROOM,
@@ -48,7 +48,7 @@ def test_each_reason_of_many_pending_gangs_has_a_meaning_of_one_sentence() -> No
 
 def test_no_transient_reason_is_a_warning() -> None:
     assert not TRANSIENT & WARNINGS
-    assert not REMARKS & (TRANSIENT | WARNINGS)
+    assert not NOTES & (TRANSIENT | WARNINGS)
 
 
 def test_the_reasons_under_several_flavors_are_shown_in_an_order() -> None:

@@ -210,11 +210,11 @@ async def test_a_second_exporter_never_makes_a_gpu_look_less_used(
 ) -> None:
     """An exporter with a false value for a pod of another node."""
     answering.body = f"{LINE}0.9\n"
-    with Answering("127.0.0.1").serving() as liar:
-        liar.body = f"{LINE}0.0\n"
-        source = ExporterSource([answering.url, liar.url], scrape_seconds=30.0)
+    with Answering("127.0.0.1").serving() as wrong_exporter:
+        wrong_exporter.body = f"{LINE}0.0\n"
+        source = ExporterSource([answering.url, wrong_exporter.url], scrape_seconds=30.0)
         for step in range(4):
-            liar.status = 200 if step >= 4 - scrapes else 503
+            wrong_exporter.status = 200 if step >= 4 - scrapes else 503
             sample = await source.sample(120.0, 1000.0 + 30 * step, KNOWN)
     await source.close()
     (row,) = sample.pods

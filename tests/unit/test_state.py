@@ -45,7 +45,7 @@ from queuectl.domain.workload import (
     PodShape,
 )
 from queuectl.lifecycle.observations import Observations, Observer
-from queuectl.lifecycle.owed_writes import planned_of
+from queuectl.lifecycle.outstanding_writes import planned_of
 from queuectl.lifecycle.timers import Timers, alarm_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger

@@ -147,7 +147,7 @@ def busy() -> Metrics:
     metrics.preempted([Preemption("a", "b", cost)], lambda _: "team-a")
     local = LocalQueue("team", "training", "team-a")
     metrics.used_lately({("team", "training"): 8.0}, {("team", "training"): local})
-    metrics.utilization.looked(
+    metrics.utilization.evaluated(
         {SourceFault.STALE: 1}, [UseGauges("team-a", UseState.IDLE, 8, 0.0)], 0.2
     )
     metrics.utilization.trust("scrape jobs dcgm-exporter")
@@ -461,8 +461,8 @@ class TestDecisions:
         metrics = Metrics()
         changes = live_through(job("a"), *LIVES[name])
         metrics.committed(changes)
-        told_again = EntryChange(changes[-1].after, changes[-1].after, 99.0)
-        metrics.committed([told_again])
+        repeated = EntryChange(changes[-1].after, changes[-1].after, 99.0)
+        metrics.committed([repeated])
         labels = {"cluster_queue": "team-a", "reason": reason}
         assert value(metrics, "refused_workloads_total", **labels) == 1
 

@@ -19,9 +19,9 @@ class Shown:
 
 def test_an_alarm_returns_to_zero_when_its_cause_ends() -> None:
     shown = Shown()
-    shown.metrics.looked({SourceFault.STALE: 3}, [], 0.1)
+    shown.metrics.evaluated({SourceFault.STALE: 3}, [], 0.1)
     assert shown.value("alarms", reason="stale") == 3
-    shown.metrics.looked({}, [], 0.1)
+    shown.metrics.evaluated({}, [], 0.1)
     assert [shown.value("alarms", reason=trouble) for trouble in SourceFault] == [0] * len(
         SourceFault
     )
@@ -30,10 +30,10 @@ def test_an_alarm_returns_to_zero_when_its_cause_ends() -> None:
 def test_gangs_are_counted_by_queue_and_state_of_the_newest_look() -> None:
     shown = Shown()
     idle, busy = UseGauges("a", UseState.IDLE, 8, 0.01), UseGauges("a", UseState.ACTIVE, 8, 0.75)
-    shown.metrics.looked({}, [idle, idle, idle._replace(cluster_queue="b")], 0.1)
+    shown.metrics.evaluated({}, [idle, idle, idle._replace(cluster_queue="b")], 0.1)
     assert shown.value("gangs", cluster_queue="a", status="Idle") == 2
     assert shown.value("gpus", cluster_queue="a", status="Idle") == 16
-    shown.metrics.looked({}, [busy], 0.1)
+    shown.metrics.evaluated({}, [busy], 0.1)
     assert shown.value("gangs", cluster_queue="a", status="Active") == 1
     assert shown.value("busy_gpus", cluster_queue="a") == 6
     assert shown.value("gangs", cluster_queue="a", status="Idle") == 0
@@ -42,22 +42,22 @@ def test_gangs_are_counted_by_queue_and_state_of_the_newest_look() -> None:
 
 def test_what_is_unknown_is_not_busy_and_not_idle() -> None:
     shown = Shown()
-    shown.metrics.looked({}, [UseGauges("a", UseState.UNKNOWN, 8, None)], 0.1)
+    shown.metrics.evaluated({}, [UseGauges("a", UseState.UNKNOWN, 8, None)], 0.1)
     assert shown.value("gpus", cluster_queue="a", status="Unknown") == 8
     assert shown.value("busy_gpus", cluster_queue="a") == 0
 
 
 def test_looks_are_timed_by_whether_there_was_an_answer() -> None:
     shown = Shown()
-    shown.metrics.looked({}, [], 0.1)
-    shown.metrics.looked({SourceFault.UNREACHABLE: 1}, [], 30.0)
+    shown.metrics.evaluated({}, [], 0.1)
+    shown.metrics.evaluated({SourceFault.UNREACHABLE: 1}, [], 30.0)
     for result in ("success", "unreachable"):
         assert shown.value("look_duration_seconds_count", result=result) == 1
 
 
 def test_a_process_that_does_not_lead_shows_nothing() -> None:
     shown = Shown()
-    shown.metrics.looked({}, [UseGauges("a", UseState.IDLE, 8, 0.0)], 0.1)
+    shown.metrics.evaluated({}, [UseGauges("a", UseState.IDLE, 8, 0.0)], 0.1)
     shown.metrics.forget()
     assert shown.value("alarms", reason="stale") is None
     assert shown.value("gangs", cluster_queue="a", status="Idle") is None

@@ -438,7 +438,7 @@ def forge(forger: Exporters, world: World) -> None:
 
 async def simulate(world: World, amd: World, watchers: Mapping[str, Watcher]) -> float:
     """Sample until the end, while exporters fail and gangs restart. Returns the maximum delay in seconds."""
-    acts: list[tuple[float, Callable[[], None]]] = [
+    actions: list[tuple[float, Callable[[], None]]] = [
         (DIES, partial(world.fail, DYING[0])),
         (RESTARTS, partial(world.restart, "again", "busy")),
         (RESTARTS, partial(world.restart, "again-by-uid", "busy")),
@@ -446,18 +446,18 @@ async def simulate(world: World, amd: World, watchers: Mapping[str, Watcher]) ->
         (ENDS - 3.0, partial(world.fail, DYING[1])),
     ]
     async with asyncio.TaskGroup() as group:
-        acting = group.create_task(asyncio.to_thread(act, world.began, acts))
+        acting = group.create_task(asyncio.to_thread(act, world.began, actions))
         looking = [group.create_task(watch(each, world, amd)) for each in watchers.values()]
     return max(acting.result(), *(task.result() for task in looking))
 
 
-def act(began: float, acts: Sequence[tuple[float, Callable[[], None]]]) -> float:
+def act(began: float, actions: Sequence[tuple[float, Callable[[], None]]]) -> float:
     """Run each act at its time, in a separate thread. Returns the maximum delay in seconds."""
     late = 0.0
-    for at, deed in acts:
+    for at, action in actions:
         time.sleep(max(0.0, began + at - time.time()))
         late = max(late, time.time() - began - at)
-        deed()
+        action()
     return late
 
 

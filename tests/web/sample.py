@@ -61,7 +61,7 @@ class Scene:
         self.cache = PlannerCache()
         self._cluster_map: ClusterMap | None = None
 
-    async def picture(self) -> Snapshot | None:
+    async def current_snapshot(self) -> Snapshot | None:
         return self.snapshot
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:

@@ -116,13 +116,13 @@ async def test_a_command_is_followed_until_it_is_done(
     page = await open_page(browser, address)
     await page.goto("/ui/workloads/wait-00001")
     await _ask(page, "Hold")
-    told = page.get_by_role("status").filter(has_text="Hold")
-    await expect(told).to_contain_text("requested")
+    status = page.get_by_role("status").filter(has_text="Hold")
+    await expect(status).to_contain_text("requested")
     entry = sample.database.entries["wait-00001"]
     change = handle(entry, CommandReceived(*sample.database.commands.values()), NOW, Rules())
     assert change is not None
     await answer(sample, DONE, change)
-    await expect(told).to_contain_text("done")
+    await expect(status).to_contain_text("done")
     await expect(page.locator(".head-line .state")).to_contain_text("Held")
     await expect(page.get_by_role("button", name="Release")).to_be_enabled()
 
@@ -133,10 +133,10 @@ async def test_the_reason_of_a_refused_command_is_shown(
     page = await open_page(browser, address)
     await page.goto("/ui/workloads/run-00001")
     await _ask(page, "Preempt")
-    told = page.get_by_role("status").filter(has_text="Preempt")
-    await expect(told).to_contain_text("requested")
+    status = page.get_by_role("status").filter(has_text="Preempt")
+    await expect(status).to_contain_text("requested")
     await answer(sample, "it is over already")
-    await expect(told).to_contain_text("refused: it is over already")
+    await expect(status).to_contain_text("refused: it is over already")
 
 
 async def test_a_page_keeps_its_content_during_an_outage(
@@ -147,9 +147,9 @@ async def test_a_page_keeps_its_content_during_an_outage(
     name = sample.database.entries["wait-00001"].ref
     for down in (True, False):
         sample.database.down = down
-        async with page.expect_response("**/ui/workloads/wait-00001") as told:
+        async with page.expect_response("**/ui/workloads/wait-00001") as response:
             await page.evaluate("document.body.dispatchEvent(new CustomEvent('live'))")
-        assert (await told.value).ok is not down
+        assert (await response.value).ok is not down
         await expect(page.get_by_role("heading", name=name)).to_be_visible()
 
 

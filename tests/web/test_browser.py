@@ -151,13 +151,13 @@ async def test_a_what_if_plan_is_shown_in_tables(browser: Browser, address: str)
         "workload": "team-vision/<b>new</b>", "uid": None, "gpus": 8, "submitted": True, "before": None,
         "placement": None, "reason": None, "cost": {"lostGpuSeconds": 7200}, "ways": [], "givesWayTo": None,
     }  # fmt: skip
-    told = {"before": counts, "after": counts, "starts": [fate], "leaves": [fate], "waits": []}
+    plan = {"before": counts, "after": counts, "starts": [fate], "leaves": [fate], "waits": []}
     page = await open_page(browser, address)
     asked: list[object] = []
 
     async def answer(route: Route) -> None:
         asked.append(route.request.post_data_json)
-        await route.fulfill(json=told)
+        await route.fulfill(json=plan)
 
     await page.route("**/api/v1/plans", answer)
     await page.goto("/ui/whatif")

@@ -66,7 +66,7 @@ async def pages(sample: Sample) -> AsyncIterator[httpx2.AsyncClient]:
 
 
 @pytest.fixture
-async def stranger(sample: Sample) -> AsyncIterator[httpx2.AsyncClient]:
+async def without_rights(sample: Sample) -> AsyncIterator[httpx2.AsyncClient]:
     """A client that may list the workloads of one team."""
     async with talking_to(
         command_service(sample, Right("list", "workloads", "team-vision"))
@@ -186,14 +186,14 @@ async def test_a_check_shows_the_changes_and_stores_nothing(
     editor = await opened(pages)
     fields = editor.replaced("name: h100", "name: h200") | {"do": "check"}
     answer = await pages.post(CHECK, data=fields)
-    for told in (
+    for word in (
         "2 fields would change",
         "spec.resourceGroups[0].flavors[h200]",
         "ResourceFlavor h200 does not exist",
         "Running gangs would exceed these quotas",
         "/ui/workloads?q=team-vision/",
     ):
-        assert told in answer.text
+        assert word in answer.text
     assert Editor.of(answer).fields["text"] == fields["text"]
     assert sample.database.documents == before
     assert len(sample.database.audit) == lines
@@ -215,8 +215,8 @@ async def test_a_checked_text_is_applied_and_audited(pages: httpx2.AsyncClient, 
     assert (line.path, line.operation, line.status) == (PAGE, "putClusterQueue", 303)
     assert "spec.preemption.withinClusterQueue: 'LowerPriority' -> 'Never'" in line.detail
     assert "The object is changed." in (await pages.get(answer.headers["location"])).text
-    told = (await pages.get("/ui/config/changes?of=clusterqueues/vision")).text
-    assert "withinClusterQueue" in told
+    changes = (await pages.get("/ui/config/changes?of=clusterqueues/vision")).text
+    assert "withinClusterQueue" in changes
 
 
 @pytest.mark.parametrize("forget", ["checked", "text"])
@@ -355,9 +355,9 @@ async def test_the_pages_refuse_with_the_messages_of_the_api_and_keep_the_text(
     )
     answer = await pages.post(CHECK, data=(await opened(pages)).typed(text))
     assert answer.status_code == api.status_code >= 400
-    told = api.json()
+    problem = api.json()
     plain = Plain.of(answer.text)
-    for error in told.get("errors") or [{"field": "", "reason": told["detail"]}]:
+    for error in problem.get("errors") or [{"field": "", "reason": problem["detail"]}]:
         assert error["field"] in plain
         assert error["reason"] in plain
     assert Editor.of(answer).fields["text"] == text
@@ -536,8 +536,8 @@ async def test_buttons_need_rights_and_other_requests_are_refused(
     [PAGE, "/ui/config", "/ui/config/new?kind=clusterqueues", "/ui/config/delete?of=clusterqueues/vision",
      "/ui/config/changes?of=clusterqueues/vision"],
 )  # fmt: skip
-async def test_the_pages_are_closed_to_others(stranger: httpx2.AsyncClient, path: str):
-    assert (await stranger.get(path)).status_code == 403
+async def test_the_pages_are_closed_to_others(without_rights: httpx2.AsyncClient, path: str):
+    assert (await without_rights.get(path)).status_code == 403
 
 
 async def test_a_team_sees_the_queues_of_its_namespace_alone(sample: Sample):
@@ -554,10 +554,10 @@ async def test_a_team_sees_the_queues_of_its_namespace_alone(sample: Sample):
 
 
 async def test_the_page_of_a_queue_leads_to_its_configuration(
-    pages: httpx2.AsyncClient, stranger: httpx2.AsyncClient
+    pages: httpx2.AsyncClient, without_rights: httpx2.AsyncClient
 ):
     assert f'href="{PAGE}"' in (await pages.get("/ui/queues/vision")).text
-    assert PAGE not in (await stranger.get("/ui/queues/vision")).text
+    assert PAGE not in (await without_rights.get("/ui/queues/vision")).text
     assert 'href="/ui/queues/vision"' in (await pages.get(PAGE)).text
 
 
@@ -588,7 +588,7 @@ async def test_a_session_writes_for_our_own_page_alone(
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "told"),
+    ("method", "path", "body", "logged"),
     [
         ("PUT", "/api/v1/clusterqueues/vision", {"spec": {}}, True),
         ("PUT", "/api/v1/clusterqueues/vision?dry_run=true", {"spec": {}}, False),
@@ -597,7 +597,7 @@ async def test_a_session_writes_for_our_own_page_alone(
     ],
 )  # fmt: skip
 async def test_changes_are_those_of_this_object_that_took_effect(
-    pages: httpx2.AsyncClient, sample: Sample, method: str, path: str, body: Any, told: bool
+    pages: httpx2.AsyncClient, sample: Sample, method: str, path: str, body: Any, logged: bool
 ):
     sample.database.audit.clear()
     whole = {
@@ -607,5 +607,5 @@ async def test_changes_are_those_of_this_object_that_took_effect(
     }
     assert (await pages.request(method, path, json={**whole, **body})).status_code < 500
     text = (await pages.get("/ui/config/changes?of=clusterqueues/vision")).text
-    assert ("unauthenticated caller" in text) is told
+    assert ("unauthenticated caller" in text) is logged
     assert urlsplit(path).path == sample.database.audit[-1].path.partition("?")[0]

@@ -109,6 +109,6 @@ async def test_typed_text_is_kept_without_a_response(
     if lost == "server":
         await page.route("**/ui/config/check**", lambda route: route.abort())
     await page.get_by_role("button", name="Check").click()
-    told = page.get_by_role("alert").filter(has_text="does not respond" if lost == "database" else "fetch")  # fmt: skip
-    await expect(told).to_be_visible()
+    alert = page.get_by_role("alert").filter(has_text="does not respond" if lost == "database" else "fetch")  # fmt: skip
+    await expect(alert).to_be_visible()
     assert await page.get_by_label("The object as YAML").input_value() == text

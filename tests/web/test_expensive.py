@@ -25,7 +25,7 @@ from queuectl.api.routes import dryrun
 from queuectl.domain.identity import Right
 from queuectl.web.app import OPEN, SIGN_IN, add_dashboard
 from tests.api.conftest import commit
-from tests.api.signed import ADMIN, NOBODY, asking, signed_app
+from tests.api.signed import ADMIN, NO_RIGHTS, asking, signed_app
 from tests.api.support import CLUSTER_QUEUE, COHORT, LOCAL_QUEUE, job, live_through
 from tests.doubles.access import MemoryAccess
 from tests.web.sample import make
@@ -86,7 +86,7 @@ async def access() -> MemoryAccess:
     for known in (ACCESS.callers, ACCESS.granted, ACCESS.masters, ACCESS.asked):
         known.clear()
     ACCESS.know(ADMIN, "admin", master=True)
-    ACCESS.know(NOBODY, "nobody")
+    ACCESS.know(NO_RIGHTS, "nobody")
     # Everything that a team may do in its namespace, and nothing elsewhere.
     own = [
         Right(verb, resource, "team-b")
@@ -154,7 +154,7 @@ async def test_nothing_is_read_for_a_caller_without_the_right(
         media = media_of(method, path)
         # A uid does not say whose it is.
         refused = 404 if path.startswith("/api/v1/workloads/{uid}") else 403
-        for token, expected in ((None, 401), (NOBODY, refused), (TENANT, refused)):
+        for token, expected in ((None, 401), (NO_RIGHTS, refused), (TENANT, refused)):
             if (token, path) not in READ:
                 answer = await sent(token, method, path, body, media)
                 assert answer.status_code == expected, f"{token} {method} {path}: {answer.text}"

@@ -19,7 +19,7 @@ from queuectl.domain.reports import MOST_ROWS
 from queuectl.domain.rules import Rules, UsageFairness
 from queuectl.objects.configuration.catalog import Catalog
 from queuectl.objects.configuration.queue_config import read
-from tests.api.signed import ADMIN, NOBODY, asking
+from tests.api.signed import ADMIN, NO_RIGHTS, asking
 from tests.api.support import CLUSTER_QUEUE, LOCAL_QUEUE
 from tests.doubles.access import MemoryAccess
 from tests.support.work import lines_run
@@ -74,7 +74,7 @@ FEW: Final = {"namespaces", "get_workload", "find_workload", "command", "newest_
 """The names of namespaces, one row, one number."""
 OF_NO_NAMESPACE: Final = {
     "newest_commands", "list_workloads", "waiting", "evictions", "report", "list_config",
-    "tallies", "config_changes", "past_use", "picture",
+    "tallies", "config_changes", "past_use", "current_snapshot",
 }  # fmt: skip
 """Reads of lists that are empty for no namespaces, and those that every caller shares."""
 
@@ -82,7 +82,7 @@ OF_NO_NAMESPACE: Final = {
 async def test_without_rights_no_rows_are_read(access: MemoryAccess, reads: list[str]) -> None:
     for path in READING:
         reads.clear()
-        answer = await asked(NOBODY, path)
+        answer = await asked(NO_RIGHTS, path)
         pages = path.startswith("/ui/")
         assert answer.status_code in (200, 303, 307, 403, 404), path
         allowed: Collection[str] = FEW | OF_NO_NAMESPACE if pages else FEW | LISTS.get(path, set())

@@ -113,12 +113,12 @@ class Audit:
         own: str = scope.get(_OPERATION, "")
         operation = getattr(scope.get("route"), "operation_id", None) or own
         detail = (problems.refusal_of(scope) or scope.get(_KEY, ""))[:_LONGEST]
-        told = {"method": line.method, "path": scope["path"], "status": status}
-        _log.info("api_write", **told)
+        fields = {"method": line.method, "path": scope["path"], "status": status}
+        _log.info("api_write", **fields)
         try:
             await self._audit_store.end(number, Outcome(operation, status, detail))
         except StoreUnavailable as error:
-            _log.warning("audit_not_completed", line=number, error=str(error), **told)
+            _log.warning("audit_not_completed", line=number, error=str(error), **fields)
 
 
 async def forget_old(

@@ -182,7 +182,7 @@ class Stream:
     async def chunks(self) -> AsyncIterator[str]:
         """The parts of the stream."""
         clock = asyncio.get_running_loop().time
-        position, said, live = self.after, clock(), False
+        position, sent_at, live = self.after, clock(), False
         async with self.feed.listening():
             restored = self.feed.restored
             yield events.opening(position)
@@ -204,11 +204,11 @@ class Stream:
                     lines, text = (), ""
                 position = lines[-1].id if lines else position
                 live = live or self.feed.keeps(position)
-                if not text and clock() - said >= HEARTBEAT_SECONDS:
+                if not text and clock() - sent_at >= HEARTBEAT_SECONDS:
                     text = events.heartbeat(position)
                 if text:
                     yield text
-                    said = clock()
+                    sent_at = clock()
 
     def _ended(self, position: int) -> bool:
         return self.until is not None and position >= self.until

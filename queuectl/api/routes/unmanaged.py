@@ -54,12 +54,12 @@ def add_routes(
 ) -> None:
     """Offer the path. ``cluster_reader``: None in a process that does not watch the cluster."""
 
-    async def look() -> tuple[UnmanagedPod, ...] | None:
+    async def read() -> tuple[UnmanagedPod, ...] | None:
         return await cluster_reader.unmanaged() if cluster_reader is not None else None
 
     async def there() -> Iterable[str]:
         """Pods outside the queues are also in namespaces that have no queue."""
-        return {*await store.namespaces(), *(pod.namespace for pod in await look() or ())}
+        return {*await store.namespaces(), *(pod.namespace for pod in await read() or ())}
 
     @routes.get(
         PATH,
@@ -81,7 +81,7 @@ def add_routes(
             seen = await guard.visible(request, "get", "reports", there)
         if seen is not None and not seen:
             return UnmanagedView(items=[], namespaces=[], next_cursor=None)
-        pods = await look()
+        pods = await read()
         if pods is None:
             raise not_known_yet()
         shown = [pod for pod in pods if seen is None or pod.namespace in seen]

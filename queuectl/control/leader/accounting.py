@@ -40,14 +40,14 @@ class UsageInputs:
         live: the committed entries of all workloads that are not Finished.
         config: in use.
         samples: the recent samples of a gang, by uid, oldest first.
-        picture: the current snapshot of the cluster.
+        snapshot: the current snapshot of the cluster.
     """
 
     marker: Marker
     live: Callable[[], Iterable[Entry]]
     config: Callable[[], QueueConfig]
     samples: Callable[[str], Sequence[GangUse]]
-    picture: Callable[[], Snapshot]
+    snapshot: Callable[[], Snapshot]
 
 
 class Accountant:
@@ -142,7 +142,7 @@ class Accountant:
         fold = await self._fold(meters, marks, since, until, whole=whole)
         free: Mapping[str, Free] = {}
         if whole:
-            free = await asyncio.to_thread(free_gpus, self._facts.picture(), self._cache)
+            free = await asyncio.to_thread(free_gpus, self._facts.snapshot(), self._cache)
             self._show(free)
         numbers = [number for number, _ in marks if number]
         await self._store.keep(
@@ -171,8 +171,8 @@ class Accountant:
         fold = Fold(since, until, terms(self._facts.config()), self._accounts)
         old = [uid for uid, first in of.items() if uid not in meters and first[0].at < since]
         known = await self._store.accounted(old) if old else frozenset()
-        everybody = {**of, **dict.fromkeys(meters, ())} if whole else of
-        for number, uid in enumerate(everybody):
+        by_uid = {**of, **dict.fromkeys(meters, ())} if whole else of
+        for number, uid in enumerate(by_uid):
             mine, meter = of.get(uid, ()), meters.get(uid)
             holds = mine or (meter is not None and meter.phase is Phase.HOLDS)
             samples = self._facts.samples(uid) if holds else ()

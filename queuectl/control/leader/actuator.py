@@ -14,7 +14,7 @@ import structlog
 
 from queuectl.control.ports import Clock, Cluster
 from queuectl.domain.errors import ClusterUnavailable, ObjectGone, WriteConflict, WriteRefused
-from queuectl.lifecycle.owed_writes import POD, Write
+from queuectl.lifecycle.outstanding_writes import POD, Write
 from queuectl.lifecycle.refusals import Refusals
 from queuectl.telemetry.metrics import Metrics, WriteResult
 
@@ -31,7 +31,7 @@ class Actuator:
     def __init__(
         self,
         cluster: Cluster,
-        owed: Callable[[str], list[Write]],
+        outstanding_writes: Callable[[str], list[Write]],
         metrics: Metrics,
         in_flight: int,
         placed: Callable[[str], None] = lambda _: None,
@@ -44,7 +44,7 @@ class Actuator:
 
         Args:
             cluster: where writes go.
-            owed: the writes that a workload owes now, by uid.
+            outstanding_writes: of a workload, by uid.
             metrics: count the writes.
             in_flight: writes at a time.
             placed: called with the uid of a workload each time one of its pods was released to its node.
@@ -53,7 +53,7 @@ class Actuator:
             clock: unix seconds.
         """
         self._cluster = cluster
-        self._owed = owed
+        self._outstanding_writes = outstanding_writes
         self._metrics = metrics
         self._placed = placed
         self._refusals = refusals if refusals is not None else Refusals()
@@ -112,12 +112,14 @@ class Actuator:
                     self._settled.set()
 
     async def _send_all(self, uid: str) -> None:
-        owed = self._owed(uid)
+        outstanding_writes = self._outstanding_writes(uid)
         known = self._assumed.pop(uid, {})
-        assumed = {w.uid: known[w.uid] for w in owed if known.get(w.uid, 0) > w.version}
+        assumed = {
+            w.uid: known[w.uid] for w in outstanding_writes if known.get(w.uid, 0) > w.version
+        }
         if assumed:
             self._assumed[uid] = assumed
-        writes = [write for write in owed if write.uid not in assumed]
+        writes = [write for write in outstanding_writes if write.uid not in assumed]
         if not writes:
             self._failures.pop(uid, None)
             self._refusals.accepted(uid)

@@ -22,7 +22,7 @@ def carry_out(
     observed: Iterable[EntryChange],
     now: float,
     rules: Rules,
-    barred: Callable[[Entry, Command], str | None],
+    command_refusal: Callable[[Entry, Command], str | None],
 ) -> tuple[list[EntryChange], list[Answer]]:
     """Changes to commit with the observations, and the results of the commands.
 
@@ -35,7 +35,7 @@ def carry_out(
         observed: changes of the same commit.
         now: unix seconds.
         rules: for notice.
-        barred: why the queues do not allow a command; None if they do.
+        command_refusal: why the queues do not allow a command; None if they do.
     """
     busy = {change.after.uid for change in observed}
     changes: list[EntryChange] = []
@@ -50,7 +50,9 @@ def carry_out(
             continue
         reserved = None if command.admin else reserved_to_admins(entry, command.action)
         why = (
-            reserved or objection(entry, command.action) or _in_the_way(entry, command, now, barred)
+            reserved
+            or objection(entry, command.action)
+            or _in_the_way(entry, command, now, command_refusal)
         )
         change = handle(entry, CommandReceived(command), now, rules) if why is None else None
         if change is not None:
@@ -60,9 +62,12 @@ def carry_out(
 
 
 def _in_the_way(
-    entry: Entry, command: Command, now: float, barred: Callable[[Entry, Command], str | None]
+    entry: Entry,
+    command: Command,
+    now: float,
+    command_refusal: Callable[[Entry, Command], str | None],
 ) -> str | None:
     """Conditions that only the leader knows: the current time, and the commands that the queues allow."""
     if command.action is Action.PRIORITY and command.until is not None and command.until <= now:
         return TOO_LATE
-    return barred(entry, command)
+    return command_refusal(entry, command)

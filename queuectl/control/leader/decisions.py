@@ -19,7 +19,7 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement, Workload
 from queuectl.lifecycle.machine import handle
-from queuectl.lifecycle.owed_writes import planned_of
+from queuectl.lifecycle.outstanding_writes import planned_of
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.planner.preempt.cost import RESTART_COST
 from queuectl.state.claims import priority_of
@@ -62,7 +62,7 @@ class Decider:
         """
         self._changed_queues = changed_queues
         self._classes = priority_values(self._mirror.priority_classes.values())
-        spared = list(self._remarks(snapshot, plan))
+        spared = list(self._dry_run_events(snapshot, plan))
         asked = {p.workload.uid: p.workload for p in snapshot.pending}
         asked |= {a.workload.uid: a.workload for a in snapshot.admitted}
         found = []
@@ -204,7 +204,7 @@ class Decider:
             if preemption.reason == PreemptionReason.IDLE and not self._idles(preemption.victim):
                 yield preemption.preemptor
 
-    def _remarks(self, snapshot: Snapshot, plan: Plan) -> Iterator[tuple[str, Event]]:
+    def _dry_run_events(self, snapshot: Snapshot, plan: Plan) -> Iterator[tuple[str, Event]]:
         """Idle gangs that a dry run would evict, each reported once for each preemptor while it is idle."""
         if not plan.spared:
             return
@@ -217,9 +217,9 @@ class Decider:
                 continue
             if self._spared.get(spared.victim, (None,))[0] != since:
                 self._spared[spared.victim] = (since, set())
-            told = self._spared[spared.victim][1]
-            if spared.preemptor not in told:
-                told.add(spared.preemptor)
+            reported = self._spared[spared.victim][1]
+            if spared.preemptor not in reported:
+                reported.add(spared.preemptor)
                 yield spared.victim, self._spared_by(spared)
 
     def _spared_by(self, spared: Preemption) -> NoteAdded:

@@ -66,7 +66,7 @@ class Leadership:
                     log.info("leadership_acquired", holder=self._holder, epoch=epoch)
                     return epoch
             except (ClusterError, StoreUnavailable) as error:
-                self._worry("leadership_not_acquired", error)
+                self._record_failure("leadership_not_acquired", error)
             await asyncio.sleep(self._renew)
 
     async def _try(self) -> LeaderRecord | None:
@@ -110,7 +110,7 @@ class Leadership:
         ):  # an earlier write without response took effect, or another process wrote
             await self._reread()
         except ClusterError as error:
-            self._worry("lease_not_renewed", error)
+            self._record_failure("lease_not_renewed", error)
 
     async def _write(self, over: LeaderRecord, epoch: int | None = None) -> None:
         """Write the lease, with another epoch if one is given.
@@ -140,9 +140,9 @@ class Leadership:
                 raise LeadershipLost("another process holds the LeaderLease")
             await self._write(current)
         except ClusterError as error:
-            self._worry("lease_not_renewed", error)
+            self._record_failure("lease_not_renewed", error)
 
-    def _worry(self, event: str, error: Exception) -> None:
+    def _record_failure(self, event: str, error: Exception) -> None:
         if not self.trouble:  # logged once; /readyz shows it until it ends
             log.warning(event, error=str(error))
         self.trouble = f"leader lease: {error}"

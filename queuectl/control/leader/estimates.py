@@ -44,7 +44,7 @@ class Estimator:
     async def estimate(self) -> None:
         """Estimate once, for all pending gangs."""
         leader_state, estimates = self._leader_state, self._leader_state.estimates
-        picture = estimates.picture(leader_state.ledger, leader_state.holdings, self._clock())
-        starts = await asyncio.to_thread(estimates.make, picture)
-        new = estimates.tell(starts, leader_state.ledger)
-        self._metrics.observe((queue, start - picture.now) for queue, start in new)
+        current = estimates.current(leader_state.ledger, leader_state.holdings, self._clock())
+        starts = await asyncio.to_thread(estimates.make, current)
+        new = estimates.replace(starts, leader_state.ledger)
+        self._metrics.observe((queue, start - current.now) for queue, start in new)

@@ -17,10 +17,10 @@ import structlog
 from queuectl.control.ports import Cluster
 from queuectl.domain.errors import ClusterError, WriteConflict, WriteRefused
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.reasons import REMARKS, TRANSIENT, WARNINGS, Code, Reason
+from queuectl.domain.reasons import NOTES, TRANSIENT, WARNINGS, Code, Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.redaction import redacted_for
-from queuectl.lifecycle.owed_writes import status_text
+from queuectl.lifecycle.outstanding_writes import status_text
 from queuectl.objects.kinds import KINDS
 
 log = structlog.get_logger()
@@ -52,36 +52,36 @@ class EventRecorder:
         self._namespaces = namespaces
         self._pause = 1.0 / per_second
         self._after = after
-        self._words: dict[str, tuple[float, Entry]] = {}
+        self._queued: dict[str, tuple[float, Entry]] = {}
         self._last: dict[str, tuple[State, Code]] = {}
-        self._remarks: dict[tuple[str, Code], Reason] = {}
+        self._notes: dict[tuple[str, Code], Reason] = {}
 
-    def tell(self, changes: Iterable[EntryChange]) -> None:
+    def add(self, changes: Iterable[EntryChange]) -> None:
         """Add the committed changes that need an Event."""
         now = asyncio.get_running_loop().time()
         for change in changes:
             entry = change.after
-            if change.note is not None and change.note.reason.code in REMARKS:
-                self._remember(entry.uid, change.note.reason)
+            if change.note is not None and change.note.reason.code in NOTES:
+                self._add_note(entry.uid, change.note.reason)
                 continue
             if change.note is None or entry.reason.code in (Code.DELETED, Code.SUCCEEDED):
-                self._words.pop(entry.uid, None)
+                self._queued.pop(entry.uid, None)
                 self._last.pop(entry.uid, None)
                 continue
             due = now + self._after if entry.reason.code in TRANSIENT else now
-            _, older = self._words.pop(entry.uid, (0.0, None))
+            _, older = self._queued.pop(entry.uid, (0.0, None))
             if older is not None and older.state is State.EVICTING:
-                self._remember(
+                self._add_note(
                     entry.uid, older.reason
                 )  # the reason of an eviction is always written
-            self._words[entry.uid] = (due, entry)
-            if len(self._words) > BACKLOG:
-                del self._words[next(iter(self._words))]
+            self._queued[entry.uid] = (due, entry)
+            if len(self._queued) > BACKLOG:
+                del self._queued[next(iter(self._queued))]
 
-    def _remember(self, uid: str, reason: Reason) -> None:
-        self._remarks[uid, reason.code] = reason
-        if len(self._remarks) > BACKLOG:
-            del self._remarks[next(iter(self._remarks))]
+    def _add_note(self, uid: str, reason: Reason) -> None:
+        self._notes[uid, reason.code] = reason
+        if len(self._notes) > BACKLOG:
+            del self._notes[next(iter(self._notes))]
 
     async def run(self) -> None:
         """Write until cancelled."""
@@ -89,20 +89,20 @@ class EventRecorder:
             await asyncio.sleep(self._pause)
             uid = self._due() if self._quiet() else None
             if uid is not None:
-                await self._write(self._words.pop(uid)[1])
-            elif self._remarks and self._quiet():
-                (uid, _), reason = next(iter(self._remarks.items()))
-                del self._remarks[uid, reason.code]
-                await self._remark(uid, reason)
+                await self._write(self._queued.pop(uid)[1])
+            elif self._notes and self._quiet():
+                (uid, _), reason = next(iter(self._notes.items()))
+                del self._notes[uid, reason.code]
+                await self._write_note(uid, reason)
 
     def _due(self) -> str | None:
         now = asyncio.get_running_loop().time()
-        return next((uid for uid, (due, _) in self._words.items() if due <= now), None)
+        return next((uid for uid, (due, _) in self._queued.items() if due <= now), None)
 
     async def _write(self, entry: Entry) -> None:
         job = self._job(entry.uid)
-        said = (entry.state, entry.reason.code)
-        if job is None or self._last.get(entry.uid) == said:
+        written = (entry.state, entry.reason.code)
+        if job is None or self._last.get(entry.uid) == written:
             return
         entry = replace(entry, reason=self._redacted(entry.reason, entry.namespace))
         kind = "Warning" if entry.reason.code in WARNINGS else "Normal"
@@ -110,16 +110,16 @@ class EventRecorder:
         try:
             await self._annotate(job, status_text(entry))
             await self._cluster.create_event(job, kind, str(entry.reason.code), text)
-            self._last[entry.uid] = said
+            self._last[entry.uid] = written
         except (
             WriteConflict
         ):  # the watch is behind; a newer reason, if there is one by then, replaces this one
             due = asyncio.get_running_loop().time() + AGAIN
-            self._words.setdefault(entry.uid, (due, entry))
+            self._queued.setdefault(entry.uid, (due, entry))
         except ClusterError as error:
             log.info("event_not_written", workload=entry.ref, error=str(error))
 
-    async def _remark(self, uid: str, reason: Reason) -> None:
+    async def _write_note(self, uid: str, reason: Reason) -> None:
         job = self._job(uid)
         if job is None:
             return

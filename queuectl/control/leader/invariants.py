@@ -62,7 +62,7 @@ class InvariantChecker:
     async def run(self) -> None:
         """Check some workloads periodically until cancelled."""
         while True:
-            await self._report(await self._look())
+            await self._report(await self._violations())
             await asyncio.sleep(max(EVERY_SECONDS, self._worked / CPU_SHARE))
 
     async def check(self) -> Checked:
@@ -78,7 +78,7 @@ class InvariantChecker:
             counts = len(self._leader_state.ledger), len(mirror.pods), len(mirror.nodes)
             return Checked(self._clock(), *counts, tuple(found))
 
-    async def _look(self) -> list[Violation]:
+    async def _violations(self) -> list[Violation]:
         """The violations that this check and the last one found."""
         began = time.thread_time()
         ledger = self._leader_state.ledger
@@ -121,9 +121,9 @@ class InvariantChecker:
 
     async def _all(self) -> list[Violation]:
         found: list[Violation] = []
-        everyone = list(self._leader_state.ledger)
-        for first in range(0, len(everyone), AT_ONCE):
-            entries = everyone[first : first + AT_ONCE]
+        all_entries = list(self._leader_state.ledger)
+        for first in range(0, len(all_entries), AT_ONCE):
+            entries = all_entries[first : first + AT_ONCE]
             found += self._of_gangs(entry for entry in entries if self._settled(entry))
             await asyncio.sleep(0)
         found += over_nodes(self._leader_state.ledger, self._mirror)

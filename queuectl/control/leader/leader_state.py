@@ -28,7 +28,7 @@ from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.lifecycle.idleness import Idleness, IdlenessResult
 from queuectl.lifecycle.observations import Observer
-from queuectl.lifecycle.owed_writes import Write, owed
+from queuectl.lifecycle.outstanding_writes import Write, outstanding_writes
 from queuectl.lifecycle.refusals import Refusals
 from queuectl.objects.configuration.admissibility import closed
 from queuectl.objects.configuration.catalog import Catalog, concerned
@@ -57,7 +57,7 @@ class LeaderState:
         tally, holdings: past use, and current use.
         estimates: of the starts of pending gangs.
         gang_uses: the last measured GPU utilization of gangs, by uid.
-        refusals: owed writes that the API server denies.
+        refusals: outstanding writes that the API server denies.
         unwritten: uids of changes that are taken in and not in the database yet.
     """
 
@@ -67,9 +67,9 @@ class LeaderState:
         limits: SolverLimits,
         unschedulable_seconds: float,
         clock: Clock,
-        look_fresh_seconds: float,
+        max_age_seconds: float,
     ) -> None:
-        """``look_fresh_seconds``: the age in seconds after which an evaluation of GPU utilization is no longer valid."""
+        """``max_age_seconds``: the age in seconds after which an evaluation of GPU utilization is no longer valid."""
         self._mirror = mirror
         self._limits = limits
         self._unschedulable_seconds = unschedulable_seconds
@@ -88,7 +88,7 @@ class LeaderState:
         self._marker = Marker(mirror)
         self._spending = MigrationBudget()
         self._idleness = Idleness(
-            mirror, lambda: self.ledger, self._running, look_fresh_seconds, self.holdings.borrowing
+            mirror, lambda: self.ledger, self._running, max_age_seconds, self.holdings.borrowing
         )
         self._adopt(())
 
@@ -121,7 +121,7 @@ class LeaderState:
         )
         self.decider = Decider(mirror, self.ledger, self._idles)
         self._usage.refresh(list(mirror.pods))
-        self._look_at_all()
+        self._evaluate_all()
 
     def _running(
         self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
@@ -149,7 +149,7 @@ class LeaderState:
         self.tally.configure(self.config, self.ledger, self._clock())
         if queues is None:
             self.holdings.configure(self.config, self.ledger)
-            self._look_at_all()
+            self._evaluate_all()
             return
         entries = [e for e in self.ledger if (e.namespace, e.queue) in queues]
         self.holdings.reconfigure(self.config, entries)
@@ -162,7 +162,7 @@ class LeaderState:
         try:
             self._stated = self._catalog.config(revision)
             self._readable = True
-            if ignored := sorted(self._catalog.tangled()):
+            if ignored := sorted(self._catalog.circular_cohorts()):
                 log.warning("cohort_parents_ignored", cohorts=ignored[:_NAMED], count=len(ignored))
         except (
             BadInput
@@ -185,7 +185,7 @@ class LeaderState:
         self.config = in_force(self._stated, now)
         self._turns_at = next_boundary(self._stated, now)
 
-    def _look_at_all(self) -> None:
+    def _evaluate_all(self) -> None:
         self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
 
     def marked(self, changes: Sequence[EntryChange]) -> list[EntryChange]:
@@ -215,11 +215,11 @@ class LeaderState:
         self.tally.note(changes)
         self.holdings.note(changes)
 
-    def looked(self, uses: Mapping[str, GangUse]) -> IdlenessResult:
+    def evaluated(self, uses: Mapping[str, GangUse]) -> IdlenessResult:
         """Store the GPU utilization of gangs, by uid, as of now."""
         self.gang_uses = uses
         self._samples.note(uses, self._clock())
-        return self._idleness.looked(uses, self.config, self._clock())
+        return self._idleness.evaluated(uses, self.config, self._clock())
 
     def of_idle_gangs(self, observed: Iterable[EntryChange]) -> list[EntryChange]:
         """Warnings and evictions of idle gangs, to commit with the observations."""
@@ -243,13 +243,13 @@ class LeaderState:
         live = self.ledger.entries(State.STARTING, State.RUNNING)
         return any(map(self.observer.on_lost_nodes, live))
 
-    def owed(self, uid: str) -> list[Write]:
-        """The writes that a workload's committed state owes the cluster."""
+    def outstanding_writes(self, uid: str) -> list[Write]:
+        """The writes to the cluster that follow from the committed state of a workload."""
         entry, job = self.ledger.get(uid), self._mirror.jobs.get(uid)
         if entry is None or job is None or uid in self.unwritten:
             return []
         nodes = self._mirror.fleet.by_name
-        return owed(entry, job, self._mirror.pods_of(job), nodes, self.config.flavors)
+        return outstanding_writes(entry, job, self._mirror.pods_of(job), nodes, self.config.flavors)
 
     @property
     def names(self) -> Mapping[str, str]:
@@ -261,7 +261,7 @@ class LeaderState:
         return self.ledger.get(uid)
 
     def cluster_queue(self, uid: str) -> str:
-        """The owed writes of a workload; empty if it is not in the ledger."""
+        """The outstanding writes of a workload; empty if it is not in the ledger."""
         entry = self.ledger.get(uid)
         return entry.cluster_queue if entry is not None else ""
 
@@ -269,7 +269,7 @@ class LeaderState:
         """Pods of no job in a queue that hold GPUs, by namespace and name."""
         return self._usage.unmanaged(self.config.rules.accounting.gpus)
 
-    def barred(self, entry: Entry, command: Command) -> str | None:
+    def command_refusal(self, entry: Entry, command: Command) -> str | None:
         """Why its queue, or the queue to which it moves, does not allow a command; None if it does."""
         if command.action is Action.PRIORITY:
             return self._over_the_cap(entry.cluster_queue, command.priority)
@@ -304,7 +304,9 @@ class LeaderState:
             live=lambda: [e for e in self.ledger if e.uid not in self.unwritten],
             config=lambda: self.config,
             samples=self._samples.of,
-            picture=lambda: self._snapshot_builder.freeze(self.config, self._clock(), self._limits),
+            snapshot=lambda: self._snapshot_builder.freeze(
+                self.config, self._clock(), self._limits
+            ),
         )
 
 

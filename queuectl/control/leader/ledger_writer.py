@@ -184,7 +184,7 @@ class LedgerWriter:
             if before is not None and before.intent in _OF_A_STATE and not change.after.intent:
                 self._metrics.stage_took(Stage.ACTUATE, change.at - before.since)
         self._metrics.committed(changes, self._leader_state.priority_class)
-        self._presenter.tell(changes)
+        self._presenter.add(changes)
         self._actuator.poke(change.after.uid for change in changes)
         if self._mirror.touched:
             self._wakeup.trigger()

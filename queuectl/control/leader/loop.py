@@ -82,13 +82,13 @@ class Loop:
             settings.solver.limits,
             settings.unschedulable_seconds,
             clock,
-            look_fresh_seconds=settings.utilization.fresh_seconds,
+            max_age_seconds=settings.utilization.fresh_seconds,
         )
         self._wakeup = Wakeup()
         self._stop = StopSignal()
         self._diagnoser = Diagnoser(throttle, cache)
         self._plan_at = 0.0  # on the event loop's clock; no cycle before it
-        self._said = NOTHING_TO_PLAN
+        self._summary = NOTHING_TO_PLAN
         self._inbox = True  # there can be commands in the database
         self._inbox_read = asyncio.Event()
         # A read must not replace the result of a later read: a change is announced only once.
@@ -103,7 +103,7 @@ class Loop:
         )
         self._actuator = Actuator(
             cluster,
-            self.leader_state.owed,
+            self.leader_state.outstanding_writes,
             metrics,
             settings.in_flight,
             self._placed,
@@ -117,7 +117,7 @@ class Loop:
 
         A cycle begins only if a gang must be warned, or if the set of gangs that can be evicted as idle has changed.
         """
-        news = self.leader_state.looked(uses)
+        news = self.leader_state.evaluated(uses)
         if news.plan_again:
             self._wakeup.plan()
         elif news.due:
@@ -164,7 +164,7 @@ class Loop:
             per_second=settings.events_per_second,
             after=settings.reason_delay_seconds,
         )
-        self._pen = LedgerWriter(
+        self._writer = LedgerWriter(
             store=self._store,
             leader_state=self.leader_state,
             mirror=self._mirror,
@@ -176,7 +176,7 @@ class Loop:
         )
         self._planning = Planning(
             leader_state=self.leader_state,
-            writer=self._pen,
+            writer=self._writer,
             wakeup=self._wakeup,
             metrics=self._metrics,
             clock=self._clock,
@@ -194,7 +194,7 @@ class Loop:
                 group.create_task(self._actuator.run(), name="actuate")
                 group.create_task(presenter.run(), name="tell")
                 group.create_task(self._tick(), name="tick")
-                self._keep_house(group, epoch)
+                self._start_maintenance(group, epoch)
                 group.create_task(self._cycles(), name="cycles")
         finally:
             self.loaded = False
@@ -204,7 +204,7 @@ class Loop:
         held = summed(self.leader_state.unmanaged())
         self._metrics.fleet.unmanaged({one.namespace: one.gpus for one in held})
 
-    def _keep_house(self, group: asyncio.TaskGroup, epoch: int) -> None:
+    def _start_maintenance(self, group: asyncio.TaskGroup, epoch: int) -> None:
         """Start the tasks for which no admission waits."""
         store, clock = self._store, self._clock
         rules = prune(store, lambda: self.leader_state.config.rules, clock, epoch)
@@ -229,7 +229,7 @@ class Loop:
         try:
             await self._cycle_for_ever()
         finally:
-            self._pen.drop()
+            self._writer.drop()
 
     async def _cycle_for_ever(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -237,9 +237,9 @@ class Loop:
             await self._wakeup.wait()
             await asyncio.sleep(max(self._settings.debounce_seconds, self._plan_at - clock()))
             self._wakeup.clear()
-            self._pen.cycle += 1
+            self._writer.cycle += 1
             try:
-                with cycle_context(self._pen.cycle):
+                with cycle_context(self._writer.cycle):
                     await self._cycle()
             except StaleSnapshot as error:
                 log.info("plan_discarded", reason=DiscardReason.STALE, error=str(error))
@@ -266,12 +266,12 @@ class Loop:
         if self._inbox:
             await self._carry_out([*seen.changes, *idle])
         else:
-            self._pen.write_ahead([*seen.changes, *idle])
+            self._writer.write_ahead([*seen.changes, *idle])
         if wakeup.plan_due:
             wakeup.plan_due = False
             await self._plan()
         else:
-            await self._pen.written()
+            await self._writer.written()
 
     async def _plan(self) -> None:
         began, worked = time.perf_counter(), time.process_time()
@@ -279,12 +279,14 @@ class Loop:
             text = await self._planning.plan()
         except StaleConfiguration as error:
             text = await self._outdated(error)
-        await self._pen.written()
+        await self._writer.written()
         took = time.perf_counter() - began
         self._rest(time.process_time() - worked)
-        say = log.info if text != self._said else log.debug  # a repeated summary is not new
-        self._said = text
-        say("cycle_completed", summary=text, milliseconds=round(took * 1000, 1))
+        write_log = (
+            log.info if text != self._summary else log.debug
+        )  # a repeated summary is not new
+        self._summary = text
+        write_log("cycle_completed", summary=text, milliseconds=round(took * 1000, 1))
 
     async def _outdated(self, error: StaleConfiguration) -> str:
         """Drop a plan for an older configuration. The rows have not changed, so only the configuration is read again."""
@@ -312,9 +314,9 @@ class Loop:
             observed,
             self._clock(),
             self.leader_state.config.rules,
-            self.leader_state.barred,
+            self.leader_state.command_refusal,
         )
-        await self._pen.commit([*observed, *changes], None, answers)
+        await self._writer.commit([*observed, *changes], None, answers)
         self._wakeup.plan_due |= bool(changes)
         self._inbox = bool(commands)  # then there can be more
         if self._inbox:
@@ -324,7 +326,7 @@ class Loop:
 
     async def _reload(self) -> None:
         async with self._reading:
-            await self._pen.reload()
+            await self._writer.reload()
         self._inbox = True
         self._wakeup.plan()
 
@@ -369,7 +371,7 @@ class Loop:
         used = self.leader_state.tally.current(now)
         try:
             await self._store.keep_use(
-                used, self.leader_state.tally.forget(now), epoch=self._pen.epoch
+                used, self.leader_state.tally.forget(now), epoch=self._writer.epoch
             )
         except StoreUnavailable as error:
             log.info("past_use_not_stored", error=str(error))

@@ -81,7 +81,7 @@ class Planning:
     ) -> None:
         """``defragment_seconds``: between two searches for gangs to move; 0: each plan can search."""
         self._leader_state = leader_state
-        self._pen = writer
+        self._writer = writer
         self._wakeup = wakeup
         self._metrics = metrics
         self._clock = clock
@@ -102,7 +102,7 @@ class Planning:
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
         began = time.perf_counter()
         decision, violations, lines = await asyncio.to_thread(self._decide, snapshot)
-        await self._pen.written()
+        await self._writer.written()
         took = time.perf_counter() - began
         self._metrics.planned(decision, took)
         self._metrics.kinds.planned(lines, self._leader_state.entry)
@@ -137,7 +137,7 @@ class Planning:
             concerned = self._queues_served(decision, changes)
             news = ConfigurationTolerance(snapshot.config, concerned - dropped)
             try:
-                await self._pen.commit(
+                await self._writer.commit(
                     changes,
                     snapshot.config.revision,
                     record=record,
@@ -193,7 +193,7 @@ class Planning:
         where = frozenset((one.rule, one.subject) for one in broken)
         if where not in self._kept:
             self._kept.add(where)
-            await self._pen.keep_refused(snapshot, decision, broken)
+            await self._writer.keep_refused(snapshot, decision, broken)
 
     def _worth_more(self, refusal: Refusal) -> bool:
         """Whether a larger budget can decide it."""

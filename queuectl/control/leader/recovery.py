@@ -126,7 +126,7 @@ async def _written(
         settings.solver.limits,
         settings.unschedulable_seconds,
         clock,
-        look_fresh_seconds=settings.utilization.fresh_seconds,
+        max_age_seconds=settings.utilization.fresh_seconds,
     )
     leader_state.load(await store.load())
     left_alone: list[str] = []

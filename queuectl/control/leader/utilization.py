@@ -103,7 +103,7 @@ class UseWatch:
             for gang in gangs
             if (use := uses.get(gang.uid)) is not None
         ]
-        self._metrics.looked(wrong, seen, time.perf_counter() - began)
+        self._metrics.evaluated(wrong, seen, time.perf_counter() - began)
         self._log_changes(uses)
         return uses
 

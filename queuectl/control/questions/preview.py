@@ -74,12 +74,12 @@ class Previewer:
 
     def __init__(
         self,
-        look: Callable[[], Awaitable[ClusterView | None]],
+        read_view: Callable[[], Awaitable[ClusterView | None]],
         throttle: PlannerThrottle,
         cache: PlannerCache,
     ) -> None:
         """``look``: a view that is not older than the call."""
-        self._look = look
+        self._read_view = read_view
         self._throttle = throttle
         self._cache = cache
 
@@ -99,11 +99,11 @@ class Previewer:
 
     async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
         """The cost of draining a queue now; None while this process does not know the cluster. May raise StoreUnavailable."""
-        seen = await self._look()
+        seen = await self._read_view()
         return drain_cost(seen.snapshot, queue) if seen is not None else None
 
     async def _answer(self, entry: Entry, action: Action) -> Preview | None:
-        seen = await self._look()
+        seen = await self._read_view()
         if seen is None:
             return None
         snapshot, uid = seen.snapshot, entry.uid

@@ -26,7 +26,7 @@ from queuectl.reports.over_quota import over_quota
 from queuectl.state.mirror import Mirror
 
 TIMEOUT_SECONDS: Final = 20.0  # for one what-if, without the wait for other questions
-LOOKED_INTO: Final = 3  # submitted gangs that stay pending and get a diagnosis
+MOST_DIAGNOSED: Final = 3  # submitted gangs that stay pending and get a diagnosis
 
 _log = structlog.get_logger()
 
@@ -43,14 +43,14 @@ class WhatIfPlanner:
 
     def __init__(
         self,
-        look: Callable[[], Awaitable[ClusterView | None]],
+        read_view: Callable[[], Awaitable[ClusterView | None]],
         store: ConfigurationSource,
         mirror: Mirror,
         throttle: PlannerThrottle,
         cache: PlannerCache,
     ) -> None:
         """``look``: returns the current snapshot."""
-        self._look = look
+        self._read_view = read_view
         self._store = store
         self._mirror = mirror
         self._throttle = throttle
@@ -68,7 +68,7 @@ class WhatIfPlanner:
             return await self._answer(asked)
 
     async def _answer(self, asked: WhatIf) -> WhatIfResult | None:
-        seen = await self._look()
+        seen = await self._read_view()
         if seen is None:
             return None
         _, documents = await self._store.configuration()
@@ -128,7 +128,7 @@ def _diagnoses(
 ) -> dict[str, Diagnosis]:
     """Diagnoses of the first submitted gangs that stay pending, without those that wait for evicted gangs only."""
     new = set(done.submitted)
-    waits = [r.uid for r in after.pending if r.uid in new and r.lease is None][:LOOKED_INTO]
+    waits = [r.uid for r in after.pending if r.uid in new and r.lease is None][:MOST_DIAGNOSED]
     if not waits:
         return {}
     found = diagnose_those(done.snapshot, frozenset(waits), stop, after, cache)

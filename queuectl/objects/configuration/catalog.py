@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
-from queuectl.objects.configuration.links import tangled
+from queuectl.objects.configuration.links import circular_cohorts
 from queuectl.objects.configuration.queue_config import ReadDocument, read, together
 from queuectl.objects.errors import DocumentError
 
@@ -60,14 +60,14 @@ class Catalog:
             objects.append(one)
         return together(objects, revision)
 
-    def tangled(self) -> frozenset[str]:
+    def circular_cohorts(self) -> frozenset[str]:
         """Cohorts whose parent :meth:`config` ignores. Two concurrent writes can cause a cycle."""
         parents = {
             one.key: one.value.parent
             for _, one in self._objects.values()
             if not isinstance(one, DocumentError) and one.kind == "Cohort"
         }
-        return tangled(parents)
+        return circular_cohorts(parents)
 
 
 def concerned(changes: ConfigChanges, config: QueueConfig) -> frozenset[tuple[str, str]] | None:

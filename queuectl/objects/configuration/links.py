@@ -14,7 +14,7 @@ MAX_COHORTS: Final = 64
 """The longest chain of Cohorts to the root of a tree. Each level sums the quota of all Cohorts below it."""
 
 
-def refuse_tangles(
+def refuse_circular_cohorts(
     cohorts: Iterable[Document | Mapping[str, Any]], parents: Mapping[str, str | None]
 ) -> None:
     """Check that no Cohort is its own ancestor, which would borrow from its own quota, and that no tree is too high.
@@ -43,7 +43,7 @@ def refuse_tangles(
             raise document.error("spec.parentName", reason)
 
 
-def tangled(parents: Mapping[str, str | None]) -> frozenset[str]:
+def circular_cohorts(parents: Mapping[str, str | None]) -> frozenset[str]:
     """Cohorts whose parent must be ignored, so that there is no cycle and no tree is too high."""
     levels, circular = _levels(parents)
     high = (name for name, level in levels.items() if level > 1 and level % MAX_COHORTS == 1)

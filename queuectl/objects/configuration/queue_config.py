@@ -17,7 +17,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.rules import Rules
 from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.flavors import read_flavor, read_topology
-from queuectl.objects.configuration.links import refuse_tangles, tangled
+from queuectl.objects.configuration.links import circular_cohorts, refuse_circular_cohorts
 from queuectl.objects.configuration.overrides import read_override
 from queuectl.objects.configuration.settings import modernise, read_rules, warn_configuration
 from queuectl.objects.configuration.settings_wire import ConfigurationDocument
@@ -276,7 +276,7 @@ def build(
     if strict:
         cohorts = {one.key: one for one in objects if one.kind == "Cohort"}
         parents = {name: one.value.parent for name, one in cohorts.items()}
-        refuse_tangles((one.document for one in reversed(cohorts.values())), parents)
+        refuse_circular_cohorts((one.document for one in reversed(cohorts.values())), parents)
     return together(objects, revision)
 
 
@@ -286,7 +286,7 @@ def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
     for one in objects:
         parts[one.kind][one.key] = one.value
     cohorts = parts["Cohort"]
-    for name in tangled({name: cohort.parent for name, cohort in cohorts.items()}):
+    for name in circular_cohorts({name: cohort.parent for name, cohort in cohorts.items()}):
         cohorts[name] = replace(cohorts[name], parent=None)
     return QueueConfig(
         revision=revision,

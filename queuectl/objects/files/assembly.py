@@ -154,7 +154,7 @@ class Assembly:
 
         An admission without domains uses none, as in Kueue: its pods count if they are in the input.
         """
-        seats: FreeCapacity | None = None
+        capacity: FreeCapacity | None = None
         for gang in running:
             held = slots.held[gang.uid]
             for podset in gang.podsets if gang.assigned and not gang.leaving else ():
@@ -168,10 +168,10 @@ class Assembly:
                     or not self._on_nodes(assigned.flavors)
                 ):
                     continue
-                seats = seats or FreeCapacity(self._fleet, self._used(running, slots))
+                capacity = capacity or FreeCapacity(self._fleet, self._used(running, slots))
                 known = (self._queues.flavors.get(name) for name in assigned.flavors.values())
                 flavors = {flavor.name: flavor for flavor in known if flavor is not None}
-                found = seats.seat(podset, missing, assigned, flavors.values())
+                found = capacity.place(podset, missing, assigned, flavors.values())
                 for node, count in found.items():
                     held[podset.name, node] = held.get((podset.name, node), 0) + count
                 if found:
@@ -186,7 +186,7 @@ class Assembly:
             for podset in gang.podsets:
                 for (name, node), count in slots.held[gang.uid].items():
                     if name == podset.name:
-                        held = self._without_trifles(podset).shape.requests * count
+                        held = self._without_incidental(podset).shape.requests * count
                         used[node] = used.get(node, NOTHING) + held
         return used
 
@@ -220,8 +220,8 @@ class Assembly:
         assigned = gang.assigned.get(podset.name)
         if assigned is None or not assigned.count:
             return podset
-        seated = sum(count for (name, _), count in held.items() if name == podset.name)
-        return replace(podset, count=max(assigned.count, seated))
+        placed = sum(count for (name, _), count in held.items() if name == podset.name)
+        return replace(podset, count=max(assigned.count, placed))
 
     def _placed(
         self, gang: Gang, podset: PodSet, held: Mapping[tuple[str, str], int]
@@ -298,7 +298,7 @@ class Assembly:
             kind=gang.kind,
             namespace=gang.namespace,
             name=gang.name,
-            podsets=tuple(map(self._without_trifles, podsets)),
+            podsets=tuple(map(self._without_incidental, podsets)),
             queue=gang.queue,
             priority=self._priority(gang),
             queued_at=queued_at,
@@ -317,14 +317,16 @@ class Assembly:
         rules = self._queues.rules
         return user_of(gang.submitter, gang.labels, rules.user_label, rules.trusted_submitters)
 
-    def _without_trifles(self, podset: PodSet) -> PodSet:
+    def _without_incidental(self, podset: PodSet) -> PodSet:
         """Requests of sidecars and overhead count only for resources that a node of the input has."""
         shape = podset.shape
-        trifles = shape.incidental - self._offered
-        if not trifles:
+        not_offered = shape.incidental - self._offered
+        if not not_offered:
             return podset
-        requests = {name: v for name, v in shape.requests.items() if name not in trifles}
-        shape = replace(shape, requests=Resources(requests), incidental=shape.incidental - trifles)
+        requests = {name: v for name, v in shape.requests.items() if name not in not_offered}
+        shape = replace(
+            shape, requests=Resources(requests), incidental=shape.incidental - not_offered
+        )
         return replace(podset, shape=shape)
 
     def _priority(self, gang: Gang) -> int:

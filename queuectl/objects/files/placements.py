@@ -31,7 +31,7 @@ class FreeCapacity:
             if n.ready
         }
 
-    def seat(
+    def place(
         self, podset: PodSet, count: int, assigned: Assigned, flavors: Iterable[ResourceFlavor]
     ) -> dict[str, int]:
         """Assign up to ``count`` pods to nodes of their domains, fewer if there is not enough room.
@@ -39,13 +39,13 @@ class FreeCapacity:
         It uses as few nodes of each domain as possible: those with the most room first, then by name.
         """
         allowed = list(_allowed(self.fleet, podset, list(flavors)))
-        seated: dict[str, int] = {}
+        placed: dict[str, int] = {}
         for labels, most in assigned.domains:
             inside = [node for node in allowed if _inside(node, labels)]
             for name, pods in self._fill(podset.shape.requests, min(most, count), inside):
-                seated[name] = seated.get(name, 0) + pods
+                placed[name] = placed.get(name, 0) + pods
                 count -= pods
-        return seated
+        return placed
 
     def _fill(self, asked: Resources, count: int, nodes: list[Node]) -> Iterator[tuple[str, int]]:
         room = {node.name: self._fits(asked, node.name) for node in nodes}

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from queuectl.domain.diagnosis import Diagnosis, Obstacle, Way
+from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
 from queuectl.domain.plan import Cost, Eviction, Plan, Preemption, Proof, Refusal
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Snapshot
@@ -33,7 +33,7 @@ def plan_document(
         diagnoses: of pending gangs, if requested.
         evicted: gangs that are evicted independently of the plan; they precede its own evictions.
     """
-    looked_into = {diagnosis.uid: diagnosis for diagnosis in diagnoses}
+    diagnosed = {diagnosis.uid: diagnosis for diagnosis in diagnoses}
     known: dict[str, Workload] = {p.workload.uid: p.workload for p in snapshot.pending}
     known.update({a.workload.uid: a.workload for a in snapshot.admitted})
     moves = {"moves": _moves(plan, snapshot)} if plan.moved or snapshot.make_room else {}
@@ -54,13 +54,13 @@ def plan_document(
         "spared": _victims(plan.spared, known),
         **moves,
         "pending": [
-            _pending(refusal, known, looked_into.get(refusal.uid, Diagnosis(refusal.uid)))
+            _pending(refusal, known, diagnosed.get(refusal.uid, Diagnosis(refusal.uid)))
             for refusal in plan.pending
         ],
         "proof": plan.proof.value,
         "ignored": list(ignored),
         "warnings": [*warnings, *_uneven(plan, known)],
-        "stats": {**plan.stats, "diagnosed": len(looked_into)},
+        "stats": {**plan.stats, "diagnosed": len(diagnosed)},
     }
 
 
@@ -153,7 +153,7 @@ def _pending(
         "workload": known[refusal.uid].ref,
         "reasons": [_reason(reason, known) for reason in refusal.reasons],
         "conflict": [_obstacle(obstacle) for obstacle in diagnosis.conflict],
-        "unblock": [_way(way) for way in diagnosis.ways],
+        "unblock": [_suggested_fix(fix) for fix in diagnosis.ways],
         "proof": refusal.proof.value,
     }
     if refusal.lease is not None:
@@ -169,12 +169,12 @@ def _obstacle(obstacle: Obstacle) -> dict[str, Any]:
     }
 
 
-def _way(way: Way) -> dict[str, Any]:
+def _suggested_fix(fix: SuggestedFix) -> dict[str, Any]:
     return {
-        "code": way.remedy.value,
-        "message": way.message,
-        "least": way.least,
-        "details": dict(way.details),
+        "code": fix.remedy.value,
+        "message": fix.message,
+        "least": fix.least,
+        "details": dict(fix.details),
     }
 
 

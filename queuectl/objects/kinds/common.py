@@ -13,7 +13,7 @@ from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError
 from queuectl.objects.kubernetes.nodes import version_of
-from queuectl.objects.kubernetes.pods import NOBODY_OWNS_FIELDS, read_count
+from queuectl.objects.kubernetes.pods import NO_FIELD_OWNERS, read_count
 from queuectl.objects.kubernetes.wire import Condition, Meta, Template
 from queuectl.objects.times import parse_time, time_or_none
 
@@ -85,7 +85,7 @@ def read_job(
         pod_priority_class=_pod_priority_class(meta, templates, own_priority_class),
         error=str(error) if error else None,
         unsupported=error is not None and error.unsupported,
-        preemptible=_says_yes(meta, keys.PREEMPTIBLE),
+        preemptible=_is_true(meta, keys.PREEMPTIBLE),
         suspended=suspended,
         drained=holds(conditions, "Suspended"),
         attempt=max((_attempt(template) for template in templates), default=0),
@@ -102,7 +102,7 @@ def read_job(
         preempt_requested=(meta.annotations or {}).get(keys.PREEMPT_REQUESTED, ""),
         preempt_ready=(meta.annotations or {}).get(keys.PREEMPT_READY) == "true",
         ungated=tuple(_ungated(asked.podsets, templates)),
-        idle_reclaim=_says_yes(meta, keys.IDLE_RECLAIM),
+        idle_reclaim=_is_true(meta, keys.IDLE_RECLAIM),
         warmup=_warmup(meta),
         labels=user_labels(meta.labels),
         submitter=intern((meta.annotations or {}).get(keys.SUBMITTED_BY, "")),
@@ -137,10 +137,10 @@ def _check_labels(meta: Meta, kueue: bool) -> None:
         if keys.either(meta.labels, suffix, kueue=kueue) == "":
             raise RequestError(f"metadata.labels: {suffix} is empty")
     for suffix in (keys.PREEMPTIBLE, keys.IDLE_RECLAIM):
-        said = keys.either(meta.annotations, suffix, kueue=False)
-        if said not in (None, "true", "false"):
+        value = keys.either(meta.annotations, suffix, kueue=False)
+        if value not in (None, "true", "false"):
             raise RequestError(
-                f'metadata.annotations: {keys.PREFIX}{suffix}: {said!r} is neither "true" nor "false"'
+                f'metadata.annotations: {keys.PREFIX}{suffix}: {value!r} is neither "true" nor "false"'
             )
     warmup = keys.either(meta.annotations, keys.WARMUP, kueue=False)
     if warmup is not None and _warmup(meta) is None:
@@ -161,7 +161,7 @@ def _check_labels(meta: Meta, kueue: bool) -> None:
         )
 
 
-def _says_yes(meta: Meta, suffix: str) -> bool:
+def _is_true(meta: Meta, suffix: str) -> bool:
     """False for "false". For a value that is no Boolean, the record has an error."""
     return lenient(meta.annotations, suffix, kueue=False) != "false"
 
@@ -239,10 +239,10 @@ def read_idle_since(annotations: Mapping[str, str] | None) -> float | None:
 
     Only for planning from files. In a cluster, only measurements count.
     """
-    said = annotations or {}
-    if said.get(keys.PREFIX + keys.IDLE_RECLAIM) == "false":
+    known = annotations or {}
+    if known.get(keys.PREFIX + keys.IDLE_RECLAIM) == "false":
         return None
-    return time_or_none(said.get(keys.PREFIX + keys.IDLE_SINCE))
+    return time_or_none(known.get(keys.PREFIX + keys.IDLE_SINCE))
 
 
 def read_evictions(annotations: Mapping[str, str] | None) -> tuple[float, ...]:
@@ -298,7 +298,7 @@ def start_frame(record: JobRecord, status: str) -> dict[str, Any]:
     """As :func:`attempt_frame`. If the job was not server-side applied, it also ends the tracking of field owners."""
     patch = attempt_frame(record, status)
     if not record.applied:
-        patch["metadata"]["managedFields"] = NOBODY_OWNS_FIELDS
+        patch["metadata"]["managedFields"] = NO_FIELD_OWNERS
     return patch
 
 

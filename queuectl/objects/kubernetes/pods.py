@@ -31,7 +31,7 @@ _NO_SPEC: Final = PodSpec()
 _NO_STATUS: Final = PodStatus()
 _LONGEST_REASON: Final = 80  # characters
 
-NOBODY_OWNS_FIELDS: Final[list[dict[str, Any]]] = [{}]
+NO_FIELD_OWNERS: Final[list[dict[str, Any]]] = [{}]
 """As ``managedFields`` of a patch: the API server stops tracking the owner of each field of this object, until a server-side
 apply. The tracking is a third of the cost of each later write (of a pod: binding, status, finalizer), and of the size
 in etcd and in each watch. Pods of jobs are never applied."""
@@ -209,7 +209,7 @@ def pin_patch(
         "metadata": {
             "uid": pod.uid,
             "resourceVersion": str(pod.version),
-            "managedFields": NOBODY_OWNS_FIELDS,
+            "managedFields": NO_FIELD_OWNERS,
         },
         "spec": spec,
     }

@@ -87,9 +87,9 @@ class _Order:
         """Node and pods by rank."""
         placed = before.of(podset.name) if before is not None else None
         if placed is not None:
-            seats = seats_of(placed.nodes, staying, row, self.place)
-            if seats is not None:
-                return seats.fill(self.layers(podset))
+            rank_nodes = rank_nodes_of(placed.nodes, staying, row, self.place)
+            if rank_nodes is not None:
+                return rank_nodes.fill(self.layers(podset))
         return tuple((name, row[name]) for name in sorted(row, key=self.place))
 
     def place(self, name: str) -> tuple[int, str]:
@@ -138,7 +138,7 @@ Layer = tuple[int, Callable[[str], object]]  # size of a slice, and the domain a
 
 
 @dataclass(eq=False)
-class Seats:
+class RankNodes:
     """The ranks of one podset, in order.
 
     Attributes:
@@ -164,20 +164,20 @@ class Seats:
             for rank in ranks if left else ():
                 if self.nodes[rank] is None:
                     beside = (n for n in self.free if domain_of(n) == domain_of(left[0]))
-                    self._sit(rank, next(beside, None))
+                    self._assign(rank, next(beside, None))
 
-    def _sit(self, rank: int, node: str | None) -> None:
+    def _assign(self, rank: int, node: str | None) -> None:
         if node is not None:
             self.free.remove(node)
             self.nodes[rank] = node
 
 
-def seats_of(
+def rank_nodes_of(
     before: Sequence[tuple[str, int]],
     staying: Mapping[str, int],
     after: Mapping[str, int],
     order: Callable[[str], tuple[int, str]],
-) -> Seats | None:
+) -> RankNodes | None:
     """The seats of a podset before its lost pods are seated; None when the numbers of pods differ.
 
     Args:
@@ -193,7 +193,7 @@ def seats_of(
         left[node] = left.get(node, 0) - stays
         nodes += [node] * stays + [None] * (count - stays)
     free = [n for n in sorted(after, key=order) for _ in range(after[n] - staying.get(n, 0))]
-    return Seats(nodes, free) if nodes.count(None) == len(free) else None
+    return RankNodes(nodes, free) if nodes.count(None) == len(free) else None
 
 
 def _runs(nodes: Sequence[str]) -> tuple[tuple[str, int], ...]:

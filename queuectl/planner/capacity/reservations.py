@@ -33,7 +33,7 @@ from queuectl.planner.capacity.node_counts import (
 )
 from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.capacity.state import State
-from queuectl.planner.order.queue_order import QueueOrder, barred, place
+from queuectl.planner.order.queue_order import QueueOrder, inadmissible, place
 from queuectl.planner.problem.flavors import flavors_of
 from queuectl.planner.problem.parts import as_placed
 from queuectl.planner.problem.problem import Problem
@@ -173,7 +173,7 @@ def valid_leases(problem: Problem, state: State, in_order: Iterable[Pending]) ->
         lease = pending.lease
         if lease is None or lease.expires_at <= problem.snapshot.now:
             continue
-        if barred(problem.snapshot, pending) is not None:
+        if inadmissible(problem.snapshot, pending) is not None:
             continue
         held = _read(problem, pending, lease)
         if (

@@ -49,11 +49,11 @@ def consolidate(state: State, starting: Sequence[TentativeAdmission], solver: So
     work = Placements(state.problem, state.free().copy(), placed_podset_groups(movable))
     owners = [gang for gang, each in enumerate(movable) for _ in each.request.podset_groups]
     limits = replace(solver.limits, deterministic_time=LIMIT, growth=1.0)
-    aside = Solver(limits, solver.stop, light=True)
+    own_solver = Solver(limits, solver.stop, light=True)
     for each in islice(rounds(work), _ROUNDS):
-        _improve(work, owners, each, aside)
-    solver.alarms.extend(aside.alarms)
-    solver.cut |= aside.cut
+        _improve(work, owners, each, own_solver)
+    solver.alarms.extend(own_solver.alarms)
+    solver.cut |= own_solver.cut
     return _move(state, movable, work.placed)
 
 

@@ -53,7 +53,7 @@ class ConsolidationModel:
     _sorts: list[int] = field(default_factory=list)  # pod classes of whole nodes
     _racks: list[tuple[int, list[int], int]] = field(default_factory=list)  # kept, nodes, size
     _uses: list[Use] = field(default_factory=list)
-    _vain: list[int] = field(
+    _missed_levels: list[int] = field(
         default_factory=list
     )  # whether a podset group misses its preferred level
 
@@ -99,7 +99,7 @@ class ConsolidationModel:
                     reach[level] = reach.get(level, 0) + bundled.used[level]
         for level in sorted(by_level):
             self._layer(by_level[level], 1, reach[level])
-        self._layer(self._vain, 1, len(self._vain))
+        self._layer(self._missed_levels, 1, len(self._missed_levels))
 
     def _layer(self, variables: list[int], coeff: int, reach: int) -> None:
         if variables:
@@ -113,7 +113,7 @@ class ConsolidationModel:
             variables = [use.variable for use in uses.values()]
             self.model.at_most(variables, [1] * len(variables), bundled.used[level])
             if level == bundled.podset_group.preferred and bundled.used[level] > 1:
-                self._add_vain(variables, bundled.used[level])
+                self._add_missed_level(variables, bundled.used[level])
             self._uses.extend(uses.values())
             below = uses
             yield level, variables
@@ -144,11 +144,11 @@ class ConsolidationModel:
             self.model.at_most([use.variable, uses[d].variable], [1, -1], 0)
         return uses
 
-    def _add_vain(self, variables: list[int], used: int) -> None:
+    def _add_missed_level(self, variables: list[int], used: int) -> None:
         """Whether more than one domain of the preferred level is used."""
-        vain = self.model.var(0, 1)
-        self.model.at_most([*variables, vain], [*[1] * len(variables), 1 - used], 1)
-        self._vain.append(vain)
+        missed = self.model.var(0, 1)
+        self.model.at_most([*variables, missed], [*[1] * len(variables), 1 - used], 1)
+        self._missed_levels.append(missed)
 
     # Nodes that stay whole.
 
@@ -178,8 +178,8 @@ class ConsolidationModel:
             values[whole] = int(sum(values[v] for v in inside) == size)
         for use in self._uses:
             values[use.variable] = int(any(values[v] for v in use.pods))
-        for vain in self._vain:
-            values[vain] = 1
+        for missed in self._missed_levels:
+            values[missed] = 1
         return values
 
 

@@ -25,7 +25,7 @@ from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import Leases, lease_end, waits_for_victims
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.limits import Limits
-from queuectl.planner.order.queue_order import Head, StrictFifoHeads, barred, behind
+from queuectl.planner.order.queue_order import Head, StrictFifoHeads, behind, inadmissible
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
 from queuectl.planner.problem.parts import smallest
@@ -102,7 +102,7 @@ class AdmissionCycle:
 
     def consider(self, pending: Pending) -> None:
         """Decide one gang: it is in ``starting`` or in ``refused`` afterwards."""
-        reason = barred(self.problem.snapshot, pending)
+        reason = inadmissible(self.problem.snapshot, pending)
         if reason is None and self.solver.stop.stopped:
             reason = _NOT_YET
         if reason is not None:

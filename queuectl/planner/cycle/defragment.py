@@ -21,7 +21,7 @@ from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.cycle.cycle import AdmissionCycle
-from queuectl.planner.order.queue_order import Place, barred, place
+from queuectl.planner.order.queue_order import Place, inadmissible, place
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.relocate.candidates import MoveCandidates, move_candidates
 from queuectl.planner.relocate.move_search import MoveSolution, find_moves
@@ -127,7 +127,7 @@ class Policy:
                 continue
             if other is pending or refusal is None or refusal.reasons[0].code in NEVER_FITS:
                 continue
-            if barred(snapshot, other) is None:
+            if inadmissible(snapshot, other) is None:
                 at = place(other.workload)
                 lines[queue.name] = min(lines.get(queue.name, at), at)
         return lines

@@ -17,7 +17,7 @@ from queuectl.domain.snapshot import Pending
 from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, fits
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.model.bounds import Load
-from queuectl.planner.order.queue_order import barred
+from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.placement.feasible import Decision, decide, moved, refuted_by_sums
 from queuectl.planner.placement.joint import arrange
 from queuectl.planner.problem.parts import shrinks
@@ -30,7 +30,7 @@ _MOST: Final = 48  # gangs in one model, admitted ones included
 _LEAST: Final = (
     2  # of those behind: for one alone a model of all that are admitted takes longer than it saves
 )
-_LOOKED_AT: Final = 64  # gangs that wait, to find those to place
+_MOST_CONSIDERED: Final = 64  # gangs that wait, to find those to place
 _FULL: Final = 4  # counting must refuse one in so many of them; where it refuses fewer there is room enough for all
 _FEWER: Final = (
     4,
@@ -81,11 +81,11 @@ class LookAhead(FlavorChooser):
         later = self._later(movable, request, free, most)
         if len(later) < _LEAST:
             return None
-        aside = Solver(self.solver.limits, self.solver.stop, brief=True)
+        own_solver = Solver(self.solver.limits, self.solver.stop, brief=True)
         made = arrange(
-            movable, [request, *later], free, aside, request.pending.budget, roughly=True
+            movable, [request, *later], free, own_solver, request.pending.budget, roughly=True
         )
-        self.solver.count(aside)
+        self.solver.count(own_solver)
         if made.status is not Status.FOUND:
             self.reach = len(later) // _FEWER[made.status is Status.REFUTED]
             return None
@@ -101,7 +101,7 @@ class LookAhead(FlavorChooser):
         load = Load.of([*(admission.request for admission in movable), request], free)
         later: list[GangRequest] = []
         refused = 0
-        for each in islice(self._waiting(request), _LOOKED_AT):
+        for each in islice(self._waiting(request), _MOST_CONSIDERED):
             more = load.copy()
             more.add(each)
             if refuted_by_sums(each, free) or more.exceeds():
@@ -123,7 +123,7 @@ class LookAhead(FlavorChooser):
             workload = pending.workload
             if workload.uid in done or shrinks(workload) or cycle.leases.holds(workload.uid):
                 continue
-            if barred(self.problem.snapshot, pending) or cycle.limits.short(workload):
+            if inadmissible(self.problem.snapshot, pending) or cycle.limits.short(workload):
                 continue
             queue = self.problem.snapshot.queue_of(workload)
             kind = cycle.classes.of(pending, queue)

@@ -29,9 +29,9 @@ from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import Pool
 from queuectl.planner.search.gang_classes import GangClass
 
-_Who: TypeAlias = tuple[int, float] | None
+_EvictionRank: TypeAlias = tuple[int, float] | None
 """Priority and time queued of the gang that was searched for, where they say whom it may evict."""
-_Why: TypeAlias = tuple[_Who, tuple[Reason, ...]]
+_Refutation: TypeAlias = tuple[_EvictionRank, tuple[Reason, ...]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -43,7 +43,7 @@ class _Proved:
     allowances: Mapping[str, tuple[Allowance, ...]]
     running: Mapping[int, Any]  # what the gangs hold, by their ids; keeps them alive
     until: float | None  # from then on time alone can change the answer
-    why: Mapping[ClassKey, _Why]
+    why: Mapping[ClassKey, _Refutation]
 
     def stands(self, snapshot: Snapshot) -> bool:
         """Whether all around the running gangs is as it was."""
@@ -57,8 +57,8 @@ class Refutations:
     """Those of the last plan that still hold in this cycle, and those of this cycle for the next plan."""
 
     cycle: AdmissionCycle
-    _known: Mapping[ClassKey, _Why] = field(default_factory=dict)
-    _kept: dict[ClassKey, _Why] = field(default_factory=dict)
+    _known: Mapping[ClassKey, _Refutation] = field(default_factory=dict)
+    _kept: dict[ClassKey, _Refutation] = field(default_factory=dict)
     _changed: set[Pool | None] = field(default_factory=set)  # roots of trees, since the last plan
     _changed_now: set[Pool | None] = field(
         default_factory=set
@@ -90,7 +90,7 @@ class Refutations:
         if found.refusal is not None or self.cycle.over or not self._lasts(pending, queue, found):
             return
         known = self._known.get(kind)
-        alike = known is not None and known[0] == _who(self.cycle.problem, pending, queue)
+        alike = known is not None and known[0] == _eviction_rank(self.cycle.problem, pending, queue)
         if known is not None and alike and not self._among(self._changed, queue, found):
             self._kept[kind] = known
             found.refusal = known[1]
@@ -110,7 +110,7 @@ class Refutations:
             kind, solves = self._searched
             why = self.cycle.classes.of(pending, queue).refusal
             if why is not None and self.cycle.solver.calls == solves:
-                self._kept[kind] = _who(self.cycle.problem, pending, queue), why
+                self._kept[kind] = _eviction_rank(self.cycle.problem, pending, queue), why
 
     def note_change(self, queues: Iterable[str | None]) -> None:
         """The ClusterQueues, and gangs without one, whose holdings differ from those at the start of the cycle."""
@@ -159,7 +159,7 @@ class Refutations:
         return pool.root if pool is not None else None
 
 
-def _who(problem: Problem, pending: Pending, queue: ClusterQueue | None) -> _Who:
+def _eviction_rank(problem: Problem, pending: Pending, queue: ClusterQueue | None) -> _EvictionRank:
     if not may_evict(problem, pending.workload, queue):
         return None
     return pending.workload.priority, pending.workload.queued_at

@@ -57,9 +57,9 @@ class Repairs:
             elif isinstance(done, Eviction):
                 cycle.evicted.append(done)
             else:
-                self._tell(gang.workload.uid, done)
+                self._record(gang.workload.uid, done)
 
-    def _tell(self, uid: str, done: Repaired | Awaiting) -> None:
+    def _record(self, uid: str, done: Repaired | Awaiting) -> None:
         self._done[uid] = done
         if isinstance(done, Awaiting):
             self._cycle.preempted.extend(done.victims)

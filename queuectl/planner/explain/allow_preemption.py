@@ -15,7 +15,7 @@ from itertools import chain
 from typing import Any, Final
 
 from queuectl.domain.changes import Change, apply_all
-from queuectl.domain.diagnosis import Remedy, Way
+from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.permits import (
     AllowPreemption,
     LiftProtection,
@@ -46,14 +46,14 @@ _FIXES: Final = 3
 _Changes = tuple[Change, ...]
 
 
-def others_evicted(ctx: Context) -> Iterator[Way]:
+def others_evicted(ctx: Context) -> Iterator[SuggestedFix]:
     """Each single setting that is enough; else a set of settings of which none can be left out."""
     if ctx.queue is None or ctx.head is not None or not ctx.staying:
         return
     if _may_help(ctx, ()) and _victims(ctx, ()):
         return  # it evicts others as it is
     settings = list(_settings(ctx, ctx.queue))
-    found: list[Way] = []
+    found: list[SuggestedFix] = []
     for values in settings:
         for changes in values:  # the least first; what more would do is not suggested
             if any(set(fix.changes) <= set(changes) for fix in found):
@@ -116,7 +116,7 @@ def _protected(ctx: Context) -> tuple[set[str], set[str]]:
     return protecting, unwilling
 
 
-def _together(ctx: Context, settings: Iterable[list[_Changes]]) -> list[Way]:
+def _together(ctx: Context, settings: Iterable[list[_Changes]]) -> list[SuggestedFix]:
     """All settings that could count, less all that can be left out or be weaker; none if that does not help."""
     ladders = [[changes[-1] for changes in values] for values in settings if values]
     ladders.sort(key=lambda values: not isinstance(values[0], AllowPreemption))
@@ -165,7 +165,7 @@ def _legal(ctx: Context, changes: Sequence[Change]) -> list[Admitted]:
     return [gang for gang in ctx.staying if gang.workload.uid in named]
 
 
-def _tried(ctx: Context, changes: Sequence[Change]) -> Way | None:
+def _tried(ctx: Context, changes: Sequence[Change]) -> SuggestedFix | None:
     """The fix, if the planner evicts others for the gang then; with the victims and what that loses."""
     victims = _victims(ctx, changes)
     gone = {v.victim for v in victims}
@@ -182,13 +182,13 @@ def _victims(ctx: Context, changes: Sequence[Change]) -> list[Preemption]:
     return victims_of(*replayed) if replayed is not None else []
 
 
-def _fix(ctx: Context, changes: Sequence[Change], victims: Sequence[Preemption]) -> Way:
+def _fix(ctx: Context, changes: Sequence[Change], victims: Sequence[Preemption]) -> SuggestedFix:
     refs = ctx.refs
     victims = sorted(victims, key=lambda v: refs[v.victim])
     gpus, lost = sum(v.cost.gpus for v in victims), sum(v.cost.lost_work for v in victims)
-    said = [_in_words(ctx, change) for change in changes]
+    descriptions = [_in_words(ctx, change) for change in changes]
     message = (
-        f"{' and '.join(text for text, _ in said)}; the gang then evicts {counted(len(victims), 'gang')} "
+        f"{' and '.join(text for text, _ in descriptions)}; the gang then evicts {counted(len(victims), 'gang')} "
         f"({counted(gpus, 'GPU')}, {lost} GPU-seconds of lost work): "
         f"{some([refs[v.victim] for v in victims])}"
     )
@@ -196,9 +196,9 @@ def _fix(ctx: Context, changes: Sequence[Change], victims: Sequence[Preemption])
         {"workload": refs[v.victim], "gpus": v.cost.gpus, "lostGpuSeconds": v.cost.lost_work}
         for v in victims
     ]
-    policy = list(chain.from_iterable(rows for _, rows in said))
+    policy = list(chain.from_iterable(rows for _, rows in descriptions))
     details = {"policy": policy, "gangs": gangs, "count": len(victims), "gpus": gpus}
-    return Way(Remedy.ALLOW_PREEMPTION, message, details, tuple(changes))
+    return SuggestedFix(Remedy.ALLOW_PREEMPTION, message, details, tuple(changes))
 
 
 def _in_words(ctx: Context, change: Change) -> tuple[str, list[dict[str, Any]]]:

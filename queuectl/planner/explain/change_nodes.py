@@ -14,12 +14,12 @@ from typing import Final
 import numpy as np
 
 from queuectl.domain.changes import AddNodes, HealNodes
-from queuectl.domain.diagnosis import Remedy, Way
+from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.fleet import Node
 from queuectl.domain.quantity import Resources
 from queuectl.domain.words import counted
 from queuectl.planner.capacity.state import State
-from queuectl.planner.explain.constraints import ailment, unhealthy
+from queuectl.planner.explain.constraints import unavailable_because, unhealthy
 from queuectl.planner.explain.context import Context
 from queuectl.planner.explain.relaxation import (
     any_quota,
@@ -45,7 +45,7 @@ _KINDS: Final = 3  # kinds of nodes to add, the most common first
 _MOST: Final = 1024  # nodes to add; more is no advice
 
 
-def repaired_nodes(ctx: Context) -> Iterator[Way]:
+def repaired_nodes(ctx: Context) -> Iterator[SuggestedFix]:
     """A smallest set of nodes that are out, in the sense that none of them can be left out of it."""
     if quota_alone(ctx):
         return
@@ -58,10 +58,12 @@ def repaired_nodes(ctx: Context) -> Iterator[Way]:
         if not nodes:
             continue
         names = tuple(index.nodes[i].name for i in nodes)
-        said = some([f"{name} ({ailment(ctx, name) or 'tainted'})" for name in names], _NAMED)
-        message = f"repair or uncordon {counted(len(names), 'node')}: {said}"
+        listed = some(
+            [f"{name} ({unavailable_because(ctx, name) or 'tainted'})" for name in names], _NAMED
+        )
+        message = f"repair or uncordon {counted(len(names), 'node')}: {listed}"
         change, details = HealNodes(ctx.uid, names), {"nodes": list(names)}
-        fix = Way(Remedy.HEAL_NODES, message, details, (change,), least=len(nodes) == 1)
+        fix = SuggestedFix(Remedy.HEAL_NODES, message, details, (change,), least=len(nodes) == 1)
         yield from offer(ctx, replace(past_heads(ctx), repaired=_mask(ctx, nodes)), fix)
         return
 
@@ -135,7 +137,7 @@ class _Site:
     domain: str | None = None
 
 
-def more_nodes(ctx: Context) -> Iterator[Way]:
+def more_nodes(ctx: Context) -> Iterator[SuggestedFix]:
     """The fewest nodes over all domains and kinds, with the quota they need besides."""
     if quota_alone(ctx):
         return
@@ -155,7 +157,7 @@ def more_nodes(ctx: Context) -> Iterator[Way]:
         message = f"add {counted(count, 'node')} like {site.like.name}{where}"
         details = {"count": count, "like": site.like.name, "domain": site.domain}
         least &= len(choices) == 1 and not ctx.movable  # moved, gangs before it might spare a node
-        fix = Way(Remedy.ADD_NODES, message, details, (change,), least)
+        fix = SuggestedFix(Remedy.ADD_NODES, message, details, (change,), least)
         yield from finish(ctx, fix, shortage(state, request))
         return
 

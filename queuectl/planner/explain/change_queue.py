@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any, Final
 
 from queuectl.domain.changes import AllowFlavor, Change, FewerPods, Leave, RaiseUserCap
-from queuectl.domain.diagnosis import Limit, Obstacle, Remedy, Way
+from queuectl.domain.diagnosis import Limit, Obstacle, Remedy, SuggestedFix
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import FlavorQuotas
 from queuectl.domain.snapshot import Admitted, Pending
@@ -27,14 +27,16 @@ _ROUNDS: Final = 4  # cycles planned again for one fix
 _COMBINED: Final = 12  # gangs of a user among which the cheapest set is searched for
 
 
-def more_quota(ctx: Context) -> Iterator[Way]:
+def more_quota(ctx: Context) -> Iterator[SuggestedFix]:
     """Exactly what is missing, where there are nodes for it."""
     verdict = ask(ctx, any_quota(ctx))
     if ctx.queue is not None and verdict.fits and verdict.short:
-        yield from finish(ctx, Way(Remedy.ADD_QUOTA, "", {}, (), least=True), verdict.short)
+        yield from finish(
+            ctx, SuggestedFix(Remedy.ADD_QUOTA, "", {}, (), least=True), verdict.short
+        )
 
 
-def one_more_flavor(ctx: Context) -> Iterator[Way]:
+def one_more_flavor(ctx: Context) -> Iterator[SuggestedFix]:
     """A flavor that its ClusterQueue does not have, with the quota that the gang takes of it."""
     queue, asked = ctx.queue, ctx.pending.workload.requests
     if queue is None:
@@ -51,7 +53,9 @@ def one_more_flavor(ctx: Context) -> Iterator[Way]:
             message = f"add flavor {name} to ClusterQueue {queue.name}"
             message += f", with a nominal quota of {devices}" if devices else ""
             details = {"clusterQueue": queue.name, "flavor": name, "nominal": dict(nominal)}
-            yield from offer(ctx, relaxed, Way(Remedy.ALLOW_FLAVOR, message, details, (change,)))
+            yield from offer(
+                ctx, relaxed, SuggestedFix(Remedy.ALLOW_FLAVOR, message, details, (change,))
+            )
 
 
 # The limit of one user. No other constraint is considered before this one is settled. A fix is tried on the changed snapshot:
@@ -98,14 +102,14 @@ def user_sentence(ctx: Context, over: Sequence[Bound]) -> Obstacle:
     return Obstacle(Limit.USER, text, {**details, "over": limits, "gangs": gangs})
 
 
-def own_leaving(ctx: Context) -> Iterator[Way]:
+def own_leaving(ctx: Context) -> Iterator[SuggestedFix]:
     """Nothing to do: it starts when those of the user's gangs that are being evicted have left."""
     fix = once_left([gang for gang, _ in _held(ctx) if gang.leaving])
     if fix is not None and _starts(ctx, fix.changes):
         yield fix
 
 
-def fewer_for_user(ctx: Context) -> Iterator[Way]:
+def fewer_for_user(ctx: Context) -> Iterator[SuggestedFix]:
     """As many pods of its largest podset as ``maxPerUser`` allows."""
     limits, workload = ctx.cycle.limits, ctx.pending.workload
     podsets = {p.name: p for p in workload.podsets}
@@ -120,7 +124,7 @@ def fewer_for_user(ctx: Context) -> Iterator[Way]:
         yield fix
 
 
-def higher_cap(ctx: Context) -> Iterator[Way]:
+def higher_cap(ctx: Context) -> Iterator[SuggestedFix]:
     """Exactly what its user would hold with it, and with those of the user's gangs that start before it then."""
     assert ctx.queue is not None
     queue, over = ctx.queue.name, over_caps(ctx)
@@ -141,21 +145,21 @@ def higher_cap(ctx: Context) -> Iterator[Way]:
 
 def _raised(
     queue: str, changes: Sequence[RaiseUserCap], now: Mapping[str, int], *, least: bool
-) -> Way:
-    said = " and ".join(
+) -> SuggestedFix:
+    caps = " and ".join(
         f"{amount(c.resource, c.most)} ({format_quantity(c.resource, c.most - now[c.resource])} more)"
         for c in changes
     )
-    message = f"raise maxPerUser of ClusterQueue {queue} to {said}"
+    message = f"raise maxPerUser of ClusterQueue {queue} to {caps}"
     details = {
         "clusterQueue": queue,
         "maxPerUser": {c.resource: c.most for c in changes},
         "now": {c.resource: now[c.resource] for c in changes},
     }
-    return Way(Remedy.RAISE_USER_CAP, message, details, tuple(changes), least)
+    return SuggestedFix(Remedy.RAISE_USER_CAP, message, details, tuple(changes), least)
 
 
-def own_end(ctx: Context) -> Iterator[Way]:
+def own_end(ctx: Context) -> Iterator[SuggestedFix]:
     """The fewest of the user's gangs, of these the smallest, without which the user holds little enough."""
     over, user = over_caps(ctx), ctx.pending.workload.user
     ending = _fewest(over, [held for held in _held(ctx) if not held[0].leaving])
@@ -165,7 +169,9 @@ def own_end(ctx: Context) -> Iterator[Way]:
         message = f"end {counted(len(ending), 'gang')} of user {user}: {names}"
         gangs = [{"workload": gang.workload.ref, "holds": held} for gang, held in ending]
         least = len(over) == 1 or len(ending) == 1
-        yield Way(Remedy.END_OTHERS, message, {"gangs": gangs, "user": user}, (change,), least)
+        yield SuggestedFix(
+            Remedy.END_OTHERS, message, {"gangs": gangs, "user": user}, (change,), least
+        )
 
 
 def _fewest(over: Sequence[Bound], running: Sequence[_Held]) -> Sequence[_Held]:

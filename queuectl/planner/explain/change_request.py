@@ -15,7 +15,7 @@ from queuectl.domain.changes import (
     RelaxRules,
     apply_all,
 )
-from queuectl.domain.diagnosis import Limit, Remedy, Way
+from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
 from queuectl.domain.fleet import NodeRules, Toleration
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, TopologyMode
@@ -36,7 +36,7 @@ def _with(ctx: Context, change: Change) -> Relaxation:
     return replace(past_heads(ctx), workload=apply_all([change], snapshot).pending[0].workload)
 
 
-def fewer_pods(ctx: Context) -> Iterator[Way]:
+def fewer_pods(ctx: Context) -> Iterator[SuggestedFix]:
     """The largest number of pods of its largest podset that fits now; proved by the next larger one."""
 
     def enough(change: FewerPods) -> bool:
@@ -47,7 +47,7 @@ def fewer_pods(ctx: Context) -> Iterator[Way]:
         yield from offer(ctx, _with(ctx, fix.changes[0]), fix)
 
 
-def largest_part(ctx: Context, enough: Callable[[FewerPods], bool]) -> Way | None:
+def largest_part(ctx: Context, enough: Callable[[FewerPods], bool]) -> SuggestedFix | None:
     """The gang with as many pods of its largest podset as are still ``enough``; None where it sets a minimum itself."""
     workload = ctx.pending.workload
     podset = max(workload.podsets, key=lambda p: (p.count, p.name), default=None)
@@ -66,10 +66,10 @@ def largest_part(ctx: Context, enough: Callable[[FewerPods], bool]) -> Way | Non
         return None
     message = f"start with {count} of {counted(podset.count, 'pod')} of podset {podset.name}"
     details = {"podSet": podset.name, "count": count, "of": podset.count}
-    return Way(Remedy.FEWER_PODS, message, details, (change,), least=True)
+    return SuggestedFix(Remedy.FEWER_PODS, message, details, (change,), least=True)
 
 
-def coarser_level(ctx: Context) -> Iterator[Way]:
+def coarser_level(ctx: Context) -> Iterator[SuggestedFix]:
     """The finest level that is coarse enough, or no topology at all."""
     bound = [p for p in ctx.pending.workload.podsets if _bound(p)]
     asked = sorted({level_name(p.topology.level) for p in bound if p.topology and p.topology.level})
@@ -78,7 +78,7 @@ def coarser_level(ctx: Context) -> Iterator[Way]:
         to = f"one {level_name(level)}" if level is not None else "any nodes"
         message = f"request {to} instead of one {' or '.join(asked)}" if asked else f"request {to}"
         details = {"podSets": sorted(change.levels), "from": asked, "to": level}
-        fix = Way(Remedy.RELAX_TOPOLOGY, message, details, (change,), least=True)
+        fix = SuggestedFix(Remedy.RELAX_TOPOLOGY, message, details, (change,), least=True)
         found = list(offer(ctx, _with(ctx, change), fix))
         if found:
             yield from found
@@ -113,15 +113,15 @@ def _finer(ctx: Context, podset: PodSet, level: str | None) -> bool:
     return level is None or (level in levels and rank > levels.index(level))
 
 
-def fewer_rules(ctx: Context) -> Iterator[Way]:
+def fewer_rules(ctx: Context) -> Iterator[SuggestedFix]:
     """Without one selector, without the affinity, or with one toleration more."""
-    for message, details, rules in _eased(ctx):
+    for message, details, rules in _relaxed(ctx):
         change = RelaxRules(ctx.uid, rules)
-        fix = Way(Remedy.RELAX_RULES, message, details, (change,), least=True)
+        fix = SuggestedFix(Remedy.RELAX_RULES, message, details, (change,), least=True)
         yield from offer(ctx, _with(ctx, change), fix)
 
 
-def _eased(ctx: Context) -> Iterator[tuple[str, dict[str, str], dict[str, NodeRules]]]:
+def _relaxed(ctx: Context) -> Iterator[tuple[str, dict[str, str], dict[str, NodeRules]]]:
     rules = {p.name: p.shape.rules for p in ctx.pending.workload.podsets}
     for selector in sorted({s for r in rules.values() for s in r.selector}):
         less = {
@@ -129,8 +129,8 @@ def _eased(ctx: Context) -> Iterator[tuple[str, dict[str, str], dict[str, NodeRu
             for name, r in rules.items()
             if selector in r.selector
         }
-        said = "=".join(selector)
-        yield f"remove the node selector {said}", {"selector": said}, less
+        term = "=".join(selector)
+        yield f"remove the node selector {term}", {"selector": term}, less
     less = {n: replace(r, affinity=None) for n, r in rules.items() if r.affinity is not None}
     if less:
         yield "remove the required node affinity", {"affinity": "required"}, less
@@ -140,7 +140,7 @@ def _eased(ctx: Context) -> Iterator[tuple[str, dict[str, str], dict[str, NodeRu
         yield f"add a toleration for the taint {key}", {"taint": key}, less
 
 
-def higher_priority(ctx: Context) -> Iterator[Way]:
+def higher_priority(ctx: Context) -> Iterator[SuggestedFix]:
     """The least priority, of those one above a gang before it, with which it would start."""
     relaxed = replace(past_heads(ctx), holders=HOLDERS - {Limit.ORDER})
     own = ctx.pending.workload
@@ -150,7 +150,7 @@ def higher_priority(ctx: Context) -> Iterator[Way]:
         ahead = next(w for w in before if w.priority == priority)
         message = f"raise the priority to {priority + 1} or more, above {ahead.ref} ({priority})"
         details = {"priority": priority + 1, "now": own.priority, "above": ahead.ref}
-        fix = Way(Remedy.RAISE_PRIORITY, message, details, (change,))
+        fix = SuggestedFix(Remedy.RAISE_PRIORITY, message, details, (change,))
         for found in offer(ctx, relaxed, fix):
             yield replace(found, least=True)
             return

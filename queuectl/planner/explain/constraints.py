@@ -49,7 +49,7 @@ def only(ctx: Context, constraints: tuple[Constraint, ...]) -> Relaxation:
         config = ctx.once(any_flavor, lambda: any_flavor(ctx))
     counting = {c.row for c in constraints}
     return Relaxation(
-        _eased(ctx, limits),
+        _relaxed(ctx, limits),
         config,
         HOLDERS & limits,
         strict=Limit.ORDER in limits,
@@ -65,14 +65,14 @@ def _rows(ctx: Context, config: QueueConfig) -> Iterator[FlavorResource]:
             yield from ((quotas.flavor, resource) for resource in group.covered)
 
 
-def _eased(ctx: Context, limits: set[Limit]) -> Workload:
+def _relaxed(ctx: Context, limits: set[Limit]) -> Workload:
     """The gang without its topology and its node rules, where these do not count."""
     workload = ctx.pending.workload
     if {Limit.TOPOLOGY, Limit.RULES} <= limits:
         return workload
     tolerations = tuple(Toleration(key, "Exists") for key in taints(ctx))
 
-    def eased(podset: PodSet) -> PodSet:
+    def relaxed(podset: PodSet) -> PodSet:
         if Limit.TOPOLOGY not in limits:
             podset = replace(podset, topology=None, group=None)
         if Limit.RULES not in limits:
@@ -80,7 +80,7 @@ def _eased(ctx: Context, limits: set[Limit]) -> Workload:
             podset = replace(podset, shape=replace(podset.shape, rules=rules))
         return podset
 
-    return replace(workload, podsets=tuple(map(eased, workload.podsets)))
+    return replace(workload, podsets=tuple(map(relaxed, workload.podsets)))
 
 
 def taints(ctx: Context) -> list[str]:
@@ -102,10 +102,10 @@ def sentence(ctx: Context, constraint: Constraint) -> Obstacle:
     return Obstacle(constraint.limit, text, details)
 
 
-_Said = tuple[str, dict[str, Any]]
+_Description = tuple[str, dict[str, Any]]
 
 
-def _quota(ctx: Context, row: FlavorResource) -> _Said:
+def _quota(ctx: Context, row: FlavorResource) -> _Description:
     flavor, resource = row
     assert ctx.queue is not None
     state, queue = state_under(ctx, as_it_is(ctx)), ctx.queue
@@ -129,7 +129,7 @@ def _quota(ctx: Context, row: FlavorResource) -> _Said:
     return text, details
 
 
-def _flavor(ctx: Context) -> _Said:
+def _flavor(ctx: Context) -> _Description:
     assert ctx.queue is not None
     options = options_of(ctx.pending.workload, ctx.queue, ctx.problem)
     details: dict[str, Any] = {"clusterQueue": ctx.queue.name}
@@ -144,7 +144,7 @@ def _flavor(ctx: Context) -> _Said:
     return text + (f"; not admissible: {', '.join(why)}" if why else ""), details
 
 
-def _rules(ctx: Context) -> _Said:
+def _rules(ctx: Context) -> _Description:
     rules = {p.shape.rules for p in ctx.pending.workload.podsets}
     parts = [f"node selector {k}={v}" for k, v in sorted({s for r in rules for s in r.selector})]
     if any(r.affinity is not None for r in rules):
@@ -157,7 +157,7 @@ def _rules(ctx: Context) -> _Said:
     return text, {"usable": usable, "nodes": size, "rules": parts}
 
 
-def _topology(ctx: Context) -> _Said:
+def _topology(ctx: Context) -> _Description:
     request = next(iter(_requests(ctx)), None)
     bound = (
         [u for u in request.podset_groups if u.required != ANYWHERE or _sliced(u)]
@@ -180,7 +180,7 @@ def _sliced(podset_group: PodSetGroup) -> bool:
     return any(p.slices or p.size > 1 for p in podset_group.pods)
 
 
-def _shape(ctx: Context) -> _Said:
+def _shape(ctx: Context) -> _Description:
     pods = _largest(ctx)
     if pods is None:
         return "pod size: its pods do not fit on the nodes", {}
@@ -204,7 +204,7 @@ def _largest(ctx: Context) -> Pods | None:
     return max(pods, key=lambda p: int(p.shape.vector[p.shape.columns[0]]), default=None)
 
 
-def _order(ctx: Context) -> _Said:
+def _order(ctx: Context) -> _Description:
     leased = [uid for uid, r in ctx.cycle.refused.items() if r.lease is not None]
     heads = ctx.cycle.heads.heads.get(ctx.queue.name, []) if ctx.queue is not None else []
     behind = [head.ref for head in heads]
@@ -217,19 +217,17 @@ def _order(ctx: Context) -> _Said:
     return text, {"before": names, "behind": behind}
 
 
-def _lease(ctx: Context) -> _Said:
+def _lease(ctx: Context) -> _Description:
     names = [ctx.refs.get(u, u) for u, _, _ in ctx.cycle.leases.held() if u != ctx.uid]
     return f"reservations: freed capacity is reserved for {some(names)}", {"heldFor": names}
 
 
-def _health(ctx: Context) -> _Said:
+def _health(ctx: Context) -> _Description:
     names = [ctx.problem.index.nodes[i].name for i in np.flatnonzero(unhealthy(ctx)).tolist()]
-    nodes = {name: ailment(ctx, name) or "tainted" for name in names}
-    said = some([f"{name} ({why})" for name, why in nodes.items()])
+    nodes = {name: unavailable_because(ctx, name) or "tainted" for name in names}
+    listed = some([f"{name} ({why})" for name, why in nodes.items()])
     verb = "is" if len(nodes) == 1 else "are"
-    text = (
-        f"node health: {counted(len(nodes), 'otherwise eligible node')} {verb} unavailable: {said}"
-    )
+    text = f"node health: {counted(len(nodes), 'otherwise eligible node')} {verb} unavailable: {listed}"
     return text, {"nodes": nodes}
 
 
@@ -239,7 +237,7 @@ def unhealthy(ctx: Context) -> Mask:
     return _usable(ctx, well) & ~_usable(ctx, as_it_is(ctx))
 
 
-def ailment(ctx: Context, name: str) -> str:
+def unavailable_because(ctx: Context, name: str) -> str:
     """Why the gang cannot use a node that it could use otherwise; empty where it is none of the usual."""
     node = ctx.snapshot.fleet.by_name[name]
     if not node.ready:
@@ -249,7 +247,7 @@ def ailment(ctx: Context, name: str) -> str:
     return "refused by kube-scheduler" if name in ctx.pending.excluded else ""
 
 
-def _running(ctx: Context) -> _Said:
+def _running(ctx: Context) -> _Description:
     gangs, leaving = len(ctx.snapshot.admitted), len(ctx.leaving)
     holders = [counted(gangs, "gang")] if gangs else []
     holders += ["other pods"] if ctx.snapshot.other_pods else []
@@ -271,7 +269,7 @@ def _running(ctx: Context) -> _Said:
     return text, details
 
 
-def _fleet(ctx: Context) -> _Said:
+def _fleet(ctx: Context) -> _Description:
     size, index = ctx.problem.size, ctx.problem.index
     sums = dict(zip(index.resources, index.allocatable.sum(axis=1).tolist(), strict=True))
     asked = sorted(ctx.pending.workload.requests.items())
@@ -319,7 +317,7 @@ def _usable(ctx: Context, relaxed: Relaxation) -> Mask:
     return usable
 
 
-_SENTENCES: Final[Mapping[Limit, Callable[[Context], _Said]]] = {
+_SENTENCES: Final[Mapping[Limit, Callable[[Context], _Description]]] = {
     Limit.FLAVOR: _flavor,
     Limit.RULES: _rules,
     Limit.TOPOLOGY: _topology,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, Way
+from queuectl.domain.diagnosis import Diagnosis, Limit, Obstacle, SuggestedFix
 from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
@@ -26,14 +26,14 @@ from queuectl.planner.explain.constraints import Constraint, only, sentence
 from queuectl.planner.explain.context import Context, context_of
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, shortage, state_under
 from queuectl.planner.explain.remedy import Known, know, of_plan
-from queuectl.planner.order.queue_order import barred
+from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.solver.solver import Status, StopSignal
 
-_Finder = Callable[[Context], Iterator[Way]]
+_Finder = Callable[[Context], Iterator[SuggestedFix]]
 
 # In the order of what they cost people: nothing, a change of the job, of the queues, of the nodes, of others' work.
 _FINDERS: Final[tuple[_Finder, ...]] = (
@@ -108,7 +108,9 @@ def diagnose_those(
         if pending.workload.uid not in uids:
             continue
         least = smallest(pending.workload)
-        if barred(snapshot, pending) is not None or any(prepared.cycle.limits.over_quotas(least)):
+        if inadmissible(snapshot, pending) is not None or any(
+            prepared.cycle.limits.over_quotas(least)
+        ):
             yield Diagnosis(pending.workload.uid)  # the reason of its refusal is complete
         else:
             refused = pending.workload.uid in known.refused
@@ -131,7 +133,7 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
         finders = _FINDERS if conflict else ()
         if conflict and ctx.head is not None and ask(ctx, past_heads(ctx)).fits:
             finders = (change_request.higher_priority,)  # only StrictFIFO blocks it
-    ways: list[Way] = []
+    ways: list[SuggestedFix] = []
     for finder in finders:
         if ctx.solver.stop.stopped:
             break

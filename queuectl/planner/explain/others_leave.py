@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Final
 
 from queuectl.domain.changes import Leave, Relocate, Withdraw
-from queuectl.domain.diagnosis import Limit, Remedy, Way
+from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
 from queuectl.domain.plan import Proof
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -42,37 +42,37 @@ _SHARE: Final = 0.05  # of a solve's limit, for each
 _ALL: Final = 0.1  # and for all together
 
 
-def once_left(leaving: Sequence[Admitted]) -> Way | None:
+def once_left(leaving: Sequence[Admitted]) -> SuggestedFix | None:
     """Nothing to do but to wait until these have left."""
     names = [gang.workload.ref for gang in leaving]
     message = f"wait until {_stopped(names)}"
     change = Leave(tuple(gang.workload.uid for gang in leaving))
-    return Way(Remedy.WAIT, message, {"leaving": names}, (change,)) if names else None
+    return SuggestedFix(Remedy.WAIT, message, {"leaving": names}, (change,)) if names else None
 
 
 def _stopped(names: Sequence[str]) -> str:
     return f"{some(names)} {'has' if len(names) == 1 else 'have'} stopped"
 
 
-def those_leaving(ctx: Context) -> Iterator[Way]:
+def those_leaving(ctx: Context) -> Iterator[SuggestedFix]:
     """Nothing to do: it fits when those that are being evicted have left."""
     relaxed, fix = replace(past_heads(ctx), gone=ctx.leaving), once_left(ctx.leaving)
     if fix is not None and ask(ctx, relaxed).fits:
         yield from offer(ctx, relaxed, fix)
 
 
-def holders_withdraw(ctx: Context) -> Iterator[Way]:
+def holders_withdraw(ctx: Context) -> Iterator[SuggestedFix]:
     """Gangs for which freed capacity is reserved, if they were held or deleted."""
     uids = [uid for uid, _, _ in ctx.cycle.leases.held() if uid != ctx.uid]
     if not uids or not {p.workload.uid for p in ctx.snapshot.pending} >= set(uids):
         return
     names = [ctx.refs[uid] for uid in uids]
     message = f"hold or delete {some(names)}, for which freed capacity is reserved"
-    fix = Way(Remedy.END_OTHERS, message, {"heldFor": names}, (Withdraw(tuple(uids)),))
+    fix = SuggestedFix(Remedy.END_OTHERS, message, {"heldFor": names}, (Withdraw(tuple(uids)),))
     yield from offer(ctx, replace(past_heads(ctx), holders=HOLDERS - {Limit.LEASE}), fix)
 
 
-def others_move(ctx: Context) -> Iterator[Way]:
+def others_move(ctx: Context) -> Iterator[SuggestedFix]:
     """The cheapest set of running gangs to move so that it fits; what moves may cost a day does not count.
 
     While others leave anyway, no fix is suggested: those that move could be among those that then need not.
@@ -107,11 +107,11 @@ def others_move(ctx: Context) -> Iterator[Way]:
         f"{some(names)}"
     )
     least = solution.proof is Proof.OPTIMAL
-    fix = Way(Remedy.MOVE_OTHERS, message, {"gangs": gangs}, (Relocate(places),), least)
+    fix = SuggestedFix(Remedy.MOVE_OTHERS, message, {"gangs": gangs}, (Relocate(places),), least)
     yield from finish(ctx, fix, {})
 
 
-def others_end(ctx: Context) -> Iterator[Way]:
+def others_end(ctx: Context) -> Iterator[SuggestedFix]:
     """The least set of gangs whose end would let it start, and what keeps each of them from being evicted for it.
 
     Least in the layers of its ClusterQueue, over all that runs and all choices of flavors.
@@ -131,7 +131,7 @@ def others_end(ctx: Context) -> Iterator[Way]:
         yield from _ending(ctx, tuple(least[1]), least=proved)
 
 
-def _ending(ctx: Context, chosen: tuple[Admitted, ...], *, least: bool) -> Iterator[Way]:
+def _ending(ctx: Context, chosen: tuple[Admitted, ...], *, least: bool) -> Iterator[SuggestedFix]:
     """The fix, with those that leave anyway where it takes them too."""
     for gone in (chosen, (*chosen, *ctx.leaving)):
         if ask(ctx, replace(past_heads(ctx), gone=gone)).fits:
@@ -146,7 +146,7 @@ def _ending(ctx: Context, chosen: tuple[Admitted, ...], *, least: bool) -> Itera
     details = {"gangs": gangs, "gpus": sum(g.gpus for g in chosen)}
     change = Leave(tuple(g.workload.uid for g in gone))
     least &= not ctx.movable and gone is chosen  # moved, gangs before it might spare one
-    yield from finish(ctx, Way(Remedy.END_OTHERS, message, details, (change,), least), {})
+    yield from finish(ctx, SuggestedFix(Remedy.END_OTHERS, message, details, (change,), least), {})
 
 
 def _exits(

@@ -23,7 +23,7 @@ from queuectl.domain.changes import (
     RelaxRules,
     apply_all,
 )
-from queuectl.domain.diagnosis import Way
+from queuectl.domain.diagnosis import SuggestedFix
 from queuectl.domain.plan import Plan, Preemption, Proof, Refusal
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import NEVER_FITS, Code, Reason
@@ -52,7 +52,7 @@ _ADDING: Final = (AddNodes, AddQuota, Leave)
 _ROUNDS: Final = 4  # cycles planned again for one fix
 
 
-def offer(ctx: Context, relaxed: Relaxation, fix: Way) -> Iterator[Way]:
+def offer(ctx: Context, relaxed: Relaxation, fix: SuggestedFix) -> Iterator[SuggestedFix]:
     """The fix, if the gang fits under ``relaxed`` (after the fix), or does with more quota besides; else none."""
     verdict = ask(ctx, relaxed)
     if not verdict.fits and not quota_alone(ctx):
@@ -61,7 +61,9 @@ def offer(ctx: Context, relaxed: Relaxation, fix: Way) -> Iterator[Way]:
         yield from finish(ctx, fix, verdict.short)
 
 
-def finish(ctx: Context, fix: Way, short: Mapping[FlavorResource, int]) -> Iterator[Way]:
+def finish(
+    ctx: Context, fix: SuggestedFix, short: Mapping[FlavorResource, int]
+) -> Iterator[SuggestedFix]:
     """The fix with the quota that is short besides, and with the priority that takes it past a StrictFIFO head."""
     raised = [RaisePriority(ctx.uid, ctx.head.priority + 1)] if ctx.head is not None else []
     if any(isinstance(change, RaisePriority) for change in fix.changes):
@@ -86,7 +88,7 @@ def finish(ctx: Context, fix: Way, short: Mapping[FlavorResource, int]) -> Itera
         details["priority"] = raised[0].priority
     changes = (*fix.changes, *quota, *raised)
     least = fix.least and not _unsettled(ctx, changes)
-    yield Way(fix.remedy, message, details, changes, least)
+    yield SuggestedFix(fix.remedy, message, details, changes, least)
 
 
 def _settled(

@@ -52,8 +52,8 @@ def bounds(sizes: tuple[int, ...], largest: int) -> tuple[Ints, Ints]:
         steps += [(a, b) for b in range(1, min(largest, _FRACTIONS) + 2) for a in range(1, b + 1)]
         weights = {tuple(a * g // b for g in sizes) for a, b in steps}
         weights |= {_halves(sizes, largest, low) for low in range(2, largest // 2 + 1)}
-    telling = sorted(w for w in weights if any(w) and w != sizes)
-    rows = np.array(telling, dtype=np.int64).reshape(-1, len(sizes))
+    useful = sorted(w for w in weights if any(w) and w != sizes)
+    rows = np.array(useful, dtype=np.int64).reshape(-1, len(sizes))
     return rows, _knapsacks(sizes, rows, largest)
 
 

@@ -250,8 +250,8 @@ class ModelBuilder:
             numbers = self.pod_classes_in(node_class)
             coeffs, there = limits.coeffs[rows][:, numbers], limits.most[rows, node_class]
             if node_class not in freed:
-                telling = _telling(coeffs / np.maximum(there, 0.5)[:, None])
-                rows, coeffs, there = rows[telling], coeffs[telling], there[telling]
+                undominated = _undominated(coeffs / np.maximum(there, 0.5)[:, None])
+                rows, coeffs, there = rows[undominated], coeffs[undominated], there[undominated]
             variables = [self.pods[number][node_class] for number in numbers]
             for at, row, limit in zip(rows.tolist(), coeffs.tolist(), there.tolist(), strict=True):
                 terms = {v: c for v, c in zip(variables, row, strict=True) if c}
@@ -283,7 +283,7 @@ class ModelBuilder:
         self.model.minimize(list(coeffs), list(coeffs.values()))
 
 
-def _telling(shares: NDArray[np.float64]) -> Mask:
+def _undominated(shares: NDArray[np.float64]) -> Mask:
     """Which rows (coefficients by their limit) no other row implies; of equal rows the first.
 
     A row lost to rounding costs nothing but strength: what the model finds is packed on real amounts.
@@ -291,5 +291,5 @@ def _telling(shares: NDArray[np.float64]) -> Mask:
     implied: Mask = np.all(shares >= shares[:, None], axis=2)  # of row i by row j
     equal = implied & implied.T
     others = (implied & ~equal) | np.tril(equal, -1)
-    telling: Mask = ~np.any(others, axis=1)
-    return telling
+    undominated: Mask = ~np.any(others, axis=1)
+    return undominated

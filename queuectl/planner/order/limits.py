@@ -37,7 +37,7 @@ class Bound:
         most: what it allows.
         held: the use of others, and of the gangs that this plan starts.
         need: what the gang would add.
-        say: makes the reason of a gang that is over it.
+        make_reason: makes the reason of a gang that is over it.
     """
 
     row: Row
@@ -45,7 +45,7 @@ class Bound:
     most: int
     held: int
     need: int
-    say: Callable[[Bound], Reason]
+    make_reason: Callable[[Bound], Reason]
 
     def exceeded(self) -> bool:
         """Whether there is too little left for the gang."""
@@ -53,7 +53,7 @@ class Bound:
 
     def reason(self) -> Reason:
         """Why the gang does not start."""
-        return self.say(self)
+        return self.make_reason(self)
 
 
 class _Shared(NamedTuple):
@@ -93,12 +93,12 @@ class UserCaps:
             return
         needs = self._asked(workload, queue)
         own = self._leased.get(workload.uid, {})
-        say = partial(_cap_exceeded, workload, queue)
+        make_reason = partial(_cap_exceeded, workload, queue)
         for resource, most in queue.max_per_user:
             if need := needs.get(resource, 0):
                 row = _row(queue, workload, resource)
                 held = self._held[row] - own.get(resource, 0)
-                yield Bound(row, resource, most, held, need, say)
+                yield Bound(row, resource, most, held, need, make_reason)
 
     def user(self, workload: Workload) -> str | None:
         """The user of a gang, if its ClusterQueue has a limit per user."""
@@ -231,29 +231,29 @@ def _of_namespace(snapshot: Snapshot, workload: Workload) -> Iterator[Bound]:
             need = sum(p.count * limit.per_pod(p) for p in counted)
             if need:
                 row = ("ResourceQuota", workload.namespace, allowance.name, limit.key)
-                say = partial(_quota_exceeded, workload.namespace, allowance, limit)
-                yield Bound(row, limit.resource, limit.hard, limit.used + coming, need, say)
+                make_reason = partial(_quota_exceeded, workload.namespace, allowance, limit)
+                yield Bound(row, limit.resource, limit.hard, limit.used + coming, need, make_reason)
 
 
 def _quota_exceeded(namespace: str, allowance: Allowance, limit: Limit, bound: Bound) -> Reason:
-    def say(amount: int) -> str:
+    def quantity(amount: int) -> str:
         return format_quantity(limit.resource, amount)
 
     coming = bound.held - limit.used
     quota = f"ResourceQuota {allowance.name} of namespace {namespace}"
-    over = say(bound.need - limit.hard)
+    over = quantity(bound.need - limit.hard)
     text = (
-        f"{say(bound.need)} {limit.key} {is_or_are(limit.resource, bound.need)} needed, "
-        f"{over} more than {quota} can ever allow (hard limit {say(limit.hard)})"
+        f"{quantity(bound.need)} {limit.key} {is_or_are(limit.resource, bound.need)} needed, "
+        f"{over} more than {quota} can ever allow (hard limit {quantity(limit.hard)})"
     )
     if bound.need <= limit.hard:
         missing = bound.held + bound.need - limit.hard
         text = (
-            f"{say(missing)} more {limit.key} {is_or_are(limit.resource, missing)} needed in {quota}: "
-            f"{say(bound.need)} requested, "
-            f"{say(limit.used)} of {say(limit.hard)} in use"
+            f"{quantity(missing)} more {limit.key} {is_or_are(limit.resource, missing)} needed in {quota}: "
+            f"{quantity(bound.need)} requested, "
+            f"{quantity(limit.used)} of {quantity(limit.hard)} in use"
         )
-        text += f", {say(coming)} reserved for gangs that start" if coming else ""
+        text += f", {quantity(coming)} reserved for gangs that start" if coming else ""
     details: dict[str, Any] = {
         "namespace": namespace,
         "resourceQuota": allowance.name,
@@ -269,20 +269,20 @@ def _quota_exceeded(namespace: str, allowance: Allowance, limit: Limit, bound: B
 def _cap_exceeded(workload: Workload, queue: ClusterQueue, bound: Bound) -> Reason:
     resource, most, held, need = bound.resource, bound.most, bound.held, bound.need
 
-    def say(amount: int) -> str:
+    def quantity(amount: int) -> str:
         return format_quantity(resource, amount)
 
     user = f"user {workload.user}"
     text = (
-        f"{say(need)} {resource} {is_or_are(resource, need)} needed, "
-        f"{say(need - most)} more than {user} may ever hold in ClusterQueue {queue.name} (maxPerUser {say(most)})"
+        f"{quantity(need)} {resource} {is_or_are(resource, need)} needed, "
+        f"{quantity(need - most)} more than {user} may ever hold in ClusterQueue {queue.name} (maxPerUser {quantity(most)})"
     )
     if need <= most:
         missing = held + need - most
         text = (
-            f"{say(missing)} more {resource} {is_or_are(resource, missing)} needed for {user} "
+            f"{quantity(missing)} more {resource} {is_or_are(resource, missing)} needed for {user} "
             f"in ClusterQueue {queue.name}: "
-            f"{say(need)} requested, {say(held)} held, maxPerUser {say(most)}"
+            f"{quantity(need)} requested, {quantity(held)} held, maxPerUser {quantity(most)}"
         )
     details: dict[str, Any] = {
         "clusterQueue": queue.name,

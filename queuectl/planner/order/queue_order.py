@@ -91,7 +91,7 @@ class QueueOrder:
         return past.get(name, 0.0) + self._fresh.get(name, 0.0)
 
 
-def barred(snapshot: Snapshot, pending: Pending) -> Reason | None:
+def inadmissible(snapshot: Snapshot, pending: Pending) -> Reason | None:
     """Why a gang must not be planned, whatever is free; None when it may."""
     workload = pending.workload
     if pending.blocked is not None or workload.queue is None:

@@ -117,7 +117,7 @@ def _search(
     """By models: first only the blocking gangs move, which often finds a solution; then only these exist, which often refutes; then all move."""
     in_the_way = list(_in_the_way(movable, request, free))
     few = in_the_way[-1] if in_the_way else []
-    telling = len(few) * _FEW < len(movable)
+    much_smaller = len(few) * _FEW < len(movable)
     for near in in_the_way:
         if solver.ended():
             break
@@ -127,7 +127,7 @@ def _search(
         decision = _ask_solver(near, request, beside, solver)
         if decision.status is Status.FOUND:
             return decision
-    if telling and _ask_solver(few, request, free, solver).status is Status.REFUTED:
+    if much_smaller and _ask_solver(few, request, free, solver).status is Status.REFUTED:
         return Decision(Status.REFUTED)
     return _ask_solver(movable, request, free, solver)
 

@@ -48,7 +48,7 @@ def domain_counts(podset_group: PodSetGroup, node_counts: NodeCounts) -> tuple[i
     )
 
 
-def prefers_in_vain(podset_group: PodSetGroup, used: Sequence[int]) -> bool:
+def misses_preference(podset_group: PodSetGroup, used: Sequence[int]) -> bool:
     """Whether a podset group of these domain_counts misses the level it prefers."""
     return podset_group.preferred != ANYWHERE and used[podset_group.preferred] > 1
 
@@ -60,13 +60,13 @@ def width(request: GangRequest, node_counts: NodeCounts) -> tuple[int, ...]:
         PodSet groups that miss the level they prefer; the domains that each podset group uses, summed, level by level from the top and nodes
         last; those that the gang uses, each counted once, likewise.
     """
-    rows, vain, at = [], 0, 0
+    rows, missed, at = [], 0, 0
     for podset_group in request.podset_groups:
         rows.append(domain_counts(podset_group, node_counts[at : at + len(podset_group.pods)]))
-        vain += prefers_in_vain(podset_group, rows[-1])
+        missed += misses_preference(podset_group, rows[-1])
         at += len(podset_group.pods)
     return (
-        vain,
+        missed,
         *map(sum, zip(*rows, strict=True)),
         *domain_counts(request.podset_groups[0], node_counts),
     )
@@ -136,8 +136,8 @@ def score(wholes: Wholes, placed: Sequence[PlacedPodSetGroup]) -> tuple[int, ...
     for row in used:
         for level, count in enumerate(row[:-1]):
             levels[level] += count
-    vain = sum(
-        prefers_in_vain(podset_group, row)
+    missed = sum(
+        misses_preference(podset_group, row)
         for (podset_group, _), row in zip(placed, used, strict=True)
     )
-    return (*levels, sum(row[-1] for row in used), vain, *wholes.broken(placed))
+    return (*levels, sum(row[-1] for row in used), missed, *wholes.broken(placed))

@@ -82,7 +82,9 @@ class VictimModel:
             coeffs = [int(frees[g]) for g in able]
             self.model.row([self.exits[g] for g in able], coeffs, amount, sum(coeffs))
 
-    def aim(self, goal: Goal, most: int | None, earlier: Iterable[tuple[Goal, int]]) -> None:
+    def set_objective(
+        self, goal: Goal, most: int | None, earlier: Iterable[tuple[Goal, int]]
+    ) -> None:
         """Minimise ``goal``, at most ``most``; keep what earlier goals reached."""
         ranked = goal.rank_weight or any(g.rank_weight for g, _ in earlier)
         highest = self._highest() if ranked else -1

@@ -280,7 +280,7 @@ class Search:
             deficits.update((k, deficits[k].narrowed(p, best)) for k, p in places.items())
         for by_node in (False, True):
             building = self._model(scope, deficits, by_node=by_node)
-            building.aim(goal, None if best is None else best - (not earlier), earlier)
+            building.set_objective(goal, None if best is None else best - (not earlier), earlier)
             outcome, node_counts = self._ask(building, scope, by_node=by_node)
             if outcome.status is Status.REFUTED:
                 return

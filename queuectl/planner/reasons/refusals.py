@@ -116,29 +116,29 @@ class _Short:
     left: int
     borrows_at: float | None = None
 
-    def say(self, amount: int) -> str:
+    def quantity(self, amount: int) -> str:
         return format_quantity(self.row[1], amount)
 
     @property
     def limit(self) -> str:
         most = self.pool.borrowing.get(self.row)
-        return "" if most is None else f" (borrowing limit {self.say(most)})"
+        return "" if most is None else f" (borrowing limit {self.quantity(most)})"
 
     @property
     def never(self) -> str:
         """Why it is too large for the quota that the ClusterQueue can ever use."""
         flavor, resource = self.row
         text = (
-            f"{self.say(self.need)} {resource} of flavor {flavor} {is_or_are(resource, self.need)} needed, "
-            f"{self.say(self.need - self.most)} more than ClusterQueue {self.queue} can ever use: "
-            f"nominal quota {self.say(self.nominal)}"
+            f"{self.quantity(self.need)} {resource} of flavor {flavor} {is_or_are(resource, self.need)} needed, "
+            f"{self.quantity(self.need - self.most)} more than ClusterQueue {self.queue} can ever use: "
+            f"nominal quota {self.quantity(self.nominal)}"
         )
         if self.pool.parent is None:
             return text
         cohort = self.pool.parent.name
         if self.most < self.nominal:
-            return f"{text}, of which cohort {cohort} allows {self.say(self.most)}"
-        borrowed = self.say(self.most - self.nominal)
+            return f"{text}, of which cohort {cohort} allows {self.quantity(self.most)}"
+        borrowed = self.quantity(self.most - self.nominal)
         return f"{text}, at most {borrowed} borrowed from cohort {cohort}{self.limit}"
 
     @property
@@ -146,21 +146,23 @@ class _Short:
         """Which quota it lacks now."""
         (flavor, resource), missing = self.row, self.need - self.left
         text = (
-            f"{self.say(missing)} more {resource} of flavor {flavor} {is_or_are(resource, missing)} needed "
-            f"in ClusterQueue {self.queue}: {self.say(self.need)} requested"
+            f"{self.quantity(missing)} more {resource} of flavor {flavor} {is_or_are(resource, missing)} needed "
+            f"in ClusterQueue {self.queue}: {self.quantity(self.need)} requested"
         )
         if self.pool.parent is None:
-            held = self.say(self.nominal - self.left)
-            return f"{text}, {held} of nominal quota {self.say(self.nominal)} in use or reserved"
+            held = self.quantity(self.nominal - self.left)
+            return (
+                f"{text}, {held} of nominal quota {self.quantity(self.nominal)} in use or reserved"
+            )
         own, cohort = max(0, self.nominal - self.used), self.pool.parent.name
-        text = f"{text}, {self.say(own)} of nominal quota {self.say(self.nominal)} unused"
+        text = f"{text}, {self.quantity(own)} of nominal quota {self.quantity(self.nominal)} unused"
         if self.left < own:
-            lent = self.say(own - self.left)
+            lent = self.quantity(own - self.left)
             return f"{text}, but other queues of cohort {cohort} have borrowed {lent} of it"
         if self.borrows_at is not None:
             until = format_time(self.borrows_at)
             return f"{text}, no borrowing before {until} because it was evicted"
-        more = self.say(self.left - own) if self.left > own else "nothing"
+        more = self.quantity(self.left - own) if self.left > own else "nothing"
         return f"{text}, {more} left to borrow in cohort {cohort}{self.limit}"
 
     def details(self) -> dict[str, Any]:

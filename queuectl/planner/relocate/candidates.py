@@ -15,7 +15,7 @@ from queuectl.domain.plan import Cost
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.planner.capacity.state import State
-from queuectl.planner.order.queue_order import barred
+from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.placement.feasible import place
 from queuectl.planner.preempt.candidates import CandidateTable, table_of
 from queuectl.planner.preempt.protections import protected_until
@@ -143,7 +143,7 @@ class _Gate:
         key = (workload.namespace, workload.queue)
         if key not in self._queues:
             self._queues[key] = snapshot.config.cluster_queue_of(*key)
-            if barred(snapshot, Pending(workload)) is not None:
+            if inadmissible(snapshot, Pending(workload)) is not None:
                 self._closed.add(key)
         queue = self._queues[key]
         if key in self._closed:

@@ -70,7 +70,7 @@ class MoveModel:
             lost = [int(candidates.table.lost[g]) for g in mine]
             self.model.at_most([self.exits[g] for g in mine], lost, limit.left)
 
-    def aim(self, weight: Ints, low: int, high: int | None) -> None:
+    def set_objective(self, weight: Ints, low: int, high: int | None) -> None:
         """Minimize the weight of the gangs that leave, known to be between two bounds."""
         coeffs = [int(weight[g]) for g in self.exits]
         self.model.minimize(list(self.exits.values()), coeffs)

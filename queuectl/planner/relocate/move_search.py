@@ -151,7 +151,7 @@ class MoveSearch:
         return self.request.pending.budget
 
     @property
-    def _tired(self) -> bool:
+    def _out_of_time(self) -> bool:
         """Whether the models together took as long as one solve may."""
         limits = self.solver.limits
         most = limits.deterministic_time * limits.growth ** min(self.budget, limits.max_budget)
@@ -213,8 +213,8 @@ class MoveSearch:
                 least = max(by_domain, lower_bound if number == 0 else 0)
                 if self.best is not None and least >= self._value(goal, self.best):
                     break
-                self.proved &= complete and not self._tired
-                if self._tired or (tried == _SCOPES and not complete):
+                self.proved &= complete and not self._out_of_time
+                if self._out_of_time or (tried == _SCOPES and not complete):
                     break
                 among = range(self.candidates.size) if complete else self._helpful(scope, goal)
                 self._solve(scope, list(among), goal, least, earlier)
@@ -248,7 +248,7 @@ class MoveSearch:
         for miss in self._misses:
             building.forbid(*miss)
         most = self._value(goal, self.best) - 1 if self.best is not None else None
-        building.aim(goal.weight, least, most)
+        building.set_objective(goal.weight, least, most)
         for before, value in earlier:
             building.hold(before.weight, 0, value)
         for _ in range(_ROUNDS):

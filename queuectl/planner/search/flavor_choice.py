@@ -92,7 +92,7 @@ class FlavorChooser:
         """
         search = _Search(self, queue, queue.fungibility if queue is not None else Fungibility())
         for template in templates:
-            outcome = search.look(replace(template, pending=pending))
+            outcome = search.judge(replace(template, pending=pending))
             if outcome is not None:
                 return outcome
         return search.end()
@@ -130,9 +130,9 @@ class FlavorChooser:
         key = lasting.signature()
         if key not in known:
             # Counted apart: whether it is known already depends on the cycles before, the plan must not.
-            aside = Solver(self.solver.limits, self.solver.stop)
-            status = place(lasting, self.problem.index.allocatable, aside).status
-            self.solver.cut |= aside.cut
+            own_solver = Solver(self.solver.limits, self.solver.stop)
+            status = place(lasting, self.problem.index.allocatable, own_solver).status
+            self.solver.cut |= own_solver.cut
             if status not in (Status.FOUND, Status.REFUTED):
                 return None
             known[key] = status is Status.REFUTED
@@ -173,7 +173,7 @@ class _Search:
     )  # victims may help; not asked yet
     why: list[Reason] = field(default_factory=list)
 
-    def look(self, request: GangRequest) -> Outcome | None:
+    def judge(self, request: GangRequest) -> Outcome | None:
         """Judge one more choice; an outcome ends the search."""
         found = self.by.fit(request)
         if isinstance(found, Unknown):

@@ -253,9 +253,9 @@ class _Search:
         limits = self.by.state.quota.most(self.queue.name)
         if any(need > limits.get(row, 0) for row, need in request.charges.items()):
             return False
-        aside = Solver(self.by.solver.limits, self.by.solver.stop)
-        decision = place(request, self.by.problem.index.allocatable, aside)
-        self.by.solver.cut |= aside.cut
+        own_solver = Solver(self.by.solver.limits, self.by.solver.stop)
+        decision = place(request, self.by.problem.index.allocatable, own_solver)
+        self.by.solver.cut |= own_solver.cut
         return decision.status is not Status.REFUTED
 
     def _reason(self, code: Code, most: Sequence[int]) -> Reason:

@@ -41,8 +41,8 @@ def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
 def _partition(index: PlanIndex) -> Iterator[Violation]:
     """Each pending gang in exactly one list, each repaired or evicted gang a running one, no unknown gang."""
     plan = index.plan
-    mending = [r.uid for r in plan.pending if r.lease is not None and index.broken(r.uid)]
-    waiting = [r.uid for r in plan.pending if r.uid not in mending]
+    waiting_repairs = [r.uid for r in plan.pending if r.lease is not None and index.broken(r.uid)]
+    waiting = [r.uid for r in plan.pending if r.uid not in waiting_repairs]
     listed = [a.uid for a in plan.admitted if not a.repaired] + waiting
     if len(listed) != len(index.pending) or set(listed) != index.pending.keys():
         seen = Counter(listed)
@@ -52,7 +52,11 @@ def _partition(index: PlanIndex) -> Iterator[Violation]:
         for uid in index.pending:
             if seen[uid] != 1:
                 yield Violation(Rule.PARTITION, uid, f"is {seen[uid]} times in the plan")
-    running = [a.uid for a in plan.admitted if a.repaired] + [e.uid for e in plan.evicted] + mending
+    running = (
+        [a.uid for a in plan.admitted if a.repaired]
+        + [e.uid for e in plan.evicted]
+        + waiting_repairs
+    )
     for uid in sorted(set(running)):
         if uid not in index.running:
             yield Violation(Rule.PARTITION, uid, "repaired or evicted, but not admitted")

@@ -96,7 +96,7 @@ class Case:
 
     def _running(self, gone: Iterable[str]) -> Iterator[tuple[Workload, Placement]]:
         """All gangs that run and stay, and all that the plan starts."""
-        for gang in self._stayers(gone):
+        for gang in self._members_that_stay(gone):
             yield gang.workload, gang.placement
         for claim in self.index.claims:
             if claim.running is None and claim.now:
@@ -109,11 +109,11 @@ class Case:
 
     def _staying(self, gone: Iterable[str]) -> Use:
         use: Use = {}
-        for gang in self._stayers(gone):
+        for gang in self._members_that_stay(gone):
             _add(use, charges(self.index, gang.workload, gang.placement))
         return use
 
-    def _stayers(self, gone: Iterable[str]) -> Iterator[Admitted]:
+    def _members_that_stay(self, gone: Iterable[str]) -> Iterator[Admitted]:
         out = {*gone, *(e.uid for e in self.index.plan.evicted)}
         for uid, gang in self.index.running.items():
             if not gang.leaving and uid not in out:

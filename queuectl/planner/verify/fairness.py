@@ -39,10 +39,10 @@ def _borrows_any(case: Case, member: Member, use: Use) -> bool:
 
 def unfair(case: Case, top: Member, theirs: list[str]) -> str | None:
     """Why the victims below one member of a pool shared with the preemptor may not all leave."""
-    return _by_shares(case, top, theirs) or _come_home(case, theirs)
+    return _by_shares(case, top, theirs) or _return_within_nominal(case, theirs)
 
 
-def _come_home(case: Case, theirs: list[str]) -> str | None:
+def _return_within_nominal(case: Case, theirs: list[str]) -> str | None:
     """Those of them that could return within the nominal quota of their ClusterQueue, and then take what shares do not protect."""
     most = case.with_request(case.high)
     bound = any(case.own.uses(most, *row) > case.own.quota(*row) for row in case.asked)
@@ -65,14 +65,14 @@ def _by_shares(case: Case, top: Member, theirs: list[str]) -> str | None:
     own = next(m for m in case.path if m.parent is top.parent)
     ours = _share(case, own, mine)
     back = sorted(v for v in theirs if case.threatens(v) and _behind(case, v, theirs, top, ours))
-    barred = False
+    unfair_return = False
     for split in islice(_splits(case, theirs), _SPLITS):
         able = case.lasts(top, theirs, split, lambda m, use: _borrows_any(case, m, use))
         if able and (within or _passes(case, top, theirs, split, able, ours)):
-            barred = bool(split and back and not within)
-            if not barred:
+            unfair_return = bool(split and back and not within)
+            if not unfair_return:
                 return None
-    if barred:
+    if unfair_return:
         return f"{back} would come back with a smaller share"
     tried = sum(1 for _ in islice(_splits(case, theirs), _SPLITS + 1))
     return None if tried > _SPLITS else f"no order of exits of {sorted(theirs)} is fair"

@@ -38,11 +38,11 @@ def does_not_yield(index: PlanIndex, taker: Workload, victim: Admitted) -> str |
     roots = [list(index.members[name].up())[-1] for name in (queue.name, theirs.name)]
     if roots[0] is not roots[1]:
         return f"{theirs.name} shares no cohort with {queue.name}"
-    told = f"idle at priority {victim.workload.priority} against {taker.priority}"
+    priorities = f"idle at priority {victim.workload.priority} against {taker.priority}"
     if victim.workload.priority > taker.priority:
-        return told
+        return priorities
     if equal and not theirs.idle_reclaim.to_equal:
-        return f"{told}, and {theirs.name} does not let it yield to its equal"
+        return f"{priorities}, and {theirs.name} does not let it yield to its equal"
     return None
 
 

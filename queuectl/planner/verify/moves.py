@@ -49,7 +49,7 @@ def _illegal(index: PlanIndex, move: Move) -> str | None:
     return (
         _stays(index, gang)
         or _forbidden(index, gang)
-        or _stranded(index, gang, move.beneficiary)
+        or _cannot_restart(index, gang, move.beneficiary)
         or _other_flavors(gang, move)
     )
 
@@ -79,7 +79,7 @@ def _forbidden(index: PlanIndex, gang: Admitted) -> str | None:
     return None
 
 
-def _stranded(index: PlanIndex, gang: Admitted, beneficiary: str) -> str | None:
+def _cannot_restart(index: PlanIndex, gang: Admitted, beneficiary: str) -> str | None:
     """Why it would not be let start again: its queues, its own request, or who waits ahead of it in a StrictFIFO queue."""
     if not gang.restartable:
         return "its job could not be admitted again"

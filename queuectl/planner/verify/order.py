@@ -36,7 +36,7 @@ def check_order(index: PlanIndex) -> Iterator[Violation]:
     for name, entries in sorted(_in_strict_queues(index).items()):
         queue = index.snapshot.config.cluster_queues[name]
         yield from _strict(index, queue, sorted(entries, key=lambda entry: place(entry.workload)))
-    yield from _twins(index)
+    yield from _overtaken(index)
 
 
 def _in_strict_queues(index: PlanIndex) -> dict[str, list[Pending]]:
@@ -80,7 +80,7 @@ def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> It
     preemptors = {p.preemptor for p in index.plan.preempted}
     preemptors |= {m.beneficiary for m in index.plan.moved}
     waiting: list[tuple[Workload, frozenset[str]]] = []
-    barred: set[str] = set()  # by what their namespaces or users may use, and those behind them
+    limited: set[str] = set()  # by what their namespaces or users may use, and those behind them
     for entry in entries:
         uid = entry.workload.uid
         if uid in index.started or uid in preemptors:
@@ -95,9 +95,9 @@ def _strict(index: PlanIndex, queue: ClusterQueue, entries: list[Pending]) -> It
         if refusal is None or entry.blocked is not None:
             continue
         reason = refusal.reasons[0] if refusal.reasons else None
-        behind = reason is not None and reason.details.get("behind") in barred
+        behind = reason is not None and reason.details.get("behind") in limited
         if never(refusal) or (behind and refusal.lease is None):
-            barred.add(entry.workload.ref)
+            limited.add(entry.workload.ref)
         else:
             waiting.append((entry.workload, _could_use(index, queue, entry.workload)))
 
@@ -115,7 +115,7 @@ def _account(workload: Workload) -> tuple[str, str | None, str | None]:
     return workload.namespace, workload.queue, workload.user
 
 
-def _twins(index: PlanIndex) -> Iterator[Violation]:
+def _overtaken(index: PlanIndex) -> Iterator[Violation]:
     """A gang that is refused for sure although a later one that asks the same starts."""
     started: dict[tuple[str, str | None, str | None], list[Pending]] = {}
     for uid in sorted(index.started):

@@ -96,12 +96,12 @@ def _borrowers(
     index: PlanIndex, used_now: dict[Row, int], used_after: dict[Row, int]
 ) -> Iterator[Violation]:
     """Gangs that must not borrow yet: with what runs, they fit the nominal quota of their ClusterQueue."""
-    barred = {uid for uid, p in index.pending.items() if not p.may_borrow(index.snapshot.now)}
+    no_borrowing = {uid for uid, p in index.pending.items() if not p.may_borrow(index.snapshot.now)}
     now, after = dict(used_now), dict(used_after)
     asked: dict[Row, str] = {}
     for claim in index.claims:
         uid = claim.workload.uid
-        if uid not in barred or claim.running is not None:
+        if uid not in no_borrowing or claim.running is not None:
             continue
         for row, amount in charges(index, claim.workload, claim.placement):
             after[row] = after.get(row, 0) + amount

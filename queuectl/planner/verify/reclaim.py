@@ -28,10 +28,10 @@ def against_cohort_policy(
     if ours[-1] is not list(index.members[other.name].up())[-1]:
         return f"{other.name} shares no cohort with {queue.name}"
     lower = victim.priority < preemptor.priority
-    told = f"priority {victim.priority} against {preemptor.priority}"
+    priorities = f"priority {victim.priority} against {preemptor.priority}"
     if preemption.reason == PreemptionReason.IN_COHORT_ROOM:
         allowed = queue.evicts_within_nominal and lower
-        return None if allowed else f"{queue.name} may not evict it for room: {told}"
+        return None if allowed else f"{queue.name} may not evict it for room: {priorities}"
     fair = bool(index.snapshot.config.rules.fair_sharing)
     known = _BY_SHARE if fair else _CLASSIC
     if preemption.reason not in known:
@@ -39,7 +39,7 @@ def against_cohort_policy(
     policy = queue.reclaim_within_cohort
     if policy is ReclaimWithinCohort.ANY or (policy is not ReclaimWithinCohort.NEVER and lower):
         return None
-    return f"{told}, reclaimWithinCohort of {queue.name} is {policy}"
+    return f"{priorities}, reclaimWithinCohort of {queue.name} is {policy}"
 
 
 _WHATEVER_IS_USED = frozenset((PreemptionReason.IN_COHORT_ROOM, PreemptionReason.IDLE))

@@ -172,14 +172,14 @@ class ExporterSource:
                     scraped.setdefault(holder, {})[metric] = float(value) / full
 
     def _holder(self, text: str) -> Holder:
-        told = dict(_LABEL.findall(text))
-        device = tuple(told.get(label, "") for label in self._names.device)
+        labels = dict(_LABEL.findall(text))
+        device = tuple(labels.get(label, "") for label in self._names.device)
         return Holder(
-            told.get(HONORED.namespace, ""),
-            told.get(HONORED.pod, ""),
-            told.get(UID, ""),
+            labels.get(HONORED.namespace, ""),
+            labels.get(HONORED.pod, ""),
+            labels.get(UID, ""),
             device,
-            told.get(SLICE, ""),
+            labels.get(SLICE, ""),
         )
 
     def _sample(self, window: float, at: float) -> Sample:
@@ -216,17 +216,19 @@ class ExporterSource:
             shared = crowded or any(gpu.shared for gpu in gpus)
             fine = all(gpu.busy is not None for gpu in gpus) and not (shared and self._trust_slices)
             series = [gpu.busy if fine else gpu.coarse for gpu in gpus]
-            told = [one for one in series if one is not None]
-            if not told:
+            measured = [one for one in series if one is not None]
+            if not measured:
                 continue
             yield PodUse(
                 namespace=namespace,
                 pod=pod,
-                gpus=len(told),
-                busy=max(one.high for one in told),
-                mean=sum(one.mean for one in told) / len(told),
-                coverage=min(1.0, (min(one.samples for one in told) + 1) * self._scrape / window),
-                age=max(one.age for one in told),
+                gpus=len(measured),
+                busy=max(one.high for one in measured),
+                mean=sum(one.mean for one in measured) / len(measured),
+                coverage=min(
+                    1.0, (min(one.samples for one in measured) + 1) * self._scrape / window
+                ),
+                age=max(one.age for one in measured),
                 uid=uid or None,
                 tensor=highest(gpu.tensor for gpu in gpus) if fine else None,
                 memory_busy=highest(gpu.memory_busy for gpu in gpus) if fine else None,

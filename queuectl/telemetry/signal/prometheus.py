@@ -162,13 +162,13 @@ class PrometheusSource:
         answers = await asyncio.gather(*(self._ask(query, at) for query in queries.values()))
         for (value, query), samples in zip(queries.items(), answers, strict=True):
             for sample in samples:
-                told = sample.metric
+                metric = sample.metric
                 number = _number(sample) / query.full
                 if isfinite(number):
                     key = (
-                        told.get(labels.namespace, ""),
-                        told.get(labels.pod, ""),
-                        told.get(UID, ""),
+                        metric.get(labels.namespace, ""),
+                        metric.get(labels.pod, ""),
+                        metric.get(UID, ""),
                     )
                     rows.setdefault(key, {})[value] = number
         return rows

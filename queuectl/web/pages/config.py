@@ -187,10 +187,12 @@ async def _links(site: Site, key: DocumentKey, stored: ConfigDocument) -> list[t
 async def _list(site: Site, request: Request) -> Response:
     asked = {name: text(request, name) for name in ("q", "kind", "done")}
     kinds = [kind for kind in CONFIG_KINDS if asked["kind"] in ("", kind.plural)] or CONFIG_KINDS
-    shelves = [
-        shelf for kind in kinds if (shelf := await _shelf(site, request, kind, asked["q"].lower()))
+    listings = [
+        listing
+        for kind in kinds
+        if (listing := await _listing(site, request, kind, asked["q"].lower()))
     ]
-    if not shelves:
+    if not listings:
         await site.guard.require(request, Right("list", kinds[0].plural))
     return site.page(
         request,
@@ -199,11 +201,11 @@ async def _list(site: Site, request: Request) -> Response:
         asked=asked,
         kinds=CONFIG_KINDS,
         home=HOME,
-        shelves=[shelf for shelf in shelves if shelf.found or not asked["q"]],
+        listings=[listing for listing in listings if listing.found or not asked["q"]],
     )
 
 
-async def _shelf(site: Site, request: Request, kind: ConfigKind, q: str) -> KindListing | None:
+async def _listing(site: Site, request: Request, kind: ConfigKind, q: str) -> KindListing | None:
     """The objects of a kind that match; None where the caller may see none of this kind."""
     stored = await _seen(site, request, kind)
     if stored is None:

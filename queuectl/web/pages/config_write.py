@@ -122,7 +122,7 @@ async def _kept(
             still=True,
             draft=draft,
             check=CHECK,
-            told=_OUTAGE,
+            message=_OUTAGE,
         )
 
 

@@ -77,7 +77,7 @@ async def _one(site: Site, request: Request) -> Response:
     queue = config.local_queues.get((namespace, name))
     if queue is None or not access.sees(namespace):
         raise Problem(ProblemType.NOT_FOUND, f"LocalQueue {namespace}/{name} does not exist")
-    snapshot = await site.picture()
+    snapshot = await site.current_snapshot()
     tallies = await site.store.tallies()
     mine = [t for t in tallies if (t.namespace, t.queue) == (namespace, name)]
     key = DocumentKey("LocalQueue", namespace, name)

@@ -84,7 +84,7 @@ class Plan:
 def columns(plan: Plan, access: AccessScope) -> dict[str, Any]:
     """The cluster map as columns for the canvas. A gang that the caller may not see has neither name nor queue.
 
-    ``seats``: per node, the index of each gang and its GPUs, in turn.
+    ``occupancy``: per node, the index of each gang and its GPUs, in turn.
     """
     order, occupancies = plan.order(), plan.cluster_map.occupancies
     of = plan.finest.of
@@ -96,8 +96,9 @@ def columns(plan: Plan, access: AccessScope) -> dict[str, Any]:
         "gpus": [occupancies[i].gpus for i in order],
         "free": [occupancies[i].free_gpus for i in order],
         "open": [int(occupancies[i].open) for i in order],
-        "seats": [
-            [x for seat in occupancies[i].tenants for x in (seat.gang, seat.gpus)] for i in order
+        "occupancy": [
+            [x for tenant in occupancies[i].tenants for x in (tenant.gang, tenant.gpus)]
+            for i in order
         ],
         "gangs": [_gang(gang, access) for gang in plan.cluster_map.gangs],
     }
@@ -128,7 +129,7 @@ def matching(plan: Plan, q: str, access: AccessScope) -> Iterator[int]:
     for place in plan.order():
         occupancy, path = plan.cluster_map.occupancies[place], plan.path(place)
         named = wanted in occupancy.node.name.casefold() or wanted in "/".join(path).casefold()
-        if named or any(seat.gang in hits for seat in occupancy.tenants):
+        if named or any(tenant.gang in hits for tenant in occupancy.tenants):
             yield place
 
 
@@ -136,12 +137,12 @@ def node_row(plan: Plan, place: int, access: AccessScope) -> NodeRow:
     """The row of a node."""
     occupancy = plan.cluster_map.occupancies[place]
     tenants = []
-    for seat in occupancy.tenants:
-        workload = plan.cluster_map.gangs[seat.gang].workload
+    for tenant in occupancy.tenants:
+        workload = plan.cluster_map.gangs[tenant.gang].workload
         seen = access.sees(workload.namespace)
         name, uid = (workload.ref, workload.uid) if seen else (ANOTHER_TEAM, "")
-        tenants.append((name, uid, seat.gpus))
-    held = sum(seat.gpus for seat in occupancy.tenants)
+        tenants.append((name, uid, tenant.gpus))
+    held = sum(tenant.gpus for tenant in occupancy.tenants)
     return NodeRow(
         occupancy.node.name,
         plan.path(place),

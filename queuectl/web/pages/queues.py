@@ -59,7 +59,7 @@ def _row(quotas: Quotas, queue: ClusterQueue, tallies: list[QueueCounts]) -> Que
 
 async def quotas_now(site: Site) -> Quotas:
     """The quota in force, and its use if this process knows it."""
-    return quotas_of(await site.config(), await site.picture(), site.cache)
+    return quotas_of(await site.config(), await site.current_snapshot(), site.cache)
 
 
 def routes(site: Site) -> list[Route]:

@@ -46,7 +46,7 @@ _BY: Final = {
     By.PRICE: "price",
     By.WORKLOAD: "workload",
 }
-_NOBODY: Final = "(none)"
+_NO_NAME: Final = "(none)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +151,12 @@ def _name(row: ReportRow) -> str:
         case {"uid": _}:
             return f"{names['namespace']}/{names['name']}"
         case {"queue": queue}:
-            return f"{names['namespace']}/{queue or _NOBODY}"
+            return f"{names['namespace']}/{queue or _NO_NAME}"
         case {"hour": hour, **rest}:
             return ", ".join([*rest.values(), moment(float(hour))])
         case _:
             (name,) = names.values()
-            return name or _NOBODY
+            return name or _NO_NAME
 
 
 async def _addresses(

@@ -23,7 +23,7 @@ from queuectl.web.access_scope import AccessScope
 from queuectl.web.actions import objections, offers
 from queuectl.web.advice import next_step
 from queuectl.web.pods import PodTable, pod_table
-from queuectl.web.ranks import seated
+from queuectl.web.ranks import ranks_of
 from queuectl.web.recent_commands import asked_of
 from queuectl.web.site import PREFIX, Site, text, whole
 from queuectl.web.sorting import Column, address, headings
@@ -188,7 +188,7 @@ async def _one(site: Site, request: Request) -> Response:
         entry=entry,
         explained=await site.presenter.explained(request, entry, solve=False),
         waits=entry.state in IN_QUEUE_ORDER,
-        seats=seated(placement, await site.picture()) if placement is not None else (),
+        ranks=ranks_of(placement, await site.current_snapshot()) if placement is not None else (),
         planned=entry.lease is not None,
         history=history,
         decided=_decided(history, site.clock()) if access.decisions else frozenset(),

@@ -10,14 +10,14 @@ function theme() {
   const button = document.getElementById("theme");
   const root = document.documentElement;
   const dark = () => (root.dataset.theme || (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) === "dark";
-  const tell = () => button.setAttribute("aria-label", dark() ? "Dark theme. Change to light" : "Light theme. Change to dark");
+  const update = () => button.setAttribute("aria-label", dark() ? "Dark theme. Change to light" : "Light theme. Change to dark");
   button.addEventListener("click", () => {
     root.dataset.theme = dark() ? "light" : "dark";
     localStorage.setItem("queuectl-theme", root.dataset.theme);
-    tell();
+    update();
     document.dispatchEvent(new CustomEvent("theme"));
   });
-  tell();
+  update();
 }
 
 // Where the links to the pages do not fit side by side, the current one is scrolled into view.
@@ -42,17 +42,17 @@ function live() {
     last = Date.now();
     document.body.dispatchEvent(new CustomEvent("live"));
   };
-  const tell = (on) => {
+  const update = (on) => {
     streaming = on;
     shown.dataset.state = on ? "on" : "off";
     shown.textContent = on ? "live" : "refreshed every 15 s";
   };
   const listen = () => {
     const stream = new EventSource(source);
-    stream.addEventListener("open", () => tell(true));
+    stream.addEventListener("open", () => update(true));
     stream.addEventListener("step", refresh);
     stream.addEventListener("error", () => {
-      tell(false);
+      update(false);
       if (stream.readyState === EventSource.CLOSED) setTimeout(listen, POLL_MS);
     });
     addEventListener("pagehide", () => stream.close(), { once: true });
@@ -81,14 +81,14 @@ async function ask(method, address, body, headers = {}) {
     body: body === undefined ? undefined : JSON.stringify(body),
   });
   const text = await answer.text();
-  let told = {};
+  let parsed = {};
   try {
-    told = text ? JSON.parse(text) : {};
+    parsed = text ? JSON.parse(text) : {};
   } catch {
     // not JSON: the status is enough
   }
-  if (!answer.ok) throw new Error(told.detail || `the server returned status ${answer.status}`);
-  return told;
+  if (!answer.ok) throw new Error(parsed.detail || `the server returned status ${answer.status}`);
+  return parsed;
 }
 
 function say(form, text, bad = false) {
@@ -154,8 +154,8 @@ function put(text, status) {
 // The reason of a refusal, from a page or from a problem of the API.
 function reason(text, page, status) {
   if (status === 401) return "Your session has ended. Sign in from another tab, then try again here.";
-  const told = page.querySelector("#main .panel-in p")?.textContent;
-  if (told) return told;
+  const shown = page.querySelector("#main .panel-in p")?.textContent;
+  if (shown) return shown;
   try {
     return JSON.parse(text).detail || `the server returned status ${status}`;
   } catch {
@@ -227,18 +227,18 @@ function wish(asked, form) {
 
 // The cost of a command. It can be unknown right after a start, so it is requested again while the dialog is open.
 async function preview(asked, open) {
-  const tell = (text) => {
+  const show = (text) => {
     if (open()) document.getElementById("confirm-price").textContent = text;
   };
-  tell("Computing the cost …");
+  show("Computing the cost …");
   while (open()) {
     try {
-      const told = await ask("POST", `${address(asked)}?dry_run=true`, asked.address ? JSON.parse(asked.body) : {});
-      if (told.drains) return tell(drained(told.drains));
-      if (typeof told.lostGpuSeconds === "number") return tell(`${price(told.lostGpuSeconds / 3600)} of work would be lost.`);
-      tell("The cost is not known yet. Trying again …");
+      const cost = await ask("POST", `${address(asked)}?dry_run=true`, asked.address ? JSON.parse(asked.body) : {});
+      if (cost.drains) return show(drained(cost.drains));
+      if (typeof cost.lostGpuSeconds === "number") return show(`${price(cost.lostGpuSeconds / 3600)} of work would be lost.`);
+      show("The cost is not known yet. Trying again …");
     } catch (error) {
-      return tell(`The cost is not known: ${error.message}.`);
+      return show(`The cost is not known: ${error.message}.`);
     }
     await new Promise((resolve) => setTimeout(resolve, PRICE_MS));
   }

@@ -143,11 +143,11 @@ function queueCell(pen, i, x, y, side, inks) {
   pen.fillStyle = inks.free;
   pen.fillRect(x, y, side, side);
   let bottom = y + side;
-  const seats = cluster.seats[i];
+  const occupancy = cluster.occupancy[i];
   let largest = -1;
-  for (let s = 0; s < seats.length; s += 2) {
-    const place = cluster.queues.indexOf(cluster.gangs[seats[s]][2]);
-    const tall = Math.max(1, Math.round((side * seats[s + 1]) / (cluster.gpus[i] || 1)));
+  for (let s = 0; s < occupancy.length; s += 2) {
+    const place = cluster.queues.indexOf(cluster.gangs[occupancy[s]][2]);
+    const tall = Math.max(1, Math.round((side * occupancy[s + 1]) / (cluster.gpus[i] || 1)));
     pen.fillStyle = place < 0 ? inks.unknown : QUEUES[place % QUEUES.length];
     pen.fillRect(x, Math.max(y, bottom - tall), side, Math.min(tall, bottom - y));
     bottom -= tall;
@@ -164,9 +164,9 @@ function queueCell(pen, i, x, y, side, inks) {
 function useCell(pen, i, x, y, side, inks) {
   const known = use(i);
   if (known === null) {
-    pen.fillStyle = cluster.seats[i].length ? inks.unknown : inks.free;
+    pen.fillStyle = cluster.occupancy[i].length ? inks.unknown : inks.free;
     pen.fillRect(x, y, side, side);
-    if (cluster.seats[i].length) {
+    if (cluster.occupancy[i].length) {
       pen.fillStyle = inks.panel;
       pen.fillRect(x + 2, y + 2, side - 4, side - 4);
     }
@@ -187,14 +187,14 @@ function ramp(value) {
 }
 
 function use(i) {
-  const seats = cluster.seats[i];
+  const occupancy = cluster.occupancy[i];
   let sum = 0;
   let weight = 0;
-  for (let s = 0; s < seats.length; s += 2) {
-    const known = cluster.gangs[seats[s]][3];
+  for (let s = 0; s < occupancy.length; s += 2) {
+    const known = cluster.gangs[occupancy[s]][3];
     if (known === null) continue;
-    sum += known * seats[s + 1];
-    weight += seats[s + 1];
+    sum += known * occupancy[s + 1];
+    weight += occupancy[s + 1];
   }
   return weight ? sum / weight : null;
 }
@@ -218,7 +218,7 @@ function matches(i, wanted) {
 
 function tenants(i) {
   const found = [];
-  for (let s = 0; s < cluster.seats[i].length; s += 2) found.push([cluster.gangs[cluster.seats[i][s]], cluster.seats[i][s + 1]]);
+  for (let s = 0; s < cluster.occupancy[i].length; s += 2) found.push([cluster.gangs[cluster.occupancy[i][s]], cluster.occupancy[i][s + 1]]);
   return found;
 }
 

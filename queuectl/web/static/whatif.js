@@ -19,7 +19,7 @@ function question() {
   return body;
 }
 
-function counts(told) {
+function counts(plan) {
   const rows = [
     ["Gangs that start", "starts"],
     ["GPUs of gangs that start", "gpusStarted"],
@@ -31,7 +31,7 @@ function counts(told) {
   return table(
     "Summary",
     ["", "Without the change", "With the change"],
-    rows.map(([name, key]) => [name, shown(key, told.before[key]), shown(key, told.after[key])]),
+    rows.map(([name, key]) => [name, shown(key, plan.before[key]), shown(key, plan.after[key])]),
   );
 }
 
@@ -58,22 +58,22 @@ function nodes(one) {
   return names.length > 4 ? `${names.slice(0, 4).join(", ")} and ${names.length - 4} more` : names.join(", ");
 }
 
-function show(told) {
+function show(plan) {
   const why = (one) => [one.reason?.message, ...one.ways.map((way) => `suggested fix: ${way.message}`)].filter(Boolean).join("; ");
   const parts = [
-    counts(told),
-    table("Gangs that start", ["Gang", "Without the change", "GPUs", "Nodes"], told.starts.map((o) => [gang(o), o.before ?? "-", String(o.gpus), nodes(o)])),
+    counts(plan),
+    table("Gangs that start", ["Gang", "Without the change", "GPUs", "Nodes"], plan.starts.map((o) => [gang(o), o.before ?? "-", String(o.gpus), nodes(o)])),
     table(
       "Evicted gangs",
       ["Gang", "Preemptor", "GPUs", "Lost work, GPU-hours"],
-      told.leaves.map((o) => [gang(o), o.givesWayTo ?? "-", String(o.gpus), o.cost ? (o.cost.lostGpuSeconds / 3600).toFixed(1) : "-"]),
+      plan.leaves.map((o) => [gang(o), o.givesWayTo ?? "-", String(o.gpus), o.cost ? (o.cost.lostGpuSeconds / 3600).toFixed(1) : "-"]),
     ),
-    table("Pending gangs", ["Gang", "Without the change", "GPUs", "Reason"], told.waits.map((o) => [gang(o), o.before ?? "-", String(o.gpus), why(o)])),
+    table("Pending gangs", ["Gang", "Without the change", "GPUs", "Reason"], plan.waits.map((o) => [gang(o), o.before ?? "-", String(o.gpus), why(o)])),
   ];
-  if (told.overQuota?.length) {
-    parts.push(table("Over quota", ["Object", "Flavor and resource", "Used", "Allowed"], told.overQuota.map((o) => [o.name, `${o.flavor} ${o.resource}`, String(o.used), String(o.allowed)])));
+  if (plan.overQuota?.length) {
+    parts.push(table("Over quota", ["Object", "Flavor and resource", "Used", "Allowed"], plan.overQuota.map((o) => [o.name, `${o.flavor} ${o.resource}`, String(o.used), String(o.allowed)])));
   }
-  for (const text of told.warnings ?? []) parts.unshift(make("p", { className: "note", textContent: text }));
+  for (const text of plan.warnings ?? []) parts.unshift(make("p", { className: "note", textContent: text }));
   answer.replaceChildren(...parts);
 }
 
@@ -89,9 +89,9 @@ form.addEventListener("submit", async (event) => {
       headers: { "Content-Type": "application/json", "X-Queuectl-Session": "1" },
       body: JSON.stringify(question()),
     });
-    const told = await reply.json();
-    if (!reply.ok) throw new Error(told.detail || `the server returned status ${reply.status}`);
-    show(told);
+    const plan = await reply.json();
+    if (!reply.ok) throw new Error(plan.detail || `the server returned status ${reply.status}`);
+    show(plan);
     said.textContent = "";
   } catch (error) {
     said.toggleAttribute("data-bad", true);

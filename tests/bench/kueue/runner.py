@@ -168,7 +168,7 @@ class Runner:
                 self._began = time.monotonic()
                 others = [
                     group.create_task(one)
-                    for one in (self._watch(address), self._tell(), self._create(creations))
+                    for one in (self._watch(address), self._report(), self._create(creations))
                 ]
                 wall = await self._over
                 for task in others:
@@ -182,7 +182,7 @@ class Runner:
     def _now(self) -> float:
         return time.monotonic() - self._began
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         while True:
             await asyncio.sleep(10)
             running = sum(life.running for life in self.lives.values())

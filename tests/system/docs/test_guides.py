@@ -13,7 +13,7 @@ from queuectl.domain.quantity import GPU
 from tests.support.pages import PAGES
 from tests.support.people import account, namespace
 from tests.system.demo_cluster import DemoCluster, whole
-from tests.system.transcript import ROOT, Page, Shell, code, spoken, transcript
+from tests.system.transcript import ROOT, Page, Shell, code, inline_commands, transcript
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
@@ -102,7 +102,7 @@ def test_the_page_for_who_knows_slurm(demo_cluster: DemoCluster, shell: Shell) -
 
 def say(demo_cluster: DemoCluster, page: Page) -> None:
     """Type the commands of a page's sentences and tables. Some must wait for what those before them asked for."""
-    for line in spoken(page.text):
+    for line in inline_commands(page.text):
         if line in NAMES:
             continue
         if line.startswith("queuectl move"):
@@ -124,7 +124,7 @@ def test_commands_in_the_sentences_of_other_pages(demo_cluster: DemoCluster, she
     demo_cluster.submit("team-a", "next-64", whole(8))
     demo_cluster.runs("team-a/next-64")
     others = PAGES.keys() - {"coming-from-slurm.md", "team.md"}
-    lines = {line for name in others for line in spoken(PAGES[name].read_text())}
+    lines = {line for name in others for line in inline_commands(PAGES[name].read_text())}
     failed = {}
     for line in sorted(lines - NAMES.keys() - UNTRIED.keys()):
         status, printed = shell.type(line)
@@ -134,7 +134,7 @@ def test_commands_in_the_sentences_of_other_pages(demo_cluster: DemoCluster, she
 
 
 def test_no_list_here_is_longer_than_the_pages() -> None:
-    lines = {line for path in PAGES.values() for line in spoken(path.read_text())}
+    lines = {line for path in PAGES.values() for line in inline_commands(path.read_text())}
     assert (NAMES.keys() | UNTRIED.keys()) - lines == set()
 
 

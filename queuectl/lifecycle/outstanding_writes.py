@@ -63,7 +63,7 @@ class Write:
 POD = "Pod"
 
 
-def owed(
+def outstanding_writes(
     entry: Entry,
     job: JobRecord,
     pods: Iterable[PodRecord],
@@ -72,7 +72,7 @@ def owed(
 ) -> list[Write]:
     """Writes to send now, in order. ``nodes`` and ``flavors`` are by name; ``pods``: all pods that the job controls."""
     if entry.state is State.EVICTING:
-        return _stop(entry, job) if entry.stop_at is None else _tell(entry, job, entry.stop_at)
+        return _stop(entry, job) if entry.stop_at is None else _notify(entry, job, entry.stop_at)
     if entry.intent is Intent.MOVE:
         return _relabel(entry, job)
     if not entry.state.live or job.outcome is not None:
@@ -140,7 +140,7 @@ def _stop(entry: Entry, job: JobRecord) -> list[Write]:
     return [_job_write(entry, job, patch, Purpose.STOP)]
 
 
-def _tell(entry: Entry, job: JobRecord, at: float) -> list[Write]:
+def _notify(entry: Entry, job: JobRecord, at: float) -> list[Write]:
     deadline = format_time(at)
     if job.suspended or job.preempt_requested == deadline:
         return []
