@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system explore chaos demo bench e2e-real corpus image test-image dist release dashboards pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations explore chaos demo bench e2e-real corpus image test-image dist release dashboards pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -58,7 +58,7 @@ test: test-fast test-system ## all tests; builds the control plane the first tim
 # Three workers on two cores: a third of the time tests wait for a database, a lease or a browser. The longest tests start first,
 # as tests/longest.py says.
 test-fast: setup ## everything that needs no control plane
-	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not image and not real" \
+	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not image and not real and not operations" \
 	  -n 3 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 # In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
@@ -67,10 +67,14 @@ test-system: controlplane ## on a real control plane, with a real Prometheus
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization) -m "system and not bench" \
 	  -n 4 --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
+# pgbouncer is Debian's package of that name; its tests are skipped without it.
+test-operations: controlplane ## PgBouncer, TLS to the database, back-up, restore and removal, on real servers; five minutes
+	$(RUN)/python -m pytest $(or $(TESTS),tests/operations) -m operations $(PYTEST_ARGS)
+
 ROUNDS ?= 5
 explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `make test` draws the same ones each time
 	@set -e; for round in $$(seq $(ROUNDS)); do echo "explore: round $$round of $(ROUNDS)"; \
-	  $(RUN)/pytest -q -m "hypothesis and not system and not bench" -n 2 --hypothesis-profile=fresh $(PYTEST_ARGS); done
+	  $(RUN)/pytest -q -m "hypothesis and not system and not bench and not operations" -n 2 --hypothesis-profile=fresh $(PYTEST_ARGS); done
 
 # Everything runs in namespaces, which end with the target.
 e2e-real: controlplane ## on real kubelets, containers and networks; needs root; 15 minutes; KEEP=1 starts a cluster and a shell

@@ -19,10 +19,10 @@ GRANT USAGE ON SCHEMA public TO queuectl_leader, queuectl_api;
 GRANT SELECT ON ALL TABLES IN SCHEMA public TO queuectl_leader, queuectl_api;
 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT SELECT ON TABLES TO queuectl_leader, queuectl_api;
 
--- The leader writes state. It cannot change tables or the revision of the schema.
+-- The leader writes state. It cannot change tables, the revision of the schema, or the releases that can use it.
 GRANT INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO queuectl_leader;
 ALTER DEFAULT PRIVILEGES IN SCHEMA public GRANT INSERT, UPDATE, DELETE ON TABLES TO queuectl_leader;
-REVOKE INSERT, UPDATE, DELETE ON alembic_version FROM queuectl_leader;
+REVOKE INSERT, UPDATE, DELETE ON alembic_version, schema_requirement FROM queuectl_leader;
 
 -- The API adds commands for the leader, and writes configuration, sessions and the audit log. It inserts initial past use for
 -- LocalQueues that come from another controller.
@@ -32,3 +32,5 @@ GRANT UPDATE (taken_at) ON leadership TO queuectl_api;
 GRANT INSERT, UPDATE, DELETE ON documents, sessions TO queuectl_api;
 GRANT UPDATE ON configuration TO queuectl_api;
 GRANT INSERT, UPDATE, DELETE ON audit TO queuectl_api;
+-- Each replica registers its release.
+GRANT INSERT, UPDATE, DELETE ON replicas TO queuectl_api;

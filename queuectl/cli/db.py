@@ -10,10 +10,11 @@ import typer
 
 if TYPE_CHECKING:
     from queuectl.db.migrate import SchemaState
+    from queuectl.db.replicas import Replica
 
 app = typer.Typer(
     name="db",
-    help="Show or upgrade the database schema.",
+    help="Show or upgrade the database schema, and show the replicas that use it.",
     no_args_is_help=True,
 )
 
@@ -60,6 +61,44 @@ def current(database_url: Url = None) -> None:
     typer.echo(_sentence(state))
     if state.known and not state.up_to_date:
         raise typer.Exit(1)
+
+
+@app.command()
+def status(database_url: Url = None) -> None:
+    """Show the revision of the schema, and the replicas that use the database.
+
+    The exit code is 1 if the schema is older than this release.
+    """
+    from queuectl.cli.render import Column, emit_table
+    from queuectl.db import migrate
+
+    state = _run(database_url, migrate.current)
+    typer.echo(f"schema {_sentence(state)}")
+    if state.replicas:
+        columns = [
+            Column("REPLICA", lambda row: row["name"]),
+            Column("VERSION", lambda row: row["release"]),
+            Column("SCHEMA", lambda row: row["revision"]),
+            Column("ROLE", lambda row: row["role"]),
+            Column("HEARTBEAT", lambda row: row["heartbeat"]),
+        ]
+        emit_table(columns, map(_row, state.replicas), wide=False)
+    else:
+        typer.echo("no replica is registered")
+    if state.known and not state.up_to_date:
+        raise typer.Exit(1)
+
+
+def _row(replica: Replica) -> dict[str, str]:
+    heartbeat = f"{replica.age:.0f}s ago" + (", expired" if replica.expired else "")
+    role = "leader" if replica.leads else "standby"
+    return {
+        "name": replica.name,
+        "release": replica.release,
+        "revision": replica.revision,
+        "role": "" if replica.expired else role,
+        "heartbeat": heartbeat,
+    }
 
 
 def _run(database_url: str | None, work: Callable[[str], Awaitable[SchemaState]]) -> SchemaState:

@@ -95,6 +95,7 @@ async def _serve(settings: Settings) -> None:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(server.run()) for server in servers]
             tasks.append(group.create_task(forget_old(parts.store.audit, settings.audit_days)))
+            tasks.append(group.create_task(parts.registration.keep()))
             tune_interpreter()
             typer.echo(f"API {servers[0].url}  metrics {servers[1].url}", err=True)
             await parts.supervisor.run(stop)

@@ -21,6 +21,7 @@ from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.leader_store import LeaderStore
 from queuectl.db.migrate import upgrade
+from queuectl.db.replicas import Registration
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Diagnosis, Excess
@@ -74,6 +75,7 @@ class Controller:
     supervisor: Supervisor
     store: ApiStore
     metrics: Metrics
+    registration: Registration
 
     async def live(self) -> Sequence[str]:
         """Run the process. A part that cannot continue ends it, because a restart repairs its state."""
@@ -251,7 +253,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
 
     Raises:
         BadInput: a URL, a kubeconfig or a server version is wrong.
-        StoreError, ClusterError: no connection.
+        StoreError, ClusterError: no connection, or this release cannot use the schema.
     """
     metrics = Metrics()
     async with AsyncExitStack() as stack:
@@ -260,6 +262,8 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
         database = DatabaseSettings.from_environment(url)
         store = await LeaderStore.connect(database)
         stack.push_async_callback(store.close)
+        registration = store.registration(settings.holder)
+        await stack.enter_async_context(registration.registered())
         clock = SteadyClock()
         clock.set(await store.now())
         # Separate connections: a commit must not wait for readers.
@@ -289,7 +293,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             job_resources={kind.plural: kind.kind for kind in KINDS.values()},
             use_source=source,
         )
-        yield Controller(supervisor, command_service, metrics)
+        yield Controller(supervisor, command_service, metrics, registration)
 
 
 async def recovered(settings: Settings, documents: Sequence[GivenDocument]) -> Recovered:

@@ -21,6 +21,7 @@ OTHERS: Final = MappingProxyType(
     {
         "QUEUECTL_API_DATABASE_PASSWORD_FILE": "queuectl.db.engine",
         "QUEUECTL_DATABASE_PASSWORD_FILE": "queuectl.db.engine",
+        "QUEUECTL_DATABASE_DIRECT_URL": "queuectl.db.engine",
         "QUEUECTL_DATABASE_PGBOUNCER": "queuectl.db.engine",
         "QUEUECTL_PG_BIN": "queuectl.db.binaries",
         "QUEUECTL_CACHE": "queuectl.localcluster.cache",

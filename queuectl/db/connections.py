@@ -9,9 +9,10 @@ from typing import Final, TypeVar
 
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from queuectl.db.engine import DatabaseSettings, check_version, make_engine
+from queuectl.db.engine import DatabaseSettings, limit, make_engine
 from queuectl.db.failures import answers_within
 from queuectl.db.notify import NotificationListener
+from queuectl.db.server_checks import check_pooling, check_server
 
 T = TypeVar("T")
 
@@ -28,13 +29,15 @@ class Connections:
         self._listeners: list[NotificationListener] = []
 
     async def check(self) -> None:
-        """Check that the version of the server is supported.
+        """Check that queuectl can use the server with these settings.
 
         Raises:
-            BadInput: it is too old.
+            BadInput: the server is too old, or a connection pooler is in front of it that the settings do not name.
         """
         async with self.transaction("connecting") as connection:
-            await check_version(connection)
+            await check_server(connection, self._settings)
+        async with self._guarded("connecting"):
+            await check_pooling(self._engine, self._settings)
 
     async def close(self) -> None:
         """Close all connections, without waiting for a server that does not respond."""
@@ -48,7 +51,7 @@ class Connections:
 
     def listener(self, channel: str) -> NotificationListener:
         """A listener for notifications on a channel. It closes with this pool."""
-        listener = NotificationListener(self._engine, self._settings, channel)
+        listener = NotificationListener(self._engine, self._settings.listening, channel)
         self._listeners.append(listener)
         return listener
 
@@ -62,8 +65,7 @@ class Connections:
         """The result of a query: once now, again after each notification, and at the latest after ``poll`` seconds."""
         while True:
             async with self._guarded(f"listening for {what}"):
-                if not self._settings.pgbouncer:
-                    await listener.listen()
+                await listener.listen()
             found = await query()
             if found is not None:
                 return found
@@ -75,13 +77,20 @@ class Connections:
         async with (
             self._guarded(doing),
             self._engine.connect() as connection,
-            _begun(connection),
+            _begun(connection, self._settings),
         ):
             yield connection
 
     @asynccontextmanager
     async def statement(self, doing: str) -> AsyncIterator[AsyncConnection]:
-        """A connection for one statement that is its own transaction: one round trip instead of three."""
+        """A connection for one statement that is its own transaction: one round trip instead of three.
+
+        PgBouncer can send the parts of a statement outside a transaction to several connections of the server.
+        """
+        if self._settings.pooling is not None:
+            async with self.transaction(doing) as connection:
+                yield connection
+            return
         async with self._guarded(doing), self._engine.connect() as connection:
             await connection.execution_options(isolation_level="AUTOCOMMIT")
             try:
@@ -97,7 +106,7 @@ class Connections:
             await connection.execution_options(
                 isolation_level="REPEATABLE READ", postgresql_readonly=True
             )
-            async with _begun(connection):
+            async with _begun(connection, self._settings):
                 yield connection
 
     def _guarded(self, doing: str) -> AbstractAsyncContextManager[None]:
@@ -105,11 +114,12 @@ class Connections:
 
 
 @asynccontextmanager
-async def _begun(connection: AsyncConnection) -> AsyncIterator[None]:
+async def _begun(connection: AsyncConnection, settings: DatabaseSettings) -> AsyncIterator[None]:
     """A transaction whose connection is dropped on cancellation, because ROLLBACK waits for a server that does not respond."""
     try:
         await connection.begin()
         try:
+            await limit(connection, settings)
             yield
         except asyncio.CancelledError:
             raise

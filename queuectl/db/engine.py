@@ -8,23 +8,22 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
-from uuid import uuid4
 
 import asyncpg
 import orjson
-from sqlalchemy import URL, event, make_url, text
+from sqlalchemy import URL, event, func, make_url, select
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import ArgumentError, InvalidatePoolError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from queuectl.domain.errors import BadInput
 
-MINIMUM_VERSION: Final = 150000  # as server_version_num counts
 PROGRAM: Final = "queuectl"
 APPLICATION: Final = f"{PROGRAM} {version(PROGRAM)}"
 """The name of sessions in ``pg_stat_activity``, by which a migration finds the releases that are connected."""
@@ -34,11 +33,20 @@ _TRUSTED_SECONDS: Final = (
     1.0  # a connection that was used within this time is not tested before its use
 )
 _LEFT: Final = "queuectl.left"
+_PGBOUNCER: Final = "QUEUECTL_DATABASE_PGBOUNCER"
+_DIRECT: Final = "QUEUECTL_DATABASE_DIRECT_URL"
 _FILE: Final = "QUEUECTL_DATABASE_PASSWORD_FILE"
 _API_FILE: Final = "QUEUECTL_API_DATABASE_PASSWORD_FILE"
 _TLS_FILES: Final = {"sslrootcert", "sslcert", "sslkey", "sslcrl"}
 _TLS: Final = "ssl"
 """Beginning of libpq's parameters for TLS: sslmode, sslrootcert, sslcert, sslkey, …"""
+
+
+class Pooling(StrEnum):
+    """The pool modes of PgBouncer that queuectl supports."""
+
+    SESSION = "session"
+    TRANSACTION = "transaction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +61,8 @@ class DatabaseSettings:
         lock_timeout: for one lock, enforced by the server.
         answer_timeout: for a whole operation, enforced here, because a frozen or unreachable server does not respond.
         password_file: holds the password, read for each new connection; None = it is in the URL, or none is needed.
-        pgbouncer: the URL leads to PgBouncer in transaction mode: no prepared statements are kept, no LISTEN is held,
-            and the server-side limits must be set on the role or in PgBouncer.
+        pooling: the pool mode of the PgBouncer to which the URL leads; None = it leads to the server.
+        direct: settings of a connection to the server itself, for LISTEN in transaction pooling; None = changes are polled.
     """
 
     url: str
@@ -63,8 +71,14 @@ class DatabaseSettings:
     statement_timeout: float = 10.0
     lock_timeout: float = 5.0
     answer_timeout: float = 20.0
-    pgbouncer: bool = False
     password_file: Path | None = None
+    pooling: Pooling | None = None
+    direct: DatabaseSettings | None = None
+
+    @property
+    def listening(self) -> DatabaseSettings | None:
+        """Settings of the connections that listen; None without any."""
+        return self.direct if self.pooling is Pooling.TRANSACTION else self
 
     @classmethod
     def from_environment(
@@ -72,16 +86,31 @@ class DatabaseSettings:
     ) -> DatabaseSettings:
         """Settings for ``url`` from the environment.
 
-        The variables are QUEUECTL_DATABASE_PGBOUNCER (1, true or yes) and QUEUECTL_DATABASE_PASSWORD_FILE, or
+        The variables are QUEUECTL_DATABASE_PGBOUNCER, QUEUECTL_DATABASE_DIRECT_URL, and QUEUECTL_DATABASE_PASSWORD_FILE, or
         QUEUECTL_API_DATABASE_PASSWORD_FILE for the URL of the API alone.
+
+        Raises:
+            BadInput: a variable has a value that has no meaning.
         """
-        flag = environ.get("QUEUECTL_DATABASE_PGBOUNCER", "").lower()
-        file = environ.get(_API_FILE if api else _FILE)
+        passwords = {name: Path(file) for name in (_FILE, _API_FILE) if (file := environ.get(name))}
+        pooling = _pooling(environ.get(_PGBOUNCER, ""))
+        direct = environ.get(_DIRECT) or None
+        if direct and pooling is not Pooling.TRANSACTION:
+            raise BadInput(f"{_DIRECT} has a meaning only with {_PGBOUNCER}=transaction")
         return cls(
             url,
-            pgbouncer=flag in ("1", "true", "yes"),
-            password_file=Path(file) if file else None,
+            pooling=pooling,
+            password_file=passwords.get(_API_FILE if api else _FILE),
+            direct=cls(direct, password_file=passwords.get(_FILE)) if direct else None,
         )
+
+
+def _pooling(value: str) -> Pooling | None:
+    try:
+        return Pooling(value) if value else None
+    except ValueError:
+        modes = " or ".join(Pooling)
+        raise BadInput(f"{_PGBOUNCER}: {value!r} is no pool mode: set {modes}") from None
 
 
 def parse_url(url: str) -> URL:
@@ -123,11 +152,9 @@ def _read(url: str) -> URL:
 def make_engine(settings: DatabaseSettings) -> AsyncEngine:
     """A pool of connections; none is opened yet."""
     arguments = _connect_arguments(settings)
-    if settings.pgbouncer:
-        arguments |= {
-            "prepared_statement_cache_size": 0,
-            "prepared_statement_name_func": lambda: f"__queuectl_{uuid4().hex}__",
-        }
+    if settings.pooling is Pooling.TRANSACTION:
+        # An unnamed statement ends with the next one. A named one would stay on a connection that another client gets.
+        arguments |= {"prepared_statement_cache_size": 0, "prepared_statement_name_func": str}
     engine = create_async_engine(
         parse_url(settings.url),
         connect_args=arguments,
@@ -164,7 +191,7 @@ def _try_idle_connections(engine: Engine) -> None:
 
 async def open_connection(engine: AsyncEngine, settings: DatabaseSettings) -> asyncpg.Connection:
     """A connection of the driver outside the pool. Raises the errors of the driver."""
-    _, named = engine.dialect.create_connect_args(engine.url)
+    _, named = engine.dialect.create_connect_args(parse_url(settings.url))
     return await asyncpg.connect(**named, **_connect_arguments(settings))
 
 
@@ -174,17 +201,29 @@ def _connect_arguments(settings: DatabaseSettings) -> dict[str, Any]:
         arguments["dsn"] = tls  # the other arguments take precedence over it
     if settings.password_file is not None:
         arguments["password"] = partial(_password, settings.password_file)
-    if settings.pgbouncer:
-        # PgBouncer changes the server connection, so prepared statements need unique names.
-        return arguments | {"statement_cache_size": 0}
-    limits = {
-        "application_name": APPLICATION,
+    if settings.pooling is Pooling.TRANSACTION:
+        arguments["statement_cache_size"] = 0
+    session = {"application_name": APPLICATION}
+    if settings.pooling is None:
+        session |= _limits(settings)
+    return arguments | {"server_settings": session}
+
+
+def _limits(settings: DatabaseSettings) -> dict[str, str]:
+    """Parameters of the server."""
+    return {
         "statement_timeout": _milliseconds(settings.statement_timeout),
         "lock_timeout": _milliseconds(settings.lock_timeout),
         "idle_in_transaction_session_timeout": _milliseconds(settings.answer_timeout),
         "jit": "off",
     }
-    return arguments | {"server_settings": limits}
+
+
+async def limit(connection: AsyncConnection, settings: DatabaseSettings) -> None:
+    """Set the limits of a transaction that has begun. PgBouncer accepts them neither at the start of a session nor for its length."""
+    if settings.pooling is not None:
+        given = _limits(settings).items()
+        await connection.execute(select(*(func.set_config(*each, True) for each in given)))
 
 
 async def _password(file: Path) -> str:
@@ -194,21 +233,6 @@ async def _password(file: Path) -> str:
         OSError: it cannot be read.
     """
     return (await asyncio.to_thread(file.read_text)).rstrip("\n")
-
-
-async def check_version(connection: AsyncConnection) -> int:
-    """The server's version as ``server_version_num``.
-
-    Raises:
-        BadInput: it is older than queuectl supports.
-    """
-    number = int((await connection.scalar(text("SHOW server_version_num"))) or 0)
-    if number < MINIMUM_VERSION:
-        raise BadInput(
-            f"PostgreSQL {MINIMUM_VERSION // 10000} or newer is needed; "
-            f"{connection.engine.url.host or 'the server'} runs {number // 10000}.{number % 10000}"
-        )
-    return number
 
 
 def encode_json(value: Any) -> str:

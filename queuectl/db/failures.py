@@ -11,7 +11,7 @@ import asyncpg
 from sqlalchemy.exc import DBAPIError, InterfaceError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from queuectl.domain.errors import StoreError, StoreUnavailable
+from queuectl.domain.errors import BadInput, StoreError, StoreUnavailable
 
 # SQLSTATE classes and codes after which a retry with new reads is correct.
 _CLASSES: Final = (
@@ -30,6 +30,7 @@ _CODES: Final = {
     "55P03": "a lock was not available in time",
 }
 _NO_SCHEMA: Final = {"42P01", "42703"}
+_POOLER: Final = ("08P01", "startup parameter")  # PgBouncer accepts few of them
 
 
 @asynccontextmanager
@@ -39,6 +40,7 @@ async def answers_within(seconds: float, doing: str) -> AsyncIterator[None]:
     Raises:
         StoreUnavailable: no response, a lost connection or a server that shuts down: the outcome is unknown.
         StoreError: the server rejected the statement.
+        BadInput: a PgBouncer answered that the settings do not name.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -51,7 +53,7 @@ async def answers_within(seconds: float, doing: str) -> AsyncIterator[None]:
         raise _translated(error, doing) from error
 
 
-def _translated(error: BaseException, doing: str) -> StoreError:
+def _translated(error: BaseException, doing: str) -> StoreError | BadInput:
     cause = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     text = f"{doing}: {str(cause).splitlines()[0] if str(cause) else type(cause).__name__}"
     state = getattr(cause, "sqlstate", None)
@@ -61,6 +63,10 @@ def _translated(error: BaseException, doing: str) -> StoreError:
         )
         plain = isinstance(error, OSError | asyncpg.InterfaceError)
         return StoreUnavailable(text) if lost or plain else StoreError(text)
+    if state == _POOLER[0] and _POOLER[1] in text:
+        return BadInput(
+            f"{text}: the database URL leads to PgBouncer; set QUEUECTL_DATABASE_PGBOUNCER to its pool mode, session or transaction"
+        )
     if state[:2] in _CLASSES or state in _CODES:
         return StoreUnavailable(text)
     if state in _NO_SCHEMA:

@@ -6,42 +6,56 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, func, inspect, select, text, update
 
 import queuectl
+from queuectl.db import replicas
 from queuectl.db.engine import (
     APPLICATION,
     PROGRAM,
     DatabaseSettings,
-    check_version,
+    limit,
     make_engine,
 )
 from queuectl.db.failures import answers_within
+from queuectl.db.replicas import Replica
+from queuectl.db.server_checks import check_server
+from queuectl.db.tables import schema_requirement
 from queuectl.domain.errors import StoreError
 
-_LOCK: Final = 0x7175657565  # "queue"; a constant that other programs do not use
 _PATIENCE: Final = 24 * 3600.0
+# Sessions of releases that do not register their replicas.
 _OTHERS: Final = text(
     "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()"
-    " AND application_name LIKE :any AND application_name <> :own"
+    " AND application_name LIKE :any AND application_name <> ALL (:known)"
 )
 POST: Final = "_post"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaState:
-    """``current`` is None for an empty database. ``known`` is False when a newer release has upgraded it."""
+    """The revision of a schema.
+
+    Attributes:
+        current: None for an empty database.
+        head: the newest revision of this release.
+        known: False when a newer release has upgraded it.
+        replicas: the registered replicas, also expired ones.
+    """
 
     current: str | None
     head: str
     known: bool = True
+    replicas: tuple[Replica, ...] = ()
 
     @property
     def up_to_date(self) -> bool:
@@ -71,25 +85,47 @@ async def upgrade(
 
     Raises:
         StoreUnavailable: no response; either all revisions were applied or none.
-        StoreError: a revision failed, or replicas of another release are connected and a post revision is to be applied, or
-            ``pre_only`` stops before a pre revision that this release needs; nothing was changed.
+        StoreError: a revision failed, or replicas of another release run and a post revision is to be applied, or
+            ``pre_only`` stops before a pre revision that this release needs, or the post revision of a newer release was applied;
+            nothing was changed.
         BadInput: the URL is wrong or the server too old.
     """
     return await _with_connection(url, directory, _upgrade_to(pre_only=pre_only))
 
 
 async def current(url: str, *, directory: Path | None = None) -> SchemaState:
-    """The revision of the database. It changes nothing. Errors as for :func:`upgrade`."""
-    return await _with_connection(url, directory, _state)
+    """The revision of the database. It changes nothing.
+
+    Raises:
+        StoreError: this release cannot use the schema, because the post revision of a newer release was applied.
+        StoreUnavailable, BadInput: as for :func:`upgrade`.
+    """
+    return await _with_connection(url, directory, _usable_state)
 
 
-async def _with_connection(
-    url: str, directory: Path | None, work: Callable[[Connection, Config], SchemaState]
-) -> SchemaState:
+def known_revisions(directory: Path | None = None) -> tuple[str, ...]:
+    """All revisions of this release, the oldest first."""
+    return _revisions(_config(directory))
+
+
+def _revisions(config: Config) -> tuple[str, ...]:
+    """All revisions of a configuration of alembic, the oldest first."""
+    script = ScriptDirectory.from_config(config)
+    return tuple(one.revision for one in script.walk_revisions())[::-1]
+
+
+def _config(directory: Path | None) -> Config:
     config = Config()
     config.set_main_option(
         "script_location", str(directory or migrations_directory()).replace("%", "%%")
     )
+    return config
+
+
+async def _with_connection(
+    url: str, directory: Path | None, work: Callable[[Connection, Config], T]
+) -> T:
+    config = _config(directory)
     # A long migration, also of another process, is no reason for a time-out.
     patient = replace(
         DatabaseSettings.from_environment(url),
@@ -104,7 +140,8 @@ async def _with_connection(
             answers_within(_PATIENCE, "migrating the database"),
             engine.begin() as connection,
         ):
-            await check_version(connection)
+            await check_server(connection, patient)
+            await limit(connection, patient)
             return await connection.run_sync(work, config)
     finally:
         await engine.dispose()
@@ -113,10 +150,25 @@ async def _with_connection(
 def _state(connection: Connection, config: Config) -> SchemaState:
     script = ScriptDirectory.from_config(config)
     present = MigrationContext.configure(connection).get_current_revision()
+    head = _head(script)
+    found = replicas.registered(connection) if _has_replicas(connection) else ()
+    return SchemaState(present, head, present is None or _knows(script, present), tuple(found))
+
+
+def _usable_state(connection: Connection, config: Config) -> SchemaState:
+    """The state. Raises StoreError if this release cannot use the schema."""
+    state = _state(connection, config)
+    if not state.known:
+        required = connection.scalar(select(schema_requirement.c.revision))
+        replicas.check_usable(required or "", _revisions(config))
+    return state
+
+
+def _head(script: ScriptDirectory) -> str:
     head = script.get_current_head()
     if head is None:
         raise StoreError("the installation is incomplete: there are no revisions")
-    return SchemaState(present, head, present is None or _knows(script, present))
+    return head
 
 
 def _knows(script: ScriptDirectory, revision: str) -> bool:
@@ -126,22 +178,38 @@ def _knows(script: ScriptDirectory, revision: str) -> bool:
         return False
 
 
+def _has_replicas(connection: Connection) -> bool:
+    return inspect(connection).has_table(schema_requirement.name)
+
+
 def _upgrade_to(*, pre_only: bool) -> Callable[[Connection, Config], SchemaState]:
     def work(connection: Connection, config: Config) -> SchemaState:
-        connection.execute(select(func.pg_advisory_xact_lock(_LOCK)))
-        state = _state(connection, config)
+        connection.execute(select(func.pg_advisory_xact_lock(replicas.LOCK)))
+        state = _usable_state(connection, config)
         missing = _missing(config, state) if state.known else []
-        if state.current is not None and any(name.endswith(POST) for name in missing):
+        if state.current is not None and any(map(_is_post, missing)):
             if pre_only:
                 missing = _before_post(missing)
             else:
-                _refuse_beside_others(connection)
+                _refuse_beside_others(connection, state.replicas, missing)
         if missing:
             config.attributes["connection"] = connection
             command.upgrade(config, missing[-1])
+            _require(connection, missing)
         return _state(connection, config)
 
     return work
+
+
+def _is_post(revision: str) -> bool:
+    return revision.endswith(POST)
+
+
+def _require(connection: Connection, applied: Sequence[str]) -> None:
+    """Record the last post revision: from now on, a release that does not know it cannot use the schema."""
+    post = [*filter(_is_post, applied)][-1:]
+    for revision in post:
+        connection.execute(update(schema_requirement).values(revision=revision))
 
 
 def _missing(config: Config, state: SchemaState) -> list[str]:
@@ -157,9 +225,9 @@ def _before_post(missing: Sequence[str]) -> list[str]:
     Raises:
         StoreError: a pre revision comes after it: the post half of an earlier release was never applied.
     """
-    before = list(takewhile(lambda name: not name.endswith(POST), missing))
+    before = list(takewhile(lambda name: not _is_post(name), missing))
     after = missing[len(before) :]
-    if not after[-1].endswith(POST):
+    if not _is_post(after[-1]):
         raise StoreError(
             f"the schema lacks {after[0]}, the second half of an earlier release: "
             "stop all replicas of that release, then run `queuectl db upgrade`"
@@ -167,13 +235,18 @@ def _before_post(missing: Sequence[str]) -> list[str]:
     return before
 
 
-def _refuse_beside_others(connection: Connection) -> None:
-    """A post revision takes away what replicas of an earlier release need. Each names its release to the server.
+def _refuse_beside_others(
+    connection: Connection, found: Sequence[Replica], missing: Sequence[str]
+) -> None:
+    """A post revision removes what replicas of an earlier release need.
 
     Raises:
-        StoreError: sessions of another release are open.
+        StoreError: such a replica is registered, or sessions of a release without registration are open.
     """
-    others = connection.execute(_OTHERS, {"own": APPLICATION, "any": f"{PROGRAM} %"})
-    found = ", ".join(sorted(others.scalars()))
-    if found:
-        raise StoreError(f"replicas of another release are connected ({found}): stop them first")
+    last = max(number for number, name in enumerate(missing) if _is_post(name))
+    replicas.refuse_beside(connection, missing[last:], missing[last])
+    known = [APPLICATION, *(f"{PROGRAM} {one.release}" for one in found)]
+    others = connection.execute(_OTHERS, {"known": known, "any": f"{PROGRAM} %"})
+    sessions = ", ".join(sorted(others.scalars()))
+    if sessions:
+        raise StoreError(f"replicas of another release are connected ({sessions}): stop them first")

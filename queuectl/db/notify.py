@@ -20,7 +20,10 @@ class NotificationListener:
     A notification can be lost or have no cause, so the caller always reads the data, and polls as well.
     """
 
-    def __init__(self, engine: AsyncEngine, settings: DatabaseSettings, channel: str) -> None:
+    def __init__(
+        self, engine: AsyncEngine, settings: DatabaseSettings | None, channel: str
+    ) -> None:
+        """``settings``: of the listening connection; None = it does not listen, and the caller polls alone."""
         self._engine = engine
         self._settings = settings
         self._channel = channel
@@ -29,6 +32,8 @@ class NotificationListener:
 
     async def listen(self) -> None:
         """Make sure that the connection listens. Raises the errors of the driver."""
+        if self._settings is None:
+            return
         if self._connection is not None and not self._connection.is_closed():
             return
         connection = await open_connection(self._engine, self._settings)

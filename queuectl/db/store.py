@@ -14,6 +14,8 @@ from queuectl.db import (
 )
 from queuectl.db.connections import Connections
 from queuectl.db.engine import DatabaseSettings
+from queuectl.db.migrate import known_revisions
+from queuectl.db.replicas import Registration
 from queuectl.domain.commands import Command
 from queuectl.domain.ledger import Document, Entry
 from queuectl.domain.pastuse import Used
@@ -33,6 +35,10 @@ class Database:
         self._statement: Final = connections.statement
         self._snapshot: Final = connections.snapshot
         self.usage: Final = usage.UsageLedger(connections.transaction, connections.snapshot)
+
+    def registration(self, name: str) -> Registration:
+        """The registration of this process under its name; see :mod:`queuectl.db.replicas`."""
+        return Registration(self._transaction, name, known_revisions())
 
     @classmethod
     async def connect(cls, settings: DatabaseSettings) -> Self:

@@ -303,3 +303,20 @@ findings: Final = single_row(
     json("starts"),
     comment="the last GPU utilization that the leader has measured, and its estimated starts",
 )
+
+replicas: Final = Table(
+    "replicas",
+    metadata,
+    key("name", primary=True),
+    words("release"),
+    words("revision"),
+    seconds("started_at"),
+    seconds("seen_at"),
+    comment="processes that use the database; revision is the newest one that their release knows",
+)
+
+schema_requirement: Final = single_row(
+    "schema_requirement",
+    words("revision"),
+    comment="the last post revision; a release that does not know it cannot use the schema",
+)

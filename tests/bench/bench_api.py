@@ -109,7 +109,13 @@ async def ruled(url: str, gangs: int = GANGS) -> AsyncIterator[World]:
         )
         stop = asyncio.Event()
         running = asyncio.create_task(supervisor.run(stop))
-        world = World(cluster, Controller(supervisor, command_service, Metrics()), running)
+        world = World(
+            cluster,
+            Controller(
+                supervisor, command_service, Metrics(), command_service.registration("bench")
+            ),
+            running,
+        )
         while supervisor._leader_state() is None:
             await world.pause(0.05)
         yield world

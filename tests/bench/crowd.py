@@ -104,7 +104,9 @@ class World:
             clock=SteadyClock(),
             job_resources={kind.plural: kind.kind for kind in KINDS.values()},
         )
-        self.controllers[role] = Controller(supervisor, command_service, Metrics())
+        self.controllers[role] = Controller(
+            supervisor, command_service, Metrics(), command_service.registration("bench")
+        )
         self._running.append(asyncio.create_task(supervisor.run(self._stop)))
         await self.until(lambda: not supervisor.blockers(), f"{role} ready")
 

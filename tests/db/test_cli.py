@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from importlib import metadata
 from pathlib import Path
 
+import asyncpg
 import pytest
 import pytest_asyncio
 from typer.testing import CliRunner
@@ -32,6 +35,39 @@ def test_an_old_schema_sets_the_exit_status_and_is_upgraded(empty_url: str):
     assert run("current", "--database-url", empty_url) == (1, f"empty: older than {HEAD}")
     assert run("upgrade", QUEUECTL_DATABASE_URL=empty_url) == (0, f"{HEAD}: up to date")
     assert run("current", QUEUECTL_DATABASE_URL=empty_url) == (0, f"{HEAD}: up to date")
+
+
+def test_the_status_lists_the_replicas(empty_url: str):
+    environ = {"QUEUECTL_DATABASE_URL": empty_url}
+    unregistered = "no replica is registered"
+    assert run("status", **environ) == (1, f"schema empty: older than {HEAD}\n{unregistered}")
+    run("upgrade", **environ)
+    assert run("status", **environ) == (0, f"schema {HEAD}: up to date\n{unregistered}")
+    asyncio.run(register(empty_url))
+    code, output = run("status", **environ)
+    rows = [line.split() for line in output.splitlines()[1:]]
+    version = metadata.version("queuectl")
+    assert code == 0
+    assert rows == [
+        ["REPLICA", "VERSION", "SCHEMA", "ROLE", "HEARTBEAT"],
+        ["a", version, HEAD, "leader", "0s", "ago"],
+        ["b", version, HEAD, "standby", "5s", "ago"],
+        ["c", "0.0.1", "0000_pre", "-", "90s", "ago,", "expired"],
+    ]
+
+
+async def register(url: str) -> None:
+    """Three replicas, as they have written their last heartbeats."""
+    now = "extract(epoch FROM clock_timestamp())"
+    version = metadata.version("queuectl")
+    connection = await asyncpg.connect(url)
+    await connection.execute(
+        f"INSERT INTO replicas SELECT name, release, revision, 0, {now} - age FROM (VALUES"
+        f" ('a', '{version}', '{HEAD}', 0), ('b', '{version}', '{HEAD}', 5), ('c', '0.0.1', '0000_pre', 90)"
+        ") AS given (name, release, revision, age)"
+    )
+    await connection.execute("UPDATE leadership SET holder = 'a'")
+    await connection.close()
 
 
 def test_the_pre_phase_can_be_run_alone(empty_url: str):

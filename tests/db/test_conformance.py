@@ -27,30 +27,6 @@ class TestPostgresStore(StoreConformance):
             await one.close()
 
 
-class TestPostgresStoreForPgBouncer(StoreConformance):
-    """The settings for PgBouncer: no prepared statements and no LISTEN. A change is read at the next poll."""
-
-    POLL = 0.05
-
-    @pytest_asyncio.fixture
-    async def open_store(self, database_url: str) -> AsyncIterator[OpenStore]:
-        opened: list[PostgresStore] = []
-
-        async def open_one() -> PostgresStore:
-            settings = DatabaseSettings(database_url, pgbouncer=True)
-            opened.append(await PostgresStore.connect(settings))
-            return opened[-1]
-
-        yield open_one
-        for one in opened:
-            await one.close()
-
-    async def test_a_waiter_is_notified_of_a_change_by_another_process(self, open_store: OpenStore):
-        store, api = await open_store(), await open_store()
-        version = await api.put_config({"kind": "Topology", "metadata": {"name": "t"}})
-        assert await store.config_changed(0, poll=0.01) == version
-
-
 class TestMemoryStore(StoreConformance):
     @pytest.fixture
     def open_store(self) -> OpenStore:

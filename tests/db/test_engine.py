@@ -12,8 +12,8 @@ import orjson
 import pytest
 
 from queuectl.api.server import Certificate
-from queuectl.db import engine
-from queuectl.db.engine import DatabaseSettings, encode_json, parse_url
+from queuectl.db import server_checks
+from queuectl.db.engine import DatabaseSettings, Pooling, encode_json, parse_url
 from queuectl.domain.errors import BadInput, StoreError, StoreUnavailable
 from tests.support.postgres import TestPostgres
 from tests.support.stores import PostgresStore
@@ -100,16 +100,57 @@ async def test_a_missing_file_of_a_url_is_named(name: str):
         await PostgresStore.connect(DatabaseSettings(f"postgresql://h/d?{name}=/nowhere"))
 
 
-@pytest.mark.parametrize(("flag", "on"), [("1", True), ("true", True), ("", False), ("0", False)])
-def test_the_environment_states_whether_pgbouncer_is_used(flag: str, on: bool):
-    settings = DatabaseSettings.from_environment("x", {"QUEUECTL_DATABASE_PGBOUNCER": flag})
-    assert settings.pgbouncer is on
+FILES = {"QUEUECTL_DATABASE_PASSWORD_FILE": "/a", "QUEUECTL_API_DATABASE_PASSWORD_FILE": "/b"}
+DIRECT = {"QUEUECTL_DATABASE_PGBOUNCER": "transaction", "QUEUECTL_DATABASE_DIRECT_URL": "d"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "api", "settings"),
+    [
+        ({}, False, DatabaseSettings("x")),
+        ({"QUEUECTL_DATABASE_PGBOUNCER": ""}, False, DatabaseSettings("x")),
+        (FILES, False, DatabaseSettings("x", password_file=Path("/a"))),
+        (FILES, True, DatabaseSettings("x", password_file=Path("/b"))),
+        (
+            {"QUEUECTL_DATABASE_PGBOUNCER": "session"},
+            False,
+            DatabaseSettings("x", pooling=Pooling.SESSION),
+        ),
+        (
+            DIRECT | FILES,
+            True,
+            DatabaseSettings(
+                "x",
+                password_file=Path("/b"),
+                pooling=Pooling.TRANSACTION,
+                direct=DatabaseSettings("d", password_file=Path("/a")),
+            ),
+        ),
+    ],
+)
+def test_the_environment_has_passwords_and_pgbouncer(
+    environ: dict[str, str], api: bool, settings: DatabaseSettings
+):
+    assert DatabaseSettings.from_environment("x", environ, api=api) == settings
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"QUEUECTL_DATABASE_PGBOUNCER": "yes"}, "'yes' is no pool mode: set session or trans"),
+        ({"QUEUECTL_DATABASE_PGBOUNCER": "statement"}, "'statement' is no pool mode"),
+        ({"QUEUECTL_DATABASE_DIRECT_URL": "d"}, "only with QUEUECTL_DATABASE_PGBOUNCER=trans"),
+    ],
+)
+def test_settings_of_pgbouncer_without_a_meaning_are_refused(environ: dict[str, str], message: str):
+    with pytest.raises(BadInput, match=message):
+        DatabaseSettings.from_environment("x", environ)
 
 
 async def test_an_old_server_is_refused_by_number(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(engine, "MINIMUM_VERSION", 990000)
+    monkeypatch.setattr(server_checks, "MINIMUM_VERSION", 990000)
     with pytest.raises(BadInput, match="PostgreSQL 99 or newer is needed"):
         await PostgresStore.connect(DatabaseSettings(database_url))
 

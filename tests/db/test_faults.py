@@ -13,6 +13,7 @@ import asyncpg
 import pytest
 import pytest_asyncio
 
+from queuectl.db import engine
 from queuectl.db.embedded import DATABASE, EmbeddedServer
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.migrate import upgrade
@@ -119,15 +120,14 @@ def through(server: EmbeddedServer, sockets: Path) -> str:
 
 @pytest.mark.parametrize("fault", [LATE, SILENT], ids=["cut off", "timed out"])
 async def test_an_abandoned_commit_can_succeed_later_and_a_new_epoch_waits_for_it(
-    server: EmbeddedServer, fault: Fault
+    server: EmbeddedServer, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ):
+    # The server has no limit for idle transactions.
+    monkeypatch.setattr(engine, "_limits", lambda _: {})
     async with (
         postgres_relay(server.sockets) as (relay, sockets),
         opened(DatabaseSettings(server.url())) as direct,
-        # As through PgBouncer: otherwise the server ends an idle transaction when the client disconnects.
-        opened(
-            DatabaseSettings(through(server, sockets), answer_timeout=1.0, pgbouncer=True)
-        ) as store,
+        opened(DatabaseSettings(through(server, sockets), answer_timeout=1.0)) as store,
     ):
         epoch = await store.take_over("test", 0)
         change = submitted("u1")

@@ -99,7 +99,7 @@ async def test_the_api_writes_no_state(database: Database) -> None:
         await live(session_service)
     await session_service.close()
     allowed = {right: await database.may(API, right) for right in ("INSERT", "UPDATE", "DELETE")}
-    asks = {"documents", "sessions", "audit"}
+    asks = {"documents", "sessions", "audit", "replicas"}
     assert allowed == {
         "INSERT": asks | {"commands", "past_use"},
         "UPDATE": asks | {"configuration"},
@@ -110,6 +110,9 @@ async def test_the_api_writes_no_state(database: Database) -> None:
 async def test_the_leader_changes_no_schema(database: Database) -> None:
     everything = await database.may(LEADER, "SELECT")
     for right in ("INSERT", "UPDATE", "DELETE"):
-        assert await database.may(LEADER, right) == everything - {"alembic_version"}
+        assert await database.may(LEADER, right) == everything - {
+            "alembic_version",
+            "schema_requirement",
+        }
     assert await database.may(LEADER, "TRUNCATE") == set()
     assert await database.may(LEADER, "TRIGGER") == set()

@@ -149,7 +149,9 @@ async def database_url(postgres: TestPostgres) -> AsyncIterator[str]:
     await postgres.drop(name)
 
 
+LOCK_WAITERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+
+
 async def lock_waiters(connection: asyncpg.Connection) -> int:
     """The number of sessions of this database that wait for a lock."""
-    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    return int(await connection.fetchval(waiting))
+    return int(await connection.fetchval(LOCK_WAITERS))

@@ -213,6 +213,22 @@ def test_the_schema_must_have_the_revision_of_the_release(
     assert levels(judge.schema(current, "0010", known=known)) == [level]
 
 
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ([("a", "1.0", False), ("b", "1.0", False)], [Level.OK]),
+        ([("a", "1.0", False), ("b", "0.9", False), ("c", "0.8", False)], [Level.WARNING] * 2),
+        ([("a", "1.0", False), ("b", "0.9", True)], [Level.OK]),
+        ([("a", "1.0", True)], [Level.WARNING]),
+        ([], [Level.WARNING]),
+    ],
+)
+def test_registered_replicas_should_be_of_this_release(
+    found: list[tuple[str, str, bool]], expected: list[Level]
+) -> None:
+    assert levels(judge.replicas(found, "1.0")) == expected
+
+
 @pytest.fixture(scope="module")
 def server() -> Iterator[str]:
     with serving(MemoryStore()) as address:

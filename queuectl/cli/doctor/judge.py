@@ -273,3 +273,28 @@ def schema(current: str | None, head: str, *, known: bool) -> list[Finding]:
         return [Finding("database", Level.OK, f"reachable, schema {current}")]
     message = f"the schema is {current or 'empty'}, older than {head}"
     return [Finding("database", Level.PROBLEM, message, "queuectl db upgrade")]
+
+
+def replicas(found: Sequence[tuple[str, str, bool]], ours: str) -> list[Finding]:
+    """Findings on the replicas that are registered in the database.
+
+    Args:
+        found: for each replica its description, its version, and whether its registration has expired.
+        ours: the version of this program.
+    """
+    running = [(text, theirs) for text, theirs, expired in found if not expired]
+    if not running:
+        message = "no replica is registered: none runs, or its release is older than this one"
+        return [Finding("database", Level.WARNING, message, "start queuectl")]
+    others = [
+        Finding(
+            "database",
+            Level.WARNING,
+            f"a replica of another release is registered: {text}",
+            f"finish the rollout of {ours} before `queuectl db upgrade`",
+        )
+        for text, theirs in running
+        if theirs != ours
+    ]
+    texts = ", ".join(text for text, _ in running)
+    return others or [Finding("database", Level.OK, f"registered replicas: {texts}")]

@@ -78,13 +78,18 @@ def _blockers(client: Client) -> list[str]:
 
 
 async def database(url: str) -> list[Finding]:
-    """Findings on the database: whether it answers, and the revision of its schema."""
+    """Findings on the database: whether it answers, the revision of its schema, and the replicas that use it."""
     from queuectl.db import migrate
-    from queuectl.domain.errors import QueuectlError
+    from queuectl.domain.errors import BadInput, StoreError, StoreUnavailable
 
     try:
         state = await migrate.current(url)
-    except QueuectlError as error:
+    except (BadInput, StoreUnavailable) as error:
         fix = "check that it runs, and that QUEUECTL_DATABASE_URL is its address"
         return [Finding("database", Level.PROBLEM, str(error), fix)]
-    return judge.schema(state.current, state.head, known=state.known)
+    except StoreError as error:
+        return [Finding("database", Level.PROBLEM, str(error))]
+    found = [(str(one), one.release, one.expired) for one in state.replicas]
+    return judge.schema(state.current, state.head, known=state.known) + judge.replicas(
+        found, version("queuectl")
+    )

@@ -39,6 +39,12 @@ KUEUE = (
 RECOVER = "queuectl recover"
 """tests/system/test_kills.py runs it on a database that was lost."""
 
+ROLE = 'psql "$ADMIN_URL"'
+"""tests/operations/test_verify_full.py prepares a server."""
+
+STATUS = "queuectl db status"
+"""It needs a database that the shell can reach."""
+
 UNMANAGED = "queuectl get unmanaged"
 """tests/system/test_default_queue.py asks for the report, tests/unit/test_cli_watch.py prints the table."""
 
@@ -61,7 +67,7 @@ def test_the_pages_for_operators(demo_cluster: DemoCluster, shell: Shell) -> Non
     )
     lease = Page("high-availability.md", shell)
     lease.type("kubectl get lease")
-    lease.end()
+    lease.end(STATUS)
     rights = Page("rights.md", shell)
     rights.type("kubectl auth can-i", shows=False)
     rights.end()
@@ -141,7 +147,7 @@ def outside(demo_cluster: DemoCluster, shell: Shell, server: EmbeddedServer, tro
     database.type("queuectl db current", status=1)
     for begins in ("upgrade", "current"):
         database.type(f"queuectl db {begins}")
-    database.end(RECOVER)
+    database.end(RECOVER, ROLE)
 
     api, metrics = (f"127.0.0.1:{port}" for port in free_ports(2))
     shell.type(f"export QUEUECTL_LISTEN={api} QUEUECTL_METRICS_LISTEN={metrics}")
@@ -150,6 +156,7 @@ def outside(demo_cluster: DemoCluster, shell: Shell, server: EmbeddedServer, tro
     shown = partial(shell.type, f"curl -s http://{metrics}/readyz")
     demo_cluster.until(lambda: '"ok"' in shown()[1], "it is ready")
     assert "API http" in (shell.folder / "served").read_text()
+    Page("high-availability.md", shell).type(STATUS)
 
     asyncio.run(server.stop(immediate=True))
     try:
