@@ -3,7 +3,7 @@
 
 ARG BASE=python:3.13-slim
 
-FROM ${BASE} AS build
+FROM ${BASE} AS dependencies
 # The scripts of a virtual environment name its path, so it is built at its final place.
 ENV UV_PROJECT_ENVIRONMENT=/opt/queuectl \
     UV_COMPILE_BYTECODE=1 \
@@ -12,20 +12,23 @@ ENV UV_PROJECT_ENVIRONMENT=/opt/queuectl \
     UV_PYTHON_DOWNLOADS=never
 RUN pip install --no-cache-dir uv==0.13.8
 WORKDIR /src
-# Dependencies first: this layer is valid until the lock file changes.
 COPY pyproject.toml uv.lock ./
-RUN uv sync --frozen --no-dev --extra server --no-install-project
-# The packages carry their own tests: an eighth of their files.
-RUN find /opt/queuectl -type d -name tests -prune -exec rm -r {} +
+# The packages carry their own tests: an eighth of their files. Every user could write to the lock file of uv.
+RUN uv sync --frozen --no-dev --extra server --no-install-project \
+    && find /opt/queuectl -type d -name tests -prune -exec rm -r {} + \
+    && rm /opt/queuectl/.lock
+
+FROM dependencies AS project
 COPY README.md LICENSE ./
 COPY queuectl queuectl
 COPY migrations migrations
 COPY deploy deploy
-# Every user could write to the lock file of uv.
-RUN uv sync --frozen --no-dev --extra server --no-editable && rm /opt/queuectl/.lock
+RUN uv pip install --python /opt/queuectl --prefix /project --no-deps . && rm /project/.lock
 
 FROM ${BASE}
-COPY --from=build /opt/queuectl /opt/queuectl
+# The large layer is valid until the lock file changes.
+COPY --from=dependencies /opt/queuectl /opt/queuectl
+COPY --from=project /project /opt/queuectl
 # The root file system can be read-only. A library that needs a temporary file uses /tmp.
 ENV PATH=/opt/queuectl/bin:$PATH \
     PYTHONDONTWRITEBYTECODE=1 \

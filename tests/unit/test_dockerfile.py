@@ -73,8 +73,8 @@ def test_it_runs_as_an_unprivileged_user_and_its_entry_point_is_the_command() ->
     assert "queuectl" in PROJECT["project"]["scripts"]
 
 
-def test_both_stages_have_the_base_of_the_argument_which_is_a_python_we_support() -> None:
-    assert {step.split()[0] for step in steps("FROM")} == {"${BASE}"}
+def test_all_stages_have_the_base_of_the_argument_which_is_a_python_we_support() -> None:
+    assert [step.split()[0] for step in steps("FROM")] == ["${BASE}", "dependencies", "${BASE}"]
     [argument] = steps("ARG")
     [version] = re.findall(r"BASE=python:3\.(\d+)-slim", argument)
     assert f"Programming Language :: Python :: 3.{version}" in PROJECT["project"]["classifiers"]
