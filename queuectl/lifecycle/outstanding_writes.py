@@ -13,7 +13,7 @@ and a write that has taken effect is not repeated.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
@@ -224,17 +224,19 @@ def slots_of(podset: PodSetPlacement) -> list[tuple[str | None, Mapping[str, str
 
 def assign(
     podset: PodSetPlacement,
-    pods: Iterable[PodRecord],
+    pods: Collection[PodRecord],
     waiting: Iterable[PodRecord],
     nodes: Mapping[str, Node],
 ) -> list[tuple[PodRecord, int]]:
     """Assign a slot (its number) to each gated pod: the placement minus the slots that pods hold, by rank if the pods have ranks.
 
-    A pod holds its slot until it is terminal. Thus a replacement stays gated while its predecessor terminates. Slots on nodes that
-    are deleted, not ready or cordoned stay empty. Pods of a placement of quota only hold no slots: they can run on each
-    node, and without ranks their names decide the share of each.
+    A pod holds its slot until it is terminal. Thus a replacement stays gated while its predecessor terminates. A rank stays gated
+    even if its slot is on another node in the meantime: its predecessor can still run on a node that does not answer. Slots on
+    nodes that are deleted, not ready or cordoned stay empty. Pods of a placement of quota only hold no slots: they can run on
+    each node, and without ranks their names decide the share of each.
     """
-    ranked = sorted(waiting, key=_by_rank_and_name)
+    running = {pod.rank for pod in pods if not (pod.gated or pod.terminal)} - {None}
+    ranked = sorted((pod for pod in waiting if pod.rank not in running), key=_by_rank_and_name)
     slots = slots_of(podset)
     if not podset.nodes:
         living = sorted((pod for pod in pods if not pod.terminal), key=_by_rank_and_name)

@@ -322,9 +322,19 @@ def test_no_node_ever_gets_more_pods_than_its_slots(states: list[str], order: li
     use = Counter(slots[number] for _, number in given_slots)
     use.update(p.node for p in made if p.node and not p.terminal)
     assert all(use[name] <= 2 for name in ("n1", "n2"))
-    free = 4 - sum(1 for p in made if p.node and not p.terminal)
-    assert len(given_slots) == min(len(waiting), free)
+    running = {p.rank for p in made if p.node and not p.terminal}
+    allowed = [p for p in waiting if p.rank not in running]
+    assert len(given_slots) == min(len(allowed), 4 - len(running))
     assert len({p.uid for p, _ in given_slots}) == len(given_slots)
+
+
+def test_a_replacement_is_gated_while_its_predecessor_terminates_on_another_node() -> None:
+    """Its slot was moved from a node that does not answer."""
+    lost = pod(0, gated=False, node="dead", terminating=True)
+    again = pod(0, uid="again", name="again")
+    assert assign(PLACED, [lost, again], [again], NODES) == []
+    ended = replace(lost, phase=PodPhase.FAILED)
+    assert assign(PLACED, [ended, again], [again], NODES) == [(again, 0)]
 
 
 def test_the_resource_of_a_pod_write_is_a_pod() -> None:
