@@ -99,7 +99,9 @@ class Node:
         device_plugin.write_control(self._control, unhealthy=unhealthy, refuse=refuse)
 
     def power_on(self) -> None:
-        """Start the node and its programs. Its disks are those of its last run."""
+        """Start the node and its programs. Its disks are those of its last run. Without effect if it runs."""
+        if self._init is not None:
+            return
         (self.home / "keeper.sock").unlink(missing_ok=True)
         _make_cgroups(self._cgroups)
         init = [sys.executable, "-m", "tests.real.node_init", str(self.home), self.shape.name]

@@ -95,10 +95,14 @@ def _environment(run: Path) -> dict[str, str]:
 def _wait(sandbox: subprocess.Popen[bytes]) -> int:
     """Wait for the end of the sandbox. A signal ends it with everything in it."""
 
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
     def end(number: int, _frame: FrameType | None) -> None:
+        for one in ends:  # a second signal must not interrupt the removal
+            signal.signal(one, signal.SIG_IGN)
         raise SystemExit(128 + number)
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in ends:
         signal.signal(number, end)
     try:
         return sandbox.wait()
