@@ -56,21 +56,23 @@ class Installation:
     extra: Extra | None
     folder: Path
 
-    def run(self, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, program: str, *arguments: str | Path, **settings: str
+    ) -> subprocess.CompletedProcess[str]:
         """A program of the environment, without the settings of the one that runs the tests."""
         keep = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         place = {"XDG_DATA_HOME": str(self.folder)}
         return subprocess.run(
             [self.folder / "bin" / program, *map(str, arguments)],
             cwd=self.folder,
-            env=keep | place,
+            env=keep | place | settings,
             check=False,
             capture_output=True,
             text=True,
         )
 
-    def queuectl(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        return self.run("queuectl", *arguments)
+    def queuectl(self, *arguments: str | Path, **settings: str) -> subprocess.CompletedProcess[str]:
+        return self.run("queuectl", *arguments, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +185,10 @@ def test_the_commands_of_its_extra_work(installed: Installation) -> None:
     if installed.extra is Extra.SERVER:
         done = installed.queuectl("db", "current", "--database-url", f"postgresql://u@{CLOSED}/d")
         assert done.returncode == 1
+        assert "Traceback" not in done.stderr
+        done = installed.queuectl("serve", QUEUECTL_DATABASE_URL=f"postgresql://u@{CLOSED}/d")
+        assert done.returncode == 1
+        assert "queuectl serve: migrating the database: " in done.stderr
         assert "Traceback" not in done.stderr
         modules = "queuectl.control.composition, queuectl.web.app, queuectl.cluster.adapter"
         done = installed.run("python", "-c", f"import {modules}")
