@@ -30,12 +30,14 @@ _POD_RANGE = "10.128.0.1/9"
 
 _CONTROLLERS = (
     "clusterrole-aggregation-controller",
+    "deployment-controller",
     "endpointslice-controller",
     "garbage-collector-controller",
     "job-controller",
     "namespace-controller",
     "node-lifecycle-controller",
     "pod-garbage-collector-controller",
+    "replicaset-controller",
     "resourcequota-controller",
     "root-ca-certificate-publisher-controller",
     "serviceaccount-controller",

@@ -130,16 +130,27 @@ class Node:
         """The network of pods and the images. The disk of a node that starts again has the images."""
         script = 'mkdir -p /etc/cni/net.d && printf %s "$1" > /etc/cni/net.d/10-pods.conflist'
         self.check("sh", "-c", script, "sh", settings.cni(self.shape.number))
-        held = self.check(self._programs["ctr"], "--namespace", "k8s.io", "images", "list", "-q")
+        held = self._ctr("images", "list", "-q")
         for image in images.IMAGES:
             if image.name not in held.split():
-                self.import_image(image)
+                self.import_archive(image.archive)
 
-    def import_image(self, image: images.Image) -> None:
-        """Import an image from its cached archive."""
-        self.check(
-            self._programs["ctr"], "--namespace", "k8s.io", "images", "import", image.archive
-        )
+    def import_archive(self, archive: Path) -> None:
+        """Import an image from an OCI archive."""
+        self._ctr("images", "import", str(archive))
+
+    def _ctr(self, *arguments: str) -> str:
+        return self.check(self._programs["ctr"], "--namespace", "k8s.io", *arguments)
+
+    def process_of(self, container: str) -> dict[str, str]:
+        """The status of the first process of a container, as the kernel shows it: the first value of each field."""
+        tasks = dict(line.split()[:2] for line in self._ctr("tasks", "list").splitlines())
+        lines = self.check("cat", f"/proc/{tasks[container]}/status").splitlines()
+        return {
+            name: value.split()[0]
+            for name, _, value in (one.partition(":") for one in lines)
+            if value.split()
+        }
 
     def power_off(self) -> None:
         """Kill every process of the node at once. Its disks remain."""
