@@ -110,7 +110,8 @@ def _start(supervisor: Supervisor, programs: Programs, state: Path) -> BuildKit:
 
 
 def _remove_control_groups() -> None:
-    """BuildKit leaves its control groups, which are empty now. Those of another BuildKit that runs remain."""
-    for folder in (*_CONTROL_GROUPS.glob("buildkit"), *_CONTROL_GROUPS.glob("*/buildkit")):
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+    """BuildKit leaves control groups, also those of steps that were killed. A group with a process cannot be removed."""
+    for top in (*_CONTROL_GROUPS.glob("buildkit"), *_CONTROL_GROUPS.glob("*/buildkit")):
+        for folder, _, _ in os.walk(top, topdown=False):
+            with contextlib.suppress(OSError):
+                Path(folder).rmdir()
