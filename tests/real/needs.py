@@ -24,6 +24,8 @@ _PACKAGES: Final = {
     "debootstrap": "debootstrap",
     "ip": "iproute2",
     "unshare": "util-linux",
+    "setpriv": "util-linux",
+    "nsenter": "util-linux",
     str(CNI / "ptp"): "containernetworking-plugins",
 }
 

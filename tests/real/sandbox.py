@@ -71,12 +71,15 @@ def main(command: Sequence[str]) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX)
         inner = [sys.executable, "-m", "tests.real.sandbox", "--init", *command]
         namespaces = ["--mount", "--net", "--pid", "--ipc", "--uts", "--mount-proc"]
+        ended = ["--fork", "--kill-child", "--"]
         try:
             for path in _cgroups(run.name).values():
                 path.mkdir()
             sandbox = subprocess.Popen(
-                ["unshare", *namespaces, "--fork", "--kill-child", "--", *inner],
+                # The kernel ends unshare with this program, and the namespaces with unshare.
+                ["setpriv", "--pdeathsig", "KILL", "--", "unshare", *namespaces, *ended, *inner],
                 env=os.environ | _environment(run),
+                pass_fds=[lock.fileno()],  # the folder is locked while a process of the run exists
             )
             return _wait(sandbox)
         finally:
