@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations explore chaos demo bench e2e-real corpus image test-image dist release dashboards pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations explore chaos demo bench e2e-real corpus image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -109,8 +109,11 @@ bench: controlplane ## every figure of docs/explanation/benchmarks.md; about hal
 corpus: setup ## plan the recorded snapshots and compare with the recorded plans, as docs/contributing.md says
 	$(RUN)/python -m tests.corpus.check $(if $(SCORE),--score)
 
-dashboards: setup ## write deploy/grafana/*.json from deploy/grafana/dashboards
+dashboards: setup ## write deploy/chart/dashboards/*.json from deploy/grafana/dashboards
 	$(RUN)/python -m deploy.grafana.dashboards
+
+manifests: setup ## render deploy/base, deploy/optional and the page of the values from deploy/chart
+	$(RUN)/python -m tests.support.chart
 
 pictures: controlplane ## render the pictures of Grafana and the dashboard from a run of a local cluster; ten minutes
 	$(RUN)/python -m tests.system.pictures

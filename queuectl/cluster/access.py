@@ -147,7 +147,7 @@ class KubernetesAccess:
             try:
                 return await self._api.request("POST", path, body=body)
             except Forbidden as error:  # queuectl lacks the permission, not the caller
-                text = f"queuectl lacks a permission ({error}); deploy/10-identity.yaml lists the permissions that it needs"
+                text = f"queuectl lacks a permission ({error}); deploy/base/identity.yaml lists the permissions that it needs"
                 raise ClusterUnavailable(text) from error
 
 

@@ -1,4 +1,4 @@
-"""Set-up by server-side apply, as ``kubectl apply -f deploy/``, for the demo, tests and commands.
+"""Set-up by server-side apply, as ``kubectl apply -k deploy/base``, for the demo, tests and commands.
 
 It needs an identity that can write admission policies and RBAC. The identity of the controller cannot.
 """
@@ -22,7 +22,7 @@ from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone
 
 Document = Mapping[str, Any]
 
-_WORKLOADS: Final = frozenset({"Deployment", "Service"})
+_OF_PODS: Final = frozenset({"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"})
 
 
 def deploy_folder() -> Path:
@@ -32,21 +32,29 @@ def deploy_folder() -> Path:
     return shipped if shipped.is_dir() else package.parent / "deploy"
 
 
-def manifests(folder: Path | None = None, *, controller: bool = True) -> list[Document]:
-    """The documents of all YAML files of a folder, in the order of the files' names.
+def manifests(*, controller: bool = True) -> list[Document]:
+    """The documents of ``deploy/base``, in the order of its kustomization.
 
     Args:
-        folder: default :func:`deploy_folder`.
-        controller: with the Deployment and Services; False where queuectl runs outside the cluster.
+        controller: with the objects of the controller's pods; False where queuectl runs outside the cluster.
     """
-    files = sorted((folder or deploy_folder()).glob("*.yaml"))
-    documents = (one for file in files for one in yaml.safe_load_all(file.read_text()))
-    return [one for one in documents if one and (controller or one["kind"] not in _WORKLOADS)]
+    base = deploy_folder() / "base"
+    [kustomization] = _documents(base / "kustomization.yaml")
+    found = [one for name in kustomization["resources"] for one in _documents(base / name)]
+    return [one for one in found if controller or one["kind"] not in _OF_PODS]
 
 
-def optional(name: str, folder: Path | None = None) -> list[Document]:
-    """The documents of one opt-in of ``deploy/optional``, by the name of its file."""
-    file = (folder or deploy_folder()) / "optional" / f"{name}.yaml"
+def opt_ins() -> list[str]:
+    """The names of the opt-ins, which are files of ``deploy/optional``."""
+    return sorted(file.stem for file in (deploy_folder() / "optional").glob("*.yaml"))
+
+
+def optional(name: str) -> list[Document]:
+    """The documents of one opt-in."""
+    return _documents(deploy_folder() / "optional" / f"{name}.yaml")
+
+
+def _documents(file: Path) -> list[Document]:
     return [one for one in yaml.safe_load_all(file.read_text()) if one]
 
 

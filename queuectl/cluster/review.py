@@ -108,7 +108,7 @@ async def _policies(api: Api, controller: bool) -> AsyncIterator[str]:
         try:
             policy = msgspec.json.decode(await api.request("GET", f"{_POLICIES}/{name}"))
         except ObjectGone:
-            yield f"ValidatingAdmissionPolicy {name} is not installed (kubectl apply -f deploy/)"
+            yield f"ValidatingAdmissionPolicy {name} is not installed (docs/how-to/install.md)"
             continue
         named = _named_controller(policy)
         if controller and name in PROTECTING and named != user:

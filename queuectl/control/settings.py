@@ -108,7 +108,7 @@ class UtilizationSettings(BaseModel):
     )
     recording_rules: Literal["auto", "on", "off"] = Field(
         "auto",
-        description="whether to use the recording rules of deploy/prometheus/rules.yaml: on or off; auto = if they are loaded",
+        description="whether to use the recording rules of deploy/chart/rules/rules.yaml: on or off; auto = if they are loaded",
     )
     trust_slices: bool = Field(
         False,

@@ -158,7 +158,7 @@ def _measure(cluster: LocalCluster, own_metrics: str) -> Prometheus:
     return Prometheus.start(
         [exporters, queuectl],
         scrape_seconds=scenario.SCRAPE_SECONDS,
-        rules=sorted((deploy_folder() / "prometheus").glob("*.yaml")),
+        rules=sorted((deploy_folder() / "chart" / "rules").glob("*.yaml")),
         keeper=cluster.supervisor,
     )
 

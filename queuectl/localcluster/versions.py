@@ -161,7 +161,24 @@ PROMETHEUS = Unit(
 )
 """Not part of a cluster; the demo and the tests use it."""
 
-ALL_UNITS: tuple[Unit, ...] = (*UNITS, PROMETHEUS)
+HELM = Unit(
+    name="helm",
+    module="helm.sh/helm/v3",
+    version="v3.19.0",
+    programs={"helm": "cmd/helm"},
+    # Its releases have these, too: the version of Kubernetes that it assumes without a cluster.
+    variables={
+        "helm.sh/helm/v3/internal/version.version": "v3.19.0",
+        "helm.sh/helm/v3/pkg/chartutil.k8sVersionMajor": "1",
+        "helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor": "34",
+        "helm.sh/helm/v3/pkg/lint/rules.k8sVersionMajor": "1",
+        "helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor": "34",
+    },
+    minutes=2.0,
+)
+"""Not part of a cluster; it renders and installs the chart."""
+
+ALL_UNITS: tuple[Unit, ...] = (*UNITS, PROMETHEUS, HELM)
 
 REQUIRED = tuple(program for unit in UNITS for program in unit.programs if program != "kubectl")
 """Programs that a full cluster requires; kubectl is only for users."""

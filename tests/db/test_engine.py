@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from urllib.parse import parse_qsl
 
 import orjson
 import pytest
@@ -68,6 +69,7 @@ class TlsServer:
         writer.close()
 
 
+@pytest.mark.parametrize("place", ["url", "environment"])
 @pytest.mark.parametrize(
     ("tls", "trusted", "received"),
     [
@@ -78,14 +80,24 @@ class TlsServer:
     ],
 )
 async def test_a_database_without_a_trusted_certificate_receives_nothing(
-    tmp_path: Path, tls: str, trusted: bool, received: bool
+    tmp_path: Path,
+    tls: str,
+    trusted: bool,
+    received: bool,
+    place: str,
+    monkeypatch: pytest.MonkeyPatch,
 ):
+    """The parameters are those of the URL, or the variables of libpq, which the chart sets."""
     folders = {name: tmp_path / name for name in ("ours", "other")}
     for folder in folders.values():
         folder.mkdir()
     files = {name: write_certificate(folder, name) for name, folder in folders.items()}
     server = TlsServer(files["ours"])
     query = tls.format(**{name: one.chain for name, one in files.items()})
+    if place == "environment":
+        for name, value in parse_qsl(query):
+            monkeypatch.setenv(f"PG{name.upper()}", value)
+        query = ""
     async with server.listening() as port:
         url = f"postgresql://someone:secret@127.0.0.1:{port}/d?{query}"
         with pytest.raises(StoreUnavailable) as failed:

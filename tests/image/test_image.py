@@ -90,7 +90,7 @@ def test_the_server_and_the_solver_load(container: Container) -> None:
 def test_the_migrations_and_the_manifests_are_in_it(container: Container) -> None:
     [package] = (container.root / "opt/queuectl/lib").glob("python3.*/site-packages/queuectl")
     assert (package / "_migrations/env.py").exists()
-    assert (package / "_deploy/50-controller.yaml").exists()
+    assert (package / "_deploy/base/deployment.yaml").exists()
 
 
 def test_the_root_file_system_is_read_only_and_tmp_is_not(container: Container) -> None:

@@ -40,6 +40,7 @@ PLACES: Final = (
     Place("deploy/**/*.yaml", r"\bqueuectl[:-]"),
     Place("deploy/**/*.yaml", r"\bapp\.kubernetes\.io/version: \"?"),
     Place("deploy/chart/Chart.yaml", r"^(?:appVersion|version): \"?"),
+    Place("docs/how-to/install.md", r"\bnewTag: "),
     Place("README.md", r"\bqueuectl[:-]"),
     Place("docs/**/*.md", r"\bqueuectl[:-]"),
 )

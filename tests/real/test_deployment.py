@@ -72,7 +72,7 @@ def controller_pods(cluster: LocalCluster) -> list[Document]:
 
 @contextmanager
 def deployed(installation: RealInstallation) -> Iterator[Document]:
-    """The Deployment in place of the process beside the control plane. Yields its pod."""
+    """The Deployment in place of the process beside the control plane. Yields one of its pods."""
     cluster = installation.cluster
     for node in installation.nodes.values():
         node.import_archive(ARCHIVE)
@@ -81,6 +81,7 @@ def deployed(installation: RealInstallation) -> Iterator[Document]:
     pair = Authority.load(pki / "ca.crt", pki / "ca.key").server(HOST, [HOST])
     files = {"tls.crt": pair.certificate, "tls.key": pair.key}
     made = [one for one in manifests() if one["kind"] in ("Deployment", "Service")]
+    [replicas] = [one["spec"]["replicas"] for one in made if one["kind"] == "Deployment"]
     with database() as url:
         keys = ("migration-url", "url", "api-url")
         cluster.client.apply(
@@ -89,15 +90,18 @@ def deployed(installation: RealInstallation) -> Iterator[Document]:
             *made,
         )
         try:
-            wait_until(lambda: any(map(_ready, controller_pods(cluster))), "its pod", SECONDS)
-            (pod,) = controller_pods(cluster)
-            yield pod
+            wait_until(lambda: _ready_pods(cluster) == replicas, "its pods", SECONDS)
+            yield controller_pods(cluster)[0]
         finally:
             for one in made:
                 cluster.client.delete(cluster.client.path_of(one), missing_ok=True)
-            wait_until(lambda: not controller_pods(cluster), "the end of its pod", SECONDS)
+            wait_until(lambda: not controller_pods(cluster), "the end of its pods", SECONDS)
     installation.controller.restart()
     installation.controller.wait_ready()
+
+
+def _ready_pods(cluster: LocalCluster) -> int:
+    return sum(map(_ready, controller_pods(cluster)))
 
 
 def _ready(pod: Document) -> bool:

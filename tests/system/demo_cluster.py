@@ -105,6 +105,15 @@ def tools(cluster: LocalCluster) -> dict[str, str]:
     return {"PATH": path, "KUBECONFIG": str(cluster.kubeconfig)}
 
 
+def create_secrets(page: Page) -> None:
+    """Create the namespace and the Secrets of queuectl with the commands of docs/how-to/install.md."""
+    page.type("kubectl create namespace")
+    page.type("kubectl label namespace")
+    page.type("kubectl -n queuectl-system create secret generic")
+    page.type("openssl req")
+    page.type("kubectl -n queuectl-system create secret tls")
+
+
 @contextmanager
 def admin_shell(installation: Installation) -> Iterator[Shell]:
     """A shell with all rights in an installation."""

@@ -23,6 +23,7 @@ GROUPS: Final = (
     ("docs/test_tutorials",),
     ("cluster/test_localcluster_run",),
     ("system/test_takeover",),
+    ("system/test_install",),
     ("cluster/test_localcluster_lifecycle",),
     ("system/test_scale",),
     ("cluster/test_localcluster_prometheus",),

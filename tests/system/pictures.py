@@ -23,7 +23,7 @@ from tests.support.screenshots import IMAGES, save
 from tests.system.picture_run import Load, stage
 from tests.system.ui_pictures import save_all
 
-BOARDS: Final = Path(__file__).parents[2] / "deploy" / "grafana"
+BOARDS: Final = Path(__file__).parents[2] / "deploy" / "chart" / "dashboards"
 MINUTES: Final = 6.0
 
 

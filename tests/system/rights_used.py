@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from queuectl.cluster.apply import Document, deploy_folder, manifests
+from queuectl.cluster.apply import Document, manifests, opt_ins, optional
 
 _PREFIX: Final = "system:serviceaccount:"
 _EVERY_ACCOUNT: Final = 'to Group "system:authenticated"'
@@ -179,7 +179,7 @@ def _of_rule(account: str, namespace: str, rule: Mapping[str, Any]) -> Iterator[
 
 def deployed() -> list[Document]:
     """Everything in deploy/, with all opt-ins."""
-    return [*manifests(), *manifests(deploy_folder() / "optional")]
+    return [*manifests(), *(one for name in opt_ins() for one in optional(name))]
 
 
 def read(logs: Path) -> Requests:

@@ -20,8 +20,8 @@ from tests.unit.test_telemetry_metrics import busy
 
 pytestmark = pytest.mark.system
 
-RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.yaml"))
-ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+RULES = sorted((ROOT / "deploy" / "chart" / "rules").glob("*.yaml"))
+ALERTS = ROOT / "deploy" / "chart" / "rules" / "alerts.yaml"
 STORIES = Path(__file__).parent / "prometheus" / "alerts.yaml"
 
 
@@ -39,7 +39,12 @@ def installed(document: Path) -> str:
     page = (ROOT / "docs" / "how-to" / "monitor.md").read_text()
     [command] = [s.command for s in transcript(page) if s.command.startswith("sed ")]
     program, script, file, into, made = shlex.split(command)
-    assert (program, file, into, made) == ("sed", "deploy/prometheus/alerts.yaml", ">", ALERTS.name)
+    assert (program, file, into, made) == (
+        "sed",
+        "deploy/chart/rules/alerts.yaml",
+        ">",
+        ALERTS.name,
+    )
     return subprocess.run(
         ["sed", script, document], capture_output=True, text=True, check=True
     ).stdout

@@ -101,7 +101,9 @@ def panels() -> dict[str, str]:
 
 def alerts() -> dict[str, str]:
     """The series that every alert compares, except those of the alert on refused writes, which do not exist here."""
-    groups = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())["groups"]
+    groups = yaml.safe_load((ROOT / "deploy" / "chart" / "rules" / "alerts.yaml").read_text())[
+        "groups"
+    ]
     return {
         rule["alert"]: re.sub(r"\s(==|!=|<|>)\s", r" \1 bool ", rule["expr"])
         for group in groups

@@ -26,7 +26,7 @@ from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.progress import LineProgress
 from tests.support.kueue import workload
 from tests.system.actions import reason, remove, restart_controller, until_reason
-from tests.system.demo_cluster import tools
+from tests.system.demo_cluster import create_secrets, tools
 from tests.system.installation import QUICK, Installation, Workspace
 from tests.system.leftovers import (
     CRDS,
@@ -46,8 +46,8 @@ pytestmark = pytest.mark.system
 
 INSTALLED = ("queuectl", "sed")
 """The commands of the page that do not need a Kueue: tests/system/docs/test_operate.py types them."""
-LATER = ("cp", "export", "kubectl config", "QUEUECTL_")
-"""The commands of docs/how-to/operate.md after those of its installation."""
+WITH_HELM = ("cat values.yaml", "helm", "kubectl -n queuectl-system rollout")
+"""The commands of docs/how-to/install.md that tests/system/test_install.py types."""
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,10 @@ def taken() -> Iterator[Taken]:
             page.type("kubectl -n kueue-system get configmap")
             for begins in ("-n kueue-system scale", "delete mutating", "delete validating"):
                 page.type(f"kubectl {begins}")
-            put_in_force(Page("operate.md", started))
-            page.type("kubectl apply")
+            install_with_kustomize(Page("install.md", started))
+            page.type("kubectl apply -k")
             page.type("kubectl -n queuectl-system scale")
+            page.type("kubectl apply -f")
             install(cluster, "kueue-keys")
             controller = Controller.start(cluster, QUICK)
             try:
@@ -94,14 +95,12 @@ def taken() -> Iterator[Taken]:
                 controller.stop()
 
 
-def put_in_force(page: Page) -> None:
+def install_with_kustomize(page: Page) -> None:
     """Install queuectl with the commands of the page."""
-    page.type("kubectl create namespace")
-    page.type("kubectl -n queuectl-system create secret generic")
-    page.type("openssl req")
-    page.type("kubectl -n queuectl-system create secret tls")
-    page.type("kubectl apply -f deploy/")
-    page.end(*LATER)
+    create_secrets(page)
+    page.write("kustomization.yaml")
+    page.type("kubectl apply -k")
+    page.end(*WITH_HELM)
 
 
 def test_no_gang_restarts_and_each_keeps_its_position(taken: Taken) -> None:

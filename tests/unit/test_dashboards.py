@@ -13,7 +13,7 @@ from deploy.grafana.dashboards.__main__ import BOARDS, rendered
 from deploy.grafana.dashboards.board import WIDTH, Board, Unit
 from tests.support.metricnames import ROOT, faults
 
-ALERTS = ROOT / "deploy" / "prometheus" / "alerts.yaml"
+ALERTS = ROOT / "deploy" / "chart" / "rules" / "alerts.yaml"
 RUNBOOK = ROOT / "docs" / "how-to" / "runbook.md"
 each = pytest.mark.parametrize("board", BOARDS, ids=lambda board: board.uid)
 
@@ -26,12 +26,12 @@ def rules() -> list[dict[str, Any]]:
 @each
 def test_what_is_committed_is_what_the_code_draws(board: Board) -> None:
     """After a change: `make dashboards`."""
-    committed = (ROOT / "deploy" / "grafana" / f"{board.uid}.json").read_text()
+    committed = (ROOT / "deploy" / "chart" / "dashboards" / f"{board.uid}.json").read_text()
     assert committed == rendered(board)
 
 
 def test_nothing_else_is_committed() -> None:
-    committed = {path.stem for path in (ROOT / "deploy" / "grafana").glob("*.json")}
+    committed = {path.stem for path in (ROOT / "deploy" / "chart" / "dashboards").glob("*.json")}
     assert committed == {board.uid for board in BOARDS}
 
 

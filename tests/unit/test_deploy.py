@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from queuectl.api.auth.start import offer
 from queuectl.api.kinds import CONFIG_KINDS
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
-from queuectl.cluster.apply import deploy_folder, manifests, optional
+from queuectl.cluster.apply import deploy_folder, manifests, opt_ins, optional
 from queuectl.cluster.review import INSTALLED, PROTECTING
 from queuectl.control.environment import settings_names
 from queuectl.domain.commands import Action
@@ -20,7 +19,6 @@ from queuectl.domain.identity import API_GROUP
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CONTROLLER = f"system:serviceaccount:{SYSTEM_NAMESPACE}:queuectl"
 JOB_CONTROLLERS = (
     "system:serviceaccount:kube-system:job-controller",
@@ -30,7 +28,6 @@ JOB_CONTROLLERS = (
 DOCUMENTS = manifests()
 VERBS = ("resume", "stop")
 """The actions on a queue other than a change of its document."""
-OPT_INS = sorted(file.stem for file in (deploy_folder() / "optional").glob("*.yaml"))
 VALIDATING = [one for one in DOCUMENTS if one["kind"] == "ValidatingAdmissionPolicy"]
 RESTRICTING = {
     "queuectl-namespaces",
@@ -154,9 +151,8 @@ def test_a_policy_that_restricts_queuectl_names_it(name: str) -> None:
     assert conditions["by-queuectl"] == f"request.userInfo.username == '{CONTROLLER}'"
 
 
-@pytest.mark.parametrize("name", OPT_INS)
-def test_an_opt_in_is_not_part_of_what_is_applied_as_a_whole(name: str) -> None:
-    """``kubectl apply -f deploy/`` takes the files of that folder and of none below it."""
+@pytest.mark.parametrize("name", opt_ins())
+def test_an_opt_in_is_not_part_of_the_base(name: str) -> None:
     whole = {(one["kind"], one["metadata"]["name"]) for one in DOCUMENTS}
     chosen = {(one["kind"], one["metadata"]["name"]) for one in optional(name)}
     assert chosen
@@ -336,12 +332,14 @@ def test_the_controller_shares_nothing_with_its_node() -> None:
     assert space["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
 
 
-def test_the_network_policy_of_the_docs_is_about_the_pods_and_ports_there_are() -> None:
-    policy = yaml.safe_load((EXAMPLES / "network-policy.yaml").read_text())
+def test_the_network_policy_selects_the_pods_and_limits_their_metrics_port() -> None:
+    policy = named("NetworkPolicy", "queuectl")
     deployment = named("Deployment", "queuectl")
     assert policy["metadata"]["namespace"] == deployment["metadata"]["namespace"]
     template = deployment["spec"]["template"]
-    assert policy["spec"]["podSelector"]["matchLabels"] == template["metadata"]["labels"]
+    budget = named("PodDisruptionBudget", "queuectl")["spec"]
+    for selector in (policy["spec"]["podSelector"], budget["selector"]):
+        assert selector["matchLabels"] == template["metadata"]["labels"]
     rules = {
         port["port"]: rule.get("from")
         for rule in policy["spec"]["ingress"]
@@ -366,7 +364,7 @@ def test_environment_variables_are_settings_that_exist() -> None:
     [container] = named("Deployment", "queuectl")["spec"]["template"]["spec"]["containers"]
     for one in container["env"]:
         assert one["name"] in settings_names()
-    for path in deploy_folder().glob("*.yaml"):  # in comments too
+    for path in (deploy_folder() / "base").glob("*.yaml"):  # in comments too
         assert set(re.findall(r"QUEUECTL_[A-Z_]+", path.read_text())) <= settings_names()
     assert (
         named("Deployment", "queuectl")["spec"]["template"]["spec"]["enableServiceLinks"] is False
@@ -375,7 +373,8 @@ def test_environment_variables_are_settings_that_exist() -> None:
 
 def test_without_the_controller_only_the_workloads_are_left_out() -> None:
     kinds = [one["kind"] for one in manifests(controller=False)]
-    assert set(kinds) == {one["kind"] for one in DOCUMENTS} - {"Deployment", "Service"}
+    of_pods = {"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"}
+    assert set(kinds) == {one["kind"] for one in DOCUMENTS} - of_pods
     assert kinds[0] == "Namespace"
 
 

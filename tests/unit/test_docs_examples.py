@@ -139,5 +139,5 @@ def test_the_page_on_quota_shows_quota_that_follows_the_nodes(tmp_path: Path) ->
 def test_no_example_goes_untested() -> None:
     assert {path.name for path in EXAMPLES.iterdir()} == {
         *STATE, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
-        "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml", "network-policy.yaml",
+        "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
     }  # fmt: skip

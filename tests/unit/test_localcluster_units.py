@@ -7,7 +7,7 @@ import json
 from dataclasses import asdict, replace
 
 from queuectl.localcluster import cache
-from queuectl.localcluster.versions import ALL_UNITS, PROMETHEUS, REQUIRED, UNITS
+from queuectl.localcluster.versions import ALL_UNITS, HELM, PROMETHEUS, REQUIRED, UNITS
 
 
 def test_build_tags_are_part_of_the_recipe() -> None:
@@ -23,10 +23,9 @@ def test_a_unit_without_build_tags_stays_where_it_was_before_there_were_any() ->
         assert cache.folder(unit).name == f"{unit.key}-{digest[:8]}"
 
 
-def test_no_cluster_needs_a_prometheus() -> None:
-    assert PROMETHEUS not in UNITS
-    assert (*UNITS, PROMETHEUS) == ALL_UNITS
-    assert not set(PROMETHEUS.programs) & set(REQUIRED)
+def test_no_cluster_needs_a_prometheus_or_helm() -> None:
+    assert (*UNITS, PROMETHEUS, HELM) == ALL_UNITS
+    assert not {*PROMETHEUS.programs, *HELM.programs} & set(REQUIRED)
 
 
 def test_prometheus_is_known_by_the_version_that_people_call_it_by() -> None:

@@ -14,7 +14,7 @@ from tests.grafana.answers import Answers
 from tests.support.pages import PAGES
 
 ROOT = Path(__file__).parents[2]
-BOARDS = sorted((ROOT / "deploy" / "grafana").glob("*.json"))
+BOARDS = sorted((ROOT / "deploy" / "chart" / "dashboards").glob("*.json"))
 SCRIPT = (ROOT / "tests" / "grafana" / "panels.jsx").read_text()
 each = pytest.mark.parametrize("path", BOARDS, ids=lambda path: path.stem)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from queuectl.cluster.apply import deploy_folder, manifests
+from queuectl.cluster.apply import manifests, opt_ins, optional
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "rights.md"
@@ -49,7 +49,7 @@ LINES = [
 
 def granted() -> Iterator[Right]:
     """Of all roles bound to queuectl's own account, opt-ins included."""
-    documents = [*manifests(), *manifests(deploy_folder() / "optional")]
+    documents = [*manifests(), *(one for name in opt_ins() for one in optional(name))]
     bound = {
         (one["roleRef"]["kind"], one["roleRef"]["name"])
         for one in documents

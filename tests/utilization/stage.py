@@ -33,7 +33,7 @@ SCRAPE = 0.5
 RECENT = 3.0
 RULE = IdleReclaim(window=8.0, warmup=0.0, memory_window=60.0)
 DIES, REVIVES, RESTARTS, ENDS = 4.25, 8.0, 7.0, 12.0
-RULES = Path(__file__).parents[2] / "deploy" / "prometheus" / "rules.yaml"
+RULES = Path(__file__).parents[2] / "deploy" / "chart" / "rules" / "rules.yaml"
 RULES_OVER = 2.0
 TEAM = "team"
 DYING = ("n-gap", "n-exporter-dies")

@@ -1,4 +1,4 @@
-"""Write every dashboard as JSON: ``python -m deploy.grafana.dashboards [FOLDER]``, by default beside this package."""
+"""Write every dashboard as JSON: ``python -m deploy.grafana.dashboards [FOLDER]``, by default those of the chart."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from deploy.grafana.dashboards.overview import OVERVIEW
 from deploy.grafana.dashboards.queues import QUEUES
 from deploy.grafana.dashboards.utilization import UTILIZATION
 
+FOLDER: Final = Path(__file__).parents[2] / "chart" / "dashboards"
 BOARDS: Final = (OVERVIEW, QUEUES, GANGS, UTILIZATION, CONTROLLER)
 
 
@@ -30,4 +31,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parents[1])
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER)

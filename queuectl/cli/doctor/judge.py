@@ -13,7 +13,7 @@ from queuectl.domain.records import LeaderRecord
 
 Document = Mapping[str, Any]
 
-_APPLY: Final = "kubectl apply -f deploy/"
+_APPLY: Final = "apply the manifests again: docs/how-to/install.md"
 _LISTED: Final = 8  # rights or objects in one message
 _FOREIGN: Final = {
     "Kueue": "kueue",

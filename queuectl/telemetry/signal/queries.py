@@ -1,6 +1,6 @@
 """The PromQL of one evaluation: queries over the whole cluster, each with one value per pod.
 
-From the exporters' own series, or from the recording rules of deploy/prometheus/rules.yaml, which cost a fraction of it on
+From the exporters' own series, or from the recording rules of deploy/chart/rules/rules.yaml, which cost a fraction of it on
 a large cluster because they go over every GPU's samples once, as they come, instead of once per window and look.
 """
 

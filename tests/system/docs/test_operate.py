@@ -27,10 +27,6 @@ from tests.system.transcript import Page, Shell
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 
-INSTALL = (
-    *("kubectl create namespace", "kubectl -n queuectl-system create", "openssl"),
-    "kubectl apply",
-)
 KUEUE = (
     *("kubectl get clusterqueues,", "kubectl -n kueue-system", "kubectl delete"),
     *("kubectl apply", "kubectl -n queuectl-system"),
@@ -69,7 +65,7 @@ def test_the_pages_for_operators(demo_cluster: DemoCluster, shell: Shell) -> Non
     lease.type("kubectl get lease")
     lease.end(STATUS)
     rights = Page("rights.md", shell)
-    rights.type("kubectl auth can-i", shows=False)
+    rights.type("kubectl auth can-i")
     rights.end()
     monitor = Page("monitor.md", shell)
     monitor.type("sed")
@@ -166,7 +162,7 @@ def outside(demo_cluster: DemoCluster, shell: Shell, server: EmbeddedServer, tro
         trouble.type("queuectl explain", status=1)
     finally:
         assert shell.type("kill %1; wait %1")[0] == 0
-    page.end(*INSTALL)
+    page.end()
 
 
 def test_the_page_for_who_brings_a_configuration(demo_cluster: DemoCluster, shell: Shell) -> None:

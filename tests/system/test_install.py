@@ -1,0 +1,196 @@
+"""Helm installs the chart in a real control plane, with the commands of docs/how-to/install.md. queuectl then runs with a token of
+the chart's ServiceAccount.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from queuectl.cluster.adapter import SYSTEM_NAMESPACE
+from queuectl.cluster.apply import manifests, wait_until_in_force
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
+from queuectl.demo.controller import ACCOUNT, Controller
+from queuectl.demo.rest import ApiConnection
+from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
+from queuectl.localcluster.progress import LineProgress
+from tests.support.chart import helm_program
+from tests.system.demo_cluster import create_secrets, tools
+from tests.system.installation import QUICK, Installation
+from tests.system.rights_used import Right, granted_rights
+from tests.system.transcript import Page, Shell, shell
+
+pytestmark = pytest.mark.system
+
+WITH_KUSTOMIZE = ("cat kustomization.yaml", "kubectl apply -k")
+"""The commands of the page that tests/system/test_takeover.py types."""
+ROLLOUT = "kubectl -n queuectl-system rollout"
+"""It needs a controller of Deployments."""
+UPGRADE: Final = (
+    "helm upgrade queuectl deploy/chart --namespace queuectl-system --reuse-values --set kueueKeys.enabled=true"
+    " --set queuedGpus.enabled=true --set forceDelete.enabled=true --set dashboards.enabled=true"
+)
+EACH_ACCOUNT: Final = {"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"}
+"""Kubernetes lets each account create these."""
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A control plane with the chart, and a shell with all rights."""
+
+    cluster: LocalCluster
+    page: Page
+
+    @property
+    def shell(self) -> Shell:
+        return self.page.shell
+
+    def type(self, line: str) -> str:
+        status, printed = self.shell.type(line)
+        assert status == 0, f"{line}\n{printed}\n{self.shell.errors}"
+        return printed
+
+    def wait_in_force(self, *, kueue: bool = False) -> None:
+        """Wait until the policies act."""
+
+        async def wait() -> None:
+            api = await Api.connect(Connection(kubeconfig=self.cluster.kubeconfig))
+            try:
+                await wait_until_in_force(api, kueue=kueue)
+            finally:
+                await api.close()
+
+        asyncio.run(wait())
+
+
+@pytest.fixture(scope="module")
+def installed() -> Iterator[Installed]:
+    shape = ClusterSpec(nodes=(NodeSpec(racks_per_block=2, hosts_per_rack=2),), fsync=False)
+    with LocalCluster.start(shape, progress=LineProgress()) as cluster:
+        environment = tools(cluster)
+        path = f"{helm_program().parent}:{environment['PATH']}"
+        with shell(environment | {"PATH": path}) as started:
+            page = Page("install.md", started)
+            create_secrets(page)
+            page.write("values.yaml")
+            page.type("helm install")
+            yield Installed(cluster, page)
+
+
+@pytest.mark.parametrize(("change", "accepted"), [({}, True), ({"hostNetwork": True}, False)])
+def test_the_namespace_accepts_the_pods_of_the_chart_and_no_privileged_ones(
+    installed: Installed, change: Mapping[str, Any], accepted: bool
+) -> None:
+    """By the restricted profile of Pod Security. The control plane has no controller of Deployments that would create them."""
+    shown = json.loads(installed.type("kubectl -n queuectl-system get deployment queuectl -o json"))
+    template = shown["spec"]["template"]
+    (installed.shell.folder / "pod.json").write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": "queuectl-0", **template["metadata"]},
+                "spec": {**template["spec"], **change},
+            }
+        )
+    )
+    status, _ = installed.shell.type(
+        "kubectl -n queuectl-system create --dry-run=server -f pod.json"
+    )
+    assert (status == 0) is accepted, installed.shell.errors
+    assert ("violates PodSecurity" in installed.shell.errors) is not accepted
+
+
+def test_the_account_of_the_chart_has_the_rights_of_the_manifests(installed: Installed) -> None:
+    granted = {right._replace(account="", namespace="") for right in granted_rights(manifests())}
+    assert rules_of(installed, SYSTEM_NAMESPACE) == granted
+    everywhere = {right for right in granted_rights(manifests()) if not right.namespace}
+    assert rules_of(installed, "default") == {right._replace(account="") for right in everywhere}
+
+
+def rules_of(installed: Installed, namespace: str) -> set[Right]:
+    """The lines that `kubectl auth can-i --list` shows for queuectl's account in a namespace."""
+    review: dict[str, Any] = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectRulesReview",
+        "spec": {"namespace": namespace},
+    }
+
+    async def ask() -> Any:
+        account = installed.cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, ACCOUNT)
+        api = await Api.connect(Connection(kubeconfig=account))
+        try:
+            path = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
+            return json.loads(await api.request("POST", path, body=review))
+        finally:
+            await api.close()
+
+    status = asyncio.run(ask())["status"]
+    assert not status["incomplete"]
+    return {
+        Right("", group, resource, verb, "", name)
+        for rule in status["resourceRules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        if resource not in EACH_ACCOUNT
+        for verb in rule["verbs"]
+        for name in rule.get("resourceNames", [""])
+    }
+
+
+def test_queuectl_admits_a_gang_with_the_account_of_the_chart(installed: Installed) -> None:
+    installed.wait_in_force()
+    controller = Controller.start(installed.cluster, QUICK)
+    try:
+        controller.wait_ready()
+        with ApiConnection(controller.api) as rest:
+            installation = Installation(installed.cluster, controller, rest)
+            with installation.workspace(32) as workspace:
+                workspace.gang("Job", "train", 4)
+                workspace.until_state("train", "Running")
+    finally:
+        controller.stop()
+
+
+def test_an_upgrade_applies_the_opt_ins(installed: Installed) -> None:
+    installed.type(UPGRADE)
+    installed.wait_in_force(kueue=True)
+    boards = installed.type(
+        "kubectl -n queuectl-system get configmaps -l grafana_dashboard=1 -o name"
+    )
+    assert len(boards.split()) == 5
+
+
+def test_the_manifests_of_the_release_restore_policies(installed: Installed) -> None:
+    installed.type("kubectl delete validatingadmissionpolicy queuectl-pods")
+    ignore = '{"spec":{"failurePolicy":"Ignore"}}'
+    installed.type(
+        f"kubectl patch mutatingadmissionpolicy queuectl-jobs --type merge -p '{ignore}'"
+    )
+    installed.page.type("helm get manifest")
+    policy = "get mutatingadmissionpolicy queuectl-jobs -o jsonpath='{.spec.failurePolicy}'"
+    assert installed.type(f"kubectl {policy}").strip() == "Fail"
+    installed.wait_in_force(kueue=True)
+    installed.page.end(*WITH_KUSTOMIZE, ROLLOUT)
+
+
+def test_the_api_server_accepts_the_base_by_server_side_apply(installed: Installed) -> None:
+    printed = installed.type(
+        "kubectl apply --server-side --force-conflicts --dry-run=server -k deploy/base"
+    )
+    assert printed.count("serverside-applied") == len(manifests())
+
+
+def test_an_uninstallation_leaves_no_object_of_the_chart(installed: Installed) -> None:
+    installed.type("helm uninstall queuectl --namespace queuectl-system --wait")
+    kinds = ",".join(sorted({one["kind"] for one in manifests()} - {"Namespace"}))
+    found = installed.type(
+        f"kubectl get {kinds} --all-namespaces -l app.kubernetes.io/name=queuectl -o name"
+    )
+    assert found.split() == []

@@ -1,0 +1,106 @@
+"""The chart agrees with the package, and its values with their schema and their page. tests/system/test_chart.py renders it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from queuectl.cluster.review import MINIMUM_SERVER
+from queuectl.control.environment import settings_names
+from tests.support.chart import CHART, DEPLOY, PAGE, default, defaults, described, page
+
+METADATA = yaml.safe_load((CHART / "Chart.yaml").read_text())
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+DESCRIBED = dict(described())
+GLOBAL = "global"
+"""Values that Helm gives to each chart of a chart."""
+
+
+def resolved(schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    name = schema.get("$ref", "").removeprefix("#/definitions/")
+    found: Mapping[str, Any] = SCHEMA["definitions"][name] if name else schema
+    return found
+
+
+def in_schema(schema: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """The values of the schema, except the parts of those that are described as a whole."""
+    for name, inner in schema["properties"].items():
+        below = f"{path}.{name}".lstrip(".")
+        if below in DESCRIBED or "properties" not in resolved(inner):
+            yield below
+        else:
+            yield from in_schema(resolved(inner), below)
+
+
+def in_file(values: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """The values of values.yaml, in the same way."""
+    for name, inner in values.items():
+        below = f"{path}.{name}".lstrip(".")
+        if below in DESCRIBED or not isinstance(inner, dict):
+            yield below
+        else:
+            yield from in_file(inner, below)
+
+
+def accepted(values: Mapping[str, Any]) -> bool:
+    validator = jsonschema.Draft7Validator(SCHEMA)
+    return validator.is_valid(values)
+
+
+def test_the_chart_has_the_version_of_the_package() -> None:
+    assert METADATA["version"] == METADATA["appVersion"] == version("queuectl")
+
+
+def test_the_chart_refuses_the_servers_that_queuectl_refuses() -> None:
+    assert METADATA["kubeVersion"] == f">={'.'.join(map(str, MINIMUM_SERVER))}.0-0"
+
+
+def test_each_value_is_described_and_in_the_schema() -> None:
+    assert list(DESCRIBED) == list(in_file(defaults()))
+    assert {*DESCRIBED, GLOBAL} == set(in_schema(SCHEMA))
+
+
+def test_the_page_has_each_value_with_its_default_and_description() -> None:
+    assert PAGE.read_text() == page(), "run `make manifests`"
+
+
+def test_the_schema_accepts_the_defaults() -> None:
+    jsonschema.validate(defaults(), SCHEMA)
+
+
+@pytest.mark.parametrize("group", sorted({path.rpartition(".")[0] for path in DESCRIBED}))
+def test_an_unknown_value_is_refused(group: str) -> None:
+    values = {"unknown": "x"}
+    for name in reversed(group.split(".") if group else []):
+        values = {name: values}  # type: ignore[dict-item]
+    assert not accepted(values)
+
+
+@pytest.mark.parametrize("path", DESCRIBED)
+def test_a_value_of_another_type_is_refused(path: str) -> None:
+    other: Any = {"x": 1} if isinstance(default(path), str) else "text"
+    for name in reversed(path.split(".")):
+        other = {name: other}
+    assert not accepted(other)
+
+
+def test_a_setting_is_not_one_that_the_chart_sets() -> None:
+    templates = [file.read_text() for file in (CHART / "templates").iterdir()]
+    own = set(re.findall(r"- name: (QUEUECTL_\w+)", "".join(templates)))
+    for name in settings_names():
+        assert accepted({"settings": {name: "1"}}) == (name not in own), name
+    assert not accepted({"settings": {"PATH": "/bin"}})
+    assert not accepted({"settings": {"QUEUECTL_IN_FLIGHT": 16}})
+
+
+def test_the_kustomization_has_each_file_of_the_base() -> None:
+    kustomization = yaml.safe_load((DEPLOY / "base" / "kustomization.yaml").read_text())
+    files = {file.name for file in (DEPLOY / "base").iterdir()}
+    assert {*kustomization["resources"], "kustomization.yaml"} == files
