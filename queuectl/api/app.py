@@ -31,6 +31,7 @@ from queuectl.api.routes import (
     config,
     decisions,
     dryrun,
+    efficiency,
     events,
     invariants,
     nodes,
@@ -94,6 +95,7 @@ def create_app(
     history = app.state.history = UsageHistory(store)
     usage.add_routes(app.router, guard, store, stated, history)
     unmanaged.add_routes(app.router, guard, store, cluster_reader)
+    efficiency.add_routes(app.router, guard, cluster_reader)
     feed = app.state.feed = Feed(store)
     events.add_routes(app.router, guard, store, feed)
     nodes.add_routes(app.router, guard, cluster_reader)

@@ -44,4 +44,4 @@ def _report(server: str) -> None:
     from queuectl.domain.reports import ReportKind
 
     typer.echo("\n$ queuectl report usage --by queue")
-    report_command(ReportKind.USAGE, "queue", "24h", None, Form.TABLE, server)
+    report_command(ReportKind.USAGE, output=Form.TABLE, server=server)

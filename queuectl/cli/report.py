@@ -1,4 +1,7 @@
-"""``queuectl report``: usage, cost, waste and waiting times from the usage ledger, as a table, CSV or JSON."""
+"""``queuectl report``: usage, cost, waste and waiting times from the usage ledger, and the efficiency of the cluster now.
+
+The output is a table, CSV or JSON.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from rich.table import Table
 
 from queuectl.api.kinds import PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
+from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import Column, emit_json, natural_width
 from queuectl.domain.reports import By, Grouping, ReportKind
 
@@ -33,18 +37,19 @@ class Form(StrEnum):
 def report_command(
     kind: Annotated[ReportKind, typer.Argument(metavar="REPORT", help="The report.")],
     by: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="GROUP",
-            help="Rows: queue, clusterqueue, cohort, namespace, user, flavor, price, hour, workload or label:KEY. Add ,hour for rows by hour.",
+            help="Rows: queue, clusterqueue, cohort, namespace, user, flavor, price, hour, workload or label:KEY. Add ,hour for rows by hour. Default: queue. For efficiency: the key of a node label. Default: one row for all nodes.",
         ),
-    ] = "queue",
+    ] = None,
     since: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="WHEN", help="Begin: a duration before now (24h, 90m) or an RFC 3339 time."
+            metavar="WHEN",
+            help="Begin: a duration before now (24h, 90m) or an RFC 3339 time. Default: 24h.",
         ),
-    ] = "24h",
+    ] = None,
     until: Annotated[
         str | None, typer.Option(metavar="WHEN", help="End, in the same form. Default: now.")
     ] = None,
@@ -53,8 +58,14 @@ def report_command(
     ] = Form.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Report sums over full hours. CSV and JSON have all fields of a row; the table has the main fields."""
-    grouping = Grouping.parse(by)
+    """Report sums over full hours, or the efficiency of the cluster now.
+
+    CSV and JSON have all fields of a row; the table has the main fields.
+    """
+    if kind is ReportKind.EFFICIENCY and (since or until):
+        message = "efficiency is that of the cluster now: it has no --since and no --until"
+        raise CommandFailed(message, Exit.BAD_INPUT)
+    grouping = None if kind is ReportKind.EFFICIENCY else Grouping.parse(by or "queue")
     with connect(server) as client:
         body = client.get(f"{PREFIX}/reports/{kind}", by=by, since=since, until=until)
     match output:
@@ -62,6 +73,8 @@ def report_command(
             emit_json(body)
         case Form.CSV:
             _emit_csv(body)
+        case Form.TABLE if grouping is None:
+            _emit_efficiency(body)
         case Form.TABLE:
             _emit_tables(kind, grouping, body)
 
@@ -165,6 +178,35 @@ def _emit_tables(kind: ReportKind, grouping: Grouping, body: Json) -> None:
         _emit(_FLEET[:1], _FLEET[1:], body["fleet"], None)
 
 
+def _range(item: Json) -> str:
+    """The efficiency, and the highest one that the unknown GPUs leave open."""
+    if item["efficiency"] is None:
+        return "-"
+    least, most = (f"{100 * item[name]:.0f} %" for name in ("efficiency", "highestEfficiency"))
+    return least if least == most else f"{least} to {most}"
+
+
+_PARTS: Final = (
+    Column("TOTAL", _number("totalGpus")),
+    Column("EFFECTIVE", _number("effectiveGpus")),
+    Column("WASTED", _number("wastedGpus")),
+    Column("IDLE", _number("idleGpus")),
+    Column("FRAGMENTED", _number("fragmentedGpus")),
+    Column("UNHEALTHY", _number("unhealthyGpus")),
+    Column("UNALLOCATED", _number("unallocatedGpus")),
+    Column("UNKNOWN", _number("unknownGpus")),
+    Column("EFFICIENCY", _range),
+)
+
+
+def _emit_efficiency(body: Json) -> None:
+    by = f" by {body['by']}" if body["by"] else ""
+    typer.echo(f"efficiency{by}, {_minute(body['at'])} UTC")
+    typer.echo("in GPUs; wasted = idle + fragmented + unhealthy + unallocated")
+    names = [Column(body["by"] or "NODES", lambda item: item["value"] or _NONE)]
+    _emit(names, _PARTS, body["items"] if body["by"] else (), body["total"])
+
+
 def _headline(kind: ReportKind, body: Json) -> str:
     if body["asOf"] is None:
         return f"{kind} by {body['by']}: no data yet"
@@ -206,8 +248,8 @@ def _emit_csv(body: Json) -> None:
 
 
 def _flat(item: Json) -> Json:
-    group = dict(item["group"])
-    labels = group.pop("labels") or {}
+    group = dict(item.get("group") or {})
+    labels = group.pop("labels", None) or {}
     line = {name: value for name, value in group.items() if value is not None}
     line |= {f"label_{key}": value for key, value in sorted(labels.items())}
     for name, value in item.items():

@@ -60,7 +60,8 @@ class NodeOccupancy:
 
     Attributes:
         free: capacity that no pod holds; it does not matter whether the node accepts pods now.
-        gpus, free_gpus: all GPUs of the node, and the free ones.
+        gpus, free_gpus: all GPUs of the node that pods can hold, and the free ones.
+        failed_gpus: the others, which its device plugin reports as unhealthy.
         fragmented: free GPUs of it that the next pod is expected not to be able to use.
         tenants: gangs, the largest first.
         others: held by pods that are of no gang.
@@ -70,6 +71,7 @@ class NodeOccupancy:
     free: Resources
     gpus: float
     free_gpus: float
+    failed_gpus: float
     fragmented: float
     tenants: tuple[GangOnNode, ...]
     others: Resources

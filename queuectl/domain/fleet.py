@@ -152,6 +152,7 @@ class Node:
     """One node as planning sees it.
 
     ``allocatable`` includes ``pods``. A node that is not ``ready`` offers nothing to new pods but keeps those it runs.
+    ``failed`` are devices in the node's capacity that its device plugin reports as unhealthy.
     """
 
     name: str
@@ -160,6 +161,7 @@ class Node:
     taints: tuple[Taint, ...] = ()
     ready: bool = True
     unschedulable: bool = False
+    failed: Resources = NOTHING
 
     @property
     def hostname(self) -> str:

@@ -31,7 +31,7 @@ from queuectl.domain.accounting import (
     hour_of,
 )
 from queuectl.domain.measured import pieces
-from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.utilization import GangUse, UseState, used_share
 
 
 class Accounts:
@@ -163,12 +163,12 @@ def _next(meter: Meter | None, mark: Mark) -> Meter | None:
 
 def _allocate(row: Amounts, amount: float, sample: GangUse | None, price: float | None) -> None:
     row.allocated += amount
-    if sample is None or sample.utilization is None or sample.state is UseState.UNKNOWN:
+    share = used_share(sample)
+    if sample is None or share is None:
         row.unknown += amount
-    elif sample.state is UseState.STUCK:
-        row.stuck += amount
     else:
-        row.used += amount * min(max(sample.utilization, 0.0), 1.0)
+        row.used += amount * share
+        row.stuck += amount if sample.state is UseState.STUCK else 0.0
         row.idle += amount if sample.state is UseState.IDLE else 0.0
     if price is None:
         row.unpriced += amount

@@ -26,6 +26,9 @@ class ReportKind(StrEnum):
     COST = "cost"
     WASTE = "waste"
     WAITS = "waits"
+    EFFICIENCY = (
+        "efficiency"  # of the cluster now; the others are sums over hours of the usage ledger
+    )
 
 
 class By(StrEnum):

@@ -117,3 +117,10 @@ class GangUse:
     covered: float
     text: str
     weight: float | None = None
+
+
+def used_share(use: GangUse | None) -> float | None:
+    """0..1, the share of a gang's GPUs that counts as used: none while it is stuck. None = not measured."""
+    if use is None or use.utilization is None or use.state is UseState.UNKNOWN:
+        return None
+    return 0.0 if use.state is UseState.STUCK else min(max(use.utilization, 0.0), 1.0)

@@ -33,14 +33,22 @@ def cluster_map_of(
 ) -> ClusterMap:
     """The cluster map. ``uses``: the known GPU utilization of gangs, by uid."""
     cache = cache or PlannerCache()
+    gangs, node_counts = occupied(snapshot, uses, cache)
     index = index_of(snapshot.fleet, cache)
-    gangs, gangs_on = _gangs_by_node(snapshot, index, uses)
-    node_counts = _node_counts(snapshot, index, gangs_on, cache)
     layouts = tuple(
         TopologyLayout(name, _levels(index.tree(topology.levels), node_counts, gangs))
         for name, topology in sorted(snapshot.config.topologies.items())
     )
     return ClusterMap(snapshot.now, gangs, node_counts, layouts)
+
+
+def occupied(
+    snapshot: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache
+) -> tuple[tuple[GangOnMap, ...], tuple[NodeOccupancy, ...]]:
+    """The gangs and the nodes of the cluster map."""
+    index = index_of(snapshot.fleet, cache)
+    gangs, gangs_on = _gangs_by_node(snapshot, index, uses)
+    return gangs, _node_counts(snapshot, index, gangs_on, cache)
 
 
 def _gangs_by_node(
@@ -98,6 +106,7 @@ def _node_counts(
                 free=free,
                 gpus=round(weights.counted(node.allocatable), _WHOLE),
                 free_gpus=round(weights.counted(free), _WHOLE),
+                failed_gpus=round(weights.counted(node.failed), _WHOLE),
                 fragmented=round(lost, _WHOLE),
                 tenants=tuple(sorted(tenants, key=lambda t: (-t.gpus, -t.pods, t.gang))),
                 others=snapshot.other_pods.get(node.name, NOTHING),

@@ -14,6 +14,7 @@ from typing import Final
 
 from queuectl.domain.utilization import GangUse, PodKey, PodUse, Sample, SourceFault, UseState
 from queuectl.state.gpu_holders import HeldGang, HeldPod
+from queuectl.state.ledger import Ledger
 
 COVERED: Final = 0.8
 """The part of the expected samples below which the utilization is unknown."""
@@ -264,3 +265,12 @@ def troubles(
         + sum(row.gpus != pod.gpus or row.coverage < COVERED for pod, row in measured),
     }
     return {trouble: count for trouble, count in counts.items() if count}
+
+
+def present_uses(uses: Mapping[str, GangUse], ledger: Ledger) -> dict[str, GangUse]:
+    """The utilization of gangs that hold GPUs now, without that of earlier attempts."""
+    return {
+        uid: use
+        for uid, use in uses.items()
+        if (entry := ledger.get(uid)) is not None and entry.attempt == use.attempt
+    }

@@ -8,6 +8,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from queuectl.domain.accounting import Free
+from queuectl.domain.efficiency import MICRO, PARTS, GpuParts
 from queuectl.reports.domains import Spread
 
 _GPUS: Final = {
@@ -32,6 +33,12 @@ class FleetMetrics:
             ["namespace"],
             registry=registry,
         )
+        self._parts = Gauge(
+            "queuectl_cluster_gpus",
+            "GPUs of all nodes by part: effective, idle, fragmented, unhealthy, unallocated, unknown.",
+            ["part"],
+            registry=registry,
+        )
         self._used = Counter(
             "queuectl_admitted_domains_total",
             "Domains of each topology level that started podsets use, summed over podsets.",
@@ -47,7 +54,8 @@ class FleetMetrics:
 
     def free(self, found: Mapping[str, Free]) -> None:
         """Set the GPUs of each flavor."""
-        self.forget()
+        for gauge in self._gpus:
+            gauge.clear()
         for flavor, gpus in found.items():
             amounts = (gpus.capacity, gpus.free, gpus.fragmented, gpus.stranded)
             for gauge, amount in zip(self._gpus, amounts, strict=True):
@@ -59,6 +67,11 @@ class FleetMetrics:
         for namespace, gpus in found.items():
             self._unmanaged.labels(namespace).set(gpus)
 
+    def parts(self, found: GpuParts) -> None:
+        """Set the parts of all GPUs."""
+        for part in PARTS:
+            self._parts.labels(part).set(getattr(found, part) / MICRO)
+
     def started(self, found: Mapping[str, Spread]) -> None:
         """Count the domains of the podsets that a commit started."""
         for level, spread in found.items():
@@ -67,5 +80,5 @@ class FleetMetrics:
 
     def forget(self) -> None:
         """Remove the gauges, which only the leader shows."""
-        for gauge in (*self._gpus, self._unmanaged):
+        for gauge in (*self._gpus, self._unmanaged, self._parts):
             gauge.clear()

@@ -12,6 +12,7 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuectl.domain.accounting import Free
+from queuectl.domain.efficiency import MICRO, PARTS, GpuParts
 from queuectl.domain.events import (
     Admit,
     Ended,
@@ -45,7 +46,7 @@ from tests.unit.test_telemetry_quota import documents, holdings, node
 # The labels are fixed; a workload, pod or node is never one.
 LABELS = {
     "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
-    "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version", "trusts", "level",
+    "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version", "trusts", "level", "part",
 }  # fmt: skip
 
 # Kueue's names, under our prefix, where the meaning is Kueue's.
@@ -153,6 +154,7 @@ def busy() -> Metrics:
     metrics.utilization.trust("scrape jobs dcgm-exporter")
     metrics.fleet.free({"h100": Free(capacity=64, free=16, fragmented=4.5, stranded=2)})
     metrics.fleet.unmanaged({"team-a": 3.0})
+    metrics.fleet.parts(GpuParts(effective=MICRO, idle=2 * MICRO))
     metrics.fleet.started({"rack": Spread(used=3, least=2)})
     metrics.estimates.observe([("team-a", 600.0)])
     metrics.estimates.started([("team-a", 30.0)])
@@ -253,6 +255,15 @@ class TestFleet:
         metrics.fleet.unmanaged({"team-b": 8.0})
         assert value(metrics, "unmanaged_gpus", namespace="team-b") == 8
         assert value(metrics, "unmanaged_gpus", namespace="team-a") is None
+
+    def test_each_part_of_the_gpus_is_a_series(self) -> None:
+        metrics = busy()
+        parts = {part: value(metrics, "cluster_gpus", part=part) for part in PARTS}
+        assert parts == {**dict.fromkeys(PARTS, 0.0), "effective": 1.0, "idle": 2.0}
+        metrics.fleet.free({})
+        assert value(metrics, "cluster_gpus", part="effective") == 1.0
+        metrics.following()
+        assert value(metrics, "cluster_gpus", part="effective") is None
 
     def test_they_are_not_ours_to_show_once_another_leads(self) -> None:
         metrics = busy()

@@ -24,7 +24,9 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.web.cohort_tree import cohort_trees
 from queuectl.web.counts import counts_of, pending_reasons
 from queuectl.web.pages import local_queues
+from queuectl.web.pages.overview import sums_of
 from queuectl.web.quotas import Quotas, held_by, quotas_of
+from queuectl.web.words import percent
 from tests.api.conftest import talking_to
 from tests.web.conftest import FixedRights, app_over
 from tests.web.sample import Sample
@@ -236,6 +238,16 @@ async def test_the_overview_explains_free_gpus_beside_pending_gangs(
     text = (await pages.get("/ui/")).text
     assert "GPUs are free. A pending gang can start on them only if" in text
     assert "/ui/workloads?reason=WaitingForQuota&amp;state=Pending" in text
+
+
+async def test_the_overview_shows_the_efficiency_of_the_measured_gpus(
+    sample: Sample, pages: httpx2.AsyncClient
+) -> None:
+    cluster_map = await sample.cluster_reader.cluster_map()
+    assert cluster_map is not None
+    parts = sums_of(cluster_map).efficiency
+    assert parts.unknown == 0
+    assert f"; efficiency {percent(parts.efficiency or 0.0)}<" in (await pages.get("/ui/")).text
 
 
 async def test_pending_gangs_of_a_local_queue_are_its_own_in_queue_order(

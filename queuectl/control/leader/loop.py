@@ -17,6 +17,7 @@ from queuectl.control.leader.accounting import Accountant
 from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.commands import carry_out
 from queuectl.control.leader.default_queues import keep_labels
+from queuectl.control.leader.efficiency import show_efficiency
 from queuectl.control.leader.estimates import Estimator
 from queuectl.control.leader.events import EventRecorder
 from queuectl.control.leader.force_delete import ForceDeletion
@@ -213,6 +214,13 @@ class Loop:
             store.usage, self.leader_state.facts(), clock, epoch, self._cache, self._show_gpus
         )
         group.create_task(accountant.run(self._settings.account_seconds), name="account")
+        efficiency = show_efficiency(
+            self.leader_state,
+            self._cache,
+            self._metrics.fleet.parts,
+            self._settings.account_seconds,
+        )
+        group.create_task(efficiency, name="efficiency")
         labels = keep_labels(self._cluster, self._mirror, lambda: self.leader_state.config)
         group.create_task(labels, name="defaults")
         estimator = Estimator(self.leader_state, store.usage, self._metrics.estimates, clock)

@@ -33,8 +33,8 @@ from queuectl.domain.utilization import GangUse
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.cluster_map import cluster_map_of
-from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
+from queuectl.state.utilization import present_uses
 
 MAX_AGE_SECONDS: Final = 1.0  # largest age of a view
 PLAN_SECONDS: Final = (
@@ -153,7 +153,7 @@ class Viewer:
         leader_state = self._leading()
         if leader_state is not None:
             self._standby = None
-            uses = _present(leader_state.gang_uses, leader_state.ledger)
+            uses = present_uses(leader_state.gang_uses, leader_state.ledger)
             seen: ClusterView | None = ClusterView(
                 leader_state.snapshot(seek_room=True), uses, functools.cache(leader_state.unmanaged)
             )
@@ -173,7 +173,7 @@ class Viewer:
         except BadInput as error:  # after a manual change in the database
             _log.warning("configuration_unreadable", error=str(error))
             return None
-        uses = _present(self._leader_uses(), standby.ledger)
+        uses = present_uses(self._leader_uses(), standby.ledger)
         return ClusterView(snapshot, uses, functools.cache(standby.unmanaged))
 
     async def _planned(self) -> bool:
@@ -200,12 +200,3 @@ class Viewer:
 def _now() -> float:
     """Of the event loop's clock."""
     return asyncio.get_running_loop().time()
-
-
-def _present(uses: Mapping[str, GangUse], ledger: Ledger) -> dict[str, GangUse]:
-    """The utilization of gangs that hold GPUs now, without that of earlier attempts."""
-    return {
-        uid: use
-        for uid, use in uses.items()
-        if (entry := ledger.get(uid)) is not None and entry.attempt == use.attempt
-    }

@@ -8,6 +8,7 @@ from sys import intern
 from typing import Final
 
 from queuectl.domain.fleet import HOSTNAME, Effect, Node, Taint
+from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import NamespaceRecord, NodeRecord, PriorityClassRecord
 from queuectl.domain.words import counted
@@ -73,6 +74,8 @@ def read_node(wire: WireNode) -> NodeRecord:
     where = "status.allocatable" if status.allocatable is not None else "status.capacity"
     with under(where):
         allocatable = read_vector(amounts, round_up=False)
+    with under("status.capacity"):
+        capacity = read_vector(status.capacity, round_up=False)
     node = Node(
         name=intern(meta.name),
         labels=read_labels(meta.labels),
@@ -80,8 +83,19 @@ def read_node(wire: WireNode) -> NodeRecord:
         taints=read_taints(spec.taints, "spec.taints") if spec is not None else (),
         ready=_ready(status),
         unschedulable=bool(spec and spec.unschedulable),
+        failed=_failed(capacity, allocatable),
     )
     return NodeRecord(node, version_of(meta.resource_version))
+
+
+def _failed(capacity: Resources, allocatable: Resources) -> Resources:
+    """Devices that are in the capacity and not allocatable. The kubelet reserves none, as it does CPU and memory."""
+    missing = {
+        name: amount - allocatable[name]
+        for name, amount in capacity.items()
+        if "/" in name and amount > allocatable[name]
+    }
+    return Resources(missing) if missing else NOTHING
 
 
 def _sorted_labels(meta: LabelledMeta) -> tuple[tuple[str, str], ...]:

@@ -11,8 +11,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from queuectl.domain.cluster_map import ClusterMap
+from queuectl.domain.efficiency import NO_GPUS, GpuParts
 from queuectl.domain.queue_counts import WaitingOrder
 from queuectl.domain.utilization import UseState
+from queuectl.reports.efficiency import efficiency_of
 from queuectl.web.counts import counts_of, pending_reasons
 from queuectl.web.history import usage_chart
 from queuectl.web.pages.evictions import eviction_rows
@@ -43,6 +45,7 @@ class Sums:
         allocated: on any node, also by pods that no queue manages.
         fragmented: free GPUs that the next pod is not expected to be able to use.
         parts: all GPUs by what they do; they add up to all GPUs of the cluster.
+        efficiency: the parts of the report on efficiency.
     """
 
     nodes: int
@@ -51,6 +54,7 @@ class Sums:
     allocated: float
     fragmented: float
     parts: tuple[Part, ...]
+    efficiency: GpuParts
 
 
 def sums_of(cluster_map: ClusterMap) -> Sums:
@@ -78,6 +82,7 @@ def sums_of(cluster_map: ClusterMap) -> Sums:
         everything - unused,
         sum(occupancy.fragmented for occupancy in takes),
         tuple(part for part in parts if part.gpus > 0),
+        sum(efficiency_of(cluster_map.gangs, cluster_map.occupancies).values(), NO_GPUS),
     )
 
 
@@ -105,7 +110,7 @@ def routes(site: Site) -> list[Route]:
             request,
             "overview.html",
             access,
-            gpus=sums_of(cluster_map) if cluster_map is not None else None,
+            gpus=await asyncio.to_thread(sums_of, cluster_map) if cluster_map is not None else None,
             counts=counts_of(mine),
             reasons=pending_reasons(mine),
             chart=chart,

@@ -1,0 +1,70 @@
+"""GPUs by what becomes of them: the parts into which the GPUs of a cluster are divided, and its efficiency.
+
+total = effective + wasted + unknown, and wasted = idle + fragmented + unhealthy + unallocated. Efficiency = effective / total.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+MICRO: Final = 1_000_000
+"""Parts are counted in millionths of a GPU, as integers, so that they add up to the total without an error."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuParts:
+    """The GPUs of some nodes, in millionths of a GPU. Each GPU is in one part, or divided between parts.
+
+    Attributes:
+        effective: held by gangs, times their measured utilization; 0 while a gang is stuck.
+        idle: the rest of the GPUs that measured gangs hold.
+        fragmented: free, but the next pod is expected to be unable to use them (fragmentation gradient descent).
+        unhealthy: failed, or free on nodes that are not ready or cordoned.
+        unallocated: all other free GPUs.
+        unknown: held by a gang or another pod without a measurement.
+    """
+
+    effective: int = 0
+    idle: int = 0
+    fragmented: int = 0
+    unhealthy: int = 0
+    unallocated: int = 0
+    unknown: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.effective + self.wasted + self.unknown
+
+    @property
+    def wasted(self) -> int:
+        return self.idle + self.fragmented + self.unhealthy + self.unallocated
+
+    @property
+    def efficiency(self) -> float | None:
+        """0..1; None without GPUs. An unknown GPU counts as not effective."""
+        return self.effective / self.total if self.total else None
+
+    @property
+    def highest_efficiency(self) -> float | None:
+        """The efficiency if all that is unknown were effective; None without GPUs."""
+        return (self.effective + self.unknown) / self.total if self.total else None
+
+    def __add__(self, other: GpuParts) -> GpuParts:
+        return GpuParts(
+            self.effective + other.effective,
+            self.idle + other.idle,
+            self.fragmented + other.fragmented,
+            self.unhealthy + other.unhealthy,
+            self.unallocated + other.unallocated,
+            self.unknown + other.unknown,
+        )
+
+
+PARTS: Final = tuple(field.name for field in fields(GpuParts))
+NO_GPUS: Final = GpuParts()
+
+
+def micro(gpus: float) -> int:
+    """In millionths of a GPU."""
+    return round(gpus * MICRO)

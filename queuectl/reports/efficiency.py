@@ -1,0 +1,72 @@
+"""The efficiency of the cluster: each GPU of a cluster map in one part, by node and by the value of a node label.
+
+A part takes at most what the parts before it have left of the node, in this order: measured gangs, gangs and other pods without a
+measurement, free GPUs, failed GPUs. The parts of a node therefore add up to its GPUs, also while a gang holds a failed GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from queuectl.domain.cluster_map import GangOnMap, NodeOccupancy
+from queuectl.domain.efficiency import NO_GPUS, GpuParts, micro
+from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.utilization import GangUse, used_share
+from queuectl.planner.cache import PlannerCache
+from queuectl.reports.cluster_map import occupied
+
+
+def efficiency_of(
+    gangs: Sequence[GangOnMap], occupancies: Iterable[NodeOccupancy], label: str | None = None
+) -> Mapping[str, GpuParts]:
+    """The parts of all GPUs, by the value of a node label, in the order of the values; nodes without GPUs are left out.
+
+    Args:
+        gangs: of the cluster map.
+        occupancies: its nodes.
+        label: of nodes. Nodes without it are under "", as all nodes are without a label.
+    """
+    found: dict[str, GpuParts] = {}
+    for occupancy in occupancies:
+        parts = parts_of(occupancy, gangs)
+        if parts.total:
+            value = occupancy.node.labels.get(label, "") if label is not None else ""
+            found[value] = found.get(value, NO_GPUS) + parts
+    return dict(sorted(found.items()))
+
+
+def all_parts(
+    snapshot: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache | None = None
+) -> GpuParts:
+    """The parts of all GPUs together. ``uses``: the known GPU utilization of gangs, by uid."""
+    found = efficiency_of(*occupied(snapshot, uses, cache or PlannerCache()))
+    return sum(found.values(), NO_GPUS)
+
+
+def parts_of(occupancy: NodeOccupancy, gangs: Sequence[GangOnMap]) -> GpuParts:
+    """The parts of one node's GPUs."""
+    left = micro(occupancy.gpus) + micro(occupancy.failed_gpus)
+
+    def take(amount: int) -> int:
+        nonlocal left
+        taken = min(max(amount, 0), left)
+        left -= taken
+        return taken
+
+    effective, idle, held, unmeasured = 0, 0, 0, 0
+    for tenant in occupancy.tenants:
+        share, gpus = used_share(gangs[tenant.gang].use), micro(tenant.gpus)
+        held += gpus
+        if share is None:
+            unmeasured += gpus
+        else:
+            measured = take(gpus)
+            used = round(measured * share)
+            effective, idle = effective + used, idle + measured - used
+    free = micro(occupancy.free_gpus)
+    unknown = take(unmeasured + max(micro(occupancy.gpus) - free - held, 0))
+    free = take(free)
+    fragmented = min(micro(occupancy.fragmented), free) if occupancy.open else 0
+    unallocated = free - fragmented if occupancy.open else 0
+    unhealthy = left + (0 if occupancy.open else free)
+    return GpuParts(effective, idle, fragmented, unhealthy, unallocated, unknown)
