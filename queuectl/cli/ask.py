@@ -56,7 +56,7 @@ def _command(action: Action, does: str) -> Callable[..., None]:
         server: Server = DEFAULT_SERVER,
     ) -> None:
         with connect(server) as client:
-            _ask(client, action, _found(client, workload, namespace, kind), by, why, wait)
+            ask(client, action, _found(client, workload, namespace, kind), by, why, wait)
 
     command.__doc__ = does
     return command
@@ -80,7 +80,7 @@ def _evicting(action: Action, does: str) -> Callable[..., None]:
             if dry_run:
                 _preview(client, action, found)
             else:
-                _ask(client, action, found, by, why, wait)
+                ask(client, action, found, by, why, wait)
 
     command.__doc__ = does
     return command
@@ -151,7 +151,7 @@ def priority_command(
         ends = format_time(ahead(until, "--until"))
     with connect(server) as client:
         found = _found(client, workload, namespace, kind)
-        _ask(client, Action.PRIORITY, found, by, why, wait, priority=value, until=ends)
+        ask(client, Action.PRIORITY, found, by, why, wait, priority=value, until=ends)
 
 
 def move_command(
@@ -170,14 +170,14 @@ def move_command(
     """Move a pending workload to another LocalQueue. It keeps its queue time. Hold a running workload first."""
     with connect(server) as client:
         found = _found(client, workload, namespace, kind)
-        _ask(client, Action.MOVE, found, by, why, wait, queue=queue)
+        ask(client, Action.MOVE, found, by, why, wait, queue=queue)
 
 
 def _found(client: Client, workload: str, namespace: str | None, kind: str | None) -> Json:
     return client.get(path_of(workload, namespace), kind=kind)
 
 
-def _ask(
+def ask(
     client: Client,
     action: Action,
     found: Json,
@@ -186,6 +186,11 @@ def _ask(
     wait: float | None,
     **more: Any,
 ) -> None:
+    """Send a command for one workload. ``wait``: seconds to wait for its result; None = do not wait.
+
+    Raises:
+        CommandFailed: the server or the leader refuses the command, or it has no result in time.
+    """
     body = {"by": by or _user(), **({"why": why} if why else {}), **more}
     kept = client.post(f"{PREFIX}/workloads/{found['uid']}/{action}", body)
     named = f"{found['kind'].lower()}/{kept['workload']}"

@@ -74,7 +74,7 @@ COMMANDS: Final = {
     ),
     "report": LazyCommand(
         "queuectl.cli.report:report_command",
-        "Report GPU-hours, cost, waste and waiting times.",
+        "Report GPU-hours, cost, waste, waiting times and efficiency.",
         Reader.LEAD,
     ),
     "apply": LazyCommand(
@@ -87,7 +87,7 @@ COMMANDS: Final = {
     ),
     "config": LazyCommand(
         "queuectl.cli.config:app",
-        "Export all configuration, or compare it with files.",
+        "Export all configuration, compare it with files, or read prices.",
         Reader.ADMINISTRATOR,
     ),
     "plan": LazyCommand(
@@ -107,6 +107,11 @@ COMMANDS: Final = {
         "Show or upgrade the database schema.",
         Reader.ADMINISTRATOR,
         extra=Extra.SERVER,
+    ),
+    "drain": LazyCommand(
+        "queuectl.cli.drain:drain_command",
+        "Wait until no gang holds cordoned nodes, or move the gangs.",
+        Reader.ADMINISTRATOR,
     ),
     "doctor": LazyCommand(
         "queuectl.cli.doctor.command:doctor_command",

@@ -1,19 +1,25 @@
-"""``queuectl config``: all configuration as YAML, and its differences from files."""
+"""``queuectl config``: all configuration as YAML, its differences from files, and prices from a file of OpenCost."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 import yaml
 
-from queuectl.api.kinds import CONFIG_KINDS, PREFIX
+from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, ONLY_NAME, PREFIX
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.opencost import read_prices
 from queuectl.cli.targets import ORDER, Files, Target, addressed, check, read
 from queuectl.objects.configuration.diff import Difference
 
 app = typer.Typer(
-    name="config", help="Export all configuration, or compare it with files.", no_args_is_help=True
+    name="config",
+    help="Export all configuration, compare it with files, or read the prices of OpenCost.",
+    no_args_is_help=True,
 )
 
 
@@ -62,6 +68,49 @@ def diff(
         typer.echo(f"{target} is in no file")
     if differ or extra:
         raise CommandFailed("the server and the files differ", Exit.CONFLICT)
+
+
+@app.command()
+def prices(
+    file: Annotated[
+        Path,
+        typer.Option(
+            "--filename",
+            "-f",
+            metavar="FILE",
+            help="Custom pricing of OpenCost: its default.json, or the CSV of its CSV provider.",
+        ),
+    ],
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Print the Configuration of the server with the GPU prices of a file of OpenCost.
+
+    Nothing is stored: `queuectl apply -f -` stores the output.
+    """
+    try:
+        found = read_prices(file.read_text(), file.name)
+    except (OSError, UnicodeDecodeError) as error:
+        raise CommandFailed(f"{file}: {error}", Exit.BAD_INPUT) from error
+    for warning in found.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    with connect(server) as client:
+        document = _configuration(client)
+    settings = document.setdefault("queuectl", None) or {}
+    accounting = {**(settings.get("accounting") or {}), "prices": list(found.prices)}
+    document["queuectl"] = {**settings, "accounting": accounting}
+    typer.echo(yaml.safe_dump(document, sort_keys=False, allow_unicode=True), nl=False)
+
+
+def _configuration(client: Client) -> Json:
+    """The Configuration of the server, or an empty one."""
+    kind = BY_KIND["Configuration"]
+    for item in client.get(kind.collection())["items"]:
+        return _bare(item)
+    return {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": kind.kind,
+        "metadata": {"name": ONLY_NAME},
+    }
 
 
 def _stored(client: Client) -> list[Json]:

@@ -24,6 +24,14 @@ def ahead(text: str, option: str) -> float:
     return _moment(text, option, 1)
 
 
+def span(text: str, option: str) -> float:
+    """Seconds of a duration. Raises CommandFailed; the message names ``option``."""
+    try:
+        return read_duration(text, option)
+    except RequestError as error:
+        raise CommandFailed(str(error), Exit.BAD_INPUT) from error
+
+
 def _moment(text: str, option: str, sign: int) -> float:
     try:
         if text[:1].isdigit() and "-" in text:

@@ -1,0 +1,186 @@
+"""``queuectl drain``: wait until no gang holds cordoned nodes, or requeue the gangs so that they start on other nodes.
+
+It uses the REST API alone. To cordon a node is the right of the user or the operator that maintains it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+from urllib.parse import quote
+
+import typer
+
+from queuectl.api.kinds import PREFIX
+from queuectl.cli.ask import By, Why, ask
+from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Server, connect
+from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.times import span
+from queuectl.cli.whatif import show_other_gangs, tried
+from queuectl.domain.commands import Action
+
+_HIDDEN: Final = (
+    "gangs that you are not allowed to see hold the nodes: --move needs the right to list workloads"
+)
+POLL_SECONDS: Final = 1.0  # the answers of the server are at most as old
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A gang on the nodes. ``uid`` is empty for all gangs that the user is not allowed to see, together."""
+
+    uid: str
+    workload: str
+    kind: str
+    gpus: float
+    leaving: bool
+
+
+def drain_command(
+    nodes: Annotated[
+        list[str] | None, typer.Argument(metavar="NODE...", help="Names of cordoned nodes.")
+    ] = None,
+    selector: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--selector",
+            "-l",
+            metavar="LABEL=VALUE",
+            help="Also the cordoned nodes with this label. Can be repeated: a node must have all labels.",
+        ),
+    ] = None,
+    move: Annotated[
+        bool,
+        typer.Option("--move", help="Requeue the gangs, so that they start on other nodes."),
+    ] = False,
+    after: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="With --move: let the gangs run so long before they are requeued. Default: 0.",
+        ),
+    ] = None,
+    wait: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION",
+            help="Fail if gangs still hold the nodes after this time. Default: no limit.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Change nothing; show what becomes of the gangs."),
+    ] = False,
+    by: By = None,
+    why: Why = None,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Wait until no gang holds the nodes. With --move, requeue the gangs.
+
+    The nodes must be cordoned, so that no gang starts on them. Pods that belong to no gang stay: evict them with `kubectl drain`.
+    """
+    if not nodes and not selector:
+        raise CommandFailed("no node given: name nodes, or use --selector", Exit.BAD_INPUT)
+    if after is not None and not move:
+        raise CommandFailed("--after needs --move", Exit.BAD_INPUT)
+    now = time.monotonic()
+    requeue_at = now + span(after or "0", "--after") if move else None
+    give_up_at = now + span(wait, "--wait") if wait is not None else None
+    with connect(server) as client:
+        found = _nodes(client, nodes or (), selector or ())
+        names = tuple(node["name"] for node in found)
+        if not names:
+            typer.echo("no cordoned node has these labels")
+        elif dry_run:
+            show_other_gangs(tried(client, drain=list(names)))
+        else:
+            _drain(client, names, requeue_at, give_up_at, by, why)
+
+
+def _nodes(client: Client, names: Sequence[str], selector: Sequence[str]) -> list[Json]:
+    """The nodes, each once. Raises CommandFailed if a node that is named is not cordoned."""
+    named = [client.get(f"{PREFIX}/nodes/{quote(name, safe='')}") for name in names]
+    takes = [node["name"] for node in named if node["schedulable"]]
+    if takes:
+        message = f"not cordoned: {', '.join(takes)}; run kubectl cordon {' '.join(takes)}"
+        raise CommandFailed(message, Exit.CONFLICT)
+    if selector:
+        listed = client.pages(f"{PREFIX}/nodes", domain=list(selector))
+        named += [node for node in listed if not node["schedulable"]]
+    return list({node["name"]: node for node in named}.values())
+
+
+def _drain(
+    client: Client,
+    names: Sequence[str],
+    requeue_at: float | None,
+    give_up_at: float | None,
+    by: str | None,
+    why: str | None,
+) -> None:
+    """Follow the nodes until no gang holds them. Times are those of the monotonic clock."""
+    asked: set[str] = set()
+    shown: Mapping[str, Holder] = {}
+    while (holders := _holders(client, names)) is None or holders:
+        if holders and holders.keys() != shown.keys():
+            typer.echo(f"waits for {_list(holders)}")
+            shown = holders
+        if requeue_at is not None and time.monotonic() >= requeue_at:
+            for holder in (holders or {}).values():
+                if holder.uid not in asked:
+                    asked.add(holder.uid)
+                    _requeue(client, holder, by, why)
+        if give_up_at is not None and time.monotonic() >= give_up_at:
+            raise CommandFailed(f"gangs are left: {_list(shown)}")
+        time.sleep(POLL_SECONDS)
+    typer.echo(f"no gang holds {', '.join(names)}")
+
+
+def _holders(client: Client, names: Sequence[str]) -> dict[str, Holder] | None:
+    """The gangs on the nodes, with their GPUs there, by uid; None if the server does not answer now.
+
+    Raises:
+        CommandFailed: a node takes pods again, or the server refuses the request.
+    """
+    found: dict[str, Holder] = {}
+    for name in names:
+        try:
+            node = client.get(f"{PREFIX}/nodes/{quote(name, safe='')}")
+        except CommandFailed as error:
+            if error.code is Exit.NOT_FOUND:  # it was deleted
+                continue
+            if error.code is not Exit.FAILURE:
+                raise
+            typer.echo(f"warning: {error}; the command continues", err=True)
+            return None
+        if node["schedulable"]:
+            raise CommandFailed(f"{name} was uncordoned", Exit.CONFLICT)
+        for tenant in node["tenants"]:
+            _add(found, tenant)
+    return found
+
+
+def _add(found: dict[str, Holder], tenant: Json) -> None:
+    uid, kind = tenant["uid"] or "", tenant["kind"] or ""
+    gpus = tenant["gpus"] + (found[uid].gpus if uid in found else 0.0)
+    found[uid] = Holder(uid, tenant["workload"], kind, gpus, tenant["leaving"])
+
+
+def _list(holders: Mapping[str, Holder]) -> str:
+    return ", ".join(f"{one.workload} ({one.gpus:g} GPUs)" for one in holders.values())
+
+
+def _requeue(client: Client, holder: Holder, by: str | None, why: str | None) -> None:
+    """Ask for the eviction. A gang that leaves, or has ended meanwhile, needs none."""
+    if not holder.uid:
+        raise CommandFailed(_HIDDEN, Exit.NOT_ALLOWED)
+    if holder.leaving:
+        return
+    try:
+        found = {"uid": holder.uid, "kind": holder.kind}
+        ask(client, Action.REQUEUE, found, by, why or "drain of its node", None)
+    except CommandFailed as error:
+        if error.code not in (Exit.NOT_FOUND, Exit.CONFLICT):
+            raise
