@@ -87,7 +87,7 @@ COMMANDS: Final = {
     ),
     "config": LazyCommand(
         "queuectl.cli.config:app",
-        "Export all configuration, compare it with files, or read prices.",
+        "Export configuration, compare it with files, or read prices.",
         Reader.ADMINISTRATOR,
     ),
     "plan": LazyCommand(

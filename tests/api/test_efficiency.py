@@ -20,7 +20,7 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.telemetry.metrics import Metrics
 from tests.api.serving import serving
-from tests.api.signed import ADMIN, NOBODY, asking, people
+from tests.api.signed import ADMIN, NO_RIGHTS, asking, people
 from tests.api.support import FixedHealth, FixedLookout
 from tests.doubles.store import MemoryStore
 from tests.planner.build import gang, holding, node, podset, resources, world
@@ -100,7 +100,7 @@ async def test_a_cluster_without_gpus_has_no_efficiency() -> None:
 async def test_only_callers_that_may_get_all_reports_are_answered() -> None:
     everywhere, in_one = Right("get", "reports"), Right("get", "reports", "team-a")
     assert (await answer(TENANT, everywhere, known=cluster())).status_code == 200
-    for token, rights in ((TENANT, (in_one,)), (NOBODY, ())):
+    for token, rights in ((TENANT, (in_one,)), (NO_RIGHTS, ())):
         assert (await answer(token, *rights, known=cluster())).status_code == 403
     assert (await answer(None, known=cluster())).status_code == 401
 

@@ -14,7 +14,7 @@ from queuectl.cli.client import connect
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.reports.cluster_map import cluster_map_of
 from tests.api.serving import serving
-from tests.api.support import LIVES, FixedLookout, LookingOut, job, live_through
+from tests.api.support import LIVES, FixedClusterReader, FixedLookout, job, live_through
 from tests.api.test_plans import DOCUMENTS, runs, seen
 from tests.doubles.store import MemoryStore
 from tests.planner.build import gang, holding, node, podset, world
@@ -187,7 +187,7 @@ def test_a_dry_run_shows_the_plan_without_the_nodes(
     snapshot = seen(runs("a", "n0", "n1"))
     nodes = [replace(each, unschedulable=each.name == "n0") for each in snapshot.fleet.nodes]
     snapshot = replace(snapshot, fleet=replace(snapshot.fleet, nodes=tuple(nodes)))
-    with serving(store, cluster_reader=LookingOut(snapshot, store)) as address:
+    with serving(store, cluster_reader=FixedClusterReader(snapshot, store)) as address:
         found = queuectl_with(
             monkeypatch, capsys, "drain", "n0", "--move", "--dry-run", "--server", address
         )

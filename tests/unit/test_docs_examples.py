@@ -140,4 +140,5 @@ def test_no_example_goes_untested() -> None:
     assert {path.name for path in EXAMPLES.iterdir()} == {
         *STATE, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
+        "gpu-operator.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
     }  # fmt: skip

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -24,14 +25,22 @@ from queuectl.domain.accounting import (
     Phase,
     Subject,
 )
+from queuectl.domain.cluster_map import ClusterMap
+from queuectl.domain.fleet import Node
 from queuectl.domain.folding import Fold
+from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.utilization import GangUse, UseState
+from queuectl.reports.cluster_map import cluster_map_of
 from tests.api.serving import serving
+from tests.api.support import FixedLookout
 from tests.doubles.store import MemoryStore
+from tests.planner.build import gang as gang_of
+from tests.planner.build import holding, node, podset, resources, world
 from tests.support.pages import PAGES
 from tests.support.samples import all_along
 
 PAGE = PAGES["reports.md"].read_text()
+OPENCOST = PAGES["opencost.md"].read_text()
 END = float(int(time.time() // HOUR) * HOUR)
 DAY = END - 24 * HOUR
 
@@ -86,7 +95,8 @@ def allocations(uid: str, cost: float) -> dict[str, object]:
                         "labels": {"queuectl_dev_workload": owner} if owner else None,
                     },
                     "window": {"start": hour(number), "end": hour(number + 1)},
-                    "totalCost": cost,
+                    "gpuCost": cost,
+                    "totalCost": 2 * cost,
                 }
                 for pod, owner in labels.items()
             }
@@ -111,7 +121,7 @@ def test_allocations_of_opencost_are_joined_as_the_page_describes(
             run()
     (tmp_path / "gangs.csv").write_text(capsys.readouterr().out)
     (tmp_path / "opencost.json").write_text(json.dumps(allocations("vision", 40.0)))
-    (program,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (program,) = re.findall(r"```python\n(.*?)```", OPENCOST, re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
     )
@@ -135,6 +145,57 @@ def test_the_tables_are_the_output_of_the_reports(
         monkeypatch.setenv("QUEUECTL_SERVER", address)
         period = [f"--since={stamp(DAY)}", f"--until={stamp(END)}"]
         monkeypatch.setattr("sys.argv", ["queuectl", "report", kind, "--by", "label:team", *period])
+        with pytest.raises(SystemExit):
+            run()
+    _, *lines = capsys.readouterr().out.splitlines()
+    for line in lines:
+        assert line.rstrip() in PAGE, line
+
+
+MODELS = {
+    "h100": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"},
+    "a100": {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"},
+}
+
+
+def nodes_of(model: str, count: int) -> list[Node]:
+    return [node(f"{model}-{i:02}", gpu=8, labels=MODELS[model]) for i in range(count)]
+
+
+def cluster() -> ClusterMap:
+    """Gangs of whole nodes. One H100 node is cordoned, and half of another one has failed."""
+    h100, a100 = nodes_of("h100", 16), nodes_of("a100", 8)
+    h100[13] = replace(h100[13], unschedulable=True)
+    h100[14] = replace(h100[14], allocatable=resources(gpu=4, pods=110), failed=resources(gpu=4))
+    held = {
+        "train": (h100[:12], 0.75),
+        "asleep": (h100[12:13], 0.0),
+        "tune": (a100[:4], 0.75),
+        "silent": (a100[4:6], None),
+    }
+    flavors = [ResourceFlavor(name, tuple(of.items())) for name, of in MODELS.items()]
+    admitted = [
+        holding(
+            gang_of(uid, podset(count=len(on), gpu=8)),
+            {each.name: 1 for each in on},
+            flavor=on[0].name.partition("-")[0],
+        )
+        for uid, (on, _) in held.items()
+    ]
+    uses = {
+        uid: GangUse(uid, 1, UseState.ACTIVE, DAY, END, utilization, 1.0, "")
+        for uid, (_, utilization) in held.items()
+    }
+    return cluster_map_of(world([*h100, *a100], [], admitted, flavors=flavors), uses)
+
+
+def test_the_table_of_efficiency_is_the_output_for_such_a_cluster(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with serving(MemoryStore(), cluster_reader=FixedLookout(cluster())) as address:
+        monkeypatch.setenv("QUEUECTL_SERVER", address)
+        command = ["queuectl", "report", "efficiency", "--by", "nvidia.com/gpu.product"]
+        monkeypatch.setattr("sys.argv", command)
         with pytest.raises(SystemExit):
             run()
     _, *lines = capsys.readouterr().out.splitlines()

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 import pytest
+import yaml
 
 from queuectl.demo import manifests as m
 from queuectl.demo.scenario import configuration
@@ -23,6 +24,7 @@ NAMES = {
     "queuectl plan -o json": "tests/unit/test_docs_examples runs it on the examples",
     "queuectl plan --snapshot": "with its file in the runbook; tests/control/test_refused_plan runs it",
     "queuectl apply --dry-run": "with its file in the block below",
+    "queuectl config prices": "with its file in the block below",
     "kubectl get -o json": "of anything",
     "kubectl apply --server-side": "of anything",
     "kubectl delete node": "of any node; the commands after it are run",
@@ -53,7 +55,7 @@ def test_the_page_on_nodes_that_are_taken_away(demo_cluster: DemoCluster, shell:
     page.type("kubectl cordon")
     try:
         page.type("queuectl requeue team-a/train --dry-run")
-        page.type("queuectl requeue")
+        page.type("queuectl drain")
         demo_cluster.runs("team-a/train")
         page.type("queuectl history")
         page.type("kubectl drain")
@@ -61,6 +63,49 @@ def test_the_page_on_nodes_that_are_taken_away(demo_cluster: DemoCluster, shell:
         page.type("kubectl uncordon")
     page.type("queuectl get nodes")
     page.end()
+
+
+STATE = "nvidia.com/gpu-driver-upgrade-state"
+
+
+def test_the_page_on_driver_updates(demo_cluster: DemoCluster, shell: Shell) -> None:
+    """The upgrade controller of the GPU Operator is not here: the test writes its labels, and cordons and uncordons."""
+    page = Page("driver-updates.md", shell)
+    demo_cluster.installation.rest.apply(configuration())
+    shell.type("kubectl create -f docs/examples/job.yaml")
+    demo_cluster.runs("team-a/train")
+    page.write("policy.yaml")
+    pods = demo_cluster.installation.cluster.client.get("/api/v1/namespaces/team-a/pods")["items"]
+    train = [pod for pod in pods if pod["metadata"]["name"].startswith("train-")]
+    nodes = " ".join({pod["spec"]["nodeName"] for pod in train})
+    policy = yaml.safe_load((shell.folder / "policy.yaml").read_text())
+    selector = policy["spec"]["driver"]["upgradePolicy"]["waitForCompletion"]["podSelector"]
+    assert all(selector in pod["metadata"]["labels"] for pod in train)
+    shell.type(f"kubectl cordon {nodes}")
+    shell.type(f"kubectl label nodes {nodes} {STATE}=wait-for-jobs-required")
+    try:
+        seen = f"queuectl get nodes --domain {STATE}=wait-for-jobs-required -o name"
+        demo_cluster.until(
+            lambda: shell.type(seen)[1].count("/") == len(nodes.split()), "the labels"
+        )
+        page.type("queuectl drain")
+        page.type("queuectl drain")
+        demo_cluster.runs("team-a/train")
+    finally:
+        shell.type(f"kubectl label nodes {nodes} --overwrite {STATE}=upgrade-done")
+        shell.type(f"kubectl uncordon {nodes}")
+    demo_cluster.until(lambda: shell.type(seen)[1].count("/") == 0, "the labels")
+    page.type("queuectl drain")
+    page.type("kubectl apply")
+    account = "--as=system:serviceaccount:queuectl-system:queuectl-drain"
+    listed = shell.type(f"kubectl auth can-i --list {account}")[1]
+    rights = ("nodes.queuectl.dev", "workloads.queuectl.dev", "workloads.queuectl.dev/requeue")
+    assert all(right in listed for right in rights), listed
+    shell.type("kubectl delete -f docs/examples/drain-cronjob.yaml")
+    page.type("kubectl get nodes")
+    page.type("queuectl history")
+    page.end("kubectl patch")
+    shell.type(f"kubectl label nodes {nodes} {STATE}-")
 
 
 def test_the_page_for_team_leads(demo_cluster: DemoCluster, shell: Shell) -> None:
@@ -144,7 +189,7 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
     why.end()
     # Whether the figures come out so is a matter of tests/unit/test_docs_reports.
     reports = Page("reports.md", shell)
-    for _ in range(4):
+    for _ in range(5):
         reports.type("queuectl report", shows=False)
     reports.end()
 

@@ -1,0 +1,91 @@
+"""The commands of the guides for the GPU Operator, PriorityClasses, ResourceQuotas, taints and OpenCost work as written."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuectl.demo.scenario import configuration
+from tests.system.demo_cluster import DemoCluster
+from tests.system.transcript import Page, Shell
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+
+
+def test_the_page_on_labels_of_the_gpu_operator(shell: Shell) -> None:
+    page = Page("gpu-operator.md", shell)
+    page.type("queuectl plan")
+    page.type("sed")
+    page.type("queuectl plan")
+    page.end()
+
+
+def test_the_page_on_opencost(demo_cluster: DemoCluster, shell: Shell) -> None:
+    demo_cluster.installation.rest.apply(configuration())
+    page = Page("opencost.md", shell)
+    page.type("cat")
+    page.type("queuectl config prices")
+    page.type("queuectl config prices")
+    page.end()
+
+
+def test_the_page_on_priority_classes(demo_cluster: DemoCluster, shell: Shell) -> None:
+    demo_cluster.installation.rest.apply(configuration())
+    page = Page("priorities.md", shell)
+    page.write("research.yaml")
+    page.type("kubectl apply")
+    try:
+        page.type("sed")
+        demo_cluster.runs("team-a/train")
+        page.type("queuectl get workloads")
+        page.type("kubectl get job")
+        page.type("sed")
+        demo_cluster.runs("team-a/both")
+        page.type("queuectl get workloads")
+    finally:
+        shell.type("kubectl delete -f research.yaml")
+    page.end()
+
+
+def test_the_page_on_quotas_of_namespaces(demo_cluster: DemoCluster, shell: Shell) -> None:
+    demo_cluster.installation.rest.apply(configuration())
+    page = Page("namespace-quotas.md", shell)
+    page.write("defaults.yaml")
+    page.write("quota.yaml")
+    try:
+        page.type("kubectl apply")
+        page.type("sed")
+        demo_cluster.runs("team-a/train")
+        page.type("kubectl get pods")
+        page.type("kubectl apply")
+        page.type("sed")
+        demo_cluster.waits("team-a/second", "ResourceQuotaExceeded")
+        page.type("queuectl explain")
+        page.type("kubectl patch")
+        demo_cluster.runs("team-a/second")
+    finally:
+        shell.type("kubectl delete -f defaults.yaml -f quota.yaml")
+    page.end()
+
+
+def test_the_page_on_taints(demo_cluster: DemoCluster, shell: Shell) -> None:
+    demo_cluster.installation.rest.apply(configuration())
+    page = Page("taints.md", shell)
+    page.type("kubectl taint")
+    try:
+        page.write("flavor.yaml")
+        page.type("queuectl apply")
+        page.type("kubectl create")
+        demo_cluster.runs("team-a/train")
+        page.type("kubectl get pods")
+        page.type("kubectl delete")
+        page.type("kubectl label")
+        page.type("kubectl taint")
+        page.write("vision.yaml")
+        page.type("queuectl apply")
+        page.type("sed")
+        demo_cluster.runs("team-b/train")
+        page.type("queuectl explain")
+    finally:
+        page.type("kubectl taint")
+        page.type("kubectl label")
+    page.end()
