@@ -43,10 +43,12 @@ class Image:
     Attributes:
         name: its reference, as pods name it.
         packages: packages beside the essential ones.
+        environment: variables of its processes, as NAME=VALUE.
     """
 
     name: str
     packages: tuple[str, ...]
+    environment: tuple[str, ...] = ()
 
     @property
     def archive(self) -> Path:
@@ -59,6 +61,14 @@ class Image:
 BASE: Final = Image("localhost/debian:1", ("python3-minimal",))
 """Shell, core utilities and Python. Its container is also the sandbox of a pod."""
 
+PYTORCH: Final = Image(
+    "localhost/pytorch:1",
+    ("python3-torch",),
+    # With Python 3.11, the defaults of this torchrun are invalid. These values are for a rank that does not exist.
+    environment=("PET_REDIRECTS=9:3", "PET_TEE=9:3"),
+)
+"""Debian's PyTorch, which has gloo and needs no GPU."""
+
 IMAGES: Final = (BASE,)
 """The images that each node has at its start."""
 
@@ -69,7 +79,7 @@ def ensure() -> None:
     Raises:
         CalledProcessError: debootstrap failed; its output is above.
     """
-    for image in IMAGES:
+    for image in (*IMAGES, PYTORCH):
         if not image.archive.exists():
             print(f"e2e-real: making the image {image.name} of Debian packages", file=sys.stderr)
             image.archive.parent.mkdir(parents=True, exist_ok=True)
@@ -103,7 +113,7 @@ def _make(image: Image, scratch: Path) -> None:
         ["tar", "--create", "--numeric-owner", *excluded, f"--file={layer}", "-C", str(root), "."],
         check=True,
     )
-    _write_archive(image.name, layer, archive)
+    _write_archive(image, layer, archive)
     archive.rename(image.archive)
 
 
@@ -116,14 +126,17 @@ def _mirror() -> str:
     return listed.stdout.split()[0]
 
 
-def _write_archive(name: str, layer: Path, target: Path) -> None:
+def _write_archive(image: Image, layer: Path, target: Path) -> None:
     """Write an OCI image layout of one layer as a tar archive."""
     with layer.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     config = {
         "architecture": _architecture(),
         "os": "linux",
-        "config": {"Env": ["PATH=/usr/bin:/bin:/usr/sbin:/sbin"], "Cmd": ["sleep", "infinity"]},
+        "config": {
+            "Env": ["PATH=/usr/bin:/bin:/usr/sbin:/sbin", *image.environment],
+            "Cmd": ["sleep", "infinity"],
+        },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
     }
     described = _described(_LAYER, digest, layer.stat().st_size)
@@ -137,7 +150,7 @@ def _write_archive(name: str, layer: Path, target: Path) -> None:
             "layers": [described],
         }
         entry = _add_blob(archive, _MANIFEST, manifest)
-        entry["annotations"] = {"io.containerd.image.name": name}
+        entry["annotations"] = {"io.containerd.image.name": image.name}
         _add(archive, "index.json", _json({"schemaVersion": 2, "manifests": [entry]}))
 
 
