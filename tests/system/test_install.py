@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -30,8 +30,6 @@ pytestmark = pytest.mark.system
 
 WITH_KUSTOMIZE = ("cat kustomization.yaml", "kubectl apply -k")
 """The commands of the page that tests/system/test_takeover.py types."""
-ROLLOUT = "kubectl -n queuectl-system rollout"
-"""It needs a controller of Deployments."""
 UPGRADE: Final = (
     "helm upgrade queuectl deploy/chart --namespace queuectl-system --reuse-values --set kueueKeys.enabled=true"
     " --set queuedGpus.enabled=true --set forceDelete.enabled=true --set dashboards.enabled=true"
@@ -83,28 +81,30 @@ def installed() -> Iterator[Installed]:
             yield Installed(cluster, page)
 
 
-@pytest.mark.parametrize(("change", "accepted"), [({}, True), ({"hostNetwork": True}, False)])
-def test_the_namespace_accepts_the_pods_of_the_chart_and_no_privileged_ones(
-    installed: Installed, change: Mapping[str, Any], accepted: bool
-) -> None:
-    """By the restricted profile of Pod Security. The control plane has no controller of Deployments that would create them."""
-    shown = json.loads(installed.type("kubectl -n queuectl-system get deployment queuectl -o json"))
-    template = shown["spec"]["template"]
-    (installed.shell.folder / "pod.json").write_text(
-        json.dumps(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {"name": "queuectl-0", **template["metadata"]},
-                "spec": {**template["spec"], **change},
-            }
-        )
-    )
+def test_the_replicas_run_on_different_nodes(installed: Installed) -> None:
+    """The nodes are simulated, so the pods become ready without a process."""
+    installed.page.type("kubectl -n queuectl-system rollout status", instead={"10m": "60s"})
+    pods = installed.cluster.client.get(f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods")["items"]
+    assert len(pods) == len({pod["spec"]["nodeName"] for pod in pods}) == 2
+
+
+def test_the_namespace_of_the_page_refuses_privileged_pods(installed: Installed) -> None:
+    """It accepts the pods of the chart, by the restricted profile of Pod Security."""
+    template = json.loads(
+        installed.type("kubectl -n queuectl-system get deployment queuectl -o json")
+    )["spec"]["template"]
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "privileged", "labels": template["metadata"]["labels"]},
+        "spec": {**template["spec"], "hostNetwork": True},
+    }
+    (installed.shell.folder / "pod.json").write_text(json.dumps(pod))
     status, _ = installed.shell.type(
         "kubectl -n queuectl-system create --dry-run=server -f pod.json"
     )
-    assert (status == 0) is accepted, installed.shell.errors
-    assert ("violates PodSecurity" in installed.shell.errors) is not accepted
+    assert status == 1
+    assert "violates PodSecurity" in installed.shell.errors
 
 
 def test_the_account_of_the_chart_has_the_rights_of_the_manifests(installed: Installed) -> None:
@@ -177,7 +177,7 @@ def test_the_manifests_of_the_release_restore_policies(installed: Installed) -> 
     policy = "get mutatingadmissionpolicy queuectl-jobs -o jsonpath='{.spec.failurePolicy}'"
     assert installed.type(f"kubectl {policy}").strip() == "Fail"
     installed.wait_in_force(kueue=True)
-    installed.page.end(*WITH_KUSTOMIZE, ROLLOUT)
+    installed.page.end(*WITH_KUSTOMIZE)
 
 
 def test_the_api_server_accepts_the_base_by_server_side_apply(installed: Installed) -> None:
