@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations explore chaos demo bench e2e-real corpus image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-versions explore chaos demo bench e2e-real corpus image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -70,6 +70,9 @@ test-system: controlplane ## on a real control plane, with a real Prometheus
 # pgbouncer is Debian's package of that name; its tests are skipped without it.
 test-operations: controlplane ## PgBouncer, TLS to the database, back-up, restore and removal, on real servers; five minutes
 	$(RUN)/python -m pytest $(or $(TESTS),tests/operations) -m operations $(PYTEST_ARGS)
+
+test-versions: setup ## the protocol on each supported version of Kubernetes; builds them the first time, half an hour each time
+	$(RUN)/python -m pytest $(or $(TESTS),tests/versions) -m system -n 0 $(PYTEST_ARGS)
 
 ROUNDS ?= 5
 explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `make test` draws the same ones each time

@@ -18,9 +18,11 @@ settings.load_profile("same")
 
 SYSTEM: Final = [Path(__file__).parent / name for name in ("system", "cluster", "utilization")]
 """`make test-system` collects these folders only: a collection of all tests takes each worker ten seconds."""
+VERSIONS: Final = Path(__file__).parent / "versions"
+"""`make test-versions` collects this folder."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.get_closest_marker("system") and not set(SYSTEM) & set(item.path.parents):
+        if item.get_closest_marker("system") and not {*SYSTEM, VERSIONS} & set(item.path.parents):
             raise pytest.UsageError(f"{item.nodeid}: `make test` would never run it there")

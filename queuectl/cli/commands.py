@@ -102,6 +102,12 @@ COMMANDS: Final = {
         Reader.ADMINISTRATOR,
         extra=Extra.SERVER,
     ),
+    "webhook": LazyCommand(
+        "queuectl.cli.webhook:webhook_command",
+        "Serve the mutating webhook that Kubernetes before 1.36 needs.",
+        Reader.ADMINISTRATOR,
+        extra=Extra.SERVER,
+    ),
     "db": LazyCommand(
         "queuectl.cli.db:app",
         "Show or upgrade the database schema.",

@@ -6,6 +6,7 @@
 - :mod:`stream`: the bytes of a watch or a list to deltas
 - :mod:`writes`: merge patches and Events
 - :mod:`lease`: the LeaderLease
+- :mod:`server`: the version of the server, and what differs between versions
 - :mod:`review`: checks of the server's version and of the admission policies
 - :mod:`apply`: set-up documents by server-side apply
 - :mod:`adapter`: all of it behind the Protocol ``Cluster`` of the control loop

@@ -17,6 +17,7 @@ import queuectl
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.client import APPLY_PATCH, METADATA_ONLY, Api
 from queuectl.cluster.review import probe_policies
+from queuectl.cluster.webhooks import BINDING, POLICY, configuration
 from queuectl.cluster.writes import MANAGER
 from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone
 
@@ -42,6 +43,26 @@ def manifests(*, controller: bool = True) -> list[Document]:
     [kustomization] = _documents(base / "kustomization.yaml")
     found = [one for name in kustomization["resources"] for one in _documents(base / name)]
     return [one for one in found if controller or one["kind"] not in _OF_PODS]
+
+
+def for_older_servers(documents: Iterable[Document], client: Document) -> list[Document]:
+    """The documents for a server without MutatingAdmissionPolicy v1: with the webhook instead of these policies.
+
+    Args:
+        documents: of :func:`manifests` and :func:`optional`.
+        client: ``clientConfig`` of the webhook, without the path.
+    """
+    given = list(documents)
+    kept = [one for one in given if one["kind"] not in (POLICY, BINDING)]
+    made = configuration(given, client)
+    more = (one for one in older_servers() if one["kind"] not in {*_OF_PODS, made["kind"]})
+    return [*kept, *more, made]
+
+
+def older_servers() -> list[Document]:
+    """The documents of ``deploy/older-servers`` that are not in ``deploy/base``."""
+    files = sorted((deploy_folder() / "older-servers").glob("[0-9]*.yaml"))
+    return [one for file in files for one in _documents(file)]
 
 
 def opt_ins() -> list[str]:

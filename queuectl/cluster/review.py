@@ -15,11 +15,11 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.cluster.client import METADATA_ONLY, Api, NotServed
+from queuectl.cluster.server import MINIMUM, Server, discover
 from queuectl.domain.errors import ObjectGone, WriteRefused
 from queuectl.objects import keys
 from queuectl.objects.kinds import KINDS, JobKind, path
 
-MINIMUM_SERVER: Final = (1, 36)
 PROTECTING: Final = (
     "queuectl-jobs",
     "queuectl-pytorchjobs",
@@ -35,20 +35,10 @@ KUEUE_WEBHOOKS: Final = (
     "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kueue-mutating-webhook-configuration",
     "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/kueue-validating-webhook-configuration",
 )
+_REVIEWS: Final = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _POLICIES: Final = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 _USER: Final = re.compile(r"request\.userInfo\.username != '([^']*)'")
 _Document = Mapping[str, Any]
-
-
-async def server_version(api: Api) -> tuple[int, int]:
-    """(major, minor) of the API server."""
-    version = msgspec.json.decode(await api.request("GET", "/version"))
-    return _number(version["major"]), _number(version["minor"])
-
-
-def _number(text: str) -> int:
-    """Some distributions write ``36+``."""
-    return int(text.rstrip("+") or 0)
 
 
 async def kueue_runs(api: Api) -> bool:
@@ -90,13 +80,14 @@ async def probe_policies(
         controller: whether the identity is that of the controller, so that the policies must name it.
         kueue: Kueue's labels count, too.
     """
-    version = await server_version(api)
-    if version < MINIMUM_SERVER:
-        found, needed = (".".join(map(str, one)) for one in (version, MINIMUM_SERVER))
-        return [f"the API server is Kubernetes {found}; queuectl's policies need {needed} or newer"]
+    server = await discover(api)
+    if not server.supported:
+        return [f"the API server is Kubernetes {server}; queuectl needs {Server(MINIMUM)} or newer"]
     missing = [text async for text in _policies(api, controller)]
+    if controller and not server.keeps_templates_mutable:
+        missing += [text async for text in _probe_status(api, server)]
     for kind in KINDS.values():
-        missing += [text async for text in _probe_kind(api, namespace, kind)]
+        missing += [text async for text in _probe_kind(api, server, namespace, kind)]
         missing += [text async for text in _probe_kueue_key(api, namespace, kind, kueue)]
     missing += [text async for text in _probe_pods(api, namespace)]
     return missing
@@ -138,10 +129,28 @@ def _warnings(policy: _Document) -> list[str]:
     return [f"{w['fieldRef']}: {w['warning']}" for w in checked.get("expressionWarnings", ())]
 
 
-async def _probe_kind(api: Api, namespace: str, kind: JobKind) -> AsyncIterator[str]:
+async def _probe_status(api: Api, server: Server) -> AsyncIterator[str]:
+    """A sentence if queuectl cannot start a Job a second time."""
+    asked = {"verb": "patch", "group": "batch", "resource": "jobs", "subresource": "status"}
+    body = await api.request("POST", _REVIEWS, body={"spec": {"resourceAttributes": asked}})
+    if not msgspec.json.decode(body)["status"]["allowed"]:
+        yield (
+            f"queuectl must patch the status of Jobs on Kubernetes {server}, and has no right to: "
+            "apply deploy/older-servers"
+        )
+
+
+async def _probe_kind(
+    api: Api, server: Server, namespace: str, kind: JobKind
+) -> AsyncIterator[str]:
     collection = path(kind, namespace)
     labels = {keys.QUEUE_LABEL: "probe"}
     policy = f"queuectl-{kind.plural}"
+    mutation = (
+        f"MutatingAdmissionPolicy {policy}"
+        if server.has_mutating_policies
+        else f"the webhook {policy}.queuectl.dev"
+    )
     try:
         created = await _dry_run(api, collection, _job(kind, labels))
     except ObjectGone:
@@ -149,10 +158,10 @@ async def _probe_kind(api: Api, namespace: str, kind: JobKind) -> AsyncIterator[
             raise
         return  # not installed
     except WriteRefused as error:
-        yield f"MutatingAdmissionPolicy {policy} is not in force: {error}"
+        yield f"{mutation} is not in force: {error}"
         return
     if text := _not_mutated(created):
-        yield f"MutatingAdmissionPolicy {policy} is not in force: a new {kind.kind} {text}"
+        yield f"{mutation} is not in force: a new {kind.kind} {text}"
     labels[keys.QUEUE_LABEL] = ""
     if text := await _accepted(api, collection, _job(kind, labels), policy):
         yield text

@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from queuectl.cluster.client import MERGE_PATCH, METADATA_ONLY, Api, Expired
+from queuectl.cluster.server import Discovered
 from queuectl.domain.errors import (
     ClusterError,
     ClusterUnavailable,
@@ -48,8 +49,10 @@ class _Object(msgspec.Struct):
 _object = msgspec.json.Decoder(_Object).decode
 
 
-async def merge_patch(api: Api, target: str, patch: Mapping[str, Any]) -> str:
-    """Patch one object; returns its new resourceVersion. ``target`` is its API path.
+async def merge_patch(
+    api: Api, target: str, patch: Mapping[str, Any], subresource: str = ""
+) -> str:
+    """Patch one object, or a subresource; returns the new resourceVersion. ``target`` is the API path of the object.
 
     Raises:
         ObjectGone: also if the object with this name has another uid than the patch.
@@ -59,7 +62,7 @@ async def merge_patch(api: Api, target: str, patch: Mapping[str, Any]) -> str:
     try:
         body = await api.request(
             "PATCH",
-            target,
+            target + subresource,
             query=_WRITE,
             body=patch,
             content_type=MERGE_PATCH,
@@ -114,12 +117,30 @@ class Writer:
 
     def __init__(self, api: Api) -> None:
         self._api = api
+        self._server = Discovered(api)
 
     async def patch_job(
         self, kind: str, namespace: str, name: str, patch: Mapping[str, Any]
     ) -> int:
         """See ``Cluster.patch_job``."""
-        return version_of(await merge_patch(self._api, path(KINDS[kind], namespace, name), patch))
+        target = path(KINDS[kind], namespace, name)
+        if kind == "Job" and "template" in patch.get("spec", {}):
+            patch = await self._with_mutable_template(target, patch)
+        return version_of(await merge_patch(self._api, target, patch))
+
+    async def _with_mutable_template(
+        self, target: str, patch: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """The patch, after the API server accepts it for a Job that has been started before.
+
+        Both writes are conditional: the second one on the version that the first one made.
+        """
+        if (await self._server.get()).keeps_templates_mutable:
+            return patch
+        expected = {key: patch["metadata"][key] for key in ("uid", "resourceVersion")}
+        body = {"metadata": expected, "status": {"startTime": None}}
+        version = await merge_patch(self._api, target, body, "/status")
+        return {**patch, "metadata": {**patch["metadata"], "resourceVersion": version}}
 
     async def patch_pod(self, namespace: str, name: str, patch: Mapping[str, Any]) -> int:
         """See ``Cluster.patch_pod``."""

@@ -11,7 +11,7 @@ import ssl
 import time
 from typing import TYPE_CHECKING, Self
 
-from queuectl.localcluster import bootstrap, build, components, kubeconfig, layout
+from queuectl.localcluster import bootstrap, build, components, kubeconfig, layout, versions
 from queuectl.localcluster.bootstrap import Probe
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import Client, tls, wait_until
@@ -71,15 +71,14 @@ class LocalCluster:
             BuildError: A program cannot be built; the message names the step and its log.
             LocalClusterError: The name is taken, or a component does not start.
         """
-        assets = build.ensure(progress)
+        spec = spec or ClusterSpec()
+        assets = build.ensure(progress, units=versions.units(spec.kubernetes))
         began = time.monotonic()
         place = layout.create(name)
         try:
             supervisor = Supervisor.spawn(place.home, remove=True)
             try:
-                place = bootstrap.Bootstrap(place, supervisor, assets, spec or ClusterSpec()).run(
-                    progress
-                )
+                place = bootstrap.Bootstrap(place, supervisor, assets, spec).run(progress)
             except BaseException:
                 supervisor.shutdown()
                 raise
@@ -157,7 +156,9 @@ class LocalCluster:
     @property
     def kubectl(self) -> Path | None:
         """The kubectl of the same version, if there is one."""
-        return build.ensure(_SILENT).programs.get("kubectl")
+        release = self._layout.description["spec"]["kubernetes"]
+        units = (versions.kubernetes(release),)
+        return build.ensure(_SILENT, units=units).programs.get("kubectl")
 
     @property
     def authority(self) -> bytes:

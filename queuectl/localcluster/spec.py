@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from queuectl.localcluster.nodes import NodeSpec
+from queuectl.localcluster.versions import KUBERNETES
 
 _LEASE_SECONDS = 40
 _RENEWALS_PER_SECOND = 50
@@ -22,6 +23,7 @@ class ClusterSpec:
         training_operator: Run the kubeflow training operator, for PyTorchJobs.
         lease_seconds: Duration of the node leases, which are renewed four times in that time.  None takes Kubernetes'
             40 s, or longer for many nodes, whose renewals would load the API server.
+        kubernetes: Release of Kubernetes, such as `1.36.3`.
     """
 
     nodes: tuple[NodeSpec, ...] = (NodeSpec(),)
@@ -29,6 +31,7 @@ class ClusterSpec:
     controllers: bool = True
     training_operator: bool = True
     lease_seconds: int | None = None
+    kubernetes: str = KUBERNETES
 
     def __post_init__(self) -> None:
         if not self.controllers and (self.nodes or self.training_operator):

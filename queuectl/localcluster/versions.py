@@ -9,7 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 KUBERNETES = "1.36.3"
-"""Kubernetes version of the API server, controller manager, scheduler and kubectl."""
+"""Kubernetes version of the API server, controller manager, scheduler and kubectl, unless a cluster names another."""
+
+SUPPORTED = ("1.33.13", "1.34.4", "1.35.4", KUBERNETES, "1.37.2")
+"""One patch release of each minor version on which `make test-versions` runs queuectl: the newest that the Go proxy has."""
 
 GO_MINIMUM = (1, 26, 0)
 """Oldest Go release that builds the units."""
@@ -69,9 +72,10 @@ class Unit:
         return f"{self.name}-{self.version}"
 
 
-def _kubernetes() -> Unit:
-    major, minor, patch = KUBERNETES.split(".")
-    version = f"v{KUBERNETES}"
+def kubernetes(release: str = KUBERNETES) -> Unit:
+    """The programs of one release of Kubernetes, such as `1.36.3`."""
+    major, minor, patch = release.split(".")
+    version = f"v{release}"
     commands = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
     return Unit(
         name="kubernetes",
@@ -93,8 +97,7 @@ def _kubernetes() -> Unit:
     )
 
 
-UNITS: tuple[Unit, ...] = (
-    _kubernetes(),
+_BESIDE: tuple[Unit, ...] = (
     Unit(
         name="etcd",
         module="go.etcd.io/etcd/server/v3",
@@ -133,7 +136,15 @@ UNITS: tuple[Unit, ...] = (
     ),
 )
 
-TRAINING_OPERATOR = UNITS[3]
+TRAINING_OPERATOR = _BESIDE[2]
+
+
+def units(release: str = KUBERNETES) -> tuple[Unit, ...]:
+    """The units of a cluster with this release of Kubernetes."""
+    return (kubernetes(release), *_BESIDE)
+
+
+UNITS = units()
 
 PROMETHEUS = Unit(
     name="prometheus",

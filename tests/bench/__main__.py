@@ -27,6 +27,7 @@ BENCHES = (
     "attack",
     "flood",
     "web",
+    "webhook",
     "cli",
     "usage",
     "utilization",

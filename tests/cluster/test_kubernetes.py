@@ -18,7 +18,8 @@ from queuectl.cluster.connection import Connection
 from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector
 from queuectl.cluster.resources import Resource, watched
-from queuectl.cluster.review import PROTECTING, probe_policies, server_version
+from queuectl.cluster.review import PROTECTING, probe_policies
+from queuectl.cluster.server import discover
 from queuectl.control.composition import WatchMeter
 from queuectl.domain.errors import (
     BadInput,
@@ -480,7 +481,7 @@ async def test_every_write_finds_a_connection_while_all_watches_run(
     async with asyncio.timeout(20):
         while set(synced) != RESOURCES:  # noqa: ASYNC110 - of what the cluster does
             await asyncio.sleep(0.01)
-        assert await server_version(api) >= (1, 36)
+        assert (await discover(api)).version >= (1, 36)
     watch.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await watch

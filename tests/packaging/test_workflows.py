@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from queuectl.db.binaries import MINIMUM_MAJOR
-from queuectl.localcluster.versions import ALL_UNITS, KUBERNETES
+from queuectl.localcluster.versions import ALL_UNITS, KUBERNETES, SUPPORTED
 from tests.image.programs import BUILDKIT
 from tests.packaging.versions import ROOT
 from tests.real.programs import CONTAINERD, COREDNS
@@ -103,9 +103,10 @@ def test_postgres_is_tested_as_the_policy_states() -> None:
     assert min(map(int, matrix("postgres"))) == MINIMUM_MAJOR
 
 
-def test_kubernetes_of_the_control_plane_is_the_one_that_the_policy_states() -> None:
-    assert supported("Kubernetes") == {KUBERNETES.rpartition(".")[0]}
-    assert "system" in WORKFLOWS["test"]["jobs"]
+def test_kubernetes_is_tested_as_the_policy_states() -> None:
+    minors = [release.rpartition(".")[0] for release in SUPPORTED]
+    assert supported("Kubernetes") == set(minors)
+    assert matrix("versions") == minors
 
 
 def test_renovate_finds_each_program_that_is_built_from_source() -> None:

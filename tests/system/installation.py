@@ -10,7 +10,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -222,13 +222,26 @@ class Workspace:
         )
 
 
+Admission = Callable[[LocalCluster], AbstractContextManager[None]]
+
+
+@contextmanager
+def policies(cluster: LocalCluster) -> Iterator[None]:
+    """The admission of deploy/."""
+    install(cluster, KUEUE_KEYS)
+    yield
+
+
 @contextmanager
 def installed(
-    nodes: NodeSpec, settings: Mapping[str, str] | None = None, **spec: Any
+    nodes: NodeSpec,
+    settings: Mapping[str, str] | None = None,
+    admission: Admission = policies,
+    **spec: Any,
 ) -> Iterator[Installation]:
     """A control plane of these nodes with queuectl leading on it."""
     with (
-        leading_controller(nodes, settings, **spec) as (cluster, controller),
+        leading_controller(nodes, settings, admission, **spec) as (cluster, controller),
         ApiConnection(controller.api) as rest,
     ):
         yield Installation(cluster, controller, rest)
@@ -236,12 +249,14 @@ def installed(
 
 @contextmanager
 def leading_controller(
-    nodes: NodeSpec, settings: Mapping[str, str] | None = None, **spec: Any
+    nodes: NodeSpec,
+    settings: Mapping[str, str] | None = None,
+    admission: Admission = policies,
+    **spec: Any,
 ) -> Iterator[tuple[LocalCluster, Controller]]:
     """A control plane of these nodes, and queuectl leading on it with these settings."""
     shape = ClusterSpec(nodes=(nodes,), fsync=False, **spec)
-    with LocalCluster.start(shape, progress=LineProgress()) as cluster:
-        install(cluster, KUEUE_KEYS)
+    with LocalCluster.start(shape, progress=LineProgress()) as cluster, admission(cluster):
         cluster.client.apply(*ENGINEER)
         controller = Controller.start(cluster, QUICK | dict(settings or {}))
         try:

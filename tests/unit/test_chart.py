@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 import yaml
 
-from queuectl.cluster.review import MINIMUM_SERVER
+from queuectl.cluster.server import Server
 from queuectl.control.environment import settings_names
 from tests.support.chart import CHART, DEPLOY, PAGE, default, defaults, described, page
 
@@ -58,8 +58,9 @@ def test_the_chart_has_the_version_of_the_package() -> None:
     assert METADATA["version"] == METADATA["appVersion"] == version("queuectl")
 
 
-def test_the_chart_refuses_the_servers_that_queuectl_refuses() -> None:
-    assert METADATA["kubeVersion"] == f">={'.'.join(map(str, MINIMUM_SERVER))}.0-0"
+def test_the_chart_refuses_the_servers_that_need_the_webhook() -> None:
+    oldest = min(minor for minor in range(30, 50) if not Server((1, minor)).needs)
+    assert METADATA["kubeVersion"] == f">=1.{oldest}.0-0"
 
 
 def test_each_value_is_described_and_in_the_schema() -> None:

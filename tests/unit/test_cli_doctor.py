@@ -17,6 +17,7 @@ from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.doctor.server import of_metrics
 from queuectl.cli.main import run
+from queuectl.cluster.server import Server
 from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.invariants import Checked, Invariant, Violation
 from queuectl.domain.records import LeaderRecord
@@ -49,10 +50,23 @@ def levels(findings: Sequence[Finding]) -> list[Level]:
 
 
 @pytest.mark.parametrize(
-    ("found", "level"), [((1, 36), OK), ((1, 37), OK), ((2, 0), OK), ((1, 35), PROBLEM)]
+    ("version", "level", "needs"),
+    [
+        ((1, 32), PROBLEM, ""),
+        ((1, 33), OK, "the webhook for new jobs"),
+        ((1, 35), OK, "the right to patch the status of Jobs"),
+        ((1, 36), OK, ""),
+        ((2, 0), OK, ""),
+    ],
 )
-def test_the_cluster_must_be_new_enough(found: tuple[int, int], level: Level) -> None:
-    assert levels(judge.server_version(found, (1, 36))) == [level]
+def test_the_version_of_the_cluster_is_reported_with_its_needs(
+    version: tuple[int, int], level: Level, needs: str
+) -> None:
+    server = Server(version)
+    (finding,) = judge.server_version(str(server), "1.33", server.needs, old=not server.supported)
+    assert levels([finding]) == [level]
+    assert needs in finding.message
+    assert ("needs" in finding.message) == bool(needs)
 
 
 def test_each_missing_right_is_named() -> None:

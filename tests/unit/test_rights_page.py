@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from queuectl.cluster.apply import manifests, opt_ins, optional
+from queuectl.cluster.apply import manifests, older_servers, opt_ins, optional
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "rights.md"
 HEADER = "| verbs | resources | where | step | test |"
-_RESOURCES = re.compile(r"(?P<names>[a-z, ]+) \((?P<group>[a-z0-9.-]+)\)")
+_RESOURCES = re.compile(r"(?P<names>[a-z/, ]+) \((?P<group>[a-z0-9.-]+)\)")
 
 
 class Right(NamedTuple):
@@ -49,7 +49,8 @@ LINES = [
 
 def granted() -> Iterator[Right]:
     """Of all roles bound to queuectl's own account, opt-ins included."""
-    documents = [*manifests(), *(one for name in opt_ins() for one in optional(name))]
+    opted = (one for name in opt_ins() for one in optional(name))
+    documents = [*manifests(), *opted, *older_servers()]
     bound = {
         (one["roleRef"]["kind"], one["roleRef"]["name"])
         for one in documents
@@ -85,7 +86,8 @@ def test_a_test_uses_it(line: Line) -> None:
 
 
 def test_a_policy_that_the_page_names_exists() -> None:
-    there = {d["metadata"]["name"] for d in manifests() if d["kind"].endswith("AdmissionPolicy")}
+    documents = [*manifests(), *older_servers()]
+    there = {d["metadata"]["name"] for d in documents if d["kind"].endswith("AdmissionPolicy")}
     named = {name for line in LINES for name in re.findall(r"policy `([a-z-]+)`", line.step)}
     assert named
     assert named <= there

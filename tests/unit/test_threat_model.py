@@ -22,6 +22,7 @@ SECTIONS = (
     "Metric sources",
     "Database and backups",
     "The leader's own identity",
+    "The webhook of older servers",
     "Release chain",
 )
 

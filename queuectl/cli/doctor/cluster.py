@@ -14,17 +14,13 @@ import msgspec
 from queuectl.cli.connection import given
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
-from queuectl.cluster.apply import manifests
+from queuectl.cluster.apply import for_older_servers, manifests
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
-from queuectl.cluster.review import (
-    MINIMUM_SERVER,
-    kueue_keys_act,
-    kueue_runs,
-    probe_policies,
-    server_version,
-)
+from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
+from queuectl.cluster.server import MINIMUM, Server, discover
+from queuectl.cluster.webhooks import service
 from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone
 
 Document = Mapping[str, Any]
@@ -35,6 +31,7 @@ _PAGE: Final = 500
 _PLURALS: Final = {
     "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
     "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
+    "MutatingWebhookConfiguration": "mutatingwebhookconfigurations",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
     "PriorityClass": "priorityclasses",
@@ -52,22 +49,25 @@ async def examine(
         return [_unreachable(error)]
     try:
         try:
-            findings = judge.server_version(await server_version(api), MINIMUM_SERVER)
+            server = await discover(api)
         except ClusterError as error:
             return [_unreachable(error)]
-        return findings + await _examined(api, namespace, flavors, topologies)
+        oldest, old = str(Server(MINIMUM)), not server.supported
+        findings = judge.server_version(str(server), oldest, server.needs, old=old)
+        return findings + await _examined(api, server, namespace, flavors, topologies)
     finally:
         await api.close()
 
 
 async def _examined(
     api: Api,
+    server: Server,
     namespace: str,
     flavors: Sequence[Document] | None,
     topologies: Sequence[Document] | None,
 ) -> list[Finding]:
     findings: list[Finding] = []
-    deployed = manifests(controller=False)
+    deployed = _deployed(server, namespace)
 
     async def check(name: str, work: Callable[[], Awaitable[list[Finding]]]) -> None:
         """Run one check. A check that cannot read something is reported, and the others continue."""
@@ -113,6 +113,14 @@ async def _examined(
     await check("nodes", nodes)
     await check("others", others)
     return findings
+
+
+def _deployed(server: Server, namespace: str) -> list[Document]:
+    """The objects of deploy/ for this version."""
+    documents = manifests(controller=False)
+    if server.has_mutating_policies:
+        return documents
+    return for_older_servers(documents, service(namespace))
 
 
 def _connection() -> Connection:

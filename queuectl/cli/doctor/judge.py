@@ -38,19 +38,20 @@ class Node:
     ready: bool
 
 
-def server_version(found: tuple[int, int], needed: tuple[int, int]) -> list[Finding]:
-    """Findings on the version of the API server."""
-    has, needs = (".".join(map(str, one)) for one in (found, needed))
-    if found >= needed:
-        return [Finding("cluster", Level.OK, f"Kubernetes {has}")]
-    return [
-        Finding(
-            "cluster",
-            Level.PROBLEM,
-            f"Kubernetes {has} is too old",
-            f"upgrade the cluster to {needs} or newer",
-        )
-    ]
+def server_version(found: str, oldest: str, needs: Sequence[str], *, old: bool) -> list[Finding]:
+    """Findings on the version of the API server.
+
+    Args:
+        found: the version.
+        oldest: the oldest version on which queuectl runs.
+        needs: what queuectl needs on this version and on no newer one.
+        old: whether queuectl does not run on it.
+    """
+    if old:
+        fix = f"upgrade the cluster to {oldest} or newer"
+        return [Finding("cluster", Level.PROBLEM, f"Kubernetes {found} is too old", fix)]
+    more = f"; on this version, queuectl needs {' and '.join(needs)}" if needs else ""
+    return [Finding("cluster", Level.OK, f"Kubernetes {found}{more}")]
 
 
 def rights(refused: Sequence[str]) -> list[Finding]:

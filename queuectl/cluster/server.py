@@ -1,0 +1,77 @@
+"""The version of the API server, and the differences between versions that queuectl adapts to.
+
+This module names all of them. Kubernetes 1.36 and newer need no adaptation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from queuectl.cluster.client import Api
+from queuectl.cluster.remembered import Remembered
+
+MINIMUM: Final = (1, 33)
+"""The oldest version that `make test-versions` tests."""
+
+_VALID_SECONDS: Final = 600.0
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Server:
+    """An API server of this version, as a pair of numbers."""
+
+    version: tuple[int, int]
+
+    def __str__(self) -> str:
+        return ".".join(map(str, self.version))
+
+    @property
+    def supported(self) -> bool:
+        """Whether queuectl runs on it."""
+        return self.version >= MINIMUM
+
+    @property
+    def has_mutating_policies(self) -> bool:
+        """MutatingAdmissionPolicy is v1. Before, the webhook of queuectl mutates new jobs."""
+        return self.version >= (1, 36)
+
+    @property
+    def keeps_templates_mutable(self) -> bool:
+        """The template of a suspended Job can change after a first start. Before, only while ``status.startTime`` is empty."""
+        return self.version >= (1, 36)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The needs of queuectl on this version that newer ones do not have."""
+        found: tuple[str, ...] = ()
+        if not self.has_mutating_policies:
+            found += ("the webhook for new jobs (queuectl webhook)",)
+        if not self.keeps_templates_mutable:
+            found += ("the right to patch the status of Jobs",)
+        return found
+
+
+async def discover(api: Api) -> Server:
+    """The present version of the API server. Raises ClusterError."""
+    version = msgspec.json.decode(await api.request("GET", "/version"))
+    return Server((_number(version["major"]), _number(version["minor"])))
+
+
+def _number(text: str) -> int:
+    """Some distributions write ``36+``."""
+    return int(text.rstrip("+") or 0)
+
+
+class Discovered:
+    """The version of one API server, which is read again after ten minutes: a cluster is upgraded while queuectl runs."""
+
+    def __init__(self, api: Api) -> None:
+        self._api = api
+        self._known: Remembered[None, Server] = Remembered(lambda *_: _VALID_SECONDS, most=1)
+
+    async def get(self) -> Server:
+        """The version. Raises ClusterError."""
+        return await self._known.get(None, lambda: discover(self._api))

@@ -1,0 +1,97 @@
+"""CEL as the API server evaluates it for a MutatingAdmissionPolicy, as far as the policies of deploy/ use it.
+
+The library is the C++ implementation of CEL. The API server has the Go implementation of the same specification, with these additions:
+the message ``JSONPatch``, the function ``jsonpatch.escapeKey``, optional values, and functions for strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cel_expr_python import cel
+from cel_expr_python.ext import ext_optional, ext_strings
+from google.protobuf import descriptor_pb2, descriptor_pool, struct_pb2
+from google.protobuf.json_format import MessageToDict
+
+from queuectl.domain.errors import BadInput, QueuectlError
+
+VARIABLES: Final = ("object", "request", "variables")
+
+_FIELDS: Final = {"op": "", "path": "", "value": ".google.protobuf.Value"}
+"""Fields of a JSONPatch with the type of their message; empty for strings."""
+
+
+class EvaluationError(QueuectlError):
+    """The value of an expression is an error, for example because a field is missing."""
+
+
+class Expression:
+    """One compiled expression."""
+
+    def __init__(self, source: str) -> None:
+        """Compile it.
+
+        Raises:
+            BadInput: it is not valid.
+        """
+        try:
+            self._compiled = _ENVIRONMENT.compile(source)
+        except Exception as error:  # the library has no class of its own
+            raise BadInput(f"CEL: {error}: {source}") from error
+
+    def value(self, data: Mapping[str, Any]) -> Any:
+        """Its value, as a JSON value.
+
+        Args:
+            data: a value for each of :data:`VARIABLES`.
+
+        Raises:
+            EvaluationError: the value is an error.
+        """
+        found = self._compiled.eval(data=dict(data))
+        if found.type() == cel.Type.ERROR:
+            raise EvaluationError(str(found.value()))
+        return _plain(found.plain_value())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return MessageToDict(value) if hasattr(value, "DESCRIPTOR") else value
+
+
+def _escape_key(key: str) -> str:
+    """A key as a part of a JSON pointer (RFC 6901)."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _messages() -> descriptor_pool.DescriptorPool:
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(struct_pb2.DESCRIPTOR.serialized_pb)
+    types = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(
+        name="jsonpatch.proto", syntax="proto3", dependency=[struct_pb2.DESCRIPTOR.name]
+    )
+    message = file.message_type.add(name="JSONPatch")
+    for number, (name, of) in enumerate(_FIELDS.items(), start=1):
+        kind = types.TYPE_MESSAGE if of else types.TYPE_STRING
+        message.field.add(
+            name=name, number=number, type=kind, type_name=of or None, label=types.LABEL_OPTIONAL
+        )
+    pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+def _environment() -> cel.Env:
+    text = cel.Type.STRING
+    escape = cel.Overload("jsonpatch_escape_key_string", text, [text], impl=_escape_key)
+    functions = cel.CelExtension("jsonpatch", [cel.FunctionDecl("jsonpatch.escapeKey", [escape])])
+    return cel.NewEnv(
+        _messages(),
+        variables=dict.fromkeys(VARIABLES, cel.Type.DYN),
+        extensions=[ext_optional.ExtOptional(), ext_strings.ExtStrings(), functions],
+    )
+
+
+_ENVIRONMENT: Final = _environment()

@@ -1,0 +1,128 @@
+"""The certificates of the webhook server: self-signed, and renewed in two steps.
+
+Each certificate is its own authority. A successor is created, then the API servers trust it, and later the replicas serve it. The
+certificates that are not expired stay trusted, so a replica that still serves the last one is trusted, too.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+VALID: Final = dt.timedelta(days=90)
+RENEWED: Final = dt.timedelta(days=30)
+"""The remaining time at which a successor is created."""
+SETTLED: Final = dt.timedelta(hours=1)
+"""The age at which a successor is served. By then each API server trusts it."""
+_CLOCK_SKEW: Final = dt.timedelta(minutes=5)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A certificate and its key, both as PEM."""
+
+    certificate: bytes
+    key: bytes
+
+    @property
+    def read(self) -> x509.Certificate:
+        """The certificate."""
+        return x509.load_pem_x509_certificate(self.certificate)
+
+
+@dataclass(frozen=True)
+class Certificates:
+    """The certificates that all replicas share.
+
+    Attributes:
+        served: the pair that the replicas serve; None before the first start.
+        successor: the pair that they serve next; None if none is due.
+        trusted: the certificates that API servers trust, as PEM.
+    """
+
+    served: Pair | None = None
+    successor: Pair | None = None
+    trusted: tuple[bytes, ...] = ()
+
+
+def advance(found: Certificates, names: Sequence[str], now: dt.datetime) -> Certificates:
+    """The certificates that are due now; the same object if nothing is due.
+
+    Args:
+        found: the present ones.
+        names: DNS names and IP addresses of the server.
+        now: with a time zone.
+    """
+    served, successor = found.served, found.successor
+    if served is None or served.read.not_valid_after_utc <= now or not _names(served) >= set(names):
+        served, successor = issue(names, now), None
+    elif successor is not None and _created(successor) + SETTLED <= now:
+        served, successor = successor, None
+    elif successor is None and served.read.not_valid_after_utc - RENEWED <= now:
+        successor = issue(names, now)
+    pairs = [pair.certificate for pair in (served, successor) if pair is not None]
+    every = dict.fromkeys([*found.trusted, *pairs])
+    trusted = tuple(
+        one for one in every if x509.load_pem_x509_certificate(one).not_valid_after_utc > now
+    )
+    return replace(found, served=served, successor=successor, trusted=trusted)
+
+
+def issue(names: Sequence[str], now: dt.datetime) -> Pair:
+    """A new pair for a server with these names, the first of which is its subject."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + VALID)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_name(one) for one in names]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    private = key.private_bytes(
+        encoding, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return Pair(certificate.public_bytes(encoding), private)
+
+
+def _name(text: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text))
+    except ValueError:
+        return x509.DNSName(text)
+
+
+def _names(pair: Pair) -> set[str]:
+    found = pair.read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return {str(name.value) for name in found}
+
+
+def _created(pair: Pair) -> dt.datetime:
+    return pair.read.not_valid_before_utc + _CLOCK_SKEW

@@ -1,0 +1,140 @@
+"""Keeps the certificates of the webhook: in one Secret that all replicas read, and in the caBundle of the configuration.
+
+Each replica does this. All writes are conditional on the resourceVersion, so two replicas never overwrite each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import structlog
+
+from queuectl.cluster.client import MERGE_PATCH, METADATA_ONLY, Api
+from queuectl.cluster.webhooks import CONFIGURATION, NAME
+from queuectl.domain.errors import BadInput, ClusterError, ObjectGone
+from queuectl.webhook.certificates import Certificates, Pair, advance
+
+EVERY_SECONDS: Final = 60.0
+
+_JSON_PATCH: Final = "application/json-patch+json"
+_CONFIGURATION: Final = (
+    f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{CONFIGURATION}"
+)
+_PARTS: Final = {"served": ("tls.crt", "tls.key"), "successor": ("next.crt", "next.key")}
+_TRUSTED: Final = "ca.crt"
+_END: Final = b"-----END CERTIFICATE-----\n"
+_log = structlog.get_logger(source="queuectl.webhook")
+
+
+class Keeper:
+    """The certificates of one replica."""
+
+    def __init__(self, api: Api, namespace: str, names: Sequence[str], folder: Path) -> None:
+        """Make one; no request is sent yet.
+
+        Args:
+            api: under the identity of the webhook.
+            namespace: of the Secret.
+            names: DNS names and IP addresses of the server.
+            folder: for the files of the served certificate; only this process can read it.
+        """
+        self._api = api
+        self._secret = f"/api/v1/namespaces/{namespace}/secrets/{NAME}"
+        self._names = names
+        self.chain, self.key = folder / "tls.crt", folder / "tls.key"
+
+    async def run(self) -> None:
+        """Keep them until it is cancelled."""
+        while True:
+            await asyncio.sleep(EVERY_SECONDS)
+            try:
+                await self.step(dt.datetime.now(dt.UTC))
+            except ClusterError as error:  # the served certificate stays in use
+                _log.warning("webhook_certificate_not_checked", error=str(error))
+
+    async def start(self) -> None:
+        """Return when there is a certificate to serve. Raises BadInput if it never can be."""
+        while not self.chain.exists():
+            try:
+                await self.step(dt.datetime.now(dt.UTC))
+            except ObjectGone as error:
+                raise BadInput(f"apply deploy/older-servers first: {error}") from error
+            except ClusterError as error:
+                _log.warning("webhook_certificate_not_checked", error=str(error))
+                await asyncio.sleep(1.0)
+
+    async def step(self, now: dt.datetime) -> None:
+        """Renew what is due, let the API servers trust it, and write the served pair to the files.
+
+        Raises:
+            ClusterError: a request failed, or another replica has written meanwhile and wins; the next step continues.
+        """
+        document = msgspec.json.decode(await self._api.request("GET", self._secret))
+        found = from_data(document.get("data") or {})
+        kept = advance(found, self._names, now)
+        if kept != found:
+            version = document["metadata"]["resourceVersion"]
+            body = {"metadata": {"resourceVersion": version}, "data": to_data(kept)}
+            await self._api.request(
+                "PATCH", self._secret, body=body, content_type=MERGE_PATCH, accept=METADATA_ONLY
+            )
+            _log.info("webhook_certificate_renewed", successor=kept.successor is not None)
+        await self._trust(b"".join(kept.trusted))
+        assert kept.served is not None
+        self._write(kept.served)
+
+    async def _trust(self, bundle: bytes) -> None:
+        document = msgspec.json.decode(await self._api.request("GET", _CONFIGURATION))
+        encoded = base64.b64encode(bundle).decode()
+        outdated = [
+            {"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": encoded}
+            for number, webhook in enumerate(document.get("webhooks") or ())
+            if webhook["clientConfig"].get("caBundle") != encoded
+        ]
+        if outdated:
+            version = document["metadata"]["resourceVersion"]
+            unchanged = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
+            await self._api.request(
+                "PATCH", _CONFIGURATION, body=[unchanged, *outdated], content_type=_JSON_PATCH
+            )
+            _log.info("ca_bundle_written", configuration=CONFIGURATION)
+
+    def _write(self, pair: Pair) -> None:
+        if self.chain.exists() and self.chain.read_bytes() == pair.certificate:
+            return
+        for path, content in ((self.key, pair.key), (self.chain, pair.certificate)):
+            draft = path.with_suffix(".new")
+            draft.touch(mode=0o600)
+            draft.write_bytes(content)
+            draft.rename(path)
+
+
+def from_data(data: Mapping[str, str]) -> Certificates:
+    """The certificates in the data of the Secret."""
+    values = {key: base64.b64decode(text) for key, text in data.items()}
+    pairs = {
+        name: Pair(*(values[key] for key in keys))
+        for name, keys in _PARTS.items()
+        if all(key in values for key in keys)
+    }
+    trusted = values.get(_TRUSTED, b"").split(_END)[:-1]
+    return Certificates(**pairs, trusted=tuple(one + _END for one in trusted))
+
+
+def to_data(kept: Certificates) -> dict[str, Any]:
+    """The data of the Secret, for a merge patch: None deletes a key."""
+    values: dict[str, bytes | None] = {_TRUSTED: b"".join(kept.trusted)}
+    for name, (certificate, key) in _PARTS.items():
+        pair: Pair | None = getattr(kept, name)
+        values[certificate] = pair.certificate if pair is not None else None
+        values[key] = pair.key if pair is not None else None
+    return {
+        key: base64.b64encode(value).decode() if value is not None else None
+        for key, value in values.items()
+    }

@@ -1,0 +1,73 @@
+"""The mutations of deploy/, read from its MutatingAdmissionPolicies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from queuectl.cluster.webhooks import POLICY
+from queuectl.domain.errors import BadInput
+from queuectl.webhook.cel import EvaluationError, Expression
+
+Document = Mapping[str, Any]
+
+
+class Mutation:
+    """One policy: the JSON patch of a new object.
+
+    Attributes:
+        name: of the policy.
+    """
+
+    def __init__(self, policy: Document) -> None:
+        """Compile the expressions of a policy.
+
+        Raises:
+            BadInput: an expression is not valid, or the policy has parts that are not supported.
+        """
+        spec = policy["spec"]
+        self.name: str = policy["metadata"]["name"]
+        given = {
+            "failurePolicy",
+            "matchConstraints",
+            "mutations",
+            "reinvocationPolicy",
+            "variables",
+        }
+        if not set(spec) <= given:
+            raise BadInput(
+                f"{POLICY} {self.name}: {', '.join(sorted(set(spec) - given))}: not supported"
+            )
+        if [one["patchType"] for one in spec["mutations"]] != ["JSONPatch"]:
+            # The next mutation would be of the patched object.
+            raise BadInput(f"{POLICY} {self.name}: it must have one mutation, a JSONPatch")
+        self._variables = {
+            one["name"]: Expression(one["expression"]) for one in spec.get("variables", ())
+        }
+        self._patch = Expression(spec["mutations"][0]["jsonPatch"]["expression"])
+
+    def patch(self, document: Document, request: Document) -> list[dict[str, Any]]:
+        """The JSON patch (RFC 6902) for a new object.
+
+        Args:
+            document: the object.
+            request: of the AdmissionReview.
+
+        Raises:
+            EvaluationError: an expression has no value for this object.
+        """
+        variables: dict[str, Any] = {}
+        data = {"object": document, "request": request, "variables": variables}
+        try:
+            for name, expression in self._variables.items():
+                variables[name] = expression.value(data)
+            patch: list[dict[str, Any]] = self._patch.value(data)
+        except EvaluationError as error:
+            raise EvaluationError(f"policy {self.name}: {error}") from error
+        return patch
+
+
+def mutations(documents: Iterable[Document]) -> dict[str, Mutation]:
+    """The mutations among the documents, by name. Raises BadInput."""
+    found = (Mutation(one) for one in documents if one["kind"] == POLICY)
+    return {one.name: one for one in found}

@@ -1,0 +1,61 @@
+"""The process of one replica of the webhook."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from queuectl.api.server import Address, Certificate, WebServer
+from queuectl.cluster.apply import manifests
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
+from queuectl.cluster.webhooks import NAME
+from queuectl.webhook.app import application
+from queuectl.webhook.keeper import Keeper
+from queuectl.webhook.mutations import mutations
+
+
+@dataclass(frozen=True)
+class WebhookSettings:
+    """The options of the command line.
+
+    Attributes:
+        listen: where it listens.
+        namespace: of its Secret and its Service.
+        hosts: names and addresses of the server, beside that of the Service.
+    """
+
+    listen: Address
+    namespace: str
+    hosts: Sequence[str] = ()
+
+
+async def serve(
+    settings: WebhookSettings, stop: asyncio.Event, listening: Callable[[str], None]
+) -> None:
+    """Serve until ``stop`` is set. ``listening`` is called with the URL.
+
+    Raises:
+        QueuectlError: the address, the credentials, the policies or the Secret cannot be used.
+    """
+    known = mutations(manifests())
+    names = [f"{NAME}.{settings.namespace}.svc", *settings.hosts]
+    api = await Api.connect(Connection())
+    try:
+        with tempfile.TemporaryDirectory(prefix="queuectl-webhook-") as folder:
+            keeper = Keeper(api, settings.namespace, names, Path(folder))
+            await keeper.start()
+            server = WebServer(
+                application(known), settings.listen, Certificate(keeper.chain, keeper.key)
+            )
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(server.run()), group.create_task(keeper.run())]
+                listening(server.url)
+                await stop.wait()
+                for task in tasks:
+                    task.cancel()
+    finally:
+        await api.close()

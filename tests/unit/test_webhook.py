@@ -1,0 +1,215 @@
+"""The webhook without an API server: mutations, answers, the configuration and the renewal of certificates."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import ssl
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.testclient import TestClient
+
+from queuectl.cluster.apply import for_older_servers, manifests
+from queuectl.cluster.webhooks import BINDING, configuration, service
+from queuectl.domain.errors import BadInput
+from queuectl.objects import keys
+from queuectl.webhook.app import LARGEST, application
+from queuectl.webhook.cel import EvaluationError, Expression
+from queuectl.webhook.certificates import (
+    RENEWED,
+    SETTLED,
+    VALID,
+    Certificates,
+    advance,
+    issue,
+)
+from queuectl.webhook.keeper import from_data, to_data
+from queuectl.webhook.mutations import Mutation, mutations
+from tests.versions import renew_configuration
+
+DEPLOYED = manifests()
+KNOWN = mutations(DEPLOYED)
+NOW = dt.datetime(2026, 11, 23, tzinfo=dt.UTC)
+NAMES = ["queuectl-webhook.queuectl-system.svc", "127.0.0.1"]
+JOB: dict[str, Any] = {
+    "metadata": {"name": "a", "labels": {keys.QUEUE_LABEL: "main"}},
+    "spec": {"template": {"spec": {"containers": [{"name": "main"}]}}},
+}
+
+
+# ---- mutations
+
+
+def test_each_mutating_policy_can_be_evaluated() -> None:
+    assert set(KNOWN) == {"queuectl-jobs", "queuectl-pytorchjobs"}
+
+
+def test_a_policy_with_a_part_that_is_not_supported_is_refused() -> None:
+    [policy, *_] = [one for one in DEPLOYED if one["kind"] == "MutatingAdmissionPolicy"]
+    conditions = {**policy, "spec": {**policy["spec"], "matchConditions": []}}
+    twice = {**policy, "spec": {**policy["spec"], "mutations": policy["spec"]["mutations"] * 2}}
+    for document in (conditions, twice):
+        with pytest.raises(BadInput, match="queuectl-jobs"):
+            Mutation(document)
+
+
+def test_an_expression_that_is_not_valid_is_refused() -> None:
+    with pytest.raises(BadInput, match="object"):
+        Expression("object +")
+
+
+def test_a_missing_field_is_an_error_and_an_optional_one_is_not() -> None:
+    data: dict[str, Any] = {"object": {}, "request": {}, "variables": {}}
+    with pytest.raises(EvaluationError, match="spec"):
+        Expression("object.spec").value(data)
+    assert Expression("object.?spec.orValue('none')").value(data) == "none"
+
+
+def test_a_key_is_escaped_as_part_of_a_pointer() -> None:
+    data: dict[str, Any] = {"object": {}, "request": {}, "variables": {}}
+    assert Expression("jsonpatch.escapeKey('a/b~c')").value(data) == "a~1b~0c"
+
+
+# ---- answers
+
+
+def review(document: Any) -> bytes:
+    request = {"uid": "7", "userInfo": {"username": "alice"}, "object": document}
+    return msgspec.json.encode({"request": request})
+
+
+def test_the_answer_has_the_patch_of_the_policy() -> None:
+    with TestClient(application(KNOWN)) as client:
+        response = client.post("/mutate/queuectl-jobs", content=review(JOB))
+    said = response.json()["response"]
+    patch = msgspec.json.decode(base64.b64decode(said["patch"]))
+    assert (said["uid"], said["allowed"], said["patchType"]) == ("7", True, "JSONPatch")
+    assert {"op": "add", "path": "/spec/suspend", "value": True} in patch
+    assert [one["value"] for one in patch if "submitted-by" in one["path"]] == ["alice"]
+
+
+def test_an_object_without_a_value_is_refused_with_the_reason() -> None:
+    with TestClient(application(KNOWN)) as client:
+        response = client.post("/mutate/queuectl-pytorchjobs", content=review({"spec": {}}))
+    said = response.json()["response"]
+    assert said["allowed"] is False
+    assert "policy queuectl-pytorchjobs" in said["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/mutate/queuectl-jobs", b"{}", 400),
+        ("/mutate/queuectl-jobs", b"no JSON", 400),
+        ("/mutate/queuectl-jobs", review(None), 400),
+        ("/mutate/queuectl-jobs", b" " * (LARGEST + 1), 413),
+        ("/mutate/other", review(JOB), 404),
+    ],
+)
+def test_other_requests_are_refused(path: str, body: bytes, status: int) -> None:
+    with TestClient(application(KNOWN)) as client:
+        assert client.post(path, content=body).status_code == status
+
+
+# ---- the configuration
+
+
+def test_the_configuration_has_a_webhook_for_each_binding_that_fails_closed() -> None:
+    made = configuration(DEPLOYED, service("queuectl-system"))
+    bindings = {d["metadata"]["name"]: d["spec"] for d in DEPLOYED if d["kind"] == BINDING}
+    webhooks = {one["name"].removesuffix(".queuectl.dev"): one for one in made["webhooks"]}
+    assert set(webhooks) == set(bindings)
+    for name, webhook in webhooks.items():
+        selected = {key: webhook[key] for key in webhook if key.endswith("Selector")}
+        assert selected == bindings[name]["matchResources"]
+        assert webhook["failurePolicy"] == "Fail"
+        path = webhook["clientConfig"]["service"]["path"]
+        assert path == "/mutate/" + bindings[name]["policyName"]
+
+
+def test_the_committed_configuration_is_made_from_the_policies() -> None:
+    assert renew_configuration.FILE.read_text() == renew_configuration.text()
+
+
+def test_the_account_of_the_webhook_and_the_right_to_the_status_are_only_in_the_older_set() -> None:
+    older = for_older_servers(DEPLOYED, service("queuectl-system"))
+    names = {one["metadata"]["name"] for one in older if "Role" in one["kind"]}
+    assert names - {one["metadata"]["name"] for one in DEPLOYED} == {
+        "queuectl-webhook",
+        "queuectl-job-status",
+    }
+    assert not [one for one in older if one["kind"].startswith("MutatingAdmissionPolicy")]
+
+
+# ---- certificates
+
+
+def times(found: Certificates) -> tuple[int, int | None, int]:
+    """The days at which the served certificate and its successor end, and the number of trusted ones."""
+    ends = [
+        (pair.read.not_valid_after_utc - NOW).days if pair is not None else None
+        for pair in (found.served, found.successor)
+    ]
+    assert ends[0] is not None
+    return ends[0], ends[1], len(found.trusted)
+
+
+def test_a_certificate_is_renewed_in_two_steps_and_stays_trusted_until_it_ends() -> None:
+    days = VALID.days
+    first = advance(Certificates(), NAMES, NOW)
+    assert times(first) == (days, None, 1)
+    assert advance(first, NAMES, NOW + VALID - RENEWED - dt.timedelta(days=1)) == first
+
+    due = NOW + VALID - RENEWED
+    second = advance(first, NAMES, due)
+    assert times(second) == (days, 2 * days - RENEWED.days, 2)
+    assert second.served == first.served, "no API server trusts the successor yet"
+    assert advance(second, NAMES, due + SETTLED - dt.timedelta(minutes=1)) == second
+
+    third = advance(second, NAMES, due + SETTLED)
+    assert (third.served, third.successor) == (second.successor, None)
+    assert third.trusted == second.trusted, "a replica can still serve the first one"
+    assert len(advance(third, NAMES, NOW + VALID).trusted) == 1
+
+
+def test_a_certificate_that_ended_or_lacks_a_name_is_replaced_at_once() -> None:
+    first = advance(Certificates(), NAMES, NOW)
+    for found in (
+        advance(first, NAMES, NOW + VALID),
+        advance(first, [*NAMES, "other"], NOW),
+    ):
+        assert found.served != first.served
+        assert found.served is not None
+        assert found.served.certificate in found.trusted
+    assert advance(first, NAMES[:1], NOW) == first
+
+
+def test_the_secret_keeps_the_certificates() -> None:
+    first = advance(Certificates(), NAMES, NOW)
+    second = advance(first, NAMES, NOW + VALID - RENEWED)
+    for kept in (first, second):
+        data = {key: value for key, value in to_data(kept).items() if value is not None}
+        assert from_data(data) == kept
+    assert from_data({}) == Certificates()
+
+
+def test_a_client_that_trusts_the_bundle_accepts_the_served_certificate(tmp_path: Path) -> None:
+    pair = issue(NAMES, dt.datetime.now(dt.UTC))
+    files = tmp_path / "tls.crt", tmp_path / "tls.key"
+    for file, content in zip(files, (pair.certificate, pair.key), strict=True):
+        file.write_bytes(content)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(*files)
+    client = ssl.create_default_context(cadata=pair.certificate.decode())
+    sent, received = ssl.MemoryBIO(), ssl.MemoryBIO()
+    one = client.wrap_bio(received, sent, server_hostname=NAMES[0])
+    other = server.wrap_bio(sent, received, server_side=True)
+    for side in (one, other, one, other):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    assert one.getpeercert()
