@@ -43,6 +43,8 @@ PLACES: Final = (
     Place("docs/how-to/install.md", r"\bnewTag: "),
     Place("README.md", r"\bqueuectl[:-]"),
     Place("docs/**/*.md", r"\bqueuectl[:-]"),
+    Place("docs/**/*.md", r"\bnewTag: "),
+    Place("docs/**/*.yaml", r"\bqueuectl[:-]"),
 )
 """Text such as ``queuectl:0.1.0`` and ``queuectl-0.1.0.tar`` is always the present version."""
 
