@@ -62,6 +62,13 @@ class Adopt:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptFound:
+    """Its object has a higher attempt than the ledger: the database was restored from a backup."""
+
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class Reserve:
     """Victims are leaving for it."""
 
@@ -204,6 +211,7 @@ Event = (
     | ObjectChanged
     | Admit
     | Adopt
+    | AttemptFound
     | Reserve
     | Refuse
     | Evict

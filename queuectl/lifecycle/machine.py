@@ -21,6 +21,7 @@ from typing import Any, Final, assert_never
 from queuectl.domain.events import (
     Admit,
     Adopt,
+    AttemptFound,
     CommandReceived,
     Drained,
     Ended,
@@ -85,6 +86,11 @@ def handle(  # noqa: C901 - one dispatch over all events, checked for completene
             return _admit(entry, event, now)
         case Adopt():
             return _adopt(entry, event, now)
+        case AttemptFound():
+            higher = event.attempt > entry.attempt
+            return (
+                EntryChange(entry, next_of(entry, attempt=event.attempt), now) if higher else None
+            )
         case Reserve() | Refuse():
             return _stay(entry, event, now)
         case Evict():
@@ -227,7 +233,7 @@ def _admit(entry: Entry, event: Admit, now: float) -> EntryChange | None:
 
 
 def _adopt(entry: Entry, event: Adopt, now: float) -> EntryChange:
-    if not entry.state.waiting:
+    if not entry.state.waiting and event.attempt <= entry.attempt:
         raise IllegalTransition(f"Adopt in state {entry.state} of {entry.ref}")
     return move(
         entry,
@@ -236,9 +242,13 @@ def _adopt(entry: Entry, event: Adopt, now: float) -> EntryChange:
         Reason(Code.ADOPTED, f"already running as attempt {event.attempt}"),
         attempt=event.attempt,
         placement=event.placement,
+        planned=None,
         lease=None,
         intent=None,
         queue_set=None,
+        stop_at=None,
+        unready_since=None,
+        past_seconds=entry.executed(now),
         started_at=now if event.started_at is None else min(now, event.started_at),
         ready_at=now,
         requeue_at=None,

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.events import (
     Adopt,
+    AttemptFound,
     CommandReceived,
     Drained,
     Ended,
@@ -264,6 +265,8 @@ class Observer:
         job = self._mirror.jobs.get(uid)
         if before is None:
             return self._submitted(job, config, now) if job and job.outcome is None else None
+        if job is not None and job.outcome is None and job.attempt > before.attempt:
+            return self._restored(before, job, config, now)
         last: EntryChange | None = None
         pods = list(self._mirror.pods_of(before))
         refused = refused_pods(pods, self._refused.pop(uid, {}), now)
@@ -277,8 +280,6 @@ class Observer:
         for event in observe(before, job, pods, now, terms):
             change = handle(last.after if last else before, event, now, config.rules)
             last = joined(last, change)
-        if last is not None and last.after.state is State.EVICTING and before.state.waiting:
-            last = self._adopted(before, job, config, now) or last
         after = last.after if last is not None else before
         if job is not None and before.state.waiting and after.state.waiting:
             described = handle(after, self._described(job, config), now)
@@ -379,14 +380,23 @@ class Observer:
                 "no ClusterQueue: it is left alone"
             )
 
-    def _adopted(
-        self, entry: Entry, job: JobRecord | None, config: QueueConfig, now: float
+    def _restored(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
     ) -> EntryChange | None:
-        """A gang that runs with a higher attempt than the ledger has: the database was restored from a backup."""
-        if job is None or job.attempt <= entry.attempt:
-            return None
+        """The ledger has a lower attempt than the cluster: the database was restored from a backup.
+
+        A complete gang continues. The rest is for the next observation, which no longer mistakes this attempt for an earlier one.
+        """
+        self._plan_again = True
+        self._mirror.touched.add(entry.uid)
         placement = self._running(job, config)
-        return handle(entry, Adopt(placement, job.attempt), now) if placement else None
+        if placement is not None:
+            return handle(entry, Adopt(placement, job.attempt), now)
+        found = handle(entry, AttemptFound(job.attempt), now)
+        if found is None or not found.after.state.live:
+            return found
+        text = "the database was restored from a backup that does not have this start, and the gang is incomplete"
+        return joined(found, handle(found.after, Evict(Reason(Code.RESUMED_OUTSIDE, text)), now))
 
     def _running(
         self, job: JobRecord, config: QueueConfig, prior: PriorAdmission | None = None

@@ -71,6 +71,8 @@ def outstanding_writes(
     flavors: Mapping[str, ResourceFlavor],
 ) -> list[Write]:
     """Writes to send now, in order. ``nodes`` and ``flavors`` are by name; ``pods``: all pods that the job controls."""
+    if job.attempt > entry.attempt:  # of a restored backup: the next observation changes the entry
+        return []
     if entry.state is State.EVICTING:
         return _stop(entry, job) if entry.stop_at is None else _notify(entry, job, entry.stop_at)
     if entry.intent is Intent.MOVE:

@@ -34,6 +34,7 @@ BENCHES = (
     "reflector",
     "system",
     "replay",
+    "sizing",
     "thrash",
     "kueue",
 )

@@ -14,6 +14,7 @@ from queuectl.domain.consistency import violations
 from queuectl.domain.events import (
     Admit,
     Adopt,
+    AttemptFound,
     CommandReceived,
     Drained,
     Ended,
@@ -563,7 +564,7 @@ def test_a_description_without_a_new_value_is_not_a_change() -> None:
 
 EVENTS = st.sampled_from(
     [
-        Admit(PLACEMENT), Adopt(MOVED, 9), Reserve(LEASE, WAITS), Refuse(QUOTA), Refuse(UNDECIDED), EVICTED, FAILED_START, Repair(MOVED),
+        Admit(PLACEMENT), Adopt(MOVED, 9), AttemptFound(9), Reserve(LEASE, WAITS), Refuse(QUOTA), Refuse(UNDECIDED), EVICTED, FAILED_START, Repair(MOVED),
         StartConfirmed(), PodsReady(), PodsLost(), PodsDone(MOVED), Drained(), RetryDue(), Ended(Outcome.FAILED), ObjectDeleted(),
         MOVED_AWAY, OVER_TIME, NoticeOver(), GatesChanged(("data",)), GatesChanged(()), HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE,
         ask(Action.PRIORITY, 7), ask(Action.PRIORITY, 8, until=310.0), ask(Action.PRIORITY), PriorityOver(10),

@@ -196,7 +196,7 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
 
 def typed() -> Iterator[str]:
     """Pages whose commands some test types to the end."""
-    for path in (ROOT / "tests" / "system").rglob("test_*.py"):
+    for path in (ROOT / "tests").rglob("test_*.py"):
         text = path.read_text()
         if ".end(" in text:
             yield from re.findall(r'Page\("([^"]+)"', text)

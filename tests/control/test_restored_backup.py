@@ -1,0 +1,98 @@
+"""The database is restored from a backup while gangs run: complete gangs continue, and no attempt starts twice."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+import pytest
+from sqlalchemy import make_url
+
+from queuectl.domain.commands import Action
+from queuectl.domain.ledger import Entry, State
+from tests.control.rig import Rig, gang, live, rig
+from tests.control.test_recover import suspended
+from tests.support.postgres import TestPostgres
+
+AT_THE_BACKUP: Final = {
+    "runs": State.RUNNING,
+    "again": State.RUNNING,
+    "released": State.HELD,
+    "starts": State.RUNNING,
+    "held-later": State.RUNNING,
+    "leaves": State.EVICTING,
+    "returned": State.EVICTING,
+}
+CONTINUE: Final = {"runs": 1, "again": 2, "released": 2, "returned": 2}
+"""Attempts of the gangs that are complete at the restore. They continue."""
+START_AGAIN: Final = {"held-later": 2, "leaves": 3}
+"""Attempts of the others after the restore: each is higher than those that the cluster has seen."""
+
+
+def has(attempt: int, entry: Entry) -> bool:
+    return entry.attempt == attempt
+
+
+async def before_the_backup(world: Rig, kind: str) -> dict[str, str]:
+    uids = {name: world.cluster.submit(gang(kind, name, 2)) for name in AT_THE_BACKUP}
+    for uid in uids.values():
+        await world.until_state(uid, State.RUNNING)
+    await world.ask(uids["released"], Action.HOLD)
+    await world.until_state(uids["released"], State.HELD)
+    world.cluster.controllers.hold_ends = True  # pods do not end
+    for name in ("leaves", "returned"):
+        await world.ask(uids[name], Action.REQUEUE)
+        await world.until_state(uids[name], State.EVICTING)
+        await world.until(partial(suspended, world, uids[name]), f"{name} is suspended")
+    await world.stop()
+    return uids
+
+
+async def after_the_backup(world: Rig, uids: dict[str, str]) -> None:
+    world.cluster.controllers.hold_ends = False
+    for name in ("leaves", "returned"):
+        await world.until_entry(uids[name], lambda e: e.attempt == 2, "second attempt")
+        await world.until_state(uids[name], State.RUNNING)
+    await world.ask(uids["released"], Action.RELEASE)
+    await world.until_state(uids["released"], State.RUNNING)
+    await world.ask(uids["again"], Action.REQUEUE)
+    await world.until_entry(uids["again"], lambda e: e.attempt == 2, "second attempt")
+    await world.until_state(uids["again"], State.RUNNING)
+    for name in ("held-later", "leaves"):
+        await world.ask(uids[name], Action.HOLD)
+        await world.until_state(uids[name], State.HELD)
+    await world.ask(uids["starts"], Action.REQUEUE)
+    await world.until(lambda: suspended(world, uids["starts"]), "starts is suspended")
+    await world.until(lambda: not suspended(world, uids["starts"]), "starts is resumed")
+    await world.stop()
+
+
+@pytest.mark.parametrize("kind", ["Job", "PyTorchJob"])
+async def test_complete_gangs_continue_and_no_attempt_starts_twice(
+    database_url: str, postgres: TestPostgres, kind: str
+) -> None:
+    async with rig(database_url, 16) as world:
+        uids = await before_the_backup(world, kind)
+        cluster = world.cluster
+    backup = await postgres.fresh(like=make_url(database_url).database or "")
+    async with rig(database_url, 16, cluster=cluster) as world:
+        await after_the_backup(world, uids)
+        before = {name: {pod.uid for pod in live(cluster.pods_of(uids[name]))} for name in CONTINUE}
+        starting = {pod.uid for pod in live(cluster.pods_of(uids["starts"]))}
+    async with rig(postgres.server.url(backup), 16, cluster=cluster) as world:
+        for name, attempt in CONTINUE.items():
+            uid = uids[name]
+            await world.until_entry(uid, partial(has, attempt), f"{name}: attempt {attempt}")
+            await world.until_state(uid, State.RUNNING)
+        for name in (*START_AGAIN, "starts"):
+            await world.until_state(uids[name], State.RUNNING)
+        await world.at_rest()
+        entries = {entry.name: entry for entry in (await world.store.load()).entries}
+        attempts = {name: entry.attempt for name, entry in entries.items()}
+        # It continues if all its pods were released before the restore.
+        continued = {pod.uid for pod in live(cluster.pods_of(uids["starts"]))} <= starting
+        assert attempts == CONTINUE | START_AGAIN | {"starts": 2 if continued else 3}
+        after = {name: {pod.uid for pod in live(cluster.pods_of(uids[name]))} for name in CONTINUE}
+        assert after == before
+        assert world.kills == 0
+    await postgres.drop(backup)
