@@ -1,4 +1,4 @@
-"""Writes deploy/older-servers/30-webhook-configuration.yaml from the MutatingAdmissionPolicies: ``python -m tests.versions.renew_configuration``."""
+"""Writes the MutatingWebhookConfiguration of deploy/older-servers from the policies: ``python -m tests.versions.renew_configuration``."""
 
 from __future__ import annotations
 
