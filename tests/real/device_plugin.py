@@ -29,13 +29,6 @@ _POLL_SECONDS: Final = 0.2
 _messages, _services = grpc.protos_and_services("tests/real/deviceplugin.proto")
 
 
-def write_control(control: Path, *, unhealthy: tuple[str, ...] = (), refuse: bool = False) -> None:
-    """Change what a running plugin reports and does."""
-    draft = control.with_suffix(".new")
-    draft.write_text(json.dumps({"unhealthy": unhealthy, "refuse": refuse}))
-    draft.rename(control)
-
-
 class Plugin(_services.DevicePluginServicer):  # type: ignore[misc, name-defined]  # made from the .proto at run time
     """Serves the devices of one node."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,7 +17,7 @@ from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.supervisor import Supervisor
-from tests.real import device_plugin, images, network, sandbox, settings
+from tests.real import images, network, sandbox, settings
 
 _SECONDS: Final = 60.0
 _NAMESPACES: Final = ("--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup", "--mount-proc")
@@ -96,7 +97,7 @@ class Node:
 
     def set_devices(self, *, unhealthy: tuple[str, ...] = (), refuse: bool = False) -> None:
         """Make devices unhealthy, or let the device plugin refuse allocations."""
-        device_plugin.write_control(self._control, unhealthy=unhealthy, refuse=refuse)
+        _write_control(self._control, unhealthy=unhealthy, refuse=refuse)
 
     def power_on(self) -> None:
         """Start the node and its programs. Its disks are those of its last run. Without effect if it runs."""
@@ -257,3 +258,10 @@ def _has_processes(paths: list[Path]) -> bool:
     return any(
         file.read_text() for path in paths for file in path.rglob("cgroup.procs") if file.exists()
     )
+
+
+def _write_control(control: Path, *, unhealthy: tuple[str, ...] = (), refuse: bool = False) -> None:
+    """Change what a running device plugin reports and does."""
+    draft = control.with_suffix(".new")
+    draft.write_text(json.dumps({"unhealthy": unhealthy, "refuse": refuse}))
+    draft.rename(control)
