@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-versions explore chaos demo bench e2e-real corpus image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-versions explore chaos demo bench e2e-real training-picture corpus image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -83,6 +83,9 @@ explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `m
 e2e-real: controlplane ## on real kubelets, containers and networks; needs root; 8 minutes; KEEP=1 starts a cluster and a shell
 	$(RUN)/python -m tests.real.sandbox $(if $(KEEP),$(RUN)/python -m tests.real.shell,\
 	  $(RUN)/python -m pytest $(or $(TESTS),tests/real) -m real $(PYTEST_ARGS))
+
+training-picture: setup ## draw docs/images/resumed-training.svg from the last run of tests/real/test_training.py
+	@$(RUN)/python -m tests.real.loss_curves
 
 REF ?=
 image: setup ## build the image into build/image as an OCI archive; REF=a commit instead of the working tree

@@ -36,6 +36,8 @@ _CONTROLLERS = (
     "job-controller",
     "namespace-controller",
     "node-lifecycle-controller",
+    "persistentvolume-binder-controller",
+    "persistentvolumeclaim-protection-controller",
     "pod-garbage-collector-controller",
     "replicaset-controller",
     "resourcequota-controller",
@@ -224,6 +226,8 @@ def training_operator(layout: Layout) -> Component:
         f"--kube-api-qps={QPS}",
         f"--kube-api-burst={BURST}",
         "--controller-threads=10",
+        # Without the file, its image is that of a registry. No simulated node pulls it.
+        f"--pytorch-init-container-template-file={layout.home / 'init-container.yaml'}",
         f"--health-probe-bind-address=127.0.0.1:{layout.ports[TRAINING_OPERATOR]}",
         f"--metrics-bind-address=127.0.0.1:{layout.ports['training-operator-metrics']}",
         f"--webhook-server-port={layout.ports['training-operator-webhook']}",

@@ -258,6 +258,7 @@ def main() -> int:
     if end is End.FINISHED:
         if trainer.rank == 0:
             print(f"final loss: {trainer.final_loss():.17g}", flush=True)
+        dist.barrier()  # no rank ends while another one uses its connections
         return 0
     print(f"rank {trainer.rank} ends after step {trainer.step}: {end.value}", flush=True)
     if end is End.NOTICED:
