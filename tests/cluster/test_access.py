@@ -105,7 +105,7 @@ class Refusal:
 
 async def test_without_the_right_to_create_reviews_the_log_names_the_missing_right() -> None:
     access = KubernetesAccess(Refusal())  # type: ignore[arg-type]  # as above
-    with pytest.raises(ClusterUnavailable, match=r"10-identity\.yaml"):
+    with pytest.raises(ClusterUnavailable, match=r"deploy/base/identity\.yaml"):
         await access.who("a-token")
 
 

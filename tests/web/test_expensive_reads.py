@@ -110,6 +110,7 @@ BOUNDED_BY: Final = {
     "/api/v1/decisions/{number}": "one cycle's steps, a page of them",
     "/api/v1/session": "one caller",
     "/api/v1/reports/history": "168 hours",
+    "/api/v1/reports/efficiency": "the number of values of a node label",
     **{f"/api/v1/reports/{one}": f"{MOST_ROWS} rows" for one in ("usage", "cost", "waste", "waits")},
 }  # fmt: skip
 """The bounds of responses of routes without a limit."""
