@@ -36,6 +36,7 @@ UNTRIED = {
     "kubectl -n queuectl-system scale deployment queuectl --replicas=2": "queuectl runs outside the cluster here",
     "kubectl -n queuectl-system rollout restart deployment queuectl": "queuectl runs outside the cluster here",
     "queuectl completion fish | source": "there is no fish here; tests/unit/test_cli_main does it for other shells",
+    "kubectl apply -k .": "of a kustomization that the reader writes; test_takeover has one",
     "kubectl get workloads.kueue.x-k8s.io -A -o yaml": "of a cluster with a Kueue: test_takeover has one",
 }
 BLOCKS = {
