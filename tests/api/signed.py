@@ -18,7 +18,7 @@ from tests.api.support import FixedDiagnoser, FixedHealth
 from tests.doubles.access import MemoryAccess
 
 HOST = "https://queuectl.example"
-ADMIN, NO_RIGHTS = "of-the-admin", "of-nobody"
+ADMIN, NO_RIGHTS = "of-the-admin", "without-rights-token"
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -29,7 +29,7 @@ def people() -> MemoryAccess:
     """An admin with every right, and a caller without any right."""
     access = MemoryAccess()
     access.know(ADMIN, "admin", master=True)
-    access.know(NO_RIGHTS, "nobody")
+    access.know(NO_RIGHTS, "without-rights")
     return access
 
 

@@ -127,7 +127,7 @@ class FixedLookout:
         return self._pods
 
     async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
-        raise AssertionError("nobody asks")
+        raise AssertionError("no test plans a change")
 
 
 class FixedClusterReader:

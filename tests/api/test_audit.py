@@ -75,7 +75,7 @@ async def test_refusals_are_recorded_with_their_reason(
     await admin.patch("/api/v1/audit")
     found = [(line["caller"], line["status"], line["operation"]) for line in await log(admin)]
     assert found[::-1] == [
-        ("nobody", 403, "putClusterQueue"),
+        ("without-rights", 403, "putClusterQueue"),
         ("admin", 422, "putClusterQueue"),
         ("admin", 404, "deleteClusterQueue"),
         ("admin", 404, ""),
@@ -128,7 +128,9 @@ async def test_the_log_is_read_page_by_page_and_by_caller_path_and_time(
     ids = [line["id"] for line in page["items"] + rest["items"]]
     assert ids == sorted(ids, reverse=True)
     assert len(ids) == 4
-    assert [line["caller"] for line in await log(admin, "?caller=nobody")] == ["nobody"]
+    assert [line["caller"] for line in await log(admin, "?caller=without-rights")] == [
+        "without-rights"
+    ]
     assert len(await log(admin, "?path=/api/v1/cohorts")) == 3
     assert await log(admin, "?since=99999999999") == []
     assert len(await log(admin, "?since=0")) == 4

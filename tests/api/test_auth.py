@@ -63,7 +63,7 @@ async def test_a_token_opens_a_session_that_names_its_user(client: httpx2.AsyncC
 
 @pytest.mark.parametrize(
     "header",
-    ["Bearer", "Bearer ", "Bearer of-nobody-known", f"Basic {ADMIN}", ADMIN, "Bearer caf\xe9"],
+    ["Bearer", "Bearer ", "Bearer unknown-token", f"Basic {ADMIN}", ADMIN, "Bearer caf\xe9"],
 )
 async def test_a_header_without_a_good_token_opens_nothing(
     client: httpx2.AsyncClient, header: str
@@ -71,7 +71,7 @@ async def test_a_header_without_a_good_token_opens_nothing(
     answer = await client.get(COHORTS, headers={b"Authorization": header.encode("latin-1")})
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == 'Bearer realm="queuectl"'
-    assert "of-nobody-known" not in answer.text
+    assert "unknown-token" not in answer.text
 
 
 async def test_the_scheme_of_the_header_is_case_insensitive(client: httpx2.AsyncClient) -> None:
@@ -81,7 +81,7 @@ async def test_the_scheme_of_the_header_is_case_insensitive(client: httpx2.Async
 
 async def test_a_bad_token_is_refused_even_with_a_good_session(client: httpx2.AsyncClient) -> None:
     await sign_in(client)
-    answer = await client.get(COHORTS, headers=bearer("of-nobody-known"))
+    answer = await client.get(COHORTS, headers=bearer("unknown-token"))
     assert answer.status_code == 401
 
 
@@ -139,7 +139,7 @@ async def test_without_tls_on_loopback_the_cookie_is_not_secure(
 async def test_an_unknown_token_opens_no_session(
     client: httpx2.AsyncClient, memory: MemoryStore
 ) -> None:
-    answer = await client.post(SESSION, json={"token": "of-nobody-known"})
+    answer = await client.post(SESSION, json={"token": "unknown-token"})
     assert answer.status_code == 401
     assert "set-cookie" not in answer.headers
     assert not memory.database.sessions

@@ -57,7 +57,7 @@ def access() -> MemoryAccess:
         known.clear()
     ACCESS.down = False
     ACCESS.know(ADMIN, "admin", master=True)
-    ACCESS.know(NO_RIGHTS, "nobody")
+    ACCESS.know(NO_RIGHTS, "without-rights")
     return ACCESS
 
 

@@ -22,7 +22,7 @@ import httpx2
 from queuectl.api.auth.authentication import PROOF
 from queuectl.api.body import MAX_BYTES, MAX_LIST_BYTES
 
-NO_RIGHTS, TENANT, VIEWER = "of-nobody", "of-the-tenant", "of-the-viewer"
+NO_RIGHTS, TENANT, VIEWER = "without-rights-token", "of-the-tenant", "of-the-viewer"
 TEAM: Final = "default"  # the tenant's namespace, with all gangs of the burst
 WORKERS: Final = 30
 PAUSE_SECONDS: Final = 0.1

@@ -501,7 +501,7 @@ def start_twice(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
 
 
 def start_an_unknown_gang(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
-    unknown = Admission("nobody", Placement(()))
+    unknown = Admission("unknown-gang", Placement(()))
     yield Mutant(Rule.PARTITION, snapshot, replace(plan, admitted=(*plan.admitted, unknown)))
 
 

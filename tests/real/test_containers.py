@@ -16,7 +16,7 @@ from tests.system.installation import Workspace
 pytestmark = pytest.mark.real
 
 FOREVER = "echo ready; exec sleep 600"
-EAT = "exec python3 -c \"held = [b'x' * (1 << 20) for _ in range({mib})]; import time; time.sleep(300)\""
+ALLOCATE = "exec python3 -c \"held = [b'x' * (1 << 20) for _ in range({mib})]; import time; time.sleep(300)\""
 FILL = "dd if=/dev/zero of=/tmp/file bs=1M count=120 2>/dev/null; sleep 300"
 
 
@@ -100,9 +100,9 @@ def test_a_restarted_container_keeps_its_pod_its_slot_and_its_attempt(
 @pytest.mark.parametrize(
     ("misbehaviour", "limits", "why"),
     [
-        pytest.param(EAT.format(mib=600), {"memory": "200Mi"}, "OOMKilled", id="memory limit"),
+        pytest.param(ALLOCATE.format(mib=600), {"memory": "200Mi"}, "OOMKilled", id="memory limit"),
         pytest.param(FILL, {"ephemeral-storage": "50Mi"}, "Evicted", id="disk limit"),
-        pytest.param(EAT.format(mib=3500), {}, "Evicted", id="memory of the node"),
+        pytest.param(ALLOCATE.format(mib=3500), {}, "Evicted", id="memory of the node"),
     ],
 )
 def test_a_pod_that_takes_too_much_is_replaced_in_its_slot(

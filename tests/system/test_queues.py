@@ -177,7 +177,7 @@ def test_a_failed_start_is_repeated_on_other_nodes(installation: Installation) -
         workspace.until_state("filler", "Running")
         # Pods of an earlier test would never end on a node whose kubelet does not respond.
         workspace.until(
-            lambda: len(workspace.client.get("/api/v1/pods")["items"]) == 14, "nobody else"
+            lambda: len(workspace.client.get("/api/v1/pods")["items"]) == 14, "14 pods in all"
         )
         bad = min(
             set(installation.cluster.nodes.names())

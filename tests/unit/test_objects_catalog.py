@@ -67,8 +67,8 @@ def parts(config: QueueConfig) -> dict[str, Any]:
 
 def said(catalog: Catalog, stored: Mapping[DocumentKey, Body]) -> tuple[Any, Any]:
     """The configuration of the catalog and that of a full read; for an error, its text."""
-    anew = [stored[key] for key in sorted(stored)]
-    return outcome_of(lambda: catalog.config(7)), outcome_of(lambda: build(anew, 7))
+    rebuilt = [stored[key] for key in sorted(stored)]
+    return outcome_of(lambda: catalog.config(7)), outcome_of(lambda: build(rebuilt, 7))
 
 
 def outcome_of(make: Callable[[], QueueConfig]) -> dict[str, Any]:
@@ -90,8 +90,8 @@ def test_after_any_history_the_catalog_equals_a_full_read(
         gone = {key for key in stored if key.name in step} - written.keys()
         stored = {key: body for key, body in stored.items() if key not in gone} | written
         catalog.follow(ConfigChanges(7, tuple(written.values()), frozenset(gone)))
-        kept, anew = said(catalog, stored)
-        assert kept == anew
+        kept, rebuilt = said(catalog, stored)
+        assert kept == rebuilt
         assert catalog.keys == stored.keys()
     whole = Catalog()
     whole.replace(stored.values())

@@ -106,7 +106,7 @@ SCENARIOS = (
     Scenario("twin", ("idle",), IDLE, namespace="other", node="n-twin-other"),
     Scenario("scraped-twice", ("idle",), IDLE),
     Scenario("scraped-twice-busy", ("busy",), BUSY, node="n-scraped-twice"),
-    Scenario("nobody-knows", (), BLIND),
+    Scenario("unknown-utilization", (), BLIND),
     Scenario("forged-alone", ("unseen", "unseen"), BLIND),
     Scenario("forged-beside", ("busy", "busy"), BUSY),
     Scenario("forged-busy", ("idle", "idle"), IDLE),

@@ -86,7 +86,7 @@ async def access() -> MemoryAccess:
     for known in (ACCESS.callers, ACCESS.granted, ACCESS.masters, ACCESS.asked):
         known.clear()
     ACCESS.know(ADMIN, "admin", master=True)
-    ACCESS.know(NO_RIGHTS, "nobody")
+    ACCESS.know(NO_RIGHTS, "without-rights")
     # Everything that a team may do in its namespace, and nothing elsewhere.
     own = [
         Right(verb, resource, "team-b")
