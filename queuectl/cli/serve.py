@@ -7,11 +7,12 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
 from queuectl.cli.interpreter import tune_interpreter
+from queuectl.cli.logs import FormatOption, LevelOption, configure_log
 
 if TYPE_CHECKING:
     from queuectl.api.auth.layers import AuthenticationLayer
@@ -19,29 +20,21 @@ if TYPE_CHECKING:
     from queuectl.control.settings import Settings
 
 
-def serve_command(
-    log_format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="auto, json or console.")
-    ] = "auto",
-    log_level: Annotated[
-        str, typer.Option(metavar="LEVEL", help="debug, info, warning or error.")
-    ] = "info",
-) -> None:
+def serve_command(log_format: FormatOption = "auto", log_level: LevelOption = "info") -> None:
     """Run the controller, its REST API and its metrics. docs/reference/settings.md lists the environment variables with its settings."""
     from pydantic import ValidationError
 
     from queuectl.control.environment import unknown_variables
     from queuectl.control.settings import Settings
     from queuectl.domain.errors import QueuectlError
-    from queuectl.telemetry.logs import LogFormat, configure
 
     unknown = unknown_variables(os.environ)
     for sentence in unknown:
         typer.echo(sentence, err=True)
     if unknown:
         raise typer.Exit(2)
+    configure_log(log_format, log_level)
     try:
-        configure(LogFormat(log_format), log_level)
         settings = Settings()
     except ValidationError as error:
         for problem in error.errors():

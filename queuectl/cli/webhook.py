@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from queuectl.cli.interpreter import tune_interpreter
+from queuectl.cli.logs import FormatOption, LevelOption, configure_log
 
 if TYPE_CHECKING:
     from queuectl.webhook.process import WebhookSettings
@@ -27,20 +28,14 @@ def webhook_command(
             metavar="NAME", help="Further name or IP address of the server, for its certificate."
         ),
     ] = None,
-    log_format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="auto, json or console.")
-    ] = "auto",
+    log_format: FormatOption = "auto",
+    log_level: LevelOption = "info",
 ) -> None:
     """Serve the mutating webhook that Kubernetes before 1.36 needs."""
     from queuectl.api.server import Address
-    from queuectl.telemetry.logs import LogFormat, configure
     from queuectl.webhook.process import WebhookSettings
 
-    try:
-        configure(LogFormat(log_format), "info")
-    except ValueError as error:
-        typer.echo(str(error), err=True)
-        raise typer.Exit(2) from error
+    configure_log(log_format, log_level)
     settings = WebhookSettings(Address.parse(listen), namespace, tuple(host or ()))
     asyncio.run(_serve(settings))
 
