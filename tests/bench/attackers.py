@@ -21,8 +21,9 @@ import httpx2
 
 from queuectl.api.auth.authentication import PROOF
 from queuectl.api.body import MAX_BYTES, MAX_LIST_BYTES
+from tests.api.signed import NO_RIGHTS, bearer
 
-NO_RIGHTS, TENANT, VIEWER = "without-rights-token", "of-the-tenant", "of-the-viewer"
+TENANT, VIEWER = "of-the-tenant", "of-the-viewer"
 TEAM: Final = "default"  # the tenant's namespace, with all gangs of the burst
 WORKERS: Final = 30
 PAUSE_SECONDS: Final = 0.1
@@ -51,8 +52,8 @@ class Attack:
     body: bytes = b""
 
 
-def bearer(token: str, media: str = _JSON) -> Callable[[int], dict[str, str]]:
-    return lambda _: {"Authorization": f"Bearer {token}", "Content-Type": media}
+def by(token: str, media: str = _JSON) -> Callable[[int], dict[str, str]]:
+    return lambda _: {**bearer(token), "Content-Type": media}
 
 
 def at(path: str) -> Callable[[int], str]:
@@ -96,31 +97,31 @@ REPORT: Final = "/api/v1/reports/usage?by=workload,hour&since=8760h"
 
 def attacks() -> list[Attack]:
     """All attacks: by unknown callers, a caller without rights, a tenant, and a viewer."""
-    tenant, no_rights = bearer(TENANT), bearer(NO_RIGHTS)
+    tenant, no_rights = by(TENANT), by(NO_RIGHTS)
     form = urlencode({"text": MANY.decode(), "base": MANY.decode()}).encode()
     return [
-        Attack("unknown: bad tokens", "GET", at("/api/v1/workloads"), lambda n: {"Authorization": f"Bearer {n}"}),
+        Attack("unknown: bad tokens", "GET", at("/api/v1/workloads"), lambda n: bearer(str(n))),
         Attack("unknown: bad cookies", "GET", at("/ui/"), lambda n: {"Cookie": f"queuectl={n}"}),
         Attack("unknown: sign-ins", "POST", at("/api/v1/session"), lambda _: {"Content-Type": _JSON}, b'{"token": "guess"}'),
         Attack("unknown: 2 MiB", "POST", at("/api/v1/dryrun"), lambda _: {"Content-Type": _YAML}, HUGE),
         Attack("unknown: the description", "GET", at("/api/v1/openapi.json"), lambda _: {}),
         Attack("no rights: 2 MiB", "POST", at("/api/v1/dryrun"), no_rights, HUGE),
         Attack("no rights: a plan", "POST", at("/api/v1/plans"), no_rights, HUGE),
-        Attack("no rights: YAML", "PUT", at("/api/v1/cohorts/attack"), bearer(NO_RIGHTS, _YAML), FLAT),
+        Attack("no rights: YAML", "PUT", at("/api/v1/cohorts/attack"), by(NO_RIGHTS, _YAML), FLAT),
         Attack("no rights: lists", "GET", at("/api/v1/workloads?limit=500"), no_rights),
-        Attack("tenant: flat YAML", "PUT", at(_QUEUE), bearer(TENANT, _YAML), FLAT),
-        Attack("tenant: many keys", "PUT", at(_QUEUE), bearer(TENANT, _YAML), MANY),
-        Attack("tenant: nested YAML", "PUT", at(_QUEUE), bearer(TENANT, _YAML), NESTED),
-        Attack("tenant: aliases", "PUT", at(_QUEUE), bearer(TENANT, _YAML), b"a: &a [1]\nb: [*a, *a]"),
+        Attack("tenant: flat YAML", "PUT", at(_QUEUE), by(TENANT, _YAML), FLAT),
+        Attack("tenant: many keys", "PUT", at(_QUEUE), by(TENANT, _YAML), MANY),
+        Attack("tenant: nested YAML", "PUT", at(_QUEUE), by(TENANT, _YAML), NESTED),
+        Attack("tenant: aliases", "PUT", at(_QUEUE), by(TENANT, _YAML), b"a: &a [1]\nb: [*a, *a]"),
         Attack("tenant: 2 MiB of lists", "POST", at("/api/v1/dryrun"), tenant, HUGE),
         Attack("tenant: 2 MiB of queues", "POST", at("/api/v1/dryrun"), tenant, _documents(MAX_LIST_BYTES)),
-        Attack("tenant: a form", "POST", at("/ui/config/check"), lambda _: {**bearer(TENANT, _FORM)(0), PROOF: "1"}, form),
+        Attack("tenant: a form", "POST", at("/ui/config/check"), lambda _: {**by(TENANT, _FORM)(0), PROOF: "1"}, form),
         Attack("tenant: lists", "GET", at("/api/v1/workloads?limit=500"), tenant),
         Attack("tenant: a year of hours", "GET", at(REPORT), tenant),
         Attack("tenant: explanations", "GET", lambda n: f"/api/v1/namespaces/{TEAM}/workloads/gang-{n % 1000:04}/explain", tenant),
-        Attack("viewer: plans", "POST", at("/api/v1/plans"), bearer(VIEWER), _plan()),
-        Attack("viewer: the cluster map", "GET", at("/api/v1/clustermap"), bearer(VIEWER)),
-        Attack("viewer: pages", "GET", at("/ui/nodes"), bearer(VIEWER)),
+        Attack("viewer: plans", "POST", at("/api/v1/plans"), by(VIEWER), _plan()),
+        Attack("viewer: the cluster map", "GET", at("/api/v1/clustermap"), by(VIEWER)),
+        Attack("viewer: pages", "GET", at("/ui/nodes"), by(VIEWER)),
     ]  # fmt: skip
 
 

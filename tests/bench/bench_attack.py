@@ -31,7 +31,8 @@ from queuectl.cli.interpreter import tune_interpreter
 from queuectl.control.settings import Settings
 from queuectl.domain.identity import Right
 from queuectl.web.app import OPEN, SIGN_IN
-from tests.bench.attackers import NO_RIGHTS, TEAM, TENANT, VIEWER
+from tests.api.signed import people
+from tests.bench.attackers import TEAM, TENANT, VIEWER
 from tests.bench.bench_api import GANGS, World, admitted, quantiles, ruled, table
 from tests.bench.bystander import lag
 from tests.bench.serving import clients, report_of, served
@@ -62,10 +63,9 @@ class Run:
         return max((after - before for before, after in pairs), default=0.0)
 
 
-def people() -> MemoryAccess:
-    """A caller without rights; a tenant with the role of a team admin in its namespace; a viewer of all namespaces."""
-    access = MemoryAccess()
-    access.know(NO_RIGHTS, "nobody")
+def callers() -> MemoryAccess:
+    """Also a tenant with the role of a team admin in its namespace, and a viewer of all namespaces."""
+    access = people()
     resources = ("workloads", "localqueues", "reports")
     own = [
         Right(verb, resource, TEAM)
@@ -106,7 +106,7 @@ async def watched(world: World, run: Run) -> None:
 
 async def measured(url: str, gangs: int, *, attacked: bool) -> Run:
     run = Run()
-    authenticated = AuthenticationLayer(people(), open_paths=OpenPaths(OPEN, SIGN_IN))
+    authenticated = AuthenticationLayer(callers(), open_paths=OpenPaths(OPEN, SIGN_IN))
     async with (
         ruled(url, gangs) as world,
         served(world.parts, authenticated) as address,
