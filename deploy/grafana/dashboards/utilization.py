@@ -1,4 +1,4 @@
-"""Use of the GPUs that gangs hold: idle, stuck and unknown GPUs, reclaim, and the quality of the measurements."""
+"""Efficiency of all GPUs, and use of the GPUs that gangs hold: idle, stuck and unknown GPUs, reclaim, and the measurements."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Final
 from deploy.grafana.dashboards.board import Board, Look, Panel, Query, Unit, Variable
 
 ONE: Final = 'cluster_queue=~"$cluster_queue"'
+TOTAL: Final = "sum(queuectl_cluster_gpus)"
+WASTED: Final = 'sum(queuectl_cluster_gpus{part!~"effective|unknown"})'
+EFFICIENCY: Final = f'sum(queuectl_cluster_gpus{{part="effective"}}) / ({TOTAL} > 0)'
+HIGHEST: Final = f'sum(queuectl_cluster_gpus{{part=~"effective|unknown"}}) / ({TOTAL} > 0)'
 KNOWN: Final = f'sum(queuectl_utilization_gpus{{{ONE},status!="Unknown"}})'
 NO_SOURCE: Final = (
     "No gang holds GPUs, or no source of GPU metrics is configured (docs/how-to/utilization.md)."
@@ -15,9 +19,31 @@ NO_SOURCE: Final = (
 UTILIZATION: Final = Board(
     uid="queuectl-utilization",
     title="queuectl / Utilization and waste",
-    text="GPUs that gangs hold and do not use, stuck gangs, and gaps of the measurements. Unknown utilization never counts as idle.",
+    text="Efficiency of the cluster, GPUs that gangs hold and do not use, stuck gangs, and gaps of the measurements."
+    " Unknown utilization never counts as idle.",
     variables=(Variable("cluster_queue", "ClusterQueue", "queuectl_cluster_queue_info"),),
     rows=(
+        (
+            "Efficiency of the cluster, all ClusterQueues",
+            (
+                Panel("Efficiency (%)", "Effective GPUs / all GPUs, as in `queuectl report efficiency`.",
+                      [Query(EFFICIENCY, "efficiency")], Unit.SHARE, Look.NUMBER, 4, 4),
+                Panel("Highest efficiency (%)", "The efficiency if all unknown GPUs were effective.",
+                      [Query(HIGHEST, "highest")], Unit.SHARE, Look.NUMBER, 4, 4),
+                Panel("Total GPUs", "The capacity of all nodes. Failed GPUs, and nodes that are cordoned or not ready, count.",
+                      [Query(TOTAL, "total")], Unit.GPUS, Look.NUMBER, 4, 4),
+                Panel("Effective GPUs", "GPUs that measured gangs hold × their measured utilization.",
+                      [Query('sum(queuectl_cluster_gpus{part="effective"})', "effective")], Unit.GPUS, Look.NUMBER, 4, 4),
+                Panel("Wasted GPUs", "idle + fragmented + unhealthy + unallocated.", [Query(WASTED, "wasted")], Unit.GPUS, Look.NUMBER, 4, 4),
+                Panel("Unknown GPUs", "Held by gangs without a measurement, or by pods that belong to no gang. They are not wasted.",
+                      [Query('sum(queuectl_cluster_gpus{part="unknown"})', "unknown")], Unit.GPUS, Look.NUMBER, 4, 4),
+                Panel("All GPUs by part", "Each GPU is in one part. idle: held by measured gangs, not used. fragmented: free, but the next pod is expected to be"
+                      " unable to use it. unhealthy: failed, or free on a node that takes no pods. unallocated: the other free GPUs.",
+                      [Query("sum by (part) (queuectl_cluster_gpus)", "{{part}}")], Unit.GPUS, Look.STACK, 12),
+                Panel("Efficiency over time (%)", "The efficiency is between the lines: the utilization of unknown GPUs is not measured.",
+                      [Query(EFFICIENCY, "efficiency"), Query(HIGHEST, "highest")], Unit.SHARE, width=12),
+            ),
+        ),
         (
             "Now",
             (
@@ -28,7 +54,7 @@ UTILIZATION: Final = Board(
                       [Query(f'sum(queuectl_utilization_gpus{{{ONE},status="Idle"}}) or vector(0)', "idle")], Unit.GPUS, Look.NUMBER, 6, 4),
                 Panel("Stuck GPUs", "Busy without computing, for example in a collective operation that hangs. Stuck gangs are reported, not evicted.",
                       [Query(f'sum(queuectl_utilization_gpus{{{ONE},status="Stuck"}}) or vector(0)', "stuck")], Unit.GPUS, Look.NUMBER, 6, 4),
-                Panel("Unknown GPUs", "Not measured, or with gaps. The panel Pods without a full measurement shows the reason.",
+                Panel("Unknown GPUs of gangs", "Not measured, or with gaps. The panel Pods without a full measurement shows the reason.",
                       [Query(f'sum(queuectl_utilization_gpus{{{ONE},status="Unknown"}}) or vector(0)', "unknown")], Unit.GPUS, Look.NUMBER, 6, 4),
             ),
         ),
