@@ -89,8 +89,7 @@ def drain_command(
     requeue_at = now + span(after or "0", "--after") if move else None
     give_up_at = now + span(wait, "--wait") if wait is not None else None
     with connect(server) as client:
-        found = _nodes(client, nodes or (), selector or ())
-        names = tuple(node["name"] for node in found)
+        names = _nodes(client, nodes or (), selector or ())
         if not names:
             typer.echo("no cordoned node has these labels")
         elif dry_run:
@@ -99,17 +98,33 @@ def drain_command(
             _drain(client, names, requeue_at, give_up_at, by, why)
 
 
-def _nodes(client: Client, names: Sequence[str], selector: Sequence[str]) -> list[Json]:
-    """The nodes, each once. Raises CommandFailed if a node that is named is not cordoned."""
-    named = [client.get(f"{PREFIX}/nodes/{quote(name, safe='')}") for name in names]
-    takes = [node["name"] for node in named if node["schedulable"]]
+def _nodes(client: Client, names: Sequence[str], selector: Sequence[str]) -> tuple[str, ...]:
+    """The names of the nodes, each once.
+
+    Raises:
+        CommandFailed: a node that is named is not cordoned, or does not exist.
+    """
+    cordoned = _cordoned(client) if names else {}
+    takes = [name for name in names if name not in cordoned and _node(client, name)["schedulable"]]
     if takes:
         message = f"not cordoned: {', '.join(takes)}; run kubectl cordon {' '.join(takes)}"
         raise CommandFailed(message, Exit.CONFLICT)
-    if selector:
-        listed = client.pages(f"{PREFIX}/nodes", domain=list(selector))
-        named += [node for node in listed if not node["schedulable"]]
-    return list({node["name"]: node for node in named}.values())
+    selected = _cordoned(client, selector) if selector else {}
+    return tuple(dict.fromkeys([*names, *selected]))
+
+
+def _cordoned(client: Client, selector: Sequence[str] = ()) -> dict[str, Json]:
+    """The cordoned nodes with these labels, by name. One request lists up to 500, and there is at most one in POLL_SECONDS."""
+    found: dict[str, Json] = {}
+    for page in client.answers(f"{PREFIX}/nodes", schedulable=False, domain=list(selector)):
+        found |= {node["name"]: node for node in page["items"]}
+        if page["nextCursor"] is not None:
+            time.sleep(POLL_SECONDS)
+    return found
+
+
+def _node(client: Client, name: str) -> Json:
+    return client.get(f"{PREFIX}/nodes/{quote(name, safe='')}")
 
 
 def _drain(
@@ -121,16 +136,16 @@ def _drain(
     why: str | None,
 ) -> None:
     """Follow the nodes until no gang holds them. Times are those of the monotonic clock."""
-    asked: set[str] = set()
+    left, requeued = set(names), set[str]()
     shown: Mapping[str, Holder] = {}
-    while (holders := _holders(client, names)) is None or holders:
+    while (holders := _holders(client, left)) is None or holders:
         if holders and holders.keys() != shown.keys():
             typer.echo(f"waits for {_list(holders)}")
             shown = holders
         if requeue_at is not None and time.monotonic() >= requeue_at:
             for holder in (holders or {}).values():
-                if holder.uid not in asked:
-                    asked.add(holder.uid)
+                if holder.uid not in requeued:
+                    requeued.add(holder.uid)
                     _requeue(client, holder, by, why)
         if give_up_at is not None and time.monotonic() >= give_up_at:
             raise CommandFailed(f"gangs are left: {_list(shown)}")
@@ -138,28 +153,40 @@ def _drain(
     typer.echo(f"no gang holds {', '.join(names)}")
 
 
-def _holders(client: Client, names: Sequence[str]) -> dict[str, Holder] | None:
+def _holders(client: Client, names: set[str]) -> dict[str, Holder] | None:
     """The gangs on the nodes, with their GPUs there, by uid; None if the server does not answer now.
+
+    Nodes that were deleted are removed from ``names``.
 
     Raises:
         CommandFailed: a node takes pods again, or the server refuses the request.
     """
     found: dict[str, Holder] = {}
-    for name in names:
-        try:
-            node = client.get(f"{PREFIX}/nodes/{quote(name, safe='')}")
-        except CommandFailed as error:
-            if error.code is Exit.NOT_FOUND:  # it was deleted
-                continue
-            if error.code is not Exit.FAILURE:
-                raise
-            typer.echo(f"warning: {error}; the command continues", err=True)
-            return None
-        if node["schedulable"]:
-            raise CommandFailed(f"{name} was uncordoned", Exit.CONFLICT)
-        for tenant in node["tenants"]:
+    try:
+        cordoned = _cordoned(client)
+        for name in sorted(names - cordoned.keys()):
+            _check_deleted(client, name)
+            names.remove(name)
+    except CommandFailed as error:
+        if error.code is not Exit.FAILURE:
+            raise
+        typer.echo(f"warning: {error}; the command continues", err=True)
+        return None
+    for name in sorted(names):
+        for tenant in cordoned[name]["tenants"]:
             _add(found, tenant)
     return found
+
+
+def _check_deleted(client: Client, name: str) -> None:
+    """Raise CommandFailed unless the node, which is not among the cordoned ones, was deleted."""
+    try:
+        _node(client, name)
+    except CommandFailed as error:
+        if error.code is not Exit.NOT_FOUND:
+            raise
+    else:
+        raise CommandFailed(f"{name} was uncordoned", Exit.CONFLICT)
 
 
 def _add(found: dict[str, Holder], tenant: Json) -> None:

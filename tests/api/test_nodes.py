@@ -22,7 +22,7 @@ from tests.api.support import FixedHealth, FixedLookout
 from tests.doubles.store import MemoryStore
 from tests.planner.build import gang, holding, node, podset, world
 
-NODES = [node(f"n{i:02}", f"r{i // 4}", gpu=8) for i in range(12)]
+NODES = [replace(node(f"n{i:02}", f"r{i // 4}", gpu=8), unschedulable=i == 11) for i in range(12)]
 
 
 def of(namespace: str, uid: str, where: dict[str, int]) -> Admitted:
@@ -76,7 +76,9 @@ async def names(client: httpx2.AsyncClient, query: str) -> list[str]:
         ("", [f"n{i:02}" for i in range(12)]),
         ("domain=rack%3Dr1", ["n04", "n05", "n06", "n07"]),
         ("domain=rack%3Dr1&domain=block%3Dother", []),
-        ("free=5", [f"n{i:02}" for i in range(12) if i not in (0, 1, 5)]),
+        ("free=5", [f"n{i:02}" for i in range(11) if i not in (0, 1, 5)]),
+        ("schedulable=false", ["n11"]),
+        ("schedulable=true&domain=rack%3Dr2", ["n08", "n09", "n10"]),
         ("free=4&domain=rack%3Dr1", ["n04", "n05", "n06", "n07"]),
         ("search=N1", ["n10", "n11"]),
         ("search=team%2Fmine", ["n00", "n01"]),

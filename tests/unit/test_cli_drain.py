@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from queuectl.cli import drain
+from queuectl.cli import client, drain
 from queuectl.cli.client import connect
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.reports.cluster_map import cluster_map_of
@@ -23,32 +23,38 @@ from tests.support.cli import Cli, Result, queuectl_with
 STATE = "nvidia.com/gpu-driver-upgrade-state"
 
 
-def cluster(*, held: bool = True, cordoned: bool = True, leaving: bool = False) -> ClusterMap:
-    """Two nodes whose driver is updated, with one gang, and a third node."""
+def cluster(
+    nodes: Sequence[str] = ("n1", "n2"),
+    *,
+    held: bool = True,
+    cordoned: bool = True,
+    leaving: bool = False,
+) -> ClusterMap:
+    """Nodes whose driver is updated, with one gang, and another node."""
     labels = {STATE: "wait-for-jobs-required"}
-    nodes = [
-        *(replace(node(n, gpu=8, labels=labels), unschedulable=cordoned) for n in ("n1", "n2")),
+    all_nodes = [
+        *(replace(node(n, gpu=8, labels=labels), unschedulable=cordoned) for n in nodes),
         node("n3", gpu=8),
     ]
     train = replace(gang("uid-job-train", podset(count=2, gpu=8)), namespace="team-a", name="train")
     admitted = [holding(train, {"n1": 1, "n2": 1}, leaving=leaving)] if held else []
-    return cluster_map_of(world(nodes, [], admitted), {})
+    return cluster_map_of(world(all_nodes, [], admitted), {})
 
 
 class Changing(FixedLookout):
-    """Returns each cluster map for four answers, and the last one from then on. None: it does not know the cluster."""
+    """Returns each cluster map for two answers, and the last one from then on. None: it does not know the cluster."""
 
     def __init__(self) -> None:
         super().__init__(None)
-        self._answers = 0
+        self.answers = 0
         self._maps: tuple[ClusterMap | None, ...] = ()
 
     def become(self, *maps: ClusterMap | None) -> None:
-        self._answers, self._maps = 0, maps
+        self.answers, self._maps = 0, maps
 
     async def cluster_map(self) -> ClusterMap | None:
-        self._answers += 1
-        return self._maps[min((self._answers - 1) // 4, len(self._maps) - 1)]
+        self.answers += 1
+        return self._maps[min((self.answers - 1) // 2, len(self._maps) - 1)]
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +90,8 @@ def queuectl(
 
 
 def commands(address: str) -> list[Any]:
-    with connect(address) as client:
-        items: list[Any] = client.get("/api/v1/commands")["items"]
+    with connect(address) as connected:
+        items: list[Any] = connected.get("/api/v1/commands")["items"]
         return items
 
 
@@ -99,6 +105,30 @@ def test_it_ends_when_no_gang_holds_the_nodes(
         ["waits for team-a/train (16 GPUs)", "no gang holds n1, n2"],
     )
     assert commands(running[1]) == []
+
+
+def test_one_request_in_each_interval_is_for_all_nodes(
+    queuectl: Cli, cluster_reader: Changing
+) -> None:
+    """The first lists the nodes, the second finds the gang, and the third finds none."""
+    cluster_reader.become(cluster(), cluster(held=False))
+    assert queuectl("n1", "n2").code == 0
+    assert cluster_reader.answers == 3
+
+
+def test_a_node_that_is_deleted_holds_no_gang(queuectl: Cli, cluster_reader: Changing) -> None:
+    cluster_reader.become(cluster(), cluster(nodes=("n2",), held=False))
+    found = queuectl("n1", "n2")
+    assert (found.code, found.out.splitlines()[-1]) == (0, "no gang holds n1, n2")
+
+
+def test_more_cordoned_nodes_than_a_page_are_listed_page_by_page(
+    queuectl: Cli, cluster_reader: Changing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client, "PAGE", 1)
+    cluster_reader.become(cluster(held=False))
+    assert queuectl("n1", "n2").out == "no gang holds n1, n2\n"
+    assert cluster_reader.answers == 4
 
 
 def test_nodes_without_gangs_need_no_wait(queuectl: Cli, cluster_reader: Changing) -> None:

@@ -54,6 +54,10 @@ Free = Annotated[
         description="Only schedulable nodes with at least this number of free GPUs.",
     ),
 ]
+Schedulable = Annotated[
+    bool | None,
+    Query(description="true: only nodes that are not cordoned. false: only cordoned nodes."),
+]
 Search = Annotated[
     str | None,
     Query(
@@ -124,6 +128,7 @@ def _nodes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None
         request: Request,
         domain: InDomain = None,
         free: Free = None,
+        schedulable: Schedulable = None,
         search: Search = None,
         limit: Limit = 100,
         cursor: Cursor = None,
@@ -137,6 +142,8 @@ def _nodes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | None
             if occupancy.node.name <= after or (free is not None and not _has(occupancy, free)):
                 continue
             if any(occupancy.node.labels.get(label) != value for label, value in labels):
+                continue
+            if schedulable is not None and occupancy.node.unschedulable is schedulable:
                 continue
             if search and not _matches(occupancy, cluster_map, visible, search.lower()):
                 continue
