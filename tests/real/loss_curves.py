@@ -20,7 +20,10 @@ _HEIGHT: Final = 200
 _LEFT: Final = 46
 _TOP: Final = 50
 _GAP: Final = 60
+_BAND: Final = 76
 _POINTS: Final = 120
+_INTERVAL: Final = 50
+"""Steps between two marks of the axis."""
 _PAUSE_SECONDS: Final = 5.0
 """A longer time without a step is a time without processes."""
 
@@ -48,81 +51,88 @@ def attempts(done: Sequence[Step]) -> list[list[Step]]:
 
 
 class Chart:
-    """One panel: the loss over time, on a logarithmic axis that both panels share."""
+    """One panel: the loss by step, on a logarithmic axis that both panels share. The time depends on the load of the machine."""
 
-    def __init__(self, left: float, begin: float, seconds: float, losses: Iterable[float]) -> None:
-        self._left, self._begin, self._seconds = left, begin, seconds
+    def __init__(self, left: float, count: int, losses: Iterable[float]) -> None:
+        self._left, self._count = left, count
         values = list(losses)
         self._low, self._high = math.log10(min(values)), math.log10(max(values))
 
-    def x(self, at: float) -> float:
-        return self._left + _WIDTH * (at - self._begin) / self._seconds
+    def x(self, number: int) -> float:
+        return self._left + _WIDTH * number / self._count
 
     def y(self, loss: float) -> float:
         share = (math.log10(loss) - self._low) / (self._high - self._low)
         return _TOP + _HEIGHT * (1 - share)
 
     def draw(self, title: str, done: Sequence[Step], final: float) -> list[str]:
-        """The elements of the panel."""
-        bottom = _TOP + _HEIGHT
+        """The elements of the panel. A pause takes a band of the panel."""
+        parts = attempts(done)
+        right = self._left + _WIDTH + _BAND * (len(parts) - 1)
         drawn = [f'<text class="title" x="{self._left}" y="{_TOP - 28}">{title}</text>']
         drawn.append(
             f'<text x="{self._left}" y="{_TOP - 10}">final loss {final:.8f} after {done[-1].number} steps</text>'
         )
         for loss in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0):
             if self._low <= math.log10(loss) <= self._high:
-                drawn += self._line_of(loss)
-        for number in range(0, int(self._seconds) + 1, _interval(self._seconds)):
-            at = self.x(self._begin + number)
-            drawn.append(f'<text class="middle" x="{at:.0f}" y="{bottom + 16}">{number} s</text>')
-        parts = attempts(done)
+                drawn += self._line_of(loss, right)
         for before, after in pairwise(parts):
             drawn += self._pause(before[-1], after[0])
         for number, part in enumerate(parts):
-            drawn.append(self._curve(part, "curve resumed" if number else "curve"))
-        right = self._left + _WIDTH
+            drawn += self._curve(part, number)
+        bottom = _TOP + _HEIGHT
         drawn.append(f'<path class="axis" d="M{self._left} {_TOP}V{bottom}H{right}"/>')
         return drawn
 
-    def _line_of(self, loss: float) -> list[str]:
-        at, right = self.y(loss), self._left + _WIDTH
+    def _line_of(self, loss: float, right: float) -> list[str]:
+        at = self.y(loss)
         return [
             f'<path class="grid" d="M{self._left} {at:.1f}H{right}"/>',
             f'<text class="end" x="{self._left - 6}" y="{at + 4:.1f}">{loss:g}</text>',
         ]
 
     def _pause(self, before: Step, after: Step) -> list[str]:
-        start, end = self.x(before.at), self.x(after.at)
-        middle = (start + end) / 2
+        start = self.x(before.number)
+        lines = (f"step {before.number}:", "preempted", f"for {after.at - before.at:.0f} s")
         return [
-            f'<rect class="pause" x="{start:.1f}" y="{_TOP}" width="{end - start:.1f}" height="{_HEIGHT}"/>',
-            f'<text class="middle" x="{middle:.1f}" y="{_TOP + 16}">preempted after</text>',
-            f'<text class="middle" x="{middle:.1f}" y="{_TOP + 32}">step {before.number}</text>',
+            f'<rect class="pause" x="{start:.1f}" y="{_TOP}" width="{_BAND}" height="{_HEIGHT}"/>',
+            *(
+                f'<text class="middle" x="{start + _BAND / 2:.1f}" y="{_TOP + 16 * (1 + number)}">{line}</text>'
+                for number, line in enumerate(lines)
+            ),
         ]
 
-    def _curve(self, part: Sequence[Step], name: str) -> str:
-        every = max(1, len(part) // _POINTS)
-        shown = [*part[::every], part[-1]]
-        points = " ".join(f"{self.x(step.at):.1f},{self.y(step.loss):.1f}" for step in shown)
-        return f'<polyline class="{name}" points="{points}"/>'
-
-
-def _interval(seconds: float) -> int:
-    return next(length for length in (10, 20, 50, 100, 200, 500) if seconds / length <= 6)
+    def _curve(self, part: Sequence[Step], earlier: int) -> list[str]:
+        """The curve of an attempt after ``earlier`` attempts, and the numbers of steps below it."""
+        left = _BAND * earlier
+        every = max(1, self._count // _POINTS)
+        shown = [one for one in part if one.number % every == 0 or one in (part[0], part[-1])]
+        points = " ".join(
+            f"{left + self.x(one.number):.1f},{self.y(one.loss):.1f}" for one in shown
+        )
+        marks = range(0 if not earlier else part[0].number, part[-1].number + 1)
+        return [
+            f'<polyline class="{"curve resumed" if earlier else "curve"}" points="{points}"/>',
+            *(
+                f'<text class="middle" x="{left + self.x(number):.0f}" y="{_TOP + _HEIGHT + 16}">{number}</text>'
+                for number in marks
+                if number % _INTERVAL == 0
+            ),
+        ]
 
 
 def draw(undisturbed: Sequence[Step], interrupted: Sequence[Step], finals: Sequence[float]) -> str:
     """The picture of both runs, as SVG."""
     losses = [step.loss for run in (undisturbed, interrupted) for step in run]
-    seconds = max(run[-1].at - run[0].at for run in (undisturbed, interrupted))
+    count = undisturbed[-1].number
     drawn = []
     runs = (("Without interruption", undisturbed), ("Preempted and resumed", interrupted))
     for number, (title, done) in enumerate(runs):
-        chart = Chart(_LEFT + number * (_WIDTH + _GAP), done[0].at, seconds, losses)
+        chart = Chart(_LEFT + number * (_WIDTH + _GAP), count, losses)
         drawn += chart.draw(title, done, finals[number])
-    width = 2 * _WIDTH + _GAP + _LEFT + 20
+    width = 2 * _WIDTH + _GAP + _LEFT + 20 + _BAND * (len(attempts(interrupted)) - 1)
     height = _TOP + _HEIGHT + 30
-    label = "The loss of a training over time, without interruption and preempted: both end with the same loss"
+    label = "The loss of a training by step, without interruption and preempted: both end with the same loss"
     return (
         "\n  ".join(
             [
