@@ -31,10 +31,11 @@ from queuectl.db.tables import schema_requirement
 from queuectl.domain.errors import StoreError
 
 _PATIENCE: Final = 24 * 3600.0
-# Sessions of releases that do not register their replicas.
+# Sessions of releases that do not register their replicas. The first of them name no version.
 _OTHERS: Final = text(
     "SELECT DISTINCT application_name FROM pg_stat_activity WHERE datname = current_database()"
-    " AND application_name LIKE :any AND application_name <> ALL (:known)"
+    " AND (application_name = :program OR application_name LIKE :program || ' %')"
+    " AND application_name <> ALL (:known)"
 )
 POST: Final = "_post"
 
@@ -246,7 +247,10 @@ def _refuse_beside_others(
     last = max(number for number, name in enumerate(missing) if _is_post(name))
     replicas.refuse_beside(connection, missing[last:], missing[last])
     known = [APPLICATION, *(f"{PROGRAM} {one.release}" for one in found)]
-    others = connection.execute(_OTHERS, {"known": known, "any": f"{PROGRAM} %"})
+    others = connection.execute(_OTHERS, {"known": known, "program": PROGRAM})
     sessions = ", ".join(sorted(others.scalars()))
     if sessions:
-        raise StoreError(f"replicas of another release are connected ({sessions}): stop them first")
+        raise StoreError(
+            f"replicas of another release are connected ({sessions}): replace or stop them "
+            "(kubectl -n queuectl-system rollout status deployment queuectl), then run `queuectl db upgrade` again"
+        )

@@ -20,7 +20,7 @@ from queuectl.db.schema import metadata
 from queuectl.domain.errors import StoreError
 from tests.support.postgres import TestPostgres
 
-HEAD = "0018_pre"
+HEAD = "0019_pre"
 REVISION = """
 from alembic import op
 
@@ -105,16 +105,18 @@ async def test_the_post_phase_of_an_earlier_release_precedes_this_one(
     assert (await upgrade(empty_url, pre_only=True, directory=revisions)).up_to_date
 
 
+@pytest.mark.parametrize("release", ["queuectl", "queuectl 0.0.1"])
 async def test_the_post_phase_waits_for_the_last_replica_of_another_release(
-    empty_url: str, revisions: Path
+    empty_url: str, revisions: Path, release: str
 ):
+    """Releases before 0018_pre do not register. The first of them name no version."""
     await upgrade(empty_url)
-    old = await asyncpg.connect(empty_url, server_settings={"application_name": "queuectl 0.0.1"})
-    with pytest.raises(StoreError, match=r"another release are connected \(queuectl 0\.0\.1\)"):
+    old = await asyncpg.connect(empty_url, server_settings={"application_name": release})
+    with pytest.raises(StoreError, match=rf"another release are connected \({release}\)"):
         await upgrade(empty_url, directory=revisions)
     assert (await current(empty_url)).up_to_date
     await old.close()
-    await until_closed(empty_url, "queuectl 0.0.1")
+    await until_closed(empty_url, release)
     assert (await upgrade(empty_url, directory=revisions)).up_to_date
 
 

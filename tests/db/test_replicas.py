@@ -118,7 +118,7 @@ async def test_the_refusal_names_each_replica_and_the_next_step(url: str, revisi
         with pytest.raises(StoreError) as refused:
             await upgrade(url, directory=revisions)
     text = str(refused.value)
-    named = r"(queuectl-[ab]) \(version \S+, schema 0018_pre, last heartbeat 0 s ago\)"
+    named = rf"(queuectl-[ab]) \(version \S+, schema {HEAD}, last heartbeat \d+ s ago\)"
     assert re.findall(named, text) == ["queuectl-a", "queuectl-b"]
     assert "run `queuectl db upgrade` again" in text
     assert "counts for 60 s after its last heartbeat" in text
@@ -232,6 +232,31 @@ async def test_a_replica_that_was_frozen_during_the_post_half_ends(url: str, rev
         with pytest.raises(StoreError, match="cannot use it"):
             await old.beat()
     assert (await current(url, directory=revisions)).replicas == ()
+
+
+@pytest.mark.parametrize("first_post", [None, "9002_post"])
+@pytest.mark.parametrize(
+    "statement",
+    ["DELETE FROM audit WHERE at < 0", "UPDATE leadership SET epoch = epoch + 1"],
+    ids=["start", "lead"],
+)
+async def test_a_release_without_registration_writes_nothing_after_the_post_half(
+    url: str, revisions: Path, statement: str, first_post: str | None
+):
+    """Such a release does not read the requirement. It deletes old lines of the audit log when it starts."""
+    if first_post is not None:
+        await upgrade(url, directory=revisions)
+    old = await asyncpg.connect(url, server_settings={"application_name": "queuectl"})
+    try:
+        if first_post is None:
+            await old.execute(statement)
+        else:
+            with pytest.raises(
+                asyncpg.RaiseError, match="the schema has 9002_post, the second half"
+            ):
+                await old.execute(statement)
+    finally:
+        await old.close()
 
 
 async def test_a_restarted_replica_replaces_its_registration(url: str):
