@@ -118,7 +118,7 @@ corpus: setup ## plan the recorded snapshots and compare with the recorded plans
 dashboards: setup ## write deploy/chart/dashboards/*.json from deploy/grafana/dashboards
 	$(RUN)/python -m deploy.grafana.dashboards
 
-manifests: setup ## render deploy/base, deploy/optional and the page of the values from deploy/chart
+manifests: setup ## render deploy/base, deploy/older-servers, deploy/optional and the page of the values from deploy/chart
 	$(RUN)/python -m tests.support.chart
 
 pictures: controlplane ## render the pictures of Grafana and the dashboard from a run of a local cluster; ten minutes

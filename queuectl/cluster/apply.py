@@ -17,13 +17,14 @@ import queuectl
 from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.client import APPLY_PATCH, METADATA_ONLY, Api
 from queuectl.cluster.review import probe_policies
-from queuectl.cluster.webhooks import BINDING, POLICY, configuration
+from queuectl.cluster.webhooks import BINDING, POLICY
 from queuectl.cluster.writes import MANAGER
 from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone
 
 Document = Mapping[str, Any]
 
-_OF_PODS: Final = frozenset({"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"})
+OF_PODS: Final = frozenset({"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"})
+"""Kinds that are for the pods of queuectl only."""
 
 
 def deploy_folder() -> Path:
@@ -39,29 +40,29 @@ def manifests(*, controller: bool = True) -> list[Document]:
     Args:
         controller: with the objects of the controller's pods; False where queuectl runs outside the cluster.
     """
-    base = deploy_folder() / "base"
-    [kustomization] = _documents(base / "kustomization.yaml")
-    found = [one for name in kustomization["resources"] for one in _documents(base / name)]
-    return [one for one in found if controller or one["kind"] not in _OF_PODS]
+    return [one for one in _kustomized("base") if controller or one["kind"] not in OF_PODS]
 
 
-def for_older_servers(documents: Iterable[Document], client: Document) -> list[Document]:
+def older_manifests(*, controller: bool = True) -> list[Document]:
     """The documents for a server without MutatingAdmissionPolicy v1: with the webhook instead of these policies.
 
-    Args:
-        documents: of :func:`manifests` and :func:`optional`.
-        client: ``clientConfig`` of the webhook, without the path.
+    ``controller``: as in :func:`manifests`.
     """
-    given = list(documents)
-    kept = [one for one in given if one["kind"] not in (POLICY, BINDING)]
-    made = configuration(given, client)
-    more = (one for one in older_servers() if one["kind"] not in {*_OF_PODS, made["kind"]})
-    return [*kept, *more, made]
+    kept = [one for one in manifests() if one["kind"] not in (POLICY, BINDING)]
+    found = [*kept, *older_servers()]
+    return [one for one in found if controller or one["kind"] not in OF_PODS]
 
 
 def older_servers() -> list[Document]:
     """The documents of ``deploy/older-servers`` that are not in ``deploy/base``."""
-    files = sorted((deploy_folder() / "older-servers").glob("[0-9]*.yaml"))
+    return _kustomized("older-servers")
+
+
+def _kustomized(folder: str) -> list[Document]:
+    """The documents of the files that the kustomization of a folder names."""
+    home = deploy_folder() / folder
+    [kustomization] = _documents(home / "kustomization.yaml")
+    files = (home / name for name in kustomization["resources"] if name.endswith(".yaml"))
     return [one for file in files for one in _documents(file)]
 
 

@@ -136,7 +136,7 @@ async def _probe_status(api: Api, server: Server) -> AsyncIterator[str]:
     if not msgspec.json.decode(body)["status"]["allowed"]:
         yield (
             f"queuectl must patch the status of Jobs on Kubernetes {server}, and has no right to: "
-            "apply deploy/older-servers"
+            "set the value mutation of the chart to webhook, or apply deploy/older-servers"
         )
 
 

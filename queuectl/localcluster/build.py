@@ -173,27 +173,34 @@ class _Builder:
         source = Path(env["GOMODCACHE"]) / f"{unit.module}@{unit.version}"
         (wrapper / "go.mod").write_text(_wrapper_module(unit, source))
         _add_checksums(wrapper / "go.sum", source / "go.sum")
-        packages = self._packages(wrapper, source)
-
-        self._step(f"Building {unit.key} (about {unit.minutes:.0f} min on two cores)", self._coming)
-        flags = " ".join(
-            ["-s", "-w", *(f"-X {name}={value}" for name, value in unit.variables.items())]
-        )
-        tags = ["-tags", ",".join(unit.tags)] if unit.tags else []
-        # One command builds all programs: they share most packages, and are linked in parallel.
-        output = built / "bin" if len(packages) > 1 else built / "bin" / next(iter(packages))
-        self._run(
-            "build",
-            [go, "build", "-v", *tags, "-ldflags", flags, "-o", output, *packages.values()],
-            wrapper,
-            env,
-        )
+        if unit.programs:
+            self._compile(go, env, wrapper, source, built / "bin")
         for name, path in unit.files.items():
             target = built / "files" / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source / path, target)
         cache.adopt(unit, built)
         self._log.unlink(missing_ok=True)
+
+    def _compile(
+        self, go: Path, env: dict[str, str], wrapper: Path, source: Path, target: Path
+    ) -> None:
+        """Build all programs into a folder."""
+        unit = self._unit
+        packages = self._packages(wrapper, source)
+        self._step(f"Building {unit.key} (about {unit.minutes:.0f} min on two cores)", self._coming)
+        flags = " ".join(
+            ["-s", "-w", *(f"-X {name}={value}" for name, value in unit.variables.items())]
+        )
+        tags = ["-tags", ",".join(unit.tags)] if unit.tags else []
+        # One command builds all programs: they share most packages, and are linked in parallel.
+        output = target if len(packages) > 1 else target / next(iter(packages))
+        self._run(
+            "build",
+            [go, "build", "-v", *tags, "-ldflags", flags, "-o", output, *packages.values()],
+            wrapper,
+            env,
+        )
 
     def _packages(self, wrapper: Path, source: Path) -> dict[str, str]:
         """The package to build for each program: that of the module, or a patched copy in the wrapper."""

@@ -38,7 +38,7 @@ class Unit:
         module: Go module path.
         version: Exact module version, with the leading `v`.
         programs: Name of each resulting program, and its package path inside the module (of several, each path ends
-            in the program's name).
+            in the program's name). Empty if only files are needed.
         staging: The module has libraries as local replacements (`./staging/...`), which are published under
             `staging_version`. The wrapper module names them.
         variables: Go variables set at link time.

@@ -64,7 +64,9 @@ class Keeper:
             try:
                 await self.step(dt.datetime.now(dt.UTC))
             except ObjectGone as error:
-                raise BadInput(f"apply deploy/older-servers first: {error}") from error
+                raise BadInput(
+                    f"set the value mutation of the chart to webhook, or apply deploy/older-servers: {error}"
+                ) from error
             except ClusterError as error:
                 _log.warning("webhook_certificate_not_checked", error=str(error))
                 await asyncio.sleep(1.0)

@@ -27,13 +27,10 @@ from tests.bench.bench_api import table
 from tests.support.controlplane import ENGINEER
 from tests.support.jobs import batch_job
 from tests.system.installation import policies
-from tests.versions.webhook import REPLICAS, url_of, webhook
+from tests.versions.webhook import PATH, REPLICAS, url_of, webhook
 
 USERS: Final = 8
 JOBS: Final = 2000
-CONFIGURATION: Final = (
-    "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/queuectl"
-)
 _SERVER: Final = re.compile(
     r'apiserver_admission_webhook_admission_duration_seconds_bucket\{name="queuectl-jobs\.queuectl\.dev",'
     r'operation="CREATE",rejected="false",type="admit",le="([^"]+)"\} (\d+)'
@@ -97,12 +94,12 @@ def main() -> None:
     spec = ClusterSpec(nodes=(NodeSpec(),), fsync=False)
     with LocalCluster.start(spec, progress=LineProgress()) as cluster, webhook(cluster):
         cluster.client.apply(*ENGINEER)
-        encoded = cluster.client.get(CONFIGURATION)["webhooks"][0]["clientConfig"]["caBundle"]
+        encoded = cluster.client.get(PATH)["webhooks"][0]["clientConfig"]["caBundle"]
         bundle = base64.b64decode(encoded).decode()
         found = [("answer, at a client", answers(url_of(cluster, REPLICAS[0]), bundle, count))]
         found.append(("creation of a Job with the webhook", created(cluster, "webhook", count)))
         seen = bound(cluster)
-        cluster.client.delete(CONFIGURATION)
+        cluster.client.delete(PATH)
         with policies(cluster):
             found.append(("creation of a Job with policies", created(cluster, "policies", count)))
     console = Console(width=120)

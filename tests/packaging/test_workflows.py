@@ -16,12 +16,14 @@ from queuectl.localcluster.versions import ALL_UNITS, KUBERNETES, SUPPORTED
 from tests.image.programs import BUILDKIT
 from tests.packaging.versions import ROOT
 from tests.real.programs import CONTAINERD, COREDNS
+from tests.support.prometheus_operator import PROMETHEUS_OPERATOR
 from tests.support.workflows import ACTIONLINT
 
 FOLDER: Final = ROOT / ".github/workflows"
 WORKFLOWS: Final = {file.stem: yaml.safe_load(file.read_text()) for file in FOLDER.glob("*.yml")}
 JOBS: Final = [(name, job) for name, flow in WORKFLOWS.items() for job in flow["jobs"].items()]
 POLICY: Final = (ROOT / "docs/reference/support.md").read_text().partition("\n## ")[0]
+OF_TESTS: Final = (ACTIONLINT, BUILDKIT, CONTAINERD, COREDNS, PROMETHEUS_OPERATOR)
 RENOVATE: Final = json.loads((ROOT / ".github/renovate.json").read_text())
 
 
@@ -121,10 +123,7 @@ def test_renovate_finds_each_program_that_is_built_from_source() -> None:
                     (one.groupdict().get("depName"), one["currentValue"])
                     for one in expression.finditer((ROOT / file).read_text())
                 }
-    units = {
-        (unit.module, unit.version)
-        for unit in (*ALL_UNITS, ACTIONLINT, BUILDKIT, CONTAINERD, COREDNS)
-    }
+    units = {(unit.module, unit.version) for unit in (*ALL_UNITS, *OF_TESTS)}
     kubernetes = {(module, number) for module, number in units if module == "k8s.io/kubernetes"}
     assert units - kubernetes <= found
     assert (None, KUBERNETES) in found

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import subprocess
+from collections.abc import Iterable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,19 @@ from typing import Any
 import pytest
 import yaml
 
-from queuectl.cluster.apply import manifests as base
+from queuectl.cluster.apply import Document, manifests, older_manifests
+from queuectl.cluster.webhooks import BINDING, POLICY
+from queuectl.localcluster import build
+from queuectl.localcluster.progress import NoProgress
 from queuectl.localcluster.prometheus import check_rules
+from queuectl.localcluster.versions import SUPPORTED, UNITS
 from tests.support import chart
-from tests.support.chart import BASE_VALUES, CHART, DEPLOY, documents, helm
+from tests.support.chart import BASE_VALUES, CHART, DEPLOY, WEBHOOK, documents, helm
 
 pytestmark = pytest.mark.system
 
-SUPPORTED = ("1.36", "1.37")
+OLDER = ("1.33", "1.34", "1.35")
+MINORS = tuple(release.rpartition(".")[0] for release in SUPPORTED)
 IMAGE = {"image": {"repository": "registry.example.com/queuectl"}}
 RUNBOOKS = "https://docs.example.com/how-to"
 ALL: Mapping[str, Any] = {
@@ -57,35 +64,100 @@ def all_documents() -> list[Any]:
     return documents(ALL)
 
 
+def mutated(values: Mapping[str, Any], release: str) -> Mapping[str, Any]:
+    """The values for a version of Kubernetes."""
+    return {**values, **WEBHOOK} if release in OLDER else values
+
+
 def test_the_committed_manifests_are_those_of_the_chart() -> None:
     rendered = chart.manifests()
-    committed = {*(DEPLOY / "optional").iterdir(), *(DEPLOY / "base").iterdir()}
-    assert committed == {*rendered, DEPLOY / "base" / "kustomization.yaml"}
+    folders = ("base", "older-servers", "optional")
+    committed = {file for folder in folders for file in (DEPLOY / folder).iterdir()}
+    assert {file for file in committed if file.name != "kustomization.yaml"} == {*rendered}
     for file, text in rendered.items():
         assert file.read_text() == text, f"{file.name}: run `make manifests`"
 
 
 def test_lint_has_no_findings() -> None:
     for values in (IMAGE, ALL):
-        done = helm("lint", CHART, "--strict", "--kube-version", SUPPORTED[0], values=values)
-        findings = [line for line in done.stdout.splitlines() if line.startswith("[")]
-        assert (done.returncode, findings) == (0, ["[INFO] Chart.yaml: icon is recommended"])
+        for release in ("1.33", "1.36"):
+            given = mutated(values, release)
+            done = helm("lint", CHART, "--strict", "--kube-version", release, values=given)
+            findings = [line for line in done.stdout.splitlines() if line.startswith("[")]
+            assert (done.returncode, findings) == (0, ["[INFO] Chart.yaml: icon is recommended"])
 
 
-@pytest.mark.parametrize("release", SUPPORTED)
+@pytest.mark.parametrize("release", MINORS)
 def test_the_chart_renders_for_each_supported_version(release: str) -> None:
     for values in (IMAGE, ALL):
-        found = documents(values, release)
-        assert {one["apiVersion"] for one in found if "AdmissionPolicy" in one["kind"]} == {
+        found = documents(mutated(values, release), release)
+        assert {one["apiVersion"] for one in found if "Admission" in one["kind"]} == {
             "admissionregistration.k8s.io/v1"
         }
+        assert bool(of_kind(found, POLICY)) == (release not in OLDER)
+        assert bool(of_kind(found, "MutatingWebhookConfiguration")) == (release in OLDER)
+
+
+def test_the_webhook_can_serve_while_a_cluster_is_upgraded() -> None:
+    assert not of_kind(documents({**IMAGE, **WEBHOOK}, "1.36"), POLICY)
+
+
+def test_each_binding_of_a_policy_becomes_a_webhook() -> None:
+    """Those of the opt-in for Kueue's label too. tests/unit/test_webhook.py compares the fields."""
+    bindings = {one["metadata"]["name"] for one in of_kind(documents(ALL), BINDING)}
+    [made] = of_kind(documents({**ALL, **WEBHOOK}), "MutatingWebhookConfiguration")
+    names = {one["name"].removesuffix(".queuectl.dev") for one in made["webhooks"]}
+    assert names == bindings
+    assert "queuectl-jobs-kueue" in names
+
+
+def test_the_webhook_has_the_values_of_the_pods() -> None:
+    found = documents({**ALL, **WEBHOOK, "webhook": {"replicas": 3}}, namespace="gpu-queues")
+    deployments = {one["metadata"]["name"]: one["spec"] for one in of_kind(found, "Deployment")}
+    controller, webhook = deployments["queuectl"], deployments["queuectl-webhook"]
+    assert webhook["replicas"] == 3
+    shown, other = webhook["template"]["spec"], controller["template"]["spec"]
+    for name in (
+        "imagePullSecrets",
+        "nodeSelector",
+        "tolerations",
+        "affinity",
+        "priorityClassName",
+    ):
+        assert shown[name] == other[name]
+    [container] = shown["containers"]
+    assert container["image"] == other["containers"][0]["image"]
+    assert container["args"][:3] == ["webhook", "--namespace", "gpu-queues"]
+    assert webhook["template"]["metadata"]["labels"]["team"] == "platform"
+    assert {one["metadata"]["name"] for one in of_kind(found, "PodDisruptionBudget")} == {
+        "queuectl",
+        "queuectl-webhook",
+    }
+
+
+def test_only_the_port_of_the_webhook_is_open() -> None:
+    servers = [{"ipBlock": {"cidr": "192.0.2.0/28"}}]
+    values = {**IMAGE, **WEBHOOK, "networkPolicy": {"webhookFrom": servers}}
+    [deployment, policy] = (
+        one
+        for kind in ("Deployment", "NetworkPolicy")
+        for one in of_kind(documents(values), kind)
+        if one["metadata"]["name"] == "queuectl-webhook"
+    )
+    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels
+    assert policy["spec"]["ingress"] == [{"ports": [{"port": "https"}], "from": servers}]
 
 
 @pytest.mark.parametrize(
     ("values", "release", "message"),
     [
         ({}, "1.36", "image.repository is required"),
-        (IMAGE, "1.35", "chart requires kubeVersion: >=1.36.0-0"),
+        (IMAGE, "1.32", "chart requires kubeVersion: >=1.33.0-0"),
+        (IMAGE, "1.33", "mutation: policy needs Kubernetes 1.36 or newer"),
+        (IMAGE, "v1.35.4-gke.1", "set the value mutation to webhook"),
+        ({**IMAGE, "mutation": "auto"}, "1.36", "mutation"),
+        ({**IMAGE, "webhook": {"replicas": 0}}, "1.36", "webhook/replicas"),
         ({**IMAGE, "replicaCount": 2}, "1.36", "'replicaCount' not allowed"),
         ({**IMAGE, "replicas": "2"}, "1.36", "got string, want integer"),
         ({**IMAGE, "settings": {"QUEUECTL_LISTEN": "0.0.0.0:80"}}, "1.36", "QUEUECTL_LISTEN"),
@@ -219,8 +291,26 @@ def test_each_dashboard_is_a_config_map(all_documents: list[Any]) -> None:
     assert {name: text.rstrip("\n") for name, text in found.items()} == committed
 
 
-def test_the_base_is_the_chart_without_opt_ins_and_monitoring() -> None:
-    def names(found: list[Any]) -> set[tuple[str, str]]:
-        return {(one["kind"], one["metadata"]["name"]) for one in found}
+def by_name(found: Iterable[Document]) -> dict[tuple[str, str], Document]:
+    return {(one["kind"], one["metadata"]["name"]): one for one in found}
 
-    assert names(documents(BASE_VALUES)) == names([*base()])
+
+def test_the_base_is_the_chart_without_opt_ins_and_monitoring() -> None:
+    assert by_name(documents(BASE_VALUES)) == by_name(manifests())
+
+
+def test_the_manifests_for_older_servers_are_the_chart_with_the_webhook() -> None:
+    expected = by_name(documents(BASE_VALUES | WEBHOOK, "1.33"))
+    assert by_name(older_manifests()) == expected
+    kubectl = build.ensure(NoProgress(), units=UNITS[:1]).programs["kubectl"]
+    built = subprocess.run(
+        [kubectl, "kustomize", DEPLOY / "older-servers"], capture_output=True, check=True
+    )
+    kustomized = by_name(yaml.safe_load_all(built.stdout))
+    assert list(map(words, kustomized.values())) == [words(expected[name]) for name in kustomized]
+    assert kustomized.keys() == expected.keys()
+
+
+def words(document: Document) -> list[str]:
+    """kustomize changes the line breaks of expressions."""
+    return json.dumps(document, sort_keys=True).replace("\\n", " ").split()

@@ -21,6 +21,7 @@ from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
 from queuectl.localcluster.progress import LineProgress
 from tests.support.chart import helm_program
+from tests.support.prometheus_operator import KINDS, definitions
 from tests.system.demo_cluster import create_secrets, tools
 from tests.system.installation import QUICK, Installation
 from tests.system.rights_used import Right, granted_rights
@@ -33,6 +34,8 @@ WITH_KUSTOMIZE = ("cat kustomization.yaml", "kubectl apply -k")
 UPGRADE: Final = (
     "helm upgrade queuectl deploy/chart --namespace queuectl-system --reuse-values --set kueueKeys.enabled=true"
     " --set queuedGpus.enabled=true --set forceDelete.enabled=true --set dashboards.enabled=true"
+    " --set serviceMonitor.enabled=true --set prometheusRule.enabled=true --set prometheusRule.recordingRules=true"
+    " --set prometheusRule.runbookBaseUrl=https://docs.example.com/how-to"
 )
 EACH_ACCOUNT: Final = {"selfsubjectreviews", "selfsubjectaccessreviews", "selfsubjectrulesreviews"}
 """Kubernetes lets each account create these."""
@@ -159,12 +162,28 @@ def test_queuectl_admits_a_gang_with_the_account_of_the_chart(installed: Install
 
 
 def test_an_upgrade_applies_the_opt_ins(installed: Installed) -> None:
+    for file in definitions():
+        installed.type(f"kubectl apply --server-side -f {file}")
     installed.type(UPGRADE)
     installed.wait_in_force(kueue=True)
-    boards = installed.type(
-        "kubectl -n queuectl-system get configmaps -l grafana_dashboard=1 -o name"
-    )
-    assert len(boards.split()) == 5
+    dashboards = "kubectl -n queuectl-system get configmaps -l grafana_dashboard=1 -o name"
+    monitoring = f"kubectl -n queuectl-system get {','.join(KINDS)} -o name"
+    assert (count(installed, dashboards), count(installed, monitoring)) == (5, 3)
+
+
+def count(installed: Installed, line: str) -> int:
+    return len(installed.type(line).split())
+
+
+def test_the_prometheus_operator_accepts_its_objects(installed: Installed) -> None:
+    """By the CustomResourceDefinitions of its release, which have no unknown fields."""
+    manifest = "helm get manifest queuectl --namespace queuectl-system"
+    chosen = "jq -s '.[] | select(.apiVersion == \"monitoring.coreos.com/v1\")'"
+    installed.type(f"{manifest} | kubectl create --dry-run=client -o json -f - | {chosen} > m.json")
+    apply = "kubectl apply --server-side --force-conflicts --dry-run=server --validate=strict -f -"
+    assert installed.type(f"{apply} < m.json").count("serverside-applied") == 3
+    assert installed.shell.type(f'sed \'s/"interval":/"period":/\' m.json | {apply}')[0] == 1
+    assert ".spec.endpoints[0].period: field not declared in schema" in installed.shell.errors
 
 
 def test_the_manifests_of_the_release_restore_policies(installed: Installed) -> None:
@@ -187,10 +206,12 @@ def test_the_api_server_accepts_the_base_by_server_side_apply(installed: Install
     assert printed.count("serverside-applied") == len(manifests())
 
 
-def test_an_uninstallation_leaves_no_object_of_the_chart(installed: Installed) -> None:
+def test_an_uninstallation_leaves_only_the_priority_class(installed: Installed) -> None:
+    """New pods of jobs that name it would be refused without it."""
     installed.type("helm uninstall queuectl --namespace queuectl-system --wait")
-    kinds = ",".join(sorted({one["kind"] for one in manifests()} - {"Namespace"}))
+    kinds = ",".join(sorted({one["kind"] for one in manifests()} - {"Namespace"} | {*KINDS}))
     found = installed.type(
         f"kubectl get {kinds} --all-namespaces -l app.kubernetes.io/name=queuectl -o name"
     )
-    assert found.split() == []
+    assert found.split() == ["priorityclass.scheduling.k8s.io/queuectl-managed"]
+    installed.type("helm install queuectl deploy/chart --namespace queuectl-system -f values.yaml")

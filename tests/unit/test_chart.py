@@ -12,9 +12,11 @@ import jsonschema
 import pytest
 import yaml
 
-from queuectl.cluster.server import Server
+from queuectl.cluster.apply import older_manifests
+from queuectl.cluster.server import MINIMUM, Server
 from queuectl.control.environment import settings_names
 from tests.support.chart import CHART, DEPLOY, PAGE, default, defaults, described, page
+from tests.support.pages import PAGES, ROOT
 
 METADATA = yaml.safe_load((CHART / "Chart.yaml").read_text())
 SCHEMA = json.loads((CHART / "values.schema.json").read_text())
@@ -58,9 +60,13 @@ def test_the_chart_has_the_version_of_the_package() -> None:
     assert METADATA["version"] == METADATA["appVersion"] == version("queuectl")
 
 
-def test_the_chart_refuses_the_servers_that_need_the_webhook() -> None:
+def test_the_chart_refuses_servers_that_are_not_supported() -> None:
+    assert METADATA["kubeVersion"] == f">={Server(MINIMUM)}.0-0"
+
+
+def test_the_mutation_by_policies_is_refused_on_servers_that_need_the_webhook() -> None:
     oldest = min(minor for minor in range(30, 50) if not Server((1, minor)).needs)
-    assert METADATA["kubeVersion"] == f">=1.{oldest}.0-0"
+    assert f'"<1.{oldest}.0-0"' in (CHART / "templates" / "checks.yaml").read_text()
 
 
 def test_each_value_is_described_and_in_the_schema() -> None:
@@ -101,7 +107,31 @@ def test_a_setting_is_not_one_that_the_chart_sets() -> None:
     assert not accepted({"settings": {"QUEUECTL_IN_FLIGHT": 16}})
 
 
-def test_the_kustomization_has_each_file_of_the_base() -> None:
-    kustomization = yaml.safe_load((DEPLOY / "base" / "kustomization.yaml").read_text())
-    files = {file.name for file in (DEPLOY / "base").iterdir()}
-    assert {*kustomization["resources"], "kustomization.yaml"} == files
+@pytest.mark.parametrize("folder", ["base", "older-servers"])
+def test_the_kustomization_has_each_file_of_its_folder(folder: str) -> None:
+    kustomization = yaml.safe_load((DEPLOY / folder / "kustomization.yaml").read_text())
+    files = {file.name for file in (DEPLOY / folder).iterdir()}
+    assert {*kustomization["resources"], "kustomization.yaml"} - {"../base"} == files
+
+
+ADDRESS = re.compile(
+    r"\b(deployment|service)[ /](queuectl[a-z-]*)|(queuectl[a-z-]*)\.queuectl-system\.svc"
+)
+
+
+def test_pages_and_examples_name_services_and_deployments_of_the_chart() -> None:
+    there = {
+        (one["kind"].lower(), one["metadata"]["name"])
+        for one in older_manifests()
+        if one["kind"] in ("Deployment", "Service")
+    }
+    files = [*PAGES.values(), *(ROOT / "docs" / "examples").rglob("*.yaml")]
+    named = {
+        (found[1] or "service", found[2] or found[3])
+        for file in files
+        for line in file.read_text().splitlines()
+        if "kubectl" in line or ".svc" in line
+        for found in ADDRESS.finditer(line)
+    }
+    assert named >= {("service", "queuectl"), ("deployment", "queuectl-webhook")}
+    assert named <= there

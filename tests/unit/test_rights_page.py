@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from queuectl.cluster.apply import manifests, older_servers, opt_ins, optional
+from queuectl.cluster.apply import older_manifests, opt_ins, optional
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "reference" / "rights.md"
@@ -50,7 +50,7 @@ LINES = [
 def granted() -> Iterator[Right]:
     """Of all roles bound to queuectl's own account, opt-ins included."""
     opted = (one for name in opt_ins() for one in optional(name))
-    documents = [*manifests(), *opted, *older_servers()]
+    documents = [*older_manifests(), *opted]
     bound = {
         (one["roleRef"]["kind"], one["roleRef"]["name"])
         for one in documents
@@ -86,7 +86,7 @@ def test_a_test_uses_it(line: Line) -> None:
 
 
 def test_a_policy_that_the_page_names_exists() -> None:
-    documents = [*manifests(), *older_servers()]
+    documents = older_manifests()
     there = {d["metadata"]["name"] for d in documents if d["kind"].endswith("AdmissionPolicy")}
     named = {name for line in LINES for name in re.findall(r"policy `([a-z-]+)`", line.step)}
     assert named

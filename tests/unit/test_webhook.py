@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
-from queuectl.cluster.apply import for_older_servers, manifests
-from queuectl.cluster.webhooks import BINDING, configuration, service
+from queuectl.cluster.apply import manifests, older_manifests
+from queuectl.cluster.webhooks import BINDING, CONFIGURATION, NAME, PATH, POLICY
 from queuectl.domain.errors import BadInput
 from queuectl.objects import keys
 from queuectl.webhook.app import LARGEST, application
@@ -28,7 +28,6 @@ from queuectl.webhook.certificates import (
 )
 from queuectl.webhook.keeper import from_data, to_data
 from queuectl.webhook.mutations import Mutation, mutations
-from tests.versions import renew_configuration
 
 DEPLOYED = manifests()
 KNOWN = mutations(DEPLOYED)
@@ -117,31 +116,35 @@ def test_other_requests_are_refused(path: str, body: bytes, status: int) -> None
 # ---- the configuration
 
 
+def named(documents: list[Any], kind: str) -> dict[str, Any]:
+    return {one["metadata"]["name"]: one for one in documents if one["kind"] == kind}
+
+
 def test_the_configuration_has_a_webhook_for_each_binding_that_fails_closed() -> None:
-    made = configuration(DEPLOYED, service("queuectl-system"))
-    bindings = {d["metadata"]["name"]: d["spec"] for d in DEPLOYED if d["kind"] == BINDING}
+    made = named(older_manifests(), "MutatingWebhookConfiguration")[CONFIGURATION]
     webhooks = {one["name"].removesuffix(".queuectl.dev"): one for one in made["webhooks"]}
+    bindings, policies = named(DEPLOYED, BINDING), named(DEPLOYED, POLICY)
     assert set(webhooks) == set(bindings)
     for name, webhook in webhooks.items():
+        binding = bindings[name]["spec"]
+        policy = policies[binding["policyName"]]["spec"]
         selected = {key: webhook[key] for key in webhook if key.endswith("Selector")}
-        assert selected == bindings[name]["matchResources"]
-        assert webhook["failurePolicy"] == "Fail"
-        path = webhook["clientConfig"]["service"]["path"]
-        assert path == "/mutate/" + bindings[name]["policyName"]
-
-
-def test_the_committed_configuration_is_made_from_the_policies() -> None:
-    assert renew_configuration.FILE.read_text() == renew_configuration.text()
+        assert selected == binding["matchResources"]
+        assert webhook["rules"] == policy["matchConstraints"]["resourceRules"]
+        assert webhook["reinvocationPolicy"] == policy["reinvocationPolicy"]
+        assert webhook["failurePolicy"] == policy["failurePolicy"] == "Fail"
+        called = webhook["clientConfig"]["service"]
+        assert (called["name"], called["path"]) == (NAME, PATH + binding["policyName"])
 
 
 def test_the_account_of_the_webhook_and_the_right_to_the_status_are_only_in_the_older_set() -> None:
-    older = for_older_servers(DEPLOYED, service("queuectl-system"))
+    older = older_manifests()
     names = {one["metadata"]["name"] for one in older if "Role" in one["kind"]}
     assert names - {one["metadata"]["name"] for one in DEPLOYED} == {
         "queuectl-webhook",
         "queuectl-job-status",
     }
-    assert not [one for one in older if one["kind"].startswith("MutatingAdmissionPolicy")]
+    assert not [one for one in older if one["kind"].startswith(POLICY)]
 
 
 # ---- certificates

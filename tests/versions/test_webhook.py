@@ -20,11 +20,10 @@ from tests.support.controlplane import SYSTEM_NAMESPACE
 from tests.support.jobs import batch_job
 from tests.system.installation import Installation
 from tests.system.test_default_queue import default_queue
-from tests.versions.webhook import REPLICAS, server_of, url_of
+from tests.versions.webhook import PATH, REPLICAS, server_of, url_of
 
 pytestmark = pytest.mark.system
 
-CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/queuectl"
 SECRET = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/queuectl-webhook"
 JOBS = "/apis/batch/v1/namespaces/{}/jobs"
 
@@ -72,11 +71,11 @@ def test_without_a_replica_jobs_in_queues_are_refused_and_others_are_accepted(
 
 def move(client: Client, before: str, after: str) -> None:
     """Let the API server call another replica, as a Service does."""
-    webhooks = client.get(CONFIGURATION)["webhooks"]
+    webhooks = client.get(PATH)["webhooks"]
     for one in webhooks:
         config = one["clientConfig"]
         config["url"] = config["url"].replace(before, after)
-    client.patch(CONFIGURATION, {"webhooks": webhooks})
+    client.patch(PATH, {"webhooks": webhooks})
 
 
 def test_a_renewed_certificate_refuses_no_job(older: Installation, namespace: str) -> None:
@@ -107,10 +106,10 @@ def served(older: Installation) -> set[str]:
 
 def test_a_removed_ca_bundle_is_written_again(older: Installation, namespace: str) -> None:
     client = older.cluster.client
-    webhooks = client.get(CONFIGURATION)["webhooks"]
+    webhooks = client.get(PATH)["webhooks"]
     for one in webhooks:
         del one["clientConfig"]["caBundle"]
-    client.patch(CONFIGURATION, {"webhooks": webhooks})
+    client.patch(PATH, {"webhooks": webhooks})
     wait_until(lambda: refusal(client, namespace) is not None, "no certificate is trusted", 30.0)
     wait_until(lambda: refusal(client, namespace) is None, "it is again", EVERY_SECONDS + 30)
 

@@ -9,23 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from queuectl.cluster.apply import (
-    apply,
-    for_older_servers,
-    manifests,
-    optional,
-    wait_until_in_force,
-)
+from queuectl.cluster.apply import OF_PODS, apply, wait_until_in_force
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.server import Server
-from queuectl.cluster.webhooks import NAME
-from queuectl.demo.controller import KUEUE_KEYS
+from queuectl.cluster.webhooks import CONFIGURATION, NAME
 from queuectl.localcluster import LocalCluster
 from queuectl.localcluster.layout import LOOPBACK, free_ports
+from tests.support.chart import BASE_VALUES, WEBHOOK, documents
 from tests.support.controlplane import SYSTEM_NAMESPACE
 from tests.system.installation import policies
 
+PATH: Final = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{CONFIGURATION}"
 REPLICAS: Final = ("webhook-1", "webhook-2")
 
 
@@ -45,9 +40,21 @@ def admission(cluster: LocalCluster) -> Iterator[None]:
 
 @contextmanager
 def webhook(cluster: LocalCluster) -> Iterator[None]:
-    """The admission of deploy/ with two replicas of the webhook. The API server calls the first one."""
+    """The admission of the chart with two replicas of the webhook. The API server calls the first one."""
+    asyncio.run(_install(cluster))
+    serve(cluster)
+    in_force(cluster)
+    yield
+
+
+def serve(cluster: LocalCluster) -> None:
+    """Start the replicas as processes, and let the API server call the first one instead of the Service."""
     urls = [f"https://{LOOPBACK}:{port}" for port in free_ports(len(REPLICAS))]
-    asyncio.run(_install(cluster, urls[0]))
+    webhooks = cluster.client.get(PATH)["webhooks"]
+    for one in webhooks:
+        called = one["clientConfig"]
+        called["url"] = urls[0] + called.pop("service")["path"]
+    cluster.client.patch(PATH, {"webhooks": webhooks})
     account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, NAME)
     for name, url in zip(REPLICAS, urls, strict=True):
         run = "from queuectl.cli.main import run; run()"
@@ -59,8 +66,6 @@ def webhook(cluster: LocalCluster) -> Iterator[None]:
             cwd=cluster.kubeconfig.parent,
             log=cluster.log(name),
         )
-    asyncio.run(_in_force(cluster))
-    yield
 
 
 def url_of(cluster: LocalCluster, replica: str) -> str:
@@ -70,18 +75,27 @@ def url_of(cluster: LocalCluster, replica: str) -> str:
     return url
 
 
-async def _install(cluster: LocalCluster, url: str) -> None:
-    documents = [*manifests(controller=False), *optional(KUEUE_KEYS)]
+async def _install(cluster: LocalCluster) -> None:
+    values = BASE_VALUES | WEBHOOK | {"kueueKeys": {"enabled": True}}
+    chosen = [
+        one for one in documents(values, str(server_of(cluster))) if one["kind"] not in OF_PODS
+    ]
+    chosen.sort(key=lambda one: str(one["kind"]) != "Namespace")
     api = await Api.connect(Connection(kubeconfig=cluster.kubeconfig))
     try:
-        await apply(api, for_older_servers(documents, {"url": url}))
+        await apply(api, chosen)
     finally:
         await api.close()
 
 
-async def _in_force(cluster: LocalCluster) -> None:
-    api = await Api.connect(Connection(kubeconfig=cluster.kubeconfig))
-    try:
-        await wait_until_in_force(api, kueue=True)
-    finally:
-        await api.close()
+def in_force(cluster: LocalCluster, *, kueue: bool = True) -> None:
+    """Wait until new jobs are changed; ``kueue``: also those with Kueue's label."""
+
+    async def wait() -> None:
+        api = await Api.connect(Connection(kubeconfig=cluster.kubeconfig))
+        try:
+            await wait_until_in_force(api, kueue=kueue)
+        finally:
+            await api.close()
+
+    asyncio.run(wait())

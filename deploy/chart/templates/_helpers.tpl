@@ -67,3 +67,41 @@ capabilities: {drop: [ALL]}
     {{- end }}
 {{- end }}
 {{- end }}
+
+{{/* Metadata of a pod. Arguments: its name as label, and the root. */}}
+{{- define "queuectl.podMetadata" -}}
+{{- $name := first . }}{{ with last . -}}
+labels:
+  app.kubernetes.io/name: {{ $name }}
+  {{- with .Values.podLabels }}{{ toYaml . | nindent 2 }}{{ end }}
+{{- with .Values.podAnnotations }}
+annotations: {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* The nodes of a Deployment's pods, and the credentials for its image there. Arguments as above. */}}
+{{- define "queuectl.nodes" -}}
+{{- $name := first . }}{{ with last . -}}
+{{- with .Values.imagePullSecrets -}}
+imagePullSecrets: {{- toYaml . | nindent 0 }}
+{{ end }}
+{{- with .Values.nodeSelector -}}
+nodeSelector: {{- toYaml . | nindent 2 }}
+{{ end }}
+{{- with .Values.tolerations -}}
+tolerations: {{- toYaml . | nindent 0 }}
+{{ end }}
+{{- with .Values.affinity -}}
+affinity: {{- toYaml . | nindent 2 }}
+{{ end -}}
+# Replicas on different nodes, if there are several that fit.
+topologySpreadConstraints:
+- maxSkew: 1
+  topologyKey: kubernetes.io/hostname
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels: {app.kubernetes.io/name: {{ $name }}}
+  matchLabelKeys: [pod-template-hash]
+{{- end }}
+{{- end }}

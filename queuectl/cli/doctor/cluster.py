@@ -14,13 +14,12 @@ import msgspec
 from queuectl.cli.connection import given
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
-from queuectl.cluster.apply import for_older_servers, manifests
+from queuectl.cluster.apply import manifests, older_manifests
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
 from queuectl.cluster.server import MINIMUM, Server, discover
-from queuectl.cluster.webhooks import service
 from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone
 
 Document = Mapping[str, Any]
@@ -67,7 +66,8 @@ async def _examined(
     topologies: Sequence[Document] | None,
 ) -> list[Finding]:
     findings: list[Finding] = []
-    deployed = _deployed(server, namespace)
+    documents = manifests if server.has_mutating_policies else older_manifests
+    deployed = documents(controller=False)
 
     async def check(name: str, work: Callable[[], Awaitable[list[Finding]]]) -> None:
         """Run one check. A check that cannot read something is reported, and the others continue."""
@@ -113,14 +113,6 @@ async def _examined(
     await check("nodes", nodes)
     await check("others", others)
     return findings
-
-
-def _deployed(server: Server, namespace: str) -> list[Document]:
-    """The objects of deploy/ for this version."""
-    documents = manifests(controller=False)
-    if server.has_mutating_policies:
-        return documents
-    return for_older_servers(documents, service(namespace))
 
 
 def _connection() -> Connection:
