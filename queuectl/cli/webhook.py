@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 
 def webhook_command(
+    host: Annotated[
+        list[str],
+        typer.Option(
+            metavar="NAME", help="Name or IP address of a replica, for the certificate. Repeat it."
+        ),
+    ],
     listen: Annotated[
         str, typer.Option(metavar="HOST:PORT", help="Address to listen on.")
     ] = "0.0.0.0:9443",
     namespace: Annotated[
-        str, typer.Option(metavar="NAMESPACE", help="Namespace of its Secret and its Service.")
+        str, typer.Option(metavar="NAMESPACE", help="Namespace of its Secret.")
     ] = "queuectl-system",
-    host: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME", help="Further name or IP address of the server, for its certificate."
-        ),
-    ] = None,
     log_format: FormatOption = "auto",
     log_level: LevelOption = "info",
 ) -> None:
@@ -36,7 +36,7 @@ def webhook_command(
     from queuectl.webhook.process import WebhookSettings
 
     configure_log(log_format, log_level)
-    settings = WebhookSettings(Address.parse(listen), namespace, tuple(host or ()))
+    settings = WebhookSettings(Address.parse(listen), namespace, host)
     asyncio.run(_serve(settings))
 
 

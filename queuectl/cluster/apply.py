@@ -23,7 +23,9 @@ from queuectl.domain.errors import BadInput, ClusterUnavailable, ObjectGone
 
 Document = Mapping[str, Any]
 
-OF_PODS: Final = frozenset({"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service"})
+OF_PODS: Final = frozenset(
+    {"Deployment", "NetworkPolicy", "PodDisruptionBudget", "Service", "StatefulSet"}
+)
 """Kinds that are for the pods of queuectl only."""
 
 

@@ -12,7 +12,6 @@ from queuectl.api.server import Address, Certificate, WebServer
 from queuectl.cluster.apply import manifests
 from queuectl.cluster.client import Api
 from queuectl.cluster.connection import Connection
-from queuectl.cluster.webhooks import NAME
 from queuectl.webhook.app import application
 from queuectl.webhook.keeper import Keeper
 from queuectl.webhook.mutations import mutations
@@ -24,13 +23,13 @@ class WebhookSettings:
 
     Attributes:
         listen: where it listens.
-        namespace: of its Secret and its Service.
-        hosts: names and addresses of the server, beside that of the Service.
+        namespace: of its Secret.
+        hosts: names and addresses of all replicas, for the certificate.
     """
 
     listen: Address
     namespace: str
-    hosts: Sequence[str] = ()
+    hosts: Sequence[str]
 
 
 async def serve(
@@ -42,11 +41,10 @@ async def serve(
         QueuectlError: the address, the credentials, the policies or the Secret cannot be used.
     """
     known = mutations(manifests())
-    names = [f"{NAME}.{settings.namespace}.svc", *settings.hosts]
     api = await Api.connect(Connection())
     try:
         with tempfile.TemporaryDirectory(prefix="queuectl-webhook-") as folder:
-            keeper = Keeper(api, settings.namespace, names, Path(folder))
+            keeper = Keeper(api, settings.namespace, settings.hosts, Path(folder))
             await keeper.start()
             server = WebServer(
                 application(known), settings.listen, Certificate(keeper.chain, keeper.key)

@@ -16,6 +16,7 @@ GATEWAY: Final = "10.88.0.1"
 
 DOMAIN: Final = "cluster.local"
 POD_RANGE: Final = "10.244.0.0/16"
+SERVICE_RANGE: Final = "10.0.0.0/16"
 
 _REDIRECT: Final = f"""
 table ip loopback {{
@@ -38,12 +39,13 @@ def pods(number: int) -> str:
 
 
 def create(count: int) -> None:
-    """Create the bridge for nodes 0 to `count` - 1, with routes to their pods."""
+    """Create the bridge for nodes 0 to `count` - 1, with routes to their pods, and to Services through the kube-proxy of node 0."""
     _ip("link", "add", BRIDGE, "type", "bridge")
     _ip("address", "add", f"{GATEWAY}/24", "dev", BRIDGE)
     _ip("link", "set", BRIDGE, "up")
     for number in range(count):
         _ip("route", "add", pods(number), "via", address(number))
+    _ip("route", "add", SERVICE_RANGE, "via", address(0))
     for name, value in {
         "ip_forward": "1",
         f"conf/{BRIDGE}/route_localnet": "1",

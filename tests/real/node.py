@@ -153,6 +153,10 @@ class Node:
             if value.split()
         }
 
+    def kill_container(self, container: str) -> None:
+        """End the first process of a container by SIGKILL."""
+        self._ctr("tasks", "kill", "--signal", "SIGKILL", container)
+
     def power_off(self) -> None:
         """Kill every process of the node at once. Its disks remain."""
         if self._init is not None:

@@ -101,10 +101,10 @@ def deployed(installation: RealInstallation) -> Iterator[Document]:
 
 
 def _ready_pods(cluster: LocalCluster) -> int:
-    return sum(map(_ready, controller_pods(cluster)))
+    return sum(map(ready, controller_pods(cluster)))
 
 
-def _ready(pod: Document) -> bool:
+def ready(pod: Document) -> bool:
     conditions = pod["status"].get("conditions", [])
     return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 

@@ -102,19 +102,24 @@ def test_the_webhook_can_serve_while_a_cluster_is_upgraded() -> None:
     assert not of_kind(documents({**IMAGE, **WEBHOOK}, "1.36"), POLICY)
 
 
-def test_each_binding_of_a_policy_becomes_a_webhook() -> None:
+def test_each_binding_of_a_policy_becomes_a_webhook_of_each_replica() -> None:
     """Those of the opt-in for Kueue's label too. tests/unit/test_webhook.py compares the fields."""
     bindings = {one["metadata"]["name"] for one in of_kind(documents(ALL), BINDING)}
-    [made] = of_kind(documents({**ALL, **WEBHOOK}), "MutatingWebhookConfiguration")
-    names = {one["name"].removesuffix(".queuectl.dev") for one in made["webhooks"]}
-    assert names == bindings
-    assert "queuectl-jobs-kueue" in names
+    assert "queuectl-jobs-kueue" in bindings
+    for replicas in (1, 3):
+        values = {**ALL, **WEBHOOK, "webhook": {"replicas": replicas}}
+        [made] = of_kind(documents(values), "MutatingWebhookConfiguration")
+        webhooks = {one["name"].removesuffix(".queuectl.dev"): one for one in made["webhooks"]}
+        assert set(webhooks) == {f"{name}-{n}" for name in bindings for n in range(replicas)}
+        closed = {name for name, one in webhooks.items() if one["failurePolicy"] == "Fail"}
+        assert closed == {f"{name}-{replicas - 1}" for name in bindings}
 
 
 def test_the_webhook_has_the_values_of_the_pods() -> None:
     found = documents({**ALL, **WEBHOOK, "webhook": {"replicas": 3}}, namespace="gpu-queues")
-    deployments = {one["metadata"]["name"]: one["spec"] for one in of_kind(found, "Deployment")}
-    controller, webhook = deployments["queuectl"], deployments["queuectl-webhook"]
+    [controller, webhook] = (
+        one["spec"] for kind in ("Deployment", "StatefulSet") for one in of_kind(found, kind)
+    )
     assert webhook["replicas"] == 3
     shown, other = webhook["template"]["spec"], controller["template"]["spec"]
     for name in (
@@ -127,7 +132,11 @@ def test_the_webhook_has_the_values_of_the_pods() -> None:
         assert shown[name] == other[name]
     [container] = shown["containers"]
     assert container["image"] == other["containers"][0]["image"]
-    assert container["args"][:3] == ["webhook", "--namespace", "gpu-queues"]
+    hosts = [f"queuectl-webhook-{number}.gpu-queues.svc" for number in range(3)]
+    expected = ["--namespace=gpu-queues", *(f"--host={host}" for host in hosts)]
+    assert container["args"][:5] == ["webhook", *expected]
+    services = {one["metadata"]["name"] for one in of_kind(found, "Service")}
+    assert {host.partition(".")[0] for host in hosts} <= services
     assert webhook["template"]["metadata"]["labels"]["team"] == "platform"
     assert {one["metadata"]["name"] for one in of_kind(found, "PodDisruptionBudget")} == {
         "queuectl",
@@ -138,13 +147,13 @@ def test_the_webhook_has_the_values_of_the_pods() -> None:
 def test_only_the_port_of_the_webhook_is_open() -> None:
     servers = [{"ipBlock": {"cidr": "192.0.2.0/28"}}]
     values = {**IMAGE, **WEBHOOK, "networkPolicy": {"webhookFrom": servers}}
-    [deployment, policy] = (
+    [workload, policy] = (
         one
-        for kind in ("Deployment", "NetworkPolicy")
+        for kind in ("StatefulSet", "NetworkPolicy")
         for one in of_kind(documents(values), kind)
         if one["metadata"]["name"] == "queuectl-webhook"
     )
-    labels = deployment["spec"]["template"]["metadata"]["labels"].items()
+    labels = workload["spec"]["template"]["metadata"]["labels"].items()
     assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels
     assert policy["spec"]["ingress"] == [{"ports": [{"port": "https"}], "from": servers}]
 

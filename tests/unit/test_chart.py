@@ -115,15 +115,15 @@ def test_the_kustomization_has_each_file_of_its_folder(folder: str) -> None:
 
 
 ADDRESS = re.compile(
-    r"\b(deployment|service)[ /](queuectl[a-z-]*)|(queuectl[a-z-]*)\.queuectl-system\.svc"
+    r"\b(deployment|statefulset|service)[ /](queuectl[a-z0-9-]*)|(queuectl[a-z0-9-]*)\.queuectl-system\.svc"
 )
 
 
-def test_pages_and_examples_name_services_and_deployments_of_the_chart() -> None:
+def test_pages_and_examples_name_services_and_workloads_of_the_chart() -> None:
     there = {
         (one["kind"].lower(), one["metadata"]["name"])
         for one in older_manifests()
-        if one["kind"] in ("Deployment", "Service")
+        if one["kind"] in ("Deployment", "Service", "StatefulSet")
     }
     files = [*PAGES.values(), *(ROOT / "docs" / "examples").rglob("*.yaml")]
     named = {
@@ -133,5 +133,5 @@ def test_pages_and_examples_name_services_and_deployments_of_the_chart() -> None
         if "kubectl" in line or ".svc" in line
         for found in ADDRESS.finditer(line)
     }
-    assert named >= {("service", "queuectl"), ("deployment", "queuectl-webhook")}
+    assert named >= {("service", "queuectl"), ("statefulset", "queuectl-webhook")}
     assert named <= there

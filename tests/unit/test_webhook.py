@@ -32,7 +32,7 @@ from queuectl.webhook.mutations import Mutation, mutations
 DEPLOYED = manifests()
 KNOWN = mutations(DEPLOYED)
 NOW = dt.datetime(2026, 11, 23, tzinfo=dt.UTC)
-NAMES = ["queuectl-webhook.queuectl-system.svc", "127.0.0.1"]
+NAMES = ["queuectl-webhook-0.queuectl-system.svc", "127.0.0.1"]
 JOB: dict[str, Any] = {
     "metadata": {"name": "a", "labels": {keys.QUEUE_LABEL: "main"}},
     "spec": {"template": {"spec": {"containers": [{"name": "main"}]}}},
@@ -120,25 +120,40 @@ def named(documents: list[Any], kind: str) -> dict[str, Any]:
     return {one["metadata"]["name"]: one for one in documents if one["kind"] == kind}
 
 
-def test_the_configuration_has_a_webhook_for_each_binding_that_fails_closed() -> None:
-    made = named(older_manifests(), "MutatingWebhookConfiguration")[CONFIGURATION]
-    webhooks = {one["name"].removesuffix(".queuectl.dev"): one for one in made["webhooks"]}
+WEBHOOKS = {
+    one["name"].removesuffix(".queuectl.dev"): one
+    for one in named(older_manifests(), "MutatingWebhookConfiguration")[CONFIGURATION]["webhooks"]
+}
+
+
+def test_the_configuration_has_a_webhook_of_each_replica_for_each_binding() -> None:
     bindings, policies = named(DEPLOYED, BINDING), named(DEPLOYED, POLICY)
-    assert set(webhooks) == set(bindings)
-    for name, webhook in webhooks.items():
-        binding = bindings[name]["spec"]
+    assert list(WEBHOOKS) == [f"{name}-{number}" for number in (0, 1) for name in bindings]
+    for name, webhook in WEBHOOKS.items():
+        bound, _, number = name.rpartition("-")
+        binding = bindings[bound]["spec"]
         policy = policies[binding["policyName"]]["spec"]
         selected = {key: webhook[key] for key in webhook if key.endswith("Selector")}
         assert selected == binding["matchResources"]
         assert webhook["rules"] == policy["matchConstraints"]["resourceRules"]
         assert webhook["reinvocationPolicy"] == policy["reinvocationPolicy"]
-        assert webhook["failurePolicy"] == policy["failurePolicy"] == "Fail"
         called = webhook["clientConfig"]["service"]
-        assert (called["name"], called["path"]) == (NAME, PATH + binding["policyName"])
+        assert (called["name"], called["path"]) == (
+            f"{NAME}-{number}",
+            PATH + binding["policyName"],
+        )
+
+
+def test_the_last_replica_fails_closed_and_is_called_for_unchanged_jobs_only() -> None:
+    for name, webhook in WEBHOOKS.items():
+        last = name.endswith("-1")
+        assert webhook["failurePolicy"] == ("Fail" if last else "Ignore")
+        assert ("matchConditions" in webhook) is last
 
 
 def test_the_account_of_the_webhook_and_the_right_to_the_status_are_only_in_the_older_set() -> None:
     older = older_manifests()
+
     names = {one["metadata"]["name"] for one in older if "Role" in one["kind"]}
     assert names - {one["metadata"]["name"] for one in DEPLOYED} == {
         "queuectl-webhook",

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import os
+import socket
+import ssl
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Final
+from urllib.parse import urlsplit
 
 from queuectl.cluster.apply import OF_PODS, apply, wait_until_in_force
 from queuectl.cluster.client import Api
@@ -15,13 +20,17 @@ from queuectl.cluster.connection import Connection
 from queuectl.cluster.server import Server
 from queuectl.cluster.webhooks import CONFIGURATION, NAME
 from queuectl.localcluster import LocalCluster
+from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.layout import LOOPBACK, free_ports
+from queuectl.webhook.certificates import SETTLED, Pair, issue
+from queuectl.webhook.keeper import from_data, to_data
 from tests.support.chart import BASE_VALUES, WEBHOOK, documents
 from tests.support.controlplane import SYSTEM_NAMESPACE
 from tests.system.installation import policies
 
 PATH: Final = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{CONFIGURATION}"
-REPLICAS: Final = ("webhook-1", "webhook-2")
+REPLICAS: Final = (f"{NAME}-0", f"{NAME}-1")
+"""The pods of the webhook. Each has a Service of its name."""
 
 
 def server_of(cluster: LocalCluster) -> Server:
@@ -40,7 +49,7 @@ def admission(cluster: LocalCluster) -> Iterator[None]:
 
 @contextmanager
 def webhook(cluster: LocalCluster) -> Iterator[None]:
-    """The admission of the chart with two replicas of the webhook. The API server calls the first one."""
+    """The admission of the chart with the replicas of the webhook."""
     asyncio.run(_install(cluster))
     serve(cluster)
     in_force(cluster)
@@ -48,24 +57,58 @@ def webhook(cluster: LocalCluster) -> Iterator[None]:
 
 
 def serve(cluster: LocalCluster) -> None:
-    """Start the replicas as processes, and let the API server call the first one instead of the Service."""
-    urls = [f"https://{LOOPBACK}:{port}" for port in free_ports(len(REPLICAS))]
+    """Start the replicas as processes, and let the API server call them instead of their Services."""
+    ports = free_ports(len(REPLICAS))
+    urls = {name: f"https://{LOOPBACK}:{port}" for name, port in zip(REPLICAS, ports, strict=True)}
     webhooks = cluster.client.get(PATH)["webhooks"]
     for one in webhooks:
         called = one["clientConfig"]
-        called["url"] = urls[0] + called.pop("service")["path"]
+        service = called.pop("service")
+        called["url"] = urls[service["name"]] + service["path"]
     cluster.client.patch(PATH, {"webhooks": webhooks})
+    for name, url in urls.items():
+        start_replica(cluster, name, url)
+
+
+def start_replica(cluster: LocalCluster, name: str, url: str) -> None:
+    """Start a replica as a process with the rights of its ServiceAccount, and wait until it listens."""
     account = cluster.kubeconfig_for_service_account(SYSTEM_NAMESPACE, NAME)
-    for name, url in zip(REPLICAS, urls, strict=True):
-        run = "from queuectl.cli.main import run; run()"
-        address = url.removeprefix("https://")
-        cluster.supervisor.start(
-            name,
-            [sys.executable, "-c", run, "webhook", "--listen", address, "--host", LOOPBACK],
-            env={"PATH": os.environ["PATH"], "KUBECONFIG": str(account)},
-            cwd=cluster.kubeconfig.parent,
-            log=cluster.log(name),
-        )
+    run = "from queuectl.cli.main import run; run()"
+    address = url.removeprefix("https://")
+    cluster.supervisor.start(
+        name,
+        [sys.executable, "-c", run, "webhook", "--listen", address, "--host", LOOPBACK],
+        env={"PATH": os.environ["PATH"], "KUBECONFIG": str(account)},
+        cwd=cluster.kubeconfig.parent,
+        log=cluster.log(name),
+    )
+    wait_until(lambda: _listens(url), f"{name} listens", 60.0)
+
+
+def _listens(url: str) -> bool:
+    with suppress(ConnectionRefusedError), socket.create_connection(_address(url)):
+        return True
+    return False
+
+
+def _address(url: str) -> tuple[str, int]:
+    parts = urlsplit(url)
+    return str(parts.hostname), int(parts.port or 0)
+
+
+def offer_successor(client: Client, hosts: Sequence[str]) -> Pair:
+    """Give the webhook a certificate for these hosts, which it serves as soon as it reads it."""
+    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/{NAME}"
+    found = from_data(client.get(path)["data"])
+    created = dt.datetime.now(dt.UTC) - 2 * SETTLED
+    successor = issue(hosts, created)
+    client.patch(path, {"data": to_data(replace(found, successor=successor))})
+    return successor
+
+
+def served_at(url: str) -> bytes:
+    """The certificate that a server presents, as PEM."""
+    return ssl.get_server_certificate(_address(url)).encode()
 
 
 def url_of(cluster: LocalCluster, replica: str) -> str:
