@@ -74,7 +74,7 @@ class PlanBody(View):
     add: list[AddBody] = Field(default=[], max_length=20, description="Nodes to add.")
 
 
-class Fate(StrEnum):
+class Outcome(StrEnum):
     """The decision of a plan for a gang."""
 
     STARTS = "starts"
@@ -92,7 +92,7 @@ class CostView(View):
     gpus: int = Field(description="GPUs that become free.")
 
 
-class FateView(View):
+class GangOutcomeView(View):
     """A gang and the decision for it."""
 
     workload: str = Field(
@@ -105,20 +105,22 @@ class FateView(View):
     cluster_queue: str | None
     gpus: int = Field(description="GPUs that it requests.")
     submitted: bool = Field(description="Whether the request submits it.")
-    fate: Fate
-    before: Fate | None = Field(
+    outcome: Outcome
+    before: Outcome | None = Field(
         description="The decision without the change; null = the gang does not exist then."
     )
     placement: PlacementView | None = Field(
         description="The placement of its start, repair, reservation or move."
     )
     reason: ReasonView | None = Field(description="The reason why it is pending or evicted.")
-    gives_way_to: str | None = Field(description="namespace/name of its preemptor.")
+    preemptor: str | None = Field(
+        description="namespace/name of the gang for which it is evicted or migrated."
+    )
     cost: CostView | None = Field(description="The lost work of its eviction.")
     conflict: list[ObstacleView] = Field(
         description="Blocking constraints; of the first submitted gangs only."
     )
-    ways: list[SuggestedFixView] = Field(
+    suggested_fixes: list[SuggestedFixView] = Field(
         description="Suggested fixes; of the first submitted gangs only."
     )
 
@@ -136,9 +138,9 @@ class PlanView(View):
     revision: int = Field(description="Revision of the configuration.")
     before: CountsView = Field(description="The plan without the change.")
     after: CountsView = Field(description="The plan with the change.")
-    starts: list[FateView]
-    leaves: list[FateView]
-    waits: list[FateView] = Field(
+    starts: list[GangOutcomeView]
+    leaves: list[GangOutcomeView]
+    waits: list[GangOutcomeView] = Field(
         description="Submitted gangs first, then gangs with another decision than before; in queue order."
     )
     omitted: int = Field(description="Number of gangs that stay pending and are not listed.")
@@ -149,34 +151,34 @@ class PlanView(View):
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
-    fate: Fate
+class _GangPlan:
+    outcome: Outcome
     placement: Placement | None = None
     reason: Reason | None = None
-    gives_way_to: str | None = None
+    preemptor: str | None = None
     cost: Cost | None = None
 
 
 def plan_view(trial: WhatIfResult, visible: Visible) -> PlanView:
     """The plan with the changes, compared with the plan without them."""
-    presenter = _OutcomePresenter(trial, visible)
-    before = dict(_outcomes(trial.before, trial.without, ()))
-    after = dict(_outcomes(trial.after, trial.plan, trial.evicted))
-    by_fate: dict[Fate, list[FateView]] = {fate: [] for fate in Fate}
-    for uid, outcome in after.items():
-        if outcome.fate is not Fate.RUNS:
-            by_fate[outcome.fate].append(presenter.view(uid, outcome, before.get(uid)))
-    waits = [*by_fate[Fate.RESERVES], *by_fate[Fate.WAITS]]
+    presenter = _PlanPresenter(trial, visible)
+    before = dict(_gang_plans(trial.before, trial.without, ()))
+    after = dict(_gang_plans(trial.after, trial.plan, trial.evicted))
+    by_outcome: dict[Outcome, list[GangOutcomeView]] = {outcome: [] for outcome in Outcome}
+    for uid, gang_plan in after.items():
+        if gang_plan.outcome is not Outcome.RUNS:
+            by_outcome[gang_plan.outcome].append(presenter.view(uid, gang_plan, before.get(uid)))
+    waits = [*by_outcome[Outcome.RESERVES], *by_outcome[Outcome.WAITS]]
     new = [v for v in waits if v.submitted]
-    other = [v for v in waits if not v.submitted and v.before is not v.fate]
-    same = [v for v in waits if not v.submitted and v.before is v.fate]
+    other = [v for v in waits if not v.submitted and v.before is not v.outcome]
+    same = [v for v in waits if not v.submitted and v.before is v.outcome]
     return PlanView(
         at=moment(trial.before.now),
         revision=trial.before.config.revision,
         before=_counts(before, trial.before),
         after=_counts(after, trial.after),
-        starts=[*by_fate[Fate.STARTS], *by_fate[Fate.REPAIRED]],
-        leaves=[*by_fate[Fate.LEAVES], *by_fate[Fate.MOVES]],
+        starts=[*by_outcome[Outcome.STARTS], *by_outcome[Outcome.REPAIRED]],
+        leaves=[*by_outcome[Outcome.LEAVES], *by_outcome[Outcome.MOVES]],
         waits=[*new, *other, *same[:MOST_WAITING]],
         omitted=len(same[MOST_WAITING:]),
         over_quota=presenter.excesses(),
@@ -184,50 +186,53 @@ def plan_view(trial: WhatIfResult, visible: Visible) -> PlanView:
     )
 
 
-def _outcomes(
+def _gang_plans(
     snapshot: Snapshot, plan: Plan, evicted: Collection[Eviction]
-) -> Iterator[tuple[str, _Outcome]]:
+) -> Iterator[tuple[str, _GangPlan]]:
     """The decision for each gang, running gangs first. The last decision for a gang counts."""
     for gang in snapshot.admitted:
-        yield gang.workload.uid, _Outcome(Fate.LEAVES if gang.leaving else Fate.RUNS)
+        yield gang.workload.uid, _GangPlan(Outcome.LEAVES if gang.leaving else Outcome.RUNS)
     for eviction in (*evicted, *plan.evicted):
-        yield eviction.uid, _Outcome(Fate.LEAVES, reason=Reason(eviction.code, eviction.message))
+        yield (
+            eviction.uid,
+            _GangPlan(Outcome.LEAVES, reason=Reason(eviction.code, eviction.message)),
+        )
     for victim in plan.preempted:
         yield (
             victim.victim,
-            _Outcome(Fate.LEAVES, gives_way_to=victim.preemptor, cost=victim.cost),
+            _GangPlan(Outcome.LEAVES, preemptor=victim.preemptor, cost=victim.cost),
         )
     for move in plan.moved:
-        yield move.uid, _Outcome(Fate.MOVES, move.placement, None, move.beneficiary, move.cost)
+        yield move.uid, _GangPlan(Outcome.MOVES, move.placement, None, move.beneficiary, move.cost)
     for refusal in plan.pending:
         lease = refusal.lease
-        fate = Fate.RESERVES if lease is not None else Fate.WAITS
+        outcome = Outcome.RESERVES if lease is not None else Outcome.WAITS
         place = lease.placement if lease is not None else None
-        yield refusal.uid, _Outcome(fate, place, refusal.reasons[0])
+        yield refusal.uid, _GangPlan(outcome, place, refusal.reasons[0])
     for admission in plan.admitted:
-        fate = Fate.REPAIRED if admission.repaired else Fate.STARTS
-        yield admission.uid, _Outcome(fate, admission.placement)
+        outcome = Outcome.REPAIRED if admission.repaired else Outcome.STARTS
+        yield admission.uid, _GangPlan(outcome, admission.placement)
 
 
-def _counts(outcomes: Mapping[str, _Outcome], snapshot: Snapshot) -> CountsView:
-    fates = [outcome.fate for outcome in outcomes.values()]
+def _counts(gang_plans: Mapping[str, _GangPlan], snapshot: Snapshot) -> CountsView:
+    outcomes = [gang_plan.outcome for gang_plan in gang_plans.values()]
     gpus = {p.workload.uid: p.workload for p in snapshot.pending}
     started = [
-        Admitted(gpus[uid], outcome.placement).gpus
-        for uid, outcome in outcomes.items()
-        if outcome.fate is Fate.STARTS and outcome.placement is not None
+        Admitted(gpus[uid], gang_plan.placement).gpus
+        for uid, gang_plan in gang_plans.items()
+        if gang_plan.outcome is Outcome.STARTS and gang_plan.placement is not None
     ]
-    costs = [o.cost.lost_work for o in outcomes.values() if o.cost is not None]
+    costs = [o.cost.lost_work for o in gang_plans.values() if o.cost is not None]
     return CountsView(
-        starts=fates.count(Fate.STARTS),
+        starts=outcomes.count(Outcome.STARTS),
         gpus_started=sum(started),
-        waits=fates.count(Fate.WAITS) + fates.count(Fate.RESERVES),
-        leaves=fates.count(Fate.LEAVES) + fates.count(Fate.MOVES),
+        waits=outcomes.count(Outcome.WAITS) + outcomes.count(Outcome.RESERVES),
+        leaves=outcomes.count(Outcome.LEAVES) + outcomes.count(Outcome.MOVES),
         lost_gpu_seconds=sum(costs),
     )
 
 
-class _OutcomePresenter:
+class _PlanPresenter:
     """Presents the decisions to one caller."""
 
     def __init__(self, trial: WhatIfResult, visible: Visible) -> None:
@@ -246,30 +251,30 @@ class _OutcomePresenter:
             {one.namespace for one in self._known.values()}, visible, own - covered
         )
 
-    def view(self, uid: str, outcome: _Outcome, before: _Outcome | None) -> FateView:
+    def view(self, uid: str, gang_plan: _GangPlan, before: _GangPlan | None) -> GangOutcomeView:
         workload = self._known[uid]
         submitted = uid in self._submitted
         seen = submitted or self._sees(workload)
         diagnosis = self._redactor.diagnosis(self._trial.diagnoses.get(uid) or Diagnosis(uid))
         queue = self._trial.after.config.cluster_queue_of(workload.namespace, workload.queue)
-        shown = outcome if seen else replace(outcome, placement=None, reason=None)
-        return FateView(
+        shown = gang_plan if seen else replace(gang_plan, placement=None, reason=None)
+        return GangOutcomeView(
             workload=workload.ref if seen else ANOTHER_TEAM,
             kind=workload.kind if seen else None,
             uid=uid if seen and not submitted else None,
             cluster_queue=queue.name if seen and queue is not None else None,
             gpus=workload.gpus,
             submitted=submitted,
-            fate=outcome.fate,
-            before=before.fate if before is not None else None,
+            outcome=gang_plan.outcome,
+            before=before.outcome if before is not None else None,
             placement=placement_view(shown.placement, planned=True) if shown.placement else None,
             reason=reason_view(self._redactor.redacted(shown.reason))
             if shown.reason is not None
             else None,
-            gives_way_to=self._name(outcome.gives_way_to),
-            cost=_cost(outcome.cost),
+            preemptor=self._name(gang_plan.preemptor),
+            cost=_cost(gang_plan.cost),
             conflict=[obstacle_view(one) for one in diagnosis.conflict],
-            ways=[suggested_fix_view(one) for one in diagnosis.ways],
+            suggested_fixes=[suggested_fix_view(one) for one in diagnosis.suggested_fixes],
         )
 
     def excesses(self) -> list[ExcessView]:

@@ -67,7 +67,7 @@ class WorkloadPresenter:
         texts: list[Explanation | str] = [
             entry.reason,
             *known.conflict,
-            *known.ways,
+            *known.suggested_fixes,
             *names.values(),
         ]
         redactor = await redactor_of(self._guard, request, self._store, texts)

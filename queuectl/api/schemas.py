@@ -294,7 +294,7 @@ class ExplainView(View):
         description="A minimal set of blocking constraints, found by the solver. Empty if it "
         "is not pending, or if there is no diagnosis yet."
     )
-    ways: list[SuggestedFixView] = Field(
+    suggested_fixes: list[SuggestedFixView] = Field(
         description="Suggested fixes, each enough by itself and verified by the solver."
     )
     position: int | None = Field(

@@ -130,7 +130,7 @@ def explain_view(
         message=entry.reason.message,
         details=dict(entry.reason.details),
         conflict=[obstacle_view(obstacle) for obstacle in known.conflict],
-        ways=[suggested_fix_view(fix) for fix in known.ways],
+        suggested_fixes=[suggested_fix_view(fix) for fix in known.suggested_fixes],
         position=position,
         estimated_start=maybe(start) if position is not None else None,
         placement=_placement(entry),

@@ -104,10 +104,10 @@ def obstacle_lines(body: dict[str, Any]) -> list[str]:
         several = len(body["conflict"]) > 1
         lines += ["", f"Blocking constraint{'s, together' if several else ''}:"]
         lines += [f"  - {obstacle['message']}" for obstacle in body["conflict"]]
-    if body["ways"]:
-        several = len(body["ways"]) > 1
+    if body["suggestedFixes"]:
+        several = len(body["suggestedFixes"]) > 1
         lines += ["", f"Suggested fix{'es, each enough by itself' if several else ''}:"]
-        lines += [f"  - {fix['message']}" for fix in body["ways"]]
+        lines += [f"  - {fix['message']}" for fix in body["suggestedFixes"]]
     return lines
 
 

@@ -292,9 +292,9 @@ def _print_diagnosis(console: Console, gang: dict[str, Any]) -> None:
     console.print(f"{gang['workload']}: blocking constraints", markup=False)
     for obstacle in gang["conflict"]:
         console.print(f"  - {obstacle['message']}", markup=False)
-    ways = [fix["message"] for fix in gang["unblock"]]
-    console.print("  suggested fixes, each enough by itself:" if ways else "", markup=False)
-    for message in ways:
+    fixes = [fix["message"] for fix in gang["suggestedFixes"]]
+    console.print("  suggested fixes, each enough by itself:" if fixes else "", markup=False)
+    for message in fixes:
         console.print(f"    - {message}", markup=False)
 
 

@@ -101,7 +101,7 @@ def whatif_command(
             emit_yaml(body)
         case Form.TABLE:
             _show(body)
-    waits = [each for each in gangs(body) if each["submitted"] and each["fate"] not in _STARTS]
+    waits = [each for each in gangs(body) if each["submitted"] and each["outcome"] not in _STARTS]
     raise typer.Exit(Exit.CONFLICT if waits else Exit.OK)
 
 
@@ -163,7 +163,7 @@ def _show(body: Json) -> None:
 def show_other_gangs(body: Json) -> None:
     """Print the gangs of the cluster whose outcome changes, exceeded quotas, and warnings."""
     others = [each for each in gangs(body) if not each["submitted"]]
-    changed = [each for each in others if each["fate"] != each["before"]]
+    changed = [each for each in others if each["outcome"] != each["before"]]
     if changed:
         emit_table(_OTHERS, changed, wide=False)
     else:
@@ -177,7 +177,7 @@ def show_other_gangs(body: Json) -> None:
 def _sentence(gang: Json) -> list[str]:
     """The outcome of a submitted gang, with its placement or its reason."""
     who = f"{gang['workload']} ({counted(gang['gpus'], 'GPU')})"
-    match gang["fate"]:
+    match gang["outcome"]:
         case "starts":
             return [f"{who} would start at once.", *placement_lines(gang["placement"])]
         case "reserves":
@@ -202,7 +202,7 @@ def _nodes(gang: Json) -> str:
 
 def _what(gang: Json) -> str:
     """The preemptor, the cost and the placement, or the reason."""
-    cost, preemptor = gang["cost"], gang["givesWayTo"]
+    cost, preemptor = gang["cost"], gang["preemptor"]
     parts = [
         f"preempted by {preemptor}" if preemptor is not None else _reason(gang),
         f"loses {cost['lostGpuSeconds']} GPU-seconds of work" if cost is not None else "",
@@ -215,7 +215,7 @@ _OTHERS: Final = (
     Column("WORKLOAD", lambda o: o["workload"]),
     Column("GPUS", lambda o: o["gpus"]),
     Column("BEFORE", lambda o: o["before"]),
-    Column("AFTER", lambda o: o["fate"]),
+    Column("AFTER", lambda o: o["outcome"]),
     Column("REASON AND PLACEMENT", _what, long=True),
 )
 _COUNTS: Final = (

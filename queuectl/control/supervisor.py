@@ -105,8 +105,8 @@ class Supervisor:
     def blockers(self) -> list[str]:
         """Why this process is not ready as a leader or a standby; empty if it is."""
         waiting = [f"watch: {resource} not listed yet" for resource in sorted(self._missing)]
-        trouble = [self._leadership.trouble] if self._leadership.trouble else []
-        return waiting + self._policies + self._lost + trouble
+        failure = [self._leadership.failure] if self._leadership.failure else []
+        return waiting + self._policies + self._lost + failure
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         """Why a pending workload does not start; None while this process has no plan."""

@@ -83,14 +83,14 @@ class Diagnosis:
 
     Attributes:
         conflict: a minimal set; empty when no constraint of the cluster blocks it (it is held, or it fits).
-        ways: cheapest kind first.
+        suggested_fixes: cheapest kind first.
         proof: OPTIMAL, or FEASIBLE when a limit ended a search: the conflict may hold a member too many then.
         cut: it was stopped: the result is not complete.
     """
 
     uid: str
     conflict: tuple[Obstacle, ...] = ()
-    ways: tuple[SuggestedFix, ...] = ()
+    suggested_fixes: tuple[SuggestedFix, ...] = ()
     proof: Proof = Proof.OPTIMAL
     cut: bool = False
 

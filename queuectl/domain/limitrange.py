@@ -126,7 +126,7 @@ def filled(needs: PodNeeds, ranges: Ranges) -> PodNeeds:
         return needs
 
     def full(container: ContainerNeeds) -> ContainerNeeds:
-        requests, limits = container.asked, dict(container.limits)
+        requests, limits = container.effective_requests, dict(container.limits)
         for one in ranges:
             limits = {**dict(one.limits), **limits}
             requests = {**dict(one.requests), **requests}
@@ -142,12 +142,14 @@ def filled(needs: PodNeeds, ranges: Ranges) -> PodNeeds:
 def _broken(needs: PodNeeds, bound: Bound) -> Iterator[str]:
     """Violations of a bound, by container or for the whole pod."""
     if bound.whole:
-        requests = together(needs, lambda container: container.asked) | dict(needs.requests)
+        requests = together(needs, lambda container: container.effective_requests) | dict(
+            needs.requests
+        )
         limits = together(needs, lambda container: dict(container.limits)) | dict(needs.limits)
         yield from _violations(bound, "all containers together", requests, limits)
         return
     for place, one in _each(needs):
-        yield from _violations(bound, place, one.asked, dict(one.limits))
+        yield from _violations(bound, place, one.effective_requests, dict(one.limits))
 
 
 def _violations(

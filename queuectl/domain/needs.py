@@ -38,7 +38,7 @@ class ContainerNeeds:
     incidental: bool = False
 
     @property
-    def asked(self) -> dict[str, int]:
+    def effective_requests(self) -> dict[str, int]:
         """Its requests, with limits in the place of those that are missing."""
         return {**dict(self.limits), **dict(self.requests)}
 
@@ -77,13 +77,15 @@ def limited(needs: PodNeeds) -> Resources:
 
 def incidental(needs: PodNeeds) -> frozenset[str]:
     """Resources that only machinery around the pod asks for."""
-    ours = {name for c in needs.all_containers if c.incidental for name in c.asked}
-    users = {name for c in needs.all_containers if not c.incidental for name in c.asked}
+    ours = {name for c in needs.all_containers if c.incidental for name in c.effective_requests}
+    users = {
+        name for c in needs.all_containers if not c.incidental for name in c.effective_requests
+    }
     return frozenset(ours - users - dict(needs.requests).keys() - dict(needs.overhead).keys())
 
 
 def _beside_overhead(needs: PodNeeds) -> dict[str, int]:
-    asked = together(needs, lambda container: container.asked)
+    asked = together(needs, lambda container: container.effective_requests)
     standing_in = {name: value for name, value in needs.limits if name not in asked}
     asked.update(standing_in)
     asked.update(needs.requests)

@@ -37,12 +37,12 @@ class Parallelism:
     """Changes of a Job for a start with fewer pods, which are undone when it stops.
 
     Attributes:
-        asked: ``spec.parallelism`` as its user wrote it.
+        requested: ``spec.parallelism`` as its user wrote it.
         shrunk: it is smaller now.
         completions_follow: ``spec.completions`` is kept equal to it.
     """
 
-    asked: int
+    requested: int
     shrunk: bool = False
     completions_follow: bool = False
 
@@ -196,7 +196,7 @@ class PodRecord:
         started_at: unix seconds at which its node took it on, None before; in whole seconds.
         checkpoint_at: annotation, unix seconds; None if absent or unreadable.
         restarts: of all its containers together.
-        trouble: why it does not run, in one word as ``kubectl get pods`` shows it; "" where its status names no reason.
+        status_reason: why it does not run, in one word as ``kubectl get pods`` shows it; "" where its status names no reason.
     """
 
     namespace: str
@@ -221,7 +221,7 @@ class PodRecord:
     checkpoint_at: float | None = None
     owner_kind: str = ""
     restarts: int = 0
-    trouble: str = ""
+    status_reason: str = ""
 
     @property
     def owned_by(self) -> OwnerKey:

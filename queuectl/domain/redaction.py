@@ -80,8 +80,9 @@ class Redactor:
 
     def diagnosis(self, found: Diagnosis) -> Diagnosis:
         """A diagnosis with all its sentences and values redacted."""
-        conflict, ways = map(self.redacted, found.conflict), map(self.redacted, found.ways)
-        return replace(found, conflict=tuple(conflict), ways=tuple(ways))
+        conflict = map(self.redacted, found.conflict)
+        fixes = map(self.redacted, found.suggested_fixes)
+        return replace(found, conflict=tuple(conflict), suggested_fixes=tuple(fixes))
 
     def _plain(self, value: Any) -> Any:
         match value:

@@ -22,9 +22,9 @@ from queuectl.state.mirror import Mirror
 
 Row: TypeAlias = tuple[str, str, str, str, str]
 """Namespace, LocalQueue, ClusterQueue, flavor, resource."""
-Asked: TypeAlias = tuple[str, str]
+PendingRow: TypeAlias = tuple[str, str]
 """ClusterQueue, resource."""
-_Key = TypeVar("_Key", Row, Asked)
+_Key = TypeVar("_Key", Row, PendingRow)
 
 _QUEUES: Final = (State.PENDING, State.RESERVED, State.BACKOFF)
 
@@ -36,7 +36,7 @@ class _Part:
     seen: tuple[object, ...]
     held: tuple[tuple[Row, int], ...] = ()
     kept: tuple[tuple[Row, int], ...] = ()
-    asked: tuple[tuple[Asked, int], ...] = ()
+    pending: tuple[tuple[PendingRow, int], ...] = ()
 
 
 class Holdings:
@@ -46,7 +46,7 @@ class Holdings:
         config: the configuration for the charges.
         held: by starting, running and evicting gangs.
         kept: by leases, for gangs that do not hold the quota yet.
-        asked: by pending gangs, for all their pods.
+        pending: by pending gangs, for all their pods.
     """
 
     def __init__(self, mirror: Mirror) -> None:
@@ -56,14 +56,14 @@ class Holdings:
         self.config = QueueConfig()
         self.held: Counter[Row] = Counter()
         self.kept: Counter[Row] = Counter()
-        self.asked: Counter[Asked] = Counter()
+        self.pending: Counter[PendingRow] = Counter()
 
     def configure(self, config: QueueConfig, entries: Iterable[Entry]) -> None:
         """Compute the sums again under this configuration."""
         self.config = config
         self._parts.clear()
         # New objects: a reader in another thread continues with the old ones.
-        self.held, self.kept, self.asked = Counter(), Counter(), Counter()
+        self.held, self.kept, self.pending = Counter(), Counter(), Counter()
         for entry in entries:
             self._put(entry)
 
@@ -76,10 +76,10 @@ class Holdings:
                 self._count(before, -1)
             self._put(entry)
         # New objects, as above. A deleted queue has no row.
-        self.held, self.kept, self.asked = (
+        self.held, self.kept, self.pending = (
             _nonzero(self.held),
             _nonzero(self.kept),
-            _nonzero(self.asked),
+            _nonzero(self.pending),
         )
 
     @property
@@ -139,12 +139,12 @@ class Holdings:
         if job is None or queue is None:
             return _Part(seen)
         lease = entry.lease.placement if entry.lease is not None else None
-        asked: tuple[tuple[Asked, int], ...] = ()
+        pending: tuple[tuple[PendingRow, int], ...] = ()
         if entry.state in _QUEUES:
-            amounts = self._asked(job)
-            asked = tuple(((queue.name, name), amount) for name, amount in amounts.items())
+            amounts = self._requests(job)
+            pending = tuple(((queue.name, name), amount) for name, amount in amounts.items())
         return _Part(
-            seen, self._rows(entry, job, entry.placement), self._rows(entry, job, lease), asked
+            seen, self._rows(entry, job, entry.placement), self._rows(entry, job, lease), pending
         )
 
     def _rows(
@@ -157,7 +157,7 @@ class Holdings:
             for row, amount in charged(entry, job, placement, self.config, self._mirror)
         )
 
-    def _asked(self, job: JobRecord) -> Mapping[str, int]:
+    def _requests(self, job: JobRecord) -> Mapping[str, int]:
         sums: Counter[str] = Counter()
         for podset in job.podsets:
             for name, amount in self.config.rules.charged(podset.shape.requests).items():
@@ -169,8 +169,8 @@ class Holdings:
             self.held[row] += sign * amount
         for row, amount in part.kept:
             self.kept[row] += sign * amount
-        for asked, amount in part.asked:
-            self.asked[asked] += sign * amount
+        for pending_row, amount in part.pending:
+            self.pending[pending_row] += sign * amount
 
 
 def _nonzero(sums: Counter[_Key]) -> Counter[_Key]:

@@ -57,14 +57,14 @@ class QuotaGauges(Collector):
             return
         config = holdings.effective
         held, kept = dict(holdings.held), dict(holdings.kept)
-        asked = dict(holdings.asked)
+        pending = dict(holdings.pending)
         yield from _stated(config)
         yield from _used(config, held, kept)
         yield gauge(
             "cluster_queue_resource_pending",
             "Requests of pending gangs.",
             ("cluster_queue", "resource"),
-            ((row, in_units(row[1], amount)) for row, amount in asked.items()),
+            ((row, in_units(row[1], amount)) for row, amount in pending.items()),
         )
         yield from _local_queues(config, held, kept)
         pools = pools_of(config, self._cache)

@@ -72,7 +72,7 @@ def _phase(pod: PodRecord) -> str:
 
 
 def _row(entry: Entry, pod: PodRecord) -> PodRow:
-    reason = pod.trouble
+    reason = pod.status_reason
     if pod.attempt != entry.attempt:
         reason = f"{reason}; of start {pod.attempt}".removeprefix("; ")
     return PodRow(

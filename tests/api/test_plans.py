@@ -91,15 +91,15 @@ async def tried(snapshot: Snapshot, **asked: Any) -> dict[str, Any]:
     return body
 
 
-def fates(body: Mapping[str, Any]) -> dict[str, tuple[str, str | None]]:
+def outcomes(body: Mapping[str, Any]) -> dict[str, tuple[str, str | None]]:
     """Of all gangs that are listed: with the change, and without it."""
     listed = [*body["starts"], *body["leaves"], *body["waits"]]
-    return {each["workload"]: (each["fate"], each["before"]) for each in listed}
+    return {each["workload"]: (each["outcome"], each["before"]) for each in listed}
 
 
 async def test_an_empty_what_if_is_the_current_plan() -> None:
     body = await tried(seen(runs("a", "n0", "n1"), waits=(of("b", 2), of("c", 2))))
-    assert fates(body) == {
+    assert outcomes(body) == {
         "default/b": ("starts", "starts"),
         "default/c": ("waits", "waits"),
     }
@@ -129,10 +129,14 @@ async def test_a_what_if_with_a_job_shows_its_start() -> None:
 async def test_a_what_if_with_a_job_that_waits_shows_its_reason_and_suggested_fixes() -> None:
     body = await tried(seen(runs("a", "n0", "n1", "n2")), submit=[job("new", 2)])
     (waits,) = body["waits"]
-    assert (waits["workload"], waits["submitted"], waits["fate"]) == ("default/new", True, "waits")
+    assert (waits["workload"], waits["submitted"], waits["outcome"]) == (
+        "default/new",
+        True,
+        "waits",
+    )
     assert waits["reason"]["message"]
     assert waits["conflict"]
-    assert waits["ways"]
+    assert waits["suggestedFixes"]
 
 
 async def test_a_what_if_shows_victims_their_preemptors_and_the_lost_work() -> None:
@@ -141,14 +145,14 @@ async def test_a_what_if_shows_victims_their_preemptors_and_the_lost_work() -> N
     )
     (leaves,) = body["leaves"]
     (waits,) = body["waits"]
-    assert (leaves["fate"], leaves["before"], leaves["givesWayTo"]) == (
+    assert (leaves["outcome"], leaves["before"], leaves["preemptor"]) == (
         "leaves",
         "runs",
         "default/urgent",
     )
     assert leaves["cost"]["gpus"] == 16
     assert leaves["cost"]["lostGpuSeconds"] == body["after"]["lostGpuSeconds"] > 0
-    assert (waits["workload"], waits["fate"]) == ("default/urgent", "reserves")
+    assert (waits["workload"], waits["outcome"]) == ("default/urgent", "reserves")
     assert waits["placement"]["planned"]
 
 
@@ -158,7 +162,7 @@ async def test_more_quota_starts_the_gang_that_waits_for_it() -> None:
     documents = [small if d["kind"] == "ClusterQueue" else d for d in DOCUMENTS]
     now = seen(runs("a", "n0", "n1"), waits=(of("b", 2),))
     body = await tried(replace(now, config=build(documents, 7)), config=[grown])
-    assert fates(body)["default/b"] == ("starts", "waits")
+    assert outcomes(body)["default/b"] == ("starts", "waits")
 
 
 async def test_a_what_if_with_less_quota_shows_the_excess() -> None:
@@ -192,20 +196,24 @@ async def test_a_queue_that_stops_holds_or_drains(policy: str, expected: object)
     )
     stopped["spec"] = {**stopped["spec"], "stopPolicy": policy}
     body = await tried(seen(runs("a", "n0", "n1"), waits=(of("b", 2),)), config=[stopped])
-    assert fates(body) == expected
+    assert outcomes(body) == expected
 
 
 async def test_without_its_queue_a_gang_waits() -> None:
     gone = {"kind": "LocalQueue", "namespace": "default", "name": "research"}
     body = await tried(seen(waits=(of("b", 2),)), delete=[gone])
-    assert fates(body) == {"default/b": ("waits", "starts")}
+    assert outcomes(body) == {"default/b": ("waits", "starts")}
     assert body["waits"][0]["reason"]["code"] == "Misconfigured"
 
 
 async def test_a_drained_node_sends_its_pods_elsewhere() -> None:
     body = await tried(seen(runs("a", "n0", "n1")), drain=["n1"])
     (moved,) = body["starts"]
-    assert (moved["workload"], moved["fate"], moved["before"]) == ("default/a", "repaired", "runs")
+    assert (moved["workload"], moved["outcome"], moved["before"]) == (
+        "default/a",
+        "repaired",
+        "runs",
+    )
     where = moved["placement"]["podSets"][0]["nodes"]
     assert "n0" in where
     assert "n1" not in where
@@ -214,15 +222,15 @@ async def test_a_drained_node_sends_its_pods_elsewhere() -> None:
 async def test_draining_without_free_nodes_stops_the_gangs_of_the_node() -> None:
     full = seen(runs("a", "n0", "n1"), runs("b", "n2", "n3", priority=100))
     body = await tried(full, drain=["n1"])
-    assert fates(body)["default/a"][0] in ("leaves", "waits")
-    assert "default/b" not in fates(body)
+    assert outcomes(body)["default/a"][0] in ("leaves", "waits")
+    assert "default/b" not in outcomes(body)
 
 
 async def test_more_nodes_start_the_gang_that_waits_for_capacity() -> None:
     quota = m.cluster_queue("pool", "gpu", {"nvidia.com/gpu": 64, "cpu": "1k", "pods": 1000})
     full = seen(runs("a", "n0", "n1", "n2", "n3"), waits=(of("b", 2),))
     body = await tried(full, config=[quota], add=[{"like": "n0", "count": 2}])
-    assert fates(body) == {"default/b": ("starts", "waits")}
+    assert outcomes(body) == {"default/b": ("starts", "waits")}
     (placed,) = body["starts"][0]["placement"]["podSets"]
     assert sorted(placed["nodes"]) == ["n0-more-1", "n0-more-2"]
 

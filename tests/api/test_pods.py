@@ -24,7 +24,7 @@ GANG = tuple(
 )
 FAILED = PodRecord(
     "team-a", "train-0", "p", 1, attempt=1, podset="worker", phase=PodPhase.FAILED,
-    restarts=3, trouble="OOMKilled (exit code 137)",
+    restarts=3, status_reason="OOMKilled (exit code 137)",
 )  # fmt: skip
 
 

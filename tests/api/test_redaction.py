@@ -175,7 +175,7 @@ async def test_an_answer_masks_only_the_names_of_other_teams(app: FastAPI) -> No
         "gangs": [{"workload": ANOTHER_TEAM, "gpus": 8}, {"workload": "team-b/mine", "gpus": 4}],
         "also": [{"code": "WaitingInOrder", "message": f"behind {ANOTHER_TEAM}, which waits"}],
     }
-    (obstacle,), (way,) = body["conflict"], body["ways"]
+    (obstacle,), (way,) = body["conflict"], body["suggestedFixes"]
     assert body["details"] == obstacle["details"] == way["details"] == masked
     assert obstacle["message"] == f"order: behind {ANOTHER_TEAM} and team-b/mine"
 

@@ -252,7 +252,10 @@ class TestExplain:
     async def test_a_refused_gang_has_its_reason(self, api: httpx2.AsyncClient) -> None:
         body = (await api.get(f"{NAMED}/pending/explain")).json()
         assert body["code"] == "WaitingForQuota"
-        assert (body["conflict"], body["ways"]) == ([], [])  # no diagnoser here can analyse it
+        assert (body["conflict"], body["suggestedFixes"]) == (
+            [],
+            [],
+        )  # no diagnoser here can analyse it
         assert body["details"] == {"also": [], "proof": "optimal"}
         assert body["placement"] is None
 
@@ -264,7 +267,7 @@ class TestExplain:
             body = (await api.get(f"{NAMED}/pending/explain")).json()
             running = (await api.get(f"{NAMED}/running/explain")).json()
         assert [o["code"] for o in body["conflict"]] == ["Quota"]
-        assert body["ways"] == [
+        assert body["suggestedFixes"] == [
             {
                 "code": "AddQuota",
                 "message": "add quota for 8 more nvidia.com/gpu",

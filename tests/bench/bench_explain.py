@@ -80,7 +80,7 @@ def measure(line: Line, cycle: Cycle, uids: Collection[str]) -> None:
     line.gangs += len(found)
     for diagnosis in found:
         assert diagnosis.conflict
-        for way in diagnosis.ways:
+        for way in diagnosis.suggested_fixes:
             changed = plan(apply_all(way.changes, cycle.snapshot))
             started = {a.uid for a in changed.admitted} | {p.preemptor for p in changed.preempted}
             assert diagnosis.uid in started, way

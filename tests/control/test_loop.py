@@ -118,7 +118,7 @@ async def test_only_a_pending_gang_has_an_explanation(database_url: str) -> None
         assert found is again  # solved once
         assert other is None
         assert {o.limit for o in found.conflict} >= {Limit.RUNNING}
-        assert Remedy.END_OTHERS in {way.remedy for way in found.ways}
+        assert Remedy.END_OTHERS in {way.remedy for way in found.suggested_fixes}
 
 
 @pytest.mark.parametrize(

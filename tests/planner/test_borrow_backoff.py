@@ -98,7 +98,9 @@ def test_a_suggested_fix_for_an_equal_gang_that_may_borrow_does_not_depend_on_it
     evicted = Pending(asking("g", 1, 1.0), borrows_at=LATER)
     snapshot = shared(evicted, asking("k", 1, 2.0), running=tuple(running))
     ended = {
-        diagnosis.uid: [len(w.details["gangs"]) for w in diagnosis.ways if "end" in w.message]
+        diagnosis.uid: [
+            len(w.details["gangs"]) for w in diagnosis.suggested_fixes if "end" in w.message
+        ]
         for diagnosis in diagnose_those(snapshot, frozenset("gk"))
     }
     assert ended == {"g": [2], "k": [1]}

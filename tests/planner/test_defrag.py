@@ -41,8 +41,10 @@ def answers(
         request = request_of(problem, entry, main, flavors)
         state = open_state(problem)
         solver = Solver(snapshot.limits)
-        movers = move_candidates(state, lambda _: True, {} if budget is None else {"main": budget})
-        yield request, find_moves(state, request, movers, solver), solver
+        candidates = move_candidates(
+            state, lambda _: True, {} if budget is None else {"main": budget}
+        )
+        yield request, find_moves(state, request, candidates, solver), solver
         assert not solver.alarms
 
 

@@ -88,7 +88,9 @@ def test_no_gang_moves_where_the_queue_does_not_allow_it(mode: Defragment) -> No
 @pytest.mark.parametrize("mode", list(Defragment))
 def test_moves_are_a_suggested_fix_that_works_once_the_queue_allows_them(mode: Defragment) -> None:
     snapshot = half_full(moving(mode, budget=0))
-    ways = [w for w in diagnose(snapshot, "whole").ways if w.remedy is Remedy.MOVE_OTHERS]
+    ways = [
+        w for w in diagnose(snapshot, "whole").suggested_fixes if w.remedy is Remedy.MOVE_OTHERS
+    ]
     assert bool(ways) == (mode is not Defragment.OFF)
     for way in ways:
         assert way.least
@@ -101,7 +103,7 @@ def test_suggested_moves_work_on_any_cluster() -> None:
     suggested = 0
     for seed in range(40):
         snapshot = willing(tight(seed), 0)
-        for way in diagnose(snapshot, "w0").ways:
+        for way in diagnose(snapshot, "w0").suggested_fixes:
             if way.remedy is Remedy.MOVE_OTHERS:
                 suggested += 1
                 admitted = planned(apply_all(way.changes, snapshot)).admitted
@@ -204,7 +206,7 @@ def test_a_gang_that_would_queue_behind_another_in_strict_order_is_not_moved() -
 
 def test_no_suggested_fix_moves_a_gang_behind_another_in_strict_order() -> None:
     for queued_at, mover in ((1.0, "team/small0"), (-1.0, "team/small1")):
-        ways = diagnose(beside_a_strict_queue(queued_at), "whole").ways
+        ways = diagnose(beside_a_strict_queue(queued_at), "whole").suggested_fixes
         (fix,) = (w for w in ways if w.remedy is Remedy.MOVE_OTHERS)
         assert [moved["workload"] for moved in fix.details["gangs"]] == [mover]
 

@@ -52,7 +52,7 @@ def test_every_suggested_fix_beside_a_plan_makes_the_planner_start_the_gang(
     snapshot: Snapshot,
 ) -> None:
     for diagnosis in _window(snapshot):
-        for way in diagnosis.ways:
+        for way in diagnosis.suggested_fixes:
             works = helped if way.remedy is Remedy.ALLOW_PREEMPTION else starts
             assert works(apply_all(way.changes, snapshot), diagnosis.uid), way
 

@@ -43,7 +43,7 @@ _SLOW = settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(snapshots(gangs=3) | contested())
 def test_every_suggested_fix_makes_the_planner_start_the_gang(snapshot: Snapshot) -> None:
     for diagnosis in diagnose_those(snapshot, _uids(snapshot)):
-        for way in diagnosis.ways:
+        for way in diagnosis.suggested_fixes:
             works = helped if way.remedy is Remedy.ALLOW_PREEMPTION else starts
             assert works(apply_all(way.changes, snapshot), diagnosis.uid), way
 
@@ -52,7 +52,7 @@ def test_every_suggested_fix_makes_the_planner_start_the_gang(snapshot: Snapshot
 @given(snapshots(gangs=2) | contested())
 def test_no_smaller_change_than_the_least_is_enough(snapshot: Snapshot) -> None:
     for diagnosis in diagnose_those(snapshot, _uids(snapshot)):
-        for way in diagnosis.ways:
+        for way in diagnosis.suggested_fixes:
             for smaller in _smaller(way) if way.least else ():
                 assert not starts(apply_all(smaller, snapshot), diagnosis.uid), (way, smaller)
 
@@ -85,12 +85,12 @@ def _less(change: Change) -> Iterator[list[Change]]:
 
 
 def _way(diagnosis: Diagnosis, remedy: Remedy) -> SuggestedFix:
-    (found,) = [w for w in diagnosis.ways if w.remedy is remedy]
+    (found,) = [w for w in diagnosis.suggested_fixes if w.remedy is remedy]
     return found
 
 
 def _remedies(diagnosis: Diagnosis) -> list[Remedy]:
-    return [w.remedy for w in diagnosis.ways]
+    return [w.remedy for w in diagnosis.suggested_fixes]
 
 
 RACKS = [node(f"{rack}-{i}", rack, gpu=8) for rack in ("r1", "r2") for i in range(4)]
@@ -151,7 +151,7 @@ def test_nodes_that_an_earlier_gang_would_take_are_not_offered(pods: int, offere
     later = gang("w1", podset("w", 3, gpu=8, required="rack"), queued_at=9.0)
     snapshot = world(nodes, [first, later], running, queue(within=WithinClusterQueue.NEVER))
     diagnosis = diagnose(snapshot, "w1", plan=plan(snapshot))
-    assert any(way.remedy is Remedy.ADD_NODES for way in diagnosis.ways) is offered
+    assert any(way.remedy is Remedy.ADD_NODES for way in diagnosis.suggested_fixes) is offered
 
 
 def test_a_cordoned_node_is_offered_by_name() -> None:
@@ -285,7 +285,7 @@ def test_a_gang_that_runs_too_short_is_named_with_the_time_its_protection_ends()
 def test_it_waits_for_gangs_that_leave_anyway() -> None:
     leaving = holding(gang("a", podset("w", 8, gpu=8)), {n.name: 1 for n in RACKS}, leaving=True)
     snapshot = world(RACKS, [gang("w0", podset("w", 8, gpu=8))], [leaving])
-    way = diagnose(snapshot, "w0").ways[0]
+    way = diagnose(snapshot, "w0").suggested_fixes[0]
     assert (way.remedy, way.changes) == (Remedy.WAIT, (Leave(("a",)),))
 
 
@@ -308,7 +308,7 @@ def test_a_gang_for_which_freed_capacity_is_held_is_named() -> None:
 def test_a_pod_larger_than_any_node_is_its_own_conflict() -> None:
     diagnosis = diagnose(world(RACKS, [gang("w0", podset("w", 1, gpu=16))]), "w0")
     assert [o.limit.value for o in diagnosis.conflict] == ["Shape"]
-    assert diagnosis.ways == ()
+    assert diagnosis.suggested_fixes == ()
 
 
 def test_a_request_beyond_the_whole_fleet_is_stated_with_both_numbers() -> None:
@@ -329,4 +329,4 @@ def test_a_stopped_diagnosis_is_marked_as_cut() -> None:
     blocked = gang("w0", podset("a", 2, gpu=3), podset("b", 30, gpu=5))
     diagnosis = diagnose(world(RACKS, [blocked]), "w0", stop)
     assert diagnosis.cut
-    assert diagnosis.ways == ()
+    assert diagnosis.suggested_fixes == ()

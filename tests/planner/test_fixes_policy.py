@@ -30,7 +30,9 @@ RACKS = [node(f"n{i}", "r", gpu=8) for i in range(4)]
 
 
 def _ways(snapshot: Snapshot, uid: str = "w0") -> list[SuggestedFix]:
-    return [w for w in diagnose(snapshot, uid).ways if w.remedy is Remedy.ALLOW_PREEMPTION]
+    return [
+        w for w in diagnose(snapshot, uid).suggested_fixes if w.remedy is Remedy.ALLOW_PREEMPTION
+    ]
 
 
 def _shielded(snapshot: Snapshot, seed: int) -> Snapshot:
@@ -169,7 +171,7 @@ def test_a_queue_outside_every_cohort_evicts_no_gang_elsewhere() -> None:
     queues = [queue(within=WithinClusterQueue.NEVER), queue("lab")]
     snapshot = world(RACKS, [_blocked(9)], _full("lab"), *queues)
     assert _ways(snapshot) == []
-    (end,) = [w for w in diagnose(snapshot, "w0").ways if w.remedy is Remedy.END_OTHERS]
+    (end,) = [w for w in diagnose(snapshot, "w0").suggested_fixes if w.remedy is Remedy.END_OTHERS]
     assert (
         end.details["gangs"][0]["policy"]
         == "ClusterQueue lab shares no cohort with ClusterQueue main"
@@ -211,7 +213,7 @@ def test_a_gang_that_runs_in_part_frees_only_what_it_holds() -> None:
     snapshot = world(RACKS, [_blocked(1)], [running], closed, other_pods=other_pods)
     (way,) = _ways(snapshot)
     assert way.details["gpus"] == 24
-    (end,) = [w for w in diagnose(snapshot, "w0").ways if w.remedy is Remedy.END_OTHERS]
+    (end,) = [w for w in diagnose(snapshot, "w0").suggested_fixes if w.remedy is Remedy.END_OTHERS]
     assert end.details["gpus"] == 24
     (preemption,) = plan(apply_all(way.changes, snapshot)).preempted
     assert preemption.cost.gpus == 24

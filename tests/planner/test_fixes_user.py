@@ -43,12 +43,12 @@ def capped(most: int, pending: list[Pending | Workload], running: list[Admitted]
 
 
 def way(diagnosis: Diagnosis, remedy: Remedy) -> SuggestedFix:
-    (found,) = [one for one in diagnosis.ways if one.remedy is remedy]
+    (found,) = [one for one in diagnosis.suggested_fixes if one.remedy is remedy]
     return found
 
 
 def remedies(diagnosis: Diagnosis) -> list[Remedy]:
-    return [one.remedy for one in diagnosis.ways]
+    return [one.remedy for one in diagnosis.suggested_fixes]
 
 
 RUNNING = [runs("ann", "old", 6, "n0", at=100.0), runs("ann", "new", 2, "n1", at=200.0)]
@@ -159,7 +159,7 @@ def test_every_suggested_fix_makes_the_planner_start_the_gang_and_a_least_one_ca
     blocked = {r.uid for r in plan(snapshot).pending if r.reasons[0].code is Code.MAX_PER_USER}
     for diagnosis in diagnose_those(snapshot, frozenset(blocked)):
         assert [obstacle.limit for obstacle in diagnosis.conflict] == [Limit.USER]
-        for one in diagnosis.ways:
+        for one in diagnosis.suggested_fixes:
             assert helped(apply_all(one.changes, snapshot), diagnosis.uid), one
             for less in smaller(one) if one.least else ():
                 assert not starts(apply_all(less, snapshot), diagnosis.uid), (one, less)

@@ -141,7 +141,9 @@ def test_idleness_respects_quota_and_ignores_preemption_policies(strategies: Any
     assert evicted(made) == {"idle": "IdleReclaim"}
     snapshot = quota_only(queues, [gpus("in", 9, "a", 9.0, 5)], there, rules=rule)
     assert evicted(plan(snapshot)) == {}
-    (end,) = (fix for fix in diagnose(snapshot, "in").ways if fix.remedy is Remedy.END_OTHERS)
+    (end,) = (
+        fix for fix in diagnose(snapshot, "in").suggested_fixes if fix.remedy is Remedy.END_OTHERS
+    )
     assert [gang["policy"] for gang in end.details["gangs"]] == [
         "withinClusterQueue of ClusterQueue a is Never",
         "policy allows its eviction, but that alone is not enough",

@@ -114,11 +114,13 @@ def test_a_dry_run_counts_the_final_placements(monkeypatch: pytest.MonkeyPatch) 
 def test_the_end_of_the_dry_run_is_a_suggested_fix() -> None:
     there = [idler("idle", 8, "a"), running("busy", 8, "b")]
     found = diagnose(dry(gpus("in", 8, "a", 9.0, 5), there=there), "in")
-    way, *_ = [way for way in found.ways if way.remedy is Remedy.ALLOW_PREEMPTION]
+    way, *_ = [way for way in found.suggested_fixes if way.remedy is Remedy.ALLOW_PREEMPTION]
     assert way.changes == (ReclaimIdle("a"),)
     assert way.details["policy"] == [
         {"clusterQueue": "a", "field": "idleReclaim", "value": "OnDemand"}
     ]
     assert [g["workload"] for g in way.details["gangs"]] == ["team/idle"]
     equal = dry(gpus("in", 8, "a", 9.0, 1), there=there)
-    assert ReclaimIdle("a") not in [c for way in diagnose(equal, "in").ways for c in way.changes]
+    assert ReclaimIdle("a") not in [
+        c for way in diagnose(equal, "in").suggested_fixes for c in way.changes
+    ]

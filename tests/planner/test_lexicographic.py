@@ -91,6 +91,8 @@ def test_domains_with_capacity_for_other_mixtures_are_skipped() -> None:
 
 
 def test_a_search_that_was_cut_short_reports_it() -> None:
-    search = Greatest([100], [Column(0)] * 2, lambda c: below(c, [(90, 9), (9, 90)]), asked=3)
+    search = Greatest(
+        [100], [Column(0)] * 2, lambda c: below(c, [(90, 9), (9, 90)]), most_questions=3
+    )
     assert search.find() is None
     assert not search.exact

@@ -71,7 +71,7 @@ def with_fixes(built: Installation) -> str:
     found: list[tuple[int, str]] = []
     for one in pending[:8]:
         explained = built.rest.explain(one["namespace"], one["name"])
-        found.append((len(explained["ways"]), str(one["uid"])))
+        found.append((len(explained["suggestedFixes"]), str(one["uid"])))
     return max(found)[1]
 
 

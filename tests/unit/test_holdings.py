@@ -29,7 +29,7 @@ QUEUE_KEY, LOCAL_KEY = DocumentKey.of(CLUSTER_QUEUE), DocumentKey.of(LOCAL_QUEUE
 
 
 def sums(holdings: Holdings) -> list[dict[Any, int]]:
-    return [dict(one) for one in (holdings.held, holdings.kept, holdings.asked)]
+    return [dict(one) for one in (holdings.held, holdings.kept, holdings.pending)]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_partial_recount_equals_a_full_recount(
     catalog.replace(DOCUMENTS.values())
     partly.configure(catalog.config(1), ENTRIES)
     assert any(partly.held.values())
-    assert any(partly.asked.values())
+    assert any(partly.pending.values())
     changes = ConfigChanges(2, tuple(written), frozenset(deleted))
     catalog.follow(changes)
     config = catalog.config(2)

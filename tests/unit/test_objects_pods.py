@@ -226,7 +226,7 @@ def test_kube_schedulers_refusal_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "trouble"),
+    ("status", "status_reason"),
     [
         ({"phase": "Pending"}, ""),
         ({"phase": "Failed", "reason": "Evicted"}, "Evicted"),
@@ -247,12 +247,14 @@ def test_kube_schedulers_refusal_is_read() -> None:
         ({"reason": "x" * 1000}, "x" * 80),
     ],
 )  # fmt: skip
-def test_a_pod_that_does_not_run_names_the_reason(status: dict[str, Any], trouble: str) -> None:
-    assert pod(status=status).trouble == trouble
+def test_a_pod_that_does_not_run_names_the_reason(
+    status: dict[str, Any], status_reason: str
+) -> None:
+    assert pod(status=status).status_reason == status_reason
 
 
 def test_a_gated_pod_names_its_gate_as_the_reason() -> None:
-    assert pod(spec={"schedulingGates": [{"name": keys.GATE}]}).trouble == "SchedulingGated"
+    assert pod(spec={"schedulingGates": [{"name": keys.GATE}]}).status_reason == "SchedulingGated"
 
 
 def test_restarts_are_those_of_all_containers() -> None:

@@ -142,7 +142,9 @@ def test_the_table_shows_suggested_fixes_only_on_request() -> None:
     files = ("-f", "cluster.yaml", "-f", "cases/strict-order.yaml")
     assert "would let it start" not in run(*files).stdout
     (ways,) = [
-        gang["unblock"] for gang in printed(*files)["pending"] if gang["workload"] == "team-a/large"
+        gang["suggestedFixes"]
+        for gang in printed(*files)["pending"]
+        if gang["workload"] == "team-a/large"
     ]
     asked = run(*files, "--explain", "1").stdout
     assert ways

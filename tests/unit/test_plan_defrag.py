@@ -59,7 +59,7 @@ def test_without_the_option_a_queue_with_defragmentation_in_dry_run_suggests_it(
     document = printed(EXAMPLE)
     assert "moves" not in document
     (waits,) = document["pending"]
-    (way,) = [way for way in waits["unblock"] if way["code"] == "MoveOthers"]
+    (way,) = [way for way in waits["suggestedFixes"] if way["code"] == "MoveOthers"]
     text = "migrate 1 gang (540 GPU-seconds of lost work): team-a/tune-2"
     assert (way["message"], way["least"]) == (text, True)
 

@@ -104,7 +104,7 @@ def _pods(entry: Entry) -> Iterator[PodRecord]:
                 phase=PodPhase.RUNNING,
                 ready=not broken,
                 restarts=4 if broken else 0,
-                trouble="CrashLoopBackOff" if broken else "",
+                status_reason="CrashLoopBackOff" if broken else "",
             )
 
 

@@ -147,11 +147,11 @@ async def test_the_chosen_theme_is_remembered(browser: Browser, address: str):
 async def test_a_what_if_plan_is_shown_in_tables(browser: Browser, address: str):
     """With a fixed response: tests/api tests the response itself."""
     counts = {"starts": 1, "gpusStarted": 8, "waits": 2, "leaves": 1, "lostGpuSeconds": 7200}
-    fate: dict[str, object] = {
+    gang: dict[str, object] = {
         "workload": "team-vision/<b>new</b>", "uid": None, "gpus": 8, "submitted": True, "before": None,
-        "placement": None, "reason": None, "cost": {"lostGpuSeconds": 7200}, "ways": [], "givesWayTo": None,
+        "placement": None, "reason": None, "cost": {"lostGpuSeconds": 7200}, "suggestedFixes": [], "preemptor": None,
     }  # fmt: skip
-    plan = {"before": counts, "after": counts, "starts": [fate], "leaves": [fate], "waits": []}
+    plan = {"before": counts, "after": counts, "starts": [gang], "leaves": [gang], "waits": []}
     page = await open_page(browser, address)
     asked: list[object] = []
 

@@ -94,7 +94,7 @@ def pod(rank: int, **fields: object) -> PodRecord:
 
 def test_pods_that_do_not_run_are_among_the_rows_of_a_large_gang():
     entry = Entry("u", "Job", "a", "train", State.RUNNING, attempt=1)
-    broken = pod(511, ready=False, trouble="CrashLoopBackOff")
+    broken = pod(511, ready=False, status_reason="CrashLoopBackOff")
     table = pod_table(entry, [*(pod(rank) for rank in range(511)), broken])
     assert (table.total, len(table.rows), table.broken) == (512, MOST, 1)
     assert table.rows[0].reason == "CrashLoopBackOff"

@@ -82,5 +82,5 @@ def _view(pod: PodRecord) -> PodView:
         terminating=pod.terminating,
         node=pod.node,
         restarts=pod.restarts,
-        reason=pod.trouble or None,
+        reason=pod.status_reason or None,
     )

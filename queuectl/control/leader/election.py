@@ -49,7 +49,7 @@ class Leadership:
         self._renew = renew
         self._held: LeaderRecord | None = None
         self._deadline = 0.0  # on the event loop's clock: the end of the lease
-        self.trouble = ""  # why the last read or write of the lease failed
+        self.failure = ""  # why the last read or write of the lease failed
         # A lease of another process has expired only if this process saw it unchanged for its duration: clocks differ.
         self._seen: tuple[str, float] = ("", 0.0)
 
@@ -58,7 +58,7 @@ class Leadership:
         while True:
             try:
                 record = await self._try()
-                self.trouble = ""
+                self.failure = ""
                 if record is not None:
                     epoch = await self._store.take_over(self._holder, record.epoch)
                     self._clock.set(await self._store.now())
@@ -97,7 +97,7 @@ class Leadership:
                     await self._renewed()
                     lease.reschedule(self._deadline)
         except TimeoutError:
-            raise LeadershipLost(f"the LeaderLease ran out: {self.trouble}") from None
+            raise LeadershipLost(f"the LeaderLease ran out: {self.failure}") from None
 
     async def _renewed(self) -> None:
         """Renew once. Failures are retried until the lease expires."""
@@ -121,7 +121,7 @@ class Leadership:
         ours = replace(over, renewed=self._clock(), epoch=over.epoch if epoch is None else epoch)
         self._held = await self._answered(ours, over)
         self._deadline = sent + self._duration
-        self.trouble = ""
+        self.failure = ""
 
     async def _answered(self, ours: LeaderRecord, over: LeaderRecord) -> LeaderRecord:
         """Write the lease. The time-out of a write leaves time for another one."""
@@ -143,9 +143,9 @@ class Leadership:
             self._record_failure("lease_not_renewed", error)
 
     def _record_failure(self, event: str, error: Exception) -> None:
-        if not self.trouble:  # logged once; /readyz shows it until it ends
+        if not self.failure:  # logged once; /readyz shows it until it ends
             log.warning(event, error=str(error))
-        self.trouble = f"leader lease: {error}"
+        self.failure = f"leader lease: {error}"
 
     async def release(self) -> None:
         """Release the lease, so that a standby need not wait for its end. Failures are ignored."""

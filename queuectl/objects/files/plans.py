@@ -153,7 +153,7 @@ def _pending(
         "workload": known[refusal.uid].ref,
         "reasons": [_reason(reason, known) for reason in refusal.reasons],
         "conflict": [_obstacle(obstacle) for obstacle in diagnosis.conflict],
-        "unblock": [_suggested_fix(fix) for fix in diagnosis.ways],
+        "suggestedFixes": [_suggested_fix(fix) for fix in diagnosis.suggested_fixes],
         "proof": refusal.proof.value,
     }
     if refusal.lease is not None:

@@ -94,7 +94,9 @@ class BatchJob:
         patch = {**start_frame(record, status), "spec": spec}
         if record.parallelism is None or PODSET not in counts:
             return _as_asked(record.parallelism, patch)
-        patch["metadata"]["annotations"][keys.ORIGINAL_PARALLELISM] = str(record.parallelism.asked)
+        patch["metadata"]["annotations"][keys.ORIGINAL_PARALLELISM] = str(
+            record.parallelism.requested
+        )
         spec.update(_at_once(record.parallelism, counts[PODSET]))
         return patch
 
@@ -127,7 +129,7 @@ def _as_asked(parallelism: Parallelism | None, patch: dict[str, Any]) -> dict[st
     """The patch, with the parallelism from before a start with fewer pods."""
     if parallelism is not None and parallelism.shrunk:
         patch["metadata"]["annotations"][keys.ORIGINAL_PARALLELISM] = None
-        patch["spec"].update(_at_once(parallelism, parallelism.asked))
+        patch["spec"].update(_at_once(parallelism, parallelism.requested))
     return patch
 
 

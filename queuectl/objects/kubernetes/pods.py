@@ -81,11 +81,13 @@ def read_pod(wire: WirePod) -> PodRecord:
         started_at=_time(status.start_time),
         checkpoint_at=_time(meta.annotations.checkpoint) if meta.annotations else None,
         restarts=sum([one.restart_count for one in status.container_statuses or ()]),
-        trouble="" if ready else _share(_trouble(status, gates, unschedulable=unschedulable)),
+        status_reason=""
+        if ready
+        else _share(_status_reason(status, gates, unschedulable=unschedulable)),
     )
 
 
-def _trouble(status: PodStatus, gates: Collection[str], *, unschedulable: bool) -> str:
+def _status_reason(status: PodStatus, gates: Collection[str], *, unschedulable: bool) -> str:
     """The reason for which a pod is not ready: the first one of its status."""
     if status.reason:
         return status.reason[:_LONGEST_REASON]

@@ -46,12 +46,12 @@ def defragment(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> Defragment
         in_order: the pending gangs in queue order.
     """
     policy = Policy(cycle)
-    if cycle.solver.cut or not (policy.asked or policy.search_due()):
+    if cycle.solver.cut or not (policy.on_request or policy.search_due()):
         return Defragmented()
     sought = 0
     for pending in policy.targets(in_order):
         sought += 1
-        found = _best(cycle, pending, policy.movers(pending))
+        found = _best(cycle, pending, policy.candidates(pending))
         if found is not None:
             return Defragmented(_commit(cycle, *found), sought)
     return Defragmented(sought=sought)
@@ -75,7 +75,7 @@ class Policy:
     _known: dict[tuple[tuple[str, Place], ...], MoveCandidates] = field(default_factory=dict)
 
     @property
-    def asked(self) -> bool:
+    def on_request(self) -> bool:
         """Whether an administrator asks; then no queue's leave is needed."""
         return self.cycle.problem.snapshot.make_room is not None
 
@@ -85,17 +85,19 @@ class Policy:
         willing = any(queue.defragment is Defragment.EXECUTE for queue in queues)
         return willing and self.cycle.problem.snapshot.seek_room and not _under_way(self.cycle)
 
-    def movers(self, pending: Pending) -> MoveCandidates:
-        """Whom policy lets be moved for a gang."""
+    def candidates(self, pending: Pending) -> MoveCandidates:
+        """The gangs that can migrate for a gang."""
         lines = self._lines(pending)
         key = tuple(sorted(lines.items()))
         if key not in self._known:
-            self._known[key] = self._movers(lines)
+            self._known[key] = self._move_candidates(lines)
         return self._known[key]
 
-    def _movers(self, lines: Mapping[str, Place]) -> MoveCandidates:
+    def _move_candidates(self, lines: Mapping[str, Place]) -> MoveCandidates:
         allowed = self._allowed(lines, frozenset({Defragment.EXECUTE}))
-        return move_candidates(self.cycle.state, allowed, {} if self.asked else self._budgets())
+        return move_candidates(
+            self.cycle.state, allowed, {} if self.on_request else self._budgets()
+        )
 
     def may_move(
         self, pending: Pending, modes: Collection[Defragment]
@@ -109,10 +111,10 @@ class Policy:
         def allowed(gang: Admitted) -> bool:
             queue = self.cycle.problem.snapshot.queue_of(gang.workload)
             if queue is None:
-                return self.asked
+                return self.on_request
             line = lines.get(queue.name)
             first = line is None or place(gang.workload) < line
-            return first and (self.asked or queue.defragment in modes)
+            return first and (self.on_request or queue.defragment in modes)
 
         return allowed
 
@@ -167,14 +169,14 @@ class Policy:
 
 
 def _best(
-    cycle: AdmissionCycle, pending: Pending, movers: MoveCandidates
+    cycle: AdmissionCycle, pending: Pending, candidates: MoveCandidates
 ) -> tuple[GangRequest, MoveSolution] | None:
     """The cheapest room under any choice of flavors that no waiting head bars; the preferred choice among equals."""
-    if not movers.size:
+    if not candidates.size:
         return None
     snapshot = cycle.problem.snapshot
-    queue, asked = snapshot.queue_of(pending.workload), snapshot.make_room is not None
-    if asked:  # a user waits for the answer, not for the cycle
+    queue, on_request = snapshot.queue_of(pending.workload), snapshot.make_room is not None
+    if on_request:  # a user waits for the answer, not for the cycle
         pending = replace(pending, budget=pending.budget + _PATIENCE)
     best: tuple[GangRequest, MoveSolution] | None = None
     for choice, template in cycle.classes.of(pending, queue).requests:
@@ -182,8 +184,8 @@ def _best(
         if head is not None and head.ref != pending.workload.ref:
             continue
         request = replace(template, pending=pending)
-        solution = find_moves(cycle.state, request, movers, cycle.solver)
-        cycle.undecided |= asked and solution is not None and solution.proof is Proof.UNDECIDED
+        solution = find_moves(cycle.state, request, candidates, cycle.solver)
+        cycle.undecided |= on_request and solution is not None and solution.proof is Proof.UNDECIDED
         if (
             solution is not None
             and solution.moved
@@ -196,21 +198,21 @@ def _best(
 def _commit(
     cycle: AdmissionCycle, request: GangRequest, solution: MoveSolution
 ) -> tuple[Move, ...]:
-    """All movers leave, and every new place is leased, in one plan."""
+    """All moved gangs leave, and every new place is leased, in one plan."""
     problem, state = cycle.problem, cycle.state
     uid, now = request.pending.workload.uid, problem.snapshot.now
-    movers = [moved.gang for moved in solution.moved]
-    leavers = reservations.awaited(state, request, solution.node_counts, movers)
-    for gang in movers:
+    migrated = [moved.gang for moved in solution.moved]
+    victims = reservations.awaited(state, request, solution.node_counts, migrated)
+    for gang in migrated:
         state.evict(gang)
-    reservations.reserve(state, request, solution.node_counts, leavers)
+    reservations.reserve(state, request, solution.node_counts, victims)
     for moved in solution.moved:
         state.hold(moved.request, moved.node_counts)
     cycle.unproved |= solution.proof is not Proof.OPTIMAL
     until = lease_end(problem.snapshot)
-    lease = CapacityLease(placement_of(problem, request, solution.node_counts), leavers, now, until)
+    lease = CapacityLease(placement_of(problem, request, solution.node_counts), victims, now, until)
     cycle.refused[uid] = replace(
-        cycle.refused[uid], reasons=(_waits_for([g.workload.uid for g in movers]),), lease=lease
+        cycle.refused[uid], reasons=(_waits_for([g.workload.uid for g in migrated]),), lease=lease
     )
     return tuple(
         Move(
@@ -224,6 +226,6 @@ def _commit(
     )
 
 
-def _waits_for(leavers: Sequence[str]) -> Reason:
-    text = f"waits for {counted(len(leavers), 'gang')} to migrate; the freed capacity is reserved for this gang"
-    return Reason(Code.WAITING_FOR_PREEMPTED, text, {"victims": sorted(leavers)})
+def _waits_for(migrating: Sequence[str]) -> Reason:
+    text = f"waits for {counted(len(migrating), 'gang')} to migrate; the freed capacity is reserved for this gang"
+    return Reason(Code.WAITING_FOR_PREEMPTED, text, {"victims": sorted(migrating)})

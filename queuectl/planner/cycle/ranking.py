@@ -29,7 +29,7 @@ from queuectl.planner.quota.shares import passed_up, share_of
 from queuectl.planner.quota.tree import FlavorResource, Pool
 
 _LEASED: Final = -1  # its quota is taken off already: it borrows nothing more
-_NONE_ASKED: Final[Mapping[FlavorResource, int]] = {}
+_NO_CHARGES: Final[Mapping[FlavorResource, int]] = {}
 
 
 class Ranked(Protocol):
@@ -174,7 +174,7 @@ class _Entrant(Generic[R]):
         pool: None at the top, where those without a parent meet, and for gangs without a ClusterQueue.
         ranked: whose head it enters; None = of no ClusterQueue.
         rows: flavors and resources that head asks.
-        asked: by how much the use of this pool grows when that head starts.
+        charges: by how much the use of this pool grows when that head starts.
         borrows: whether the head borrows, here or further down.
         number: of its valid entry in the parent's tournament.
         entries: those of its members; some are out of date.
@@ -184,7 +184,7 @@ class _Entrant(Generic[R]):
     parent: _Entrant[R] | None
     ranked: R | None = None
     rows: frozenset[FlavorResource] = frozenset()
-    asked: Mapping[FlavorResource, int] = field(default_factory=dict)
+    charges: Mapping[FlavorResource, int] = field(default_factory=dict)
     borrows: bool = False
     number: int = 0
     entries: list[tuple[_Entry, int, _Entrant[R]]] = field(default_factory=list)
@@ -210,8 +210,8 @@ class ByShare(Generic[R]):
             entrant = self._queues[ranked.name] = _Entrant(pool, self._above(pool))
         request, _ = self._heads.asks(ranked)
         entrant.ranked = ranked
-        entrant.asked = request.charges if request is not None else _NONE_ASKED
-        entrant.rows = frozenset(row for row, need in entrant.asked.items() if need)
+        entrant.charges = request.charges if request is not None else _NO_CHARGES
+        entrant.rows = frozenset(row for row, need in entrant.charges.items() if need)
         self._enter(entrant)
 
     def drop(self, ranked: R) -> None:
@@ -252,7 +252,7 @@ class ByShare(Generic[R]):
             if winner is not None:
                 parent.rows, parent.borrows = winner.rows, winner.borrows
                 if winner.pool is not None:
-                    parent.asked = passed_up(winner.pool, self._heads.use, winner.asked)
+                    parent.charges = passed_up(winner.pool, self._heads.use, winner.charges)
             entrant = parent
 
     def _key(self, entrant: _Entrant[R]) -> _Entry:
@@ -262,7 +262,7 @@ class ByShare(Generic[R]):
         at = place(ranked.head.workload)
         if pool is None or pool.parent is None:
             return entrant.borrows, False, _NO_SHARE, at
-        share = share_of(pool, self._heads.use, entrant.asked)
+        share = share_of(pool, self._heads.use, entrant.charges)
         beyond = share.borrows_any(entrant.rows)
         entrant.borrows |= beyond
         return beyond, share.endless, share.ratio, at

@@ -79,7 +79,7 @@ def _choices(request: GangRequest, out: Mask, free: Ints) -> Iterator[list[int]]
     if not request.podset_groups:
         return
     podset_group = _podset_group(request)
-    pods = podset_group.asked[0]
+    pods = podset_group.items[0]
     room = caps(free, pods.shape)
     gain = np.where(out, room, 0)
     useful = np.flatnonzero(np.where(out, sum(caps(free, p.shape) for p in request.pods), 0))

@@ -133,12 +133,12 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
         finders = _FINDERS if conflict else ()
         if conflict and ctx.head is not None and ask(ctx, past_heads(ctx)).fits:
             finders = (change_request.higher_priority,)  # only StrictFIFO blocks it
-    ways: list[SuggestedFix] = []
+    fixes: list[SuggestedFix] = []
     for finder in finders:
         if ctx.solver.stop.stopped:
             break
-        ways.extend(finder(ctx))
-    return Diagnosis(ctx.uid, conflict, tuple(ways), proof, ctx.solver.ended())
+        fixes.extend(finder(ctx))
+    return Diagnosis(ctx.uid, conflict, tuple(fixes), proof, ctx.solver.ended())
 
 
 def conflict_of(ctx: Context) -> tuple[tuple[Constraint, ...], bool]:

@@ -82,9 +82,9 @@ def others_move(ctx: Context) -> Iterator[SuggestedFix]:
         return
     modes = (Defragment.PLAN, Defragment.EXECUTE)
     state = state_under(ctx, past_heads(ctx))
-    movers = move_candidates(state, Policy(ctx.cycle).may_move(ctx.pending, modes), {})
+    candidates = move_candidates(state, Policy(ctx.cycle).may_move(ctx.pending, modes), {})
     for request in requests(ctx, past_heads(ctx)):
-        solution = find_moves(state, request, movers, ctx.solver)
+        solution = find_moves(state, request, candidates, ctx.solver)
         if solution is not None and solution.moved:
             break
     else:

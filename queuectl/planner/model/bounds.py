@@ -108,7 +108,7 @@ class Load:
         counts: dict[Shape, int] = {}  # gangs come in many, shapes in few
         for request in requests:
             for podset_group in request.podset_groups:
-                for pods in podset_group.asked:
+                for pods in podset_group.items:
                     counts[pods.shape] = counts.get(pods.shape, 0) + pods.count
         for shape, count in counts.items():
             self.put(shape.vector, count, shape.eligible)

@@ -122,7 +122,7 @@ class ModelBuilder:
 
     def _add_pods(self) -> None:
         for number, row in enumerate(self.pods):
-            most = np.minimum(self.classes.fits[number], self.classes.asked[number])
+            most = np.minimum(self.classes.fits[number], self.classes.demand[number])
             for node_class in np.flatnonzero(most).tolist():
                 row[node_class] = self.model.var(0, int(most[node_class]))
 
@@ -193,7 +193,7 @@ class ModelBuilder:
             variables = [*below, *terms]
             coeffs = [1] * len(below) + [-c for c in terms.values()]
             if onward:
-                most = min(self.most(below), self.classes.asked[number])
+                most = min(self.most(below), self.classes.demand[number])
                 passed[domain] = self.model.var(0, most)
                 self.derived.append((passed[domain], variables, coeffs, 1))
                 variables, coeffs = [*variables, passed[domain]], [*coeffs, -1]
@@ -233,7 +233,7 @@ class ModelBuilder:
         freed = exits.freed(classes, self.exits) if exits is not None else {}
         if not classes.pods:
             return
-        most = np.minimum(classes.fits, np.array(classes.asked, dtype=np.int64)[:, None])
+        most = np.minimum(classes.fits, np.array(classes.demand, dtype=np.int64)[:, None])
         limits = classes.limits(tight=tight)
         binding: Mask = limits.coeffs @ most > limits.most
         for node_class in freed:

@@ -77,7 +77,7 @@ class Classes:
         only: podset group to the one domain of its required level that it may use.
         members: per node class, node indexes.
         fits: pods of each class that fit each node class, (pod classes, node classes).
-        asked: pods of each class in all.
+        demand: pods of each class in all.
     """
 
     podset_groups: Sequence[PodSetGroup]
@@ -89,7 +89,7 @@ class Classes:
     trees: list[Tree] = field(default_factory=list, init=False)
     pods: list[PodClass] = field(default_factory=list, init=False)
     groups: list[GroupClass] = field(default_factory=list, init=False)
-    asked: list[int] = field(default_factory=list, init=False)
+    demand: list[int] = field(default_factory=list, init=False)
     members: list[Ints] = field(init=False)
     fits: Ints = field(init=False)
 
@@ -103,7 +103,7 @@ class Classes:
         for number, podset_group in enumerate(self.podset_groups):
             tree = self._tree(podset_group.tree)
             pods = []
-            for p in podset_group.asked:
+            for p in podset_group.items:
                 key = (p.shape.key, tree)
                 if key not in numbers:
                     numbers[key] = len(self.pods)
@@ -115,7 +115,7 @@ class Classes:
         self.groups = [
             GroupClass(*key, tuple(podset_groups)) for key, podset_groups in alike.items()
         ]
-        self.asked = [
+        self.demand = [
             sum(group.count(number) * len(group.podset_groups) for group in self.groups)
             for number in range(len(self.pods))
         ]
@@ -172,7 +172,7 @@ class Classes:
     def add(self, shape: Shape, most: Ints) -> int:
         """One more pod class, of which no podset group asks for any; ``most``: pods per node class. Its number is returned."""
         self.pods.append((shape, 0))
-        self.asked.append(int(most.sum()))
+        self.demand.append(int(most.sum()))
         self.fits = np.vstack([self.fits, most])
         return len(self.pods) - 1
 

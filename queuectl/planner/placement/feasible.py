@@ -65,7 +65,7 @@ def fits_apart(request: GangRequest, free: Ints) -> bool:
     for group in request.podset_groups:
         if group.sliced:
             return False
-        fits = np.stack([caps(free, pods.shape) for pods in group.asked])
+        fits = np.stack([caps(free, pods.shape) for pods in group.items])
         nodes: Mask = (fits > 0).all(axis=0) & unused
         if not group.on_one_node and group.required != ANYWHERE:
             roomiest = np.argmax(group.tree.sums(group.required, nodes.astype(np.int64)))
@@ -74,7 +74,7 @@ def fits_apart(request: GangRequest, free: Ints) -> bool:
         if not len(these):
             return False
         least = fits[:, these].min(axis=1).tolist()
-        needed = sum(-(-p.count // most) for p, most in zip(group.asked, least, strict=True))
+        needed = sum(-(-p.count // most) for p, most in zip(group.items, least, strict=True))
         if needed > len(these):
             return False
         unused[these[:needed]] = False
@@ -140,7 +140,7 @@ def _in_the_way(
     All admitted gangs are not among the answers.
     """
     podset_group = request.podset_groups[0]
-    tree, pods = podset_group.tree, podset_group.asked
+    tree, pods = podset_group.tree, podset_group.items
     if not tree.depth:
         return
     fine = tree.depth - 1
@@ -175,7 +175,7 @@ def refuted_by_sums(request: GangRequest, free: Ints) -> bool:
 def _some_domain_holds(podset_group: PodSetGroup, free: Ints) -> bool:
     level = ANYWHERE if podset_group.on_one_node else podset_group.required
     holds: Mask | None = None
-    for pods in podset_group.asked:
+    for pods in podset_group.items:
         enough = _holding(podset_group, pods, level, free) >= pods.count
         holds = enough if holds is None else holds & enough
     return holds is None or bool(holds.any())

@@ -63,7 +63,7 @@ def parts_of(request: GangRequest) -> tuple[Part, ...]:
         level = ANYWHERE if group.on_one_node else group.required
         key = group.tree if level == ANYWHERE else number
         counts = parts.setdefault(key, (group.tree, level, {}))[2]
-        for pods in group.asked:
+        for pods in group.items:
             counts[pods.shape] = counts.get(pods.shape, 0) + pods.count
     return tuple(Part(tree, level, tuple(counts.items())) for tree, level, counts in parts.values())
 

@@ -73,14 +73,14 @@ class PodSetGroup:
         return self.bundle is not None and self.required == self.tree.depth
 
     @property
-    def asked(self) -> tuple[Pods, ...]:
+    def items(self) -> tuple[Pods, ...]:
         """The items that are placed for it: its pods, or all of them as one where they share a node."""
         return (self.bundle,) if self.on_one_node and self.bundle is not None else self.pods
 
     def only(self, shape: Shape) -> PodSetGroup | None:
         """With no other pods than those of one shape, where they are asked for one by one; None without any."""
         if self.on_one_node:
-            return self if self.asked[0].shape is shape else None
+            return self if self.items[0].shape is shape else None
         pods = tuple(p for p in self.pods if p.shape is shape)
         return replace(self, pods=pods, bundle=None) if pods else None
 

@@ -115,7 +115,7 @@ class LargestFit:
     """
 
     podset_group: PodSetGroup
-    asked: tuple[Pods, ...]
+    items: tuple[Pods, ...]
     domain: int
     fits: tuple[int, ...]
     nodes: int
@@ -124,7 +124,7 @@ class LargestFit:
     @property
     def short(self) -> bool:
         """Whether these sums alone prove that the podset group does not fit."""
-        return any(n < p.count for n, p in zip(self.fits, self.asked, strict=True))
+        return any(n < p.count for n, p in zip(self.fits, self.items, strict=True))
 
     @property
     def name(self) -> str:
@@ -146,7 +146,7 @@ class LargestFit:
             return f"one node with room for {pods} is needed"
         parts = [
             f"{_more((p.count - n) * p.size, n)} {_kind_of(p)}{_slices_of(self.podset_group, p)}"
-            for n, p in zip(self.fits, self.asked, strict=True)
+            for n, p in zip(self.fits, self.items, strict=True)
             if n < p.count
         ]
         return f"room for {' and '.join(parts)} is needed{_where(self.podset_group)}"
@@ -170,12 +170,12 @@ class LargestFit:
     def _held(self) -> str:
         pairs = [
             (min(n, p.count) * p.size, f"{min(n, p.count) * p.size} of {p.total}")
-            for n, p in zip(self.fits, self.asked, strict=True)
+            for n, p in zip(self.fits, self.items, strict=True)
         ]
-        whole = " in whole slices" if any(p.slices or p.size > 1 for p in self.asked) else ""
+        whole = " in whole slices" if any(p.slices or p.size > 1 for p in self.items) else ""
         if len(pairs) > 1:
             parts = [
-                f"{text} {_kind_of(p)}" for (_, text), p in zip(pairs, self.asked, strict=True)
+                f"{text} {_kind_of(p)}" for (_, text), p in zip(pairs, self.items, strict=True)
             ]
             return f"at most {' and '.join(parts)} fit{whole}"
         ((number, text),) = pairs
@@ -195,7 +195,7 @@ class LargestFit:
     def details(self) -> dict[str, Any]:
         """The numbers as plain JSON values."""
         details = plain(self.podset_group)
-        details["fits"] = [n * p.size for n, p in zip(self.fits, self.asked, strict=True)]
+        details["fits"] = [n * p.size for n, p in zip(self.fits, self.items, strict=True)]
         if (
             not self.podset_group.on_one_node
             and self.podset_group.required != ANYWHERE
@@ -214,9 +214,9 @@ def _more(missing: int, fits: int) -> str:
 
 def largest_fit(podset_group: PodSetGroup, free: Ints) -> LargestFit:
     """The room that a podset group has on a free matrix (R, N)."""
-    asked = podset_group.asked
-    per_node = [caps(free, p.shape) for p in asked]
-    eligible = asked[0].shape.eligible
+    items = podset_group.items
+    per_node = [caps(free, p.shape) for p in items]
+    eligible = items[0].shape.eligible
     nodes, left = int(np.count_nonzero(eligible)), 0
     if podset_group.pods[0].shape.columns:
         column = podset_group.pods[0].shape.columns[0]
@@ -224,19 +224,19 @@ def largest_fit(podset_group: PodSetGroup, free: Ints) -> LargestFit:
     level = ANYWHERE if podset_group.on_one_node else podset_group.required
     held = [
         Capacity(podset_group.tree, row, p.slices).holding(level)
-        for row, p in zip(per_node, asked, strict=True)
+        for row, p in zip(per_node, items, strict=True)
     ]
     if level == ANYWHERE:
         return LargestFit(
-            podset_group, asked, -1, tuple(int(row.sum()) for row in held), nodes, left
+            podset_group, items, -1, tuple(int(row.sum()) for row in held), nodes, left
         )
     sums = np.stack(held)
     if not sums.shape[1] or not sums.any():
-        return LargestFit(podset_group, asked, -1, (0,) * len(asked), nodes, left)
-    counts = np.array([p.count for p in asked], dtype=np.int64)[:, None]
+        return LargestFit(podset_group, items, -1, (0,) * len(items), nodes, left)
+    counts = np.array([p.count for p in items], dtype=np.int64)[:, None]
     share = (np.minimum(sums, counts) / counts).min(axis=0)
     best = int(np.lexsort((-sums.sum(axis=0), -share))[0])
-    return LargestFit(podset_group, asked, best, tuple(int(n) for n in sums[:, best]), nodes, left)
+    return LargestFit(podset_group, items, best, tuple(int(n) for n in sums[:, best]), nodes, left)
 
 
 def scarcest(pods: Pods) -> str | None:

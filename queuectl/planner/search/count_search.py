@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
-MOST_ASKED: Final = 256  # questions; for splits doubled for each earlier answer that was left open
+MOST_QUESTIONS: Final = (
+    256  # questions; for splits doubled for each earlier answer that was left open
+)
 
 PodCounts: TypeAlias = tuple[int, ...]
 
@@ -34,20 +36,20 @@ class Greatest:
         totals: what the counts of each group add up to.
         columns: the counts, group by group.
         fits: whether these counts fit.
-        asked: the most questions.
+        most_questions: the most questions.
         most: per column, the most that fits while all others are 0; once :meth:`find` was called.
     """
 
     totals: Sequence[int]
     columns: Sequence[Column]
     fits: Callable[[PodCounts], bool]
-    asked: int = MOST_ASKED
+    most_questions: int = MOST_QUESTIONS
     most: list[int] = field(default_factory=list)
     _answers: Answers = field(init=False)
 
     def __post_init__(self) -> None:
         nothing = (0,) * len(self.columns)  # fits unasked
-        self._answers = Answers(self.fits, self.asked + 1, {nothing: True})
+        self._answers = Answers(self.fits, self.most_questions + 1, {nothing: True})
 
     @property
     def exact(self) -> bool:
@@ -184,7 +186,7 @@ class Largest:
 
     def __post_init__(self) -> None:
         everything = tuple(choice[-1] for choice in self.choices)
-        self._answers = Answers(self.fits, MOST_ASKED, {everything: self.whole})
+        self._answers = Answers(self.fits, MOST_QUESTIONS, {everything: self.whole})
 
     @property
     def exact(self) -> bool:

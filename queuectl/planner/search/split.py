@@ -30,7 +30,7 @@ from queuectl.planner.problem.flavors import Choice, Flavors, Options
 from queuectl.planner.problem.parts import SplitGang, part_of, topologies
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.search.count_search import (
-    MOST_ASKED,
+    MOST_QUESTIONS,
     Column,
     Greatest,
     PodCounts,
@@ -187,7 +187,7 @@ class _Search:
         return None if sure else Unknown()
 
     def _greatest(self, fits: Callable[[PodCounts], bool]) -> tuple[PodCounts | None, bool]:
-        asked = MOST_ASKED << self.pending.budget
+        asked = MOST_QUESTIONS << self.pending.budget
         search = Greatest(self.totals, self.columns, fits, asked)
         counts = search.find()
         self.most = search.most

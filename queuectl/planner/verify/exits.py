@@ -29,14 +29,14 @@ class Case:
     """One preemptor and all its victims.
 
     Attributes:
-        asked: what it is charged, per flavor and resource.
+        charges: what it is charged, per flavor and resource.
         repaired: it runs, and its charge is counted already.
     """
 
     index: PlanIndex
     uid: str
     queue: ClusterQueue
-    asked: dict[Key, int]
+    charges: dict[Key, int]
     repaired: bool
 
     @property
@@ -130,7 +130,7 @@ class Case:
         if self.repaired:
             return use
         more = dict(use)
-        _add(more, (((self.queue.name, *row), amount) for row, amount in self.asked.items()))
+        _add(more, (((self.queue.name, *row), amount) for row, amount in self.charges.items()))
         return more
 
     # Questions about it.
@@ -138,11 +138,11 @@ class Case:
     def borrows(self) -> bool:
         use = self.with_request(self.without(self.low, self.victims))
         return any(
-            self.own.uses(use, *row) > self.own.quota(*row) for row, n in self.asked.items() if n
+            self.own.uses(use, *row) > self.own.quota(*row) for row, n in self.charges.items() if n
         )
 
     def over(self, member: Member, use: Use) -> bool:
-        return any(member.uses(use, *row) > member.quota(*row) for row in self.asked)
+        return any(member.uses(use, *row) > member.quota(*row) for row in self.charges)
 
     def stays_out(
         self, uid: str, theirs: list[str], pools: Iterable[Member], *, alone: bool = False
@@ -155,7 +155,7 @@ class Case:
         use = self.without(self.high, others) if alone else self.with_back(uid, theirs)
         gang = self.index.running[uid]
         charged = {row[1:] for row, n in charges(self.index, gang.workload, gang.placement) if n}
-        rows = [row for row in self.asked if row in charged]
+        rows = [row for row in self.charges if row in charged]
         return all(
             any(member.uses(use, *row) > member.quota(*row) for row in rows) for member in pools
         )

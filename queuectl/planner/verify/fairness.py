@@ -45,7 +45,7 @@ def unfair(case: Case, top: Member, theirs: list[str]) -> str | None:
 def _return_within_nominal(case: Case, theirs: list[str]) -> str | None:
     """Those of them that could return within the nominal quota of their ClusterQueue, and then take what shares do not protect."""
     most = case.with_request(case.high)
-    bound = any(case.own.uses(most, *row) > case.own.quota(*row) for row in case.asked)
+    bound = any(case.own.uses(most, *row) > case.own.quota(*row) for row in case.charges)
     back = sorted(
         v
         for v in theirs
@@ -59,7 +59,7 @@ def _by_shares(case: Case, top: Member, theirs: list[str]) -> str | None:
     mine = case.with_request(case.without(case.low, near))
     within = all(
         case.own.uses(case.with_request(case.low), *r) <= case.own.quota(*r)
-        for r in case.asked
+        for r in case.charges
         if _contended(case, r)
     )
     own = next(m for m in case.path if m.parent is top.parent)

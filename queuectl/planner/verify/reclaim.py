@@ -129,7 +129,7 @@ def _not_reclaimable(case: Case, top: Member, theirs: list[str]) -> str | None:
     not_borrowing = sorted(v for v in theirs if not _while_borrowing(case, v))
     if not_borrowing and case.borrows():
         return f"{case.queue.name} borrows, yet evicts {not_borrowing}"
-    unused = any(case.own.uses(case.low, *r) < case.own.quota(*r) for r in case.asked)
+    unused = any(case.own.uses(case.low, *r) < case.own.quota(*r) for r in case.charges)
     if not_borrowing and not (unused or case.queue.preempts_to_borrow):
         return f"{case.queue.name} has used all its own and may not evict {not_borrowing}"
     return None
@@ -146,7 +146,7 @@ def _while_borrowing(case: Case, uid: str) -> bool:
 def _advantage(case: Case, top: Member) -> bool:
     """Whether the preemptor's queue, or a cohort of it that the victims are outside of, has quota for all it asks."""
     use = case.low
-    asked = {row: 0 if case.repaired else n for row, n in case.asked.items() if n}
+    asked = {row: 0 if case.repaired else n for row, n in case.charges.items() if n}
     for member in case.path:
         if top in member.below:
             return False

@@ -81,7 +81,7 @@ def routes(site: Site) -> list[Route]:
             access,
             asked=asked,
             spans=SPANS,
-            ways=_ways(accounting),
+            groupings=_groupings(accounting),
             accounting=accounting,
             report=report,
             **await _context(site, access, report),
@@ -118,7 +118,7 @@ def _period(asked: dict[str, str], now: float) -> Period:
     return period_of(f"{asked['from']}T00:00:00Z", f"{asked['to']}T23:59:59Z", now)
 
 
-def _ways(accounting: Accounting) -> dict[str, str]:
+def _groupings(accounting: Accounting) -> dict[str, str]:
     """The groupings: value of the parameter and title."""
     labels = {str(Grouping(By.LABEL, key)): f"label {key}" for key in accounting.labels}
     return {str(by): name for by, name in _BY.items()} | labels

@@ -59,14 +59,14 @@ function nodes(one) {
 }
 
 function show(plan) {
-  const why = (one) => [one.reason?.message, ...one.ways.map((way) => `suggested fix: ${way.message}`)].filter(Boolean).join("; ");
+  const why = (one) => [one.reason?.message, ...one.suggestedFixes.map((fix) => `suggested fix: ${fix.message}`)].filter(Boolean).join("; ");
   const parts = [
     counts(plan),
     table("Gangs that start", ["Gang", "Without the change", "GPUs", "Nodes"], plan.starts.map((o) => [gang(o), o.before ?? "-", String(o.gpus), nodes(o)])),
     table(
       "Evicted gangs",
       ["Gang", "Preemptor", "GPUs", "Lost work, GPU-hours"],
-      plan.leaves.map((o) => [gang(o), o.givesWayTo ?? "-", String(o.gpus), o.cost ? (o.cost.lostGpuSeconds / 3600).toFixed(1) : "-"]),
+      plan.leaves.map((o) => [gang(o), o.preemptor ?? "-", String(o.gpus), o.cost ? (o.cost.lostGpuSeconds / 3600).toFixed(1) : "-"]),
     ),
     table("Pending gangs", ["Gang", "Without the change", "GPUs", "Reason"], plan.waits.map((o) => [gang(o), o.before ?? "-", String(o.gpus), why(o)])),
   ];
