@@ -91,12 +91,12 @@ def _tried(
     refuse_circular_cohorts(
         (document for document, _ in checked if document["kind"] == "Cohort"), parents
     )
-    config, trouble = _built(after.values(), revision)
+    config, unchecked = _built(after.values(), revision)
     missing: defaultdict[str, list[str]] = defaultdict(list)  # by the object that each is about
     for sentence in dangling(config) if config is not None else ():
         missing[sentence.partition(": ")[0]].append(sentence)
     objects = tuple(
-        _object(document, before.get(key), (*warnings, *trouble, *missing[str(key)]))
+        _object(document, before.get(key), (*warnings, *unchecked, *missing[str(key)]))
         for document, warnings in checked
         for key in [DocumentKey.of(document)]
     )
@@ -110,9 +110,9 @@ async def dry_run_removal(
     revision, stored = await store.configuration()
     before, _ = _built(stored, revision)
     rest = [document for document in stored if DocumentKey.of(document) != key]
-    after, trouble = _built(rest, revision)
+    after, unchecked = _built(rest, revision)
     if after is None:
-        return Removal(trouble, None)
+        return Removal(unchecked, None)
     known = frozenset(dangling(before) if before is not None else ())
     own = f"{key}: "
     missing = tuple(

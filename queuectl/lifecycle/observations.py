@@ -171,11 +171,11 @@ def _live(
     gated = any(pod.gated and not pod.terminating and not pod.terminal for pod in current)
     if started and not gated:
         yield WriteAccepted()
-    trouble = _trouble(entry, job, current, now, terms)
-    if trouble is None and not ready:  # a gang that became ready without a leader is not late
-        trouble = start_failed(entry, now, terms.rules.pods_ready)
-    if trouble is not None:
-        yield trouble
+    eviction = _needed_eviction(entry, job, current, now, terms)
+    if eviction is None and not ready:  # a gang that became ready without a leader is not late
+        eviction = start_failed(entry, now, terms.rules.pods_ready)
+    if eviction is not None:
+        yield eviction
     elif started:
         yield PodsReady() if ready else PodsLost()
         if entry.state is State.RUNNING and entry.placement is not None:
@@ -186,10 +186,10 @@ def _live(
             yield pin_is_refused(refusal)
 
 
-def _trouble(
+def _needed_eviction(
     entry: Entry, job: JobRecord, pods: list[PodRecord], now: float, terms: ObservationRules
 ) -> Evict | None:
-    """Why it must be stopped, ready or not; None if it need not be."""
+    """The eviction that the gang needs, ready or not; None = none."""
     return (
         unlike_planned(entry, job, pods)
         or _over_time(entry, job, now)

@@ -237,7 +237,7 @@ def _weighed(use: GangUse, gang: HeldGang, before: GangUse | None) -> GangUse:
     return replace(use, weight=before.weight * kept + use.utilization * (1.0 - kept))
 
 
-def troubles(
+def source_faults(
     gangs: Sequence[HeldGang], sample: Sample, scrape_seconds: float
 ) -> dict[SourceFault, int]:
     """The faults of the set-up, by the number of affected pods. Pods that have only started are left out."""
@@ -264,7 +264,7 @@ def troubles(
         - len(measured)
         + sum(row.gpus != pod.gpus or row.coverage < COVERED for pod, row in measured),
     }
-    return {trouble: count for trouble, count in counts.items() if count}
+    return {fault: count for fault, count in counts.items() if count}
 
 
 def present_uses(uses: Mapping[str, GangUse], ledger: Ledger) -> dict[str, GangUse]:

@@ -70,19 +70,19 @@ class UseMetrics:
 
     def evaluated(
         self,
-        troubles: Mapping[SourceFault, int],
+        faults: Mapping[SourceFault, int],
         gangs: Iterable[UseGauges],
         seconds: float,
     ) -> None:
         """Set the result of one evaluation.
 
         Args:
-            troubles: the number of affected pods by fault.
+            faults: the number of affected pods by fault.
             gangs: all gangs that hold GPUs.
             seconds: the duration of the query.
         """
-        for trouble in SourceFault:
-            self._alarms.labels(trouble).set(troubles.get(trouble, 0))
+        for fault in SourceFault:
+            self._alarms.labels(fault).set(faults.get(fault, 0))
         self._clear()
         seen = list(gangs)
         for queue in {gang.cluster_queue for gang in seen}:
@@ -93,7 +93,7 @@ class UseMetrics:
             self._gangs.labels(gang.cluster_queue, gang.state).inc()
             self._gpus.labels(gang.cluster_queue, gang.state).inc(gang.gpus)
             self._busy.labels(gang.cluster_queue).inc(gang.gpus * (gang.utilization or 0.0))
-        result = "unreachable" if SourceFault.UNREACHABLE in troubles else "success"
+        result = "unreachable" if SourceFault.UNREACHABLE in faults else "success"
         self._took.labels(result).observe(seconds)
 
     def forget(self) -> None:

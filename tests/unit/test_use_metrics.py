@@ -22,9 +22,7 @@ def test_an_alarm_returns_to_zero_when_its_cause_ends() -> None:
     shown.metrics.evaluated({SourceFault.STALE: 3}, [], 0.1)
     assert shown.value("alarms", reason="stale") == 3
     shown.metrics.evaluated({}, [], 0.1)
-    assert [shown.value("alarms", reason=trouble) for trouble in SourceFault] == [0] * len(
-        SourceFault
-    )
+    assert [shown.value("alarms", reason=fault) for fault in SourceFault] == [0] * len(SourceFault)
 
 
 def test_gangs_are_counted_by_queue_and_state_of_the_newest_look() -> None:

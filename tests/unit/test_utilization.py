@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from queuectl.domain.queues import IdleReclaim
 from queuectl.domain.utilization import GangUse, PodUse, Sample, SourceFault, UseState
 from queuectl.state.gpu_holders import HeldGang, HeldPod
-from queuectl.state.utilization import COVERED, UseTracker, troubles
+from queuectl.state.utilization import COVERED, UseTracker, source_faults
 
 SCRAPE = 30.0
 RULE = IdleReclaim(window=1800, warmup=600, memory_window=7200)
@@ -295,7 +295,7 @@ def test_never_idle_unless_every_pod_was_seen_quiet_lately_and_over_the_window(
 
 def found(rows: Sequence[PodUse], *, gpus: int = 64) -> Mapping[SourceFault, int]:
     one = gang(pod(0), pod(1))
-    return troubles([one], replace(sample(rows), gpus=gpus), SCRAPE)
+    return source_faults([one], replace(sample(rows), gpus=gpus), SCRAPE)
 
 
 GOOD = [row(pod(0)), row(pod(1))]
@@ -322,9 +322,9 @@ def test_a_wrong_set_up_has_a_reason_of_its_own(
 
 def test_gpus_of_untrusted_jobs_alone_are_a_reason_of_their_own() -> None:
     seen = replace(sample([]), gpus=0, untrusted=("kubernetes-pods",))
-    assert troubles([gang(pod(0))], seen, SCRAPE) == {SourceFault.UNTRUSTED: 1}
+    assert source_faults([gang(pod(0))], seen, SCRAPE) == {SourceFault.UNTRUSTED: 1}
 
 
 def test_pods_that_started_a_moment_ago_raise_no_alarm() -> None:
     young = gang(pod(started_at=LATER - 60))
-    assert troubles([young], replace(sample([]), gpus=0), SCRAPE) == {}
+    assert source_faults([young], replace(sample([]), gpus=0), SCRAPE) == {}

@@ -22,7 +22,7 @@ from queuectl.localcluster.gpus import Load, parse_profile
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from queuectl.state.gpu_holders import HeldGang, HeldPod
-from queuectl.state.utilization import UseTracker, troubles
+from queuectl.state.utilization import UseTracker, source_faults
 from queuectl.telemetry.signal.exporters import ExporterSource
 from queuectl.telemetry.signal.names import AMD, NVIDIA, ExporterNames
 from queuectl.telemetry.signal.prometheus import PrometheusSource
@@ -261,7 +261,7 @@ class Watcher:
         longer = {window: await self.source.sample(window, at, known) for window in windows}
         uses = self.tracker.judge(gangs, recent, longer)
         self.results.append((at, uses))
-        self.wrong = troubles(gangs, recent, SCRAPE)
+        self.wrong = source_faults(gangs, recent, SCRAPE)
         self.recent = recent
         return uses
 

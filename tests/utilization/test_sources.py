@@ -16,7 +16,7 @@ import pytest_asyncio
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.utilization import SourceFault, UseState
 from queuectl.localcluster.prometheus import check_rules
-from queuectl.state.utilization import UseTracker, troubles
+from queuectl.state.utilization import UseTracker, source_faults
 from queuectl.telemetry.signal.names import AMD, HONORED, NVIDIA, RENAMED, Gauge
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.queries import Recorded
@@ -171,7 +171,7 @@ async def test_a_job_is_trusted_by_its_whole_name_and_by_the_namespace_of_its_ex
     assert ("busy-0" in named) is (wrong is None)
     assert not named & {"forged-alone-0", "mine"}
     if wrong is not None:
-        assert set(troubles(gangs, sample, SCRAPE)) == {wrong}
+        assert set(source_faults(gangs, sample, SCRAPE)) == {wrong}
 
 
 # ---- a Prometheus that is not set up as it should be
@@ -188,7 +188,7 @@ async def judged(stage: Stage, source: PrometheusSource, at: float) -> dict[Sour
         longer = {window: await source.sample(window, at, known) for window in windows}
         uses = tracker.judge(gangs, recent, longer)
         assert {use.state for use in uses.values()} == {UseState.UNKNOWN}
-        return troubles(gangs, recent, SCRAPE)
+        return source_faults(gangs, recent, SCRAPE)
     finally:
         await source.close()
 
@@ -221,7 +221,7 @@ async def test_a_failed_scrape_does_not_remove_the_gpus(stage: Stage, rules: boo
         sample = await source.sample(
             4 * RECENT, time.time(), {pod.key for g in gangs for pod in g.pods}
         )
-        assert set(troubles(gangs, sample, SCRAPE)) == {SourceFault.WRONG_LABELS}
+        assert set(source_faults(gangs, sample, SCRAPE)) == {SourceFault.WRONG_LABELS}
     finally:
         for node in alive:
             world.repair(node)
@@ -256,7 +256,7 @@ async def test_a_longer_scrape_interval_than_configured_is_partial_and_not_idle(
     known = {pod.key for gang in gangs for pod in gang.pods}
     recent = await source.sample(RECENT * 4, time.time(), known)
     await source.close()
-    assert troubles(gangs, recent, SCRAPE / 2)[SourceFault.PARTIAL] > 10
+    assert source_faults(gangs, recent, SCRAPE / 2)[SourceFault.PARTIAL] > 10
 
 
 async def test_a_query_that_the_server_refuses_is_reported(stage: Stage) -> None:

@@ -15,7 +15,7 @@ from queuectl.domain.utilization import GangUse, PodKey, Sample, SourceFault, Us
 from queuectl.state.gpu_holders import HeldGang, held_gangs
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-from queuectl.state.utilization import UseTracker, troubles
+from queuectl.state.utilization import UseTracker, source_faults
 from queuectl.telemetry.utilization import UseGauges, UseMetrics
 
 log = structlog.get_logger()
@@ -85,7 +85,7 @@ class UseWatch:
         """The current utilization of each gang, by uid."""
         began, at = time.perf_counter(), self._clock()
         known = {pod.key for gang in gangs for pod in gang.pods}
-        wrong: Mapping[SourceFault, int]
+        faults: Mapping[SourceFault, int]
         try:
             async with asyncio.timeout(self._timeout):
                 recent, longer = await self._ask(gangs, at, known)
@@ -93,17 +93,17 @@ class UseWatch:
             why = str(error) or f"no answer within {self._timeout:.0f} s"
             log.warning("utilization_not_measured", reason=why)
             uses = self._tracker.nothing(gangs, at, why)
-            wrong = {SourceFault.UNREACHABLE: max(1, len(known))}
+            faults = {SourceFault.UNREACHABLE: max(1, len(known))}
         else:
             uses = await asyncio.to_thread(self._tracker.judge, gangs, recent, longer)
-            wrong = troubles(gangs, recent, self._scrape)
+            faults = source_faults(gangs, recent, self._scrape)
             self._log_untrusted(recent.untrusted)
         seen = [
             UseGauges(gang.cluster_queue, use.state, gang.gpus, use.utilization)
             for gang in gangs
             if (use := uses.get(gang.uid)) is not None
         ]
-        self._metrics.evaluated(wrong, seen, time.perf_counter() - began)
+        self._metrics.evaluated(faults, seen, time.perf_counter() - began)
         self._log_changes(uses)
         return uses
 
