@@ -6,7 +6,7 @@ and 50 event streams, half of which break every second and resume. Server and co
 cluster double is a process of its own, and so are the clients. Printed for both runs: seconds until all gangs run, lag of the event
 loop; for the clients: latencies by path, and whether any stream lost or doubled a line.
 
-The crowd: 5,000 nodes, full, and 10,000 pending gangs; the time of one view on the leader and on a
+The backlog: 5,000 nodes, full, and 10,000 pending gangs; the time of one view on the leader and on a
 standby, and of a what-if.
 """
 
@@ -42,10 +42,9 @@ from queuectl.objects.files.what_if import WhatIf
 from queuectl.objects.kinds import KINDS
 from queuectl.planner import StopSignal, plan
 from queuectl.telemetry.metrics import Metrics
+from tests.bench.backlog import LARGE, SMALL, Backlog, Size
+from tests.bench.backlog import configuration as backlog_configuration
 from tests.bench.bystander import lag
-from tests.bench.crowd import LARGE, SMALL, Size
-from tests.bench.crowd import World as Crowd
-from tests.bench.crowd import configuration as crowd_configuration
 from tests.bench.faraway import FarCluster, far_cluster
 from tests.bench.readers import READERS, STREAMS
 from tests.bench.serving import clients, report_of, served
@@ -201,18 +200,18 @@ def report_burst(alone: Run, asked: Run, console: Console) -> None:
     )
 
 
-# -- one question over a crowd ----------------------------------------------------------------------------------------
+# -- one question over a backlog ----------------------------------------------------------------------------------------
 
 
 async def questions(url: str, size: Size) -> Table:
     """The time of one view and of one what-if, each repeated on a cluster without changes."""
-    world = Crowd(url, size)
-    await world.start("leads")
-    for document in crowd_configuration(size):
-        await world.controllers["leads"].store.put_config(document)
-    await world.fill()
-    await world.start("stands by")
-    leader, standby = (parts.supervisor for parts in world.controllers.values())
+    backlog = Backlog(url, size)
+    await backlog.start("leads")
+    for document in backlog_configuration(size):
+        await backlog.controllers["leads"].store.put_config(document)
+    await backlog.fill()
+    await backlog.start("stands by")
+    leader, standby = (parts.supervisor for parts in backlog.controllers.values())
     job = m.job("what-if", "team-language", "main", Pods(8, gpus=8, required=RACK))
 
     async def without() -> None:
@@ -232,7 +231,7 @@ async def questions(url: str, size: Size) -> Table:
     for what, (rounds, ask) in asked.items():
         walls, works = zip(*[await timed(ask) for _ in range(rounds)], strict=True)
         made.add_row(what, *(f"{statistics.median(each) * 1000:.0f}" for each in (walls, works)))
-    await world.close()
+    await backlog.close()
     return made
 
 
@@ -244,7 +243,7 @@ async def timed(ask: Callable[[], Awaitable[object]]) -> tuple[float, float]:
     return time.perf_counter() - began, time.process_time() - worked
 
 
-async def main(size: Size, *, crowd: bool, burst: bool) -> None:
+async def main(size: Size, *, backlog: bool, burst: bool) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
     tune_interpreter()  # as serve does
     console = Console(width=120)
@@ -259,16 +258,16 @@ async def main(size: Size, *, crowd: bool, burst: bool) -> None:
         if burst:
             alone = await afresh(partial(measured, asked=False))
             report_burst(alone, await afresh(partial(measured, asked=True)), console)
-        if crowd:
+        if backlog:
             console.print(await afresh(partial(questions, size=size)))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", choices=["burst", "crowd"], help="one part of it")
+    parser.add_argument("--only", choices=["burst", "backlog"], help="one part of it")
     parser.add_argument(
-        "--small", action="store_true", help="a small crowd, to see whether it works"
+        "--small", action="store_true", help="a small backlog, to see whether it works"
     )
     given = parser.parse_args()
-    parts = {"crowd": given.only != "burst", "burst": given.only != "crowd"}
+    parts = {"backlog": given.only != "burst", "burst": given.only != "backlog"}
     asyncio.run(main(SMALL if given.small else LARGE, **parts))

@@ -28,7 +28,7 @@ from queuectl.db.embedded import EmbeddedServer
 from queuectl.db.migrate import upgrade
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import WorkloadFilter
-from tests.bench.crowd import LARGE, SMALL, Size, World, configuration
+from tests.bench.backlog import LARGE, SMALL, Backlog, Size, configuration
 from tests.bench.serving import served
 from tests.support.postgres import server_directory
 from tests.web.browser import running
@@ -100,9 +100,9 @@ async def look(addresses: list[str]) -> None:
 # -- the report --------------------------------------------------------------------------------------------------------
 
 
-async def paths(world: World) -> list[str]:
+async def paths(backlog: Backlog) -> list[str]:
     """Of all pages; those of one workload are of a gang that runs and of one that waits."""
-    store = world.controllers["leads"].store
+    store = backlog.controllers["leads"].store
     uids: dict[str, str] = {}
     for word, state in (("running", State.RUNNING), ("waiting", State.PENDING)):
         wanted = WorkloadFilter(cluster_queue="language", states=frozenset({state}))
@@ -147,19 +147,19 @@ async def main(size: Size) -> None:
     with server_directory(on_disk=True) as directory:
         async with EmbeddedServer(directory) as server:
             await upgrade(server.url())
-            world = World(server.url(), size)
-            await world.start("leads")
+            backlog = Backlog(server.url(), size)
+            await backlog.start("leads")
             tune_interpreter()  # where serve does
-            store = world.controllers["leads"].store
+            store = backlog.controllers["leads"].store
             for document in configuration(size):
                 await store.put_config(document)
-            await world.fill()
-            await world.start("stands by")
-            found = await paths(world)
-            for role, parts in world.controllers.items():
+            await backlog.fill()
+            await backlog.start("stands by")
+            found = await paths(backlog)
+            for role, parts in backlog.controllers.items():
                 async with served(parts) as url:
                     Console(width=100).print(report(role, await looked_at(url, found)))
-            await world.close()
+            await backlog.close()
 
 
 if __name__ == "__main__":

@@ -186,5 +186,5 @@ class _BudgetedSolver(Solver):
 
 def shield(ctx: Context, gang: Admitted) -> str:
     """Which policy keeps a gang from being evicted for the one that is diagnosed."""
-    world = past_heads(ctx)
-    return why_not(state_under(ctx, world), requests(ctx, world), ctx.queue, gang)
+    relaxed = past_heads(ctx)
+    return why_not(state_under(ctx, relaxed), requests(ctx, relaxed), ctx.queue, gang)

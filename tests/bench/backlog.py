@@ -1,4 +1,4 @@
-"""A full cluster and a crowd that waits, with controllers as ``queuectl serve`` runs them on the cluster double and a real
+"""A full cluster and a backlog of pending gangs, with controllers as ``queuectl serve`` runs them on the cluster double and a real
 Postgres.
 """
 
@@ -78,7 +78,7 @@ def gang(number: int, name: str, rng: random.Random, **options: Any) -> Document
     return m.job(name, f"team-{team}", "main", pods, **options)
 
 
-class World:
+class Backlog:
     """The cluster, the database, and the two controllers by what they do."""
 
     def __init__(self, url: str, size: Size) -> None:
