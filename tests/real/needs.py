@@ -22,6 +22,7 @@ _PACKAGES: Final = {
     "runc": "runc",
     "nft": "nftables",
     "debootstrap": "debootstrap",
+    "mkfs.ext4": "e2fsprogs",
     "ip": "iproute2",
     "unshare": "util-linux",
     "setpriv": "util-linux",

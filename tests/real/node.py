@@ -20,6 +20,7 @@ from queuectl.localcluster.supervisor import Supervisor
 from tests.real import images, network, sandbox, settings
 
 _SECONDS: Final = 60.0
+_PATH: Final = os.environ | {"PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"}
 _NAMESPACES: Final = ("--mount", "--net", "--pid", "--ipc", "--uts", "--cgroup", "--mount-proc")
 _ENTER: Final = 'for one in $CGROUPS; do echo $$ > "$one/cgroup.procs"; done; exec "$@"'
 
@@ -62,6 +63,8 @@ class Node:
         self._init: subprocess.Popen[bytes] | None = None
         self._control = self.home / "devices.json"
         self.set_devices()
+        self._disk = self.home / settings.DISK_FILE
+        self._make_disk()
         self._write_files(cluster)
         self._cgroups = [path / shape.name for path in sandbox.cgroups().values()]
 
@@ -69,6 +72,17 @@ class Node:
     def address(self) -> str:
         """Its IP address."""
         return network.address(self.shape.number)
+
+    def _make_disk(self) -> None:
+        """The file with the disk of its kubelet. It takes as much room as is written to it."""
+        with self._disk.open("wb") as file:
+            file.truncate(settings.NODE_DISK)
+        subprocess.run(["mkfs.ext4", "-q", "-m", "0", str(self._disk)], env=_PATH, check=True)
+
+    def _has_disk(self) -> bool:
+        """Whether its disk is in use. The kernel unmounts it some time after the end of the last process."""
+        command = ["losetup", "--associated", str(self._disk)]
+        return bool(subprocess.run(command, env=_PATH, check=True, capture_output=True).stdout)
 
     def _write_files(self, cluster: LocalCluster) -> None:
         name, pki = self.shape.name, cluster.kubeconfig.parents[1] / "pki"
@@ -144,14 +158,20 @@ class Node:
         return self.check(self._programs["ctr"], "--namespace", "k8s.io", *arguments)
 
     def process_of(self, container: str) -> dict[str, str]:
-        """The status of the first process of a container, as the kernel shows it: the first value of each field."""
+        """The status of the first process of a container, as the kernel shows it: the first value of each field.
+
+        The field `root` is the first option of its root file system, `ro` or `rw`.
+        """
         tasks = dict(line.split()[:2] for line in self._ctr("tasks", "list").splitlines())
-        lines = self.check("cat", f"/proc/{tasks[container]}/status").splitlines()
+        folder = f"/proc/{tasks[container]}"
+        lines = self.check("cat", f"{folder}/status").splitlines()
+        mounts = map(str.split, self.check("cat", f"{folder}/mounts").splitlines())
+        (options,) = (mount[3] for mount in mounts if mount[1] == "/")
         return {
             name: value.split()[0]
             for name, _, value in (one.partition(":") for one in lines)
             if value.split()
-        }
+        } | {"root": options.split(",")[0]}
 
     def kill_container(self, container: str) -> None:
         """End the first process of a container by SIGKILL."""
@@ -163,6 +183,7 @@ class Node:
             self._init.kill()  # the kernel kills the first process of the node, and by it all others
             self._init.wait()
             self._until(lambda: not _has_processes(self._cgroups), "the end of its processes")
+            self._until(lambda: not self._has_disk(), "the release of its disk")
             self._init = None
 
     def start_kubelet(self) -> None:

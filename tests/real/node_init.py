@@ -21,11 +21,12 @@ from typing import Final
 
 from queuectl.localcluster.keeper import Keeper
 from tests.real.needs import HIERARCHIES
+from tests.real.settings import DISK_FILE
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
+_KUBELET: Final = Path("/var/lib/kubelet")
 _DISKS: Final = {
     "containerd": "/var/lib/containerd",
-    "kubelet": "/var/lib/kubelet",
     "cni": "/var/lib/cni",
     "pods": "/var/log/pods",
 }
@@ -60,6 +61,9 @@ def _mount(home: Path) -> None:
         (home / name).mkdir(exist_ok=True)
         Path(target).mkdir(parents=True, exist_ok=True)
         _run("mount", "--bind", home / name, target)
+    # The kubelet has a small file system of its own, which a test fills. The kernel frees the device with the last mount.
+    _KUBELET.mkdir(parents=True, exist_ok=True)
+    _run("mount", "-o", "loop", home / DISK_FILE, _KUBELET)
     _run("mount", "-t", "sysfs", "sysfs", "/sys")
     _run("mount", "-t", "tmpfs", "-o", "size=1m", "cgroup", _CGROUPS)
     for name, options in HIERARCHIES.items():

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Final
 
+from queuectl.localcluster import build
+from queuectl.localcluster.progress import LineProgress
 from tests.real import images, needs, programs
 
 HOME: Final = "QUEUECTL_REAL_HOME"
@@ -62,6 +64,7 @@ def main(command: Sequence[str]) -> int:
     if reason := needs.packages():
         print(f"e2e-real: {reason}")
         return 1
+    build.ensure(LineProgress())  # the control plane
     programs.ensure()
     images.ensure()
     _remove_leftovers()

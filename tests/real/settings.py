@@ -16,6 +16,12 @@ LEASE_SECONDS: Final = 10
 NODE_MEMORY: Final = 3 << 30
 """Bytes of memory of a node. Its kubelet evicts pods when they use more."""
 
+DISK_FILE: Final = "kubelet.disk"
+"""The file in the folder of a node with the disk of its kubelet."""
+
+NODE_DISK: Final = 512 << 20
+"""Bytes of the disk of a node, for the volumes of pods. Its kubelet evicts pods when it is nearly full."""
+
 _SOCKET: Final = "/run/containerd/containerd.sock"
 
 
@@ -85,7 +91,7 @@ def kubelet(home: Path, *, memory: int = NODE_MEMORY) -> str:
         "nodeStatusUpdateFrequency": "5s",
         "volumeStatsAggPeriod": "5s",
         # The node has this much less memory than the machine: what is left belongs to others.
-        "evictionHard": {"memory.available": str(total - memory), "nodefs.available": "1Gi"},
+        "evictionHard": {"memory.available": str(total - memory), "nodefs.available": "100Mi"},
         "evictionPressureTransitionPeriod": "10s",
         "imageGCHighThresholdPercent": 100,
     }

@@ -10,6 +10,7 @@ from queuectl.demo.manifests import Document, Pods
 from queuectl.localcluster.client import get_plain
 from tests.real import images, work
 from tests.real.cluster import RealInstallation
+from tests.real.settings import NODE_DISK
 from tests.system.actions import configured, until_reason
 from tests.system.installation import Workspace
 
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.real
 
 FOREVER = "echo ready; exec sleep 600"
 ALLOCATE = "exec python3 -c \"held = [b'x' * (1 << 20) for _ in range({mib})]; import time; time.sleep(300)\""
-FILL = "dd if=/dev/zero of=/tmp/file bs=1M count=120 2>/dev/null; sleep 300"
+FILL = "dd if=/dev/zero of={path} bs=1M count={mib} 2>/dev/null; sleep 300"
 
 
 def starting(within: str) -> Document:
@@ -101,8 +102,19 @@ def test_a_restarted_container_keeps_its_pod_its_slot_and_its_attempt(
     ("misbehaviour", "limits", "why"),
     [
         pytest.param(ALLOCATE.format(mib=600), {"memory": "200Mi"}, "OOMKilled", id="memory limit"),
-        pytest.param(FILL, {"ephemeral-storage": "50Mi"}, "Evicted", id="disk limit"),
+        pytest.param(
+            FILL.format(path="/tmp/file", mib=120),
+            {"ephemeral-storage": "50Mi"},
+            "Evicted",
+            id="disk limit",
+        ),
         pytest.param(ALLOCATE.format(mib=3500), {}, "Evicted", id="memory of the node"),
+        pytest.param(
+            FILL.format(path="/scratch/file", mib=NODE_DISK * 6 // 7 >> 20),
+            {},
+            "Evicted",
+            id="disk of the node",
+        ),
     ],
 )
 def test_a_pod_that_takes_too_much_is_replaced_in_its_slot(
@@ -124,8 +136,12 @@ def test_a_pod_that_takes_too_much_is_replaced_in_its_slot(
             Pods(2, gpus=2),
             script,
             retries=6,
-            spec={"volumes": [once]},
-            container={"volumeMounts": [{"name": "once", "mountPath": "/once"}]},
+            spec={"volumes": [once, {"name": "scratch", "emptyDir": {}}]},
+            container={
+                "volumeMounts": [
+                    {"name": name, "mountPath": f"/{name}"} for name in ("once", "scratch")
+                ]
+            },
         )
         resources = document["spec"]["template"]["spec"]["containers"][0]["resources"]
         # The queue has no quota for these resources.

@@ -9,11 +9,15 @@ from contextlib import contextmanager
 import pytest
 
 from queuectl.demo.manifests import Pods
+from queuectl.localcluster.client import wait_until
 from queuectl.localcluster.nodes import GPU
 from tests.real import work
 from tests.real.cluster import RealInstallation, wait_devices
 from tests.real.node import Node
-from tests.system.installation import Workspace
+from tests.real.settings import NODE_DISK
+from tests.system.demo_cluster import admin_shell
+from tests.system.installation import SECONDS, Workspace
+from tests.system.transcript import Page
 
 pytestmark = pytest.mark.real
 
@@ -40,6 +44,36 @@ def whole(installation: RealInstallation, node: Node) -> Iterator[None]:
         node.power_on()
         installation.cluster.nodes.wait_ready([node.shape.name], seconds=120)
         wait_devices(installation.cluster, [node.shape])
+
+
+@contextmanager
+def out_of_service(installation: RealInstallation, node: Node) -> Iterator[None]:
+    """The node is dead, and an administrator confirms that it has stopped, as docs/how-to/troubleshoot.md describes."""
+    nodes, name = installation.cluster.nodes, node.shape.name
+    given = {"b0-r0-h0": name}
+    with admin_shell(installation) as shell, whole(installation, node):
+        page = Page("troubleshoot.md", shell)
+        node.power_off()
+        wait_until(lambda: name not in nodes.ready(), f"{name} is lost", SECONDS)
+        page.type("kubectl get nodes", instead=given)
+        page.type("kubectl taint nodes", instead=given)
+        try:
+            yield
+        finally:
+            node.power_on()
+            page.type("kubectl wait", instead=given)
+            page.type("kubectl taint nodes", instead=given)
+
+
+@contextmanager
+def full_disk(node: Node) -> Iterator[None]:
+    """A file that belongs to no pod fills the disk of the kubelet."""
+    file = "/var/lib/kubelet/file"
+    node.check("dd", "if=/dev/zero", f"of={file}", "bs=1M", f"count={NODE_DISK * 6 // 7 >> 20}")
+    try:
+        yield
+    finally:
+        node.check("rm", file)
 
 
 def containers(workspace: Workspace, name: str) -> dict[str, str]:
@@ -161,4 +195,50 @@ def test_a_gang_on_a_dead_node_is_evicted_when_its_last_pod_has_ended(
             )
             assert workspace.state("low") == "Evicting", "the kubelet of one pod does not answer"
         workspace.until_state("high", "Finished")
+        assert workspace.until_state("low", "Running")["attempt"] == 2
+
+
+def test_a_gang_leaves_a_node_whose_disk_stays_full(installation: RealInstallation) -> None:
+    with installation.workspace(8) as workspace:
+        work.run(workspace, "train", Pods(2, gpus=2), FOREVER, retries=6)
+        workspace.until_state("train", "Running")
+        lost = str(workspace.running("train")[0].node)
+        with full_disk(installation.nodes[lost]):
+            workspace.until(
+                lambda: workspace.workload("train").get("attempt") == 2, "it is requeued", 300
+            )
+            workspace.until_state("train", "Running")
+            assert lost not in {pod.node for pod in workspace.running("train")}
+        (left,) = (each for each in workspace.history("train") if each["toState"] == "Evicting")
+        assert left["reason"]["code"] == "PinUnschedulable"
+
+
+def test_a_rank_of_a_node_out_of_service_runs_on_another_node(
+    installation: RealInstallation,
+) -> None:
+    with installation.workspace(8) as workspace:
+        work.run(workspace, "train", Pods(2, gpus=2), FOREVER, retries=6)
+        workspace.until_state("train", "Running")
+        before = {pod.rank: pod.node for pod in workspace.running("train")}
+        node = installation.nodes[str(before[0])]
+        with out_of_service(installation, node):
+            workspace.until(lambda: len(workspace.running("train")) == 2, "both ranks run")
+            after = {pod.rank: pod.node for pod in workspace.running("train")}
+            assert after[0] not in before.values()
+            assert after[1] == before[1]
+        train = workspace.until_state("train", "Running")
+        assert (train["attempt"], train["evictions"]) == (1, 0)
+
+
+def test_a_gang_on_a_node_out_of_service_releases_its_capacity(
+    installation: RealInstallation,
+) -> None:
+    with installation.workspace(8) as workspace:
+        work.run(workspace, "low", Pods(4, gpus=2), FOREVER, priority_class="low", retries=6)
+        workspace.until_state("low", "Running")
+        with out_of_service(installation, installation.nodes["b0-r1-h1"]):
+            work.run(workspace, "high", Pods(2, gpus=2), "exit 0", priority_class="high")
+            workspace.until_state("high", "Finished")
+            workspace.until_state("low", "Pending")
+            assert not workspace.pods("low")
         assert workspace.until_state("low", "Running")["attempt"] == 2

@@ -41,6 +41,9 @@ ROLE = 'psql "$ADMIN_URL"'
 STATUS = "queuectl db status"
 """It needs a database that the shell can reach."""
 
+DEAD_NODE = ("kubectl get nodes", "kubectl taint nodes", "kubectl wait --for=condition=Ready")
+"""tests/real/test_nodes.py runs them for a node that has lost its power."""
+
 UNMANAGED = "queuectl get unmanaged"
 """tests/system/test_default_queue.py asks for the report, tests/unit/test_cli_watch.py prints the table."""
 
@@ -82,7 +85,7 @@ def test_the_pages_for_operators(demo_cluster: DemoCluster, shell: Shell) -> Non
     demo_cluster.remove("team-b")
     with admin_shell(demo_cluster.installation) as beside, outside_database() as server:
         outside(demo_cluster, beside, server, Page("troubleshoot.md", beside, page.typed))
-    page.end()
+    page.end(*DEAD_NODE)
 
 
 def on_call(demo_cluster: DemoCluster, page: Page) -> None:
