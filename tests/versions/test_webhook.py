@@ -31,6 +31,10 @@ from tests.versions.webhook import (
 
 pytestmark = pytest.mark.system
 
+IGNORED = (
+    'apiserver_admission_webhook_fail_open_count{name="queuectl-jobs-0.queuectl.dev",type="admit"}'
+)
+"""The metric of the API server with the failures that it has ignored."""
 SECRET = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/secrets/queuectl-webhook"
 
 
@@ -124,6 +128,7 @@ def test_a_job_waits_for_one_replica_that_hangs_and_is_refused_if_both_do(
     try:
         cluster.pause(REPLICAS[0])
         assert refusal(cluster.client, namespace) is None
+        assert IGNORED in cluster.client.text("/metrics")
         cluster.pause(REPLICAS[1])
         assert "context deadline exceeded" in str(refusal(cluster.client, namespace))
         assert refusal(cluster.client, namespace, labels="no queue") is None
