@@ -31,6 +31,7 @@ _POD_RANGE = "10.128.0.1/9"
 _CONTROLLERS = (
     "clusterrole-aggregation-controller",
     "deployment-controller",
+    "disruption-controller",
     "endpointslice-controller",
     "garbage-collector-controller",
     "job-controller",
@@ -44,6 +45,7 @@ _CONTROLLERS = (
     "root-ca-certificate-publisher-controller",
     "serviceaccount-controller",
     "serviceaccount-token-controller",
+    "statefulset-controller",
     "taint-eviction-controller",
     "ttl-after-finished-controller",
     "validatingadmissionpolicy-status-controller",
