@@ -50,13 +50,13 @@ BLOCKS = {
 def test_the_page_on_nodes_that_are_taken_away(demo_cluster: DemoCluster, shell: Shell) -> None:
     page = Page("drain.md", shell)
     demo_cluster.installation.rest.apply(configuration())
-    page.shell.type("kubectl create -f docs/examples/job.yaml")
+    page.type("kubectl create")
     demo_cluster.runs("team-a/train")
     page.type("queuectl get nodes")
     page.type("queuectl whatif --drain")
+    page.type("queuectl requeue team-a/train --dry-run")
     page.type("kubectl cordon")
     try:
-        page.type("queuectl requeue team-a/train --dry-run")
         page.type("queuectl drain")
         demo_cluster.runs("team-a/train")
         page.type("queuectl history")
@@ -64,6 +64,7 @@ def test_the_page_on_nodes_that_are_taken_away(demo_cluster: DemoCluster, shell:
     finally:
         page.type("kubectl uncordon")
     page.type("queuectl get nodes")
+    page.type("kubectl delete job")
     page.end()
 
 
@@ -71,43 +72,41 @@ STATE = "nvidia.com/gpu-driver-upgrade-state"
 
 
 def test_the_page_on_driver_updates(demo_cluster: DemoCluster, shell: Shell) -> None:
-    """The upgrade controller of the GPU Operator is not here: the test writes its labels, and cordons and uncordons."""
+    """The upgrade controller of the GPU Operator is not here: the page writes its labels, and cordons and uncordons."""
     page = Page("driver-updates.md", shell)
     demo_cluster.installation.rest.apply(configuration())
-    shell.type("kubectl create -f docs/examples/job.yaml")
+    page.type("kubectl create")
     demo_cluster.runs("team-a/train")
     page.write("policy.yaml")
     pods = demo_cluster.installation.cluster.client.get("/api/v1/namespaces/team-a/pods")["items"]
     train = [pod for pod in pods if pod["metadata"]["name"].startswith("train-")]
-    nodes = " ".join({pod["spec"]["nodeName"] for pod in train})
     policy = yaml.safe_load((shell.folder / "policy.yaml").read_text())
     selector = policy["spec"]["driver"]["upgradePolicy"]["waitForCompletion"]["podSelector"]
     assert all(selector in pod["metadata"]["labels"] for pod in train)
-    shell.type(f"kubectl cordon {nodes}")
-    shell.type(f"kubectl label nodes {nodes} {STATE}=wait-for-jobs-required")
+    page.type("kubectl cordon")
+    page.type("kubectl label")
     try:
         seen = f"queuectl get nodes --domain {STATE}=wait-for-jobs-required -o name"
-        demo_cluster.until(
-            lambda: shell.type(seen)[1].count("/") == len(nodes.split()), "the labels"
-        )
+        demo_cluster.until(lambda: shell.type(seen)[1].count("/") == 2, "the labels")
         page.type("queuectl drain")
         page.type("queuectl drain")
         demo_cluster.runs("team-a/train")
+        shell.type(f"kubectl label nodes -l {STATE} --overwrite {STATE}=upgrade-done")
+        demo_cluster.until(lambda: shell.type(seen)[1].count("/") == 0, "the labels")
+        page.type("queuectl drain")
+        page.type("kubectl apply")
+        account = "--as=system:serviceaccount:queuectl-system:queuectl-drain"
+        listed = shell.type(f"kubectl auth can-i --list {account}")[1]
+        rights = ("nodes.queuectl.dev", "workloads.queuectl.dev", "workloads.queuectl.dev/requeue")
+        assert all(right in listed for right in rights), listed
+        shell.type("kubectl delete -f docs/examples/drain-cronjob.yaml")
+        page.type("kubectl get nodes")
+        page.type("queuectl history")
+        page.type("kubectl delete job")
     finally:
-        shell.type(f"kubectl label nodes {nodes} --overwrite {STATE}=upgrade-done")
-        shell.type(f"kubectl uncordon {nodes}")
-    demo_cluster.until(lambda: shell.type(seen)[1].count("/") == 0, "the labels")
-    page.type("queuectl drain")
-    page.type("kubectl apply")
-    account = "--as=system:serviceaccount:queuectl-system:queuectl-drain"
-    listed = shell.type(f"kubectl auth can-i --list {account}")[1]
-    rights = ("nodes.queuectl.dev", "workloads.queuectl.dev", "workloads.queuectl.dev/requeue")
-    assert all(right in listed for right in rights), listed
-    shell.type("kubectl delete -f docs/examples/drain-cronjob.yaml")
-    page.type("kubectl get nodes")
-    page.type("queuectl history")
+        page.type("kubectl uncordon")
+        page.type("kubectl label")
     page.end("kubectl patch")
-    shell.type(f"kubectl label nodes {nodes} {STATE}-")
 
 
 def test_the_page_for_team_leads(demo_cluster: DemoCluster, shell: Shell) -> None:

@@ -41,8 +41,9 @@ def test_the_page_on_priority_classes(demo_cluster: DemoCluster, shell: Shell) -
         page.type("sed")
         demo_cluster.runs("team-a/both")
         page.type("queuectl get workloads")
+        page.type("kubectl delete job")
     finally:
-        shell.type("kubectl delete -f research.yaml")
+        page.type("kubectl delete -f")
     page.end()
 
 
@@ -62,8 +63,9 @@ def test_the_page_on_quotas_of_namespaces(demo_cluster: DemoCluster, shell: Shel
         page.type("queuectl explain")
         page.type("kubectl patch")
         demo_cluster.runs("team-a/second")
+        page.type("kubectl delete job")
     finally:
-        shell.type("kubectl delete -f defaults.yaml -f quota.yaml")
+        page.type("kubectl delete -f")
     page.end()
 
 
@@ -85,6 +87,9 @@ def test_the_page_on_taints(demo_cluster: DemoCluster, shell: Shell) -> None:
         page.type("sed")
         demo_cluster.runs("team-b/train")
         page.type("queuectl explain")
+        page.type("kubectl delete")
+        page.type("queuectl delete")
+        page.type("queuectl apply")
     finally:
         page.type("kubectl taint")
         page.type("kubectl label")
