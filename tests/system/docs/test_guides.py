@@ -99,9 +99,9 @@ def test_the_page_on_driver_updates(demo_cluster: DemoCluster, shell: Shell) -> 
         listed = shell.type(f"kubectl auth can-i --list {account}")[1]
         rights = ("nodes.queuectl.dev", "workloads.queuectl.dev", "workloads.queuectl.dev/requeue")
         assert all(right in listed for right in rights), listed
-        shell.type("kubectl delete -f docs/examples/drain-cronjob.yaml")
         page.type("kubectl get nodes")
         page.type("queuectl history")
+        page.type("kubectl delete -f")
         page.type("kubectl delete job")
     finally:
         page.type("kubectl uncordon")
