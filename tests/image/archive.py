@@ -1,13 +1,18 @@
-"""Reads an OCI archive: its configuration, its layers, and the files of its root file system."""
+"""Reads an OCI archive: its configuration, its layers, and the files of its root file system. Adds a layer to it."""
 
 from __future__ import annotations
 
+import io
 import json
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
+
+from tests.image import blobs
 
 _MEBIBYTE: Final = 1 << 20
 _WHITEOUT: Final = ".wh."
@@ -55,6 +60,42 @@ class Archive:
                     if removed:
                         raise ValueError(f"{self.path}: a layer removes {', '.join(removed)}")
                     files.extractall(folder, filter="fully_trusted")
+
+    def find(self, pattern: str) -> dict[str, bytes]:
+        """The files of the root file system whose path matches a pattern, by path."""
+        found: dict[str, bytes] = {}
+        with tarfile.open(self.path) as archive:
+            for layer in self.manifest["layers"]:
+                with tarfile.open(fileobj=archive.extractfile(_blob(layer["digest"]))) as files:
+                    for one in files:
+                        if one.isfile() and fnmatch(one.name, pattern):
+                            content = files.extractfile(one)
+                            assert content is not None
+                            found[one.name] = content.read()
+        return found
+
+    def with_files(self, files: Mapping[str, bytes], name: str, target: Path) -> Archive:
+        """Write the image with one more layer, which has these files.
+
+        Args:
+            files: the contents by path.
+            name: of the new image, as containerd imports it.
+            target: the archive to write.
+        """
+        layer = io.BytesIO()
+        with tarfile.open(fileobj=layer, mode="w") as packed:
+            for path, content in files.items():
+                blobs.add_file(packed, path, content)
+        with tarfile.open(self.path) as old, tarfile.open(target, "w") as new:
+            for member in old:
+                if member.name != "index.json":
+                    new.addfile(member, old.extractfile(member) if member.isfile() else None)
+            added = blobs.add_blob(new, blobs.LAYER, layer.getvalue())
+            layers = [*self.manifest["layers"], added]
+            root = self.configuration["rootfs"]
+            root = root | {"diff_ids": [*root["diff_ids"], added["digest"]]}
+            blobs.add_image(new, name, self.configuration | {"rootfs": root}, layers)
+        return Archive(target)
 
     def sizes(self) -> list[tuple[int, int]]:
         """For each layer, its bytes in the archive and the bytes of its files."""

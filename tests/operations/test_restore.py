@@ -34,6 +34,8 @@ POINT_IN_TIME = (
 """test_point_in_time.py runs them."""
 CONTINUE = {"steady": 1, "late": 1, "again": 2, "new": 1}
 """Gangs that run at the restore, and their attempts."""
+PODS = {"steady": 2, "late": 3, "again": 2, "new": 1}
+"""Their pods."""
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +85,8 @@ def test_a_restored_backup_restarts_no_gang(installation: Installation, typing: 
         )
         assert {name: workspace.workload(name)["attempt"] for name in CONTINUE} == CONTINUE
         workspace.until_state("short", "Finished")
-        assert workspace.state("held") == "Held"
-        assert workspace.state("wide") == "Pending"
+        workspace.until_state("held", "Held")
+        workspace.until_state("wide", "Pending")
         assert uids(workspace) == pods
         page.type("queuectl apply")
         # The backup does not have the hold.
@@ -99,7 +101,7 @@ def before_the_backup(workspace: Workspace) -> None:
     for name, pods in {"steady": 2, "again": 2, "short": 1, "evicted": 1}.items():
         workspace.gang("Job", name, pods)
         workspace.until_state(name, "Running")
-    workspace.gang("Job", "late", 3)
+    workspace.gang("Job", "late", PODS["late"])
     workspace.gang("Job", "wide", 8)
     workspace.gang("Job", "held", 1)
     run_command(workspace, "held", "hold")
@@ -120,8 +122,15 @@ def after_the_backup(workspace: Workspace) -> None:
 
 
 def uids(workspace: Workspace) -> dict[str, set[str]]:
-    """The running pods of the gangs that continue."""
-    return {name: {pod.uid for pod in workspace.running(name)} for name in CONTINUE}
+    """The running pods of the gangs that continue, once the recording has all of them: the controller can be ahead of it."""
+    found: dict[str, set[str]] = {}
+
+    def complete() -> bool:
+        found.update({name: {pod.uid for pod in workspace.running(name)} for name in CONTINUE})
+        return {name: len(pods) for name, pods in found.items()} == PODS
+
+    workspace.until(complete, "the pods in the recording")
+    return found
 
 
 def restore(page: Page) -> None:

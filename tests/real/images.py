@@ -7,8 +7,6 @@ its sandbox, and cached.
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import os
 import shutil
 import subprocess
@@ -19,14 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from queuectl.localcluster import cache
+from tests.image import blobs
 
 _RELEASE: Final = "bookworm"
-_LAYER: Final = "application/vnd.oci.image.layer.v1.tar"
-_CONFIG: Final = "application/vnd.oci.image.config.v1+json"
-_MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 _UNUSED: Final = (
     "usr/share/doc",
     "usr/share/man",
@@ -139,43 +135,12 @@ def _write_archive(image: Image, layer: Path, target: Path) -> None:
         },
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
     }
-    described = _described(_LAYER, digest, layer.stat().st_size)
+    described = blobs.descriptor(blobs.LAYER, digest, layer.stat().st_size)
     with tarfile.open(target, "w") as archive:
-        _add(archive, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
+        blobs.add_file(archive, "oci-layout", blobs.as_json({"imageLayoutVersion": "1.0.0"}))
         archive.add(layer, f"blobs/sha256/{digest}")
-        manifest = {
-            "schemaVersion": 2,
-            "mediaType": _MANIFEST,
-            "config": _add_blob(archive, _CONFIG, config),
-            "layers": [described],
-        }
-        entry = _add_blob(archive, _MANIFEST, manifest)
-        entry["annotations"] = {"io.containerd.image.name": image.name}
-        _add(archive, "index.json", _json({"schemaVersion": 2, "manifests": [entry]}))
+        blobs.add_image(archive, image.name, config, [described])
 
 
 def _architecture() -> str:
     return {"x86_64": "amd64", "aarch64": "arm64"}[os.uname().machine]
-
-
-def _add_blob(
-    archive: tarfile.TarFile, media_type: str, document: dict[str, Any]
-) -> dict[str, Any]:
-    content = _json(document)
-    digest = hashlib.sha256(content).hexdigest()
-    _add(archive, f"blobs/sha256/{digest}", content)
-    return _described(media_type, digest, len(content))
-
-
-def _described(media_type: str, digest: str, size: int) -> dict[str, Any]:
-    return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": size}
-
-
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
-    entry = tarfile.TarInfo(name)
-    entry.size = len(content)
-    archive.addfile(entry, io.BytesIO(content))
-
-
-def _json(document: dict[str, Any]) -> bytes:
-    return json.dumps(document).encode()

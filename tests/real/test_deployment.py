@@ -2,72 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
-from pathlib import Path
-from typing import Final
 
 import pytest
 
-from queuectl.cluster.adapter import SYSTEM_NAMESPACE
 from queuectl.cluster.apply import manifests
-from queuectl.db.directories import PORT
-from queuectl.db.embedded import DATABASE, USER, EmbeddedServer
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Document, Pods
-from queuectl.demo.rest import ApiConnection
 from queuectl.localcluster import LocalCluster
-from queuectl.localcluster.certificates import Authority
-from queuectl.localcluster.client import get_plain, tls, wait_until
-from tests.real import images, network
+from queuectl.localcluster.client import get_plain, wait_until
+from tests.real import images
 from tests.real.cluster import RealInstallation
-from tests.support.postgres import server_directory
+from tests.real.deployment import (
+    ARCHIVE,
+    SECONDS,
+    controller_pods,
+    database,
+    is_ready,
+    rest_of,
+    secrets,
+    token_of_administrator,
+)
 
 pytestmark = pytest.mark.real
-
-ARCHIVE: Final = (
-    Path(__file__).parents[2] / "build" / "image" / f"queuectl-{version('queuectl')}.tar"
-)
-SECONDS: Final = 120.0
-HOST: Final = f"queuectl.{SYSTEM_NAMESPACE}.svc"
-EACH: Final = "all"
-TRUST: Final = f"local {EACH} {EACH} trust\nhost {EACH} {EACH} 10.0.0.0/8 trust\n"
-"""The database is in the network namespace of the run."""
-
-
-@contextmanager
-def database() -> Iterator[str]:
-    """The URL of a Postgres server that pods reach."""
-    with server_directory() as directory:
-        rules = directory / "pg_hba.conf"
-        rules.write_text(TRUST)
-        rules.chmod(0o644)
-        settings = {"listen_addresses": "127.0.0.1", "port": str(PORT), "hba_file": str(rules)}
-        server = EmbeddedServer(directory / "server", durable=False, settings=settings)
-        asyncio.run(server.start())
-        try:
-            yield f"postgresql://{USER}@{network.GATEWAY}:{PORT}/{DATABASE}"
-        finally:
-            asyncio.run(server.stop(immediate=True))
-
-
-def secret(name: str, kind: str, data: dict[str, bytes]) -> Document:
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name, "namespace": SYSTEM_NAMESPACE},
-        "type": kind,
-        "data": {key: base64.b64encode(value).decode() for key, value in data.items()},
-    }
-
-
-def controller_pods(cluster: LocalCluster) -> list[Document]:
-    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods"
-    listed: list[Document] = cluster.client.get(path)["items"]
-    return listed
 
 
 @contextmanager
@@ -77,18 +35,10 @@ def deployed(installation: RealInstallation) -> Iterator[Document]:
     for node in installation.nodes.values():
         node.import_archive(ARCHIVE)
     installation.controller.kill()
-    pki = cluster.kubeconfig.parents[1] / "pki"
-    pair = Authority.load(pki / "ca.crt", pki / "ca.key").server(HOST, [HOST])
-    files = {"tls.crt": pair.certificate, "tls.key": pair.key}
     made = [one for one in manifests() if one["kind"] in ("Deployment", "Service")]
     [replicas] = [one["spec"]["replicas"] for one in made if one["kind"] == "Deployment"]
     with database() as url:
-        keys = ("migration-url", "url", "api-url")
-        cluster.client.apply(
-            secret("queuectl-database", "Opaque", dict.fromkeys(keys, url.encode())),
-            secret("queuectl-tls", "kubernetes.io/tls", files),
-            *made,
-        )
+        cluster.client.apply(*secrets(cluster, url), *made)
         try:
             wait_until(lambda: _ready_pods(cluster) == replicas, "its pods", SECONDS)
             yield controller_pods(cluster)[0]
@@ -101,12 +51,7 @@ def deployed(installation: RealInstallation) -> Iterator[Document]:
 
 
 def _ready_pods(cluster: LocalCluster) -> int:
-    return sum(map(ready, controller_pods(cluster)))
-
-
-def ready(pod: Document) -> bool:
-    conditions = pod["status"].get("conditions", [])
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return sum(map(is_ready, controller_pods(cluster)))
 
 
 @pytest.mark.skipif(not ARCHIVE.exists(), reason=f"no image: run make image to write {ARCHIVE}")
@@ -132,34 +77,8 @@ def test_the_image_runs_as_the_deployment_and_starts_a_gang(installation: RealIn
 
 def submit(cluster: LocalCluster, address: str) -> None:
     """Configure a queue by the REST API of the pod, and submit a gang of two pods."""
-    account = {
-        "apiVersion": "v1",
-        "kind": "ServiceAccount",
-        "metadata": {"name": "admin", "namespace": "shipped"},
-    }
-    binding = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRoleBinding",
-        "metadata": {"name": "shipped-admin"},
-        "roleRef": {
-            "apiGroup": "rbac.authorization.k8s.io",
-            "kind": "ClusterRole",
-            "name": "cluster-admin",
-        },
-        "subjects": [{"kind": "ServiceAccount", "name": "admin", "namespace": "shipped"}],
-    }
-    cluster.client.apply(*m.namespaces(["shipped"]), account, binding)
-    token = cluster.client.create(
-        "/api/v1/namespaces/shipped/serviceaccounts/admin/token",
-        {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}},
-    )["status"]["token"]
-    trusted = tls(cluster.authority, None)
-    trusted.check_hostname = False  # the certificate has the name of the Service
-    with ApiConnection(
-        f"https://{address}:8443",
-        verify=trusted,
-        headers={"authorization": f"Bearer {token}"},
-    ) as rest:
+    token = token_of_administrator(cluster, "shipped")
+    with rest_of(cluster, address, token) as rest:
         rest.apply(
             [
                 m.flavor("gpu"),

@@ -19,8 +19,8 @@ from queuectl.demo.manifests import Document
 from queuectl.localcluster import RequestError
 from queuectl.localcluster.client import Client, wait_until
 from tests.real.cluster import NODES, RealInstallation
+from tests.real.deployment import ARCHIVE, is_ready
 from tests.real.node import Node
-from tests.real.test_deployment import ARCHIVE, ready
 from tests.real.test_nodes import whole
 from tests.support.jobs import batch_job
 from tests.versions.submissions import submitting
@@ -64,7 +64,7 @@ class Webhook:
 
         def done() -> bool:
             pods = self.pods()
-            names = [pod["metadata"]["name"] for pod in pods if ready(pod)]
+            names = [pod["metadata"]["name"] for pod in pods if is_ready(pod)]
             return names == list(REPLICAS) and not ended & {p["metadata"]["uid"] for p in pods}
 
         wait_until(done, "the replicas of the webhook", SECONDS)
@@ -147,7 +147,7 @@ def kill(webhook: Webhook) -> None:
         def restarted(number: int = number, before: int = status["restartCount"]) -> bool:
             found = webhook.pods()[number]
             count: int = found["status"]["containerStatuses"][0]["restartCount"]
-            return count > before and ready(found)
+            return count > before and is_ready(found)
 
         wait_until(restarted, "the replica runs again", SECONDS)
 
@@ -157,7 +157,7 @@ def lose_power(webhook: Webhook) -> None:
     node = webhook.node(webhook.pods()[0])
     with whole(webhook.installation, node):
         node.power_off()
-        wait_until(lambda: not ready(webhook.pods()[0]), "the node is lost", SECONDS)
+        wait_until(lambda: not is_ready(webhook.pods()[0]), "the node is lost", SECONDS)
     webhook.wait_ready()
 
 
