@@ -101,7 +101,7 @@ def compare_diagnoses(
 ) -> Iterator[Difference]:
     """Kinds of obstacles and remedies must be the same, and no less be proved."""
     at = f"diagnosis[{uid}]"
-    for part in ("conflict", "ways", "cut"):
+    for part in ("conflict", "suggested_fixes", "cut"):
         yield from _must_equal(f"{at}.{part}", was[part], now[part])
     yield from _proofs(f"{at}.proof", was["proof"], now["proof"])
 

@@ -57,7 +57,7 @@ def diagnosis_score(diagnosis: Diagnosis) -> Score:
     """The kinds of a gang's blocking constraints and suggested fixes."""
     return {
         "conflict": sorted(obstacle.limit.value for obstacle in diagnosis.conflict),
-        "ways": [[way.remedy.value, way.least] for way in diagnosis.suggested_fixes],
+        "suggested_fixes": [[fix.remedy.value, fix.least] for fix in diagnosis.suggested_fixes],
         "proof": diagnosis.proof.value,
         "cut": diagnosis.cut,
     }
