@@ -196,7 +196,6 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
 
 
 WITHOUT_TEST: Final = {
-    "older-kubernetes.md": "the pods of the webhook need a kubelet and the image",
     "release.md": "the commands need a published release",
 }
 """Pages whose commands no test types, with the reasons."""
