@@ -87,7 +87,7 @@ async def probe_policies(
     if controller and not server.keeps_templates_mutable:
         missing += [text async for text in _probe_status(api, server)]
     for kind in KINDS.values():
-        missing += [text async for text in _probe_kind(api, server, namespace, kind)]
+        missing += [text async for text in _probe_kind(api, namespace, kind)]
         missing += [text async for text in _probe_kueue_key(api, namespace, kind, kueue)]
     missing += [text async for text in _probe_pods(api, namespace)]
     return missing
@@ -140,17 +140,11 @@ async def _probe_status(api: Api, server: Server) -> AsyncIterator[str]:
         )
 
 
-async def _probe_kind(
-    api: Api, server: Server, namespace: str, kind: JobKind
-) -> AsyncIterator[str]:
+async def _probe_kind(api: Api, namespace: str, kind: JobKind) -> AsyncIterator[str]:
     collection = path(kind, namespace)
     labels = {keys.QUEUE_LABEL: "probe"}
     policy = f"queuectl-{kind.plural}"
-    mutation = (
-        f"MutatingAdmissionPolicy {policy}"
-        if server.has_mutating_policies
-        else f"the webhook {policy}.queuectl.dev"
-    )
+    mutation = f"the MutatingAdmissionPolicy or the webhook {policy}"
     try:
         created = await _dry_run(api, collection, _job(kind, labels))
     except ObjectGone:
