@@ -38,7 +38,7 @@ from tests.versions.webhook import webhook
 USERS: Final = 8
 COUNT: Final = 4000
 WARM_UP: Final = 800
-"""Dry runs before the measurement: an API server that has just started is slower."""
+"""Dry runs before the measurement: an API server is slower at first."""
 NAMESPACE: Final = "default"
 CONFIGURATIONS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 OURS, THEIRS = "queuectl-jobs-0.queuectl.dev", "mjob.kb.io"
