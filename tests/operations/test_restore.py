@@ -126,7 +126,8 @@ def uids(workspace: Workspace) -> dict[str, set[str]]:
     found: dict[str, set[str]] = {}
 
     def complete() -> bool:
-        found.update({name: {pod.uid for pod in workspace.running(name)} for name in CONTINUE})
+        for name, attempt in CONTINUE.items():
+            found[name] = {pod.uid for pod in workspace.running(name) if pod.attempt == attempt}
         return {name: len(pods) for name, pods in found.items()} == PODS
 
     workspace.until(complete, "the pods in the recording")
