@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +43,8 @@ def check_quota(page: Page) -> None:
 def plan(page: Page) -> None:
     """Plans an urgent job, with a node drained."""
     job = m.job("llama-405b-eval", "language", "training", Pods(8, 8, "64", preferred=BLOCK), priority_class="urgent")  # fmt: skip
-    page.locator("[name=manifests]").fill(yaml.safe_dump(job, sort_keys=False))
+    without_aliases = json.loads(json.dumps(job))
+    page.locator("[name=manifests]").fill(yaml.safe_dump(without_aliases, sort_keys=False))
     page.locator("[name=drain]").fill("b1-r3-h7")
     page.get_by_role("button", name="Plan").click()
     expect(page.get_by_role("heading", name="Summary")).to_be_visible(timeout=WAIT)

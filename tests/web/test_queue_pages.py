@@ -236,7 +236,7 @@ async def test_the_overview_explains_free_gpus_beside_pending_gangs(
     sample: Sample, pages: httpx2.AsyncClient
 ) -> None:
     text = (await pages.get("/ui/")).text
-    assert "GPUs are free. A pending gang can start on them only if" in text
+    assert "GPUs are free. A pending gang can start only if" in text
     assert "/ui/workloads?reason=WaitingForQuota&amp;state=Pending" in text
 
 
