@@ -18,7 +18,6 @@ from tests.doubles.store import MemoryStore
 from tests.oidc.issuers import ATTACKER_KEY, CLIENT, CURVE, ISSUER, KEY, FakeIssuer, claims, signed
 
 SESSION = "/api/v1/session"
-NOW = time.time()
 NOT_OURS = "asked the cluster, which does not take it"
 
 
@@ -84,11 +83,11 @@ ATTACKS: dict[str, tuple[Callable[[], str], str]] = {
     "unknown kid": (lambda: signed(claims(), KEY, kid="another"), "no key"),
     "no kid, and several keys": (lambda: signed(claims(), KEY, kid=None), "no key"),
     "kid of another type": (lambda: unsigned(claims(), "RS256", kid=7), "no key"),
-    "expired": (lambda: signed(claims(exp=int(NOW) - 60)), "expired"),
+    "expired": (lambda: signed(claims(exp=int(time.time()) - 60)), "expired"),
     "never expires": (lambda: signed(claims(exp=None)), "no claim exp"),
     "expires at NaN": (lambda: signed(claims(exp=float("nan"))), "exp"),
-    "not valid yet": (lambda: signed(claims(nbf=int(NOW) + 600)), "not valid yet"),
-    "issued in the future": (lambda: signed(claims(iat=int(NOW) + 600)), "in the future"),
+    "not valid yet": (lambda: signed(claims(nbf=int(time.time()) + 600)), "not valid yet"),
+    "issued in the future": (lambda: signed(claims(iat=int(time.time()) + 600)), "in the future"),
     "no time of issue": (lambda: signed(claims(iat=None)), "no claim iat"),
     "no user name": (lambda: signed(claims(sub=None)), "no claim sub"),
     "empty user name": (lambda: signed(claims(sub="")), "sub"),

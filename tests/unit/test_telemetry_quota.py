@@ -224,7 +224,7 @@ def test_following_changes_equals_counting_entries(
     rest = [list(each) for each in changes]
     while any(rest):
         followed.note([random.choice([each for each in rest if each]).pop(0)])
-    for name in ("held", "kept", "asked"):
+    for name in ("held", "kept", "pending"):
         sums = {row: n for row, n in getattr(followed, name).items() if n}
         assert sums == dict(getattr(counted, name)), name
     assert sum(counted.held.values()) == 32 * sum(
