@@ -25,6 +25,8 @@ _HIDDEN: Final = (
     "gangs that you are not allowed to see hold the nodes: --move needs the right to list workloads"
 )
 POLL_SECONDS: Final = 1.0  # the answers of the server are at most as old
+CORDON_SECONDS: Final = 5.0
+"""Time for the controller to observe that a node is cordoned."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,13 +106,21 @@ def _nodes(client: Client, names: Sequence[str], selector: Sequence[str]) -> tup
     Raises:
         CommandFailed: a node that is named is not cordoned, or does not exist.
     """
-    cordoned = _cordoned(client) if names else {}
-    takes = [name for name in names if name not in cordoned and _node(client, name)["schedulable"]]
-    if takes:
+    give_up_at = time.monotonic() + CORDON_SECONDS
+    while takes := _schedulable(client, names):
+        if time.monotonic() < give_up_at:
+            time.sleep(POLL_SECONDS)
+            continue
         message = f"not cordoned: {', '.join(takes)}; run kubectl cordon {' '.join(takes)}"
         raise CommandFailed(message, Exit.CONFLICT)
     selected = _cordoned(client, selector) if selector else {}
     return tuple(dict.fromkeys([*names, *selected]))
+
+
+def _schedulable(client: Client, names: Sequence[str]) -> list[str]:
+    """The nodes among these that are not cordoned."""
+    cordoned = _cordoned(client) if names else {}
+    return [name for name in names if name not in cordoned and _node(client, name)["schedulable"]]
 
 
 def _cordoned(client: Client, selector: Sequence[str] = ()) -> dict[str, Json]:

@@ -23,9 +23,16 @@ def podset_of(job: JobRecord, pod: PodRecord) -> str:
 
 @dataclass(slots=True)
 class ObservedState:
-    """All objects at one revision. ``hosts`` maps hostname labels to nodes."""
+    """All objects at one revision.
+
+    Attributes:
+        hosts: hostname label to node.
+        capacity: the most that each node has offered. Devices are missing for some time after a restart of a node, and gangs
+            keep their slots there.
+    """
 
     nodes: dict[str, Node] = field(default_factory=dict)
+    capacity: dict[str, Resources] = field(default_factory=dict)
     hosts: dict[str, str] = field(default_factory=dict)
     jobs: dict[str, JobRecord] = field(default_factory=dict)
     pods: dict[str, PodRecord] = field(default_factory=dict)
@@ -69,8 +76,15 @@ class Replay:
     def _node(self, node: Node, *, gone: bool) -> None:
         if gone:
             self.observed.nodes.pop(node.name, None)
+            self.observed.capacity.pop(node.name, None)
         else:
             self.observed.nodes[node.name] = node
+            known = self.observed.capacity.get(node.name, NOTHING)
+            largest = {
+                name: max(known[name], node.allocatable[name])
+                for name in {*known, *node.allocatable}
+            }
+            self.observed.capacity[node.name] = Resources(largest)
             self.observed.hosts[node.hostname] = node.name
 
     def _job(self, uid: str, job: JobRecord, *, gone: bool) -> None:

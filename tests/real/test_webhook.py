@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -37,6 +38,10 @@ STATEFULSET: Final = f"/apis/apps/v1/namespaces/{SYSTEM_NAMESPACE}/statefulsets/
 PODS: Final = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods"
 ROUTER: Final = f"/api/v1/nodes/{NODES[0].name}"
 """The node by which the API server reaches Services."""
+
+
+READY_SECONDS: Final = 5.0
+"""Time for kube-proxy to set the address of a replica: `minReadySeconds` of the chart."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +155,7 @@ def kill(webhook: Webhook) -> None:
             return count > before and is_ready(found)
 
         wait_until(restarted, "the replica runs again", SECONDS)
+        time.sleep(READY_SECONDS)
 
 
 def lose_power(webhook: Webhook) -> None:

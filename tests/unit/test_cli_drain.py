@@ -82,6 +82,7 @@ def queuectl(
 ) -> Cli:
     monkeypatch.setenv("QUEUECTL_SERVER", running[1])
     monkeypatch.setattr(drain, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(drain, "CORDON_SECONDS", 0.2)
 
     def call(*arguments: str) -> Result:
         return queuectl_with(monkeypatch, capsys, "drain", *arguments)
@@ -191,6 +192,13 @@ def test_a_wrong_request_is_refused(
 ) -> None:
     found = queuectl(*arguments)
     assert (found.code, found.err) == (code, f"error: {message}\n")
+
+
+def test_a_node_that_the_controller_observes_as_cordoned_later_is_drained(
+    queuectl: Cli, cluster_reader: Changing
+) -> None:
+    cluster_reader.become(cluster(cordoned=False), cluster(held=False))
+    assert queuectl("n1").out == "no gang holds n1\n"
 
 
 def test_it_ends_when_a_node_takes_pods_again(queuectl: Cli, cluster_reader: Changing) -> None:

@@ -72,6 +72,14 @@ def replaces_a_failed_pod(script: Script) -> None:
     script.pin(again, "a")
 
 
+def replaces_a_pod_while_the_devices_of_its_node_are_missing(script: Script) -> None:
+    script.job("gang", 2)
+    first, _ = script.start("gang", ["a", "b"])
+    script.node("a", gpus=0)
+    script.end(first, PodPhase.FAILED)
+    script.pin(script.born("gang", 0), "a")
+
+
 def ends_before_its_workers_do(script: Script) -> None:
     """As a PyTorchJob whose master is done: it holds no quota any more."""
     script.job("gang", 2)
@@ -89,6 +97,7 @@ def ends_before_its_workers_do(script: Script) -> None:
         takes_a_place_just_freed,
         is_evicted_while_it_starts,
         replaces_a_failed_pod,
+        replaces_a_pod_while_the_devices_of_its_node_are_missing,
         ends_before_its_workers_do,
     ],
 )
