@@ -80,7 +80,7 @@ explore: setup ## every property test on fresh examples, ROUNDS=5 times over; `m
 	  $(RUN)/pytest -q -m "hypothesis and not system and not bench and not operations" -n 2 --hypothesis-profile=fresh $(PYTEST_ARGS); done
 
 # Everything runs in namespaces, which end with the target.
-e2e-real: setup ## on real kubelets, containers and networks; needs root; half an hour; KEEP=1 starts a cluster and a shell
+e2e-real: setup ## on real kubelets, containers and networks; needs root; 22 minutes; KEEP=1 starts a cluster and a shell
 	$(RUN)/python -m tests.real.sandbox $(if $(KEEP),$(RUN)/python -m tests.real.shell,\
 	  $(RUN)/python -m pytest $(or $(TESTS),tests/real) -m real $(PYTEST_ARGS))
 
