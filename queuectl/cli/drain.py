@@ -108,11 +108,10 @@ def _nodes(client: Client, names: Sequence[str], selector: Sequence[str]) -> tup
     """
     give_up_at = time.monotonic() + CORDON_SECONDS
     while takes := _schedulable(client, names):
-        if time.monotonic() < give_up_at:
-            time.sleep(POLL_SECONDS)
-            continue
-        message = f"not cordoned: {', '.join(takes)}; run kubectl cordon {' '.join(takes)}"
-        raise CommandFailed(message, Exit.CONFLICT)
+        if time.monotonic() >= give_up_at:
+            message = f"not cordoned: {', '.join(takes)}; run kubectl cordon {' '.join(takes)}"
+            raise CommandFailed(message, Exit.CONFLICT)
+        time.sleep(POLL_SECONDS)
     selected = _cordoned(client, selector) if selector else {}
     return tuple(dict.fromkeys([*names, *selected]))
 

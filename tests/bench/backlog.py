@@ -122,7 +122,7 @@ class Backlog:
         await self.at_rest("the cluster is full")
         for number in range(places // 100):
             self.cluster.submit(gang(number, f"urgent-{number:05}", rng, priority_class="high"))
-        while not await self.controllers["leads"].store.evictions(limit=1):
+        while not await self.controllers["leader"].store.evictions(limit=1):
             await self.pause(1.0, "a gang must be evicted")
         await self.at_rest("others have left")
         for number in range(self._size.waiting):
@@ -147,7 +147,7 @@ class Backlog:
     async def counts(self) -> Counter[State]:
         """Workloads by state."""
         found: Counter[State] = Counter()
-        for tally in await self.controllers["leads"].store.tallies():
+        for tally in await self.controllers["leader"].store.tallies():
             found[tally.state] += tally.workloads
         return found
 

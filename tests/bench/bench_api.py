@@ -206,11 +206,11 @@ def report_burst(alone: Run, asked: Run, console: Console) -> None:
 async def questions(url: str, size: Size) -> Table:
     """The time of one view and of one what-if, each repeated on a cluster without changes."""
     backlog = Backlog(url, size)
-    await backlog.start("leads")
+    await backlog.start("leader")
     for document in backlog_configuration(size):
-        await backlog.controllers["leads"].store.put_config(document)
+        await backlog.controllers["leader"].store.put_config(document)
     await backlog.fill()
-    await backlog.start("stands by")
+    await backlog.start("standby")
     leader, standby = (parts.supervisor for parts in backlog.controllers.values())
     job = m.job("what-if", "team-language", "main", Pods(8, gpus=8, required=RACK))
 

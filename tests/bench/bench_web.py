@@ -102,7 +102,7 @@ async def look(addresses: list[str]) -> None:
 
 async def paths(backlog: Backlog) -> list[str]:
     """Of all pages; those of one workload are of a gang that runs and of one that waits."""
-    store = backlog.controllers["leads"].store
+    store = backlog.controllers["leader"].store
     uids: dict[str, str] = {}
     for word, state in (("running", State.RUNNING), ("waiting", State.PENDING)):
         wanted = WorkloadFilter(cluster_queue="language", states=frozenset({state}))
@@ -148,13 +148,13 @@ async def main(size: Size) -> None:
         async with EmbeddedServer(directory) as server:
             await upgrade(server.url())
             backlog = Backlog(server.url(), size)
-            await backlog.start("leads")
+            await backlog.start("leader")
             tune_interpreter()  # where serve does
-            store = backlog.controllers["leads"].store
+            store = backlog.controllers["leader"].store
             for document in configuration(size):
                 await store.put_config(document)
             await backlog.fill()
-            await backlog.start("stands by")
+            await backlog.start("standby")
             found = await paths(backlog)
             for role, parts in backlog.controllers.items():
                 async with served(parts) as url:

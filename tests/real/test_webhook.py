@@ -40,10 +40,6 @@ ROUTER: Final = f"/api/v1/nodes/{NODES[0].name}"
 """The node by which the API server reaches Services."""
 
 
-READY_SECONDS: Final = 5.0
-"""Time for kube-proxy to set the address of a replica: `minReadySeconds` of the chart."""
-
-
 @dataclass(frozen=True)
 class Webhook:
     """The webhook on the nodes of an installation."""
@@ -145,6 +141,7 @@ def roll_out(webhook: Webhook) -> None:
 
 def kill(webhook: Webhook) -> None:
     """SIGKILL for the process of each replica, one after the other. The kubelet starts it again."""
+    pause = webhook.client.get(STATEFULSET)["spec"]["minReadySeconds"]
     for number, pod in enumerate(webhook.pods()):
         [status] = pod["status"]["containerStatuses"]
         webhook.node(pod).kill_container(status["containerID"].rpartition("/")[2])
@@ -155,7 +152,7 @@ def kill(webhook: Webhook) -> None:
             return count > before and is_ready(found)
 
         wait_until(restarted, "the replica runs again", SECONDS)
-        time.sleep(READY_SECONDS)
+        time.sleep(pause)  # kube-proxy sets the address of the replica
 
 
 def lose_power(webhook: Webhook) -> None:

@@ -80,7 +80,7 @@ annotations: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end }}
 
-{{/* The nodes of a Deployment's pods, and the credentials for its image there. Arguments as above. */}}
+{{/* The nodes of the pods of a Deployment or a StatefulSet, and the credentials for their image there. Arguments as above. */}}
 {{- define "queuectl.nodes" -}}
 {{- $name := first . }}{{ with last . -}}
 {{- with .Values.imagePullSecrets -}}
