@@ -1,0 +1,268 @@
+"""Devices that drivers publish for dynamic resource allocation, and requests for them.
+
+The terms are those of the API group ``resource.k8s.io/v1``. A *pool* of a driver is published as ResourceSlices. A pod requests devices
+by *claims*; kube-scheduler chooses the devices of a claim when it binds the pod. Names of attributes and capacities are
+qualified here: where an object omits the domain, it is the name of the driver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fractions import Fraction
+from typing import Final, TypeAlias
+
+from queuectl.domain.fleet import SelectorTerm
+
+IMPLICIT_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
+"""A container requests devices of each DeviceClass by this prefix and the name of the class."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """The value of an attribute that is a semantic version, as text."""
+
+    text: str
+
+
+AttributeValue: TypeAlias = bool | int | str | Version | tuple[int, ...] | tuple[str, ...]
+Amounts: TypeAlias = tuple[tuple[str, Fraction], ...]
+"""By qualified name, sorted by name; exact values of quantities."""
+
+
+class DeviceEffect(StrEnum):
+    """Effects of a taint of a device. ``NONE`` only informs."""
+
+    NONE = "None"
+    NO_SCHEDULE = "NoSchedule"
+    NO_EXECUTE = "NoExecute"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTaint:
+    key: str
+    effect: DeviceEffect
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceToleration:
+    """``key`` empty with ``Exists`` tolerates each taint; ``effect`` None means each effect."""
+
+    key: str = ""
+    operator: str = "Equal"  # Equal | Exists
+    value: str = ""
+    effect: DeviceEffect | None = None
+
+    def tolerates(self, taint: DeviceTaint) -> bool:
+        """Whether a request with this toleration can use a device with the taint."""
+        if self.effect not in (None, taint.effect) or self.key not in ("", taint.key):
+            return False
+        return self.operator == "Exists" or (bool(self.key) and self.value == taint.value)
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityPolicy:
+    """How much of a capacity one allocation of a shared device consumes.
+
+    Attributes:
+        default: if the request names no amount; None = the whole capacity.
+        values: the amounts that can be allocated, ascending; a request is rounded up to the next one. Empty = no such list.
+        least, most, step: the range of amounts; a request is rounded up to the range. None = no such bound.
+    """
+
+    default: Fraction | None = None
+    values: tuple[Fraction, ...] = ()
+    least: Fraction | None = None
+    most: Fraction | None = None
+    step: Fraction | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """The fields of a device that decide which requests it matches. Equal devices are one object: thousands share it.
+
+    Attributes:
+        driver: the name of its driver.
+        attributes: by qualified name, sorted.
+        capacity: by qualified name.
+        taints: a request uses the device only if it tolerates all that have an effect.
+        shared: several claims can each consume a part of its capacity (``allowMultipleAllocations``).
+        policies: by qualified name of a capacity; only of shared devices.
+    """
+
+    driver: str
+    attributes: tuple[tuple[str, AttributeValue], ...] = ()
+    capacity: Amounts = ()
+    taints: tuple[DeviceTaint, ...] = ()
+    shared: bool = False
+    policies: tuple[tuple[str, CapacityPolicy], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DeviceId:
+    """``driver/pool/device``, as a ResourceClaim names it."""
+
+    driver: str
+    pool: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.driver}/{self.pool}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device of a node.
+
+    Attributes:
+        consumes: (counter set, counter) to the amount it takes of the shared counters of its pool while it is allocated, sorted.
+    """
+
+    id: DeviceId
+    kind: DeviceKind
+    consumes: tuple[tuple[tuple[str, str], int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeDevices:
+    """The devices that only one node can use, from the newest complete generation of each pool.
+
+    Attributes:
+        devices: sorted by id.
+        counters: (driver, pool, counter set, counter) to its amount, sorted.
+        unsupported: sentences about devices that are left out, for example those that several nodes share.
+    """
+
+    devices: tuple[Device, ...] = ()
+    counters: tuple[tuple[tuple[str, str, str, str], int], ...] = ()
+    unsupported: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """A DeviceClass.
+
+    Attributes:
+        selectors: CEL expressions; a device of the class fulfils all.
+        extended_resource: the extended resource that requests its devices; None = only the implicit one.
+        created_at: unix seconds; of several classes for one extended resource the newest counts, then the first by name.
+    """
+
+    name: str
+    selectors: tuple[str, ...] = ()
+    extended_resource: str | None = None
+    created_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOption:
+    """Devices of one class.
+
+    Attributes:
+        device_class: name of the DeviceClass.
+        selectors: further CEL expressions, as the request has them.
+        count: number of devices; None = all that match on the node (``allocationMode: All``).
+        admin: access for administration: it takes no device from others.
+        tolerations: taints of devices that it tolerates.
+        capacity: amounts of shared devices, by qualified or plain name.
+    """
+
+    device_class: str
+    selectors: tuple[str, ...] = ()
+    count: int | None = 1
+    admin: bool = False
+    tolerations: tuple[DeviceToleration, ...] = ()
+    capacity: Amounts = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRequest:
+    """One request of a claim. ``options``: one (``exactly``), or several of which the first that can be allocated counts."""
+
+    name: str
+    options: tuple[DeviceOption, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceConstraint:
+    """All devices of these requests (none named = of each request) have the same, or different, values of an attribute.
+
+    Attributes:
+        requests: names, also ``request/subrequest``.
+        attribute: qualified name.
+        distinct: the values differ; else they are equal.
+    """
+
+    requests: tuple[str, ...]
+    attribute: str
+    distinct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimSpec:
+    """The request of one ResourceClaim or ResourceClaimTemplate. Hashable."""
+
+    requests: tuple[DeviceRequest, ...]
+    constraints: tuple[DeviceConstraint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PodDevices:
+    """All devices that one pod requests. Pods with equal ones are interchangeable. Hashable.
+
+    Attributes:
+        claims: of its own: each pod has one ResourceClaim for each of them.
+        shared: names of ResourceClaims that it shares with other pods.
+    """
+
+    claims: tuple[ClaimSpec, ...] = ()
+    shared: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatedDevice:
+    """One result of an allocation. ``share``: amounts that it consumes of a shared device."""
+
+    id: DeviceId
+    request: str
+    admin: bool = False
+    share: Amounts = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One ResourceClaim of the cluster.
+
+    Attributes:
+        owner: uid of the pod that it was made for; None for a claim that a user made.
+        allocated: None = not allocated.
+        node: the nodes that its allocation can be used from; None = each node.
+        reserved_for: uids of pods.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    spec: ClaimSpec
+    owner: str | None = None
+    allocated: tuple[AllocatedDevice, ...] | None = None
+    node: tuple[SelectorTerm, ...] | None = None
+    reserved_for: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceInventory:
+    """Devices and their classes at one revision. Compared by identity, so that derived data can be cached on it.
+
+    Attributes:
+        nodes: node name to its devices; nodes without devices are absent.
+        classes: by name.
+    """
+
+    nodes: Mapping[str, NodeDevices] = field(default_factory=dict)
+    classes: Mapping[str, DeviceClass] = field(default_factory=dict)
+
+
+NO_DEVICES: Final = DeviceInventory()
