@@ -34,7 +34,7 @@ def up(
         str,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="Nodes: blocks, racks (per block), hosts (per rack), gpus, cpu, memory, pods, product.",
+            help="Nodes: blocks, racks (per block), hosts (per rack), gpus, devices, cpu, memory, pods, product.",
         ),
     ] = "",
     *,

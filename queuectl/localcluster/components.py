@@ -31,6 +31,7 @@ _POD_RANGE = "10.128.0.1/9"
 _CONTROLLERS = (
     "clusterrole-aggregation-controller",
     "deployment-controller",
+    "device-taint-eviction-controller",
     "disruption-controller",
     "endpointslice-controller",
     "garbage-collector-controller",
@@ -41,6 +42,7 @@ _CONTROLLERS = (
     "persistentvolumeclaim-protection-controller",
     "pod-garbage-collector-controller",
     "replicaset-controller",
+    "resourceclaim-controller",
     "resourcequota-controller",
     "root-ca-certificate-publisher-controller",
     "serviceaccount-controller",

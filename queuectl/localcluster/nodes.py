@@ -6,6 +6,7 @@ import re
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from queuectl.localcluster import devices
 from queuectl.localcluster.client import Client, Document, wait_until
 from queuectl.localcluster.errors import LocalClusterError
 
@@ -26,6 +27,7 @@ _FIELDS = {
     "racks": "racks_per_block",
     "hosts": "hosts_per_rack",
     "gpus": "gpus",
+    "devices": "devices",
     "cpu": "cpu",
     "memory": "memory",
     "pods": "pods",
@@ -51,6 +53,7 @@ class NodeSpec:
         racks_per_block: Racks in each block.
         hosts_per_rack: Nodes in each rack.
         gpus: GPUs of each node; 0 = nodes without the resource and its labels.
+        devices: GPUs of each node that a driver publishes in ResourceSlices; they are no resource of the node.
         cpu: CPU of each node, as a Kubernetes quantity.
         memory: Memory of each node, as a Kubernetes quantity.
         pods: Pods that fit a node.
@@ -65,6 +68,7 @@ class NodeSpec:
     racks_per_block: int = 2
     hosts_per_rack: int = 4
     gpus: int = 8
+    devices: int = 0
     cpu: str = "96"
     memory: str = "1Ti"
     pods: int = 110
@@ -78,7 +82,7 @@ class NodeSpec:
         for name in ("blocks", "racks_per_block", "hosts_per_rack", "pods"):
             if getattr(self, name) < 1:
                 raise ValueError(f"NodeSpec.{name} must be at least 1, not {getattr(self, name)}")
-        for name in ("gpus", "cliques_per_rack"):
+        for name in ("gpus", "devices", "cliques_per_rack"):
             if getattr(self, name) < 0:
                 raise ValueError(
                     f"NodeSpec.{name} must not be negative, but is {getattr(self, name)}"
@@ -88,7 +92,7 @@ class NodeSpec:
     def parse(cls, text: str) -> NodeSpec:
         """Read `blocks=2,racks=4,hosts=8,gpus=8`. Other fields have their defaults.
 
-        Names: blocks, racks (per block), hosts (per rack), gpus, cpu, memory, pods, product.
+        Names: blocks, racks (per block), hosts (per rack), gpus, devices, cpu, memory, pods, product.
 
         Raises:
             ValueError: A name is unknown, or a value is not a number.
@@ -135,6 +139,7 @@ class NodeSpec:
         resources = {"cpu": self.cpu, "memory": self.memory, "pods": str(self.pods)}
         if self.gpus:
             resources[GPU] = str(self.gpus)
+        if self.gpus or self.devices:
             labels[PRODUCT] = self.product
             if self.cliques_per_rack:
                 labels[CLIQUE] = (
@@ -169,11 +174,20 @@ class Nodes:
             LocalClusterError: They are not ready in time (0 does not wait).
         """
         documents = list(spec.documents())
-        self._client.each(lambda one: self._client.create("/api/v1/nodes", one), documents)
+        self._client.each(lambda one: self._create(spec, one), documents)
+        if spec.devices:
+            self._client.apply(devices.device_class())
         names = [one["metadata"]["name"] for one in documents]
         if wait_seconds:
             self.wait_ready(names, seconds=wait_seconds)
         return names
+
+    def _create(self, spec: NodeSpec, document: Document) -> None:
+        node = self._client.create("/api/v1/nodes", document)
+        if spec.devices:
+            published = devices.gpus(spec.devices, spec.product)
+            name = document["metadata"]["name"]
+            devices.Driver(self._client).publish(devices.pool(name, published, owner=node))
 
     def names(self) -> list[str]:
         """The names of all nodes."""

@@ -22,6 +22,7 @@ GROUPS: Final = (
     ("system/test_dashboard", "system/test_users_and_pods"),
     ("docs/test_tutorials",),
     ("cluster/test_localcluster_run",),
+    ("system/test_devices", "system/test_claim_facts"),
     ("system/test_takeover",),
     ("system/test_install",),
     ("cluster/test_localcluster_lifecycle",),

@@ -19,7 +19,7 @@ import yaml
 from cryptography import x509
 from typer.testing import CliRunner
 
-from queuectl.localcluster import (
+from queuectl.localcluster import devices, (
     ClusterSpec,
     LocalClusterError,
     NodeSpec,
@@ -65,6 +65,16 @@ def test_taints_and_labels_are_those_of_the_description() -> None:
     [node] = NodeSpec(1, 1, 1, taints=(Taint("gpu"),), labels=(("pool", "a"),)).documents()
     assert node["spec"]["taints"] == [{"key": "gpu", "effect": "NoSchedule", "value": ""}]
     assert node["metadata"]["labels"]["pool"] == "a"
+
+
+def test_a_pool_has_its_devices_in_slices_and_its_counters_in_a_slice_of_their_own() -> None:
+    slices = devices.pool(
+        "n0", devices.gpus(5, "H100"), generation=3, per_slice=2, counters=[{"name": "c"}]
+    )
+    assert {one["spec"]["pool"]["resourceSliceCount"] for one in slices} == {4}
+    assert {one["spec"]["pool"]["generation"] for one in slices} == {3}
+    assert [len(one["spec"].get("devices", [])) for one in slices] == [0, 2, 2, 1]
+    assert [d["attributes"][devices.PCIE_ROOT]["string"] for d in slices[-1]["spec"]["devices"]] == ["pci0000:01"]  # fmt: skip
 
 
 def test_a_description_of_nodes_is_read_from_a_line() -> None:
