@@ -19,11 +19,12 @@ import yaml
 from cryptography import x509
 from typer.testing import CliRunner
 
-from queuectl.localcluster import devices, (
+from queuectl.localcluster import (
     ClusterSpec,
     LocalClusterError,
     NodeSpec,
     Taint,
+    devices,
     kubeconfig,
     layout,
     take_down,
