@@ -179,10 +179,16 @@ class DeviceOption:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """One request of a claim. ``options``: one (``exactly``), or several of which the first that can be allocated counts."""
+    """One request of a claim.
+
+    Attributes:
+        options: one (``exactly``), or several of which the first that can be allocated counts.
+        subrequests: names of the options, where there are several.
+    """
 
     name: str
     options: tuple[DeviceOption, ...]
+    subrequests: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
+from queuectl.domain.devices import NO_DEVICES, AllocatedDevice, Claim, DeviceInventory
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpus import BY_NAME, whole
 from queuectl.domain.quantity import Resources
@@ -163,6 +164,9 @@ class Snapshot:
         past_use: for fairness by usage.
         make_room: set when an administrator asks which gangs to move; None in the loop, where queues decide.
         allowances: namespace to its ResourceQuotas; a namespace without any is absent.
+        devices: of dynamic resource allocation.
+        other_devices: node name to the devices that claims hold whose pods are in no admitted gang.
+        claims: (namespace, name) to the ResourceClaims that gangs share.
     """
 
     now: float
@@ -178,6 +182,9 @@ class Snapshot:
     make_room: MakeRoom | None = None
     past_use: PastUse = PastUse()
     allowances: Mapping[str, tuple[Allowance, ...]] = field(default_factory=dict)
+    devices: DeviceInventory = NO_DEVICES
+    other_devices: Mapping[str, tuple[AllocatedDevice, ...]] = field(default_factory=dict)
+    claims: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
 
     def queue_of(self, workload: Workload) -> ClusterQueue | None:
         """The ClusterQueue of a workload; None when its LocalQueue or ClusterQueue does not exist."""

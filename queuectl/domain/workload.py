@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
+from queuectl.domain.devices import PodDevices
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.gpus import BY_NAME, whole
 from queuectl.domain.needs import PodNeeds
@@ -57,12 +58,13 @@ class PodShape:
     Two pods of equal shape are interchangeable for placement. Hashable.
 
     ``incidental`` names resources that only machinery around the pod asks for (an operator's init container): nodes must
-    have them, but a queue need not cover them.
+    have them, but a queue need not cover them. ``devices``: None = it requests none by claims.
     """
 
     requests: Resources
     rules: NodeRules = NodeRules()
     incidental: frozenset[str] = frozenset()
+    devices: PodDevices | None = None
 
 
 @dataclass(frozen=True, slots=True)
