@@ -23,8 +23,6 @@ GROUPS: Final = (
     ("docs/test_tutorials",),
     ("cluster/test_localcluster_run",),
     ("system/test_devices", "system/test_claim_facts"),
-    ("system/test_takeover",),
-    ("system/test_install",),
     ("cluster/test_localcluster_lifecycle",),
     ("system/test_scale",),
     ("utilization/test_efficiency_panels", "cluster/test_localcluster_prometheus"),

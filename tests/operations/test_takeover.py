@@ -42,12 +42,12 @@ from tests.system.leftovers import (
 )
 from tests.system.transcript import Page, shell
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.operations
 
 INSTALLED = ("queuectl", "sed")
 """The commands of the page that do not need a Kueue: tests/system/docs/test_operate.py types them."""
 WITH_HELM = ("cat values.yaml", "helm", "kubectl -n queuectl-system rollout")
-"""The commands of docs/how-to/install.md that tests/system/test_install.py types."""
+"""The commands of docs/how-to/install.md that tests/operations/test_install.py types."""
 
 
 @dataclass(frozen=True)

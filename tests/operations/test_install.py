@@ -27,10 +27,10 @@ from tests.system.installation import QUICK, Installation
 from tests.system.rights_used import Right, granted_rights
 from tests.system.transcript import Page, Shell, shell
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.operations
 
 WITH_KUSTOMIZE = ("cat kustomization.yaml", "kubectl apply -k")
-"""The commands of the page that tests/system/test_takeover.py types."""
+"""The commands of the page that tests/operations/test_takeover.py types."""
 UPGRADE: Final = (
     "helm upgrade queuectl deploy/chart --namespace queuectl-system --reuse-values --set kueueKeys.enabled=true"
     " --set queuedGpus.enabled=true --set forceDelete.enabled=true --set dashboards.enabled=true"
