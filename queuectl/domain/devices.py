@@ -1,8 +1,9 @@
 """Devices that drivers publish for dynamic resource allocation, and requests for them.
 
 The terms are those of the API group ``resource.k8s.io/v1``. A *pool* of a driver is published as ResourceSlices. A pod requests devices
-by *claims*; kube-scheduler chooses the devices of a claim when it binds the pod. Names of attributes and capacities are
-qualified here: where an object omits the domain, it is the name of the driver.
+by *claims*; kube-scheduler chooses the devices of a claim when it binds the pod. Names of attributes are
+qualified here: where an object omits the domain, it is the name of the driver. Names of capacities are as they were written, because
+kube-scheduler compares the name in a request with the name in a ResourceSlice character by character.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ class Version:
     text: str
 
 
-AttributeValue: TypeAlias = bool | int | str | Version | tuple[int, ...] | tuple[str, ...]
+Scalar: TypeAlias = bool | int | str | Version
+AttributeValue: TypeAlias = Scalar | tuple[Scalar, ...]
 Amounts: TypeAlias = tuple[tuple[str, Fraction], ...]
-"""By qualified name, sorted by name; exact values of quantities."""
+"""By name of a capacity, sorted by name; exact values of quantities."""
 
 
 class DeviceEffect(StrEnum):
@@ -86,10 +88,10 @@ class DeviceKind:
     Attributes:
         driver: the name of its driver.
         attributes: by qualified name, sorted.
-        capacity: by qualified name.
+        capacity: by name as published.
         taints: a request uses the device only if it tolerates all that have an effect.
         shared: several claims can each consume a part of its capacity (``allowMultipleAllocations``).
-        policies: by qualified name of a capacity; only of shared devices.
+        policies: by name of a capacity; only of shared devices.
     """
 
     driver: str
@@ -166,7 +168,7 @@ class DeviceOption:
         count: number of devices; None = all that match on the node (``allocationMode: All``).
         admin: access for administration: it takes no device from others.
         tolerations: taints of devices that it tolerates.
-        capacity: amounts of shared devices, by qualified or plain name.
+        capacity: the amounts that each device needs, and that the request consumes of a shared device.
     """
 
     device_class: str
@@ -212,6 +214,15 @@ class ClaimSpec:
 
     requests: tuple[DeviceRequest, ...]
     constraints: tuple[DeviceConstraint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimReference:
+    """One entry of ``spec.resourceClaims`` of a pod: the name of a ResourceClaimTemplate, or of a ResourceClaim."""
+
+    name: str
+    template: str | None = None
+    claim: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

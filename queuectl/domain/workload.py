@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from queuectl.domain.devices import PodDevices
+from queuectl.domain.devices import ClaimReference, PodDevices
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.gpus import BY_NAME, whole
 from queuectl.domain.needs import PodNeeds
@@ -74,6 +74,7 @@ class PodSet:
     ``min_count``: the gang may start with fewer pods of this podset, down to so many; None = all or nothing.
     ``limits``: the largest CPU, memory and ephemeral storage that one pod can use, where it sets them; ResourceQuotas count it.
     ``needs``: what the containers in its template say; ``shape`` and ``limits`` follow from it, and from LimitRanges.
+    ``claims``: the resource claims that its template names; ``shape.devices`` follows from them.
     """
 
     name: str
@@ -84,6 +85,7 @@ class PodSet:
     min_count: int | None = None
     limits: Resources = NOTHING
     needs: PodNeeds | None = field(default=None, compare=False, repr=False)
+    claims: tuple[ClaimReference, ...] = ()
 
     @property
     def requests(self) -> Resources:
