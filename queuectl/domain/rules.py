@@ -134,6 +134,7 @@ class Rules:
         kueue_keys: whether labels and annotations with Kueue's prefix count.
         accounting: labels, prices and retention of the usage ledger.
         trusted_submitters: accounts whose jobs can name another user in a label.
+        device_classes: (DeviceClass, resource that is charged for its devices), sorted; a class has at most one.
     """
 
     fair_sharing: tuple[FairStrategy, ...] = ()
@@ -147,6 +148,7 @@ class Rules:
     kueue_keys: KueueKeys = KueueKeys.AUTO
     accounting: Accounting = Accounting()
     trusted_submitters: frozenset[str] = frozenset()
+    device_classes: tuple[tuple[str, str], ...] = ()
 
     @property
     def user_label(self) -> str | None:

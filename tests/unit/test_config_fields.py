@@ -249,6 +249,9 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("Configuration", "queuectl.backoffJitter", 0.5, {"pods_ready": PodsReady(backoff_jitter=0.5)}, {}),
     ("Configuration", "queuectl.evictionGrace", "30s", {"eviction_grace": 30.0}, {}),
     ("Configuration", "queuectl.kueueKeys", "on", {"kueue_keys": KueueKeys.ON}, {}),
+    ("Configuration", "resources.deviceClassMappings",
+     [{"name": "e.com/gpu", "deviceClassNames": ["b", "a"]}, {"name": "e.com/fpga", "deviceClassNames": ["c"], "sources": []}],
+     {"device_classes": (("a", "e.com/gpu"), ("b", "e.com/gpu"), ("c", "e.com/fpga"))}, {}),
     ("Configuration", "queuectl.trustedSubmitters", ["system:serviceaccount:ci:runner"],
      {"trusted_submitters": frozenset({"system:serviceaccount:ci:runner"})}, {}),
     ("Configuration", "queuectl.accounting.userLabel", "example.com/user",
@@ -352,7 +355,6 @@ WARNED: list[tuple[str, str, Any]] = [
     ("ClusterQueue", "spec.concurrentAdmissionPolicy", {"migration": {"mode": "TryPreferredFlavors"}}),
     ("Configuration", "waitForPodsReady.blockAdmission", True),
     ("Configuration", "waitForPodsReady.enable", False),
-    ("Configuration", "resources.deviceClassMappings", [{"name": "e.com/d", "deviceClassNames": ["d"], "sources": []}]),
     ("Configuration", "manageJobsWithoutQueueName", True),
     ("Configuration", "managedJobsNamespaceSelector", {"matchLabels": {"team": "a"}, "matchExpressions": [{"key": "env", "operator": "NotIn", "values": ["x"]}]}),
     ("Configuration", "integrations", {"frameworks": ["batch/job"], "externalFrameworks": ["F.v1.e.com"],
@@ -372,6 +374,16 @@ def test_a_known_field_without_effect_gives_a_warning(kind: str, field: str, val
     assert warning.startswith(f"{kind}/{name}: {field}: ")
     assert warning.endswith(": not supported") or "is not supported" in warning
     assert read(kind, part) == DEFAULTS[kind]
+
+
+def test_a_mapping_of_counters_gives_a_warning_and_is_not_charged() -> None:
+    source = {"counter": {"name": "memory", "driver": "gpu.example.com"}}
+    mapping = {"name": "e.com/memory", "deviceClassNames": ["gpu"], "sources": [source]}
+    part = nested(MAPPINGS, [mapping])
+    _, warnings = validate(document("Configuration", part))
+    name = document("Configuration")["metadata"]["name"]
+    assert list(warnings) == [f"Configuration/{name}: {MAPPINGS}[0].sources: not supported"]
+    assert read("Configuration", part) == DEFAULTS["Configuration"]
 
 
 CHECKS: list[tuple[Fields, tuple[str, ...], list[str]]] = [
@@ -447,6 +459,7 @@ def test_what_runs_a_kueue_manager_means_nothing_here(field: str, value: Any) ->
 
 WAITS, REQUEUE = "waitForPodsReady", "waitForPodsReady.requeuingStrategy"
 TRANSFORM = "resources.transformations"
+MAPPINGS = "resources.deviceClassMappings"
 REFUSED: list[tuple[str, str, Any, str]] = [
     ("ClusterQueue", "spec.fairSharing.weight", "-1", "'-1' is not a number of at least 0"),
     ("ClusterQueue", "spec.fairSharing.weight", "heavy", "'heavy' is not a number of at least 0"),
@@ -506,7 +519,14 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("Configuration", TRANSFORM, [{"input": "c p u"}], "[0].input: 'c p u' is not a resource name"),
     ("Configuration", TRANSFORM, [{"input": "cpu", "strategy": "Drop"}], "[0].strategy: invalid enum value 'Drop'"),
     ("Configuration", TRANSFORM, [{"input": "cpu", "outputs": {"x": "many"}}], "[0].outputs: x: 'many' is not a quantity"),
-    ("Configuration", "resources.deviceClassMappings", [{"name": f"d{i}"} for i in range(17)], "at most 16 are allowed"),
+    ("Configuration", MAPPINGS, [{"name": f"d{i}"} for i in range(17)], "at most 16 are allowed"),
+    ("Configuration", MAPPINGS, [{"name": "d"}], "[0].deviceClassNames: 1 to 8 are allowed, not 0"),
+    ("Configuration", MAPPINGS, [{"name": "d", "deviceClassNames": ["c"] * 9}], "[0].deviceClassNames: 1 to 8 are allowed, not 9"),
+    ("Configuration", MAPPINGS, [{"name": "no name", "deviceClassNames": ["c"]}], "[0].name: 'no name' is not a resource name"),
+    ("Configuration", MAPPINGS, [{"name": "d", "deviceClassNames": ["no name"]}], "[0].deviceClassNames: 'no name' is not the name of a DeviceClass"),
+    ("Configuration", MAPPINGS, [{"name": "d", "deviceClassNames": ["c"]}] * 2, ": name 'd' occurs 2 times"),
+    ("Configuration", MAPPINGS, [{"name": "d", "deviceClassNames": ["c"]}, {"name": "e", "deviceClassNames": ["c"]}],
+     ": DeviceClass 'c' occurs 2 times"),
     ("Configuration", f"{WAITS}.timeout", "5", "'5' is not a duration like 30s, 5m or 1h30m"),
     ("Configuration", f"{WAITS}.recoveryTimeout", "-1s", "'-1s' is negative"),
     ("Configuration", f"{REQUEUE}.timestamp", "Now", "invalid enum value 'Now'"),

@@ -16,6 +16,7 @@ from queuectl.domain.rules import (
 )
 from queuectl.objects.configuration import settings_wire as wire
 from queuectl.objects.configuration.accounting import read_accounting
+from queuectl.objects.configuration.device_classes import read_device_classes
 from queuectl.objects.configuration.groups import once
 from queuectl.objects.configuration.warned import Warned
 from queuectl.objects.durations import read_duration
@@ -30,7 +31,6 @@ _BOTH: Final = (
     FairStrategy.LESS_THAN_INITIAL_SHARE,
 )
 _STRATEGIES: Final = (_BOTH, *((one,) for one in _BOTH))
-_MOST_MAPPINGS: Final = 16
 
 
 def modernise(document: wire.ConfigurationDocument) -> None:
@@ -66,8 +66,6 @@ def read_rules(document: wire.ConfigurationDocument) -> Rules:
         raise RequestError(
             "resources.quotaCheckStrategy: IgnoreUndeclared and excludeResourcePrefixes cannot be used together"
         )
-    if len(resources.device_class_mappings or ()) > _MOST_MAPPINGS:
-        raise RequestError(f"resources.deviceClassMappings: at most {_MOST_MAPPINGS} are allowed")
     return Rules(
         fair_sharing=_read_fair_sharing(document.fair_sharing),
         usage_fairness=_read_usage(document.admission_fair_sharing, own),
@@ -79,6 +77,7 @@ def read_rules(document: wire.ConfigurationDocument) -> Rules:
         eviction_grace=_optional(own.eviction_grace, "queuectl.evictionGrace") or 0.0,
         kueue_keys=KueueKeys(str(own.kueue_keys or KueueKeys.AUTO)),
         trusted_submitters=frozenset(own.trusted_submitters or ()),
+        device_classes=read_device_classes(resources.device_class_mappings or ()),
         accounting=read_accounting(own.accounting),
     )
 
@@ -230,8 +229,10 @@ def warn_configuration(document: wire.ConfigurationDocument) -> Iterator[Warned]
             "admissionFairSharing",
             "priority precedes past usage; for the order of Kueue, set queuectl.usageBeforePriority: true",
         )
-    if document.resources is not None and document.resources.device_class_mappings:
-        yield Warned("resources.deviceClassMappings")
+    resources = document.resources or wire.ResourceSettings()
+    for i, mapping in enumerate(resources.device_class_mappings or ()):
+        if mapping.sources:
+            yield Warned(f"resources.deviceClassMappings[{i}].sources")
     for field, attribute in _UNHONOURED:
         if getattr(document, attribute):
             yield Warned(field)
