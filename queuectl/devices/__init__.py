@@ -1,0 +1,1 @@
+"""Devices of dynamic resource allocation as amounts that the planner can count."""

@@ -1,0 +1,176 @@
+"""Robust capacity as rows: linear inequalities whose solutions are all robust."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+from math import gcd
+from operator import or_
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from queuectl.devices.needs import Need, NodeNeeds
+from queuectl.devices.region import Counts, Region, explore, only
+
+Weights: TypeAlias = tuple[tuple[int, int], ...]  # (atom, weight), by atom
+Ints: TypeAlias = npt.NDArray[np.int64]
+
+MOST_WEIGHTS: Final = 5_000  # weight vectors that are tried for one group of atoms
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Atoms of a node that compete for the same devices or counters, with their rows.
+
+    Attributes:
+        atoms: numbers.
+        limits: weights, over all atoms of the node, to the largest sum.
+        alone: per atom of the group, how many fit if no other atom of the group is on the node.
+        exact: whether all robust numbers of pods fulfil the limits.
+    """
+
+    atoms: tuple[int, ...]
+    limits: tuple[tuple[Weights, int], ...]
+    alone: tuple[int, ...]
+    exact: bool = True
+
+    @property
+    def lost(self) -> dict[int, int]:
+        """Atoms of which more fit alone than the limits permit, with that number."""
+        return {
+            atom: most
+            for atom, most in zip(self.atoms, self.alone, strict=True)
+            if any(dict(weights).get(atom, 0) * most > limit for weights, limit in self.limits)
+        }
+
+
+def groups_of(node: NodeNeeds) -> tuple[Group, ...]:
+    """The groups of atoms that a node can serve. An atom of administration is in none: it takes nothing."""
+    return tuple(_group(node, atoms) for atoms in _competing(node))
+
+
+def _competing(node: NodeNeeds) -> Iterator[tuple[int, ...]]:
+    """Atoms in groups that share devices, or counters of devices."""
+    users: dict[int, int] = {}
+    for device, consumed in enumerate(node.consumes):
+        for counter, _ in consumed:
+            users[counter] = users.get(counter, 0) | 1 << device
+    reach: list[tuple[int, set[int]]] = []
+    for atom, need in enumerate(node.needs):
+        if not isinstance(need, Need) or not need.requests:
+            continue
+        bits = need.devices
+        wide = reduce(or_, (u for u in users.values() if u & bits), bits)
+        near = [group for group in reach if group[0] & wide]
+        reach = [group for group in reach if not group[0] & wide]
+        reach.append((reduce(or_, (g[0] for g in near), wide), {atom}.union(*(g[1] for g in near))))
+    for _, atoms in reach:
+        yield tuple(sorted(atoms))
+
+
+def _group(node: NodeNeeds, atoms: tuple[int, ...]) -> Group:
+    needs = [need for a in atoms if isinstance(need := node.needs[a], Need)]
+    sets = {need.devices for need in needs}
+    counted = any(consumed for d, consumed in enumerate(node.consumes) if needs[0].devices >> d & 1)
+    if all(need.plain for need in needs) and len(sets) == 1 and not counted:
+        most = sets.pop().bit_count()
+        row = tuple((atom, 1) for atom in atoms)
+        return Group(atoms, ((row, most),), (most,) * len(atoms))
+    return _described(atoms, explore(only(node, atoms)))
+
+
+def _described(atoms: tuple[int, ...], region: Region) -> Group:
+    found, exact = inner_rows(region)
+    alone = tuple(region.corner(number) for number in range(len(atoms)))
+    limits = tuple(
+        (tuple((atoms[i], w) for i, w in enumerate(weights) if w), limit)
+        for weights, limit in found
+    )
+    return Group(atoms, limits, alone, exact and region.complete)
+
+
+def inner_rows(region: Region) -> tuple[list[tuple[Counts, int]], bool]:
+    """Weights and limits whose solutions are all in the region, and whether they are the whole region.
+
+    First rows that no point of the region breaks. For what these do not exclude, one row more. It leaves room for each atom,
+    then for as many combinations of atoms as possible.
+    """
+    points = np.array(sorted(region.points), dtype=np.int64)
+    outside = np.array(sorted(_just_outside(region.points)), dtype=np.int64)
+    weights = _weights(points)
+    sums = weights @ points.T
+    limits: Ints = sums.max(axis=1)
+    cut = weights @ outside.T > limits[:, None]
+    rows: list[tuple[Counts, int]] = []
+    open_points = np.ones(len(outside), dtype=np.bool_)
+    while open_points.any():
+        gain = (cut & open_points).sum(axis=1)
+        best = int(np.argmax(gain))
+        if not gain[best]:
+            rows.append(_costly(region, weights, sums, weights @ outside[open_points].T))
+            return _needed(rows, outside), False
+        rows.append((_counts(weights[best]), int(limits[best])))
+        open_points &= ~cut[best]
+    return _needed(rows, outside), True
+
+
+def _just_outside(points: Iterable[Counts]) -> set[Counts]:
+    """The smallest vectors that are not in a downward closed set."""
+    inside = set(points)
+    outside = set()
+    for point in inside:
+        for atom in range(len(point)):
+            larger = (*point[:atom], point[atom] + 1, *point[atom + 1 :])
+            if larger not in inside and all(
+                (*larger[:i], n - 1, *larger[i + 1 :]) in inside for i, n in enumerate(larger) if n
+            ):
+                outside.add(larger)
+    return outside
+
+
+def _weights(points: Ints) -> Ints:
+    """Weight vectors to try, small ones first."""
+    size = points.shape[1]
+    largest = max(1, int(points.max()))
+    most = next(
+        m for m in range(min(largest, 16), 0, -1) if m == 1 or (m + 1) ** size <= MOST_WEIGHTS
+    )
+    if 2**size > MOST_WEIGHTS:
+        found = [tuple(int(i == j) for j in range(size)) for i in range(size)] + [(1,) * size]
+    else:
+        found = [w for w in product(range(most + 1), repeat=size) if gcd(*w) == 1]
+    return np.array(sorted(found, key=lambda w: (sum(w), w)), dtype=np.int64)
+
+
+def _costly(region: Region, weights: Ints, sums: Ints, outside: Ints) -> tuple[Counts, int]:
+    """The row that excludes all these vectors, at the least cost."""
+    limits: Ints = outside.min(axis=1) - 1
+    corners = np.array([region.corner(i) for i in range(weights.shape[1])], dtype=np.int64)
+    whole = weights * corners > limits[:, None]
+    none = ((weights > limits[:, None]) & (corners > 0)).sum(axis=1)
+    mixed = np.array([sum(point) > max(point) for point in sorted(region.points)])
+    broken = sums > limits[:, None]
+    best = int(
+        np.lexsort((broken.sum(axis=1), whole.sum(axis=1), broken[:, mixed].sum(axis=1), none))[0]
+    )
+    return _counts(weights[best]), int(limits[best])
+
+
+def _needed(rows: list[tuple[Counts, int]], outside: Ints) -> list[tuple[Counts, int]]:
+    """The rows without those that exclude nothing that the others do not."""
+    kept = list(dict.fromkeys(rows))
+    for row in list(kept):
+        others = [other for other in kept if other is not row]
+        if others and all(
+            any(np.dot(w, vector) > limit for w, limit in others) for vector in outside
+        ):
+            kept = others
+    return kept
+
+
+def _counts(vector: Ints) -> Counts:
+    return tuple(int(n) for n in vector)
