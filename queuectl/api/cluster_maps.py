@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any
 
 from pydantic import Field
@@ -17,6 +18,7 @@ from queuectl.domain.cluster_map import (
     TopologyLayout,
     utilization_of,
 )
+from queuectl.domain.gpus import rounded
 from queuectl.domain.quantity import CPU
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.utilization import UseState
@@ -147,9 +149,9 @@ def node_view(occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visibl
         ready=node.ready,
         schedulable=not node.unschedulable,
         domains={label: node.labels[label] for label in sorted(labels & node.labels.keys())},
-        gpus=occupancy.gpus,
-        free_gpus=occupancy.free_gpus,
-        fragmented_gpus=occupancy.fragmented,
+        gpus=rounded(occupancy.gpus),
+        free_gpus=rounded(occupancy.free_gpus),
+        fragmented_gpus=rounded(occupancy.fragmented),
         capacity=_units(node.allocatable),
         free=_units(occupancy.free),
         others=_units(occupancy.others),
@@ -170,7 +172,7 @@ def sees(gang: GangOnMap, visible: Visible) -> bool:
     return visible is None or gang.workload.namespace in visible
 
 
-def _tenant(gang: GangOnMap, pods: int, gpus: float, *, visible: bool) -> TenantView:
+def _tenant(gang: GangOnMap, pods: int, gpus: Fraction, *, visible: bool) -> TenantView:
     workload = gang.workload
     return TenantView(
         workload=workload.ref if visible else ANOTHER_TEAM,
@@ -178,7 +180,7 @@ def _tenant(gang: GangOnMap, pods: int, gpus: float, *, visible: bool) -> Tenant
         kind=workload.kind if visible else None,
         cluster_queue=gang.cluster_queue if visible else None,
         pods=pods,
-        gpus=gpus,
+        gpus=rounded(gpus),
         leaving=gang.leaving,
         use=gang.use.state if gang.use is not None else None,
         utilization=gang.utilization,
@@ -212,10 +214,12 @@ def _domain(level: str, domain: Domain) -> DomainView:
         path=list(domain.path),
         nodes=domain.nodes,
         open_nodes=domain.open,
-        gpus=domain.gpus,
-        free_gpus=domain.free,
-        fragmented_gpus=domain.fragmented,
-        largest_free=LargestView(node=largest[0], free_gpus=largest[1]) if largest else None,
+        gpus=rounded(domain.gpus),
+        free_gpus=rounded(domain.free),
+        fragmented_gpus=rounded(domain.fragmented),
+        largest_free=(
+            LargestView(node=largest[0], free_gpus=rounded(largest[1])) if largest else None
+        ),
         gangs=domain.gangs,
         utilization=domain.utilization,
     )
@@ -264,7 +268,7 @@ def _columns(shown: Sequence[GangOnMap], hidden: Sequence[GangOnMap]) -> dict[st
         "kinds": [g.workload.kind for g in shown] + last,
         "clusterQueues": [g.cluster_queue for g in shown] + last,
         "gpus": [_short(g.gpus) for g in shown]
-        + [_short(sum(g.gpus for g in hidden)) for _ in last],
+        + [_short(sum((g.gpus for g in hidden), Fraction())) for _ in last],
         "uses": [g.use.state.value if g.use is not None else None for g in shown] + last,
         "utilization": [_percent(g.utilization) for g in shown] + last,
     }
@@ -274,6 +278,6 @@ def _percent(part: float | None) -> float | None:
     return round(part, 2) if part is not None else None
 
 
-def _short(gpus: float) -> float:
+def _short(gpus: Fraction) -> float:
     """``8`` instead of ``8.0``, to shorten the response."""
-    return int(gpus) if gpus == int(gpus) else gpus
+    return int(gpus) if gpus.denominator == 1 else rounded(gpus)

@@ -1,12 +1,13 @@
 """The cluster map: nodes with their gangs, and the free capacity of domains.
 
-GPUs are counted by weight, as in the usage ledger, so an instance of a GPU is a part of one.
+GPUs are counted by weight on their node, as in the usage ledger: an instance of a GPU is an exact part of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from queuectl.domain.fleet import Node
 from queuectl.domain.quantity import Resources
@@ -27,7 +28,7 @@ class GangOnMap:
 
     workload: Workload
     cluster_queue: str
-    gpus: float
+    gpus: Fraction
     pods: int
     leaving: bool
     use: GangUse | None
@@ -44,14 +45,14 @@ class GangOnNode:
 
     gang: int
     pods: int
-    gpus: float
+    gpus: Fraction
 
 
 def utilization_of(tenants: Iterable[GangOnNode], gangs: Sequence[GangOnMap]) -> float | None:
     """0..1, of the GPUs these hold and of which it is known; None = of none."""
     known = [(t.gpus, u) for t in tenants if (u := gangs[t.gang].utilization) is not None]
     weight = sum(gpus for gpus, _ in known)
-    return sum(gpus * u for gpus, u in known) / weight if weight else None
+    return sum(float(gpus) * u for gpus, u in known) / float(weight) if weight else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +70,10 @@ class NodeOccupancy:
 
     node: Node
     free: Resources
-    gpus: float
-    free_gpus: float
-    failed_gpus: float
-    fragmented: float
+    gpus: Fraction
+    free_gpus: Fraction
+    failed_gpus: Fraction
+    fragmented: Fraction
     tenants: tuple[GangOnNode, ...]
     others: Resources
 
@@ -100,10 +101,10 @@ class Domain:
     path: tuple[str, ...]
     nodes: int
     open: int
-    gpus: float
-    free: float
-    fragmented: float
-    largest: tuple[str, float] | None
+    gpus: Fraction
+    free: Fraction
+    fragmented: Fraction
+    largest: tuple[str, Fraction] | None
     gangs: int
     utilization: float | None
 

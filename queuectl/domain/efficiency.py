@@ -6,15 +6,15 @@ total = effective + wasted + unknown, and wasted = idle + fragmented + unhealthy
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from fractions import Fraction
 from typing import Final
 
-MICRO: Final = 1_000_000
-"""Parts are counted in millionths of a GPU, as integers, so that they add up to the total without an error."""
+_NONE: Final = Fraction()
 
 
 @dataclass(frozen=True, slots=True)
 class GpuParts:
-    """The GPUs of some nodes, in millionths of a GPU. Each GPU is in one part, or divided between parts.
+    """The GPUs of some nodes, as exact fractions. Each GPU is in one part, or divided between parts.
 
     Attributes:
         effective: held by gangs, times their measured utilization; 0 while a gang is stuck.
@@ -25,30 +25,30 @@ class GpuParts:
         unknown: held by a gang or another pod without a measurement.
     """
 
-    effective: int = 0
-    idle: int = 0
-    fragmented: int = 0
-    unhealthy: int = 0
-    unallocated: int = 0
-    unknown: int = 0
+    effective: Fraction = _NONE
+    idle: Fraction = _NONE
+    fragmented: Fraction = _NONE
+    unhealthy: Fraction = _NONE
+    unallocated: Fraction = _NONE
+    unknown: Fraction = _NONE
 
     @property
-    def total(self) -> int:
+    def total(self) -> Fraction:
         return self.effective + self.wasted + self.unknown
 
     @property
-    def wasted(self) -> int:
+    def wasted(self) -> Fraction:
         return self.idle + self.fragmented + self.unhealthy + self.unallocated
 
     @property
     def efficiency(self) -> float | None:
         """0..1; None without GPUs. An unknown GPU counts as not effective."""
-        return self.effective / self.total if self.total else None
+        return float(self.effective / self.total) if self.total else None
 
     @property
     def highest_efficiency(self) -> float | None:
         """The efficiency if all that is unknown were effective; None without GPUs."""
-        return (self.effective + self.unknown) / self.total if self.total else None
+        return float((self.effective + self.unknown) / self.total) if self.total else None
 
     def __add__(self, other: GpuParts) -> GpuParts:
         return GpuParts(
@@ -63,8 +63,3 @@ class GpuParts:
 
 PARTS: Final = tuple(field.name for field in fields(GpuParts))
 NO_GPUS: Final = GpuParts()
-
-
-def micro(gpus: float) -> int:
-    """In millionths of a GPU."""
-    return round(gpus * MICRO)

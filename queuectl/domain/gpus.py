@@ -1,67 +1,93 @@
-"""Which resources are GPUs, and how much of one each unit of them is.
+"""Which resources are GPUs, and how much of a physical GPU one unit of each is, as an exact fraction.
 
-A whole device counts as 1, a MIG instance as its part of the seven compute slices that an A100 or H100 has. The configuration
-states what a name does not show (an A30 has four slices; the number of pods that share a time-sliced GPU)
-(``accounting.gpuWeights``), and also which other resources are GPUs.
+The name of a resource and the labels of the node decide it (:mod:`queuectl.domain.gpu_labels`): a whole device counts as 1, a MIG
+instance as its part of the compute slices, a replica of a shared device as its part of the replicas. The configuration
+states what neither shows (``accounting.gpuWeights``), and also which other resources are GPUs.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from math import ceil
 from typing import Final
 
-from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.gpu_labels import unit_of
+from queuectl.domain.quantity import Resources
 
-_DEVICES: Final = (GPU, "amd.com/gpu")
-_SHARED: Final = ".shared"  # what the device plugin may append where GPUs are time-sliced
-_MIG: Final = re.compile(r"nvidia\.com/mig-([1-9]\d?)g\.")
-_SLICES: Final = 7
-_EXACT: Final = 1e-6  # seven sevenths are 1
+NO_LABELS: Final[Mapping[str, str]] = {}
+_NONE: Final = Fraction()
+_DIGITS: Final = 6
 
 
 @dataclass(frozen=True, slots=True)
 class GpuWeights:
-    """``given``: GPUs that a unit of a resource counts as, by resource, before the rule for its name. 0 = it is no GPU."""
+    """``given``: GPUs that a unit of a resource counts as, on each node, before all rules. 0 = it is no GPU."""
 
-    given: tuple[tuple[str, float], ...] = ()
+    given: tuple[tuple[str, Fraction], ...] = ()
 
-    def of(self, resource: str) -> float:
-        """GPUs that one unit of it counts as; 0 for what is none."""
-        return _weight(self, resource)
+    def of(self, resource: str, labels: Mapping[str, str] = NO_LABELS) -> Fraction:
+        """GPUs that one unit of it counts as on a node with these labels; 0 for what is none."""
+        given = _given(self, resource) if self.given else None
+        if given is not None:
+            return given
+        unit = unit_of(resource, labels)
+        return unit.gpus if unit is not None else _NONE
 
-    def counted(self, amounts: Resources) -> float:
-        """GPUs in all of this."""
-        return sum(gpus for _, gpus in self.by_resource(amounts))
+    def counted(self, amounts: Resources, labels: Mapping[str, str] = NO_LABELS) -> Fraction:
+        """GPUs in all of this, on a node with these labels."""
+        return sum((gpus for _, gpus in self.by_resource(amounts, labels)), _NONE)
 
-    def by_resource(self, amounts: Resources) -> tuple[tuple[str, float], ...]:
+    def by_resource(
+        self, amounts: Resources, labels: Mapping[str, str] = NO_LABELS
+    ) -> tuple[tuple[str, Fraction], ...]:
         """The GPU resources among these, and the number of GPUs of each."""
-        return _by_resource(self, amounts)
+        names = _gpu_names(self, amounts)
+        return tuple((name, self.of(name, labels) * amounts[name]) for name in names)
+
+    def measured(self, amounts: Resources, labels: Mapping[str, str]) -> bool:
+        """Whether exporters measure each of these GPUs separately on a node with these labels."""
+        return all(self._measured(name, labels) for name in _gpu_names(self, amounts))
+
+    def _measured(self, resource: str, labels: Mapping[str, str]) -> bool:
+        unit = unit_of(resource, labels)
+        if unit is None or (not unit.instance and self.of(resource, labels) < 1):
+            return self.of(resource, labels) >= 1
+        return unit.measured
 
 
 BY_NAME: Final = GpuWeights()
 """Where no configuration is at hand."""
 
 
-def whole(gpus: float) -> int:
+def whole(gpus: Fraction) -> int:
     """Rounded up to whole GPUs: the size that people speak of."""
-    return ceil(gpus - _EXACT)
+    return ceil(gpus)
+
+
+def rounded(gpus: Fraction) -> float:
+    """To a millionth of a GPU, for people and for other programs."""
+    return round(float(gpus), _DIGITS)
+
+
+def exact(given: float | str) -> Fraction:
+    """A number of the configuration as it is written: 0.1 is a tenth, and ``1/7`` a seventh.
+
+    Raises:
+        ValueError: it is no number.
+        ZeroDivisionError: it is a fraction of 0.
+    """
+    return Fraction(str(given))
 
 
 @lru_cache(maxsize=1024)
-def _weight(weights: GpuWeights, resource: str) -> float:
-    given = dict(weights.given).get(resource)
-    if given is not None:
-        return given
-    if resource.removesuffix(_SHARED) in _DEVICES:
-        return 1.0
-    instance = _MIG.match(resource)
-    return int(instance[1]) / _SLICES if instance is not None else 0.0
+def _given(weights: GpuWeights, resource: str) -> Fraction | None:
+    return dict(weights.given).get(resource)
 
 
 @lru_cache(maxsize=16384)
-def _by_resource(weights: GpuWeights, amounts: Resources) -> tuple[tuple[str, float], ...]:
-    found = ((name, weights.of(name) * amount) for name, amount in amounts.items())
-    return tuple((name, gpus) for name, gpus in found if gpus)
+def _gpu_names(weights: GpuWeights, amounts: Iterable[str]) -> tuple[str, ...]:
+    """The GPU resources among these; labels do not change which resources are GPUs."""
+    return tuple(name for name in amounts if weights.of(name))

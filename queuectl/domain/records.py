@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from typing import NamedTuple
 
 from queuectl.domain.fleet import Node, Toleration
@@ -165,7 +166,8 @@ class JobRecord:
 
     @property
     def gpus(self) -> int:
-        return whole(sum(p.count * BY_NAME.counted(p.shape.requests) for p in self.podsets))
+        each = (p.count * BY_NAME.counted(p.shape.requests) for p in self.podsets)
+        return whole(sum(each, Fraction()))
 
 
 class PodPhase(StrEnum):

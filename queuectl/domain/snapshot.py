@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from queuectl.domain.devices import NO_DEVICES, AllocatedDevice, Claim, DeviceInventory
 from queuectl.domain.fleet import Fleet
@@ -106,7 +107,7 @@ class Admitted:
     @property
     def gpus(self) -> int:
         """Whole GPUs that its pods hold; none for pods it started without, or that are done."""
-        held = 0.0
+        held = Fraction()
         for podset in self.workload.podsets:
             placed = self.placement.of(podset.name)
             pods = podset.count if placed is None else placed.pods_of(podset)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
-
-_DIGITS: Final = 6  # sevenths of GPUs add up to whole ones
+from fractions import Fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +19,7 @@ class UnmanagedPod:
     namespace: str
     name: str
     node: str
-    gpus: float
+    gpus: Fraction
     since: float | None
 
 
@@ -31,15 +29,15 @@ class NamespaceSum:
 
     namespace: str
     pods: int
-    gpus: float
+    gpus: Fraction
 
 
 def summed(pods: Iterable[UnmanagedPod]) -> tuple[NamespaceSum, ...]:
     """One sum per namespace, by name of the namespace."""
-    held: dict[str, list[float]] = {}
+    held: dict[str, list[Fraction]] = {}
     for pod in pods:
         held.setdefault(pod.namespace, []).append(pod.gpus)
     return tuple(
-        NamespaceSum(namespace, len(gpus), round(sum(gpus), _DIGITS))
+        NamespaceSum(namespace, len(gpus), sum(gpus, Fraction()))
         for namespace, gpus in sorted(held.items())
     )

@@ -54,6 +54,7 @@ class PodUse:
         tensor, memory_busy: 0..1 of the busiest GPU: tensor pipes and memory interface; None where it is not exported.
         memory_held: 0..1 of the GPU memory of the fullest GPU; None where it is not exported.
         shared: its GPU is time-sliced among pods, and what was measured is the whole device.
+        own: its GPU is time-sliced among pods, and what was measured is the part of this pod alone.
         profiled: measured by profiling metrics; else it is GPU utilization, which cannot distinguish working from spinning.
     """
 
@@ -69,6 +70,7 @@ class PodUse:
     memory_busy: float | None = None
     memory_held: float | None = None
     shared: bool = False
+    own: bool = False
     profiled: bool = True
 
 

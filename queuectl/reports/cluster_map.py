@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from fractions import Fraction
 
 from queuectl.domain.cluster_map import (
     ClusterMap,
@@ -25,7 +25,7 @@ from queuectl.planner.problem.topology import Tree
 from queuectl.reports.fragmentation import fragmented_on_nodes, left_on_nodes
 
 _GangsOn = list[list[GangOnNode]]
-_WHOLE: Final = 6  # digits: sevenths of GPUs add up to whole ones
+_MILLION = 1_000_000
 
 
 def cluster_map_of(
@@ -60,16 +60,15 @@ def _gangs_by_node(
     for gang in sorted(snapshot.admitted, key=lambda a: (a.workload.ref, a.workload.uid)):
         workload = gang.workload
         queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
-        held = _held(gang, weights)
-        here = {name: on for name, on in held.items() if name in index.position}
-        for name, (pods, gpus) in here.items():
-            gangs_on[index.position[name]].append(GangOnNode(len(gangs), pods, round(gpus, _WHOLE)))
+        held = _held(gang, index, weights)
+        for place, (pods, gpus) in held.items():
+            gangs_on[place].append(GangOnNode(len(gangs), pods, gpus))
         gangs.append(
             GangOnMap(
                 workload=workload,
                 cluster_queue=queue.name if queue is not None else "",
-                gpus=round(sum(gpus for _, gpus in here.values()), _WHOLE),
-                pods=sum(pods for pods, _ in here.values()),
+                gpus=sum((gpus for _, gpus in held.values()), Fraction()),
+                pods=sum(pods for pods, _ in held.values()),
                 leaving=gang.leaving,
                 use=uses.get(workload.uid),
             )
@@ -77,15 +76,19 @@ def _gangs_by_node(
     return tuple(gangs), gangs_on
 
 
-def _held(gang: Admitted, weights: GpuWeights) -> dict[str, tuple[int, float]]:
-    """Pods and GPUs by node."""
-    held: dict[str, tuple[int, float]] = {}
+def _held(
+    gang: Admitted, index: FleetIndex, weights: GpuWeights
+) -> dict[int, tuple[int, Fraction]]:
+    """Pods and GPUs on the nodes that are there, by their place in the index."""
+    held: dict[int, tuple[int, Fraction]] = {}
     for podset in gang.workload.podsets:
         placed = gang.placement.of(podset.name)
-        each = weights.counted(podset.shape.requests)
-        for node, count in placed.nodes if placed is not None else ():
-            pods, gpus = held.get(node, (0, 0.0))
-            held[node] = (pods + count, gpus + each * count)
+        for name, count in placed.nodes if placed is not None else ():
+            place = index.position.get(name)
+            if place is not None:
+                each = weights.counted(podset.shape.requests, index.nodes[place].labels)
+                pods, gpus = held.get(place, (0, Fraction()))
+                held[place] = (pods + count, gpus + each * count)
     return held
 
 
@@ -104,10 +107,10 @@ def _node_counts(
             NodeOccupancy(
                 node=node,
                 free=free,
-                gpus=round(weights.counted(node.allocatable), _WHOLE),
-                free_gpus=round(weights.counted(free), _WHOLE),
-                failed_gpus=round(weights.counted(node.failed), _WHOLE),
-                fragmented=round(lost, _WHOLE),
+                gpus=weights.counted(node.allocatable, node.labels),
+                free_gpus=weights.counted(free, node.labels),
+                failed_gpus=weights.counted(node.failed, node.labels),
+                fragmented=Fraction(round(lost * _MILLION), _MILLION),
                 tenants=tuple(sorted(tenants, key=lambda t: (-t.gpus, -t.pods, t.gang))),
                 others=snapshot.other_pods.get(node.name, NOTHING),
             )
@@ -142,9 +145,9 @@ def _domain(
         path=path,
         nodes=len(node_counts),
         open=len(takes),
-        gpus=round(sum(occupancy.gpus for occupancy in node_counts), _WHOLE),
-        free=round(sum(occupancy.free_gpus for occupancy in takes), _WHOLE),
-        fragmented=round(sum(occupancy.fragmented for occupancy in takes), _WHOLE),
+        gpus=sum((occupancy.gpus for occupancy in node_counts), Fraction()),
+        free=sum((occupancy.free_gpus for occupancy in takes), Fraction()),
+        fragmented=sum((occupancy.fragmented for occupancy in takes), Fraction()),
         largest=(most.node.name, most.free_gpus) if most is not None else None,
         gangs=len({tenant.gang for tenant in tenants}),
         utilization=utilization_of(tenants, gangs),

@@ -7,13 +7,18 @@ measurement, free GPUs, failed GPUs. The parts of a node therefore add up to its
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Final
 
 from queuectl.domain.cluster_map import GangOnMap, NodeOccupancy
-from queuectl.domain.efficiency import NO_GPUS, GpuParts, micro
+from queuectl.domain.efficiency import NO_GPUS, GpuParts
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse, used_share
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.cluster_map import occupied
+
+_MILLION: Final = 1_000_000
+_NONE: Final = Fraction()
 
 
 def efficiency_of(
@@ -45,28 +50,28 @@ def all_parts(
 
 def parts_of(occupancy: NodeOccupancy, gangs: Sequence[GangOnMap]) -> GpuParts:
     """The parts of one node's GPUs."""
-    left = micro(occupancy.gpus) + micro(occupancy.failed_gpus)
+    left = occupancy.gpus + occupancy.failed_gpus
 
-    def take(amount: int) -> int:
+    def take(amount: Fraction) -> Fraction:
         nonlocal left
-        taken = min(max(amount, 0), left)
+        taken = min(max(amount, _NONE), left)
         left -= taken
         return taken
 
-    effective, idle, held, unmeasured = 0, 0, 0, 0
+    effective, idle, held, unmeasured = _NONE, _NONE, _NONE, _NONE
     for tenant in occupancy.tenants:
-        share, gpus = used_share(gangs[tenant.gang].use), micro(tenant.gpus)
+        share, gpus = used_share(gangs[tenant.gang].use), tenant.gpus
         held += gpus
         if share is None:
             unmeasured += gpus
         else:
             measured = take(gpus)
-            used = round(measured * share)
+            used = measured * Fraction(round(share * _MILLION), _MILLION)
             effective, idle = effective + used, idle + measured - used
-    free = micro(occupancy.free_gpus)
-    unknown = take(unmeasured + max(micro(occupancy.gpus) - free - held, 0))
+    free = occupancy.free_gpus
+    unknown = take(unmeasured + max(occupancy.gpus - free - held, _NONE))
     free = take(free)
-    fragmented = min(micro(occupancy.fragmented), free) if occupancy.open else 0
-    unallocated = free - fragmented if occupancy.open else 0
-    unhealthy = left + (0 if occupancy.open else free)
+    fragmented = min(occupancy.fragmented, free) if occupancy.open else _NONE
+    unallocated = free - fragmented if occupancy.open else _NONE
+    unhealthy = left + (_NONE if occupancy.open else free)
     return GpuParts(effective, idle, fragmented, unhealthy, unallocated, unknown)

@@ -35,7 +35,7 @@ def free_gpus(snapshot: Snapshot, cache: PlannerCache | None = None) -> Mapping[
     """GPUs on schedulable nodes, by the ResourceFlavor whose labels the nodes have. Flavors without GPUs are left out.
 
     If several resources are GPUs (whole GPUs, instances, another vendor's), each is computed with the shapes that request it, and
-    counts with its weight.
+    counts with its weight on each node.
     """
     cache = cache or PlannerCache()
     index = index_of(snapshot.fleet, cache)
@@ -46,13 +46,14 @@ def free_gpus(snapshot: Snapshot, cache: PlannerCache | None = None) -> Mapping[
     found = {}
     for name, flavor, nodes in _open_nodes(snapshot, index):
         sums = np.zeros(4)
-        for row, weight, shapes in kinds:
-            capacity, left = index.allocatable[row, nodes].sum(), free[row, nodes].sum()
-            lost = (0.0, 0)
-            if capacity:
-                parts = _fragments(shapes, flavor, nodes, free, row, index)
-                lost = (int(parts.times.sum()) / parts.pods, int(parts.stranded.sum()))
-            sums += weight * np.array([capacity, left, *lost])
+        for row, weights, shapes in kinds:
+            capacity = index.allocatable[row] * weights
+            if not capacity[nodes].any():
+                continue
+            parts = _fragments(shapes, flavor, nodes, free, row, index)
+            lost = parts.times * weights / parts.pods
+            each = np.array([capacity, free[row] * weights, lost, parts.stranded * weights])
+            sums += each[:, nodes].sum(axis=1)
         if sums[0]:
             found[name] = Free(*map(float, sums))
     return found
@@ -72,9 +73,9 @@ def fragmented_on_nodes(snapshot: Snapshot, index: FleetIndex, free: Ints) -> Fl
     least = np.full(index.size, np.inf)
     for _, flavor, nodes in _open_nodes(snapshot, index):
         lost = np.zeros(index.size)
-        for row, weight, shapes in kinds:
+        for row, weights, shapes in kinds:
             parts = _fragments(shapes, flavor, nodes, free, row, index)
-            lost += weight * parts.times / parts.pods
+            lost += weights * parts.times / parts.pods
         least[nodes] = np.minimum(least, lost)[nodes]
     found: Floats = np.where(np.isfinite(least), least, 0.0)
     return found
@@ -82,11 +83,16 @@ def fragmented_on_nodes(snapshot: Snapshot, index: FleetIndex, free: Ints) -> Fl
 
 def _kinds(
     snapshot: Snapshot, index: FleetIndex
-) -> list[tuple[int, float, Mapping[PodShape, int]]]:
-    """Row, weight and requested shapes of each resource that is a GPU."""
+) -> list[tuple[int, Floats, Mapping[PodShape, int]]]:
+    """Row, weight on each node (N,) and requested shapes of each resource that is a GPU."""
     weights = snapshot.config.rules.accounting.gpus
+
+    def on_nodes(resource: str) -> Floats:
+        of = (float(weights.of(resource, node.labels)) for node in index.nodes)
+        return np.fromiter(of, np.float64, index.size)
+
     return [
-        (row, weights.of(resource), shapes_wanted(snapshot, resource))
+        (row, on_nodes(resource), shapes_wanted(snapshot, resource))
         for resource, row in index.column.items()
         if weights.of(resource)
     ]

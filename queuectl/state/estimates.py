@@ -86,7 +86,7 @@ class Estimates:
         weights = config.rules.accounting.gpus
         held: dict[str, float] = {}
         for (_, _, queue, _, resource), amount in holdings.held.items():
-            held[queue] = held.get(queue, 0.0) + weights.of(resource) * amount
+            held[queue] = held.get(queue, 0.0) + float(weights.of(resource) * amount)
         waiting, holding = ledger.entries(*IN_QUEUE_ORDER), ledger.entries(*_HOLDING)
         return EstimateInput(now, config, tuple(waiting), tuple(holding), held)
 
@@ -190,7 +190,7 @@ def _quota(queue: ClusterQueue, config: QueueConfig) -> float:
     """The nominal GPUs of a ClusterQueue, over all flavors."""
     weights = config.rules.accounting.gpus
     return sum(
-        weights.of(resource) * amount
+        float(weights.of(resource) * amount)
         for group in queue.groups
         for flavor in group.flavors
         for resource, amount in flavor.nominal.items()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
-from queuectl.domain.gpus import GpuWeights
+from queuectl.domain.gpus import NO_LABELS, GpuWeights
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import IdleReclaim, QueueConfig
-from queuectl.domain.records import JobRecord, PodRecord
+from queuectl.domain.records import JobRecord
 from queuectl.domain.utilization import PodKey
 from queuectl.state.claims import idle_rule
 from queuectl.state.ledger import Ledger
@@ -18,13 +18,21 @@ from queuectl.state.mirror import Mirror
 
 @dataclass(frozen=True, slots=True)
 class HeldPod:
-    """A pod that holds GPUs, or instances of them. ``started_at``: unix seconds; None = not known yet."""
+    """A pod that holds GPUs, or instances of them.
+
+    Attributes:
+        gpus: how many GPUs, instances or replicas.
+        started_at: unix seconds; None = not known yet.
+        shared: exporters do not measure its GPUs apart from those of other pods: they are replicas of a GPU, or a
+            partition whose use the vendor does not report.
+    """
 
     namespace: str
     name: str
     uid: str
     gpus: int
     started_at: float | None
+    shared: bool = False
 
     @property
     def key(self) -> PodKey:
@@ -58,7 +66,7 @@ def held_gangs(
     gangs = []
     for entry in ledger.entries(State.STARTING, State.RUNNING):
         weights = config.rules.accounting.gpus
-        pods = tuple(_pods(entry, mirror.pods_of(entry), weights))
+        pods = tuple(_pods(entry, mirror, weights))
         if pods:
             gangs.append(
                 HeldGang(
@@ -90,11 +98,14 @@ def _ready_at(entry: Entry, pods: Iterable[HeldPod]) -> float | None:
     return max([entry.ready_at or entry.since, *starts])
 
 
-def _pods(entry: Entry, pods: Iterable[PodRecord], weights: GpuWeights) -> Iterable[HeldPod]:
-    for pod in pods:
+def _pods(entry: Entry, mirror: Mirror, weights: GpuWeights) -> Iterable[HeldPod]:
+    for pod in mirror.pods_of(entry):
         gpus = accelerators(pod.requests, weights)
         if gpus and pod.attempt == entry.attempt and not pod.terminal and pod.node is not None:
-            yield HeldPod(pod.namespace, pod.name, pod.uid, gpus, pod.started_at)
+            node = mirror.fleet.by_name.get(pod.node)
+            labels = node.labels if node is not None else NO_LABELS
+            shared = not weights.measured(pod.requests, labels)
+            yield HeldPod(pod.namespace, pod.name, pod.uid, gpus, pod.started_at, shared)
 
 
 def accelerators(requests: Resources, weights: GpuWeights) -> int:

@@ -6,11 +6,13 @@ A change that does not affect a charge, such as another reason or a confirmed wr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Final
 
 from queuectl.domain.accounting import FlavorGpus, LostWork, Mark, Phase, Subject
+from queuectl.domain.gpus import NO_LABELS
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import FAILED_START
@@ -82,34 +84,34 @@ class Marker:
     def _held(
         self, job: JobRecord, placement: Placement, config: QueueConfig
     ) -> tuple[FlavorGpus, ...]:
-        gpus: defaultdict[tuple[str, str], float] = defaultdict(float)
+        gpus: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
+        accounting = config.rules.accounting
         for podset in job.podsets:
             placed = placement.of(podset.name)
             if placed is None:
                 continue
-            for resource, each in config.rules.accounting.gpus.by_resource(podset.shape.requests):
+            requests = podset.shape.requests
+            for resource, _ in accounting.gpus.by_resource(requests):
                 for part in placed.by_share():
                     flavor = _flavor(part, resource)
-                    for price, pods in self._priced(part, podset, flavor, config):
-                        gpus[flavor, price] += each * pods
-        return tuple(FlavorGpus(*key, count) for key, count in sorted(gpus.items()) if count)
+                    for labels, pods in self._nodes(part, podset, flavor, config):
+                        each = accounting.gpus.of(resource, labels) * requests[resource]
+                        gpus[flavor, accounting.price_of(flavor, labels)] += each * pods
+        return tuple(FlavorGpus(*key, float(count)) for key, count in sorted(gpus.items()) if count)
 
-    def _priced(
+    def _nodes(
         self, part: PodSetPlacement, podset: PodSet, flavor: str, config: QueueConfig
-    ) -> Iterator[tuple[str, int]]:
-        """Pods by the price of their nodes, or by that of the flavor for a placement of quota only."""
-        fleet, accounting = self._mirror.fleet, config.rules.accounting
+    ) -> Iterator[tuple[Mapping[str, str], int]]:
+        """Pods by the labels of their nodes, or by those of the flavor for a placement of quota only."""
+        fleet = self._mirror.fleet
         if part.nodes or takes_nodes(Snapshot(0.0, fleet, config), part):
-            if not accounting.prices:
-                yield "", part.count
-                return
             for name, pods in part.nodes:
                 node = fleet.by_name.get(name)
-                yield accounting.price_of(flavor, node.labels if node is not None else {}), pods
+                yield node.labels if node is not None else NO_LABELS, pods
         else:
             known = config.flavors.get(flavor)
             labels = dict(known.node_labels) if known is not None else {}
-            yield accounting.price_of(flavor, labels), part.pods_of(podset)
+            yield labels, part.pods_of(podset)
 
     def _loss(self, before: Entry, after: Entry, at: float, config: QueueConfig) -> LostWork:
         """The lost work from the plan that chose the victim; otherwise its GPU time since its last checkpoint."""
@@ -134,7 +136,8 @@ def gpus_of(entry: Entry, job: JobRecord | None, config: QueueConfig) -> float:
     if job is None:
         return entry.gpus
     weights = config.rules.accounting.gpus
-    return sum(podset.count * weights.counted(podset.shape.requests) for podset in job.podsets)
+    each = (podset.count * weights.counted(podset.shape.requests) for podset in job.podsets)
+    return float(sum(each, Fraction()))
 
 
 def user_of(job: JobRecord | None, config: QueueConfig) -> str:

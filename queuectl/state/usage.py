@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from queuectl.domain.gpus import GpuWeights
+from queuectl.domain.gpus import NO_LABELS, GpuWeights
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import PodRecord
@@ -64,7 +64,8 @@ class Usage:
         found: list[UnmanagedPod] = []
         for uid, (node, requests) in self._counted.items():
             pod = self._mirror.pods.get(uid)
-            gpus = weights.counted(requests)
+            at = self._mirror.fleet.by_name.get(node)
+            gpus = weights.counted(requests, at.labels if at is not None else NO_LABELS)
             if pod is not None and gpus and self._entry_of(pod) is None:
                 held = UnmanagedPod(pod.namespace, pod.name, node, gpus, pod.started_at)
                 found.append(held)

@@ -47,8 +47,8 @@ class SampleByPod:
         row = self.row(pod)
         if row is None:
             return "no GPU of it is seen"
-        if row.shared:
-            return "its GPU is shared, and only the whole is measured"
+        if row.shared or (pod.shared and not row.own):
+            return "its GPU is shared or partitioned, and only the whole is measured"
         if row.gpus != pod.gpus:
             return f"{row.gpus} of its {pod.gpus} GPUs are seen"
         if row.uid is None and not self._begins_after(pod):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from queuectl.domain.accounting import Free
-from queuectl.domain.efficiency import MICRO, PARTS, GpuParts
+from queuectl.domain.efficiency import PARTS, GpuParts
+from queuectl.domain.gpus import rounded
 from queuectl.reports.domains import Spread
 
 _GPUS: Final = {
@@ -61,16 +63,16 @@ class FleetMetrics:
             for gauge, amount in zip(self._gpus, amounts, strict=True):
                 gauge.labels(flavor).set(amount)
 
-    def unmanaged(self, found: Mapping[str, float]) -> None:
+    def unmanaged(self, found: Mapping[str, Fraction]) -> None:
         """Set the GPUs that unmanaged pods hold, by namespace."""
         self._unmanaged.clear()
         for namespace, gpus in found.items():
-            self._unmanaged.labels(namespace).set(gpus)
+            self._unmanaged.labels(namespace).set(rounded(gpus))
 
     def parts(self, found: GpuParts) -> None:
         """Set the parts of all GPUs."""
         for part in PARTS:
-            self._parts.labels(part).set(getattr(found, part) / MICRO)
+            self._parts.labels(part).set(rounded(getattr(found, part)))
 
     def started(self, found: Mapping[str, Spread]) -> None:
         """Count the domains of the podsets that a commit started."""

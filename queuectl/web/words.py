@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from fractions import Fraction
 from typing import Final
 
 from queuectl.domain.ledger import State
@@ -61,9 +62,9 @@ def _utc(seconds: float) -> datetime:
     return datetime.fromtimestamp(seconds, UTC)
 
 
-def number(value: float) -> str:
+def number(value: float | Fraction) -> str:
     """With a thin space between thousands, and at most one digit after the point."""
-    text = f"{value:,.1f}".removesuffix(".0")
+    text = f"{float(value):,.1f}".removesuffix(".0")
     return text.replace(",", "\u202f")
 
 
@@ -77,9 +78,9 @@ def money(amount: float) -> str:
     return f"{amount:,.2f}".replace(",", "\u202f")
 
 
-def percent(part: float, whole: float = 1.0) -> str:
+def percent(part: float | Fraction, whole: float | Fraction = 1.0) -> str:
     """``part`` of ``whole``; a dash where ``whole`` is 0."""
-    return f"{part / whole:.0%}" if whole else "-"
+    return f"{float(part / whole):.0%}" if whole else "-"
 
 
 def gpu_hours(gpu_seconds: float) -> str:

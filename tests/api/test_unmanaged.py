@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -19,10 +20,10 @@ from tests.doubles.store import MemoryStore
 PATH = "/api/v1/reports/unmanaged"
 TENANT = "of-the-tenant"
 HELD = (
-    UnmanagedPod("a", "one", "n1", 4.0, 10.0),
-    UnmanagedPod("a", "two", "n2", 1.0, None),
-    UnmanagedPod("a-b", "three", "n1", 2.0, 20.0),
-    UnmanagedPod("secret", "four", "hidden-node", 8.0, 30.0),
+    UnmanagedPod("a", "one", "n1", Fraction(4), 10.0),
+    UnmanagedPod("a", "two", "n2", Fraction(1), None),
+    UnmanagedPod("a-b", "three", "n1", Fraction(2), 20.0),
+    UnmanagedPod("secret", "four", "hidden-node", Fraction(8), 30.0),
 )
 
 

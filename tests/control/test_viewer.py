@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 
@@ -106,7 +107,7 @@ async def test_a_standby_shows_the_same_as_the_leader(database_url: str) -> None
         async with standby(world) as other:
             shown = without_time(await other.cluster_map())
             assert shown == without_time(await leader(world).cluster_map())
-    assert [(g.workload.name, g.gpus, g.cluster_queue) for g in shown.gangs] == [
+    assert [(g.workload.name, float(g.gpus), g.cluster_queue) for g in shown.gangs] == [
         ("big", 24, "pool"),
         ("small", 16, "pool"),
     ]
@@ -312,6 +313,6 @@ async def test_a_standby_and_the_leader_know_unmanaged_pods(database_url: str) -
             listed = [await other.unmanaged(), await leader(world).unmanaged()]
         early = made(world, Mirror({}), leads=False, watches=False)
         assert await early.unmanaged() is None
-    held = UnmanagedPod("default", "notebook", "n0", 3.0, None)
+    held = UnmanagedPod("default", "notebook", "n0", Fraction(3), None)
     assert listed == [(held,), (held,)]
-    assert (occupancy.free_gpus, occupancy.others["nvidia.com/gpu"]) == (5, 3)
+    assert (float(occupancy.free_gpus), occupancy.others["nvidia.com/gpu"]) == (5, 3)

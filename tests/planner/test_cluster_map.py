@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 
 from queuectl.domain.cluster_map import ClusterMap, Domain, NodeOccupancy
+from queuectl.domain.gpus import rounded
 from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse, UseState
@@ -44,7 +46,10 @@ def test_each_node_lists_its_tenants_and_its_free_capacity() -> None:
     cluster_map = cluster_map_of(seen(), {})
     found = occupancies(cluster_map)
     listed = {
-        name: [(cluster_map.gangs[t.gang].workload.uid, t.pods, t.gpus) for t in occupancy.tenants]
+        name: [
+            (cluster_map.gangs[t.gang].workload.uid, t.pods, rounded(t.gpus))
+            for t in occupancy.tenants
+        ]
         for name, occupancy in found.items()
     }
     assert listed == {
@@ -62,7 +67,7 @@ def test_each_node_lists_its_tenants_and_its_free_capacity() -> None:
 
 def test_each_gang_is_listed_once_with_all_that_it_holds() -> None:
     gangs = cluster_map_of(seen(), {}).gangs
-    assert [(g.workload.uid, g.cluster_queue, g.gpus, g.pods) for g in gangs] == [
+    assert [(g.workload.uid, g.cluster_queue, rounded(g.gpus), g.pods) for g in gangs] == [
         ("big", "main", 12.0, 3),
         ("small", "main", 2.0, 1),
     ]
@@ -77,15 +82,10 @@ def test_unmanaged_pods_are_counted_as_use() -> None:
 def test_a_domain_is_the_sum_of_its_nodes() -> None:
     cluster_map = cluster_map_of(seen(), {})
     a, b = racks(cluster_map)["a"], racks(cluster_map)["b"]
-    assert (a.path, a.nodes, a.gpus, a.free, a.largest, a.gangs) == (
-        ("b", "a"),
-        2,
-        16,
-        8,
-        ("a2", 8),
-        1,
-    )
-    assert (b.nodes, b.gpus, b.free, b.largest, b.gangs) == (1, 8, 2, ("b1", 2), 2)
+    assert (a.path, a.nodes, a.gangs) == (("b", "a"), 2, 1)
+    assert (a.gpus, a.free, a.largest) == (Fraction(16), Fraction(8), ("a2", Fraction(8)))
+    assert (b.nodes, b.gangs) == (1, 2)
+    assert (b.gpus, b.free, b.largest) == (Fraction(8), Fraction(2), ("b1", Fraction(2)))
 
 
 @pytest.mark.parametrize(("ready", "cordoned"), [(False, False), (True, True)])
@@ -95,7 +95,7 @@ def test_free_capacity_of_a_node_that_takes_no_pods_is_not_free_in_its_domain(
     closed = replace(NODES[1], ready=ready, unschedulable=cordoned)
     nodes = [NODES[0], closed, NODES[2]]
     a = racks(cluster_map_of(world(nodes, [], []), {}))["a"]
-    assert (a.nodes, a.open, a.gpus, a.free) == (2, 1, 16, 8)
+    assert (a.nodes, a.open, rounded(a.gpus), rounded(a.free)) == (2, 1, 16, 8)
 
 
 def test_a_domain_without_an_open_node_has_no_largest_node() -> None:

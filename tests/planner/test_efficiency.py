@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.domain.efficiency import MICRO, PARTS, GpuParts
+from queuectl.domain.efficiency import PARTS, GpuParts
 from queuectl.domain.fleet import HOSTNAME, Fleet
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
@@ -37,8 +38,8 @@ def parts(
     return dict(efficiency_of(found.gangs, found.occupancies, label))
 
 
-def gpus(**amounts: float) -> GpuParts:
-    return GpuParts(**{name: round(amount * MICRO) for name, amount in amounts.items()})
+def gpus(**amounts: Fraction | float) -> GpuParts:
+    return GpuParts(**{name: Fraction(amount) for name, amount in amounts.items()})
 
 
 def sevenths(uid: str) -> Admitted:
@@ -84,7 +85,7 @@ CASES: dict[str, tuple[Snapshot, dict[str, GangUse], GpuParts]] = {
         world([FAILED_TWO], [], [on("n", 8)]), MEASURED, gpus(effective=6, idle=2),
     ),
     "instances of GPUs": (
-        world([INSTANCES], [], [sevenths("g"), sevenths("h")]), MEASURED, gpus(effective=0.321428, idle=0.107143, unknown=0.428572, unallocated=0.142857),
+        world([INSTANCES], [], [sevenths("g"), sevenths("h")]), MEASURED, gpus(effective=Fraction(9, 28), idle=Fraction(3, 28), unknown=Fraction(3, 7), unallocated=Fraction(1, 7)),
     ),
     "no GPUs": (world([node("n", cpu=8)]), {}, gpus()),
 }  # fmt: skip
@@ -113,7 +114,7 @@ def test_the_value_of_a_node_label_divides_the_gpus() -> None:
 
 def test_what_is_unknown_is_the_distance_between_the_two_efficiencies() -> None:
     found = gpus(effective=3, idle=1, unallocated=4, unknown=8)
-    assert (found.total, found.wasted) == (16 * MICRO, 5 * MICRO)
+    assert (found.total, found.wasted) == (Fraction(16), Fraction(5))
     assert (found.efficiency, found.highest_efficiency) == (3 / 16, 11 / 16)
     assert (gpus().efficiency, gpus().highest_efficiency) == (None, None)
 
@@ -141,7 +142,7 @@ def test_the_parts_add_up_to_all_gpus_of_the_nodes(
     }
     found = parts(replace(snapshot, fleet=Fleet(tuple(nodes))), uses, HOSTNAME)
     for each in nodes:
-        capacity = sum(by[GPU] for by in (each.allocatable, each.failed)) * MICRO
+        capacity = sum(by[GPU] for by in (each.allocatable, each.failed))
         mine = found.pop(each.labels.get(HOSTNAME, ""), gpus()) if capacity else gpus()
         assert mine.total == capacity
         assert min(getattr(mine, name) for name in PARTS) >= 0

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 from functools import partial
 from itertools import islice
 
@@ -46,9 +47,9 @@ FLOOR = cluster_map_of(
 
 
 HELD = (
-    UnmanagedPod("team-a", "notebook", "n0", 2.0, 1_700_000_000.0),
-    UnmanagedPod("team-a", "starts", "n0", 1.0, None),
-    UnmanagedPod("team-b", "debug", "n1", 0.5, 1_700_000_000.0),
+    UnmanagedPod("team-a", "notebook", "n0", Fraction(2), 1_700_000_000.0),
+    UnmanagedPod("team-a", "starts", "n0", Fraction(1), None),
+    UnmanagedPod("team-b", "debug", "n1", Fraction(1, 2), 1_700_000_000.0),
 )
 
 

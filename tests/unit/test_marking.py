@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -136,7 +137,7 @@ OTHER_GPUS = (
 
 @pytest.mark.parametrize(
     ("weights", "mig"),
-    [(GpuWeights(), 12.0), (GpuWeights((("nvidia.com/mig-2g.20gb", 0.5),)), 21.0)],
+    [(GpuWeights(), 12.0), (GpuWeights((("nvidia.com/mig-2g.20gb", Fraction(1, 2)),)), 21.0)],
     ids=["by slices", "as configured"],
 )
 def test_instances_and_other_vendors_gpus_count_by_their_weight(

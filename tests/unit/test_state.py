@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -268,18 +269,21 @@ class TestUsage:
         world = World(LIVE, records=[RESUMED, *seen])
         world.freeze()
         assert world.usage.unmanaged(GpuWeights()) == (
-            UnmanagedPod("a", "bare", "n1", 4.0, 12.0),
-            UnmanagedPod("b", "claims", "n2", 4.0, None),
+            UnmanagedPod("a", "bare", "n1", Fraction(4), 12.0),
+            UnmanagedPod("b", "claims", "n2", Fraction(4), None),
         )
-        halves = world.usage.unmanaged(GpuWeights(((GPU, 0.5),)))
-        assert summed(halves) == (NamespaceSum("a", 1, 2.0), NamespaceSum("b", 1, 2.0))
+        halves = world.usage.unmanaged(GpuWeights(((GPU, Fraction(1, 2)),)))
+        assert summed(halves) == (
+            NamespaceSum("a", 1, Fraction(2)),
+            NamespaceSum("b", 1, Fraction(2)),
+        )
         world.mirror.apply([Deleted("pods", "bare", 9)])
         world.usage.refresh(["bare"])
         assert [held.name for held in world.usage.unmanaged(GpuWeights())] == ["claims"]
 
     def test_sevenths_of_a_gpu_sum_to_a_whole_one(self) -> None:
-        parts = [UnmanagedPod("a", f"p{n}", "n1", 1 / 7, None) for n in range(7)]
-        assert summed(parts) == (NamespaceSum("a", 7, 1.0),)
+        parts = [UnmanagedPod("a", f"p{n}", "n1", Fraction(1, 7), None) for n in range(7)]
+        assert summed(parts) == (NamespaceSum("a", 7, Fraction(1)),)
 
     def test_what_left_is_given_back(self) -> None:
         world = World(records=[on("p", "n1", owner="")])

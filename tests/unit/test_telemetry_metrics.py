@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -12,7 +13,7 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from queuectl.domain.accounting import Free
-from queuectl.domain.efficiency import MICRO, PARTS, GpuParts
+from queuectl.domain.efficiency import PARTS, GpuParts
 from queuectl.domain.events import (
     Admit,
     Ended,
@@ -153,8 +154,8 @@ def busy() -> Metrics:
     )
     metrics.utilization.trust("scrape jobs dcgm-exporter")
     metrics.fleet.free({"h100": Free(capacity=64, free=16, fragmented=4.5, stranded=2)})
-    metrics.fleet.unmanaged({"team-a": 3.0})
-    metrics.fleet.parts(GpuParts(effective=MICRO, idle=2 * MICRO))
+    metrics.fleet.unmanaged({"team-a": Fraction(3)})
+    metrics.fleet.parts(GpuParts(effective=Fraction(1), idle=Fraction(2)))
     metrics.fleet.started({"rack": Spread(used=3, least=2)})
     metrics.estimates.observe([("team-a", 600.0)])
     metrics.estimates.started([("team-a", 30.0)])
@@ -252,7 +253,7 @@ class TestFleet:
 
     def test_unmanaged_gpus_are_those_of_the_last_sample(self) -> None:
         metrics = busy()
-        metrics.fleet.unmanaged({"team-b": 8.0})
+        metrics.fleet.unmanaged({"team-b": Fraction(8)})
         assert value(metrics, "unmanaged_gpus", namespace="team-b") == 8
         assert value(metrics, "unmanaged_gpus", namespace="team-a") is None
 

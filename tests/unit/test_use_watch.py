@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -96,10 +97,10 @@ class TestGangs:
         assert accelerators(Resources(asked), GpuWeights()) == 7
 
     def test_a_resource_that_the_configuration_calls_a_gpu_is_sampled_like_any_other(self) -> None:
-        xe = Resources({"gpu.intel.com/xe": 2})
+        xe = Resources({"example.com/gpu": 2})
         made = World(RUNNING, records=[RESUMED, on("p1", "n1", requests=xe)])
         assert held_gangs(made.mirror, made.ledger, CONFIG) == []
-        accounting = Accounting(gpus=GpuWeights((("gpu.intel.com/xe", 1.0),)))
+        accounting = Accounting(gpus=GpuWeights((("example.com/gpu", Fraction(1)),)))
         config = replace(CONFIG, rules=replace(CONFIG.rules, accounting=accounting))
         (gang,) = held_gangs(made.mirror, made.ledger, config)
         assert gang.gpus == 2

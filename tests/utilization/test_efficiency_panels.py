@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from fractions import Fraction
 
 import pytest
 from prometheus_client import CollectorRegistry, start_http_server
 
 from deploy.grafana.dashboards.utilization import UTILIZATION
-from queuectl.domain.efficiency import MICRO, PARTS, GpuParts
+from queuectl.domain.efficiency import PARTS, GpuParts
 from queuectl.localcluster.prometheus import Prometheus
 from queuectl.telemetry.fleet import FleetMetrics
 
 pytestmark = pytest.mark.system
 
 TITLE, PANELS = UTILIZATION.rows[0]
-GPUS = GpuParts(*(gpus * MICRO for gpus in (96, 40, 4, 12, 24, 16)))
+GPUS = GpuParts(*map(Fraction, (96, 40, 4, 12, 24, 16)))
 PATIENCE = 15.0  # seconds
 
 
@@ -60,10 +61,10 @@ def shown(prometheus: Prometheus, title: str) -> dict[str, float]:
     [
         ("Efficiency (%)", GPUS.efficiency),
         ("Highest efficiency (%)", GPUS.highest_efficiency),
-        ("Total GPUs", GPUS.total / MICRO),
-        ("Effective GPUs", GPUS.effective / MICRO),
-        ("Wasted GPUs", GPUS.wasted / MICRO),
-        ("Unknown GPUs", GPUS.unknown / MICRO),
+        ("Total GPUs", float(GPUS.total)),
+        ("Effective GPUs", float(GPUS.effective)),
+        ("Wasted GPUs", float(GPUS.wasted)),
+        ("Unknown GPUs", float(GPUS.unknown)),
     ],
 )
 def test_a_number_is_that_of_the_report(prometheus: Prometheus, title: str, value: float) -> None:
@@ -71,7 +72,7 @@ def test_a_number_is_that_of_the_report(prometheus: Prometheus, title: str, valu
 
 
 def test_the_parts_of_all_gpus_are_shown_apart(prometheus: Prometheus) -> None:
-    parts = {part: getattr(GPUS, part) / MICRO for part in PARTS}
+    parts = {part: getattr(GPUS, part) for part in PARTS}
     assert shown(prometheus, "All GPUs by part") == parts
 
 

@@ -16,7 +16,8 @@ from queuectl.api.ports import ClusterReader
 from queuectl.api.problems import ProblemType
 from queuectl.api.routes.nodes import known
 from queuectl.api.schemas import View, moment
-from queuectl.domain.efficiency import MICRO, NO_GPUS, GpuParts
+from queuectl.domain.efficiency import NO_GPUS, GpuParts
+from queuectl.domain.gpus import rounded
 from queuectl.reports.efficiency import efficiency_of
 
 PATH: Final = f"{PREFIX}/reports/efficiency"
@@ -93,14 +94,14 @@ def add_routes(routes: APIRouter, guard: Guard, cluster_reader: ClusterReader | 
 def _item(value: str | None, parts: GpuParts) -> EfficiencyItem:
     return EfficiencyItem(
         value=value,
-        total_gpus=parts.total / MICRO,
-        effective_gpus=parts.effective / MICRO,
-        wasted_gpus=parts.wasted / MICRO,
-        idle_gpus=parts.idle / MICRO,
-        fragmented_gpus=parts.fragmented / MICRO,
-        unhealthy_gpus=parts.unhealthy / MICRO,
-        unallocated_gpus=parts.unallocated / MICRO,
-        unknown_gpus=parts.unknown / MICRO,
+        total_gpus=rounded(parts.total),
+        effective_gpus=rounded(parts.effective),
+        wasted_gpus=rounded(parts.wasted),
+        idle_gpus=rounded(parts.idle),
+        fragmented_gpus=rounded(parts.fragmented),
+        unhealthy_gpus=rounded(parts.unhealthy),
+        unallocated_gpus=rounded(parts.unallocated),
+        unknown_gpus=rounded(parts.unknown),
         efficiency=_ratio(parts.efficiency),
         highest_efficiency=_ratio(parts.highest_efficiency),
     )

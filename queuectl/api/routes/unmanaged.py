@@ -17,6 +17,7 @@ from queuectl.api.params import Cursor, Limit, OfNamespace
 from queuectl.api.ports import ApiStore, ClusterReader
 from queuectl.api.problems import ProblemType, not_known_yet
 from queuectl.api.schemas import View, maybe
+from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Right
 from queuectl.domain.unmanaged import UnmanagedPod, summed
 
@@ -100,13 +101,13 @@ def _page(pods: list[UnmanagedPod], after: str, limit: int) -> UnmanagedView:
                 namespace=pod.namespace,
                 name=pod.name,
                 node=pod.node,
-                gpus=pod.gpus,
+                gpus=rounded(pod.gpus),
                 since=maybe(pod.since),
             )
             for pod in page
         ],
         namespaces=[
-            UnmanagedSumView(namespace=one.namespace, pods=one.pods, gpus=one.gpus)
+            UnmanagedSumView(namespace=one.namespace, pods=one.pods, gpus=rounded(one.gpus))
             for one in summed(pod for pod in pods if pod.namespace in on_page)
         ],
         next_cursor=(

@@ -91,7 +91,7 @@ class AccountingSettings(Strict):
     currency: str | None = None
     prices: list[PriceSpec] | None = None
     keep_days: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    gpu_weights: dict[str, Factor] | None = None
+    gpu_weights: dict[str, float | str] | None = None
 
 
 class OwnSettings(Strict):

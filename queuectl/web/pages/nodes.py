@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final
 
 import orjson
@@ -19,6 +20,7 @@ from queuectl.domain.cluster_map import (
     TopologyLayout,
     TopologyLevel,
 )
+from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Right
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.web.access_scope import AccessScope
@@ -93,11 +95,11 @@ def columns(plan: Plan, access: AccessScope) -> dict[str, Any]:
         "domains": [list(domain.path) for domain in plan.finest.domains],
         "nodes": [occupancies[i].node.name for i in order],
         "domain": [of[i] if of else -1 for i in order],
-        "gpus": [occupancies[i].gpus for i in order],
-        "free": [occupancies[i].free_gpus for i in order],
+        "gpus": [rounded(occupancies[i].gpus) for i in order],
+        "free": [rounded(occupancies[i].free_gpus) for i in order],
         "open": [int(occupancies[i].open) for i in order],
         "occupancy": [
-            [x for tenant in occupancies[i].tenants for x in (tenant.gang, tenant.gpus)]
+            [x for tenant in occupancies[i].tenants for x in (tenant.gang, rounded(tenant.gpus))]
             for i in order
         ],
         "gangs": [_gang(gang, access) for gang in plan.cluster_map.gangs],
@@ -141,15 +143,15 @@ def node_row(plan: Plan, place: int, access: AccessScope) -> NodeRow:
         workload = plan.cluster_map.gangs[tenant.gang].workload
         seen = access.sees(workload.namespace)
         name, uid = (workload.ref, workload.uid) if seen else (ANOTHER_TEAM, "")
-        tenants.append((name, uid, tenant.gpus))
-    held = sum(tenant.gpus for tenant in occupancy.tenants)
+        tenants.append((name, uid, rounded(tenant.gpus)))
+    held = sum((tenant.gpus for tenant in occupancy.tenants), Fraction())
     return NodeRow(
         occupancy.node.name,
         plan.path(place),
         _closed(occupancy),
-        occupancy.gpus,
-        occupancy.free_gpus,
-        max(0.0, occupancy.gpus - occupancy.free_gpus - held),
+        rounded(occupancy.gpus),
+        rounded(occupancy.free_gpus),
+        max(0.0, rounded(occupancy.gpus - occupancy.free_gpus - held)),
         tuple(tenants),
     )
 

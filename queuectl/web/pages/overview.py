@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from starlette.requests import Request
@@ -12,6 +13,7 @@ from starlette.routing import Route
 
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.efficiency import NO_GPUS, GpuParts
+from queuectl.domain.gpus import rounded
 from queuectl.domain.queue_counts import WaitingOrder
 from queuectl.domain.utilization import UseState
 from queuectl.reports.efficiency import efficiency_of
@@ -23,6 +25,7 @@ from queuectl.web.site import Site
 
 _LONGEST: Final = 8
 _LATEST: Final = 8
+_NONE: Final = Fraction()
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,28 +63,28 @@ class Sums:
 def sums_of(cluster_map: ClusterMap) -> Sums:
     """The sums over a cluster map."""
     takes = [occupancy for occupancy in cluster_map.occupancies if occupancy.open]
-    everything = sum(occupancy.gpus for occupancy in cluster_map.occupancies)
-    free = sum(occupancy.free_gpus for occupancy in takes)
-    unused = sum(occupancy.free_gpus for occupancy in cluster_map.occupancies)
-    use = dict.fromkeys(UseState, 0.0)
+    everything = sum((occupancy.gpus for occupancy in cluster_map.occupancies), _NONE)
+    free = sum((occupancy.free_gpus for occupancy in takes), _NONE)
+    unused = sum((occupancy.free_gpus for occupancy in cluster_map.occupancies), _NONE)
+    use = dict.fromkeys(UseState, _NONE)
     for gang in cluster_map.gangs:
         use[gang.use.state if gang.use is not None else UseState.UNKNOWN] += gang.gpus
-    others = everything - unused - sum(use.values())
+    others = everything - unused - sum(use.values(), _NONE)
     parts = (
-        Part("in use", "active", use[UseState.ACTIVE] + use[UseState.LOW]),
-        Part("warming up", "warmup", use[UseState.WARMUP]),
-        Part("not measured", "unknown", use[UseState.UNKNOWN] + max(0.0, others)),
-        Part("idle or stuck", "idle", use[UseState.IDLE] + use[UseState.STUCK]),
-        Part("free", "free", free),
-        Part("free on nodes out of service", "out", unused - free),
+        ("in use", "active", use[UseState.ACTIVE] + use[UseState.LOW]),
+        ("warming up", "warmup", use[UseState.WARMUP]),
+        ("not measured", "unknown", use[UseState.UNKNOWN] + max(_NONE, others)),
+        ("idle or stuck", "idle", use[UseState.IDLE] + use[UseState.STUCK]),
+        ("free", "free", free),
+        ("free on nodes out of service", "out", unused - free),
     )
     return Sums(
         len(cluster_map.occupancies),
         sum(1 for occupancy in takes if occupancy.gpus and occupancy.free_gpus == occupancy.gpus),
-        free,
-        everything - unused,
-        sum(occupancy.fragmented for occupancy in takes),
-        tuple(part for part in parts if part.gpus > 0),
+        rounded(free),
+        rounded(everything - unused),
+        rounded(sum((occupancy.fragmented for occupancy in takes), _NONE)),
+        tuple(Part(name, style, rounded(gpus)) for name, style, gpus in parts if gpus > 0),
         sum(efficiency_of(cluster_map.gangs, cluster_map.occupancies).values(), NO_GPUS),
     )
 
