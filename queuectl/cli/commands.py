@@ -77,6 +77,11 @@ COMMANDS: Final = {
         "Report GPU-hours, cost, waste, waiting times and efficiency.",
         Reader.LEAD,
     ),
+    "init": LazyCommand(
+        "queuectl.cli.init:init_command",
+        "Propose queues for the nodes of a cluster.",
+        Reader.ADMINISTRATOR,
+    ),
     "apply": LazyCommand(
         "queuectl.cli.apply:apply_command",
         "Create or replace configuration from files.",

@@ -30,7 +30,7 @@ def export(server: Server = DEFAULT_SERVER) -> None:
     `queuectl apply` accepts the output. It has no resource versions.
     """
     with connect(server) as client:
-        documents = _stored(client)
+        documents = stored(client)
     typer.echo(yaml.safe_dump_all(documents, sort_keys=False, allow_unicode=True), nl=False)
 
 
@@ -51,7 +51,7 @@ def diff(
         answered = client.post(
             f"{PREFIX}/dryrun", {"items": [addressed(d, scope) for d in documents]}
         )
-        stored = {Target.of(body, "") for body in _stored(client)}
+        known = {Target.of(body, "") for body in stored(client)}
     targets = [Target.of(document.body, scope) for document in documents]
     differ = False
     for target, answer in zip(targets, answered["objects"], strict=True):
@@ -63,7 +63,7 @@ def diff(
         for change in answer["changes"]:
             line = Difference(change["field"], change["before"], change["after"])
             typer.echo(f"    {line}")
-    extra = stored - set(targets)
+    extra = known - set(targets)
     for target in sorted(extra, key=lambda each: (each.kind.kind, each.namespace, each.name)):
         typer.echo(f"{target} is in no file")
     if differ or extra:
@@ -113,7 +113,7 @@ def _configuration(client: Client) -> Json:
     }
 
 
-def _stored(client: Client) -> list[Json]:
+def stored(client: Client) -> list[Json]:
     """All objects of the server, in an order for `apply`."""
     kinds = sorted(CONFIG_KINDS, key=lambda kind: ORDER.index(kind.kind))
     return [_bare(item) for kind in kinds for item in client.get(kind.collection())["items"]]

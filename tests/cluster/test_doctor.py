@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.cli import connection
+from queuectl.cli import connection, reads
 from queuectl.cli.connection import ConnectionOptions
 from queuectl.cli.doctor import cluster
 from queuectl.cli.doctor.findings import Finding, Level
@@ -20,7 +20,7 @@ BINDING = (
 async def examined(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
     """The findings for a caller with all rights."""
     chosen = ConnectionOptions(kubeconfig=str(plane.cluster.kubeconfig))
-    monkeypatch.setattr(cluster, "given", lambda: chosen)
+    monkeypatch.setattr(reads, "given", lambda: chosen)
     assert connection.given() != chosen
     return await cluster.examine(SYSTEM_NAMESPACE, None, None)
 

@@ -26,7 +26,7 @@ _LINE: Final = re.compile(
 )
 _FENCED: Final = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _END: Final = re.compile(r" (?:[|;>&]|#) ?.*|;.*|…")
-_RUN: Final = {"plan", "apply", "get", "report", "completion", "audit", "config"}
+_RUN: Final = {"plan", "apply", "get", "report", "completion", "audit", "config", "init"}
 """Commands that can be run on a server without workloads. Others name one."""
 
 
@@ -62,7 +62,7 @@ def offline(line: Line) -> bool:
     files = [
         value for option, value in pairwise(words) if option in ("-f", "--config", "--snapshot")
     ]
-    asked = not {"--watch", "$kind"} & set(words)
+    asked = not {"--watch", "$kind"} & set(words) and (words[0] != "init" or bool(files))
     return words[0] in _RUN and asked and all((ROOT / name).is_file() for name in files)
 
 

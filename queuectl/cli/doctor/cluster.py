@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
 
 import msgspec
 
-from queuectl.cli.connection import given
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
+from queuectl.cli.reads import Document, cluster_connection, items
 from queuectl.cluster.apply import manifests, older_manifests
 from queuectl.cluster.client import Api
-from queuectl.cluster.connection import Connection
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
 from queuectl.cluster.server import MINIMUM, Server, discover
 from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone
 
-Document = Mapping[str, Any]
-
 _NAME: Final = "queuectl"  # of the ServiceAccount and of the Lease
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-_PAGE: Final = 500
 _PLURALS: Final = {
     "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
     "MutatingAdmissionPolicyBinding": "mutatingadmissionpolicybindings",
@@ -35,7 +29,6 @@ _PLURALS: Final = {
     "ValidatingAdmissionPolicyBinding": "validatingadmissionpolicybindings",
     "PriorityClass": "priorityclasses",
 }
-_DEFAULT: Final = Path("~/.kube/config").expanduser()
 
 
 async def examine(
@@ -43,7 +36,7 @@ async def examine(
 ) -> list[Finding]:
     """All findings about the cluster. ``flavors``, ``topologies``: from the server; None = not known."""
     try:
-        api = await Api.connect(_connection())
+        api = await Api.connect(cluster_connection())
     except BadInput as error:
         return [_unreachable(error)]
     try:
@@ -115,32 +108,9 @@ async def _examined(
     return findings
 
 
-def _connection() -> Connection:
-    """The cluster that kubectl would use; in a pod, its own cluster."""
-    chosen = given()
-    path = Path(chosen.kubeconfig).expanduser() if chosen.kubeconfig else None
-    named = "KUBECONFIG" in os.environ or "KUBERNETES_SERVICE_HOST" in os.environ
-    if path is None and not named and _DEFAULT.exists():
-        path = _DEFAULT
-    return Connection(kubeconfig=path, context=chosen.context)
-
-
 def _unreachable(error: Exception) -> Finding:
     fix = "check `kubectl version`, or give another cluster with --kubeconfig and --context"
     return Finding("cluster", Level.PROBLEM, f"no answer: {error}", fix)
-
-
-async def items(api: Api, path: str) -> list[Document]:
-    """All items of a list. Raises ClusterError."""
-    found: list[Document] = []
-    token = ""
-    while True:
-        query = [("limit", str(_PAGE)), *([("continue", token)] if token else [])]
-        page = msgspec.json.decode(await api.request("GET", path, query=query))
-        found += page["items"]
-        token = page["metadata"].get("continue") or ""
-        if not token:
-            return found
 
 
 def _node(node: Document) -> judge.Node:

@@ -32,6 +32,16 @@ OPS = account("queuectl-system", "ops")
 
 def test_the_page_on_setting_up_queues(demo_cluster: DemoCluster, shell: Shell) -> None:
     page = Page("set-up-queues.md", shell)
+    page.type("queuectl init -n team-a")
+    page.type("grep")
+    page.type("queuectl apply --dry-run -f queues.yaml")
+    page.type("queuectl apply -f queues.yaml")
+    demo_cluster.create(
+        m.job("first", "team-a", "main", whole(4, required="nvidia.com/gpu.clique"))
+    )
+    demo_cluster.runs("team-a/first")
+    page.type("queuectl init -f docs/examples/nodes.yaml")
+    demo_cluster.clear()
     page.type("queuectl apply -f docs/examples/queues.yaml")
     page.type("queuectl get clusterqueues")
     demo_cluster.installation.rest.apply([m.cluster_queue("vision", "h100", {GPU: 64})])

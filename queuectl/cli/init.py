@@ -1,0 +1,221 @@
+"""``queuectl init``: proposes configuration for the nodes of a cluster, as YAML with comments. It applies nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from queuectl.cli import extras
+from queuectl.cli.client import DEFAULT_SERVER, Json, Server, connect
+from queuectl.cli.config import stored
+from queuectl.cli.connection import default_namespace
+from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.extras import Extra
+from queuectl.cli.targets import Target, is_configuration, read
+from queuectl.domain.fleet import Node
+from queuectl.domain.words import counted
+from queuectl.objects.configuration.diff import differences
+from queuectl.objects.configuration.queue_config import validate
+from queuectl.objects.documents import Document
+from queuectl.objects.errors import RequestError
+from queuectl.objects.kubernetes.nodes import read_node
+from queuectl.objects.kubernetes.wire import WireNode
+from queuectl.objects.names import is_name
+from queuectl.objects.proposal.configuration import Proposal, propose
+from queuectl.objects.proposal.text import as_yaml
+
+_NODES = "/api/v1/nodes"
+_NAMESPACES = "/api/v1/namespaces"
+_SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+
+
+@dataclass
+class _Found:
+    """The contents of the cluster or of the files.
+
+    Attributes:
+        source: where it was read, in words.
+        namespaces: their names; None = not known.
+        devices: the number of devices that each driver publishes for dynamic resource allocation.
+        existing: configuration objects.
+    """
+
+    source: str
+    nodes: list[Node] = field(default_factory=list)
+    namespaces: set[str] | None = None
+    devices: Counter[str] = field(default_factory=Counter)
+    existing: list[Json] = field(default_factory=list)
+
+
+def init_command(
+    files: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--filename",
+            "-f",
+            metavar="FILE",
+            help="YAML or JSON file with Nodes, instead of the cluster; - reads stdin. Can be repeated.",
+        ),
+    ] = None,
+    namespaces: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAME",
+            help="Namespace that gets a LocalQueue. Can be repeated. Default: that of the kubeconfig's context.",
+        ),
+    ] = None,
+    queue: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Name of the ClusterQueue and of the LocalQueues."),
+    ] = "main",
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Propose flavors, topologies and a queue for the nodes of a cluster.
+
+    Prints YAML with comments and changes nothing: review it, then run `queuectl apply`. Reads the cluster of the kubeconfig, or files
+    as `kubectl get nodes -o yaml` prints them. If an object exists already and differs, shows the differences, prints no YAML, and
+    ends with exit code 4.
+    """
+    chosen = namespaces or [default_namespace()]
+    for name in (queue, *chosen):
+        if not is_name(name):
+            raise CommandFailed(f"{name!r} is not a name", Exit.BAD_INPUT)
+    found = _of_files(files) if files else _of_cluster(server)
+    proposal = propose(found.nodes, chosen, queue, _devices(found.devices))
+    _require_nodes(found, proposal)
+    bodies = [entry.body for entry in proposal.entries]
+    _refuse_existing(bodies, found.existing)
+    for warning in _warnings(found, proposal, chosen, queue):
+        typer.echo(f"warning: {warning}", err=True)
+    typer.echo(as_yaml(proposal, found.source), nl=False)
+
+
+# ---- reading
+
+
+def _of_files(files: Sequence[str]) -> _Found:
+    found = _Found(", ".join("stdin" if name == "-" else name for name in files))
+    for document in (each for name in files for each in read(name)):
+        if is_configuration(document):
+            found.existing.append(validate(document)[0])
+        elif document.kind == "Node":
+            found.nodes.append(_node(document))
+        elif document.kind == "ResourceSlice":
+            _count_devices(document.body, found.devices)
+    return found
+
+
+def _node(document: Document) -> Node:
+    try:
+        return read_node(document.convert(WireNode)).node
+    except RequestError as error:
+        raise document.error("", str(error)) from None
+
+
+def _of_cluster(server: str) -> _Found:
+    """The contents of the kubeconfig's cluster, and the configuration of the server if it answers."""
+    if extras.missing(Extra.SERVER):
+        hint = extras.install_hint(Extra.SERVER)
+        message = f"to read the cluster, init {hint}; or run kubectl get nodes -o json | queuectl init -f -"
+        raise CommandFailed(message)
+    found = asyncio.run(_read_cluster())
+    try:
+        with connect(server) as client:
+            found.existing = stored(client)
+    except CommandFailed as error:
+        typer.echo(f"warning: not compared with existing configuration: {error}", err=True)
+    return found
+
+
+async def _read_cluster() -> _Found:
+    from queuectl.cli.reads import cluster_connection, items
+    from queuectl.cluster.client import Api
+    from queuectl.domain.errors import ObjectGone
+
+    api = await Api.connect(cluster_connection())
+    try:
+        found = _Found("the cluster")
+        found.nodes = [
+            read_node(msgspec.convert(item, WireNode, strict=False)).node
+            for item in await items(api, _NODES)
+        ]
+        found.namespaces = {item["metadata"]["name"] for item in await items(api, _NAMESPACES)}
+        try:
+            for item in await items(api, _SLICES):
+                _count_devices(item, found.devices)
+        except ObjectGone:
+            pass  # the server has no dynamic resource allocation
+        return found
+    finally:
+        await api.close()
+
+
+def _count_devices(resource_slice: Mapping[str, Any], devices: Counter[str]) -> None:
+    spec = resource_slice.get("spec") or {}
+    devices[str(spec.get("driver"))] += len(spec.get("devices") or ())
+
+
+# ---- judging
+
+
+def _devices(devices: Mapping[str, int]) -> list[str]:
+    """A sentence for each driver of dynamic resource allocation."""
+    return [
+        f"{counted(number, 'device')} that {driver} publishes in ResourceSlices: add the quota of their DeviceClass"
+        for driver, number in sorted(devices.items())
+        if number
+    ]
+
+
+def _require_nodes(found: _Found, proposal: Proposal) -> None:
+    """Raise CommandFailed if there is nothing to propose."""
+    if not found.nodes:
+        raise CommandFailed(
+            f"{found.source}: no Node, so there is no capacity to propose", Exit.BAD_INPUT
+        )
+    if not proposal.entries:
+        reasons = "; ".join(proposal.left_out)
+        raise CommandFailed(f"{found.source}: no node can be proposed: {reasons}", Exit.BAD_INPUT)
+
+
+def _refuse_existing(bodies: Iterable[Json], existing: Iterable[Json]) -> None:
+    """Raise CommandFailed with all differences if an object exists in another form."""
+    known = {Target.of(body, ""): body for body in existing}
+    lines: list[str] = []
+    for body in bodies:
+        target = Target.of(body, "")
+        if target not in known:
+            continue
+        changes = differences(known[target], validate(body)[0])
+        if changes:
+            lines += [f"{target} exists and differs", *(f"    {change}" for change in changes)]
+    if lines:
+        for line in lines:
+            typer.echo(line, err=True)
+        message = "nothing is printed: change your file, or choose another name with --queue"
+        raise CommandFailed(message, Exit.CONFLICT)
+
+
+def _warnings(
+    found: _Found, proposal: Proposal, namespaces: Sequence[str], queue: str
+) -> Iterable[str]:
+    if not proposal.gpus:
+        yield "no node has a GPU resource: is the device plugin installed?"
+    others = sorted(
+        body["metadata"]["name"]
+        for body in found.existing
+        if body["kind"] == "ClusterQueue" and body["metadata"]["name"] != queue
+    )
+    if others:
+        yield f"the quota is all capacity, and these ClusterQueues exist already: {', '.join(others)}"
+    for name in namespaces:
+        if found.namespaces is not None and name not in found.namespaces:
+            yield f"namespace {name} does not exist"

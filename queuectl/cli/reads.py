@@ -1,0 +1,42 @@
+"""Lists of the cluster's API server, with the credentials of the user's kubeconfig."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from queuectl.cli.connection import given
+from queuectl.cluster.client import Api
+from queuectl.cluster.connection import Connection
+
+Document = Mapping[str, Any]
+
+_PAGE: Final = 500
+_DEFAULT: Final = Path("~/.kube/config").expanduser()
+
+
+def cluster_connection() -> Connection:
+    """The cluster that kubectl would use; in a pod, its own cluster."""
+    chosen = given()
+    path = Path(chosen.kubeconfig).expanduser() if chosen.kubeconfig else None
+    named = "KUBECONFIG" in os.environ or "KUBERNETES_SERVICE_HOST" in os.environ
+    if path is None and not named and _DEFAULT.exists():
+        path = _DEFAULT
+    return Connection(kubeconfig=path, context=chosen.context)
+
+
+async def items(api: Api, path: str) -> list[Document]:
+    """All items of a list. Raises ClusterError."""
+    found: list[Document] = []
+    token = ""
+    while True:
+        query = [("limit", str(_PAGE)), *([("continue", token)] if token else [])]
+        page = msgspec.json.decode(await api.request("GET", path, query=query))
+        found += page["items"]
+        token = page["metadata"].get("continue") or ""
+        if not token:
+            return found

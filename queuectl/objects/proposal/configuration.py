@@ -1,0 +1,281 @@
+"""The proposed objects, with the reason for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from queuectl.domain.fleet import HOSTNAME, PASSING_TAINTS, Effect, Node, Taint
+from queuectl.domain.quantity import CPU, MEMORY, PODS, format_quantity, total
+from queuectl.domain.queues import DEFAULT_NAME
+from queuectl.domain.words import counted
+from queuectl.objects.configuration.groups import MOST_IN_GROUP, MOST_QUOTAS
+from queuectl.objects.configuration.queue_config import API_VERSION
+from queuectl.objects.proposal.labels import gpu_resources, vendor_of
+from queuectl.objects.proposal.levels import Levels, propose_levels
+from queuectl.objects.proposal.pools import Pool, find_pools, named
+
+Body = dict[str, Any]
+
+_VOLUMES: Final = "attachable-volumes-"
+_NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
+_ONLY_NODES: Final = "nodes"  # the Topology without other levels
+_GPU_TAINT: Final = "sku"  # the key that the pages of Azure use for GPU nodes
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One proposed object. ``reasons``: sentences that the file has as comments."""
+
+    body: Body
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """The configuration for a cluster.
+
+    Attributes:
+        entries: in an order in which an object names only earlier ones.
+        left_out: sentences about nodes and resources that no object covers.
+        nodes: their number.
+        gpus: the number of GPU nodes among them.
+    """
+
+    entries: tuple[Entry, ...]
+    left_out: tuple[str, ...]
+    nodes: int
+    gpus: int
+
+
+def propose(
+    nodes: Iterable[Node], namespaces: Sequence[str], queue: str, left_out: Sequence[str] = ()
+) -> Proposal:
+    """Configuration for these nodes.
+
+    Args:
+        nodes: all nodes of the cluster.
+        namespaces: each gets a LocalQueue.
+        queue: name of the ClusterQueue and of the LocalQueues.
+        left_out: sentences about other things that the objects do not cover.
+    """
+    listed = sorted(nodes, key=lambda node: node.name)
+    found = find_pools(listed)
+    topologies = _topologies(found.pools)
+    resources, dropped = _covered(found.pools)
+    entries = [
+        *(_topology(name, levels, pools) for name, (levels, pools) in topologies.items()),
+        *(
+            _flavor(pool, name)
+            for pool in found.pools
+            for name, (_, pools) in topologies.items()
+            if pool in pools
+        ),
+    ]
+    if found.pools:
+        entries.append(_cluster_queue(queue, found.pools, resources, namespaces))
+        entries += [_local_queue(namespace, queue) for namespace in dict.fromkeys(namespaces)]
+    gpus = sum(bool(gpu_resources(node)) for node in listed)
+    reasons = (*found.left_out, *_unusable(listed), *dropped, *left_out)
+    return Proposal(tuple(entries), reasons, len(listed), gpus)
+
+
+def _object(kind: str, name: str, spec: Body, namespace: str | None = None) -> Body:
+    metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
+    return {"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+# ---- topologies
+
+
+def _topologies(pools: Sequence[Pool]) -> dict[str, tuple[Levels, list[Pool]]]:
+    """By name: pools with the same levels share a Topology."""
+    shared: dict[tuple[str, ...], tuple[list[Levels], list[Pool]]] = {}
+    for pool in pools:
+        levels = propose_levels(pool.nodes)
+        alike = shared.setdefault(levels.labels, ([], []))
+        alike[0].append(levels)
+        alike[1].append(pool)
+    if len(shared) == 1:
+        (only,) = shared.values()
+        return {DEFAULT_NAME: (only[0][0], only[1])}
+    return {
+        _ONLY_NODES if labels == (HOSTNAME,) else alike[0].name: (levels[0], alike)
+        for labels, (levels, alike) in shared.items()
+    }
+
+
+def _topology(name: str, levels: Levels, pools: Sequence[Pool]) -> Entry:
+    flavors = ", ".join(pool.name for pool in pools)
+    reasons = [
+        f"Places gangs of {flavors}. Each domain of a level is in one domain of the level before it."
+    ]
+    if levels.labels == (HOSTNAME,):
+        reasons = [f"Places gangs of {flavors} on nodes. No other label of the nodes is a level."]
+    measured = [propose_levels(pool.nodes) for pool in pools]
+    for at, label in enumerate(levels.labels[:-1]):
+        numbers = [each.domains[at] for each in measured]
+        reasons.append(f"{label}: {_domains(numbers)}.")
+    dropped = dict.fromkeys(reason for each in measured for reason in each.left_out)
+    reasons += [f"No level: {reason}." for reason in dropped]
+    return Entry(
+        _object("Topology", name, {"levels": [{"nodeLabel": label} for label in levels.labels]}),
+        tuple(reasons),
+    )
+
+
+def _domains(numbers: Sequence[int]) -> str:
+    return " and ".join(counted(number, "domain") for number in numbers)
+
+
+# ---- flavors
+
+
+def _flavor(pool: Pool, topology: str) -> Entry:
+    spec: Body = {}
+    if pool.labels:
+        spec["nodeLabels"] = dict(pool.labels)
+    gpu_taints, others = _taints(pool)
+    if gpu_taints:
+        spec["tolerations"] = [
+            {"key": taint.key, "operator": "Exists", "effect": str(taint.effect)}
+            for taint in gpu_taints
+        ]
+    spec["topologyName"] = topology
+    reasons = [f"{counted(len(pool.nodes), 'node')}{_having(pool)}.", *pool.notes]
+    if gpu_taints:
+        keys = ", ".join(taint.key for taint in gpu_taints)
+        reasons.append(
+            f"The nodes have the taint {keys}: the controller adds these tolerations to the pods."
+        )
+    reasons += [
+        f"Left out: a toleration of the taint {taint.key}={taint.value}:{taint.effect}. Jobs need it themselves."
+        for taint in others
+    ]
+    return Entry(_object("ResourceFlavor", pool.name, spec), tuple(reasons))
+
+
+def _having(pool: Pool) -> str:
+    """The GPUs of the nodes, in words."""
+    if not pool.gpus:
+        return " without GPUs"
+    capacity = total(node.allocatable for node in pool.nodes)
+    amounts = " and ".join(f"{capacity[name]} {name}" for name in pool.gpus)
+    divided = [name for name in pool.gpus if name.startswith("nvidia.com/mig-")]
+    shares = {value for node in pool.nodes if (value := _replicas(node)) is not None}
+    if divided:
+        return f" with {amounts}: MIG instances"
+    if len(shares) == 1:
+        return f" with {amounts}: up to {shares.pop()} pods share each GPU"
+    return f" with {amounts}"
+
+
+def _replicas(node: Node) -> str | None:
+    """How many pods share a GPU of the node, as its labels say."""
+    for key in ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu"):
+        if (value := node.labels.get(key)) not in (None, "", "0", "1"):
+            return value
+    return None
+
+
+def _taints(pool: Pool) -> tuple[list[Taint], list[Taint]]:
+    """The taints that keep pods off the nodes of a pool: those for GPUs, and others."""
+    found = {
+        (taint.key, taint.effect): taint
+        for node in pool.nodes
+        for taint in node.taints
+        if taint.effect is not Effect.PREFER_NO_SCHEDULE and taint.key not in PASSING_TAINTS
+    }
+    listed = [found[key] for key in sorted(found)]
+    gpu = [taint for taint in listed if pool.gpus and _is_of_gpus(taint)]
+    return gpu, [taint for taint in listed if taint not in gpu]
+
+
+def _is_of_gpus(taint: Taint) -> bool:
+    return vendor_of(taint.key) is not None or (taint.key, taint.value) == (_GPU_TAINT, "gpu")
+
+
+# ---- queues
+
+
+def _covered(pools: Sequence[Pool]) -> tuple[list[str], list[str]]:
+    """The resources to cover, and a sentence about those that exceed the limits of a resource group."""
+    offered = total(node.allocatable for pool in pools for node in pool.nodes)
+    gpus = sorted({name for pool in pools for name in pool.gpus})
+    first = [CPU, MEMORY, *gpus]
+    others = sorted(
+        name
+        for name in offered
+        if name not in first and name != PODS and not name.startswith(_VOLUMES)
+    )
+    room = min(MOST_IN_GROUP, MOST_QUOTAS // max(1, len(pools))) - len(first)
+    kept, dropped = others[: max(0, room)], others[max(0, room) :]
+    reasons = (
+        [f"resources beyond the limit of a resource group: {', '.join(dropped)}"] if dropped else []
+    )
+    return [*first, *kept], reasons
+
+
+def _is_usable(node: Node) -> bool:
+    return node.ready and not node.unschedulable
+
+
+def _cluster_queue(
+    name: str, pools: Sequence[Pool], resources: Sequence[str], namespaces: Sequence[str]
+) -> Entry:
+    selector = {
+        "matchExpressions": [
+            {"key": _NAMESPACE_LABEL, "operator": "In", "values": sorted(set(namespaces))}
+        ]
+    }
+    group = {
+        "coveredResources": list(resources),
+        "flavors": [{"name": pool.name, "resources": _quotas(pool, resources)} for pool in pools],
+    }
+    spec = {
+        "namespaceSelector": selector,
+        "queueingStrategy": "BestEffortFIFO",
+        "preemption": {"withinClusterQueue": "LowerPriority"},
+        "resourceGroups": [group],
+    }
+    reasons = (
+        "All capacity in one queue: the quota is the allocatable amount of the nodes that are ready and not cordoned.",
+        "Pods outside the queues use a part of it; the planner subtracts them on each node.",
+        "To let the quota follow the nodes, add spec.policy.quotaFromNodes: true.",
+        "A gang evicts gangs of lower priority. To divide the quota, write a ClusterQueue for each team.",
+    )
+    return Entry(_object("ClusterQueue", name, spec), reasons)
+
+
+def _quotas(pool: Pool, resources: Iterable[str]) -> list[Mapping[str, Any]]:
+    capacity = total(node.allocatable for node in pool.nodes if _is_usable(node))
+    return [{"name": name, "nominalQuota": _amount(name, capacity[name])} for name in resources]
+
+
+def _amount(resource: str, value: int) -> int | str:
+    text = format_quantity(resource, value)
+    return int(text) if text.isdecimal() else text
+
+
+def _local_queue(namespace: str, queue: str) -> Entry:
+    reasons = [f"Jobs in {namespace} name it with the label queuectl.dev/queue-name: {queue}"]
+    if queue == DEFAULT_NAME:
+        reasons = [
+            f"All Jobs in {namespace} without a queue label use it, also those that need no GPU."
+        ]
+    return Entry(_object("LocalQueue", queue, {"clusterQueue": queue}, namespace), tuple(reasons))
+
+
+def _unusable(nodes: Iterable[Node]) -> Iterator[str]:
+    """Sentences about capacity that the quota does not count."""
+    listed = list(nodes)
+    unready = [node for node in listed if not node.ready]
+    cordoned = [node for node in listed if node.ready and node.unschedulable]
+    for found, state in ((unready, "not ready"), (cordoned, "cordoned")):
+        if found:
+            yield f"the quota of {named(found)}: {state}"
+    for node in listed:
+        if _is_usable(node) and node.failed:
+            devices = ", ".join(f"{node.failed[name]} {name}" for name in sorted(node.failed))
+            yield f"{devices} of {node.name}: unhealthy for the device plugin"

@@ -1,0 +1,284 @@
+"""The nodes of a cluster in pools, one for each flavor: by GPU model, by how the GPUs are divided, and nodes without GPUs.
+
+A pool has labels that select its nodes and no other node that is counted. Nodes that no label distinguishes are in one pool.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final, TypeAlias
+
+from queuectl.domain.fleet import PASSING_TAINTS, Effect, Node, Taint
+from queuectl.domain.words import counted
+from queuectl.objects.proposal.labels import NODE_POOLS, gpu_resources, has_hardware, vendor_of
+
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+_MOST_WITHOUT_GPUS: Final = 8  # pools
+_SYSTEM: Final = "kubernetes.io/os"
+_WHOLE: Final = frozenset({"", "none", "1"})  # of the labels for shared GPUs
+_SHARES: Final = (
+    "nvidia.com/gpu.sharing-strategy",
+    "nvidia.com/gpu.replicas",
+    "cloud.google.com/gke-gpu-sharing-strategy",
+    "cloud.google.com/gke-max-shared-clients-per-gpu",
+    "cloud.google.com/gke-gpu-partition-size",
+)
+"""Labels whose values distinguish nodes with shared GPUs from others."""
+_VENDOR_WORDS: Final = re.compile(r"^(amd-instinct|nvidia|amd|intel)-")
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The nodes of one flavor.
+
+    Attributes:
+        name: of the flavor.
+        labels: they select these nodes and no others; empty = the cluster has no other nodes.
+        gpus: the GPU resources of the nodes; empty = nodes without GPUs.
+        notes: sentences for the administrator.
+    """
+
+    name: str
+    labels: Labels
+    nodes: tuple[Node, ...]
+    gpus: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """All pools, those without GPUs first, and sentences about nodes that are in none."""
+
+    pools: tuple[Pool, ...]
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """GPU nodes are equal if these are: the model, the resources and how the GPUs are shared."""
+
+    product: tuple[str, str]
+    gpus: tuple[str, ...]
+    shares: Labels
+
+
+def find_pools(nodes: Sequence[Node]) -> Pools:
+    """The pools of these nodes."""
+    silent = [node for node in nodes if not gpu_resources(node) and has_hardware(node.labels)]
+    left_out = [_silence(silent)] if silent else []
+    hidden = {node.name for node in silent}
+    nodes = [node for node in nodes if node.name not in hidden]
+    with_gpus: dict[_Use, list[Node]] = {}
+    unknown, others = [], []
+    for node in nodes:
+        gpus = gpu_resources(node)
+        if not gpus:
+            others.append(node)
+        elif (product := _product(node, gpus)) is None:
+            unknown.append(node)
+        else:
+            with_gpus.setdefault(_Use(product, gpus, _shares(node)), []).append(node)
+    pools = _with_names(_separated(with_gpus, nodes))
+    if unknown and not with_gpus and not others:
+        gpus = tuple(sorted({name for node in unknown for name in gpu_resources(node)}))
+        note = "No label of the nodes names the GPU model, so the flavor selects all nodes."
+        pools = [Pool("gpu", _of_all(unknown), tuple(unknown), gpus, (note,))]
+    elif unknown:
+        fix = "run GPU feature discovery or the node labeller of the vendor"
+        left_out.append(f"{named(unknown)}: no label names the GPU model; {fix}")
+    without, reasons = _without_gpus(others, nodes)
+    return Pools((*without, *pools), (*left_out, *reasons))
+
+
+def _silence(nodes: Sequence[Node]) -> str:
+    vendors = " and ".join(sorted({str(has_hardware(node.labels)) for node in nodes}))
+    return f"{named(nodes)}: labels show GPUs of {vendors}, but there is no GPU resource; check the device plugin"
+
+
+def _product(node: Node, gpus: Iterable[str]) -> tuple[str, str] | None:
+    """The label that names the GPU model."""
+    for name in gpus:
+        vendor = vendor_of(name)
+        for key in vendor.products if vendor is not None else ():
+            if value := node.labels.get(key):
+                return key, value
+    return None
+
+
+def _shares(node: Node) -> Labels:
+    pairs = ((key, node.labels.get(key, "")) for key in _SHARES)
+    return tuple((key, value) for key, value in pairs if value not in _WHOLE)
+
+
+# ---- labels that select exactly the nodes of a pool
+
+
+def _separated(uses: Mapping[_Use, list[Node]], nodes: Sequence[Node]) -> Iterator[Pool]:
+    """Pools with the labels that select them, before they have names."""
+    products = dict.fromkeys(use.product for use in uses)
+    for product in products:
+        same = {use: found for use, found in uses.items() if use.product == product}
+        lone = [_alone(use, found, nodes) for use, found in same.items()]
+        if all(pool is not None for pool in lone):
+            yield from (pool for pool in lone if pool is not None)
+            continue
+        everything = [node for found in same.values() for node in found]
+        split = _by_node_pool(product, list(same.values()), nodes)
+        yield from split or [_mixed(product, tuple(same), everything)]
+
+
+def _alone(use: _Use, found: Sequence[Node], nodes: Sequence[Node]) -> Pool | None:
+    """The pool of one use, or None if no labels select exactly its nodes."""
+    vendor = vendor_of(use.gpus[0])
+    keys = (*(vendor.divisions if vendor is not None else ()), *NODE_POOLS)
+    labels = _selecting(found, nodes, use.product, keys)
+    return None if labels is None else Pool("", labels, tuple(found), use.gpus)
+
+
+def _selecting(
+    found: Sequence[Node], nodes: Sequence[Node], first: tuple[str, str], keys: Iterable[str]
+) -> Labels | None:
+    """The labels that select these nodes and no others: the first one, and as few of the others as are needed."""
+    own = {node.name for node in found}
+    labels, strangers = [first], [n for n in nodes if n.name not in own and _has(n, first)]
+    for key in keys:
+        if not strangers:
+            break
+        values = {node.labels.get(key) for node in found}
+        value = next(iter(values))
+        if len(values) != 1 or not value:
+            continue
+        kept = [node for node in strangers if _has(node, (key, value))]
+        if len(kept) < len(strangers):
+            labels.append((key, value))
+            strangers = kept
+    return None if strangers else tuple(labels)
+
+
+def _has(node: Node, label: tuple[str, str]) -> bool:
+    return node.labels.get(label[0]) == label[1]
+
+
+def _by_node_pool(
+    product: tuple[str, str], uses: Sequence[Sequence[Node]], nodes: Sequence[Node]
+) -> list[Pool]:
+    """A pool for each node pool of the cloud, if none of them has nodes of two uses; else no pools."""
+    for key in NODE_POOLS:
+        values = [{node.labels.get(key) for node in found} for found in uses]
+        if any(None in each for each in values) or len(set().union(*values)) != sum(
+            map(len, values)
+        ):
+            continue
+        found = []
+        for value in sorted(str(each) for each in set().union(*values)):
+            members = [n for n in nodes if _has(n, product) and _has(n, (key, value))]
+            found.append(Pool("", (product, (key, value)), tuple(members), _gpus(members)))
+        return found
+    return []
+
+
+def _mixed(product: tuple[str, str], uses: Sequence[_Use], nodes: Sequence[Node]) -> Pool:
+    """One pool for nodes that labels do not distinguish."""
+    kinds = " and ".join(
+        ", ".join(use.gpus) + "".join(f" ({v})" for _, v in use.shares) for use in uses
+    )
+    note = f"Nodes with {kinds} have the same labels, so they are one flavor. Label them apart, then run queuectl init again."
+    return Pool("", (product,), tuple(nodes), _gpus(nodes), (note,))
+
+
+def _gpus(nodes: Iterable[Node]) -> tuple[str, ...]:
+    return tuple(sorted({name for node in nodes for name in gpu_resources(node)}))
+
+
+# ---- nodes without GPUs
+
+
+def _without_gpus(others: Sequence[Node], nodes: Sequence[Node]) -> tuple[list[Pool], list[str]]:
+    """Pools of nodes without GPUs that accept ordinary pods, and the reasons for the others."""
+    closed = [node for node in others if any(map(_keeps_pods_off, node.taints))]
+    names = {node.name for node in closed}
+    usable = [node for node in others if node.name not in names]
+    reasons = []
+    if closed:
+        keys = ", ".join(
+            sorted({t.key for node in closed for t in node.taints if _keeps_pods_off(t)})
+        )
+        reasons.append(f"{named(closed)} without GPUs: tainted ({keys})")
+    if not usable:
+        return [], reasons
+    if len(usable) == len(nodes):
+        return [Pool("cpu", _of_all(usable), tuple(usable), ())], reasons
+    for key in (*NODE_POOLS, _SYSTEM):
+        values = {node.labels.get(key) for node in usable}
+        own = {node.name for node in usable}
+        foreign = {node.labels.get(key) for node in nodes if node.name not in own}
+        if None in values or values & foreign or len(values) > _MOST_WITHOUT_GPUS:
+            continue
+        return list(_cpu_pools(key, sorted(map(str, values)), usable)), reasons
+    fix = "give them a label of their own to queue jobs on them"
+    reasons.append(f"{named(usable)} without GPUs: no label selects only them; {fix}")
+    return [], reasons
+
+
+def _of_all(nodes: Sequence[Node]) -> Labels:
+    """The label of the operating system, which the kubelet sets, if it is the same on all nodes; else none."""
+    values = {node.labels.get(_SYSTEM) for node in nodes}
+    return tuple((_SYSTEM, value) for value in values if value and len(values) == 1)
+
+
+def _cpu_pools(key: str, values: Sequence[str], usable: Sequence[Node]) -> Iterator[Pool]:
+    for value in values:
+        members = tuple(node for node in usable if _has(node, (key, value)))
+        name = "cpu" if len(values) == 1 else f"cpu-{as_name(value)}"
+        yield Pool(name, ((key, value),), members, ())
+
+
+def _keeps_pods_off(taint: Taint) -> bool:
+    return taint.effect is not Effect.PREFER_NO_SCHEDULE and taint.key not in PASSING_TAINTS
+
+
+def named(nodes: Sequence[Node]) -> str:
+    """The number of nodes, with the name of the first."""
+    first = nodes[0].name
+    return first if len(nodes) == 1 else f"{counted(len(nodes), 'node')} ({first}, …)"
+
+
+# ---- names
+
+
+def as_name(text: str) -> str:
+    """A value of a label as part of a name that Kubernetes accepts."""
+    return re.sub(r"[^a-z0-9.]+", "-", text.lower()).strip("-.") or "unnamed"
+
+
+def _with_names(pools: Iterable[Pool]) -> list[Pool]:
+    """With names from the product, and from the other labels where two products give the same name."""
+    listed = list(pools)
+    plain = [_model(pool) for pool in listed]
+    models = [
+        (name if plain.count(name) == 1 else "-".join([name, *_further(pool)]), pool)
+        for pool, name in zip(listed, plain, strict=True)
+    ]
+    return sorted(_unique(models), key=lambda pool: pool.name)
+
+
+def _further(pool: Pool) -> list[str]:
+    """The part of a name for the labels after the one of the model."""
+    return [as_name(value) for _, value in pool.labels[1:]]
+
+
+def _model(pool: Pool) -> str:
+    return _VENDOR_WORDS.sub("", as_name(pool.labels[0][1])) or as_name(pool.labels[0][1])
+
+
+def _unique(models: Iterable[tuple[str, Pool]]) -> Iterator[Pool]:
+    """The pools under these names, with a number where a name occurs twice."""
+    taken: set[str] = set()
+    for model, pool in models:
+        numbers = (model if at == 1 else f"{model}-{at}" for at in count(1))
+        name = next(each for each in numbers if each not in taken)
+        taken.add(name)
+        yield replace(pool, name=name)
