@@ -81,7 +81,7 @@ class CapacityPolicy:
     step: Fraction | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DeviceKind:
     """The fields of a device that decide which requests it matches. Equal devices are one object: thousands share it.
 
@@ -100,6 +100,22 @@ class DeviceKind:
     taints: tuple[DeviceTaint, ...] = ()
     shared: bool = False
     policies: tuple[tuple[str, CapacityPolicy], ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        """Unlike for Python, the values True and 1 differ."""
+        return (
+            isinstance(other, DeviceKind)
+            and self._fields == other._fields
+            and repr(self.attributes) == repr(other.attributes)
+        )
+
+    def __hash__(self) -> int:
+        return hash(self._fields)
+
+    @property
+    def _fields(self) -> tuple[object, ...]:
+        taints = self.taints, self.shared, self.policies
+        return self.driver, self.attributes, self.capacity, *taints
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -135,11 +151,13 @@ class NodeDevices:
         devices: sorted by id.
         counters: (driver, pool, counter set, counter) to its amount, sorted.
         unsupported: sentences about devices that are left out, for example those that several nodes share.
+        left_out: kinds of the left-out devices that kube-scheduler can allocate.
     """
 
     devices: tuple[Device, ...] = ()
     counters: tuple[tuple[tuple[str, str, str, str], int], ...] = ()
     unsupported: tuple[str, ...] = ()
+    left_out: tuple[DeviceKind, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

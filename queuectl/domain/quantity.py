@@ -6,6 +6,7 @@ round down when a quantity is finer than its unit, so rounding can never over-co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal, InvalidOperation
 from functools import lru_cache
@@ -35,9 +36,19 @@ _SUFFIXES: Final[dict[str, Decimal]] = {
     "Ei": Decimal(2**60),
 }
 
+# The grammar of Kubernetes, with an exponent of at most two digits: larger numbers are not useful amounts.
+_QUANTITY: Final = re.compile(
+    r"[+-]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][+-]?[0-9]{1,2}|[numkMGTPE]|[KMGTPE]i)?"
+)
+
 
 class QuantityError(ValueError):
     """The text is not a Kubernetes quantity."""
+
+
+def is_quantity(text: str) -> bool:
+    """Whether the text is in the notation of Kubernetes."""
+    return _QUANTITY.fullmatch(text) is not None
 
 
 @lru_cache(maxsize=4096)

@@ -1,20 +1,17 @@
 """CEL as the API server evaluates it for a MutatingAdmissionPolicy, as far as the policies of deploy/ use it.
 
-The library is the C++ implementation of CEL. The API server has the Go implementation of the same specification, with these additions:
-the message ``JSONPatch``, the function ``jsonpatch.escapeKey``, optional values, and functions for strings.
+The policies use these additions of the API server: the message ``JSONPatch``, the function ``jsonpatch.escapeKey``, optional values, and functions for strings.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_optional, ext_strings
 from google.protobuf import descriptor_pb2, descriptor_pool, struct_pb2
-from google.protobuf.json_format import MessageToDict
 
-from queuectl.domain.errors import BadInput, QueuectlError
+from queuectl.cel.expression import Expression, compiled
 
 VARIABLES: Final = ("object", "request", "variables")
 
@@ -22,43 +19,13 @@ _FIELDS: Final = {"op": "", "path": "", "value": ".google.protobuf.Value"}
 """Fields of a JSONPatch with the type of their message; empty for strings."""
 
 
-class EvaluationError(QueuectlError):
-    """The value of an expression is an error, for example because a field is missing."""
+def expression(source: str) -> Expression:
+    """The compiled expression, over :data:`VARIABLES`.
 
-
-class Expression:
-    """One compiled expression."""
-
-    def __init__(self, source: str) -> None:
-        """Compile it.
-
-        Raises:
-            BadInput: it is not valid.
-        """
-        try:
-            self._compiled = _ENVIRONMENT.compile(source)
-        except Exception as error:  # the library has no class of its own
-            raise BadInput(f"CEL: {error}: {source}") from error
-
-    def value(self, data: Mapping[str, Any]) -> Any:
-        """Its value, as a JSON value.
-
-        Args:
-            data: a value for each of :data:`VARIABLES`.
-
-        Raises:
-            EvaluationError: the value is an error.
-        """
-        found = self._compiled.eval(data=dict(data))
-        if found.type() == cel.Type.ERROR:
-            raise EvaluationError(str(found.value()))
-        return _plain(found.plain_value())
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return MessageToDict(value) if hasattr(value, "DESCRIPTOR") else value
+    Raises:
+        BadInput: it is not valid.
+    """
+    return Expression(compiled(_ENVIRONMENT, source))
 
 
 def _escape_key(key: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from queuectl.cel.expression import EvaluationError
 from queuectl.cluster.webhooks import POLICY
 from queuectl.domain.errors import BadInput
-from queuectl.webhook.cel import EvaluationError, Expression
+from queuectl.webhook.cel import expression
 
 Document = Mapping[str, Any]
 
@@ -42,9 +43,9 @@ class Mutation:
             # The next mutation would be of the patched object.
             raise BadInput(f"{POLICY} {self.name}: it must have one mutation, a JSONPatch")
         self._variables = {
-            one["name"]: Expression(one["expression"]) for one in spec.get("variables", ())
+            one["name"]: expression(one["expression"]) for one in spec.get("variables", ())
         }
-        self._patch = Expression(spec["mutations"][0]["jsonPatch"]["expression"])
+        self._patch = expression(spec["mutations"][0]["jsonPatch"]["expression"])
 
     def patch(self, document: Document, request: Document) -> list[dict[str, Any]]:
         """The JSON patch (RFC 6902) for a new object.

@@ -9,8 +9,8 @@ from typing import Any, Final
 import msgspec
 import structlog
 
+from queuectl.cel.expression import EvaluationError
 from queuectl.domain.errors import BadInput
-from queuectl.webhook.cel import EvaluationError
 from queuectl.webhook.mutations import Mutation
 
 _API: Final = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}

@@ -12,12 +12,13 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from queuectl.cel.expression import EvaluationError
 from queuectl.cluster.apply import manifests, older_manifests
 from queuectl.cluster.webhooks import BINDING, CONFIGURATION, NAME, PATH, POLICY
 from queuectl.domain.errors import BadInput
 from queuectl.objects import keys
 from queuectl.webhook.app import LARGEST, application
-from queuectl.webhook.cel import EvaluationError, Expression
+from queuectl.webhook.cel import expression
 from queuectl.webhook.certificates import (
     RENEWED,
     SETTLED,
@@ -57,19 +58,19 @@ def test_a_policy_with_a_part_that_is_not_supported_is_refused() -> None:
 
 def test_an_expression_that_is_not_valid_is_refused() -> None:
     with pytest.raises(BadInput, match="object"):
-        Expression("object +")
+        expression("object +")
 
 
 def test_a_missing_field_is_an_error_and_an_optional_one_is_not() -> None:
     data: dict[str, Any] = {"object": {}, "request": {}, "variables": {}}
     with pytest.raises(EvaluationError, match="spec"):
-        Expression("object.spec").value(data)
-    assert Expression("object.?spec.orValue('none')").value(data) == "none"
+        expression("object.spec").value(data)
+    assert expression("object.?spec.orValue('none')").value(data) == "none"
 
 
 def test_a_key_is_escaped_as_part_of_a_pointer() -> None:
     data: dict[str, Any] = {"object": {}, "request": {}, "variables": {}}
-    assert Expression("jsonpatch.escapeKey('a/b~c')").value(data) == "a~1b~0c"
+    assert expression("jsonpatch.escapeKey('a/b~c')").value(data) == "a~1b~0c"
 
 
 # ---- answers

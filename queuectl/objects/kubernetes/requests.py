@@ -5,7 +5,6 @@ In-place resizing is not supported: a pod counts with the requests of its spec.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
@@ -18,15 +17,12 @@ from queuectl.domain.quantity import (
     Resources,
     exact_quantity,
     format_quantity,
+    is_quantity,
     parse_quantity,
 )
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.kubernetes.wire import Container, Needs, Quantity
 
-# The grammar of Kubernetes, with an exponent of at most two digits: larger numbers are not useful amounts.
-_QUANTITY: Final = re.compile(
-    r"[+-]?(\d{1,30}(\.\d{0,30})?|\.\d{1,30})([eE][+-]?\d{1,2}|[numkMGTPE]|[KMGTPE]i)?"
-)
 _LARGEST: Final = 2**63 - 1
 
 
@@ -72,7 +68,7 @@ def read_factor(resource: str, text: Quantity) -> Fraction:
 
 def _quantity(resource: str, text: Quantity) -> str:
     written = str(text)
-    if not _QUANTITY.fullmatch(written):
+    if not is_quantity(written):
         raise MalformedError(f"{resource}: {written!r} is not a quantity")
     return written
 

@@ -242,10 +242,15 @@ def _node_affinity(affinity: Affinity | None) -> tuple[SelectorTerm, ...] | None
         return None
     path = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
     terms = node.required.node_selector_terms or ()
-    return tuple(_term(term, f"{path}[{i}]") for i, term in enumerate(terms))
+    return tuple(read_term(term, f"{path}[{i}]") for i, term in enumerate(terms))
 
 
-def _term(term: Term, path: str) -> SelectorTerm:
+def read_term(term: Term, path: str) -> SelectorTerm:
+    """One term of a node selector.
+
+    Raises:
+        MalformedError: an operator is unknown, or its values are missing or not allowed.
+    """
     labels = read_requirements(term.match_expressions or (), f"{path}.matchExpressions")
     fields = read_requirements(term.match_fields or (), f"{path}.matchFields", field=True)
     return SelectorTerm((*labels, *fields))

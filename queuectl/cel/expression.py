@@ -1,0 +1,66 @@
+"""Compiled expressions, and the errors of compilation and evaluation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from cel_expr_python import cel
+from google.protobuf.json_format import MessageToDict
+
+from queuectl.domain.errors import BadInput, QueuectlError
+
+_FIRST: Final = re.compile(
+    r"ERROR: <input>:[0-9]+:[0-9]+: (.*?)(?: \(in container ''\))?$", re.MULTILINE
+)
+"""The first of the errors that the library lists, without its position."""
+
+
+class EvaluationError(QueuectlError):
+    """The value of an expression is an error, for example because a field is missing."""
+
+
+class Expression:
+    """One compiled expression."""
+
+    def __init__(self, compiled: cel.Expression) -> None:
+        self._compiled = compiled
+
+    def value(self, data: Mapping[str, Any]) -> Any:
+        """Its value, as a JSON value.
+
+        Args:
+            data: a value for each variable of the environment.
+
+        Raises:
+            EvaluationError: the value is an error.
+        """
+        found = self._compiled.eval(data=dict(data))
+        if found.type() == cel.Type.ERROR:
+            raise EvaluationError(str(found.value()))
+        return _plain(found.plain_value())
+
+
+def compiled(environment: cel.Env, source: str, *, types: bool = True) -> cel.Expression:
+    """The expression.
+
+    Args:
+        environment: its variables and functions.
+        source: the text.
+        types: check the types.
+
+    Raises:
+        BadInput: it is not valid.
+    """
+    try:
+        return environment.compile(source, disable_check=not types)
+    except Exception as error:  # the library has no class of its own
+        found = _FIRST.search(str(error))
+        raise BadInput(f"CEL: {found[1] if found else error}: {source}") from error
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    return MessageToDict(value) if hasattr(value, "DESCRIPTOR") else value

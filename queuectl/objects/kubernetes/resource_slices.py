@@ -1,0 +1,254 @@
+"""ResourceSlices to records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from math import ceil, floor
+from typing import Any, Final
+
+from queuectl.domain.devices import (
+    Amounts,
+    AttributeValue,
+    CapacityPolicy,
+    DeviceEffect,
+    DeviceKind,
+    DeviceTaint,
+    Version,
+)
+from queuectl.domain.fleet import SelectorTerm
+from queuectl.domain.pool_slices import NodeAccess, PoolSlice, PublishedDevice
+from queuectl.domain.semver import read_semver
+from queuectl.objects.errors import MalformedError, under
+from queuectl.objects.kubernetes.requests import read_factor
+from queuectl.objects.kubernetes.resource_wire import (
+    Attribute,
+    Capacity,
+    Counter,
+    RequestPolicy,
+    SliceSpec,
+    Taint,
+    WireDevice,
+    WireResourceSlice,
+)
+from queuectl.objects.kubernetes.templates import read_term
+from queuectl.objects.kubernetes.wire import NodeSelectorTerms, Quantity
+
+_EFFECTS: Final = {effect.value: effect for effect in DeviceEffect}
+
+
+def read_resource_slice(wire: WireResourceSlice) -> PoolSlice:
+    """One ResourceSlice.
+
+    Raises:
+        MalformedError: naming field and value; the API server refuses it.
+    """
+    spec = wire.spec
+    _check(spec)
+    sets = [one.name for one in spec.shared_counters or ()]
+    return PoolSlice(
+        name=wire.metadata.name,
+        driver=spec.driver,
+        pool=spec.pool.name,
+        generation=spec.pool.generation,
+        slices=spec.pool.resource_slice_count,
+        access=None if spec.per_device_node_selection else _access(spec, "spec"),
+        devices=tuple(
+            _device(device, spec, f"spec.devices[{i}]")
+            for i, device in enumerate(spec.devices or ())
+        ),
+        counters=tuple(sorted(_counters(spec))),
+        repeated=next((name for name in sets if sets.count(name) > 1), ""),
+    )
+
+
+def _check(spec: SliceSpec) -> None:
+    for name, value in (("driver", spec.driver), ("pool.name", spec.pool.name)):
+        if not value:
+            raise MalformedError(f"spec.{name}: is required")
+    count = spec.pool.resource_slice_count
+    if count < 1:
+        raise MalformedError(f"spec.pool.resourceSliceCount: {count} is not a positive number")
+    chosen = {
+        "nodeName": spec.node_name,
+        "nodeSelector": spec.node_selector,
+        "allNodes": spec.all_nodes,
+        "perDeviceNodeSelection": spec.per_device_node_selection,
+    }
+    given = [name for name, value in chosen.items() if value]
+    if len(given) != 1:
+        text = " and ".join(given) if given else "none"
+        raise MalformedError(f"spec: needs exactly one of {', '.join(chosen)}: has {text}")
+
+
+def _access(given: SliceSpec | WireDevice, path: str) -> NodeAccess | None:
+    if given.node_name:
+        return NodeAccess(given.node_name)
+    if given.node_selector is not None:
+        return NodeAccess(selector=_selector(given.node_selector, f"{path}.nodeSelector"))
+    return NodeAccess() if given.all_nodes else None
+
+
+def _selector(selector: NodeSelectorTerms, path: str) -> SelectorTerm:
+    terms = selector.node_selector_terms or []
+    if len(terms) != 1:
+        raise MalformedError(f"{path}.nodeSelectorTerms: needs exactly one term: has {len(terms)}")
+    return read_term(terms[0], f"{path}.nodeSelectorTerms[0]")
+
+
+def _counters(spec: SliceSpec) -> Iterator[tuple[tuple[str, str], int]]:
+    for i, one in enumerate(spec.shared_counters or ()):
+        path = f"spec.sharedCounters[{i}].counters"
+        for name, amount in _values(one.counters, path):
+            yield (one.name, name), floor(amount)
+
+
+def _values(counters: Mapping[str, Counter] | None, path: str) -> Iterator[tuple[str, Fraction]]:
+    for name, counter in (counters or {}).items():
+        yield name, _amount(f"{path}.{name}.value", counter.value)
+
+
+def _amount(path: str, value: Quantity | None) -> Fraction:
+    if value is None:
+        raise MalformedError(f"{path}: is required")
+    return read_factor(path, value)
+
+
+# ---- devices
+
+
+def _device(device: WireDevice, spec: SliceSpec, path: str) -> PublishedDevice:
+    if not device.name:
+        raise MalformedError(f"{path}.name: is required")
+    consumes = {
+        (one.counter_set, name): ceil(amount)
+        for i, one in enumerate(device.consumes_counters or ())
+        for name, amount in _values(one.counters, f"{path}.consumesCounters[{i}].counters")
+    }
+    own = _access(device, path) if spec.per_device_node_selection else None
+    return PublishedDevice(
+        name=device.name,
+        kind=_kind(device, spec.driver, path),
+        consumes=tuple(sorted(consumes.items())),
+        access=own,
+        unsupported=_unsupported(device, spec.driver),
+    )
+
+
+def _unsupported(device: WireDevice, driver: str) -> str:
+    if device.binding_conditions:
+        return "it waits for bindingConditions before a pod is bound"
+    if device.node_allocatable_resource_mappings:
+        return "nodeAllocatableResourceMappings change the free resources of the node"
+    for name in device.attributes or ():
+        if "/" not in name and f"{driver}/{name}" in (device.attributes or ()):
+            return f"attribute {name} occurs with its domain and without it"
+    return ""
+
+
+def _kind(device: WireDevice, driver: str, path: str) -> DeviceKind:
+    attributes = {
+        name if "/" in name else f"{driver}/{name}": _attribute(value, f"{path}.attributes.{name}")
+        for name, value in (device.attributes or {}).items()
+    }
+    capacity, policies = _capacity(device.capacity or {}, f"{path}.capacity")
+    return _shared(
+        DeviceKind(
+            driver=driver,
+            attributes=tuple(sorted(attributes.items())),
+            capacity=capacity,
+            taints=_taints(device.taints or ()),
+            shared=bool(device.allow_multiple_allocations),
+            policies=policies,
+        )
+    )
+
+
+@lru_cache(maxsize=1 << 14)
+def _shared(kind: DeviceKind) -> DeviceKind:
+    """Equal kinds are one object."""
+    return kind
+
+
+def _taints(taints: Sequence[Taint]) -> tuple[DeviceTaint, ...]:
+    """An unknown effect has no effect, as in kube-scheduler."""
+    return tuple(
+        DeviceTaint(taint.key, _EFFECTS.get(taint.effect, DeviceEffect.NONE), taint.value or "")
+        for taint in taints
+    )
+
+
+def _attribute(attribute: Attribute, path: str) -> AttributeValue:
+    given: dict[str, Any] = {
+        "int": attribute.integer,
+        "bool": attribute.boolean,
+        "string": attribute.string,
+        "version": attribute.version,
+        "ints": attribute.ints,
+        "bools": attribute.bools,
+        "strings": attribute.strings,
+        "versions": attribute.versions,
+    }
+    found = {name: value for name, value in given.items() if value is not None}
+    if len(found) != 1:
+        text = " and ".join(found) if found else "none"
+        raise MalformedError(f"{path}: needs exactly one of {', '.join(given)}: has {text}")
+    ((name, value),) = found.items()
+    match name:
+        case "version":
+            return _version(value, path)
+        case "versions":
+            return tuple(_version(each, path) for each in value)
+        case "ints" | "bools" | "strings":
+            return tuple(value)
+        case _:
+            scalar: int | str | bool = value
+            return scalar
+
+
+def _version(text: str, path: str) -> Version:
+    try:
+        read_semver(text)
+    except ValueError as error:
+        raise MalformedError(f"{path}: {error}") from None
+    return Version(text)
+
+
+def _capacity(
+    capacity: Mapping[str, Capacity], path: str
+) -> tuple[Amounts, tuple[tuple[str, CapacityPolicy], ...]]:
+    amounts, policies = [], []
+    for name, given in sorted(capacity.items()):
+        amounts.append((name, _amount(f"{path}.{name}.value", given.value)))
+        if given.request_policy is not None:
+            with under(f"{path}.{name}.requestPolicy", "."):
+                policies.append((name, _policy(given.request_policy)))
+    return tuple(amounts), tuple(policies)
+
+
+def _policy(policy: RequestPolicy) -> CapacityPolicy:
+    bounds = policy.valid_range
+    if bounds is not None and policy.valid_values:
+        raise MalformedError("validRange: is not allowed with validValues")
+    return CapacityPolicy(
+        default=_optional("default", policy.default),
+        values=tuple(
+            read_factor(f"validValues[{i}]", value)
+            for i, value in enumerate(policy.valid_values or ())
+        ),
+        least=None if bounds is None else _optional("validRange.min", bounds.least),
+        most=None if bounds is None else _optional("validRange.max", bounds.most),
+        step=None if bounds is None else _step(bounds.step),
+    )
+
+
+def _optional(path: str, value: Quantity | None) -> Fraction | None:
+    return None if value is None else read_factor(path, value)
+
+
+def _step(value: Quantity | None) -> Fraction | None:
+    step = _optional("validRange.step", value)
+    if step is not None and step <= 0:
+        raise MalformedError(f"validRange.step: {value!r} is not positive")
+    return step

@@ -1,0 +1,105 @@
+"""The devices that the class and the selectors of a request select."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuectl.devices.matching import Matching, NotMatched
+from queuectl.domain.devices import (
+    Device,
+    DeviceClass,
+    DeviceEffect,
+    DeviceId,
+    DeviceKind,
+    DeviceOption,
+    DeviceTaint,
+    NodeDevices,
+)
+
+GPU = DeviceClass("gpu", ('device.driver == "gpu.example"',))
+SMALL = 'device.attributes["gpu.example"].size == "small"'
+MATCHING = Matching({"gpu": GPU, "any": DeviceClass("any")})
+
+
+def device(name: str, driver: str = "gpu.example", **attributes) -> Device:
+    named = tuple((f"{driver}/{key}", value) for key, value in sorted(attributes.items()))
+    return Device(DeviceId(driver, "p", name), DeviceKind(driver, named))
+
+
+NODE = NodeDevices(
+    (device("a", size="small"), device("b", size="large"), device("nic", "nic.example"))
+)
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        pytest.param(DeviceOption("gpu"), (0, 1), id="the class"),
+        pytest.param(DeviceOption("gpu", (SMALL,)), (0,), id="the class, then the request"),
+        pytest.param(DeviceOption("any"), (0, 1, 2), id="a class without selectors"),
+        pytest.param(DeviceOption("gpu", (SMALL, "false")), (), id="all selectors of the request"),
+        pytest.param(DeviceOption("gpu", (SMALL,), count=None), (0,), id="all devices"),
+    ],
+)
+def test_a_device_is_selected_if_all_selectors_are_fulfilled(option, expected):
+    assert MATCHING(option, NODE) == expected
+
+
+def test_taints_do_not_count():
+    kind = DeviceKind("gpu.example", taints=(DeviceTaint("broken", DeviceEffect.NO_EXECUTE),))
+    tainted = NodeDevices((Device(DeviceId("gpu.example", "p", "a"), kind),))
+    assert MATCHING(DeviceOption("gpu"), tainted) == (0,)
+
+
+def test_an_error_on_any_device_of_the_node_excludes_the_node():
+    with pytest.raises(NotMatched) as error:
+        MATCHING(DeviceOption("any", (SMALL,)), NODE)
+    assert "request: selectors[0]: error for a device of driver nic.example: " in str(error.value)
+    assert SMALL in str(error.value)
+
+
+def test_a_selector_behind_one_that_is_not_fulfilled_gives_no_error():
+    assert MATCHING(DeviceOption("gpu", (SMALL,)), NODE) == (0,)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (DeviceOption("missing"), "DeviceClass missing does not exist"),
+        (
+            DeviceOption("gpu", ("1",)),
+            "request: selectors[0]: CEL: must evaluate to bool or the unknown type: 1",
+        ),
+        (
+            DeviceOption("gpu", ("true", "foo()")),
+            "request: selectors[1]: CEL: undeclared reference to 'foo': foo()",
+        ),
+    ],
+)
+def test_a_request_that_no_node_can_serve_has_one_reason(option, message):
+    assert MATCHING.check(option) == message
+    with pytest.raises(NotMatched) as error:
+        MATCHING(option, NODE)
+    assert str(error.value) == message
+
+
+def test_a_request_that_some_node_can_serve_has_no_reason():
+    assert MATCHING.check(DeviceOption("gpu", (SMALL,))) is None
+
+
+def test_a_request_that_selects_a_left_out_device_is_refused_on_the_node():
+    shared = NodeDevices(
+        NODE.devices, unsupported=("pool x: why",), left_out=(NODE.devices[2].kind,)
+    )
+    assert MATCHING(DeviceOption("gpu"), shared) == (0, 1)
+    with pytest.raises(NotMatched, match="selects a device that is left out: pool x: why"):
+        MATCHING(DeviceOption("any"), shared)
+
+
+def test_a_request_for_all_devices_is_refused_where_the_node_has_devices_that_do_not_count():
+    incomplete = NodeDevices(NODE.devices, unsupported=("pool x: 1 of 2 ResourceSlices exist",))
+    assert MATCHING(DeviceOption("gpu"), incomplete) == (0, 1)
+    with pytest.raises(
+        NotMatched, match="a request for all devices cannot be planned: pool x: 1 of 2"
+    ):
+        MATCHING(DeviceOption("gpu", count=None), incomplete)

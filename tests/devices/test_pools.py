@@ -1,0 +1,253 @@
+"""From ResourceSlices to the devices of nodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuectl.devices.pools import node_devices
+from queuectl.domain.devices import DeviceKind
+from queuectl.domain.fleet import Fleet, Node, Requirement, SelectorTerm
+from queuectl.domain.pool_slices import NodeAccess, PoolSlice, PublishedDevice
+
+DRIVER = "gpu.example"
+KIND = DeviceKind(DRIVER)
+FLEET = Fleet(tuple(Node(f"n{i}", {"rack": f"r{i // 2}"}) for i in range(4)))
+RACK_0 = NodeAccess(selector=SelectorTerm((Requirement("rack", "In", ("r0",)),)))
+ONLY_N1 = NodeAccess(
+    selector=SelectorTerm((Requirement("metadata.name", "In", ("n1",), field=True),))
+)
+ALL = NodeAccess()
+
+
+def device(name: str, **fields) -> PublishedDevice:
+    return PublishedDevice(name, KIND, **fields)
+
+
+def one_slice(*devices: PublishedDevice, **fields) -> PoolSlice:
+    fields = {"name": "s", "pool": "p", "access": NodeAccess("n0"), **fields}
+    return PoolSlice(driver=DRIVER, devices=devices, **fields)
+
+
+def names(slices, fleet=FLEET) -> dict[str, list[str]]:
+    """Node to the names of its devices."""
+    found = node_devices(slices, fleet)
+    return {node: [d.id.name for d in all_.devices] for node, all_ in found.items() if all_.devices}
+
+
+def sentences(slices) -> dict[str, tuple[str, ...]]:
+    found = node_devices(slices, FLEET)
+    return {node: all_.unsupported for node, all_ in found.items() if all_.unsupported}
+
+
+@pytest.mark.parametrize(
+    ("access", "nodes"),
+    [
+        pytest.param(NodeAccess("n2"), ["n2"], id="by the name of a node"),
+        pytest.param(ONLY_N1, ["n1"], id="by a selector that one node matches"),
+        pytest.param(RACK_0, [], id="by a selector that two nodes match"),
+        pytest.param(ALL, [], id="on all nodes"),
+        pytest.param(None, [], id="on no node"),
+    ],
+)
+def test_a_device_counts_on_the_one_node_that_can_use_it(access, nodes):
+    whole = [one_slice(device("d"), access=access)]
+    each = [one_slice(device("d", access=access), access=None)]
+    assert list(names(whole)) == list(names(each)) == nodes
+
+
+def test_a_device_of_all_nodes_counts_if_the_cluster_has_one_node():
+    assert names([one_slice(device("d"), access=ALL)], Fleet(FLEET.nodes[:1])) == {"n0": ["d"]}
+
+
+def test_devices_that_several_nodes_can_use_are_left_out_on_each_of_them():
+    found = node_devices([one_slice(device("a"), device("b"), access=RACK_0)], FLEET)
+    text = "pool gpu.example/p: device a and 1 other device left out: several nodes can use it"
+    assert {node: all_.unsupported for node, all_ in found.items()} == {
+        "n0": (text,),
+        "n1": (text,),
+    }
+    assert all(all_.left_out == (KIND,) for all_ in found.values())
+
+
+def test_an_unknown_selection_of_nodes_gives_no_devices():
+    assert names([one_slice(device("d"), access=None)]) == {}
+
+
+@pytest.mark.parametrize(
+    ("slices", "why"),
+    [
+        pytest.param(
+            [one_slice(device("a"), slices=2)],
+            "1 of 2 ResourceSlices of generation 1 exist",
+            id="a ResourceSlice is missing",
+        ),
+        pytest.param(
+            [one_slice(device("a"), name="s1"), one_slice(device("b"), name="s2")],
+            "2 of 1 ResourceSlices of generation 1 exist",
+            id="one too many",
+        ),
+        pytest.param(
+            [
+                one_slice(device("a"), name="s1", slices=2),
+                one_slice(device("b"), name="s2", slices=3),
+            ],
+            "2 of 2 or 3 ResourceSlices of generation 1 exist",
+            id="they do not agree on the number",
+        ),
+        pytest.param(
+            [one_slice(device("a"), device("a"))], "device name 'a' occurs twice", id="a name twice"
+        ),
+        pytest.param(
+            [
+                one_slice(device("a"), name="s1", slices=2),
+                one_slice(device("a"), name="s2", slices=2, access=NodeAccess("n1")),
+            ],
+            "device name 'a' occurs twice",
+            id="a name on two nodes",
+        ),
+        pytest.param(
+            [
+                one_slice(device("a"), name="s1", slices=3),
+                one_slice(name="s2", slices=3, counters=((("c", "m"), 1),)),
+                one_slice(name="s3", slices=3, counters=((("c", "x"), 1),)),
+            ],
+            "counter set 'c' occurs twice",
+            id="a counter set twice",
+        ),
+        pytest.param(
+            [one_slice(device("a"), repeated="c")],
+            "counter set 'c' occurs twice",
+            id="a counter set twice in one ResourceSlice",
+        ),
+        pytest.param(
+            [one_slice(device("a", consumes=((("c", "m"), 1),)))],
+            "device a: counter 'm' of set 'c' does not exist",
+            id="an unknown counter",
+        ),
+    ],
+)
+def test_a_pool_that_kube_scheduler_does_not_use_has_no_devices(slices, why):
+    found = node_devices(slices, FLEET)
+    assert not any(all_.devices for all_ in found.values())
+    assert found["n0"].unsupported == (f"pool gpu.example/p: {why}",)
+    assert found["n0"].left_out == ()
+
+
+def test_a_device_that_is_not_supported_is_left_out_alone():
+    slices = [one_slice(device("a", unsupported="it waits for X"), device("b"))]
+    assert names(slices) == {"n0": ["b"]}
+    assert sentences(slices) == {"n0": ("pool gpu.example/p: device a left out: it waits for X",)}
+
+
+COUNTERS = ((("gpu-0", "slices"), 8), (("gpu-1", "slices"), 8))
+
+
+def partition(name: str, gpu: str, **fields) -> PublishedDevice:
+    return device(name, consumes=(((gpu, "slices"), 4),), **fields)
+
+
+def partitioned(*devices: PublishedDevice, **fields) -> list[PoolSlice]:
+    return [
+        one_slice(name="counters", slices=2, counters=COUNTERS, **fields),
+        one_slice(*devices, name="devices", slices=2, **fields),
+    ]
+
+
+def test_the_counters_of_a_node_are_those_that_its_devices_consume():
+    found = node_devices(partitioned(partition("a", "gpu-0"), device("b")), FLEET)["n0"]
+    assert found.counters == (((DRIVER, "p", "gpu-0", "slices"), 8),)
+    assert [d.consumes for d in found.devices] == [((("gpu-0", "slices"), 4),), ()]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param({"access": NodeAccess("n1")}, id="of another node"),
+        pytest.param({"access": RACK_0}, id="of several nodes"),
+        pytest.param(
+            {"access": NodeAccess("n0"), "unsupported": "it waits"}, id="that is left out"
+        ),
+    ],
+)
+def test_devices_that_share_counters_with_a_device_are_left_out(other):
+    mine = NodeAccess("n0")
+    both = partition("both", "gpu-0", access=mine)
+    both = replace(both, consumes=(*both.consumes, (("gpu-1", "slices"), 1)))
+    slices = partitioned(
+        partition("a", "gpu-0", access=mine),
+        both,
+        partition("far", "gpu-1", **other),
+        device("free", access=mine),
+        access=None,
+    )
+    assert names(slices).get("n0") == ["free"]
+    why = "its counters are shared with other nodes, or with devices that are left out"
+    assert any(why in text for text in sentences(slices)["n0"])
+
+
+def test_pools_with_counters_of_two_drivers_cannot_have_the_same_name():
+    mine = partitioned(partition("a", "gpu-0"), device("b"))
+    others = [replace(one, driver="other.example", name=f"o{one.name}") for one in mine]
+    assert names([*mine, *others]) == {"n0": ["b", "b"]}
+    why = "pools of gpu.example and other.example have counters and the same name"
+    assert sentences([*mine, *others])["n0"] == (
+        f"pool gpu.example/p: device a left out: {why}",
+        f"pool other.example/p: device a left out: {why}",
+    )
+
+
+# ---- generations
+
+_GENERATIONS = st.dictionaries(
+    st.integers(1, 4), st.tuples(st.integers(1, 3), st.integers(0, 3)), min_size=1, max_size=3
+)
+"""Generation to (number of ResourceSlices that it needs, number that exist)."""
+
+
+@given(generations=_GENERATIONS, order=st.randoms(use_true_random=False))
+def test_a_pool_counts_with_its_newest_generation_and_only_if_it_is_complete(generations, order):
+    slices = [
+        one_slice(
+            device(f"g{generation}-{i}"),
+            name=f"s{generation}-{i}",
+            generation=generation,
+            slices=needed,
+        )
+        for generation, (needed, existing) in generations.items()
+        for i in range(existing)
+    ]
+    order.shuffle(slices)
+    existing = [generation for generation, (_, number) in generations.items() if number]
+    if not existing:
+        assert names(slices) == {}
+        return
+    last = max(existing)
+    needed, number = generations[last]
+    expected = {"n0": [f"g{last}-{i}" for i in range(number)]} if needed == number else {}
+    assert names(slices) == expected
+
+
+@given(
+    placed=st.lists(st.tuples(st.sampled_from("pq"), st.integers(0, 3)), max_size=8),
+    order=st.randoms(use_true_random=False),
+)
+def test_the_order_of_the_resource_slices_does_not_matter(placed, order):
+    count = {pool: sum(p == pool for p, _ in placed) for pool in "pq"}
+    slices = [
+        one_slice(
+            device(f"d{i}"),
+            name=f"s{i}",
+            pool=pool,
+            slices=count[pool],
+            access=NodeAccess(f"n{node}"),
+        )
+        for i, (pool, node) in enumerate(placed)
+    ]
+    expected = node_devices(slices, FLEET)
+    order.shuffle(slices)
+    assert node_devices(slices, FLEET) == expected
+    assert sum(len(all_.devices) for all_ in expected.values()) == len(placed)
