@@ -293,7 +293,7 @@ def test_the_file_names_what_was_left_out(queuectl: Cli, tmp_path: Path) -> None
 
 
 def test_nodes_with_shared_gpus_are_described(queuectl: Cli, tmp_path: Path) -> None:
-    assert "32 nvidia.com/gpu: up to 4 pods share each GPU" in proposed(queuectl, tmp_path, eks())
+    assert "32 nvidia.com/gpu: 4 pods can share each" in proposed(queuectl, tmp_path, eks())
 
 
 def test_nodes_that_no_label_distinguishes_are_one_flavor_with_a_note(

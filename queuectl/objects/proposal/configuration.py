@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from queuectl.domain.fleet import HOSTNAME, PASSING_TAINTS, Effect, Node, Taint
+from queuectl.domain.gpu_labels import unit_of, vendor_of
 from queuectl.domain.quantity import CPU, MEMORY, PODS, format_quantity, total
 from queuectl.domain.queues import DEFAULT_NAME
 from queuectl.domain.words import counted
 from queuectl.objects.configuration.groups import MOST_IN_GROUP, MOST_QUOTAS
 from queuectl.objects.configuration.queue_config import API_VERSION
-from queuectl.objects.proposal.labels import gpu_resources, vendor_of
+from queuectl.objects.proposal.labels import gpu_resources
 from queuectl.objects.proposal.levels import Levels, propose_levels
 from queuectl.objects.proposal.pools import Pool, find_pools, named
 
@@ -20,6 +21,7 @@ Body = dict[str, Any]
 
 _VOLUMES: Final = "attachable-volumes-"
 _NAMESPACE_LABEL: Final = "kubernetes.io/metadata.name"
+_GKE_SHARES: Final = "cloud.google.com/gke-max-shared-clients-per-gpu"
 _ONLY_NODES: Final = "nodes"  # the Topology without other levels
 _GPU_TAINT: Final = "sku"  # the key that the pages of Azure use for GPU nodes
 
@@ -162,21 +164,14 @@ def _having(pool: Pool) -> str:
         return " without GPUs"
     capacity = total(node.allocatable for node in pool.nodes)
     amounts = " and ".join(f"{capacity[name]} {name}" for name in pool.gpus)
-    divided = [name for name in pool.gpus if name.startswith("nvidia.com/mig-")]
-    shares = {value for node in pool.nodes if (value := _replicas(node)) is not None}
-    if divided:
-        return f" with {amounts}: MIG instances"
+    units = [unit for n in pool.nodes for g in pool.gpus if (unit := unit_of(g, n.labels))]
+    shares = {unit.replicas for unit in units if unit.shared}
+    counts = (node.labels.get(_GKE_SHARES, "") for node in pool.nodes)
+    shares |= {int(count) for count in counts if count.isascii() and count.isdecimal()}
+    kind = ": MIG instances" if any(unit.instance for unit in units) else ""
     if len(shares) == 1:
-        return f" with {amounts}: up to {shares.pop()} pods share each GPU"
-    return f" with {amounts}"
-
-
-def _replicas(node: Node) -> str | None:
-    """How many pods share a GPU of the node, as its labels say."""
-    for key in ("nvidia.com/gpu.replicas", "cloud.google.com/gke-max-shared-clients-per-gpu"):
-        if (value := node.labels.get(key)) not in (None, "", "0", "1"):
-            return value
-    return None
+        return f" with {amounts}{kind}: {shares.pop()} pods can share each"
+    return f" with {amounts}{kind}"
 
 
 def _taints(pool: Pool) -> tuple[list[Taint], list[Taint]]:

@@ -12,23 +12,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from queuectl.domain.fleet import HOSTNAME, Node
+from queuectl.domain.gpu_labels import Vendor, vendor_of
 
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"
 
 
 @dataclass(frozen=True, slots=True)
-class Vendor:
-    """A vendor of GPUs.
+class VendorLabels:
+    """The labels of nodes with GPUs of one vendor.
 
     Attributes:
-        resources: matches the names of its resources.
         products: labels with the GPU model, the best first.
         divisions: labels that differ between nodes of one model whose GPUs are divided in different ways.
         hardware: labels of Node Feature Discovery that show a device of the vendor, whether a device plugin runs or not.
     """
 
-    name: str
-    resources: re.Pattern[str]
     products: tuple[str, ...]
     divisions: tuple[str, ...]
     hardware: tuple[str, ...]
@@ -42,10 +40,8 @@ _CLOUD_PRODUCTS: Final = (
 )
 """Labels that clouds set where no agent of the vendor labels nodes."""
 
-VENDORS: Final = (
-    Vendor(
-        "NVIDIA",
-        re.compile(r"nvidia\.com/(gpu|mig-)"),
+LABELS: Final[Mapping[Vendor, VendorLabels]] = {
+    Vendor.NVIDIA: VendorLabels(
         ("nvidia.com/gpu.product", *_CLOUD_PRODUCTS),
         (
             "nvidia.com/gpu.sharing-strategy",
@@ -59,23 +55,17 @@ VENDORS: Final = (
         ),
         ("feature.node.kubernetes.io/pci-10de.present", "nvidia.com/gpu.present"),
     ),
-    Vendor(
-        "AMD",
-        re.compile(r"amd\.com/(gpu|[a-z]+_nps\d)"),
-        ("amd.com/gpu.product-name", "amd.com/gpu.device-id", *_CLOUD_PRODUCTS),
-        ("dcm.amd.com/gpu-config-profile",),
+    Vendor.AMD: VendorLabels(
+        ("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name", *_CLOUD_PRODUCTS),
+        ("amd.com/gpu.compute-memory-partition", "dcm.amd.com/gpu-config-profile"),
         ("feature.node.kubernetes.io/amd-gpu", "feature.node.kubernetes.io/pci-1002.present"),
     ),
-    Vendor(
-        "Intel",
-        re.compile(r"gpu\.intel\.com/(i915|xe)|habana\.ai/gaudi"),
+    Vendor.INTEL: VendorLabels(
         ("gpu.intel.com/product", "gpu.intel.com/family", *_CLOUD_PRODUCTS),
         (),
-        ("intel.feature.node.kubernetes.io/gpu", "intel.feature.node.kubernetes.io/gaudi"),
+        ("intel.feature.node.kubernetes.io/gpu",),
     ),
-)
-_MONITORING: Final = ("_monitoring",)  # resources that give no GPU
-
+}
 NODE_POOLS: Final = (
     "cloud.google.com/gke-nodepool",
     "eks.amazonaws.com/nodegroup",
@@ -171,17 +161,10 @@ def gpu_resources(node: Node) -> tuple[str, ...]:
     return tuple(sorted(name for name in named if vendor_of(name) is not None))
 
 
-def vendor_of(resource: str) -> Vendor | None:
-    """The vendor of a GPU resource; None for other resources."""
-    if resource.endswith(_MONITORING):
-        return None
-    return next((v for v in VENDORS if v.resources.match(resource)), None)
-
-
 def has_hardware(labels: Mapping[str, str]) -> str | None:
     """The vendor of the GPUs that the labels of a node show, or None."""
-    for vendor in VENDORS:
-        if any(labels.get(key) == "true" for key in vendor.hardware):
+    for vendor, known in LABELS.items():
+        if any(labels.get(key) == "true" for key in known.hardware):
             return vendor.name
     return None
 

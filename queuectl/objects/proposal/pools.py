@@ -12,21 +12,19 @@ from itertools import count
 from typing import Final, TypeAlias
 
 from queuectl.domain.fleet import PASSING_TAINTS, Effect, Node, Taint
+from queuectl.domain.gpu_labels import unit_of, vendor_of
 from queuectl.domain.words import counted
-from queuectl.objects.proposal.labels import NODE_POOLS, gpu_resources, has_hardware, vendor_of
+from queuectl.objects.proposal.labels import LABELS, NODE_POOLS, gpu_resources, has_hardware
 
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 _MOST_WITHOUT_GPUS: Final = 8  # pools
 _SYSTEM: Final = "kubernetes.io/os"
-_WHOLE: Final = frozenset({"", "none", "1"})  # of the labels for shared GPUs
 _SHARES: Final = (
-    "nvidia.com/gpu.sharing-strategy",
-    "nvidia.com/gpu.replicas",
     "cloud.google.com/gke-gpu-sharing-strategy",
     "cloud.google.com/gke-max-shared-clients-per-gpu",
     "cloud.google.com/gke-gpu-partition-size",
 )
-"""Labels whose values distinguish nodes with shared GPUs from others."""
+"""Labels whose values distinguish nodes with shared GPUs where no agent of the vendor labels nodes."""
 _VENDOR_WORDS: Final = re.compile(r"^(amd-instinct|nvidia|amd|intel)-")
 
 
@@ -62,7 +60,7 @@ class _Use:
 
     product: tuple[str, str]
     gpus: tuple[str, ...]
-    shares: Labels
+    shares: tuple[str, ...]
 
 
 def find_pools(nodes: Sequence[Node]) -> Pools:
@@ -80,7 +78,7 @@ def find_pools(nodes: Sequence[Node]) -> Pools:
         elif (product := _product(node, gpus)) is None:
             unknown.append(node)
         else:
-            with_gpus.setdefault(_Use(product, gpus, _shares(node)), []).append(node)
+            with_gpus.setdefault(_Use(product, gpus, _shares(node, gpus)), []).append(node)
     pools = _with_names(_separated(with_gpus, nodes))
     if unknown and not with_gpus and not others:
         gpus = tuple(sorted({name for node in unknown for name in gpu_resources(node)}))
@@ -102,15 +100,17 @@ def _product(node: Node, gpus: Iterable[str]) -> tuple[str, str] | None:
     """The label that names the GPU model."""
     for name in gpus:
         vendor = vendor_of(name)
-        for key in vendor.products if vendor is not None else ():
+        for key in LABELS[vendor].products if vendor is not None else ():
             if value := node.labels.get(key):
                 return key, value
     return None
 
 
-def _shares(node: Node) -> Labels:
-    pairs = ((key, node.labels.get(key, "")) for key in _SHARES)
-    return tuple((key, value) for key, value in pairs if value not in _WHOLE)
+def _shares(node: Node, gpus: Iterable[str]) -> tuple[str, ...]:
+    """How pods share the GPUs of a node; empty for GPUs that are not shared."""
+    units = [unit for name in gpus if (unit := unit_of(name, node.labels)) is not None]
+    ways = [f"{unit.replicas} by {unit.sharing}" for unit in units if unit.shared]
+    return (*ways, *(node.labels[key] for key in _SHARES if key in node.labels))
 
 
 # ---- labels that select exactly the nodes of a pool
@@ -133,7 +133,7 @@ def _separated(uses: Mapping[_Use, list[Node]], nodes: Sequence[Node]) -> Iterat
 def _alone(use: _Use, found: Sequence[Node], nodes: Sequence[Node]) -> Pool | None:
     """The pool of one use, or None if no labels select exactly its nodes."""
     vendor = vendor_of(use.gpus[0])
-    keys = (*(vendor.divisions if vendor is not None else ()), *NODE_POOLS)
+    keys = (*(LABELS[vendor].divisions if vendor is not None else ()), *NODE_POOLS)
     labels = _selecting(found, nodes, use.product, keys)
     return None if labels is None else Pool("", labels, tuple(found), use.gpus)
 
@@ -183,7 +183,7 @@ def _by_node_pool(
 def _mixed(product: tuple[str, str], uses: Sequence[_Use], nodes: Sequence[Node]) -> Pool:
     """One pool for nodes that labels do not distinguish."""
     kinds = " and ".join(
-        ", ".join(use.gpus) + "".join(f" ({v})" for _, v in use.shares) for use in uses
+        ", ".join(use.gpus) + "".join(f" ({way})" for way in use.shares) for use in uses
     )
     note = f"Nodes with {kinds} have the same labels, so they are one flavor. Label them apart, then run queuectl init again."
     return Pool("", (product,), tuple(nodes), _gpus(nodes), (note,))
