@@ -31,11 +31,13 @@ class Atom:
     Attributes:
         claim: its requests, named by number, and the constraints on them.
         resource: the extended resource that it stands for. A node whose device plugin publishes the resource serves it from there.
+        several: it is one of several devices of a request, which must differ.
         most: number of devices that its claim can have beside its other requests.
     """
 
     claim: ClaimSpec
     resource: str | None = None
+    several: bool = False
     most: int = MOST_RESULTS
 
     @property
@@ -80,7 +82,8 @@ class Atoms:
 def unit(option: DeviceOption, resource: str | None = None) -> Atom:
     """One device of an option."""
     request = DeviceRequest("0", (replace(option, count=1),))
-    return Atom(ClaimSpec((request,)), resource)
+    several = option.count is not None and option.count > 1
+    return Atom(ClaimSpec((request,)), resource, several)
 
 
 def atoms_of(devices: PodDevices) -> Atoms:

@@ -85,6 +85,11 @@ class Need:
             self.constraints or first.every or first.shares
         )
 
+    @property
+    def counted(self) -> bool:
+        """Whether the number of its devices is fixed, and no other pod shares them."""
+        return all(len(choices) == 1 and not choices[0].shares for choices in self.requests)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeNeeds:
@@ -255,8 +260,10 @@ class _Reader:
             tolerated = all(_tolerated(taint, option) for taint in device.kind.taints)
             free = tolerated and number not in self.blocked
             if device.kind.shared:
-                if option.count is None:
-                    raise _Unusable("all devices are requested, and some of them are shared")
+                if option.count is None or atom.several:
+                    raise _Unusable(
+                        "one request is for several devices, and some of them are shared"
+                    )
                 shares.append((number, amounts))
             elif number in self.taken:
                 free = False

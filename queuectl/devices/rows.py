@@ -73,24 +73,30 @@ def _competing(node: NodeNeeds) -> Iterator[tuple[int, ...]]:
 
 
 def _group(node: NodeNeeds, atoms: tuple[int, ...]) -> Group:
-    needs = [need for a in atoms if isinstance(need := node.needs[a], Need)]
-    sets = {need.devices for need in needs}
-    counted = any(consumed for d, consumed in enumerate(node.consumes) if needs[0].devices >> d & 1)
-    if all(need.plain for need in needs) and len(sets) == 1 and not counted:
-        most = sets.pop().bit_count()
-        row = tuple((atom, 1) for atom in atoms)
-        return Group(atoms, ((row, most),), (most,) * len(atoms))
-    return _described(atoms, explore(only(node, atoms)))
-
-
-def _described(atoms: tuple[int, ...], region: Region) -> Group:
+    """Atoms with equal needs have equal weights."""
+    alike: dict[Need | str, list[int]] = {}
+    for atom in atoms:
+        alike.setdefault(node.needs[atom], []).append(atom)
+    region = explore(only(node, [same[0] for same in alike.values()]))
     found, exact = inner_rows(region)
-    alone = tuple(region.corner(number) for number in range(len(atoms)))
+    alone = {
+        atom: region.corner(number) for number, same in enumerate(alike.values()) for atom in same
+    }
     limits = tuple(
-        (tuple((atoms[i], w) for i, w in enumerate(weights) if w), limit)
+        (
+            tuple(
+                sorted(
+                    (a, w)
+                    for same, w in zip(alike.values(), weights, strict=True)
+                    if w
+                    for a in same
+                )
+            ),
+            limit,
+        )
         for weights, limit in found
     )
-    return Group(atoms, limits, alone, exact and region.complete)
+    return Group(atoms, limits, tuple(alone[atom] for atom in atoms), exact and region.complete)
 
 
 def inner_rows(region: Region) -> tuple[list[tuple[Counts, int]], bool]:

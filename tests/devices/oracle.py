@@ -76,12 +76,18 @@ class Allocator:
     claims: tuple[ClaimSpec, ...]
     result: list[int] = field(default_factory=list)
     admins: list[tuple[int, str]] = field(default_factory=list)
+    every: dict[DeviceOption, list[Device]] = field(default_factory=dict)
+    before: set[str] = field(default_factory=set)
     constraints: list[list[_Constraint]] = field(default_factory=list)
 
     def search(self) -> dict[str, tuple[Fraction, ...]] | None:
         self.constraints = [[_Constraint(c) for c in claim.constraints] for claim in self.claims]
         self.before = set(self.held)
         self.result = [0] * len(self.claims)
+        for claim in self.claims:
+            for request in claim.requests:
+                for option in request.options:
+                    self._all(option)
         return self.held if self._request(0, 0) else None
 
     def _request(self, c: int, r: int) -> bool:
@@ -128,7 +134,12 @@ class Allocator:
         return False
 
     def _all(self, option: DeviceOption) -> list[Device]:
-        return [d for d in self.devices if self.selected(option, d)]
+        """The devices of a request for all; kube-scheduler determines them before it allocates any."""
+        if option not in self.every:
+            self.every[option] = [
+                d for d in self.devices if self.selected(option, d) and self._room(option, d)
+            ]
+        return self.every[option]
 
     def _room(self, option: DeviceOption, device: Device) -> bool:
         amounts = self._amounts(option, device)

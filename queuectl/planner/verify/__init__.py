@@ -11,7 +11,9 @@ from collections.abc import Iterator
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
+from queuectl.planner.verify.allocations import Selects
 from queuectl.planner.verify.capacity import check_capacity
+from queuectl.planner.verify.devices import check_devices
 from queuectl.planner.verify.gangs import check_gangs, check_shares
 from queuectl.planner.verify.kept import check_kept
 from queuectl.planner.verify.limits import check_allowances, check_users
@@ -24,8 +26,14 @@ from queuectl.planner.verify.victims import check_spared, check_victims
 __all__ = ["Rule", "Violation", "verify"]
 
 
-def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
-    """Every rule that ``plan`` breaks on ``snapshot``; empty when the plan is safe to commit."""
+def verify(snapshot: Snapshot, plan: Plan, selects: Selects | None = None) -> tuple[Violation, ...]:
+    """Every rule that ``plan`` breaks on ``snapshot``; empty when the plan is safe to commit.
+
+    Args:
+        snapshot: with device rows, if gangs request devices.
+        plan: of this snapshot.
+        selects: the devices of a node, by position, that an option of a request selects; without it devices are not checked.
+    """
     index = PlanIndex(snapshot, plan)
     checks = (
         *(check_gangs, check_shares, check_capacity, check_quota),
@@ -35,6 +43,8 @@ def verify(snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
     found = [*_partition(index), *_reasons(index)]
     for check in checks:
         found.extend(check(index))
+    if selects is not None:
+        found.extend(check_devices(index, selects))
     return tuple(found)
 
 

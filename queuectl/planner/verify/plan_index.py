@@ -169,6 +169,7 @@ class Rule(StrEnum):
     ELIGIBLE = "Eligible"  # node ready, selected, tolerated, not excluded
     TOPOLOGY = "Topology"  # required level, groups share a domain
     CAPACITY = "Capacity"  # I2: no node over its allocatable
+    DEVICES = "Devices"  # the devices of a node are enough for its pods, whichever each pod gets
     FLAVOR = "Flavor"  # charged as the ClusterQueue's resource groups say
     QUOTA = "Quota"  # I2: no ClusterQueue or cohort over its quota and limits
     RESOURCE_QUOTA = "ResourceQuota"  # no namespace over what Kubernetes lets it use

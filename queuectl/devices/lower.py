@@ -1,0 +1,217 @@
+"""A snapshot with devices as a snapshot of amounts, which the planner counts like any other resource.
+
+Nodes get an amount of each device row, and of each resource that is charged for devices. Pods use both; quota is charged for the
+latter. Data that does not change from one snapshot to the next is kept as the same objects, for the caches of the planner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from queuectl.devices.cluster import Cluster, NodeCache
+from queuectl.devices.modes import modes_of
+from queuectl.devices.needs import Matching
+from queuectl.devices.requests import Classes, PodRequest
+from queuectl.devices.table import Mode
+from queuectl.domain.devices import AllocatedDevice
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Workload
+
+
+@dataclass(eq=False)
+class DeviceCache:
+    """Everything that is kept from one snapshot to the next. It changes how long an answer takes, never the answer.
+
+    ``matching``: the devices that an option selects.
+    """
+
+    matching: Matching
+    _classes: tuple[tuple[object, ...], Classes] | None = None
+    _asked: dict[int, tuple[Workload, tuple[PodRequest | None, ...]]] = field(default_factory=dict)
+    _nodes: NodeCache = field(init=False)
+    _cluster: tuple[tuple[object, ...], Cluster] | None = None
+    _lowered: _Lowered | None = None
+
+    def __post_init__(self) -> None:
+        self._nodes = NodeCache(self.matching)
+
+    def classes(self, snapshot: Snapshot) -> Classes:
+        """The DeviceClasses of a snapshot."""
+        key = (snapshot.devices, snapshot.config.rules.device_classes)
+        if self._classes is None or self._classes[0] != key:
+            self._classes = key, Classes(*key)
+            self._asked = {}
+        return self._classes[1]
+
+    def requests(self, snapshot: Snapshot, classes: Classes) -> dict[PodRequest, None]:
+        """The distinct requests for devices of all gangs, in the order of the snapshot."""
+        asked: dict[int, tuple[Workload, tuple[PodRequest | None, ...]]] = {}
+        found: dict[PodRequest, None] = {}
+        gangs: tuple[Pending | Admitted, ...] = (*snapshot.pending, *snapshot.admitted)
+        for workload in (gang.workload for gang in gangs):
+            known = self._asked.get(id(workload))
+            if known is None:
+                requests = tuple(classes.request_of(podset.shape) for podset in workload.podsets)
+                known = workload, requests if any(requests) else ()
+            asked[id(workload)] = known
+            found.update((request, None) for request in known[1] if request is not None)
+        self._asked = asked
+        return found
+
+    def of_podsets(self, workload: Workload) -> tuple[PodRequest | None, ...]:
+        """The request of each podset; empty if none has one."""
+        return self._asked[id(workload)][1]
+
+    def cluster(self, snapshot: Snapshot, requests: Mapping[PodRequest, None]) -> Cluster:
+        """The nodes of a snapshot for these requests."""
+        held = _held(snapshot, self)
+        key = (snapshot.fleet, self.classes(snapshot), frozenset(requests), held)
+        if self._cluster is None or self._cluster[0] != key:
+            self._cluster = (
+                key,
+                Cluster(
+                    snapshot.fleet,
+                    snapshot.devices,
+                    held,
+                    self.classes(snapshot),
+                    requests,
+                    self._nodes,
+                ),
+            )
+        return self._cluster[1]
+
+    def lowered(self, cluster: Cluster, modes: Mapping[str, Mode]) -> _Lowered:
+        """The nodes and gangs in these modes."""
+        last = self._lowered
+        if last is None or last.cluster is not cluster or last.modes != modes:
+            last = self._lowered = _Lowered(cluster, modes)
+        return last
+
+
+def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
+    """The snapshot with device rows; the same object if no gang requests devices."""
+    requests = cache.requests(snapshot, cache.classes(snapshot))
+    if not requests:
+        return snapshot
+    cluster = cache.cluster(snapshot, requests)
+    lowered = cache.lowered(cluster, _modes(snapshot, cluster, cache))
+    pending = {id(g): lowered.pending(g, cache) for g in snapshot.pending}
+    admitted = {id(g): lowered.admitted(g, cache) for g in snapshot.admitted}
+    lowered.forget_others(pending.keys() | admitted.keys())
+    return replace(
+        snapshot,
+        fleet=lowered.fleet,
+        pending=tuple(pending.values()),
+        admitted=tuple(admitted.values()),
+        other_pods=cluster.beside_claims(snapshot.other_pods),
+    )
+
+
+def _held(snapshot: Snapshot, cache: DeviceCache) -> dict[str, tuple[AllocatedDevice, ...]]:
+    """Devices that claims hold beside those of admitted gangs: of unmanaged pods, and claims that pods of a gang share."""
+    held = dict(snapshot.other_devices)
+    for gang in snapshot.admitted:
+        for request in cache.of_podsets(gang.workload):
+            for name in request[0].shared if request is not None and request[0] is not None else ():
+                claim = snapshot.claims.get((gang.workload.namespace, name))
+                nodes = {node for placed in gang.placement.podsets for node, _ in placed.nodes}
+                allocated = (claim.allocated if claim is not None else None) or ()
+                for node in sorted(nodes) if allocated else ():
+                    own = held.get(node, ())
+                    held[node] = (*own, *(one for one in allocated if one not in own))
+    return held
+
+
+def _modes(snapshot: Snapshot, cluster: Cluster, cache: DeviceCache) -> dict[str, Mode]:
+    """The nodes that are kept for one kind of request."""
+    if not cluster.divided:
+        return {}
+    held: dict[str, set[int]] = {}
+    for gang in snapshot.admitted:
+        requests = cache.of_podsets(gang.workload)
+        for podset, request in zip(gang.workload.podsets, requests, strict=False):
+            placed = gang.placement.of(podset.name)
+            for node, count in placed.nodes if placed is not None and request is not None else ():
+                if count and request is not None:
+                    held.setdefault(node, set()).update(cluster.counts(request))
+    demand: dict[frozenset[int], dict[int, int]] = {}
+    for pending in snapshot.pending:
+        requests = cache.of_podsets(pending.workload)
+        for podset, request in zip(pending.workload.podsets, requests, strict=False):
+            if request is not None and pending.blocked is None:
+                counts = cluster.counts(request)
+                row = demand.setdefault(frozenset(counts), {})
+                for atom, number in counts.items():
+                    row[atom] = row.get(atom, 0) + number * podset.count
+    frozen = {node: frozenset(atoms) for node, atoms in held.items()}
+    modes: dict[str, Mode] = {}
+    for kind, nodes in cluster.divided.items():
+        modes |= modes_of(kind, nodes, frozen, demand)
+    return modes
+
+
+class _Lowered:
+    """Nodes and gangs with their rows, in one division of the nodes."""
+
+    def __init__(self, cluster: Cluster, modes: Mapping[str, Mode]) -> None:
+        self.cluster = cluster
+        self.modes = modes
+        self._table, self.fleet = cluster.in_modes(modes)
+        self._gangs: dict[int, tuple[Pending | Admitted, Pending | Admitted]] = {}
+        self._workloads: dict[int, tuple[Workload, Workload]] = {}
+
+    def pending(self, gang: Pending, cache: DeviceCache) -> Pending:
+        """A pending gang; with a reason if its request is not supported."""
+        known = self._gangs.get(id(gang))
+        if known is not None and isinstance(known[1], Pending):
+            return known[1]
+        requests = cache.of_podsets(gang.workload)
+        lowered = gang
+        if any(requests):
+            why = next(filter(None, map(self.cluster.refusal, filter(None, requests))), None)
+            lowered = replace(gang, workload=self._workload(gang.workload, requests))
+            if why is not None and gang.blocked is None:
+                lowered = replace(lowered, blocked=_unsupported(why))
+        self._gangs[id(gang)] = gang, lowered
+        return lowered
+
+    def admitted(self, gang: Admitted, cache: DeviceCache) -> Admitted:
+        """A gang that holds capacity."""
+        known = self._gangs.get(id(gang))
+        if known is not None and isinstance(known[1], Admitted):
+            return known[1]
+        requests = cache.of_podsets(gang.workload)
+        lowered = gang
+        if any(requests):
+            lowered = replace(gang, workload=self._workload(gang.workload, requests))
+        self._gangs[id(gang)] = gang, lowered
+        return lowered
+
+    def forget_others(self, ids: set[int]) -> None:
+        """Forget the gangs that are not in the snapshot."""
+        if len(self._gangs) > len(ids):
+            self._gangs = {key: known for key, known in self._gangs.items() if key in ids}
+            alive = {id(old.workload) for old, _ in self._gangs.values()}
+            self._workloads = {k: known for k, known in self._workloads.items() if k in alive}
+
+    def _workload(self, workload: Workload, requests: tuple[PodRequest | None, ...]) -> Workload:
+        known = self._workloads.get(id(workload))
+        if known is None:
+            podsets = (
+                podset
+                if request is None
+                else replace(podset, shape=self._table.shape(podset.shape, request))
+                for podset, request in zip(workload.podsets, requests, strict=True)
+            )
+            known = self._workloads[id(workload)] = (
+                workload,
+                replace(workload, podsets=tuple(podsets)),
+            )
+        return known[1]
+
+
+def _unsupported(why: str) -> Reason:
+    text = f"the request for devices is not supported: {why}"
+    return Reason(Code.UNSUPPORTED, text, {"devices": why})

@@ -1,0 +1,75 @@
+"""Nodes that are kept for one kind of request, where several kinds of requests would lose much by sharing them.
+
+Single GPUs can break the pairs of GPUs that another request needs. A node that holds only single GPUs holds more of them than
+one that must be sure of both. Nodes with one kind of request are kept for it, and free nodes are divided by what is pending.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from queuectl.devices.rows import Group
+from queuectl.devices.table import Kind, Mode
+
+
+def modes_of(
+    kind: Kind,
+    nodes: Sequence[str],
+    held: Mapping[str, frozenset[int]],
+    demand: Mapping[frozenset[int], Mapping[int, int]],
+) -> dict[str, Mode]:
+    """The mode of each node of a kind.
+
+    Args:
+        kind: of these nodes.
+        nodes: names, in the order of the fleet.
+        held: node to the atoms of the gangs that hold capacity of it; nodes without any are absent.
+        demand: atoms of one pod to the number of each in all pending pods of this sort.
+    """
+    each = [_of_group(group, nodes, held, demand) for group in kind.groups]
+    return {name: tuple(column[i] for column in each) for i, name in enumerate(nodes)}
+
+
+def _of_group(
+    group: Group,
+    nodes: Sequence[str],
+    held: Mapping[str, frozenset[int]],
+    demand: Mapping[frozenset[int], Mapping[int, int]],
+) -> list[int | None]:
+    """Per node, the atom that it is kept for; None = for all atoms of the group."""
+    lost = group.lost
+    kept: list[int | None] = [None] * len(nodes)
+    if not lost:
+        return kept
+    free = []
+    wanted = _wanted(group, demand)
+    for i, name in enumerate(nodes):
+        atoms = held.get(name, frozenset()) & frozenset(group.atoms)
+        if len(atoms) == 1 and (atom := next(iter(atoms))) in lost:
+            kept[i] = atom if atom in wanted or not wanted else None
+        elif not atoms:
+            free.append(i)
+    if len(wanted) == 1:
+        only = next(iter(wanted))
+        wanted = {only: len(free)}
+    total = sum(wanted.values())
+    for atom in sorted(a for a in wanted if a in lost and a is not None):
+        share = wanted[atom] if total <= len(free) else wanted[atom] * len(free) // total
+        for _ in range(min(share, len(free))):
+            kept[free.pop()] = atom
+    return kept
+
+
+def _wanted(
+    group: Group, demand: Mapping[frozenset[int], Mapping[int, int]]
+) -> dict[int | None, int]:
+    """Atom to the number of nodes that its pending pods need; None for pods with several atoms of the group."""
+    alone = dict(zip(group.atoms, group.alone, strict=True))
+    wanted: dict[int | None, int] = {}
+    for atoms, amounts in demand.items():
+        ours = sorted(atoms & alone.keys())
+        key = ours[0] if len(ours) == 1 else None
+        for atom in ours:
+            if alone[atom]:
+                wanted[key] = wanted.get(key, 0) - -amounts[atom] // alone[atom]
+    return wanted

@@ -1,0 +1,134 @@
+"""The requests of pods for devices: by claims, and by extended resources that a DeviceClass backs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from queuectl.devices.atoms import Atom, atoms_of, unit
+from queuectl.domain.devices import (
+    IMPLICIT_RESOURCE,
+    ClaimSpec,
+    DeviceInventory,
+    DeviceOption,
+    DeviceRequest,
+    PodDevices,
+)
+from queuectl.domain.quantity import Resources
+from queuectl.domain.workload import PodShape
+
+PodRequest: TypeAlias = tuple[PodDevices | None, tuple[tuple[str, int], ...]]
+"""Claims, and amounts of extended resources that a DeviceClass backs, sorted by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The devices that one pod requests.
+
+    Attributes:
+        atoms: number of each.
+        charges: resource to the amount that is charged beside the requests of the pod.
+        uncharged: extended resources of the pod for which another resource is charged.
+        refusal: why the request is not supported.
+    """
+
+    atoms: Mapping[Atom, int]
+    charges: Mapping[str, int] = field(default_factory=dict)
+    uncharged: frozenset[str] = frozenset()
+    refusal: str | None = None
+
+
+class Classes:
+    """The DeviceClasses of an inventory, by the resources that request them and that are charged for them."""
+
+    def __init__(self, inventory: DeviceInventory, mapped: tuple[tuple[str, str], ...]) -> None:
+        """``mapped``: DeviceClass and the resource that is charged for its devices, where the configuration names one."""
+        self._mapped = dict(mapped)
+        self._by_name = inventory.classes
+        self.backing: dict[str, str] = {}
+        newest = sorted(inventory.classes.values(), key=lambda c: (-c.created_at, c.name))
+        for each in newest:
+            if each.extended_resource is not None:
+                self.backing.setdefault(each.extended_resource, each.name)
+            self.backing.setdefault(f"{IMPLICIT_RESOURCE}{each.name}", each.name)
+
+    def charged(self, device_class: str) -> str:
+        """The resource that is charged for devices of a class."""
+        known = self._by_name.get(device_class)
+        own = known.extended_resource if known is not None else None
+        return self._mapped.get(device_class) or own or f"{IMPLICIT_RESOURCE}{device_class}"
+
+    def charges(self, atom: Atom) -> dict[str, int]:
+        """Resource to the number of devices of an atom. A request for all devices counts as one device."""
+        if atom.admin:
+            return {}
+        total: Counter[str] = Counter()
+        for request in atom.claim.requests:
+            largest: dict[str, int] = {}
+            for option in request.options:
+                name = self.charged(option.device_class)
+                largest[name] = max(largest.get(name, 0), option.count or 1)
+            total.update(largest)
+        return dict(total)
+
+    def request_of(self, shape: PodShape) -> PodRequest | None:
+        """The request of a pod for devices; None if it has none."""
+        extended = tuple(sorted((n, v) for n, v in shape.requests.items() if n in self.backing))
+        return (shape.devices, extended) if extended or shape.devices is not None else None
+
+    def asked(self, request: PodRequest) -> Asked:
+        """The atoms and charges of a request."""
+        devices, extended = request
+        counts: Counter[Atom] = Counter()
+        charges: Counter[str] = Counter()
+        if devices is not None:
+            if devices.shared:
+                names = ", ".join(devices.shared)
+                return Asked({}, refusal=f"its pods share a ResourceClaim ({names})")
+            own = atoms_of(devices)
+            if own.refusal is not None:
+                return Asked({}, refusal=own.refusal)
+            counts.update(own.counts)
+            for atom, number in own.counts.items():
+                for name, amount in self.charges(atom).items():
+                    charges[name] += amount * number
+        uncharged = set()
+        for resource, amount in extended:
+            device_class = self.backing[resource]
+            counts[unit(DeviceOption(device_class), resource)] += amount
+            name = self.charged(device_class)
+            if name != resource:
+                charges[name] += amount
+                uncharged.add(resource)
+        return Asked(counts, charges, frozenset(uncharged))
+
+    def resources(self, asked: Asked) -> Iterator[tuple[str, str]]:
+        """Each resource that stands for devices of a request, with the class of the devices."""
+        for atom in asked.atoms:
+            for option in atom.options:
+                yield self.charged(option.device_class), option.device_class
+            if atom.resource is not None:
+                yield atom.resource, self.backing[atom.resource]
+
+
+def lowered_shape(
+    shape: PodShape, asked: Asked, rows: Mapping[str, int], backed: Mapping[str, str]
+) -> PodShape:
+    """A pod with its device rows and its charges as resources.
+
+    Its claims then also have one for each extended resource in ``backed`` (resource to DeviceClass), as kube-scheduler makes it. The
+    request of that claim has the resource as its name.
+    """
+    amounts = dict(shape.requests)
+    for name, amount in (*asked.charges.items(), *rows.items()):
+        amounts[name] = amounts.get(name, 0) + amount
+    incidental = shape.incidental.union(asked.uncharged, rows)
+    own = shape.devices or PodDevices()
+    extended = tuple(
+        ClaimSpec((DeviceRequest(name, (DeviceOption(device_class, count=shape.requests[name]),)),))
+        for name, device_class in sorted(backed.items())
+    )
+    devices = replace(own, claims=(*own.claims, *extended))
+    return PodShape(Resources(amounts), shape.rules, incidental, devices)

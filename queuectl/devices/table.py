@@ -1,0 +1,148 @@
+"""The rows of all kinds of nodes of a cluster as one table: resources, and how much of each a node has.
+
+A row of one kind of node is a resource of all nodes. A node on which it does not hold has as much of it as its pods can use at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from queuectl.devices.needs import Need, NodeNeeds
+from queuectl.devices.region import MOST_ATOMS
+from queuectl.devices.rows import Group, Weights, groups_of
+
+MOST_ROWS: Final = 40
+TOO_MANY: Final = "the cluster has too many kinds of nodes with devices"
+
+Mode: TypeAlias = tuple[int | None, ...]  # per group, the atom that a node is kept for
+Plugin: TypeAlias = tuple[int | None, ...]  # per atom, the amount that a device plugin publishes
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Kind:
+    """Nodes with equal rows.
+
+    Attributes:
+        groups: atoms that compete with each other.
+        alone: per atom, how many fit a node without others; 0 = the node cannot serve it.
+        why: per atom, why the node cannot serve it although it has such devices.
+        counted: per atom, whether it takes as many devices, which no other pod shares, as are charged for it.
+        served: per atom, whether a device plugin serves it.
+    """
+
+    groups: tuple[Group, ...]
+    alone: tuple[int, ...]
+    why: tuple[str | None, ...]
+    counted: tuple[bool, ...]
+    served: tuple[bool, ...]
+
+    def limits(self, mode: Mode) -> tuple[dict[Weights, int], tuple[int, ...]]:
+        """The rows in a mode, and per atom how many fit without others."""
+        limits: dict[Weights, int] = {}
+        alone = list(self.alone)
+        for group, kept in zip(self.groups, mode, strict=True):
+            if kept is None:
+                limits.update(group.limits)
+                for atom in group.atoms:
+                    bounds = (limit // w for ws, limit in group.limits for a, w in ws if a == atom)
+                    alone[atom] = min(alone[atom], *bounds)
+            else:
+                limits[((kept, 1),)] = self.alone[kept]
+                for atom in group.atoms:
+                    alone[atom] = self.alone[kept] if atom == kept else 0
+        return limits, tuple(alone)
+
+
+def kind_of(node: NodeNeeds, plugin: Plugin) -> Kind:
+    """The kind of a node."""
+    needs = tuple(
+        need if served is None else "" for need, served in zip(node.needs, plugin, strict=True)
+    )
+    asked = NodeNeeds(needs, node.values, node.counters, node.consumes, node.left)
+    groups = list(groups_of(asked))
+    alone = [0] * len(needs)
+    for atom, (need, served) in enumerate(zip(needs, plugin, strict=True)):
+        if served is not None:
+            groups.append(Group((atom,), ((((atom, 1),), served),), (served,)))
+        elif isinstance(need, Need) and not need.requests:
+            alone[atom] = MOST_ATOMS
+    for group in groups:
+        for atom, most in zip(group.atoms, group.alone, strict=True):
+            alone[atom] = most
+    why = tuple((need or None) if isinstance(need, str) else None for need in needs)
+    counted = tuple(
+        served is not None or (isinstance(need, Need) and need.counted)
+        for need, served in zip(needs, plugin, strict=True)
+    )
+    served_by = tuple(served is not None for served in plugin)
+    return Kind(tuple(groups), tuple(alone), why, counted, served_by)
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows over all kinds of nodes.
+
+    Attributes:
+        rows: weights of the atoms in each.
+        amounts: per kind and mode, the amount of each row.
+        alone: per kind and mode, per atom how many fit without others.
+    """
+
+    rows: tuple[Weights, ...]
+    amounts: Mapping[tuple[Kind, Mode], tuple[int, ...]]
+    alone: Mapping[tuple[Kind, Mode], tuple[int, ...]]
+
+    def of_pod(self, counts: Mapping[int, int]) -> tuple[int, ...]:
+        """The amount of each row that a pod with these atoms uses."""
+        return tuple(sum(w * counts.get(atom, 0) for atom, w in weights) for weights in self.rows)
+
+
+def table_of(variants: Iterable[tuple[Kind, Mode]]) -> Table:
+    """The table of the kinds of nodes, each in the modes that occur."""
+    found = {variant: variant[0].limits(variant[1]) for variant in dict.fromkeys(variants)}
+    limits = {variant: rows for variant, (rows, _) in found.items()}
+    alone = {variant: most for variant, (_, most) in found.items()}
+    rows = sorted({weights for own in limits.values() for weights in own})
+    single = {
+        ((atom, 1),)
+        for variant in found
+        for atom in _unserved(rows, limits[variant], alone[variant])
+    }
+    rows = sorted({*rows, *single})
+    while len(rows) > MOST_ROWS:
+        rows = _without_one_kind(limits, alone)
+    amounts = {
+        variant: tuple(_amount(row, limits[variant], alone[variant]) for row in rows)
+        for variant in found
+    }
+    return Table(tuple(rows), amounts, alone)
+
+
+def _amount(row: Weights, limits: Mapping[Weights, int], alone: Sequence[int]) -> int:
+    """The limit of a row, or else as much as all atoms can use."""
+    most = sum(weight * alone[atom] for atom, weight in row)
+    return min(most, limits.get(row, most))
+
+
+def _unserved(
+    rows: Sequence[Weights], limits: Mapping[Weights, int], alone: Sequence[int]
+) -> Iterable[int]:
+    """Atoms that a node cannot serve and that no row excludes from it."""
+    empty = {atom for row in rows if not _amount(row, limits, alone) for atom, _ in row}
+    return (atom for atom, most in enumerate(alone) if not most and atom not in empty)
+
+
+def _without_one_kind(
+    limits: dict[tuple[Kind, Mode], dict[Weights, int]],
+    alone: dict[tuple[Kind, Mode], tuple[int, ...]],
+) -> list[Weights]:
+    """The rows without those of the kind that has most rows of its own: it serves no atom then."""
+    uses = [weights for own in limits.values() for weights in own]
+    loads = {v: sum(uses.count(w) == 1 for w in own) for v, own in limits.items()}
+    worst = max(loads, key=lambda variant: loads[variant])
+    limits[worst] = {}
+    alone[worst] = (0,) * len(alone[worst])
+    single = {((atom, 1),) for atom in range(len(alone[worst]))}
+    return sorted({*single, *(weights for own in limits.values() for weights in own)})

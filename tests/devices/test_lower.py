@@ -1,0 +1,175 @@
+"""Snapshots with devices: placement, quota, and nodes that other pods use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from queuectl.devices.lower import DeviceCache, with_devices
+from queuectl.domain.devices import (
+    DEVICE_ROW,
+    IMPLICIT_RESOURCE,
+    AllocatedDevice,
+    DeviceClass,
+    DeviceInventory,
+    NodeDevices,
+    PodDevices,
+)
+from queuectl.domain.quantity import GPU
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import PodSet, Workload
+from queuectl.planner import plan
+from queuectl.planner.verify import verify
+from tests.devices import build
+from tests.devices.test_rows import ONE, PAIR, TWO, WITH_NIC, gpus
+from tests.planner.build import gang, holding, node, podset, world
+
+CLASSES = {
+    "gpu": DeviceClass("gpu", extended_resource=GPU),
+    "nic": DeviceClass("nic"),
+}
+
+
+def claiming(count: int, devices: PodDevices, **options: object) -> PodSet:
+    """Pods with claims."""
+    made = podset("w", count, **options)  # type: ignore[arg-type]
+    return replace(made, shape=replace(made.shape, devices=devices))
+
+
+def cluster(
+    devices: Mapping[str, NodeDevices],
+    gangs: Sequence[Workload],
+    admitted: Sequence[Admitted] = (),
+    plugin: Mapping[str, int] | None = None,
+) -> Snapshot:
+    """Nodes with devices, and nodes of a device plugin with GPUs."""
+    nodes = [node(name) for name in devices]
+    nodes += [node(name, gpu=count) for name, count in (plugin or {}).items()]
+    nodes.sort(key=lambda one: one.name)
+    made = world(nodes, gangs, admitted)
+    return replace(made, devices=DeviceInventory(devices, CLASSES))
+
+
+def lowered(snapshot: Snapshot) -> Snapshot:
+    return with_devices(snapshot, DeviceCache(build.matching))
+
+
+def starts(snapshot: Snapshot) -> dict[str, dict[str, int]]:
+    """The gangs that start, with the pods on each node."""
+    taken = lowered(snapshot)
+    made = plan(taken)
+    assert verify(taken, made, build.matching) == ()
+    return {a.uid: dict(a.placement.podsets[0].by_node) for a in made.admitted}
+
+
+def test_a_snapshot_without_requests_for_devices_stays_the_same_object() -> None:
+    snapshot = cluster({"a": build.node(*gpus(8))}, [gang("g", podset(cpu=1))])
+    assert lowered(snapshot) is snapshot
+
+
+def test_claims_and_extended_resources_share_the_devices_of_a_node() -> None:
+    gangs = [
+        gang("a", claiming(3, TWO), queue=None),
+        gang("b", podset("w", 1, gpu=2), queue=None, queued_at=1),
+    ]
+    snapshot = cluster({"n": build.node(*gpus(8))}, gangs)
+    assert starts(snapshot) == {"a": {"n": 3}, "b": {"n": 1}}
+    more = [*gangs, gang("c", claiming(1, ONE), queue=None, queued_at=2)]
+    assert starts(cluster({"n": build.node(*gpus(8))}, more)) == {"a": {"n": 3}, "b": {"n": 1}}
+
+
+def test_plain_counts_need_no_row_beside_the_charged_resource() -> None:
+    taken = lowered(cluster({"n": build.node(*gpus(8))}, [gang("a", claiming(3, TWO), queue=None)]))
+    assert not any(name.startswith(DEVICE_ROW) for name in taken.fleet.nodes[0].allocatable)
+    assert taken.fleet.nodes[0].allocatable[GPU] == 8
+    assert taken.pending[0].workload.podsets[0].shape.requests[GPU] == 2
+
+
+def test_a_node_with_a_device_plugin_serves_extended_resources_from_it() -> None:
+    gangs = [gang("a", podset("w", 2, gpu=8), queue=None)]
+    assert starts(cluster({"d": build.node(*gpus(8))}, gangs, plugin={"p": 8})) == {
+        "a": {"d": 1, "p": 1}
+    }
+    claims = [gang("a", claiming(2, build.pod(build.option(count=8))), queue=None)]
+    assert starts(cluster({"d": build.node(*gpus(8))}, claims, plugin={"p": 8})) == {}
+
+
+def test_pods_of_one_root_are_placed_only_where_that_is_sure() -> None:
+    gangs = [gang("a", claiming(4, PAIR), queue=None)]
+    assert starts(cluster({"n": build.node(*gpus(8, roots=4))}, gangs)) == {"a": {"n": 4}}
+    assert starts(cluster({"n": build.node(*gpus(8, roots=3))}, gangs)) == {}
+
+
+def test_running_pods_hold_devices() -> None:
+    running = holding(gang("r", claiming(1, ONE), queue=None), {"n": 1}, flavor=None)
+    gangs = [
+        gang("a", claiming(4, PAIR), queue=None),
+        gang("b", claiming(3, PAIR), queue=None, queued_at=1),
+    ]
+    snapshot = cluster({"n": build.node(*gpus(8, roots=4))}, gangs, [running])
+    assert starts(snapshot) == {"b": {"n": 3}}
+
+
+def test_devices_of_unmanaged_pods_are_taken() -> None:
+    gangs = [gang("a", claiming(4, PAIR), queue=None)]
+    devices = build.node(*gpus(8, roots=4))
+    snapshot = cluster({"n": devices}, gangs)
+    held = AllocatedDevice(devices.devices[0].id, "r")
+    assert starts(replace(snapshot, other_devices={"n": (held,)})) == {}
+    admin = replace(held, admin=True)
+    assert starts(replace(snapshot, other_devices={"n": (admin,)})) == {"a": {"n": 4}}
+
+
+def test_a_node_is_kept_for_single_devices_where_only_these_are_pending() -> None:
+    pair = gang("p", claiming(1, PAIR), queue=None)
+    single = gang("s", claiming(8, ONE), queue=None, queued_at=1)
+    devices = {name: build.node(*gpus(8, roots=4)) for name in "ab"}
+    assert starts(cluster(devices, [single], [holding(pair, {"a": 1}, flavor=None)])) == {
+        "s": {"b": 8}
+    }
+    assert starts(cluster(devices, [pair, single])).keys() == {"p", "s"}
+
+
+def test_a_request_that_is_not_supported_is_refused_with_the_reason() -> None:
+    shared = PodDevices(shared=("claim",))
+    taken = lowered(
+        cluster({"n": build.node(*gpus(2))}, [gang("a", claiming(2, shared), queue=None)])
+    )
+    (refusal,) = plan(taken).pending
+    assert refusal.reasons[0].code is Code.UNSUPPORTED
+    assert "its pods share a ResourceClaim (claim)" in refusal.reasons[0].message
+
+
+def test_a_second_snapshot_has_the_same_objects() -> None:
+    cache = DeviceCache(build.matching)
+    snapshot = cluster(
+        {"n": build.node(*gpus(8, roots=4))}, [gang("a", claiming(4, PAIR), queue=None)]
+    )
+    first = with_devices(snapshot, cache)
+    second = with_devices(replace(snapshot, now=snapshot.now + 1), cache)
+    assert second.fleet is first.fleet
+    assert second.pending[0] is first.pending[0]
+
+
+@pytest.mark.parametrize(("kind", "resource"), [("gpu", GPU), ("nic", f"{IMPLICIT_RESOURCE}nic")])
+def test_quota_is_charged_for_the_resource_of_the_class(kind: str, resource: str) -> None:
+    asked = claiming(2, build.pod(build.option(kind, 2)))
+    taken = lowered(cluster({"n": build.node(*gpus(4, kind=kind))}, [gang("a", asked, queue=None)]))
+    shape = taken.pending[0].workload.podsets[0].shape
+    assert shape.requests[resource] == 2
+    assert resource not in shape.incidental
+
+
+def test_isomorphic_nodes_have_equal_rows() -> None:
+    left = build.node(*gpus(4, roots=2), *gpus(2, roots=2, kind="nic"))
+    right = build.node(
+        *(build.device(f"x{i}", root="r1" if i < 2 else "r2") for i in range(4)),
+        *(build.device(f"y{i}", "nic", root=f"r{i + 1}") for i in range(2)),
+    )
+    taken = lowered(
+        cluster({"a": left, "b": right}, [gang("a", claiming(1, WITH_NIC), queue=None)])
+    )
+    assert taken.fleet.nodes[0].allocatable == taken.fleet.nodes[1].allocatable
