@@ -24,7 +24,6 @@ GROUPS: Final = (
     ("cluster/test_localcluster_run",),
     ("system/test_devices", "system/test_claim_facts"),
     ("cluster/test_localcluster_lifecycle",),
-    ("system/test_scale",),
     ("utilization/test_efficiency_panels", "cluster/test_localcluster_prometheus"),
     ("system/test_chart",),
     ("system/test_alerts",),

@@ -13,7 +13,7 @@ from queuectl.localcluster import NodeSpec
 from queuectl.localcluster.client import get_plain
 from tests.system.installation import RACK, Installation, installed, since
 
-pytestmark = pytest.mark.system
+pytestmark = pytest.mark.operations
 
 
 @pytest.fixture(scope="module")
