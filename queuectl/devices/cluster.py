@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from queuectl.devices.atoms import Atom
-from queuectl.devices.needs import Matching, NodeNeeds, needs_of
+from queuectl.devices.matching import Matching, NotMatched
+from queuectl.devices.needs import NodeNeeds, needs_of
 from queuectl.devices.requests import Asked, Classes, PodRequest, lowered_shape
 from queuectl.devices.table import Kind, Mode, Plugin, Table, kind_of, table_of
 from queuectl.domain.devices import (
@@ -84,9 +85,15 @@ class NodeCache:
         taken = {one.id for one in held if not one.admin and not one.share}
         counts = []
         for names in classes:
-            selected = {at for name in names for at in self.matching(DeviceOption(name), devices)}
+            selected = {at for name in names for at in self._selected(name, devices)}
             counts.append(sum(devices.devices[at].id not in taken for at in selected))
         return OnNode(kind, tuple(counts))
+
+    def _selected(self, device_class: str, devices: NodeDevices) -> Sequence[int]:
+        try:
+            return self.matching(DeviceOption(device_class), devices)
+        except NotMatched:
+            return ()
 
 
 class Cluster:
@@ -108,6 +115,7 @@ class Cluster:
     ) -> None:
         self._fleet = fleet
         self.classes = classes
+        self._matching = cache.matching
         self._asked: dict[PodRequest, Asked] = {
             r: classes.asked(r) for r in sorted(requests, key=repr)
         }
@@ -157,7 +165,10 @@ class Cluster:
         asked = self._asked[request]
         if asked.refusal is not None:
             return asked.refusal
-        for atom in self.counts(request):
+        for atom, own in zip(self.counts(request), asked.atoms, strict=True):
+            unknown = next(filter(None, map(self._matching.check, own.options)), None)
+            if unknown is not None:
+                return unknown
             kinds = {node.kind for node in self._nodes}
             if not any(kind.alone[atom] for kind in kinds):
                 whys = sorted({why for kind in kinds if (why := kind.why[atom]) is not None})

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from queuectl.devices.cluster import Cluster, NodeCache
+from queuectl.devices.matching import Matching
 from queuectl.devices.modes import modes_of
-from queuectl.devices.needs import Matching
 from queuectl.devices.requests import Classes, PodRequest
 from queuectl.devices.table import Mode
 from queuectl.domain.devices import AllocatedDevice
@@ -22,20 +22,18 @@ from queuectl.domain.workload import Workload
 
 @dataclass(eq=False)
 class DeviceCache:
-    """Everything that is kept from one snapshot to the next. It changes how long an answer takes, never the answer.
+    """Everything that is kept from one snapshot to the next. It changes how long an answer takes, never the answer."""
 
-    ``matching``: the devices that an option selects.
-    """
-
-    matching: Matching
     _classes: tuple[tuple[object, ...], Classes] | None = None
     _asked: dict[int, tuple[Workload, tuple[PodRequest | None, ...]]] = field(default_factory=dict)
-    _nodes: NodeCache = field(init=False)
+    _nodes: NodeCache = field(default_factory=lambda: NodeCache(Matching({})))
     _cluster: tuple[tuple[object, ...], Cluster] | None = None
     _lowered: _Lowered | None = None
 
-    def __post_init__(self) -> None:
-        self._nodes = NodeCache(self.matching)
+    @property
+    def matching(self) -> Matching:
+        """The devices that an option selects, for the DeviceClasses of the last snapshot."""
+        return self._nodes.matching
 
     def classes(self, snapshot: Snapshot) -> Classes:
         """The DeviceClasses of a snapshot."""
@@ -43,6 +41,8 @@ class DeviceCache:
         if self._classes is None or self._classes[0] != key:
             self._classes = key, Classes(*key)
             self._asked = {}
+            if self.matching.classes != snapshot.devices.classes:
+                self._nodes = NodeCache(Matching(snapshot.devices.classes))
         return self._classes[1]
 
     def requests(self, snapshot: Snapshot, classes: Classes) -> dict[PodRequest, None]:

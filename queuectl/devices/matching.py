@@ -22,7 +22,7 @@ class Matching:
 
     def __init__(self, classes: Mapping[str, DeviceClass]) -> None:
         """Over the DeviceClasses of the cluster, by name."""
-        self._classes = classes
+        self.classes = classes
         self._known: dict[tuple[str, tuple[str, ...]], dict[DeviceKind, bool | str]] = {}
 
     def __call__(self, option: DeviceOption, node: NodeDevices) -> tuple[int, ...]:
@@ -43,7 +43,7 @@ class Matching:
 
     def check(self, option: DeviceOption) -> str | None:
         """The reason for which no node can serve an option; None = its class exists and its selectors are supported."""
-        chosen = self._classes.get(option.device_class)
+        chosen = self.classes.get(option.device_class)
         if chosen is None:
             return f"DeviceClass {option.device_class} does not exist"
         for whose, number, source in _selectors(chosen, option):
@@ -67,7 +67,7 @@ class Matching:
         why = self.check(option)
         if why is not None:
             return why
-        for whose, number, source in _selectors(self._classes[option.device_class], option):
+        for whose, number, source in _selectors(self.classes[option.device_class], option):
             value = outcome(source, kind)
             if isinstance(value, str):
                 driver = f"a device of driver {kind.driver}"

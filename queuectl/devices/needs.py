@@ -12,6 +12,7 @@ from math import ceil
 from typing import Final, TypeAlias
 
 from queuectl.devices.atoms import Atom
+from queuectl.devices.matching import NotMatched
 from queuectl.domain.devices import (
     AllocatedDevice,
     CapacityPolicy,
@@ -24,8 +25,11 @@ from queuectl.domain.devices import (
     NodeDevices,
 )
 
-Matching: TypeAlias = Callable[[DeviceOption, NodeDevices], Sequence[int]]
-"""The devices of a node, by position, that the class and the selectors of an option select. Taints and capacity do not count."""
+Selects: TypeAlias = Callable[[DeviceOption, NodeDevices], Sequence[int]]
+"""The devices of a node, by position, that the class and the selectors of an option select. Taints and capacity do not count.
+
+It raises :class:`NotMatched` where the node cannot serve the option.
+"""
 
 Share: TypeAlias = tuple[Fraction, ...]  # amounts of a device's capacities, in their order
 ABSENT: Final = -1
@@ -115,7 +119,7 @@ class _Unusable(Exception):
 
 
 def needs_of(
-    node: NodeDevices, held: Sequence[AllocatedDevice], atoms: Sequence[Atom], matching: Matching
+    node: NodeDevices, held: Sequence[AllocatedDevice], atoms: Sequence[Atom], selects: Selects
 ) -> NodeNeeds:
     """Atoms on a node.
 
@@ -123,17 +127,17 @@ def needs_of(
         node: its devices.
         held: devices that claims of other pods hold.
         atoms: without those for administration that the node serves anyway.
-        matching: which devices an option selects.
+        selects: the devices that an option selects.
     """
-    return _Reader(node, held, matching).read(atoms)
+    return _Reader(node, held, selects).read(atoms)
 
 
 class _Reader:
     def __init__(
-        self, node: NodeDevices, held: Sequence[AllocatedDevice], matching: Matching
+        self, node: NodeDevices, held: Sequence[AllocatedDevice], selects: Selects
     ) -> None:
         self.node = node
-        self.matching = matching
+        self.selects = selects
         at = {device.id: number for number, device in enumerate(node.devices)}
         self.taken = {at[one.id] for one in held if one.id in at and not one.admin}
         self.consumed: dict[DeviceId, dict[str, Fraction]] = {}
@@ -152,9 +156,6 @@ class _Reader:
             for key, amount in self._consumes(number):
                 self.counters[key] = self.counters.get(key, 0) - amount
         exhausted = {key[:2] for key, amount in self.counters.items() if amount < 0}
-        pools = [pool for _, pool in sorted({key[:2] for key in self.counters})]
-        # kube-scheduler knows counters by the name of the pool alone.
-        self.mixed = {pool for pool in pools if pools.count(pool) > 1}
         self.blocked = {
             number
             for number, device in enumerate(self.node.devices)
@@ -171,7 +172,7 @@ class _Reader:
         for atom in atoms:
             try:
                 needs.append(self._need(atom))
-            except _Unusable as why:
+            except (_Unusable, NotMatched) as why:
                 needs.append(str(why))
         used = 0
         for need in needs:
@@ -247,13 +248,11 @@ class _Reader:
         return Constraint(row, constraint.distinct, loose)
 
     def _choice(self, atom: Atom, option: DeviceOption, covering: tuple[int, ...]) -> Choice:
-        selected = list(self.matching(option, self.node))
+        selected = list(self.selects(option, self.node))
         shares: list[tuple[int, Share]] = []
         usable = []
         for number in selected:
             device = self.node.devices[number]
-            if device.consumes and device.id.pool in self.mixed:
-                raise _Unusable(f"two drivers have counters in pools named {device.id.pool}")
             amounts = _consumed(device, option)
             if amounts is None:
                 continue
@@ -302,7 +301,7 @@ class _Reader:
             if len(request.options) > 1:
                 raise _Unusable("alternatives of requests for administration")
             option = request.options[0]
-            selected = [self.node.devices[i] for i in self.matching(option, self.node)]
+            selected = [self.node.devices[i] for i in self.selects(option, self.node)]
             if any(device.kind.shared or device.consumes for device in selected):
                 raise _Unusable("administration of shared or partitioned devices")
             fitting = [

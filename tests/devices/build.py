@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
+from queuectl.devices.matching import Matching
 from queuectl.domain.devices import (
     AttributeValue,
     CapacityPolicy,
     ClaimSpec,
     Device,
+    DeviceClass,
     DeviceConstraint,
     DeviceId,
     DeviceKind,
@@ -20,6 +22,7 @@ from queuectl.domain.devices import (
     NodeDevices,
     PodDevices,
 )
+from queuectl.domain.quantity import GPU
 
 DRIVER, POOL = "gpu.example.com", "pool"
 TYPE, ROOT = f"{DRIVER}/type", f"{DRIVER}/root"
@@ -82,13 +85,23 @@ def pod(
 
 
 def selected(option: DeviceOption, one: Device) -> bool:
-    """The class ``any`` selects each device, ``a|b`` two types; selectors name attributes that the device has."""
+    """The devices that the selectors of the classes below select."""
     values = dict(one.kind.attributes)
-    wanted = option.device_class.split("|")
-    return (option.device_class == "any" or values[TYPE] in wanted) and all(
-        f"{DRIVER}/{name}" in values for name in option.selectors
+    return option.device_class in ("any", values[TYPE]) and (
+        option.selectors != (HAS_ROOT,) or ROOT in values
     )
 
 
-def matching(option: DeviceOption, on: NodeDevices) -> list[int]:
-    return [i for i, one in enumerate(on.devices) if selected(option, one)]
+def _typed(name: str) -> str:
+    return f'device.attributes["{DRIVER}"].type == "{name}"'
+
+
+CLASSES = {
+    "gpu": DeviceClass("gpu", (_typed("gpu"),), extended_resource=GPU),
+    "nic": DeviceClass("nic", (_typed("nic"),)),
+    "old": DeviceClass("old", (_typed("old"),)),
+    "part": DeviceClass("part", (_typed("part"),)),
+    "any": DeviceClass("any"),
+}
+HAS_ROOT = f'"root" in device.attributes["{DRIVER}"]'
+matching = Matching(CLASSES)

@@ -12,7 +12,6 @@ from queuectl.domain.devices import (
     DEVICE_ROW,
     IMPLICIT_RESOURCE,
     AllocatedDevice,
-    DeviceClass,
     DeviceInventory,
     NodeDevices,
     PodDevices,
@@ -26,11 +25,6 @@ from queuectl.planner.verify import verify
 from tests.devices import build
 from tests.devices.test_rows import ONE, PAIR, TWO, WITH_NIC, gpus
 from tests.planner.build import gang, holding, node, podset, world
-
-CLASSES = {
-    "gpu": DeviceClass("gpu", extended_resource=GPU),
-    "nic": DeviceClass("nic"),
-}
 
 
 def claiming(count: int, devices: PodDevices, **options: object) -> PodSet:
@@ -50,11 +44,11 @@ def cluster(
     nodes += [node(name, gpu=count) for name, count in (plugin or {}).items()]
     nodes.sort(key=lambda one: one.name)
     made = world(nodes, gangs, admitted)
-    return replace(made, devices=DeviceInventory(devices, CLASSES))
+    return replace(made, devices=DeviceInventory(devices, build.CLASSES))
 
 
 def lowered(snapshot: Snapshot) -> Snapshot:
-    return with_devices(snapshot, DeviceCache(build.matching))
+    return with_devices(snapshot, DeviceCache())
 
 
 def starts(snapshot: Snapshot) -> dict[str, dict[str, int]]:
@@ -144,7 +138,7 @@ def test_a_request_that_is_not_supported_is_refused_with_the_reason() -> None:
 
 
 def test_a_second_snapshot_has_the_same_objects() -> None:
-    cache = DeviceCache(build.matching)
+    cache = DeviceCache()
     snapshot = cluster(
         {"n": build.node(*gpus(8, roots=4))}, [gang("a", claiming(4, PAIR), queue=None)]
     )
@@ -173,3 +167,12 @@ def test_isomorphic_nodes_have_equal_rows() -> None:
         cluster({"a": left, "b": right}, [gang("a", claiming(1, WITH_NIC), queue=None)])
     )
     assert taken.fleet.nodes[0].allocatable == taken.fleet.nodes[1].allocatable
+
+
+def test_a_request_for_an_unknown_class_is_refused_with_the_reason() -> None:
+    asked = claiming(1, build.pod(build.option("tpu")))
+    (refusal,) = plan(
+        lowered(cluster({"n": build.node(*gpus(2))}, [gang("a", asked, queue=None)]))
+    ).pending
+    assert refusal.reasons[0].code is Code.UNSUPPORTED
+    assert "DeviceClass tpu does not exist" in refusal.reasons[0].message

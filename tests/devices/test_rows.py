@@ -23,7 +23,17 @@ from queuectl.domain.devices import (
     NodeDevices,
     PodDevices,
 )
-from tests.devices.build import ROOT, device, matching, node, option, pod, request, selected
+from tests.devices.build import (
+    HAS_ROOT,
+    ROOT,
+    device,
+    matching,
+    node,
+    option,
+    pod,
+    request,
+    selected,
+)
 from tests.devices.oracle import robust
 
 
@@ -217,7 +227,7 @@ OPTIONS = st.builds(
     option,
     st.sampled_from(["gpu", "nic", "any"]),
     st.sampled_from([1, 1, 2, None]),
-    selectors=st.sampled_from([(), ("root",)]),
+    selectors=st.sampled_from([(), (HAS_ROOT,)]),
     capacity=st.sampled_from([(), (("gpu.example.com/memory", 1),)]),
 )
 

@@ -22,6 +22,7 @@ from queuectl.domain.devices import (
     DeviceRequest,
     NodeDevices,
 )
+from queuectl.domain.errors import QueuectlError
 
 Selects: TypeAlias = Callable[[DeviceOption, NodeDevices], Sequence[int]]
 Amounts: TypeAlias = tuple[Fraction, ...]
@@ -65,7 +66,10 @@ class Node:
     def selected(self, option: DeviceOption) -> tuple[int, ...]:
         """The devices that an option selects."""
         if option not in self._selected:
-            self._selected[option] = tuple(self._selects(option, self._devices))
+            try:
+                self._selected[option] = tuple(self._selects(option, self._devices))
+            except QueuectlError:
+                self._selected[option] = ()  # the node cannot serve it
         return self._selected[option]
 
     def results(self, state: Used, pod: tuple[ClaimSpec, ...]) -> set[Used]:
