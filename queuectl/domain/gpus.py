@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil
@@ -47,6 +48,11 @@ class GpuWeights:
         names = _gpu_names(self, amounts)
         return tuple((name, self.of(name, labels) * amounts[name]) for name in names)
 
+    def shared(self, resource: str, labels: Mapping[str, str]) -> bool:
+        """Whether several units of it are the same device on a node with these labels, so that pods share the device."""
+        unit = unit_of(resource, labels)
+        return unit is not None and (unit.shared or 0 < self.of(resource, labels) < unit.gpus)
+
     def measured(self, amounts: Resources, labels: Mapping[str, str]) -> bool:
         """Whether exporters measure each of these GPUs separately on a node with these labels."""
         return all(self._measured(name, labels) for name in _gpu_names(self, amounts))
@@ -56,6 +62,18 @@ class GpuWeights:
         if unit is None or (not unit.instance and self.of(resource, labels) < 1):
             return self.of(resource, labels) >= 1
         return unit.measured
+
+
+class SharedGpus(StrEnum):
+    """Which pods of a gang can be on a node where the device plugin offers each GPU to several pods."""
+
+    NEVER = "Never"
+    ONE_PER_NODE = "OnePerNode"  # one pod of the gang on each such node, with one replica
+    ANY = "Any"  # also pods and replicas that can get the same GPU
+
+    def unless(self, asked: SharedGpus | None) -> SharedGpus:
+        """The rule for a podset that asks for ``asked``, where this is the rule of its ClusterQueue."""
+        return self if asked is None or self is SharedGpus.NEVER else asked
 
 
 BY_NAME: Final = GpuWeights()

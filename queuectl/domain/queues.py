@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from queuectl.domain.fleet import HOSTNAME, Requirement, Taint, Toleration
+from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.rules import Rules
 
 
@@ -219,6 +220,7 @@ class ClusterQueue:
         max_priority: the highest priority of its gangs, from a command or a class; None = no limit.
         preemption_opt_out: when opt-outs of its jobs from preemption and idle reclaim count.
         trusts_checkpoints: whether checkpoint times that its jobs declare count for lost work.
+        shared_gpus: which pods of a gang can be on a node with shared GPUs; gangs can ask otherwise, unless it is Never.
     """
 
     name: str
@@ -250,6 +252,7 @@ class ClusterQueue:
     reclaim_wait: float = RECLAIM_WAIT_MOST
     preemption_opt_out: OptOut = OptOut.WITHIN_NOMINAL
     trusts_checkpoints: bool = True
+    shared_gpus: SharedGpus = SharedGpus.ONE_PER_NODE
 
     def capped(self, priority: int) -> int:
         """The priority, limited to the highest of the queue."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from queuectl.domain.devices import ClaimReference, PodDevices
 from queuectl.domain.fleet import NodeRules
-from queuectl.domain.gpus import BY_NAME, whole
+from queuectl.domain.gpu_fractions import GpuFraction
+from queuectl.domain.gpus import BY_NAME, SharedGpus, whole
 from queuectl.domain.needs import PodNeeds
 from queuectl.domain.quantity import NOTHING, Resources, total
 
@@ -75,6 +76,8 @@ class PodSet:
     ``limits``: the largest CPU, memory and ephemeral storage that one pod can use, where it sets them; ResourceQuotas count it.
     ``needs``: what the containers in its template say; ``shape`` and ``limits`` follow from it, and from LimitRanges.
     ``claims``: the resource claims that its template names; ``shape.devices`` follows from them.
+    ``shared_gpus``: None = the rule of its ClusterQueue.
+    ``gpu_fraction``: a request that no scheduler here can fulfil, so the gang does not start.
     """
 
     name: str
@@ -86,6 +89,8 @@ class PodSet:
     limits: Resources = NOTHING
     needs: PodNeeds | None = field(default=None, compare=False, repr=False)
     claims: tuple[ClaimReference, ...] = ()
+    shared_gpus: SharedGpus | None = None
+    gpu_fraction: GpuFraction | None = None
 
     @property
     def requests(self) -> Resources:
@@ -134,6 +139,11 @@ class Workload:
     @property
     def pods(self) -> int:
         return sum(p.count for p in self.podsets)
+
+
+def fraction_of(podsets: Iterable[PodSet]) -> GpuFraction | None:
+    """The first request for a fraction of a GPU."""
+    return next((p.gpu_fraction for p in podsets if p.gpu_fraction is not None), None)
 
 
 @dataclass(frozen=True, slots=True)

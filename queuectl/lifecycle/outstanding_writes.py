@@ -104,6 +104,7 @@ def planned_of(job: JobRecord) -> Planned:
                 sorted(podset.limits.items()),
                 podset.topology,
                 podset.group,
+                *filter(None, (podset.shared_gpus, podset.gpu_fraction)),
             )
             for podset in job.podsets
         ),

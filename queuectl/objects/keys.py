@@ -43,6 +43,7 @@ SLICE_TOPOLOGY: Final = "podset-slice-required-topology"
 SLICE_SIZE: Final = "podset-slice-size"
 SLICE_CONSTRAINTS: Final = "podset-slice-required-topology-constraints"
 BALANCED: Final = "podset-balanced"
+SHARED_GPUS: Final = "podset-shared-gpus"
 
 # keys queuectl itself writes
 QUEUE_LABEL: Final = PREFIX + QUEUE_NAME

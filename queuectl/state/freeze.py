@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
@@ -13,7 +14,7 @@ from queuectl.domain.records import JobRecord, NamespaceRecord
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.workload import Placement, Workload
+from queuectl.domain.workload import Placement, Workload, fraction_of
 from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.objects.configuration.node_quota import NodeQuota
 from queuectl.state.claims import checkpoint_of
@@ -163,6 +164,9 @@ class SnapshotBuilder:
             return Reason(Code.QUEUE_SET, text)
         if job.error is not None:
             return Reason(Code.UNSUPPORTED if job.unsupported else Code.MISCONFIGURED, job.error)
+        if (asked := fraction_of(job.podsets)) is not None:
+            weights = config.rules.accounting.gpus
+            return Reason(Code.UNSUPPORTED, why_refused(asked, self._mirror.fleet, weights))
         if job.forbidden is not None:
             return job.forbidden
         queue = (entry.namespace, entry.queue)

@@ -16,7 +16,7 @@ import pytest
 
 from queuectl.domain.accounting import Accounting, Price
 from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
-from queuectl.domain.gpus import GpuWeights
+from queuectl.domain.gpus import GpuWeights, SharedGpus
 from queuectl.domain.queues import (
     ClusterQueue,
     Cohort,
@@ -192,6 +192,7 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.preemptionOptOut", "Always", {"preemption_opt_out": "Always"}, {}),
     ("ClusterQueue", "spec.policy.preemptionOptOut", "Never", {"preemption_opt_out": "Never"}, {}),
     ("ClusterQueue", "spec.policy.trustCheckpoints", False, {"trusts_checkpoints": False}, {}),
+    ("ClusterQueue", "spec.policy.sharedGpus", "Never", {"shared_gpus": SharedGpus.NEVER}, {}),
     ("ClusterQueue", "spec.policy.idleReclaim.maxWarmupSeconds", 0, {"idle_reclaim": IdleReclaim(max_warmup=0.0)}, {}),
     ("ClusterQueue", "spec.policy.borrowBackoffSeconds", 90, {"borrow_backoff": 90.0}, {}),
     ("ClusterQueue", "spec.policy.reclaimWaitSeconds", 0, {"reclaim_wait": 0.0}, {}),

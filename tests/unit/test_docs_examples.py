@@ -136,10 +136,16 @@ def test_the_page_on_quota_shows_quota_that_follows_the_nodes(tmp_path: Path) ->
     assert "nominal quota 13" in said
 
 
+@pytest.mark.parametrize("page", ["mig.md", "shared-gpus.md", "amd-intel.md"])
+def test_the_pages_on_parts_of_gpus_and_vendors_show_the_plan(page: str) -> None:
+    shown = indented_after(page, "queuectl plan -f docs/examples/shared-gpus.yaml")
+    assert_shows(shown, plan("shared-gpus.yaml"))
+
+
 def test_no_example_goes_untested() -> None:
     """Tests of tests/real run the folder training."""
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {
         *STATE, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
-        "gpu-operator.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
+        "gpu-operator.yaml", "shared-gpus.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
     }  # fmt: skip

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Final
 
 from queuectl.domain.fleet import Requirement
+from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.quantity import CPU, GPU
 from queuectl.domain.queues import (
     BORROW_BACKOFF_MOST,
@@ -97,6 +98,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         reclaim_wait=_seconds(policy.reclaim_wait_seconds, RECLAIM_WAIT_MOST),
         preemption_opt_out=policy.preemption_opt_out or OptOut.WITHIN_NOMINAL,
         trusts_checkpoints=policy.trust_checkpoints is not False,
+        shared_gpus=policy.shared_gpus or SharedGpus.ONE_PER_NODE,
         admission_checks=_admission_checks(spec),
     )
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.queues import (
     OptOut,
     QueueingStrategy,
@@ -171,6 +172,7 @@ class PolicySpec(Strict):
     reclaim_wait_seconds: Count | None = None
     preemption_opt_out: OptOut | None = None
     trust_checkpoints: bool | None = None
+    shared_gpus: SharedGpus | None = None
     evict_within_nominal: bool | None = None
 
 

@@ -7,13 +7,20 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code, Reason, gated
 from queuectl.domain.records import ResourceQuotaRecord, user_of
 from queuectl.domain.resource_quota import Allowance, with_promises
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, Workload
+from queuectl.domain.workload import (
+    Placement,
+    PodSet,
+    PodSetPlacement,
+    Workload,
+    fraction_of,
+)
 from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.objects.files.assignments import Assigned
 from queuectl.objects.files.charging import charge
@@ -273,6 +280,9 @@ class Assembly:
     def _blocked(self, gang: Gang) -> Reason | None:
         if gang.error is not None:
             return Reason(Code.UNSUPPORTED if gang.unsupported else Code.MISCONFIGURED, gang.error)
+        if (asked := fraction_of(gang.podsets)) is not None:
+            weights = self._queues.rules.accounting.gpus
+            return Reason(Code.UNSUPPORTED, why_refused(asked, self._fleet, weights))
         if gang.forbidden is not None:
             return gang.forbidden
         name = gang.priority_class

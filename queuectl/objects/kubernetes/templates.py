@@ -16,6 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from queuectl.domain.fleet import Effect, NodeRules, Requirement, SelectorTerm, Toleration
+from queuectl.domain.gpu_fractions import annotated_fraction, requested_fraction
+from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.needs import PodNeeds, limited
 from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, TopologyRequest
 from queuectl.objects import keys
@@ -57,9 +59,21 @@ def read_podset(
     annotations = template.metadata.annotations if template.metadata else None
     with under(f"{path}.metadata.annotations"):
         topology, group = read_topology(annotations, count, kueue=kueue)
+        sharing = read_sharing(annotations)
     shape = read_shape(template.spec, f"{path}.spec")
     needs = _needs(template.spec, f"{path}.spec")
-    podset = PodSet(name, count, shape, topology, group, limits=limited(needs), needs=needs)
+    podset = PodSet(
+        name,
+        count,
+        shape,
+        topology,
+        group,
+        limits=limited(needs),
+        needs=needs,
+        shared_gpus=sharing,
+        gpu_fraction=annotated_fraction(annotations, f"{path}.metadata.annotations")
+        or requested_fraction(shape.requests, f"{path}.spec"),
+    )
     for resource, amount in podset.requests.items():
         if amount > _LARGEST_TOTAL:
             raise RequestError(f"{path}.spec: {count} pods ask for too much {resource}: {amount}")
@@ -102,6 +116,18 @@ def read_topology(
         slices=annotated_slices(annotations, count, kueue=kueue),
         balanced=_boolean(annotations, keys.BALANCED, kueue=False),
     )
+
+
+def read_sharing(annotations: Mapping[str, str] | None) -> SharedGpus | None:
+    """The annotation about shared GPUs; None without it.
+
+    Raises:
+        RequestError: its value is unknown.
+    """
+    value = keys.either(annotations, keys.SHARED_GPUS, kueue=False)
+    if value is not None and value not in set(SharedGpus):
+        raise RequestError(f"{keys.SHARED_GPUS}: {value!r} is not {', '.join(SharedGpus)}")
+    return SharedGpus(value) if value is not None else None
 
 
 def _boolean(annotations: Mapping[str, str] | None, suffix: str, *, kueue: bool) -> bool:
