@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 from queuectl.devices.atoms import Atom
 from queuectl.devices.matching import Matching, NotMatched
@@ -41,6 +41,13 @@ class NodeCache:
     _nodes: dict[str, tuple[tuple[object, ...], OnNode]] = field(default_factory=dict)
     _kinds: dict[tuple[NodeNeeds, Plugin], Kind] = field(default_factory=dict)
     _none: dict[tuple[object, ...], OnNode] = field(default_factory=dict)
+    _last: tuple[object, ...] = ()
+
+    def same(self, *asked: Any) -> tuple[Any, ...]:
+        """The arguments, as the same objects as last time if they are equal: they are compared for each node."""
+        if self._last != asked:
+            self._last = asked
+        return self._last
 
     def of(
         self,
@@ -121,7 +128,11 @@ class Cluster:
         }
         atoms = {atom for asked in self._asked.values() for atom in asked.atoms}
         self._atoms = tuple(sorted(atoms, key=repr))
-        self._at = {atom: number for number, atom in enumerate(self._atoms)}
+        at = {atom: number for number, atom in enumerate(self._atoms)}
+        self._counts = {
+            request: {at[atom]: number for atom, number in asked.atoms.items()}
+            for request, asked in self._asked.items()
+        }
         by_resource: dict[str, set[str]] = {}
         for asked in self._asked.values():
             for resource, name in classes.resources(asked):
@@ -129,6 +140,7 @@ class Cluster:
         self._charged = tuple(sorted(by_resource))
         self._charges = [self._charge(classes, atom) for atom in self._atoms]
         of_class = tuple(tuple(sorted(by_resource[name])) for name in self._charged)
+        self._atoms, of_class = cache.same(self._atoms, of_class)
         self._nodes = [
             cache.of(
                 node.name,
@@ -158,7 +170,7 @@ class Cluster:
 
     def counts(self, request: PodRequest) -> dict[int, int]:
         """The atoms of a pod, by number."""
-        return {self._at[atom]: number for atom, number in self._asked[request].atoms.items()}
+        return self._counts[request]
 
     def refusal(self, request: PodRequest) -> str | None:
         """Why no node can serve a request although nodes have such devices."""
@@ -232,7 +244,7 @@ class Cluster:
             (
                 asked,
                 table.of_pod(self.counts(request)),
-                [dict(request[1]).get(r, 0) + asked.charges.get(r, 0) for r in self._charged],
+                [dict(request.extended).get(r, 0) + asked.charges.get(r, 0) for r in self._charged],
             )
             for request, asked in self._asked.items()
         ]
@@ -289,5 +301,5 @@ class Lowering:
         """A pod with its rows and charges."""
         amounts = self._table.of_pod(self._cluster.counts(request))
         rows = {name: amounts[row] for row, name in self.names.items() if amounts[row]}
-        backed = {name: self._cluster.classes.backing[name] for name, _ in request[1]}
+        backed = {name: self._cluster.classes.backing[name] for name, _ in request.extended}
         return lowered_shape(shape, self._cluster.asked(request), rows, backed)

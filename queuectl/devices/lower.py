@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from operator import is_
+from typing import TypeAlias
 
 from queuectl.devices.cluster import Cluster, NodeCache
 from queuectl.devices.matching import Matching
@@ -19,6 +21,8 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 
+_Gangs: TypeAlias = tuple[Cluster, tuple[Pending, ...], tuple[Admitted, ...]]
+
 
 @dataclass(eq=False)
 class DeviceCache:
@@ -28,6 +32,7 @@ class DeviceCache:
     _asked: dict[int, tuple[Workload, tuple[PodRequest | None, ...]]] = field(default_factory=dict)
     _nodes: NodeCache = field(default_factory=lambda: NodeCache(Matching({})))
     _cluster: tuple[tuple[object, ...], Cluster] | None = None
+    _modes: tuple[_Gangs, Mapping[str, Mode]] | None = None
     _lowered: _Lowered | None = None
 
     @property
@@ -82,6 +87,14 @@ class DeviceCache:
             )
         return self._cluster[1]
 
+    def modes(self, snapshot: Snapshot, cluster: Cluster) -> Mapping[str, Mode]:
+        """The nodes that are kept for one kind of request."""
+        gangs = (cluster, snapshot.pending, snapshot.admitted)
+        last = self._modes
+        if last is None or not _same(last[0], gangs):
+            last = self._modes = gangs, _modes(snapshot, cluster, self)
+        return last[1]
+
     def lowered(self, cluster: Cluster, modes: Mapping[str, Mode]) -> _Lowered:
         """The nodes and gangs in these modes."""
         last = self._lowered
@@ -96,7 +109,7 @@ def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
     if not requests:
         return snapshot
     cluster = cache.cluster(snapshot, requests)
-    lowered = cache.lowered(cluster, _modes(snapshot, cluster, cache))
+    lowered = cache.lowered(cluster, cache.modes(snapshot, cluster))
     pending = {id(g): lowered.pending(g, cache) for g in snapshot.pending}
     admitted = {id(g): lowered.admitted(g, cache) for g in snapshot.admitted}
     lowered.forget_others(pending.keys() | admitted.keys())
@@ -109,12 +122,20 @@ def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
     )
 
 
+def _same(last: _Gangs, gangs: _Gangs) -> bool:
+    """Whether these are the same gangs, object by object."""
+    return last[0] is gangs[0] and all(
+        len(old) == len(new) and all(map(is_, old, new))
+        for old, new in ((last[1], gangs[1]), (last[2], gangs[2]))
+    )
+
+
 def _held(snapshot: Snapshot, cache: DeviceCache) -> dict[str, tuple[AllocatedDevice, ...]]:
     """Devices that claims hold beside those of admitted gangs: of unmanaged pods, and claims that pods of a gang share."""
     held = dict(snapshot.other_devices)
     for gang in snapshot.admitted:
         for request in cache.of_podsets(gang.workload):
-            for name in request[0].shared if request is not None and request[0] is not None else ():
+            for name in request.devices.shared if request is not None and request.devices else ():
                 claim = snapshot.claims.get((gang.workload.namespace, name))
                 nodes = {node for placed in gang.placement.podsets for node, _ in placed.nodes}
                 allocated = (claim.allocated if claim is not None else None) or ()

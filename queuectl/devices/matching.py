@@ -6,11 +6,21 @@ fails the pod. A request can therefore use a node only if no device of the node 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Final
 
 from queuectl.devices.selectors import outcome, selector
 from queuectl.domain.devices import DeviceClass, DeviceKind, DeviceOption, NodeDevices
 from queuectl.domain.errors import BadInput, QueuectlError
+
+_MOST_KINDS: Final = 1 << 18
+_LITERAL: Final = r"""(?:"[^"\\]*"|'[^'\\]*')"""
+_READ: Final = re.compile(
+    rf"device\.attributes\[{_LITERAL}\](?:\.([A-Za-z_]\w*)\b(?!\s*\()|\[(?P<name>{_LITERAL})\])"
+)
+_PLAIN: Final = re.compile(r"device\.(?:driver|capacity|allowMultipleAllocations)\b")
 
 
 class NotMatched(QueuectlError):
@@ -23,7 +33,10 @@ class Matching:
     def __init__(self, classes: Mapping[str, DeviceClass]) -> None:
         """Over the DeviceClasses of the cluster, by name."""
         self.classes = classes
-        self._known: dict[tuple[str, tuple[str, ...]], dict[DeviceKind, bool | str]] = {}
+        self._known: dict[
+            tuple[str, tuple[str, ...]], dict[int, tuple[DeviceKind, bool | str]]
+        ] = {}
+        self._alike: dict[tuple[object, ...], bool | str] = {}
 
     def __call__(self, option: DeviceOption, node: NodeDevices) -> tuple[int, ...]:
         """The positions of the selected devices. Taints and capacity do not count.
@@ -37,9 +50,22 @@ class Matching:
             raise NotMatched(
                 f"the request selects a device that is left out: {node.unsupported[0]}"
             )
-        return tuple(
-            [i for i, device in enumerate(node.devices) if self._selects(option, device.kind)]
-        )
+        known = self._known_of(option)
+        selected = []
+        for i, device in enumerate(node.devices):
+            found = known.get(id(device.kind))
+            if found[1] is True if found is not None else self._selects(option, device.kind):
+                selected.append(i)
+            elif found is not None and found[1] is not False:
+                raise NotMatched(str(found[1]))
+        return tuple(selected)
+
+    def _known_of(self, option: DeviceOption) -> dict[int, tuple[DeviceKind, bool | str]]:
+        """Results by identity: a kind is hashed slowly, and it is kept alive here."""
+        known = self._known.setdefault((option.device_class, option.selectors), {})
+        if len(known) > _MOST_KINDS:
+            known.clear()
+        return known
 
     def check(self, option: DeviceOption) -> str | None:
         """The reason for which no node can serve an option; None = its class exists and its selectors are supported."""
@@ -54,12 +80,37 @@ class Matching:
         return None
 
     def _selects(self, option: DeviceOption, kind: DeviceKind) -> bool:
-        known = self._known.setdefault((option.device_class, option.selectors), {})
-        found = known.get(kind)
+        known = self._known_of(option)
+        found = known.get(id(kind))
         if found is None:
-            found = known[kind] = self._evaluated(option, kind)
-        if isinstance(found, str):
-            raise NotMatched(found)
+            found = known[id(kind)] = kind, self._outcome(option, kind)
+        if isinstance(found[1], str):
+            raise NotMatched(found[1])
+        return found[1]
+
+    def _outcome(self, option: DeviceOption, kind: DeviceKind) -> bool | str:
+        """Evaluated once for kinds that are equal as far as the selectors read them."""
+        chosen = self.classes.get(option.device_class)
+        names = attributes_read(
+            (*(chosen.selectors if chosen is not None else ()), *option.selectors)
+        )
+        key = (
+            option.device_class,
+            option.selectors,
+            kind.driver,
+            kind.capacity,
+            kind.shared,
+            tuple(
+                (name, repr(value))
+                for name, value in kind.attributes
+                if names is None or name.rpartition("/")[2] in names
+            ),
+        )
+        found = self._alike.get(key)
+        if found is None:
+            if len(self._alike) > _MOST_KINDS:
+                self._alike.clear()
+            found = self._alike[key] = self._evaluated(option, kind)
         return found
 
     def _evaluated(self, option: DeviceOption, kind: DeviceKind) -> bool | str:
@@ -84,3 +135,15 @@ def _selectors(chosen: DeviceClass, option: DeviceOption) -> Iterator[tuple[str,
     ):
         for number, source in enumerate(sources):
             yield whose, number, source
+
+
+@lru_cache(maxsize=4096)
+def attributes_read(sources: tuple[str, ...]) -> frozenset[str] | None:
+    """The attributes, without their domains, that selectors can read; None if the text does not show it."""
+    names = set()
+    for source in sources:
+        read = list(_READ.finditer(source))
+        if len(re.findall(r"\bdevice\b", source)) != len(read) + len(_PLAIN.findall(source)):
+            return None
+        names |= {m[1] or m["name"][1:-1] for m in read}
+    return frozenset(names)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
 
 from queuectl.devices.atoms import Atom, atoms_of, unit
 from queuectl.domain.devices import (
@@ -19,8 +18,18 @@ from queuectl.domain.devices import (
 from queuectl.domain.quantity import Resources
 from queuectl.domain.workload import PodShape
 
-PodRequest: TypeAlias = tuple[PodDevices | None, tuple[tuple[str, int], ...]]
-"""Claims, and amounts of extended resources that a DeviceClass backs, sorted by name."""
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodRequest:
+    """The request of one pod for devices. :class:`Classes` makes each request once, so it is compared by identity.
+
+    Attributes:
+        devices: its claims.
+        extended: amounts of extended resources that a DeviceClass backs, sorted by name.
+    """
+
+    devices: PodDevices | None
+    extended: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,7 @@ class Classes:
         """``mapped``: DeviceClass and the resource that is charged for its devices, where the configuration names one."""
         self._mapped = dict(mapped)
         self._by_name = inventory.classes
+        self._requests: dict[tuple[PodDevices | None, tuple[tuple[str, int], ...]], PodRequest] = {}
         self.backing: dict[str, str] = {}
         newest = sorted(inventory.classes.values(), key=lambda c: (-c.created_at, c.name))
         for each in newest:
@@ -76,11 +86,16 @@ class Classes:
     def request_of(self, shape: PodShape) -> PodRequest | None:
         """The request of a pod for devices; None if it has none."""
         extended = tuple(sorted((n, v) for n, v in shape.requests.items() if n in self.backing))
-        return (shape.devices, extended) if extended or shape.devices is not None else None
+        if not extended and shape.devices is None:
+            return None
+        key = (shape.devices, extended)
+        if key not in self._requests:
+            self._requests[key] = PodRequest(*key)
+        return self._requests[key]
 
     def asked(self, request: PodRequest) -> Asked:
         """The atoms and charges of a request."""
-        devices, extended = request
+        devices, extended = request.devices, request.extended
         counts: Counter[Atom] = Counter()
         charges: Counter[str] = Counter()
         if devices is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.devices.matching import Matching, NotMatched
+from queuectl.devices.matching import Matching, NotMatched, attributes_read
 from queuectl.domain.devices import (
     Device,
     DeviceClass,
@@ -103,3 +103,21 @@ def test_a_request_for_all_devices_is_refused_where_the_node_has_devices_that_do
         NotMatched, match="a request for all devices cannot be planned: pool x: 1 of 2"
     ):
         MATCHING(DeviceOption("gpu", count=None), incomplete)
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ('device.attributes["a.example.com"].model == "x"', {"model"}),
+        ("device.attributes['a.example.com']['model'] == \"x\"", {"model"}),
+        ('device.driver == "a.example.com" && device.allowMultipleAllocations', set()),
+        ('device.capacity["a.example.com"].memory.isGreaterThan(quantity("1Gi"))', set()),
+        ('"model" in device.attributes["a.example.com"]', None),
+        ('device.attributes["a.example.com"].size() > 1', None),
+        ('device.attributes["a.example.com"].exists(k, k == "x")', None),
+        ('cel.bind(a, device.attributes["a.example.com"], a.model == "x")', None),
+        ('device.attributes["a.example.com"][device.driver] == "x"', None),
+    ],
+)
+def test_attributes_that_a_selector_reads(source: str, names: set[str] | None) -> None:
+    assert attributes_read((source,)) == names
