@@ -116,7 +116,10 @@ def plan_command(
             given = _asking_for_room(given, defrag=defrag, gang=gang)
     except BadInput as error:
         _fail(BAD_INPUT, str(error))
-    plan = _checked_plan(given) if refused is None else _planned_again(refused)
+    if refused is None:
+        given, plan = _checked_plan(given)
+    else:
+        plan = _planned_again(refused)
     if explain is None:
         explain = EXPLAINED if output is Output.JSON else 0
     diagnoses = _diagnoses(given, plan, explain)
@@ -180,18 +183,22 @@ def _planned_again(refused: Refused) -> Plan:
     return decided
 
 
-def _checked_plan(given: SnapshotInput) -> Plan:
+def _checked_plan(given: SnapshotInput) -> tuple[SnapshotInput, Plan]:
+    """The input with device rows, and its plan."""
+    from queuectl.devices.lower import DeviceCache, with_devices
     from queuectl.planner import plan  # the solver is slow to import
     from queuectl.planner.verify import verify
 
+    cache = DeviceCache()
+    given = replace(given, snapshot=with_devices(given.snapshot, cache))
     decided = plan(given.snapshot)
     if decided.cut:
         _fail(DEFECT, "the planning time limit was reached; the plan is incomplete")
-    violations = verify(given.snapshot, decided)
+    violations = verify(given.snapshot, decided, cache.matching)
     if violations:
         listed = "; ".join(str(violation) for violation in violations)
         _fail(DEFECT, f"internal error: the plan failed its verification: {listed}")
-    return decided
+    return given, decided
 
 
 def _diagnoses(given: SnapshotInput, plan: Plan, most: int) -> list[Diagnosis]:

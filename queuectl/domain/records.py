@@ -11,9 +11,11 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import NamedTuple
 
+from queuectl.domain.devices import Claim, ClaimSpec, DeviceClass
 from queuectl.domain.fleet import Node, Toleration
 from queuectl.domain.gpus import BY_NAME, whole
 from queuectl.domain.limitrange import LimitRange
+from queuectl.domain.pool_slices import PoolSlice
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Reason
 from queuectl.domain.resource_quota import Allowance
@@ -104,8 +106,8 @@ class JobRecord:
         warmup: annotation: seconds after its pods are ready in which its GPUs can be idle; None = as in its queue.
         applied: it was created by server-side apply, so the managers of its fields matter.
         queue_keys: the labels by which it names its queue.
-        forbidden: the violation of a LimitRange of its namespace, or None. The mirror sets it; until then, and
-            where there is none, ``podsets`` are what the templates say.
+        forbidden: the violation of a LimitRange of its namespace, or a resource claim that does not exist, or None. The
+            mirror sets it; until then, and where there is none, ``podsets`` are what the templates say.
         submitter: name of the user who created it, as admission recorded; empty for one from before the policies.
     """
 
@@ -276,6 +278,45 @@ class LimitRangeRecord:
     uid: str
     version: int
     limit_range: LimitRange
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRecord:
+    """A ResourceSlice."""
+
+    name: str
+    version: int
+    content: PoolSlice
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClassRecord:
+    name: str
+    version: int
+    content: DeviceClass
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRecord:
+    """A ResourceClaim. ``error``: why queuectl cannot plan its request, or None; its allocation counts in each case."""
+
+    namespace: str
+    uid: str
+    version: int
+    content: Claim
+    error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimTemplateRecord:
+    """A ResourceClaimTemplate. ``error``: why queuectl cannot plan its request, or None."""
+
+    namespace: str
+    name: str
+    uid: str
+    version: int
+    spec: ClaimSpec
+    error: str | None = None
 
 
 Record = (

@@ -169,6 +169,9 @@ class SnapshotBuilder:
             return Reason(Code.UNSUPPORTED, why_refused(asked, self._mirror.fleet, weights))
         if job.forbidden is not None:
             return job.forbidden
+        if any(podset.claims and podset.shape.devices is None for podset in job.podsets):
+            text = "resourceClaims: dynamic resource allocation is not supported"
+            return Reason(Code.UNSUPPORTED, text)
         queue = (entry.namespace, entry.queue)
         if queue not in self._inadmissible:
             labels = self._namespaces.get(entry.namespace, {})

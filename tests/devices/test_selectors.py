@@ -32,7 +32,7 @@ def _kind(group: dict[str, Any]) -> DeviceKind:
         "devices": [group["device"]],
     }
     wire = msgspec.convert({"metadata": {"name": "slice"}, "spec": spec}, WireResourceSlice)
-    return read_resource_slice(wire).devices[0].kind
+    return read_resource_slice(wire).content.devices[0].kind
 
 
 def _cases(*outcomes: str) -> list[Any]:

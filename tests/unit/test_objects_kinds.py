@@ -212,10 +212,6 @@ UNSUPPORTED: dict[str, tuple[dict[str, Any], str]] = {
         job_with({"hostNetwork": True, "containers": [{"ports": [{"containerPort": 80}]}]}),
         "containers[0].ports: host port 80 is not supported",
     ),
-    "resource claims": (
-        job_with({"resourceClaims": [{"name": "gpu"}]}),
-        "resourceClaims: dynamic resource allocation is not supported",
-    ),
     "preset node": (job_with({"nodeName": "n1"}), "nodeName: 'n1' bypasses placement"),
     "another controller": (
         job(managedBy="example.com/other"),

@@ -24,6 +24,7 @@ from queuectl.domain.workload import (
 from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.objects.files.assignments import Assigned
 from queuectl.objects.files.charging import charge
+from queuectl.objects.files.devices import GivenDevices, left_out, named_by
 from queuectl.objects.files.gangs import Gang, merged, owned
 from queuectl.objects.files.placements import FreeCapacity
 from queuectl.objects.files.slots import GivenPod, Owners, Slots
@@ -50,6 +51,7 @@ class Parts:
     pod_classes: dict[str, int] = field(default_factory=lambda: dict(_SYSTEM_CLASSES))
     warnings: list[str] = field(default_factory=list)
     allowances: dict[str, list[ResourceQuotaRecord]] = field(default_factory=dict)
+    devices: GivenDevices = field(default_factory=GivenDevices)
 
 
 class Assembly:
@@ -74,6 +76,9 @@ class Assembly:
         self._assume(running, slots)
         admitted = [self._admitted(gang, slots) for gang in running]
         pending = [gang for gang in self._gangs if not gang.running]
+        given = self._parts.devices
+        devices = given.inventory(self._fleet)
+        self._parts.warnings.extend((*left_out(devices), *given.strangers(devices)))
         return Snapshot(
             now=self._now,
             fleet=self._fleet,
@@ -83,6 +88,9 @@ class Assembly:
             other_pods=slots.other_pods,
             namespaces=self._namespaces(),
             allowances=self._allowances(gang for gang in admitted if gang is not None),
+            devices=devices,
+            other_devices=given.held_by_others(devices, slots.filled, named_by(running)),
+            claims=given.named_claims,
         )
 
     def _allowances(self, admitted: Iterable[Admitted]) -> dict[str, tuple[Allowance, ...]]:
@@ -285,6 +293,9 @@ class Assembly:
             return Reason(Code.UNSUPPORTED, why_refused(asked, self._fleet, weights))
         if gang.forbidden is not None:
             return gang.forbidden
+        if any(podset.claims and podset.shape.devices is None for podset in gang.podsets):
+            text = "resourceClaims: dynamic resource allocation is not supported in this question"
+            return Reason(Code.UNSUPPORTED, text)
         name = gang.priority_class
         if gang.priority is None and name and name not in self._queues.priority_classes:
             return Reason(Code.MISCONFIGURED, f"WorkloadPriorityClass {name} does not exist")

@@ -108,10 +108,12 @@ class Slots:
     Attributes:
         held: gang uid to its slots, in placement order.
         other_pods: node name to what fills no slot there.
+        filled: uids of the pods that fill a slot of a podset whose devices are known.
     """
 
     fleet: Fleet
     held: dict[str, dict[Slot, int]] = field(default_factory=dict)
+    filled: set[str] = field(default_factory=set)
     _free: dict[str, Counter[Slot]] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
     _other_pods: dict[str, list[Resources]] = field(default_factory=dict)
@@ -146,16 +148,23 @@ class Slots:
 
     def _take(self, gang: Gang, pod: GivenPod, node: str) -> bool:
         for podset in _podsets_of(pod, gang.podsets):
-            slot = (podset.name, node)
-            if gang.uid in self._open:
-                slots = self.held[gang.uid]
-                used = sum(count for (name, _), count in slots.items() if name == podset.name)
-                if used < podset.count:
-                    slots[slot] = slots.get(slot, 0) + 1
-                    return True
-            elif gang.uid in self._free and self._free[gang.uid][slot] > 0:
-                self._free[gang.uid][slot] -= 1
+            if self._fills(gang, podset, node):
+                if not podset.claims or podset.shape.devices is not None:
+                    self.filled.add(pod.record.uid)
                 return True
+        return False
+
+    def _fills(self, gang: Gang, podset: PodSet, node: str) -> bool:
+        slot = (podset.name, node)
+        if gang.uid in self._open:
+            slots = self.held[gang.uid]
+            used = sum(count for (name, _), count in slots.items() if name == podset.name)
+            if used < podset.count:
+                slots[slot] = slots.get(slot, 0) + 1
+                return True
+        elif gang.uid in self._free and self._free[gang.uid][slot] > 0:
+            self._free[gang.uid][slot] -= 1
+            return True
         return False
 
 

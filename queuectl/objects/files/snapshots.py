@@ -7,6 +7,7 @@ The input is:
 - running gangs: Workloads with ``status.admission``, and resumed jobs with pods
 - all other pods that use a node
 - ResourceQuotas, and LimitRanges for values that templates omit
+- ResourceSlices, DeviceClasses, ResourceClaims and ResourceClaimTemplates
 
 A gang in several forms counts once. Objects of other kinds are listed as ignored.
 """
@@ -34,6 +35,8 @@ from queuectl.objects.configuration.node_quota import quota_from_nodes
 from queuectl.objects.documents import Document, with_names
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assembly import Assembly, Parts
+from queuectl.objects.files.devices import API_VERSION as DEVICES
+from queuectl.objects.files.devices import claiming
 from queuectl.objects.files.gangs import Gang, is_job, read_job_gang, unseen
 from queuectl.objects.files.slots import read_given_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
@@ -102,6 +105,7 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Sn
         _sort(document, given)
     given.warnings.extend(assumed_slots(given.slotless))
     given.gangs = [limited(gang, given.ranges) for gang in given.gangs]
+    given.gangs = [claiming(gang, given.devices) for gang in given.gangs]
     clock = newest_time(listed) if now is None else now
     queues = queue_config.build(given.configs, revision=0, strict=True)
     given.warnings.extend(dangling(queues))
@@ -247,6 +251,10 @@ def limited(gang: Gang, ranges: Mapping[str, Sequence[LimitRange]]) -> Gang:
     return replace(gang, podsets=podsets, forbidden=refusal(podsets, gang.namespace, own))
 
 
+def _devices(document: Document, given: _Input) -> None:
+    given.devices.add(document)
+
+
 def _pod_class(document: Document, given: _Input) -> None:
     given.classes.append(read_priority_class(document.convert(WirePriorityClass)))
 
@@ -258,6 +266,10 @@ _CORE: Final[Mapping[tuple[str, str], Callable[[Document, _Input], None]]] = {
     ("v1", "ResourceQuota"): _resource_quota,
     ("v1", "LimitRange"): _limit_range,
     ("scheduling.k8s.io/v1", "PriorityClass"): _pod_class,
+    (DEVICES, "ResourceSlice"): _devices,
+    (DEVICES, "DeviceClass"): _devices,
+    (DEVICES, "ResourceClaim"): _devices,
+    (DEVICES, "ResourceClaimTemplate"): _devices,
 }
 
 

@@ -19,8 +19,10 @@ from queuectl.domain.devices import (
 )
 from queuectl.domain.fleet import SelectorTerm
 from queuectl.domain.pool_slices import NodeAccess, PoolSlice, PublishedDevice
+from queuectl.domain.records import SliceRecord
 from queuectl.domain.semver import read_semver
 from queuectl.objects.errors import MalformedError, under
+from queuectl.objects.kubernetes.nodes import version_of
 from queuectl.objects.kubernetes.requests import read_factor
 from queuectl.objects.kubernetes.resource_wire import (
     Attribute,
@@ -38,7 +40,7 @@ from queuectl.objects.kubernetes.wire import NodeSelectorTerms, Quantity
 _EFFECTS: Final = {effect.value: effect for effect in DeviceEffect}
 
 
-def read_resource_slice(wire: WireResourceSlice) -> PoolSlice:
+def read_resource_slice(wire: WireResourceSlice) -> SliceRecord:
     """One ResourceSlice.
 
     Raises:
@@ -46,9 +48,10 @@ def read_resource_slice(wire: WireResourceSlice) -> PoolSlice:
     """
     spec = wire.spec
     _check(spec)
+    meta = wire.metadata
     sets = [one.name for one in spec.shared_counters or ()]
-    return PoolSlice(
-        name=wire.metadata.name,
+    content = PoolSlice(
+        name=meta.name,
         driver=spec.driver,
         pool=spec.pool.name,
         generation=spec.pool.generation,
@@ -61,6 +64,7 @@ def read_resource_slice(wire: WireResourceSlice) -> PoolSlice:
         counters=tuple(sorted(_counters(spec))),
         repeated=next((name for name in sets if sets.count(name) > 1), ""),
     )
+    return SliceRecord(meta.name, version_of(meta.resource_version), content)
 
 
 def _check(spec: SliceSpec) -> None:

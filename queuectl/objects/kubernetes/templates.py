@@ -1,8 +1,8 @@
 """The placement requests of a pod template: its shape, its topology request, and unsupported constraints.
 
-A pin chooses the node before kube-scheduler. Constraints that kube-scheduler evaluates against *other pods* or devices are therefore
-refused, because their pods would fail as Unschedulable again and again: required pod (anti-)affinity, hard topology spread,
-host ports, resource claims, a preset nodeName.
+A pin chooses the node before kube-scheduler. Constraints that kube-scheduler evaluates against *other pods* are therefore refused,
+because their pods would fail as Unschedulable again and again: required pod (anti-)affinity, hard topology spread, host ports, a
+preset nodeName. Resource claims are only named here; :mod:`queuectl.domain.pod_claims` finds the devices.
 
 Volumes are allowed. A template does not show whether the volume of a claim is tied to some nodes, and most training jobs mount a
 shared file system that is not. If it is, kube-scheduler refuses the pin, the start of the gang fails, and the node is
@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from queuectl.domain.devices import ClaimReference
 from queuectl.domain.fleet import Effect, NodeRules, Requirement, SelectorTerm, Toleration
 from queuectl.domain.gpu_fractions import annotated_fraction, requested_fraction
 from queuectl.domain.gpus import SharedGpus
@@ -22,6 +23,7 @@ from queuectl.domain.needs import PodNeeds, limited
 from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, TopologyRequest
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError, under
+from queuectl.objects.kubernetes.pod_claims import read_pod_claims
 from queuectl.objects.kubernetes.requests import pod_requests, read_needs
 from queuectl.objects.kubernetes.slices import annotated_slices, check_below
 from queuectl.objects.kubernetes.wire import (
@@ -70,6 +72,7 @@ def read_podset(
         group,
         limits=limited(needs),
         needs=needs,
+        claims=_claims(template.spec, f"{path}.spec"),
         shared_gpus=sharing,
         gpu_fraction=annotated_fraction(annotations, f"{path}.metadata.annotations")
         or requested_fraction(shape.requests, f"{path}.spec"),
@@ -226,6 +229,11 @@ def _needs(spec: TemplateSpec | None, path: str) -> PodNeeds:
         return read_needs(spec or TemplateSpec())
 
 
+def _claims(spec: TemplateSpec | None, path: str) -> tuple[ClaimReference, ...]:
+    with under(path, "."):
+        return read_pod_claims(spec or TemplateSpec())
+
+
 def _refuse_unsupported(spec: TemplateSpec) -> None:
     constraint = next(_unsupported(spec), None)
     if constraint is not None:
@@ -245,8 +253,6 @@ def _unsupported(spec: TemplateSpec) -> Iterator[str]:
                 f"topologySpreadConstraints[{i}]: DoNotSchedule over {spread.topology_key!r}"
                 " is not supported"
             )
-    if spec.resource_claims:
-        yield "resourceClaims: dynamic resource allocation is not supported"
     if spec.node_name:
         yield f"nodeName: {spec.node_name!r} bypasses placement"
     yield from _host_ports(spec)

@@ -230,8 +230,17 @@ class Port(Wire):
     container_port: int | None = None
 
 
+class ClaimUse(Wire):
+    name: str = ""
+
+
+class TemplateNeeds(Needs):
+    claims: list[ClaimUse] | None = None
+
+
 class TemplateContainer(Container):
     name: str = ""
+    resources: TemplateNeeds | None = None
     ports: list[Port] | None = None
 
 
@@ -273,6 +282,12 @@ class Spread(Wire):
     when_unsatisfiable: str | None = None
 
 
+class PodClaim(Wire):
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class TemplateSpec(Wire):
     containers: list[TemplateContainer] | None = None
     init_containers: list[TemplateContainer] | None = None
@@ -283,7 +298,7 @@ class TemplateSpec(Wire):
     affinity: Affinity | None = None
     tolerations: list[WireToleration] | None = None
     topology_spread_constraints: list[Spread] | None = None
-    resource_claims: list[Any] | None = None
+    resource_claims: list[PodClaim] | None = None
     host_network: bool | None = None
     priority_class_name: str | None = None
     scheduling_gates: list[Gate] | None = None

@@ -1,0 +1,232 @@
+"""``queuectl plan -f`` with devices of dynamic resource allocation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from queuectl.cli.main import app
+
+DRIVER = "gpu.example.com"
+H100 = f'device.attributes["{DRIVER}"].model == "H100"'
+CLASS = "deviceclass.resource.kubernetes.io/gpu"
+RESOURCE_API = "resource.k8s.io/v1"
+
+
+def node(name: str) -> dict[str, Any]:
+    labels = {"kubernetes.io/hostname": name}
+    ready = [{"type": "Ready", "status": "True"}]
+    allocatable = {"cpu": "64", "pods": "110"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": labels},
+        "status": {"allocatable": allocatable, "conditions": ready},
+    }
+
+
+def devices(name: str, *models: str, generation: int = 1, count: int = 1) -> dict[str, Any]:
+    spec = {
+        "driver": DRIVER,
+        "pool": {"name": name, "generation": generation, "resourceSliceCount": count},
+        "nodeName": name,
+        "devices": [
+            {"name": f"gpu-{i}", "attributes": {"model": {"string": model}}}
+            for i, model in enumerate(models)
+        ],
+    }
+    meta = {"name": f"{name}-{generation}"}
+    return {"apiVersion": RESOURCE_API, "kind": "ResourceSlice", "metadata": meta, "spec": spec}
+
+
+def template(name: str, selector: str, **fields: Any) -> dict[str, Any]:
+    selectors = [{"cel": {"expression": selector}}]
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu", "selectors": selectors, **fields}}
+    spec = {"spec": {"devices": {"requests": [request]}}}
+    meta = {"name": name}
+    return {
+        "apiVersion": RESOURCE_API,
+        "kind": "ResourceClaimTemplate",
+        "metadata": meta,
+        "spec": spec,
+    }
+
+
+def job(name: str, claim: dict[str, str], pods: int = 1) -> dict[str, Any]:
+    pod = {
+        "resourceClaims": [{"name": "gpu", **claim}],
+        "containers": [
+            {"name": "c", "resources": {"requests": {"cpu": "1"}, "claims": [{"name": "gpu"}]}}
+        ],
+    }
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": {"kueue.x-k8s.io/queue-name": "main"}},
+        "spec": {
+            "suspend": True,
+            "parallelism": pods,
+            "completions": pods,
+            "template": {"spec": pod},
+        },
+    }
+
+
+def of(template: str) -> dict[str, str]:
+    return {"resourceClaimTemplateName": template}
+
+
+def held(device: str, pool: str = "n1") -> dict[str, Any]:
+    result = {"request": "r", "driver": DRIVER, "pool": pool, "device": device}
+    request = {"name": "r", "exactly": {"deviceClassName": "gpu"}}
+    return {
+        "apiVersion": RESOURCE_API,
+        "kind": "ResourceClaim",
+        "metadata": {"name": f"held-{device}", "uid": f"uid-{device}"},
+        "spec": {"devices": {"requests": [request]}},
+        "status": {"allocation": {"devices": {"results": [result]}}},
+    }
+
+
+QUEUES = f"""
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {{name: gpu}}
+spec: {{selectors: [{{cel: {{expression: device.driver == "{DRIVER}"}}}}]}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: Topology
+metadata: {{name: hosts}}
+spec: {{levels: [{{nodeLabel: kubernetes.io/hostname}}]}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {{name: any}}
+spec: {{topologyName: hosts}}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {{name: all}}
+spec:
+  namespaceSelector: {{}}
+  resourceGroups:
+  - coveredResources: [cpu, {CLASS}]
+    flavors:
+    - name: any
+      resources: [{{name: cpu, nominalQuota: 100}}, {{name: {CLASS}, nominalQuota: 8}}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {{name: main}}
+spec: {{clusterQueue: all}}
+"""
+
+
+@pytest.fixture
+def planned(tmp_path: Path):
+    """The plan of these objects, as JSON."""
+
+    def run(*bodies: dict[str, Any]) -> dict[str, Any]:
+        file = tmp_path / "in.yaml"
+        file.write_text("---\n".join([QUEUES, *(yaml.safe_dump(body) for body in bodies)]))
+        result = CliRunner().invoke(app, ["plan", "-f", str(file), "-o", "json"])
+        assert result.exit_code == 0, result.output
+        document: dict[str, Any] = json.loads(result.stdout)
+        return document
+
+    return run
+
+
+def placements(plan: dict[str, Any]) -> dict[str, dict[str, int]]:
+    """Job to node to pods."""
+    return {g["workload"].split("/")[1]: g["podSets"][0]["nodes"] for g in plan["admitted"]}
+
+
+def reasons(plan: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    """Job to the code and the sentence of its first reason."""
+    firsts = {g["workload"].split("/")[1]: g["reasons"][0] for g in plan["pending"]}
+    return {job: (first["code"], first["message"]) for job, first in firsts.items()}
+
+
+def test_a_gang_starts_where_the_devices_of_all_its_claims_are(planned):
+    plan = planned(
+        *map(node, ("n1", "n2")),
+        devices("n1", "A100", "A100", "H100"),
+        devices("n2", "H100", "H100", "A100"),
+        template("h100", H100),
+        job("pair", of("h100"), 2),
+        job("three", of("h100"), 3),
+    )
+    (pair,) = plan["admitted"]
+    assert pair["podSets"][0]["flavors"] == {"cpu": "any", CLASS: "any"}
+    assert sum(placements(plan)["pair"].values()) == 2
+    assert placements(plan)["pair"].get("n1", 0) <= 1
+    assert reasons(plan)["three"][0] == "TopologyPlacementFailed"
+
+
+def test_devices_that_other_pods_hold_are_not_used(planned):
+    given = [
+        node("n1"),
+        devices("n1", "H100", "H100"),
+        template("h100", H100),
+        job("a", of("h100"), 2),
+    ]
+    assert placements(planned(*given)) == {"a": {"n1": 2}}
+    assert placements(planned(*given, held("gpu-0"))) == {}
+
+
+def test_only_the_newest_complete_generation_of_a_pool_counts(planned):
+    given = [node("n1"), template("h100", H100), job("a", of("h100"))]
+    old, new = devices("n1", "H100"), devices("n1", "H100", generation=2, count=2)
+    assert placements(planned(*given, old)) == {"a": {"n1": 1}}
+    plan = planned(*given, old, new)
+    assert placements(plan) == {}
+    text = "pool gpu.example.com/n1: 1 of 2 ResourceSlices of generation 2 exist"
+    assert plan["warnings"] == [f"Node n1: {text}"]
+
+
+@pytest.mark.parametrize(
+    ("claim", "code", "message"),
+    [
+        pytest.param(
+            of("missing"),
+            "Misconfigured",
+            "ResourceClaimTemplate default/missing does not exist",
+            id="a missing template",
+        ),
+        pytest.param(
+            {"resourceClaimName": "missing"},
+            "Misconfigured",
+            "ResourceClaim default/missing does not exist",
+            id="a missing claim",
+        ),
+        pytest.param(
+            of("sorted"),
+            "UnsupportedConstraint",
+            "CEL: undeclared reference to 'sort'",
+            id="a function that is not supported",
+        ),
+        pytest.param(
+            of("broken"),
+            "UnsupportedConstraint",
+            "request: selectors[0]: error for a device of driver gpu.example.com",
+            id="a selector that fails on the devices",
+        ),
+    ],
+)
+def test_a_request_that_cannot_be_planned_has_its_reason(planned, claim, code, message):
+    plan = planned(
+        node("n1"),
+        devices("n1", "H100"),
+        template("sorted", "[2, 1].sort() == [1, 2]"),
+        template("broken", f'device.attributes["{DRIVER}"].missing == 1'),
+        job("a", claim),
+    )
+    found = reasons(plan)["a"]
+    assert found[0] == code
+    assert message in found[1]
