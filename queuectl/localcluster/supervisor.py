@@ -188,7 +188,7 @@ class Supervisor:
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(_REQUEST_SECONDS)
-                connection.connect(f"/proc/self/fd/{directory}/{keeper.SOCKET}")
+                _connect(connection, f"/proc/self/fd/{directory}/{keeper.SOCKET}")
                 # Without a buffer: after an interrupt, closing the buffer would write it again, to a closed connection.
                 connection.sendall(line)
                 with connection.makefile("rb") as stream:
@@ -196,6 +196,20 @@ class Supervisor:
         finally:
             os.close(directory)
         return dict(answer)
+
+
+def _connect(connection: socket.socket, address: str) -> None:
+    """Connect. A Unix socket with a full queue of connections refuses at once, also a connection with a timeout."""
+    deadline = time.monotonic() + _REQUEST_SECONDS
+    while True:
+        try:
+            connection.connect(address)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.002)
+        else:
+            return
 
 
 def _reap(pid: int) -> bool:

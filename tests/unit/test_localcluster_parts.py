@@ -10,8 +10,10 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from random import Random
+from threading import Thread
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,6 +27,7 @@ from queuectl.localcluster import (
     NodeSpec,
     Taint,
     devices,
+    keeper,
     kubeconfig,
     layout,
     take_down,
@@ -220,9 +223,39 @@ def test_an_interrupt_while_the_keeper_is_asked_stays_an_interrupt(tmp_path: Pat
                 while True:
                     supervisor.programs()
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
         supervisor.shutdown()
         gc.collect()
+
+
+def test_a_keeper_with_a_full_queue_of_connections_answers_later(tmp_path: Path) -> None:
+    address = str(tmp_path / keeper.SOCKET)
+    with socket.socket(socket.AF_UNIX) as listener, ExitStack() as waiting:
+        listener.bind(address)
+        listener.listen(0)
+        with suppress(BlockingIOError):
+            while True:
+                other = waiting.enter_context(socket.socket(socket.AF_UNIX))
+                other.setblocking(False)
+                other.connect(address)
+        answers = Thread(target=_answer_each, args=(listener,))
+        answers.start()
+        assert Supervisor(tmp_path).programs() == {}
+        answers.join()
+
+
+def _answer_each(listener: socket.socket) -> None:
+    """Close the connections that wait, and answer the first one that sends a request."""
+    time.sleep(0.05)
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            connection.settimeout(0.05)
+            with suppress(TimeoutError):
+                if connection.recv(1024):
+                    connection.sendall(b'{"programs": {}}\n')
+                    return
 
 
 def test_the_end_of_the_keeper_takes_whole_process_groups(tmp_path: Path) -> None:
