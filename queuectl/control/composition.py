@@ -13,9 +13,9 @@ from queuectl.cluster.connection import Connection
 from queuectl.control.clock import SteadyClock
 from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.recovery import Recovered, recover
-from queuectl.control.ports import UseSource
-from queuectl.control.settings import Settings, UtilizationSettings
+from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
+from queuectl.control.use_sources import use_source
 from queuectl.db.api_store import ApiStore
 from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
@@ -25,7 +25,7 @@ from queuectl.db.replicas import Registration
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.errors import BadInput, StoreUnavailable
+from queuectl.domain.errors import StoreUnavailable
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Entry
 from queuectl.domain.preview import DrainCost, Preview
@@ -43,10 +43,6 @@ from queuectl.objects.files.what_if import WhatIf
 from queuectl.objects.kinds import KINDS
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics
-from queuectl.telemetry.signal.exporters import DNS, ExporterSource
-from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, ExporterNames, Gauge
-from queuectl.telemetry.signal.prometheus import PrometheusSource
-from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
 
 SPARE_CONNECTIONS = 4
 
@@ -147,90 +143,6 @@ class Controller:
         except StoreUnavailable as error:
             blockers.append(f"database: {error}")
         return blockers
-
-
-def metric_names(asked: UtilizationSettings) -> ExporterNames:
-    """The metric names of the vendor, with the configured replacements."""
-    vendor, given = VENDORS[asked.vendor], asked.names
-    device = tuple(label.strip() for label in (given.device or "").split(",") if label.strip())
-    return ExporterNames(
-        busy=_gauge(given.busy, given.busy_full, vendor.busy) or vendor.busy,
-        coarse=_gauge(given.coarse, given.coarse_full, vendor.coarse),
-        tensor=_gauge(given.tensor, None, vendor.tensor),
-        memory_busy=_gauge(given.memory_busy, given.memory_busy_full, vendor.memory_busy),
-        memory_used=given.memory_used or vendor.memory_used,
-        memory_free=given.memory_free or vendor.memory_free,
-        device=device or vendor.device,
-    )
-
-
-def _gauge(name: str | None, full: float | None, vendor: Gauge | None) -> Gauge | None:
-    if vendor is None:
-        return Gauge(name, full or 1.0) if name else None
-    return Gauge(name or vendor.name, full or vendor.full)
-
-
-def trust(asked: UtilizationSettings) -> Trust:
-    """The scrape jobs whose series count: the configured ones, or else those of the vendor's installers.
-
-    Raises:
-        BadInput: a name is invalid, or namespaces are configured although the namespace of the exporter is not known.
-    """
-    names = "QUEUECTL_UTILIZATION__TRUSTED_NAMESPACES"
-    namespaces = names_of(asked.trusted_namespaces, names)
-    if namespaces and asked.labels == "pod":
-        raise BadInput(
-            f"{names} needs QUEUECTL_UTILIZATION__LABELS=exported_pod: where honor_labels is on, a series "
-            "has the namespace of the pod that it is about, and not that of its exporter"
-        )
-    jobs = names_of(asked.trusted_jobs, "QUEUECTL_UTILIZATION__TRUSTED_JOBS")
-    return Trust(jobs or JOBS[asked.vendor], namespaces)
-
-
-def use_source(settings: Settings) -> UseSource | None:
-    """The source of GPU utilization; None without one.
-
-    Raises:
-        BadInput: two sources are configured, a URL is invalid, or a trusted name is invalid.
-    """
-    asked, url = settings.utilization, settings.prometheus_url
-    exporters = [part.strip() for part in asked.exporters.split(",") if part.strip()]
-    if url and exporters:
-        raise BadInput(
-            "QUEUECTL_PROMETHEUS_URL and QUEUECTL_UTILIZATION__EXPORTERS: set only one of the two"
-        )
-    for name, given in (
-        ("QUEUECTL_PROMETHEUS_URL", [url] if url else []),
-        ("QUEUECTL_UTILIZATION__EXPORTERS", exporters),
-    ):
-        for one in given:
-            if not one.removeprefix(DNS).startswith(("http://", "https://")):
-                raise BadInput(f"{name}: {one!r} is no http:// or https:// URL")
-    if asked.ca_file is not None and not asked.ca_file.is_file():
-        raise BadInput(f"QUEUECTL_UTILIZATION__CA_FILE: there is no file {asked.ca_file}")
-    names = metric_names(asked)
-    if exporters:
-        return ExporterSource(
-            exporters,
-            names=names,
-            scrape_seconds=asked.sample_seconds,
-            retention_seconds=asked.retention_seconds,
-            trust_slices=asked.trust_slices,
-        )
-    if not url:
-        return None
-    return PrometheusSource(
-        url,
-        names=names,
-        trust=trust(asked),
-        scrape_seconds=asked.sample_seconds,
-        labels={"auto": None, "pod": HONORED, "exported_pod": RENAMED}[asked.labels],
-        rules={"auto": None, "on": True, "off": False}[asked.recording_rules],
-        trust_slices=asked.trust_slices,
-        token_file=asked.token_file,
-        ca_file=asked.ca_file,
-        timeout=asked.timeout_seconds,
-    )
 
 
 @asynccontextmanager

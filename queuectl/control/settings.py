@@ -84,8 +84,15 @@ class UtilizationSettings(BaseModel):
         "",
         description="URLs of GPU exporters, separated by commas, if there is no Prometheus; dns+http://… means all addresses of a host",
     )
-    vendor: Literal["nvidia", "amd"] = Field(
-        "nvidia", description="vendor of the metrics: nvidia or amd"
+    vendor: str = Field(
+        "nvidia",
+        pattern=r"^(nvidia|amd|intel)(,(nvidia|amd|intel))*$",
+        description="vendors of the metrics, separated by commas: nvidia, amd, intel",
+    )
+    amd_prefix: str = Field(
+        "",
+        pattern=r"^[a-zA-Z_]*$",
+        description="prefix of the metrics of AMD's exporter (MetricsFieldPrefix), for example amd_",
     )
     evaluation_seconds: float = Field(
         60.0, gt=0, description="time between two evaluations, in seconds"
@@ -124,6 +131,11 @@ class UtilizationSettings(BaseModel):
     )
     ca_file: Path | None = Field(None, description="file with certificates to trust for Prometheus")
     names: MetricNames = MetricNames()
+
+    @property
+    def vendors(self) -> tuple[str, ...]:
+        """The vendors of the metrics, each once."""
+        return tuple(dict.fromkeys(self.vendor.split(",")))
 
     @property
     def fresh_seconds(self) -> float:

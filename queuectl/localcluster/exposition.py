@@ -1,4 +1,4 @@
-"""The metrics of a node's exporter, in the text format of NVIDIA's DCGM exporter or of AMD's exporter."""
+"""The metrics of a node's exporter, in the text format of NVIDIA's DCGM exporter, of AMD's exporter, or of Intel's XPU Manager."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Dialect:
         dcp: it has the profiling metrics (DCGM_FI_PROF_…).
         pod_uid: it labels pods with their uid.
         virtual_gpus: each pod of a time-sliced GPU has a series; else only the last pod.
-        amd: it is AMD's exporter.
+        vendor: whose exporter it is: ``nvidia``, ``amd`` or ``intel``.
     """
 
     dcp: bool = True
     pod_uid: bool = False
     virtual_gpus: bool = False
-    amd: bool = False
+    vendor: str = "nvidia"
 
 
 def render(
@@ -37,7 +37,7 @@ def render(
 ) -> str:
     """The answer to a scrape of a node's exporter. ``spare``: devices without a pod."""
     rows = list(_rows(assignments, free_devices, dialect, now))
-    families = _amd_families(dialect) if dialect.amd else _dcgm_families(dialect)
+    families = _FAMILIES[dialect.vendor](dialect)
     lines: list[str] = []
     for name, text, value in families:
         lines += [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
@@ -66,15 +66,21 @@ def _rows(
 
 
 def _labels(device: Device, load: Load | None, dialect: Dialect) -> str:
-    labels = _amd_labels(device) if dialect.amd else _dcgm_labels(device, load)
+    if dialect.vendor == "intel":
+        return _text(_intel_labels(device, load))
+    labels = _amd_labels(device) if dialect.vendor == "amd" else _dcgm_labels(device, load)
     if load is not None:
         labels |= {"container": load.container, "namespace": load.namespace, "pod": load.pod}
         if dialect.pod_uid:
             labels["pod_uid"] = load.uid
         if dialect.virtual_gpus and device.slice is not None:
             labels["vgpu"] = str(device.slice)
-    elif dialect.amd:
+    elif dialect.vendor == "amd":
         labels |= {"container": "", "namespace": "", "pod": ""}
+    return _text(labels)
+
+
+def _text(labels: dict[str, str]) -> str:
     return ",".join(f'{name}="{value}"' for name, value in labels.items())
 
 
@@ -102,15 +108,40 @@ def _amd_labels(device: Device) -> dict[str, str]:
     }
 
 
-class _Value:
-    """The value of a metric: ``of`` the work, times ``scale``. ``own``: only the pod's part of a shared GPU."""
+def _intel_labels(device: Device, load: Load | None) -> dict[str, str]:
+    labels = {
+        "uuid": f"{device.node}-{device.index}",
+        "dev_name": "Intel Data Center GPU Flex 170",
+        "pci_bdf": f"0000:{0x18 + device.index:02x}:00.0",
+        "node": device.node,
+    }
+    if load is not None:
+        labels |= {"kube_pod": load.pod, "kube_namespace": load.namespace}
+    return labels
 
-    def __init__(self, of: str, scale: float = 1.0, *, own: bool = False, mig: bool = True) -> None:
-        self._of, self._scale, self._own, self._mig = of, scale, own, mig
+
+class _Value:
+    """The value of a metric: ``of`` the work, times ``scale``.
+
+    ``own``: only the pod's part of a shared GPU. ``mig``: instances have it too. ``first``: partitions after the first have 0.
+    """
+
+    def __init__(
+        self,
+        of: str,
+        scale: float = 1.0,
+        *,
+        own: bool = False,
+        mig: bool = True,
+        first: bool = False,
+    ) -> None:
+        self._of, self._scale, self._own, self._mig, self._first = of, scale, own, mig, first
 
     def __call__(self, device: Device, whole: Work, own: Work) -> float | None:
         if device.instance is not None and not self._mig:
             return None  # the driver has no utilization of an instance
+        if device.instance and self._first:
+            return 0.0
         work = own if self._own else whole
         part = 1.0 - work.memory_held if self._of == "free" else getattr(work, self._of)
         return float(part) * self._scale
@@ -160,8 +191,23 @@ def _dcgm_families(dialect: Dialect) -> list[_Family]:
 
 def _amd_families(_: Dialect) -> list[_Family]:
     return [
-        ("gpu_gfx_activity", "Graphics engine usage percentage.", _Value("engine", 100)),
+        (
+            "gpu_gfx_activity",
+            "Graphics engine usage percentage.",
+            _Value("engine", 100, first=True),
+        ),
         ("gpu_umc_activity", "Memory engine usage percentage.", _Value("memory_busy", 100)),
         ("gpu_used_vram", "Used VRAM in MB.", _Value("memory_held", 196_592)),
         ("gpu_free_vram", "Free VRAM in MB.", _Value("free", 196_592)),
     ]
+
+
+def _intel_families(_: Dialect) -> list[_Family]:
+    return [
+        ("xpum_engine_ratio", "GPU active time of the elapsed time.", _Value("engine")),
+        ("xpum_memory_bandwidth_ratio", "Memory throughput.", _Value("memory_busy")),
+        ("xpum_memory_ratio", "Used GPU memory.", _Value("memory_held")),
+    ]
+
+
+_FAMILIES: Final = {"nvidia": _dcgm_families, "amd": _amd_families, "intel": _intel_families}

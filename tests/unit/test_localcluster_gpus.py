@@ -20,7 +20,7 @@ def load(name: str, gpus: int = 1, profile: str = "busy", **more: Any) -> Load:
     return Load("team", name, f"uid-{name}", "n0", gpus, parse_profile(profile), 100.0, **more)
 
 
-def samples(*loads: Load, now: float = 100.0, **dialect: bool) -> dict[str, list[dict[str, Any]]]:
+def samples(*loads: Load, now: float = 100.0, **dialect: Any) -> dict[str, list[dict[str, Any]]]:
     """Metric to its series, each as labels and ``value``; read by the client library's own parser."""
     devices = NodeDevices("n0", gpus=4)
     for one in loads:
@@ -118,11 +118,22 @@ def test_of_a_time_sliced_gpu_only_utilization_and_memory_are_each_pods_own() ->
 
 
 def test_the_other_vendors_exporter_has_other_names_and_empty_labels() -> None:
-    found = samples(load("train"), amd=True)["gpu_gfx_activity"]
+    found = samples(load("train"), vendor="amd")["gpu_gfx_activity"]
     assert [(one["pod"], one["gpu_id"], one["value"]) for one in found[:2]] == [
         ("train", "0", 90),
         ("", "1", 0),
     ]
+
+
+def test_only_the_first_partition_of_an_amd_gpu_has_its_activity() -> None:
+    both = (load("a", mig="cpx_nps4"), load("b", mig="cpx_nps4"))
+    found = samples(*both, vendor="amd")["gpu_gfx_activity"]
+    assert [(one["pod"], one["value"]) for one in found if one["pod"]] == [("a", 90), ("b", 0)]
+
+
+def test_the_third_vendors_exporter_has_its_own_labels_for_pods() -> None:
+    found = samples(load("train"), vendor="intel")["xpum_engine_ratio"]
+    assert [(one.get("kube_pod"), one["value"]) for one in found[:2]] == [("train", 0.9), (None, 0)]
 
 
 def test_a_gpu_is_given_back_and_given_again() -> None:

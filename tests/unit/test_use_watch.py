@@ -14,9 +14,9 @@ import pytest
 import structlog.testing
 from prometheus_client import CollectorRegistry
 
-from queuectl.control.composition import metric_names, trust, use_source
 from queuectl.control.leader.utilization import UseWatch
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
+from queuectl.control.use_sources import metric_names, trust, use_source
 from queuectl.domain.accounting import Accounting
 from queuectl.domain.errors import BadInput, SourceUnavailable
 from queuectl.domain.gpus import GpuWeights
@@ -29,8 +29,9 @@ from queuectl.domain.utilization import GangUse, PodKey, PodUse, Sample, UseStat
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.gpu_holders import accelerators, held_gangs
 from queuectl.telemetry.signal.exporters import ExporterSource
-from queuectl.telemetry.signal.names import AMD, NVIDIA, Gauge
+from queuectl.telemetry.signal.names import AMD, INTEL, NVIDIA, Gauge
 from queuectl.telemetry.signal.prometheus import PrometheusSource
+from queuectl.telemetry.signal.several import SeveralVendors
 from queuectl.telemetry.utilization import UseMetrics
 from tests.unit.test_state import LIVE, RESUMED, World, on
 
@@ -289,6 +290,7 @@ class TestSettings:
         [
             ({}, 'job=~"nvidia-dcgm-exporter|dcgm-exporter|gpu-metrics"'),
             ({"vendor": "amd"}, 'job=~"default-metrics-exporter|.*-amdgpu-metrics-exporter"'),
+            ({"vendor": "intel"}, 'job=~"intel-xpumanager"'),
             ({"trusted_jobs": "a.b, ns/c-*"}, 'job=~"a[.]b|ns/c-.*"'),
             (
                 {"trusted_jobs": "a", "trusted_namespaces": "gpu,ops"},
@@ -299,7 +301,8 @@ class TestSettings:
     def test_the_jobs_that_count_are_named_or_those_of_the_vendors_installers(
         self, given: dict[str, Any], selector: str
     ) -> None:
-        assert trust(UtilizationSettings(**given)).selector == selector
+        asked = UtilizationSettings(**given)
+        assert trust(asked, *asked.vendors).selector == selector
 
     @pytest.mark.parametrize(
         ("given", "says"),
@@ -314,7 +317,7 @@ class TestSettings:
         self, given: dict[str, Any], says: str
     ) -> None:
         with pytest.raises(BadInput, match=re.escape(says)):
-            trust(UtilizationSettings(**given))
+            trust(UtilizationSettings(**given), "nvidia")
 
     def test_certificates_that_are_not_there_are_refused_by_name(self) -> None:
         utilization = UtilizationSettings(ca_file=Path("nowhere.pem"))
@@ -322,11 +325,34 @@ class TestSettings:
             use_source(Settings(prometheus_url="https://p", utilization=utilization))
 
     def test_metrics_can_have_other_names_than_the_vendors(self) -> None:
-        assert metric_names(UtilizationSettings()) == NVIDIA
-        assert metric_names(UtilizationSettings(vendor="amd")) == AMD
+        assert metric_names(UtilizationSettings()) == (NVIDIA,)
+        assert metric_names(UtilizationSettings(vendor="amd")) == (AMD,)
         given = MetricNames(busy="use", busy_full=100, coarse="rough", device="host, card")
-        names = metric_names(UtilizationSettings(vendor="amd", names=given))
+        (names,) = metric_names(UtilizationSettings(vendor="amd", names=given))
         assert names.busy == Gauge("use", 100.0)
         assert names.coarse == Gauge("rough", 1.0)
         assert names.device == ("host", "card")
         assert names.memory_used == AMD.memory_used
+
+    def test_amds_exporter_can_add_a_prefix_to_its_metrics(self) -> None:
+        (names,) = metric_names(UtilizationSettings(vendor="amd", amd_prefix="amd_"))
+        assert (names.busy, names.coarse) == (Gauge("amd_gpu_gfx_activity", 100.0), None)
+        assert (names.memory_used, names.device) == ("amd_gpu_used_vram", AMD.device)
+
+    async def test_several_vendors_are_one_source(self) -> None:
+        asked = UtilizationSettings(vendor="nvidia,amd,intel,amd")
+        assert metric_names(asked) == (NVIDIA, AMD, INTEL)
+        source = use_source(Settings(prometheus_url="http://p", utilization=asked))
+        assert isinstance(source, SeveralVendors)
+        assert source.trusts.count("scrape jobs") == 3
+        await source.close()
+
+    def test_metrics_of_several_vendors_have_their_own_names(self) -> None:
+        asked = UtilizationSettings(vendor="nvidia,amd", names=MetricNames(busy="use"))
+        with pytest.raises(BadInput, match="NAMES needs one vendor"):
+            metric_names(asked)
+
+    @pytest.mark.parametrize("vendor", ["", "nvidia,", "nvidia, amd", "3dfx"])
+    def test_an_unknown_vendor_is_refused(self, vendor: str) -> None:
+        with pytest.raises(ValueError, match="vendor"):
+            UtilizationSettings(vendor=vendor)

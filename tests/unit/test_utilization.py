@@ -112,6 +112,14 @@ def test_whatever_is_not_seen_is_unknown_and_weighs_as_if_fully_used(
     assert use.text
 
 
+@pytest.mark.parametrize(("own", "state"), [(False, U.UNKNOWN), (True, U.IDLE)])
+def test_a_gang_on_shared_gpus_is_unknown_unless_its_own_part_is_measured(
+    own: bool, state: UseState
+) -> None:
+    one = gang(pod(shared=True))
+    assert judged(one, [replace(QUIET, own=own)]).state is state
+
+
 def test_no_answer_at_all_is_unknown() -> None:
     tracker = UseTracker(SCRAPE)
     assert judged(gang(), [QUIET], tracker=tracker).state is U.IDLE

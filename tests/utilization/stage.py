@@ -120,9 +120,9 @@ FORGED = {
 }
 """Pods that a tenant's exporter also names, with the GPUs that they hold and the load that it claims."""
 AMD_SCENARIOS = (
-    Scenario("amd-busy", ("busy",), BUSY, dialect=Dialect(amd=True)),
-    Scenario("amd-idle", ("idle",), IDLE, dialect=Dialect(amd=True)),
-    Scenario("amd-half", ("idle | busy",), USED, dialect=Dialect(amd=True)),
+    Scenario("amd-busy", ("busy",), BUSY, dialect=Dialect(vendor="amd")),
+    Scenario("amd-idle", ("idle",), IDLE, dialect=Dialect(vendor="amd")),
+    Scenario("amd-half", ("idle | busy",), USED, dialect=Dialect(vendor="amd")),
 )
 SHARED = Dialect(virtual_gpus=True)
 
@@ -355,7 +355,7 @@ async def simulated(folder: Path) -> AsyncIterator[Stage]:
                 "amd": prometheus(honored.url, AMD),
                 "amd exporters": ExporterSource(
                     list(map(radeons.url, cards)),
-                    names=AMD,
+                    names=(AMD,),
                     scrape_seconds=SCRAPE,
                     retention_seconds=120.0,
                 ),

@@ -49,7 +49,7 @@ class ExporterSource:
         self,
         urls: Sequence[str],
         *,
-        names: ExporterNames = NVIDIA,
+        names: Sequence[ExporterNames] = (NVIDIA,),
         scrape_seconds: float = 30.0,
         retention_seconds: float = 7200.0,
         trust_slices: bool = False,
@@ -60,7 +60,7 @@ class ExporterSource:
         Args:
             urls: of the exporters' metrics. The prefix ``dns+`` selects all current addresses of the host, for example
                 those of a headless Service.
-            names: the metrics and labels.
+            names: the metrics and labels of each vendor.
             scrape_seconds: between evaluations. Each of them scrapes.
             retention_seconds: of samples to keep.
             trust_slices: the exporter measures each pod of a time-sliced GPU separately.
@@ -68,7 +68,6 @@ class ExporterSource:
         """
         self._urls = tuple(urls)
         self.trusts = f"exporters at {', '.join(urls)}"
-        self._names = names
         self._scrape = scrape_seconds
         self._slots = max(2, round(retention_seconds / scrape_seconds) + 1)
         self._kept = retention_seconds
@@ -79,11 +78,10 @@ class ExporterSource:
         self._http = httpx2.AsyncClient(
             timeout=timeout, trust_env=False, limits=httpx2.Limits(max_connections=_AT_ONCE)
         )
-        gauges = (names.busy, names.coarse, names.tensor, names.memory_busy)
-        memory = (Gauge(names.memory_used), Gauge(names.memory_free))
         self._wanted = {
-            gauge.name.encode(): (number, gauge.full)
-            for number, gauge in enumerate((*gauges, *memory))
+            gauge.name.encode(): (number, gauge.full, vendor)
+            for vendor in names
+            for number, gauge in enumerate(_gauges(vendor))
             if gauge is not None
         }
 
@@ -157,30 +155,21 @@ class ExporterSource:
         scraped: dict[Holder, dict[int, float]],
         devices: set[tuple[str, ...]],
     ) -> None:
-        holders: dict[bytes, Holder] = {}  # the same labels follow each metric
+        holders: dict[bytes, Holder | None] = {}  # the same labels follow each metric
         for name, labels, value in _LINE.findall(text):
             wanted = self._wanted.get(name)
             if wanted is None:
                 continue
-            holder = holders.get(labels)
+            metric, full, vendor = wanted
+            if labels not in holders:
+                holders[labels] = _holder(labels.decode(errors="replace"), vendor)
+            holder = holders[labels]
             if holder is None:
-                holder = holders[labels] = self._holder(labels.decode(errors="replace"))
+                continue
             devices.add(holder.device)
             if holder.pod:
-                metric, full = wanted
                 with contextlib.suppress(ValueError):  # a value that is no number is no measurement
                     scraped.setdefault(holder, {})[metric] = float(value) / full
-
-    def _holder(self, text: str) -> Holder:
-        labels = dict(_LABEL.findall(text))
-        device = tuple(labels.get(label, "") for label in self._names.device)
-        return Holder(
-            labels.get(HONORED.namespace, ""),
-            labels.get(HONORED.pod, ""),
-            labels.get(UID, ""),
-            device,
-            labels.get(SLICE, ""),
-        )
 
     def _sample(self, window: float, at: float) -> Sample:
         pods: dict[tuple[str, str, str], dict[tuple[str, ...], GpuWindow]] = {}
@@ -234,8 +223,34 @@ class ExporterSource:
                 memory_busy=highest(gpu.memory_busy for gpu in gpus) if fine else None,
                 memory_held=highest(gpu.memory_held for gpu in gpus),
                 shared=shared and not self._trust_slices,
+                own=shared and self._trust_slices,
                 profiled=fine,
             )
+
+
+def _gauges(names: ExporterNames) -> tuple[Gauge | None, ...]:
+    """In the order of the metrics of a ring buffer."""
+    used, free = (Gauge(name) if name else None for name in (names.memory_used, names.memory_free))
+    return (
+        *(names.busy, names.coarse, names.tensor, names.memory_busy),
+        *(used, free, names.memory_held),
+    )
+
+
+def _holder(text: str, names: ExporterNames) -> Holder | None:
+    """The holder of a series; None for a series that describes a part of a GPU."""
+    labels = dict(_LABEL.findall(text))
+    if any(labels.get(label) for label in names.parts):
+        return None
+    device = tuple(labels.get(label, "") for label in names.device)
+    own = names.own_labels or HONORED
+    return Holder(
+        labels.get(own.namespace, ""),
+        labels.get(own.pod, ""),
+        labels.get(UID, ""),
+        device,
+        labels.get(SLICE, ""),
+    )
 
 
 async def _resolve(url: str) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 
@@ -16,6 +16,14 @@ class Gauge:
 
 
 @dataclass(frozen=True, slots=True)
+class PodLabels:
+    """The labels that name the pod of a GPU."""
+
+    namespace: str
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
 class ExporterNames:
     """The metrics of one vendor's exporter.
 
@@ -23,8 +31,11 @@ class ExporterNames:
         busy: part of the time in which the engines were busy.
         coarse: the replacement of ``busy`` if that is not exported; None = there is none.
         tensor, memory_busy: tensor pipes and memory interface; None = not exported.
-        memory_used, memory_free: GPU memory, in one unit.
+        memory_used, memory_free: GPU memory, in one unit; empty = not exported.
         device: labels that together identify a GPU, or an instance of one.
+        memory_held: the part of the GPU memory in use, where the other two are not exported.
+        parts: labels of series that describe a part of a GPU, or several; these series are not read.
+        own_labels: the labels that name the pod, for an exporter that does not use ``namespace`` and ``pod``.
     """
 
     busy: Gauge
@@ -34,6 +45,27 @@ class ExporterNames:
     memory_used: str
     memory_free: str
     device: tuple[str, ...]
+    memory_held: Gauge | None = None
+    parts: tuple[str, ...] = ()
+    own_labels: PodLabels | None = None
+
+    def prefixed(self, prefix: str) -> ExporterNames:
+        """The names of an exporter that adds a prefix to each of its metrics."""
+        gauges = (self.busy, self.coarse, self.tensor, self.memory_busy, self.memory_held)
+        busy, coarse, tensor, memory_busy, memory_held = (
+            Gauge(prefix + gauge.name, gauge.full) if gauge is not None else None
+            for gauge in gauges
+        )
+        return replace(
+            self,
+            busy=busy or self.busy,
+            coarse=coarse,
+            tensor=tensor,
+            memory_busy=memory_busy,
+            memory_held=memory_held,
+            memory_used=self.memory_used and prefix + self.memory_used,
+            memory_free=self.memory_free and prefix + self.memory_free,
+        )
 
 
 NVIDIA: Final = ExporterNames(
@@ -54,19 +86,24 @@ AMD: Final = ExporterNames(
     memory_free="gpu_free_vram",
     device=("hostname", "serial_number", "gpu_id", "gpu_partition_id"),
 )
-VENDORS: Final[Mapping[str, ExporterNames]] = {"nvidia": NVIDIA, "amd": AMD}
+INTEL: Final = ExporterNames(
+    busy=Gauge("xpum_engine_ratio"),
+    coarse=None,
+    tensor=None,
+    memory_busy=Gauge("xpum_memory_bandwidth_ratio"),
+    memory_used="",
+    memory_free="",
+    device=("node", "pci_bdf"),
+    memory_held=Gauge("xpum_memory_ratio"),
+    parts=("sub_dev", "card"),
+    own_labels=PodLabels("kube_namespace", "kube_pod"),
+)
+"""XPU Manager 1. Version 2 names no pods."""
+VENDORS: Final[Mapping[str, ExporterNames]] = {"nvidia": NVIDIA, "amd": AMD, "intel": INTEL}
 
 UID: Final = "pod_uid"
 SLICE: Final = "vgpu"
 """Label of a series that is one pod's part of a time-sliced GPU."""
-
-
-@dataclass(frozen=True, slots=True)
-class PodLabels:
-    """The labels that name the pod of a GPU."""
-
-    namespace: str
-    pod: str
 
 
 HONORED: Final = PodLabels("namespace", "pod")

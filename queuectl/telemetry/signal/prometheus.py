@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from math import isfinite
 from pathlib import Path
 from typing import Final
@@ -71,7 +72,7 @@ class PrometheusSource:
             trust: the scrape jobs whose series count. With namespaces, labels are those that Prometheus renames: only
                 then is ``namespace`` that of the exporter.
             scrape_seconds: between the samples of a GPU.
-            labels: the labels that name the pods; None = detect them.
+            labels: the labels that name the pods; None = detect them. An exporter with its own labels ignores this.
             recorded: the intervals of the recording rules.
             rules: query the recording rules; None = if they exist, and ``names`` are NVIDIA's.
             trust_slices: the exporter measures each pod of a time-sliced GPU separately (``--kubernetes-virtual-gpus``).
@@ -91,6 +92,7 @@ class PrometheusSource:
         # The rules in deploy/ record NVIDIA's metrics. Other vendors need other rules, named in the settings.
         self._rules = False if rules is None and names != NVIDIA else rules
         self._scrape = scrape_seconds
+        labels = names.own_labels or labels
         self._labels = labels or (RENAMED if trust.namespaces else HONORED)
         self._guess = labels is None and not trust.namespaces
         self._trust_slices = trust_slices
@@ -179,10 +181,12 @@ class PrometheusSource:
             shared = Value.SHARED in fine
             better = rough.get(Value.GPUS, 0) > fine.get(Value.GPUS, 0)
             row = fine
-            if better or (shared and self._trust_slices and rough):
-                row, shared = {**fine, **rough}, shared and not self._trust_slices
+            own = shared and self._trust_slices and bool(rough)
+            if better or own:
+                row = {**fine, **rough}
             if all(value in row for value in _NEEDED):
-                yield self._use(key, row, window, shared=shared, profiled=row is fine)
+                use = self._use(key, row, window, shared=shared and not own, profiled=row is fine)
+                yield replace(use, own=own)
 
     def _use(
         self,

@@ -58,8 +58,7 @@ class Raw:
         """The queries of all values of all pods, over the window that ends now."""
         names, by = self._names, _by(labels)
         queries = self._measured(names.busy, labels, window)
-        held, free = (self._series(m, labels) for m in (names.memory_used, names.memory_free))
-        queries[Value.MEMORY_HELD] = Query(f"max by ({by}) ({held} / ({held} + {free}))")
+        queries[Value.MEMORY_HELD] = self._memory_held(by, labels)
         queries[Value.SHARED] = self._shared(names.busy, labels)
         for value, gauge in ((Value.TENSOR, names.tensor), (Value.MEMORY_BUSY, names.memory_busy)):
             if gauge is not None:
@@ -75,7 +74,8 @@ class Raw:
     def gpus(self, window: float) -> Query:
         """The number of GPUs with samples in the window, allocated or not. One missed scrape does not change it."""
         device = ",".join(self._names.device)
-        seen = f"last_over_time({{{self._any_gpu()},{self._trust.selector}}}[{duration(window)}])"
+        series = f"{{{self._any_gpu()},{self._trust.selector}{self._whole()}}}"
+        seen = f"last_over_time({series}[{duration(window)}])"
         return Query(f"count(group by ({device}) ({seen}))")
 
     def untrusted(self) -> Query:
@@ -88,7 +88,19 @@ class Raw:
         return f'__name__=~"{"|".join(gauge.name for gauge in gauges if gauge is not None)}"'
 
     def _series(self, metric: str, labels: PodLabels) -> str:
-        return f'{metric}{{{self._trust.selector},{labels.pod}!=""}}'
+        return f'{metric}{{{self._trust.selector},{labels.pod}!=""{self._whole()}}}'
+
+    def _whole(self) -> str:
+        """Matchers for series of whole GPUs, or of instances of one."""
+        return "".join(f',{label}=""' for label in self._names.parts)
+
+    def _memory_held(self, by: str, labels: PodLabels) -> Query:
+        gauge = self._names.memory_held
+        if gauge is not None:
+            return Query(f"max by ({by}) ({self._series(gauge.name, labels)})", gauge.full)
+        names = self._names
+        held, free = (self._series(m, labels) for m in (names.memory_used, names.memory_free))
+        return Query(f"max by ({by}) ({held} / ({held} + {free}))")
 
     def _busiest(self, gauge: Gauge, labels: PodLabels, window: float) -> Query:
         series = self._series(gauge.name, labels)

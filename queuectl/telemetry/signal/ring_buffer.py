@@ -12,8 +12,8 @@ import numpy.typing as npt
 from queuectl.telemetry.signal.queries import BUSY_QUANTILE
 
 Floats = npt.NDArray[np.float32]
-METRICS: Final = 6
-BUSY, COARSE, TENSOR, MEMORY_BUSY, USED, FREE = range(METRICS)
+METRICS: Final = 7
+BUSY, COARSE, TENSOR, MEMORY_BUSY, USED, FREE, HELD = range(METRICS)
 """The stored metrics of a GPU."""
 
 
@@ -139,6 +139,8 @@ class WindowSamples:
             for metric in (TENSOR, MEMORY_BUSY)
         )
         held = used / (used + free) if used + free > 0 else None  # False if one is NaN
+        if self._samples[row, HELD]:
+            held = min(max(float(self._last[row, HELD]), 0.0), 1.0)
         return GpuWindow(busy, coarse, tensor, memory_busy, held)
 
     def _series(self, row: int, metric: int, at: float) -> Series | None:

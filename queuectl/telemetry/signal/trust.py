@@ -69,6 +69,7 @@ def _pattern(names: Sequence[str]) -> str:
 JOBS: Final[Mapping[str, tuple[str, ...]]] = {
     "nvidia": ("nvidia-dcgm-exporter", "dcgm-exporter", "gpu-metrics"),
     "amd": ("default-metrics-exporter", "*-amdgpu-metrics-exporter"),
+    "intel": ("intel-xpumanager",),
 }
 """By vendor, the jobs that its installers make: the GPU operator, the exporter's own chart, the vendor's guide."""
 NVIDIA_TRUST: Final = Trust(JOBS["nvidia"])

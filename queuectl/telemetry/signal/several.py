@@ -1,0 +1,39 @@
+"""Several sources as one: a cluster with GPUs of several vendors has metrics of each."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from queuectl.domain.utilization import PodKey, Sample
+from queuectl.telemetry.signal.prometheus import PrometheusSource
+
+
+class SeveralVendors:
+    """The samples of all sources. A pod that two of them name has GPUs of two vendors: its use is unknown."""
+
+    def __init__(self, sources: Sequence[PrometheusSource]) -> None:
+        """``sources``: one for each vendor."""
+        self._sources = sources
+        self.trusts = "; ".join(dict.fromkeys(source.trusts for source in sources))
+
+    async def close(self) -> None:
+        """Close the connections of all sources."""
+        for source in self._sources:
+            await source.close()
+
+    async def sample(self, window: float, at: float, known: Collection[PodKey]) -> Sample:
+        """The samples of the ``window`` seconds before ``at`` (unix seconds).
+
+        Raises:
+            SourceUnavailable: one of them does not answer, or not what was asked.
+        """
+        samples = await asyncio.gather(*(s.sample(window, at, known) for s in self._sources))
+        return Sample(
+            at=at,
+            window=window,
+            reach=max(sample.reach for sample in samples),
+            gpus=sum(sample.gpus for sample in samples),
+            pods=tuple(pod for sample in samples for pod in sample.pods),
+            untrusted=tuple(sorted({job for sample in samples for job in sample.untrusted})),
+        )
