@@ -24,9 +24,10 @@ from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from queuectl.state.gpu_holders import HeldGang, HeldPod
 from queuectl.state.utilization import UseTracker, source_faults
 from queuectl.telemetry.signal.exporters import ExporterSource
-from queuectl.telemetry.signal.names import AMD, NVIDIA, ExporterNames
+from queuectl.telemetry.signal.names import AMD, INTEL, NVIDIA, ExporterNames
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.queries import Recorded
+from queuectl.telemetry.signal.several import SeveralVendors
 from queuectl.telemetry.signal.trust import Trust
 
 SCRAPE = 0.5
@@ -40,7 +41,7 @@ DYING = ("n-gap", "n-exporter-dies")
 SCRAPED = f'up{{instance!~"{"|".join(DYING)}"}}'
 RECORDED = "queuectl:gpus"
 
-Source = PrometheusSource | ExporterSource
+Source = PrometheusSource | ExporterSource | SeveralVendors
 
 
 @dataclass(frozen=True)
@@ -123,6 +124,8 @@ AMD_SCENARIOS = (
     Scenario("amd-busy", ("busy",), BUSY, dialect=Dialect(vendor="amd")),
     Scenario("amd-idle", ("idle",), IDLE, dialect=Dialect(vendor="amd")),
     Scenario("amd-half", ("idle | busy",), USED, dialect=Dialect(vendor="amd")),
+    Scenario("intel-busy", ("busy",), BUSY, dialect=Dialect(vendor="intel")),
+    Scenario("intel-idle", ("idle",), IDLE, dialect=Dialect(vendor="intel")),
 )
 SHARED = Dialect(virtual_gpus=True)
 
@@ -352,10 +355,10 @@ async def simulated(folder: Path) -> AsyncIterator[Stage]:
                 "exporters": ExporterSource(
                     list(map(exporters.url, nodes)), scrape_seconds=SCRAPE, retention_seconds=120.0
                 ),
-                "amd": prometheus(honored.url, AMD),
+                "amd": SeveralVendors([prometheus(honored.url, names) for names in (AMD, INTEL)]),
                 "amd exporters": ExporterSource(
                     list(map(radeons.url, cards)),
-                    names=(AMD,),
+                    names=(AMD, INTEL),
                     scrape_seconds=SCRAPE,
                     retention_seconds=120.0,
                 ),

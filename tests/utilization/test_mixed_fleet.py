@@ -118,7 +118,7 @@ def requests(run: Run) -> Resources:
 
 
 class Fleet:
-    """The leader's view of the fleet, and the exporters that play its GPUs."""
+    """The leader's view of the fleet, and the exporters that simulate its GPUs."""
 
     def __init__(self, exporters: Exporters) -> None:
         self.mirror = Mirror({"jobs": "Job"})
