@@ -46,6 +46,13 @@ class Atom:
         return any(option.admin for option in self.options)
 
     @property
+    def single(self) -> bool:
+        """Whether it is one device of one option, without constraints."""
+        first = self.claim.requests[0]
+        one = len(self.claim.requests) == len(first.options) == first.options[0].count == 1
+        return one and not self.claim.constraints
+
+    @property
     def options(self) -> Iterator[DeviceOption]:
         """Of all requests."""
         return (option for request in self.claim.requests for option in request.options)

@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
+from queuectl.devices.amounts import Amounts, together
 from queuectl.devices.cluster import Cluster, NodeCache
 from queuectl.devices.matching import Matching
 from queuectl.devices.modes import modes_of
 from queuectl.devices.requests import Classes, PodRequest
 from queuectl.devices.table import Mode
 from queuectl.domain.devices import AllocatedDevice
+from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 
+_KEPT: Final = 4  # clusters
 _Gangs: TypeAlias = tuple[Cluster, tuple[Pending, ...], tuple[Admitted, ...]]
 
 
@@ -31,9 +34,9 @@ class DeviceCache:
     _classes: tuple[tuple[object, ...], Classes] | None = None
     _asked: dict[int, tuple[Workload, tuple[PodRequest | None, ...]]] = field(default_factory=dict)
     _nodes: NodeCache = field(default_factory=lambda: NodeCache(Matching({})))
-    _cluster: tuple[tuple[object, ...], Cluster] | None = None
+    _clusters: list[tuple[tuple[object, ...], Cluster]] = field(default_factory=list)
     _modes: tuple[_Gangs, Mapping[str, Mode]] | None = None
-    _lowered: _Lowered | None = None
+    _lowered: list[_Lowered] = field(default_factory=list)
 
     @property
     def matching(self) -> Matching:
@@ -42,12 +45,11 @@ class DeviceCache:
 
     def classes(self, snapshot: Snapshot) -> Classes:
         """The DeviceClasses of a snapshot."""
-        key = (snapshot.devices, snapshot.config.rules.device_classes)
+        key = (snapshot.devices.classes, snapshot.config.rules.device_classes)
         if self._classes is None or self._classes[0] != key:
             self._classes = key, Classes(*key)
             self._asked = {}
-            if self.matching.classes != snapshot.devices.classes:
-                self._nodes = NodeCache(Matching(snapshot.devices.classes))
+            self._nodes = NodeCache(Matching(snapshot.devices.classes))
         return self._classes[1]
 
     def requests(self, snapshot: Snapshot, classes: Classes) -> dict[PodRequest, None]:
@@ -72,20 +74,15 @@ class DeviceCache:
     def cluster(self, snapshot: Snapshot, requests: Mapping[PodRequest, None]) -> Cluster:
         """The nodes of a snapshot for these requests."""
         held = _held(snapshot, self)
-        key = (snapshot.fleet, self.classes(snapshot), frozenset(requests), held)
-        if self._cluster is None or self._cluster[0] != key:
-            self._cluster = (
-                key,
-                Cluster(
-                    snapshot.fleet,
-                    snapshot.devices,
-                    held,
-                    self.classes(snapshot),
-                    requests,
-                    self._nodes,
-                ),
-            )
-        return self._cluster[1]
+        classes = self.classes(snapshot)
+        atoms = classes.atoms(requests)
+        key = (snapshot.fleet, snapshot.devices, classes, atoms, held)
+        made = next((cluster for known, cluster in self._clusters if known == key), None)
+        if made is None:
+            made = Cluster(snapshot.fleet, snapshot.devices, held, classes, atoms, self._nodes)
+        others = (known for known in self._clusters if known[1] is not made)
+        self._clusters = [(key, made), *others][:_KEPT]
+        return made
 
     def modes(self, snapshot: Snapshot, cluster: Cluster) -> Mapping[str, Mode]:
         """The nodes that are kept for one kind of request."""
@@ -95,12 +92,13 @@ class DeviceCache:
             last = self._modes = gangs, _modes(snapshot, cluster, self)
         return last[1]
 
-    def lowered(self, cluster: Cluster, modes: Mapping[str, Mode]) -> _Lowered:
-        """The nodes and gangs in these modes."""
-        last = self._lowered
-        if last is None or last.cluster is not cluster or last.modes != modes:
-            last = self._lowered = _Lowered(cluster, modes)
-        return last
+    def lowered(self, cluster: Cluster) -> _Lowered:
+        """The nodes and gangs with their rows. Some are kept: requests of some sort come and go."""
+        found = next((known for known in self._lowered if known.cluster is cluster), None)
+        if found is None:
+            found = _Lowered(cluster)
+        self._lowered = [found, *(known for known in self._lowered if known is not found)][:_KEPT]
+        return found
 
 
 def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
@@ -109,7 +107,8 @@ def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
     if not requests:
         return snapshot
     cluster = cache.cluster(snapshot, requests)
-    lowered = cache.lowered(cluster, cache.modes(snapshot, cluster))
+    lowered = cache.lowered(cluster)
+    other_pods = lowered.other_pods(snapshot.other_pods, cache.modes(snapshot, cluster))
     pending = {id(g): lowered.pending(g, cache) for g in snapshot.pending}
     admitted = {id(g): lowered.admitted(g, cache) for g in snapshot.admitted}
     lowered.forget_others(pending.keys() | admitted.keys())
@@ -118,7 +117,7 @@ def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
         fleet=lowered.fleet,
         pending=tuple(pending.values()),
         admitted=tuple(admitted.values()),
-        other_pods=cluster.beside_claims(snapshot.other_pods),
+        other_pods=other_pods,
     )
 
 
@@ -174,14 +173,27 @@ def _modes(snapshot: Snapshot, cluster: Cluster, cache: DeviceCache) -> dict[str
 
 
 class _Lowered:
-    """Nodes and gangs with their rows, in one division of the nodes."""
+    """Nodes and gangs with their rows."""
 
-    def __init__(self, cluster: Cluster, modes: Mapping[str, Mode]) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.modes = modes
-        self._table, self.fleet = cluster.in_modes(modes)
+        self.amounts = Amounts(cluster)
+        self.fleet = self.amounts.fleet
         self._gangs: dict[int, tuple[Pending | Admitted, Pending | Admitted]] = {}
         self._workloads: dict[int, tuple[Workload, Workload]] = {}
+        self._others: tuple[tuple[object, object], Mapping[str, Resources]] | None = None
+
+    def other_pods(
+        self, used: Mapping[str, Resources], modes: Mapping[str, Mode]
+    ) -> Mapping[str, Resources]:
+        """The use by unmanaged pods, with the amounts that nodes do not have in their modes."""
+        last = self._others
+        if last is None or last[0][0] is not used or last[0][1] is not modes:
+            beside = self.cluster.beside_claims(used)
+            if modes:
+                beside = together(self.amounts.in_use(modes), beside.items())
+            last = self._others = (used, modes), beside
+        return last[1]
 
     def pending(self, gang: Pending, cache: DeviceCache) -> Pending:
         """A pending gang; with a reason if its request is not supported."""
@@ -223,7 +235,7 @@ class _Lowered:
             podsets = (
                 podset
                 if request is None
-                else replace(podset, shape=self._table.shape(podset.shape, request))
+                else replace(podset, shape=self.amounts.shape(podset.shape, request))
                 for podset, request in zip(workload.podsets, requests, strict=True)
             )
             known = self._workloads[id(workload)] = (

@@ -132,6 +132,16 @@ def needs_of(
     return _Reader(node, held, selects).read(atoms)
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Devices that an option can take. ``prevented``: it selects one that it cannot take; ``shared``: or one that is shared."""
+
+    bits: int
+    shares: tuple[tuple[int, Share], ...]
+    prevented: bool
+    shared: bool
+
+
 class _Reader:
     def __init__(
         self, node: NodeDevices, held: Sequence[AllocatedDevice], selects: Selects
@@ -147,6 +157,7 @@ class _Reader:
                 for name, amount in one.share:
                     row[name] = row.get(name, Fraction(0)) + amount
         self.attributes: dict[str, int] = {}
+        self.found: dict[tuple[object, ...], _Found] = {}
         self._count()
 
     def _count(self) -> None:
@@ -248,35 +259,43 @@ class _Reader:
         return Constraint(row, constraint.distinct, loose)
 
     def _choice(self, atom: Atom, option: DeviceOption, covering: tuple[int, ...]) -> Choice:
-        selected = list(self.selects(option, self.node))
-        shares: list[tuple[int, Share]] = []
-        usable = []
-        for number in selected:
+        found = self._found(option)
+        if found.shared and (option.count is None or atom.several):
+            raise _Unusable("one request is for several devices, and some of them are shared")
+        if option.count is not None:
+            return Choice(found.bits, option.count, False, found.shares, covering)
+        number = found.bits.bit_count()
+        if number > atom.most:
+            raise _Unusable(f"a claim can have at most {atom.most} devices")
+        return Choice(0 if found.prevented else found.bits, max(1, number), True, (), covering)
+
+    def _found(self, option: DeviceOption) -> _Found:
+        """The devices that an option can take."""
+        key = (*(option.device_class, option.selectors), *(option.tolerations, option.capacity))
+        # Without a count the selection can also fail because of devices that are left out.
+        known = self.found.get((*key, option.count is None))
+        if known is None:
+            known = self.found[(*key, option.count is None)] = self._find(option)
+        return known
+
+    def _find(self, option: DeviceOption) -> _Found:
+        bits, shares, prevented, shared = 0, [], False, False
+        for number in self.selects(option, self.node):
             device = self.node.devices[number]
             amounts = _consumed(device, option)
             if amounts is None:
                 continue
-            tolerated = all(_tolerated(taint, option) for taint in device.kind.taints)
-            free = tolerated and number not in self.blocked
-            if device.kind.shared:
-                if option.count is None or atom.several:
-                    raise _Unusable(
-                        "one request is for several devices, and some of them are shared"
-                    )
+            shared |= device.kind.shared
+            if number in self.blocked or not all(_tolerated(t, option) for t in device.kind.taints):
+                prevented = True
+            elif device.kind.shared:
                 shares.append((number, amounts))
+                bits |= 1 << number
             elif number in self.taken:
-                free = False
-            if free:
-                usable.append(number)
-            elif option.count is None:
-                return Choice(0, 1, True, (), covering)
-        bits = sum(1 << number for number in usable)
-        if option.count is not None:
-            kept = tuple(share for share in shares if bits >> share[0] & 1)
-            return Choice(bits, option.count, False, kept, covering)
-        if len(usable) > atom.most:
-            raise _Unusable(f"a claim can have at most {atom.most} devices")
-        return Choice(bits, max(1, len(usable)), True, (), covering)
+                prevented = True
+            else:
+                bits |= 1 << number
+        return _Found(bits, tuple(shares), prevented, shared)
 
     def _judge_constraints(self, atom: Atom, need: Need) -> None:
         """Constraints that kube-scheduler answers with an error, or compares in another way, are not supported."""
@@ -332,6 +351,8 @@ def _tolerated(taint: DeviceTaint, option: DeviceOption) -> bool:
 
 def _consumed(device: Device, option: DeviceOption) -> Share | None:
     """The amount that an allocation consumes of each capacity; None where the device cannot serve it."""
+    if not device.kind.capacity:
+        return None if option.capacity else ()
     capacity = dict(device.kind.capacity)
     asked = dict(option.capacity)
     if not asked.keys() <= capacity.keys():

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from queuectl.devices.atoms import Atom, atoms_of, unit
 from queuectl.domain.devices import (
     IMPLICIT_RESOURCE,
     ClaimSpec,
-    DeviceInventory,
+    DeviceClass,
     DeviceOption,
     DeviceRequest,
     PodDevices,
@@ -50,15 +50,21 @@ class Asked:
 
 
 class Classes:
-    """The DeviceClasses of an inventory, by the resources that request them and that are charged for them."""
+    """DeviceClasses by the resources that request them and that are charged for them."""
 
-    def __init__(self, inventory: DeviceInventory, mapped: tuple[tuple[str, str], ...]) -> None:
-        """``mapped``: DeviceClass and the resource that is charged for its devices, where the configuration names one."""
+    def __init__(
+        self, classes: Mapping[str, DeviceClass], mapped: tuple[tuple[str, str], ...]
+    ) -> None:
+        """Of the DeviceClasses by name.
+
+        ``mapped``: DeviceClass and the resource that is charged for its devices, where the configuration names one.
+        """
         self._mapped = dict(mapped)
-        self._by_name = inventory.classes
+        self._by_name = classes
         self._requests: dict[tuple[PodDevices | None, tuple[tuple[str, int], ...]], PodRequest] = {}
+        self._asked: dict[PodRequest, Asked] = {}
         self.backing: dict[str, str] = {}
-        newest = sorted(inventory.classes.values(), key=lambda c: (-c.created_at, c.name))
+        newest = sorted(classes.values(), key=lambda c: (-c.created_at, c.name))
         for each in newest:
             if each.extended_resource is not None:
                 self.backing.setdefault(each.extended_resource, each.name)
@@ -95,6 +101,12 @@ class Classes:
 
     def asked(self, request: PodRequest) -> Asked:
         """The atoms and charges of a request."""
+        known = self._asked.get(request)
+        if known is None:
+            known = self._asked[request] = self._read(request)
+        return known
+
+    def _read(self, request: PodRequest) -> Asked:
         devices, extended = request.devices, request.extended
         counts: Counter[Atom] = Counter()
         charges: Counter[str] = Counter()
@@ -119,13 +131,23 @@ class Classes:
                 uncharged.add(resource)
         return Asked(counts, charges, frozenset(uncharged))
 
-    def resources(self, asked: Asked) -> Iterator[tuple[str, str]]:
-        """Each resource that stands for devices of a request, with the class of the devices."""
-        for atom in asked.atoms:
-            for option in atom.options:
-                yield self.charged(option.device_class), option.device_class
-            if atom.resource is not None:
-                yield atom.resource, self.backing[atom.resource]
+    def resources(self, atom: Atom) -> Iterator[tuple[str, str]]:
+        """Each resource that stands for devices of an atom, with the class of the devices."""
+        for option in atom.options:
+            yield self.charged(option.device_class), option.device_class
+        if atom.resource is not None:
+            yield atom.resource, self.backing[atom.resource]
+
+    def atoms(self, requests: Iterable[PodRequest]) -> tuple[Atom, ...]:
+        """The atoms of some requests, in a fixed order.
+
+        One of several devices is an atom even if only one is requested, so that other numbers of devices change nothing.
+        """
+        found: set[Atom] = set()
+        for request in requests:
+            found.update(self.asked(request).atoms)
+        found |= {replace(a, several=not a.several) for a in found if a.single and not a.admin}
+        return tuple(sorted(found, key=repr))
 
 
 def lowered_shape(

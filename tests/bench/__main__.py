@@ -14,6 +14,7 @@ from tests.bench.history import HISTORY, VARIABLE
 
 BENCHES = (
     "planner",
+    "devices",
     "queues",
     "configuration",
     "explain",

@@ -1,0 +1,154 @@
+"""Nodes and pods with their amounts of device rows and of charged resources.
+
+A node has the largest amount of each row that it has in any mode. In one mode a part of that is in use, as if by another pod, so that the
+nodes stay the same objects when they are divided differently.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from itertools import product
+from typing import Final
+
+from queuectl.devices.cluster import Cluster, OnNode
+from queuectl.devices.requests import PodRequest, lowered_shape
+from queuectl.devices.table import Kind, Mode, table_of
+from queuectl.domain.devices import DEVICE_ROW
+from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.workload import PodShape
+
+MOST_MODES: Final = 16  # of one kind of node
+
+
+def modes_of_kind(kind: Kind) -> Iterator[Mode]:
+    """All modes of a kind of node: each group for all its atoms, or for one that loses by sharing."""
+    choices = [(None, *sorted(group.lost)) for group in kind.groups]
+    for mode, _ in zip(product(*choices), range(MOST_MODES), strict=False):
+        yield mode
+
+
+class Amounts:
+    """The amounts of a cluster. ``names``: row of the table to its resource."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._modes = {kind: tuple(modes_of_kind(kind)) for kind in cluster.kinds}
+        self._table = table_of(
+            (kind, mode) for kind, modes in self._modes.items() for mode in modes
+        )
+        self._largest = {
+            kind: tuple(
+                map(max, zip(*(self._table.amounts[kind, mode] for mode in modes), strict=True))
+            )
+            for kind, modes in self._modes.items()
+        }
+        self._columns = [self._column(node) for node in cluster.nodes]
+        self.names: dict[int, str] = {}
+        for row in self._useful():
+            name = f"{DEVICE_ROW}{self._label(row)}"
+            same = sum(known.partition(" #")[0] == name for known in self.names.values())
+            self.names[row] = f"{name} #{same + 1}" if same else name
+
+    def _label(self, row: int) -> str:
+        atoms = (self.cluster.atoms[atom] for atom, _ in self._table.rows[row])
+        return " | ".join(dict.fromkeys(atom.label for atom in atoms))
+
+    def _column(self, node: OnNode) -> tuple[int, ...]:
+        """The amount of each charged resource that devices add to a node."""
+        kind = node.kind
+        return tuple(
+            devices + max(self._beyond(kind, mode, resource) for mode in self._modes[kind])
+            for devices, resource in zip(node.devices, self.cluster.charged, strict=True)
+        )
+
+    def _beyond(self, kind: Kind, mode: Mode, resource: str) -> int:
+        """The charges on a node that its devices do not bound: of shared devices, alternatives and device plugins."""
+        cluster, alone = self.cluster, self._table.alone[kind, mode]
+        return sum(
+            charges[resource] * alone[atom]
+            for atom, charges in enumerate(cluster.charges)
+            if resource in charges
+            and (
+                not kind.counted[atom]
+                or (kind.served[atom] and cluster.atoms[atom].resource != resource)
+            )
+        )
+
+    def _useful(self) -> Iterator[int]:
+        """Rows that are not the same as a charged resource."""
+        for row, weights in enumerate(self._table.rows):
+            own = dict(weights)
+            if not any(
+                all(own.get(a, 0) == c.get(name, 0) for a, c in enumerate(self.cluster.charges))
+                and self._same(row, i, name)
+                for i, name in enumerate(self.cluster.charged)
+            ):
+                yield row
+
+    def _same(self, row: int, column: int, resource: str) -> bool:
+        """Whether each node has as much of a row, in each mode, as of a charged resource."""
+        return all(
+            all(
+                self._table.amounts[on.kind, mode][row]
+                == node.allocatable[resource] + amounts[column]
+                for mode in self._modes[on.kind]
+            )
+            for node, on, amounts in zip(
+                self.cluster.fleet.nodes, self.cluster.nodes, self._columns, strict=True
+            )
+        )
+
+    @cached_property
+    def fleet(self) -> Fleet:
+        """The nodes with their amounts."""
+        nodes = zip(self.cluster.fleet.nodes, self.cluster.nodes, self._columns, strict=True)
+        return Fleet(tuple(self._node(node, on.kind, column) for node, on, column in nodes))
+
+    def _node(self, node: Node, kind: Kind, column: tuple[int, ...]) -> Node:
+        more = dict(zip(self.cluster.charged, column, strict=True))
+        more |= {name: self._largest[kind][row] for row, name in self.names.items()}
+        if not any(more.values()):
+            return node
+        amounts = dict(node.allocatable)
+        for name, amount in more.items():
+            amounts[name] = amounts.get(name, 0) + amount
+        return replace(node, allocatable=Resources(amounts))
+
+    def in_use(self, modes: Mapping[str, Mode]) -> dict[str, Resources]:
+        """Node to the amounts that it does not have in its mode."""
+        known: dict[tuple[Kind, Mode], Resources] = {}
+        used: dict[str, Resources] = {}
+        for kind, names in self.cluster.divided.items():
+            for name in names:
+                mode = modes[name]
+                if (kind, mode) not in known:
+                    known[kind, mode] = self._less(kind, mode)
+                if known[kind, mode]:
+                    used[name] = known[kind, mode]
+        return used
+
+    def _less(self, kind: Kind, mode: Mode) -> Resources:
+        amounts = self._table.amounts[kind, mode]
+        return Resources(
+            {name: self._largest[kind][row] - amounts[row] for row, name in self.names.items()}
+        )
+
+    def shape(self, shape: PodShape, request: PodRequest) -> PodShape:
+        """A pod with its rows and charges."""
+        amounts = self._table.of_pod(self.cluster.counts(request))
+        rows = {name: amounts[row] for row, name in self.names.items() if amounts[row]}
+        backed = {name: self.cluster.classes.backing[name] for name, _ in request.extended}
+        return lowered_shape(shape, self.cluster.classes.asked(request), rows, backed)
+
+
+def together(
+    used: Mapping[str, Resources], others: Iterable[tuple[str, Resources]]
+) -> Mapping[str, Resources]:
+    """Amounts in use by node, with others added."""
+    total = dict(used)
+    for name, amounts in others:
+        total[name] = total.get(name, NOTHING) + amounts
+    return total
