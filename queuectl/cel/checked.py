@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, message_factory
 
+from queuectl.domain.errors import BadInput
+
 _TYPE_URL: Final = "type.googleapis.com/cel.expr.CheckedExpr"
 _FIELDS: Final[Mapping[str, Mapping[str, tuple[int, str, bool]]]] = {
     "Checked": {"types": (3, "TypesEntry", True), "expr": (4, "Expr", False)},
@@ -49,15 +51,20 @@ _FIELDS: Final[Mapping[str, Mapping[str, tuple[int, str, bool]]]] = {
     "Struct": {"entries": (2, "Entry", True)},
     "Entry": {"map_key": (3, "Expr", False), "value": (4, "Expr", False)},
     "Comprehension": {
+        "iter_var": (1, "string", False),
         "iter_range": (2, "Expr", False),
+        "accu_var": (3, "string", False),
         "accu_init": (4, "Expr", False),
         "loop_condition": (5, "Expr", False),
         "loop_step": (6, "Expr", False),
         "result": (7, "Expr", False),
     },
 }
+_MOST_NODES: Final = 20_000
 _KINDS: Final = ("const", "ident", "select", "call", "list", "struct", "comprehension")
-_BRANCHES: Final = tuple(_FIELDS["Comprehension"])
+_BRANCHES: Final = tuple(
+    k for k, (_, kind, _) in _FIELDS["Comprehension"].items() if kind == "Expr"
+)
 
 
 def _classes() -> tuple[Any, Any]:
@@ -128,3 +135,62 @@ def nodes(expr: Any) -> Iterator[Any]:
     yield expr
     for child in children(expr):
         yield from nodes(child)
+
+
+def inlined(expr: Any) -> Any:
+    """The same expression without ``cel.bind``: each use of a variable is its expression.
+
+    The library evaluates the expression of a variable when it is used first, and can confuse it with the variable of a macro that
+    ended early. Each macro gets variables of its own, so no variable of an inlined expression changes its meaning.
+    """
+    return _Inlined(max(node.id for node in nodes(expr))).copy(expr, {})
+
+
+class _Inlined:
+    def __init__(self, last: int) -> None:
+        """``last``: the largest id; the library has data about the nodes up to it."""
+        self._last = last
+        self._nodes = 0
+
+    def copy(self, expr: Any, known: Mapping[str, Any]) -> Any:
+        """A copy with new ids, in which ``known`` replaces variables."""
+        if expr.WhichOneof("kind") == "ident" and expr.ident.name in known:
+            return self.copy(known[expr.ident.name], {})
+        made = type(expr)()
+        made.CopyFrom(expr)
+        self._nodes += 1
+        made.id = self._last + self._nodes
+        if self._nodes > _MOST_NODES:
+            raise BadInput(
+                "CEL: the expression is too large with its variables of cel.bind replaced"
+            )
+        if expr.WhichOneof("kind") == "comprehension":
+            return self._macro(made, known)
+        for child in children(made):
+            child.CopyFrom(self.copy(child, known))
+        return made
+
+    def _macro(self, made: Any, known: Mapping[str, Any]) -> Any:
+        macro = made.comprehension
+        begun = self.copy(macro.accu_init, known)
+        if _is_bind(macro):
+            return self.copy(macro.result, {**known, macro.accu_var: begun})
+        own = type(made)()
+        own.ident.name = f"{macro.iter_var}_{made.id}"
+        within = {name: of for name, of in known.items() if name != macro.accu_var}
+        within[macro.iter_var] = own
+        macro.iter_range.CopyFrom(self.copy(macro.iter_range, known))
+        macro.accu_init.CopyFrom(begun)
+        for branch in (macro.loop_condition, macro.loop_step, macro.result):
+            branch.CopyFrom(self.copy(branch, within))
+        macro.iter_var = own.ident.name
+        return made
+
+
+def _is_bind(macro: Any) -> bool:
+    """It iterates over nothing."""
+    return bool(
+        macro.loop_condition.WhichOneof("kind") == "const"
+        and macro.loop_condition.const.WhichOneof("value") == "boolean"
+        and not macro.loop_condition.const.boolean
+    )

@@ -192,9 +192,10 @@ _VALUES: Final = (
 
 
 def equal(left: Any, right: Any) -> bool:
-    """``==``. In Kubernetes it is an error to compare a quantity or a version with a value of another kind."""
+    """``==``. In Kubernetes it is an error to compare a quantity or a version with a value of another kind, or with a sum."""
     kind = values.kind_of(left)
-    if kind is not None and right is not None and values.kind_of(right) != kind:
+    comparable = kind is None or right is None or values.kind_of(right) == kind
+    if not comparable or (kind is not None and right is not None and right.computed):
         raise _no_overload()
     return same(left, right)
 
@@ -203,7 +204,9 @@ def same(left: Any, right: Any) -> bool:
     """Whether two values are equal; those of different kinds are not."""
     kind = values.kind_of(left)
     if kind is not None or values.kind_of(right) is not None:
-        return kind == values.kind_of(right) and bool(left.canonical == right.canonical)
+        if kind != values.kind_of(right) or right.computed:
+            return False
+        return bool(left.canonical == right.canonical)
     if isinstance(left, bool) or isinstance(right, bool):
         return left is right
     if isinstance(left, list) and isinstance(right, list):
@@ -218,10 +221,16 @@ def _within(item: Any, container: Any) -> bool:
 
 
 def _among(item: Any, constants: Any) -> bool:
-    """Kubernetes keeps a list of constants as a hash table, in which it cannot look up quantities and versions."""
-    if values.kind_of(item) is not None:
-        raise ValueError(f"hash of unhashable type {values.kind_of(item)}")
+    """Kubernetes keeps a list of constants as a hash table, in which it cannot look up versions."""
+    if values.kind_of(item) == SEMVER:
+        raise ValueError(f"hash of unhashable type {SEMVER}")
     return _within(item, constants)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise _no_overload()
+    return value
 
 
 _ANY_TWO: Final = [(_T.BOOL, [_T.DYN, _T.DYN])]
@@ -229,6 +238,8 @@ EQUAL: Final = Function("equal", _ANY_TWO, equal, False)
 UNEQUAL: Final = Function("unequal", _ANY_TWO, lambda a, b: not same(a, b), False)
 WITHIN: Final = Function("within", _ANY_TWO, _within, False)
 AMONG: Final = Function("among", _ANY_TWO, _among, False)
+NUMBER: Final = Function("number", [(_T.DYN, [_T.DYN])], _number, False)
+"""The argument of a conversion to a number: the Go implementation converts no boolean."""
 
 
 # ---- lists and sets

@@ -32,9 +32,10 @@ def _pool() -> descriptor_pool.DescriptorPool:
         message.field.add(
             name="canonical", number=1, type=types.TYPE_STRING, label=types.LABEL_OPTIONAL
         )
-        message.field.add(
-            name="integral", number=2, type=types.TYPE_BOOL, label=types.LABEL_OPTIONAL
-        )
+        for number, flag in enumerate(("integral", "computed"), start=2):
+            message.field.add(
+                name=flag, number=number, type=types.TYPE_BOOL, label=types.LABEL_OPTIONAL
+            )
     pool.AddSerializedFile(file.SerializeToString())
     return pool
 
@@ -75,10 +76,12 @@ class Amount(NamedTuple):
     Attributes:
         exact: in whole units.
         integral: ``isInteger()`` in Kubernetes. It depends on the notation, too: it is false for ``1.0`` and ``100Ti``.
+        computed: it is a sum. In Kubernetes no value is equal to one, though a sum can be equal to a value.
     """
 
     exact: Fraction
     integral: bool
+    computed: bool = False
 
 
 def published(exact: Fraction) -> Amount:
@@ -125,19 +128,22 @@ def added(left: Amount, right: Amount) -> Amount:
     """The sum of two amounts."""
     exact = left.exact + right.exact
     if not right.exact or not left.exact:
-        return Amount(exact, left.integral if not right.exact else right.integral)
-    return Amount(exact, left.integral and right.integral and abs(exact) <= _LARGEST)
+        return Amount(exact, left.integral if not right.exact else right.integral, True)
+    integral = left.integral and right.integral and abs(exact) <= _LARGEST
+    return Amount(exact, integral, True)
 
 
 def quantity(amount: Amount) -> Message:
     """An amount as a value of CEL."""
-    made: Message = _CLASSES[QUANTITY](canonical=str(amount.exact), integral=amount.integral)
+    made: Message = _CLASSES[QUANTITY](
+        canonical=str(amount.exact), integral=amount.integral, computed=amount.computed
+    )
     return made
 
 
 def amount(value: Message) -> Amount:
     """The amount that a value of CEL holds."""
-    return Amount(Fraction(value.canonical), value.integral)
+    return Amount(Fraction(value.canonical), value.integral, value.computed)
 
 
 # ---- semantic versions

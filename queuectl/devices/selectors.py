@@ -20,6 +20,7 @@ from queuectl.cel.functions import (
     AMONG,
     EQUAL,
     KUBERNETES,
+    NUMBER,
     UNEQUAL,
     WITHIN,
     Function,
@@ -64,7 +65,7 @@ def _environment(functions: cel.CelExtension) -> cel.Env:
 
 
 _CHECKING: Final = _environment(declared(_FUNCTIONS))
-_EVALUATING: Final = _environment(implemented((*_FUNCTIONS, *_COMPARISONS.values(), AMONG)))
+_EVALUATING: Final = _environment(implemented((*_FUNCTIONS, *_COMPARISONS.values(), AMONG, NUMBER)))
 
 
 class Selector:
@@ -83,6 +84,7 @@ class Selector:
         tree = checked.parse(compiled(_CHECKING, source).serialize())
         _check_result(tree, source)
         _Adapted(tree, source).adapt(tree.expr)
+        tree.expr.CopyFrom(checked.inlined(tree.expr))
         self._expression = Expression(_EVALUATING.deserialize(checked.serialize(tree)))
 
     def matches(self, kind: DeviceKind) -> bool:
@@ -171,6 +173,7 @@ def _check_result(tree: Any, source: str) -> None:
 
 
 _BOOLEAN: Final = 1
+_TO_NUMBER: Final = frozenset({"int", "uint", "double"})
 _LOOKUPS: Final = frozenset({"_[_]", "_[?_]", "_?._"})
 _TYPED: Final = _LOOKUPS | {"@in", "size", "_==_", "_!=_", "_?_:_"}
 """Functions that keep the type of a map of domains, or do not return it."""
@@ -221,6 +224,16 @@ class _Adapted:
                 expr.call.Clear()
                 expr.call.function = "optional.of"
                 expr.call.args.append(found)
+        elif call.function == "@in" and _is_empty_list(call.args[1]):
+            expr.const.boolean = False  # Kubernetes does not evaluate the item
+        elif (
+            call.function in _TO_NUMBER
+            and self._types[call.args[0].id].WhichOneof("value") == "dyn"
+        ):
+            number = type(expr)(id=self._id())
+            number.call.function = NUMBER.name
+            number.call.args.append(call.args[0])
+            call.args[0].CopyFrom(number)
         elif call.function in _COMPARISONS and self._can_be_kubernetes(call.args[0]):
             constants = call.function == "@in" and _is_constant_list(call.args[1])
             call.function = (AMONG if constants else _COMPARISONS[call.function]).name
@@ -271,6 +284,10 @@ class _Adapted:
     def _id(self) -> int:
         self._next += 1
         return self._next
+
+
+def _is_empty_list(expr: Any) -> bool:
+    return bool(expr.WhichOneof("kind") == "list" and not expr.list.elements)
 
 
 def _is_constant_list(expr: Any) -> bool:
