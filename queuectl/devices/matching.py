@@ -6,9 +6,7 @@ fails the pod. A request can therefore use a node only if no device of the node 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Final
 
 from queuectl.devices.selectors import outcome, selector
@@ -16,11 +14,6 @@ from queuectl.domain.devices import DeviceClass, DeviceKind, DeviceOption, NodeD
 from queuectl.domain.errors import BadInput, QueuectlError
 
 _MOST_KINDS: Final = 1 << 18
-_LITERAL: Final = r"""(?:"[^"\\]*"|'[^'\\]*')"""
-_READ: Final = re.compile(
-    rf"device\.attributes\[{_LITERAL}\](?:\.([A-Za-z_]\w*)\b(?!\s*\()|\[(?P<name>{_LITERAL})\])"
-)
-_PLAIN: Final = re.compile(r"device\.(?:driver|capacity|allowMultipleAllocations)\b")
 
 
 class NotMatched(QueuectlError):
@@ -90,10 +83,10 @@ class Matching:
 
     def _outcome(self, option: DeviceOption, kind: DeviceKind) -> bool | str:
         """Evaluated once for kinds that are equal as far as the selectors read them."""
-        chosen = self.classes.get(option.device_class)
-        names = attributes_read(
-            (*(chosen.selectors if chosen is not None else ()), *option.selectors)
-        )
+        why = self.check(option)
+        if why is not None:
+            return why
+        names = self._attributes(option)
         key = (
             option.device_class,
             option.selectors,
@@ -113,11 +106,18 @@ class Matching:
             found = self._alike[key] = self._evaluated(option, kind)
         return found
 
+    def _attributes(self, option: DeviceOption) -> frozenset[str] | None:
+        """The names of the attributes that the selectors read, without domains; None = they can read all."""
+        names: set[str] = set()
+        for _, _, source in _selectors(self.classes[option.device_class], option):
+            read = selector(source).attributes
+            if read is None:
+                return None
+            names |= read
+        return frozenset(names)
+
     def _evaluated(self, option: DeviceOption, kind: DeviceKind) -> bool | str:
         """In the order of kube-scheduler: the first selector that is not fulfilled ends the evaluation."""
-        why = self.check(option)
-        if why is not None:
-            return why
         for whose, number, source in _selectors(self.classes[option.device_class], option):
             value = outcome(source, kind)
             if isinstance(value, str):
@@ -135,15 +135,3 @@ def _selectors(chosen: DeviceClass, option: DeviceOption) -> Iterator[tuple[str,
     ):
         for number, source in enumerate(sources):
             yield whose, number, source
-
-
-@lru_cache(maxsize=4096)
-def attributes_read(sources: tuple[str, ...]) -> frozenset[str] | None:
-    """The attributes, without their domains, that selectors can read; None if the text does not show it."""
-    names = set()
-    for source in sources:
-        read = list(_READ.finditer(source))
-        if len(re.findall(r"\bdevice\b", source)) != len(read) + len(_PLAIN.findall(source)):
-            return None
-        names |= {m[1] or m["name"][1:-1] for m in read}
-    return frozenset(names)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from queuectl.devices.matching import Matching, NotMatched, attributes_read
+from queuectl.devices.matching import Matching, NotMatched
+from queuectl.devices.selectors import selector
 from queuectl.domain.devices import (
     Device,
     DeviceClass,
@@ -115,9 +116,12 @@ def test_a_request_for_all_devices_is_refused_where_the_node_has_devices_that_do
         ('"model" in device.attributes["a.example.com"]', None),
         ('device.attributes["a.example.com"].size() > 1', None),
         ('device.attributes["a.example.com"].exists(k, k == "x")', None),
-        ('cel.bind(a, device.attributes["a.example.com"], a.model == "x")', None),
+        ('cel.bind(a, device.attributes["a.example.com"], a.model == "x")', {"model"}),
+        ('device.attributes["a.example.com"].?model.orValue("x") == "x"', {"model"}),
+        ('has(device.attributes["a.example.com"].model)', {"model"}),
+        ("device.attributes.exists(d, device.attributes[d].size() > 1)", None),
         ('device.attributes["a.example.com"][device.driver] == "x"', None),
     ],
 )
 def test_attributes_that_a_selector_reads(source: str, names: set[str] | None) -> None:
-    assert attributes_read((source,)) == names
+    assert selector(source).attributes == names

@@ -1,0 +1,65 @@
+"""Operators of CEL whose results in Kubernetes differ from those of the library for quantities, versions and booleans."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from cel_expr_python import cel
+
+from queuectl.cel import values
+from queuectl.cel.functions import Function, no_overload
+from queuectl.cel.values import SEMVER
+
+_T: Final = cel.Type
+
+
+def equal(left: Any, right: Any) -> bool:
+    """``==``. In Kubernetes it is an error to compare a quantity or a version with a value of another kind, or with a sum."""
+    kind = values.kind_of(left)
+    comparable = kind is None or right is None or values.kind_of(right) == kind
+    if not comparable or (kind is not None and right is not None and right.computed):
+        raise no_overload()
+    return same(left, right)
+
+
+def same(left: Any, right: Any) -> bool:
+    """Whether two values are equal; those of different kinds are not."""
+    kind = values.kind_of(left)
+    if kind is not None or values.kind_of(right) is not None:
+        if kind != values.kind_of(right) or right.computed:
+            return False
+        return bool(left.canonical == right.canonical)
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, list) and isinstance(right, list):
+        return len(left) == len(right) and all(map(same, left, right))
+    return bool(left == right)
+
+
+def within(item: Any, container: Any) -> bool:
+    """``in``: whether an item is in a list, or a key in a map."""
+    if not isinstance(container, list | dict):
+        raise no_overload()
+    return any(same(item, each) for each in container)
+
+
+def _among(item: Any, constants: Any) -> bool:
+    """Kubernetes keeps a list of constants as a hash table, in which it cannot look up versions."""
+    if values.kind_of(item) == SEMVER:
+        raise ValueError(f"hash of unhashable type {SEMVER}")
+    return within(item, constants)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise no_overload()
+    return value
+
+
+_ANY_TWO: Final = [(_T.BOOL, [_T.DYN, _T.DYN])]
+EQUAL: Final = Function("equal", _ANY_TWO, equal, False)
+UNEQUAL: Final = Function("unequal", _ANY_TWO, lambda a, b: not same(a, b), False)
+WITHIN: Final = Function("within", _ANY_TWO, within, False)
+AMONG: Final = Function("among", _ANY_TWO, _among, False)
+NUMBER: Final = Function("number", [(_T.DYN, [_T.DYN])], _number, False)
+"""The argument of a conversion to a number: the Go implementation converts no boolean."""
