@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from queuectl.devices.atoms import Atom
 from queuectl.devices.matching import Matching, NotMatched
-from queuectl.devices.needs import NodeNeeds, needs_of
+from queuectl.devices.needs import NodeNeeds
+from queuectl.devices.reading import needs_of
 from queuectl.devices.requests import Classes, PodRequest
 from queuectl.devices.table import Kind, Plugin, kind_of
 from queuectl.domain.devices import (

@@ -12,8 +12,10 @@ from functools import reduce
 from operator import or_
 from typing import Any, Final, TypeAlias
 
-from queuectl.devices.allocation import Allocator, State, TooMuchWork
-from queuectl.devices.needs import ABSENT, Need, NodeNeeds, Share
+from queuectl.devices.allocation import Allocator, TooMuchWork
+from queuectl.devices.needs import ABSENT, Need, NodeNeeds
+from queuectl.devices.shares import Share
+from queuectl.devices.states import State
 
 Counts: TypeAlias = tuple[int, ...]  # per atom
 

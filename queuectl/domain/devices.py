@@ -19,8 +19,11 @@ from queuectl.domain.fleet import SelectorTerm
 IMPLICIT_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
 """A container requests devices of each DeviceClass by this prefix and the name of the class."""
 
-DEVICE_ROW: Final = "devices.queuectl/"
-"""Prefix of resources that only plans use: amounts that keep the devices of a node sure for all pods on it."""
+DEVICE_ROW: Final = "~devices/"
+"""Prefix of resources that only plans use: amounts that keep the devices of a node sure for all pods on it.
+
+They are the last resources by name, and no message shows them.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -109,7 +109,10 @@ MEANINGS: Final[Mapping[Code, str]] = {
 
 # The gang fits neither the empty cluster nor the whole quota: evicting others does not help.
 NEVER_FITS: Final = frozenset(
-    {Code.SHAPE_NEVER_FITS, Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR}
+    {
+        *(Code.SHAPE_NEVER_FITS, Code.UNSUPPORTED),
+        *(Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR),
+    }
 )
 
 # Free nodes would let it start: migrating other gangs can help.
@@ -120,7 +123,7 @@ WAITS_FOR_ROOM: Final = WAITS_FOR_NODES | {Code.WAITING_FOR_QUOTA}
 
 # The planner evaluates it: more quota or nodes can change the result.
 PLANNED: Final = (
-    NEVER_FITS
+    (NEVER_FITS - {Code.UNSUPPORTED})
     | WAITS_FOR_ROOM
     | {
         Code.WAITING_FOR_PREEMPTED,
@@ -136,13 +139,13 @@ SHOWN_FIRST: Final = (
     Code.TOPOLOGY_PLACEMENT_FAILED,
     Code.WAITING_FOR_QUOTA,
     Code.SHAPE_NEVER_FITS,
+    Code.UNSUPPORTED,
     Code.EXCEEDS_MAX_QUOTA,
 )
 
 # It waits for a user, an administrator, or a larger cluster or quota, not for other gangs.
 NOT_IN_LINE: Final = NEVER_FITS | {
     Code.MISCONFIGURED,
-    Code.UNSUPPORTED,
     Code.LIMIT_RANGE_VIOLATED,
     Code.QUEUE_STOPPED,
     Code.LOCAL_QUEUE_STOPPED,

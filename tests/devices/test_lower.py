@@ -16,15 +16,18 @@ from queuectl.domain.devices import (
     NodeDevices,
     PodDevices,
 )
+from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
-from queuectl.domain.workload import PodSet, Workload
+from queuectl.domain.workload import PodSet, TopologyMode, TopologyRequest, Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.devices import build
 from tests.devices.test_rows import ONE, PAIR, TWO, WITH_NIC, gpus
 from tests.planner.build import gang, holding, node, podset, world
+
+ON_ONE_NODE = TopologyRequest(TopologyMode.REQUIRED, HOSTNAME)
 
 
 def claiming(count: int, devices: PodDevices, **options: object) -> PodSet:
@@ -176,3 +179,42 @@ def test_a_request_for_an_unknown_class_is_refused_with_the_reason() -> None:
     ).pending
     assert refusal.reasons[0].code is Code.UNSUPPORTED
     assert "DeviceClass tpu does not exist" in refusal.reasons[0].message
+
+
+NOT_SURE = (
+    "the number of devices is enough, but kube-scheduler can choose devices for some pods "
+    "that leave none for others"
+)
+
+
+def test_a_gang_that_fits_by_number_only_is_refused_with_the_reason() -> None:
+    parts = (replace(claiming(4, WITH_NIC), name="nics"), replace(claiming(2, ONE), name="single"))
+    mixed = [replace(p, topology=ON_ONE_NODE, group="g") for p in parts]
+    on = build.node(*gpus(8, roots=4), *gpus(4, roots=4, kind="nic"))
+    (refusal,) = plan(lowered(cluster({"n": on}, [gang("a", *mixed, queue=None)]))).pending
+    assert refusal.reasons[0].code is Code.UNSUPPORTED
+    assert refusal.reasons[0].message == (
+        "one node with room for 4 pods × 1 deviceclass.resource.kubernetes.io/nic + 1 nvidia.com/gpu "
+        "and 2 pods × 1 nvidia.com/gpu is needed; even if all nodes were empty, "
+        f"none of 1 eligible node has it: {NOT_SURE}"
+    )
+
+
+def test_a_gang_that_waits_for_sure_devices_shows_that_their_number_is_enough() -> None:
+    running = holding(gang("r", claiming(1, ONE), queue=None), {"n": 1}, flavor=None)
+    waits = gang("a", claiming(4, PAIR), queue=None)
+    snapshot = cluster({"n": build.node(*gpus(9, roots=4))}, [waits], [running])
+    (refusal,) = plan(lowered(snapshot)).pending
+    assert refusal.reasons[0].code is Code.TOPOLOGY_PLACEMENT_FAILED
+    assert refusal.reasons[0].message == (
+        "room for 1 more pod × 2 nvidia.com/gpu is needed; at most 3 of 4 fit on 1 eligible node: "
+        f"{NOT_SURE}"
+    )
+
+
+def test_a_request_that_no_node_can_ever_serve_never_fits() -> None:
+    snapshot = cluster(
+        {"n": build.node(*gpus(4, roots=4))}, [gang("a", claiming(1, PAIR), queue=None)]
+    )
+    (refusal,) = plan(lowered(snapshot)).pending
+    assert refusal.reasons[0].code is Code.SHAPE_NEVER_FITS

@@ -29,7 +29,7 @@ from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSet
 from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.refusals import uncovered
-from queuectl.planner.reasons.words import amount, largest_fit, requests_of, scarcest, some
+from queuectl.planner.reasons.words import amount, largest_fit, requests_of, scarcest, shown, some
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ def _shape(ctx: Context) -> _Description:
         f"{amount(name, total)} {is_or_are(name, total)} free on eligible nodes, at most "
         f"{format_quantity(name, most)} on one node, with room for {counted(fits, 'pod')} in total"
     )
-    asked = dict(sorted(pods.shape.requests.items()))
+    asked = shown(pods.shape.requests)
     return text, {"requests": asked, "free": total, "largest": most, "fits": fits}
 
 

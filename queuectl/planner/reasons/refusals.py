@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from queuectl.domain.devices import DEVICE_ROW
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.words import format_time, is_or_are
 from queuectl.planner.capacity.state import State
 from queuectl.planner.problem.flavors import Options
-from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.problem import UNBOUNDED, caps
+from queuectl.planner.problem.request import GangRequest, PodSetGroup
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, Pool
 from queuectl.planner.reasons.words import asked_by, largest_fit, no_placement, plain
@@ -54,7 +56,7 @@ def undecided(budget: int, alarm: str = "") -> Reason:
 
 def placement_failed(state: State, request: GangRequest) -> Reason:
     """No placement on the capacity that the gangs before it leave free."""
-    return _first_tight(request, state.free()) or _together(request)
+    return _first_tight(state, request) or _together(request)
 
 
 def never_fits(state: State, request: GangRequest) -> Reason:
@@ -69,6 +71,9 @@ def never_fits(state: State, request: GangRequest) -> Reason:
         fit = largest_fit(podset_group, empty)
         if fit.short:
             text = f"{fit.needed}; even if all nodes were empty, {fit.at_most}"
+            each_fits = all(caps(empty, p.shape).any() for p in podset_group.pods)
+            if each_fits and (why := _not_sure(state, podset_group, empty)):
+                return Reason(Code.UNSUPPORTED, f"{text}: {why}", fit.details)
             return Reason(Code.SHAPE_NEVER_FITS, text, fit.details)
     parts = "; ".join(map(asked_by, request.podset_groups))
     text = f"no placement exists for {parts}, even if all nodes were empty"
@@ -76,12 +81,31 @@ def never_fits(state: State, request: GangRequest) -> Reason:
     return Reason(Code.SHAPE_NEVER_FITS, text, details)
 
 
-def _first_tight(request: GangRequest, free: Ints) -> Reason | None:
+def _not_sure(state: State, podset_group: PodSetGroup, free: Ints) -> str | None:
+    """The reason of a podset group that fits by the number of devices alone; None if it does not."""
+    resources = state.problem.resources
+    rows = [i for i, name in enumerate(resources) if name.startswith(DEVICE_ROW)]
+    if not rows:
+        return None
+    counted = free.copy()
+    counted[rows] = UNBOUNDED
+    if largest_fit(podset_group, counted).short:
+        return None
+    return (
+        "the number of devices is enough, but kube-scheduler can choose devices for some pods "
+        "that leave none for others"
+    )
+
+
+def _first_tight(state: State, request: GangRequest) -> Reason | None:
     """The first podset group that the sums of free capacity alone exclude from every domain."""
+    free = state.free()
     for podset_group in request.podset_groups:
         fit = largest_fit(podset_group, free)
         if fit.short:
             text = f"{fit.sentence}{fit.free_in_all}"
+            if why := _not_sure(state, podset_group, free):
+                text = f"{text}: {why}"
             return Reason(Code.TOPOLOGY_PLACEMENT_FAILED, text, fit.details)
     return None
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from queuectl.domain.devices import DEVICE_ROW
 from queuectl.domain.quantity import PODS, Resources, format_quantity
 from queuectl.domain.words import counted, is_or_are
 from queuectl.planner.placement.single import Capacity
@@ -77,10 +78,14 @@ def no_placement(podset_groups: Sequence[PodSetGroup]) -> str:
 
 def requests_of(requests: Resources) -> str:
     """The request of a pod in short form: its devices, or else all resources."""
-    named = [(n, v) for n, v in sorted(requests.items()) if n != PODS]
+    named = [(n, v) for n, v in shown(requests).items() if n != PODS]
     devices = [(n, v) for n, v in named if "/" in n]
-    shown = devices or named or [(PODS, requests[PODS])]
-    return " + ".join(amount(n, v) for n, v in shown)
+    return " + ".join(amount(n, v) for n, v in devices or named or [(PODS, requests[PODS])])
+
+
+def shown(requests: Resources) -> dict[str, int]:
+    """The amounts by name, without device rows."""
+    return {n: v for n, v in sorted(requests.items()) if not n.startswith(DEVICE_ROW)}
 
 
 def some(names: Sequence[str], most: int = NAMED) -> str:
@@ -255,7 +260,5 @@ def plain(podset_group: PodSetGroup) -> dict[str, Any]:
         level = podset_group.tree.levels[podset_group.required]
     return {
         "level": level,
-        "pods": [
-            {"count": p.total, "requests": dict(sorted(each(p).items()))} for p in podset_group.pods
-        ],
+        "pods": [{"count": p.total, "requests": shown(each(p))} for p in podset_group.pods],
     }
