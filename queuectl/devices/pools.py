@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import is_
 
 from queuectl.domain.devices import Device, DeviceId, DeviceKind, NodeDevices
 from queuectl.domain.fleet import Fleet, SelectorTerm
@@ -26,15 +27,68 @@ def node_devices(slices: Iterable[PoolSlice], fleet: Fleet) -> dict[str, NodeDev
         slices: all ResourceSlices of the cluster.
         fleet: all nodes of the cluster, for devices that nodes select by labels.
     """
-    nodes = _Nodes(fleet)
-    pools: dict[tuple[str, str], list[PoolSlice]] = defaultdict(list)
-    for one in slices:
-        pools[one.driver, one.pool].append(one)
-    ambiguous = _same_name(pools)
-    found: dict[str, _Found] = defaultdict(_Found)
-    for name in sorted(pools):
-        _Pool(name, newest(pools[name]), nodes, found).add(ambiguous.get(name))
-    return {name: devices.frozen() for name, devices in sorted(found.items())}
+    return Pools().nodes(slices, fleet)
+
+
+class Pools:
+    """The devices of the nodes, from one revision to the next: unchanged nodes keep the same objects."""
+
+    def __init__(self) -> None:
+        self._parts: dict[tuple[str, str], tuple[tuple[object, ...], dict[str, NodeDevices]]] = {}
+        self._joined: dict[str, tuple[list[NodeDevices], NodeDevices]] = {}
+
+    def nodes(self, slices: Iterable[PoolSlice], fleet: Fleet) -> dict[str, NodeDevices]:
+        """As :func:`node_devices`."""
+        pools: dict[tuple[str, str], list[PoolSlice]] = defaultdict(list)
+        for one in slices:
+            pools[one.driver, one.pool].append(one)
+        mixed_up = _same_name(pools)
+        nodes = _Nodes(fleet)
+        parts: dict[str, list[NodeDevices]] = defaultdict(list)
+        for name in sorted(pools):
+            for node, part in self._of(
+                name, newest(pools[name]), nodes, mixed_up.get(name)
+            ).items():
+                parts[node].append(part)
+        self._parts = {name: self._parts[name] for name in pools}
+        self._joined = {node: self._join(node, parts[node]) for node in sorted(parts)}
+        return {node: joined for node, (_, joined) in self._joined.items()}
+
+    def _of(
+        self,
+        name: tuple[str, str],
+        slices: Sequence[PoolSlice],
+        nodes: _Nodes,
+        mixed_up: str | None,
+    ) -> dict[str, NodeDevices]:
+        by_labels = any(map(_needs_labels, slices))
+        key = (*slices, nodes.fleet if by_labels else None, mixed_up)
+        known = self._parts.get(name)
+        if known is None or len(known[0]) != len(key) or not all(map(is_, known[0], key)):
+            found: dict[str, _Found] = defaultdict(_Found)
+            _Pool(name, slices, nodes, found).add(mixed_up)
+            known = self._parts[name] = key, {n: found[n].frozen() for n in sorted(found)}
+        return known[1]
+
+    def _join(self, node: str, parts: list[NodeDevices]) -> tuple[list[NodeDevices], NodeDevices]:
+        known = self._joined.get(node)
+        if known is not None and len(known[0]) == len(parts) and all(map(is_, known[0], parts)):
+            return known
+        if len(parts) == 1:
+            return parts, parts[0]
+        joined = NodeDevices(
+            tuple(sorted((d for part in parts for d in part.devices), key=lambda d: d.id)),
+            tuple(sorted(counter for part in parts for counter in part.counters)),
+            tuple(sentence for part in parts for sentence in part.unsupported),
+            tuple(dict.fromkeys(kind for part in parts for kind in part.left_out)),
+        )
+        return parts, joined
+
+
+def _needs_labels(one: PoolSlice) -> bool:
+    """Whether the nodes that can use its devices follow from all nodes of the cluster."""
+    accesses = [one.access] if one.access is not None else [d.access for d in one.devices]
+    return any(access is not None and access.node is None for access in accesses)
 
 
 def newest(slices: Sequence[PoolSlice]) -> list[PoolSlice]:
@@ -102,7 +156,7 @@ class _Nodes:
     """The names of the nodes that can use devices."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
+        self.fleet = fleet
         self._every = frozenset(fleet.by_name)
         self._selected: dict[SelectorTerm, frozenset[str]] = {}
 
@@ -113,7 +167,7 @@ class _Nodes:
             return self._every
         known = self._selected.get(access.selector)
         if known is None:
-            matching = (n.name for n in self._fleet.nodes if access.selector.matches(n))
+            matching = (n.name for n in self.fleet.nodes if access.selector.matches(n))
             known = self._selected[access.selector] = frozenset(matching)
         return known
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.devices.pools import node_devices
+from queuectl.devices.pools import Pools, node_devices
 from queuectl.domain.devices import DeviceKind
 from queuectl.domain.fleet import Fleet, Node, Requirement, SelectorTerm
 from queuectl.domain.pool_slices import NodeAccess, PoolSlice, PublishedDevice
@@ -198,6 +198,42 @@ def test_pools_with_counters_of_two_drivers_cannot_have_the_same_name():
         f"pool gpu.example/p: device a left out: {why}",
         f"pool other.example/p: device a left out: {why}",
     )
+
+
+# ---- from one revision to the next
+
+
+def two_pools(generation: int = 1) -> list[PoolSlice]:
+    return [
+        one_slice(device("a"), name="a", pool="a"),
+        one_slice(device(f"b{generation}"), name="b", pool="b", generation=generation),
+        one_slice(device("c"), name="c", pool="c", access=NodeAccess("n1")),
+        one_slice(device("d"), name="d", pool="d", access=ONLY_N1),
+    ]
+
+
+def test_nodes_whose_pools_did_not_change_keep_the_same_objects():
+    pools, slices = Pools(), two_pools()
+    first = pools.nodes(slices, FLEET)
+    assert [d.id.name for d in first["n1"].devices] == ["c", "d"]
+    second = pools.nodes([slices[0], two_pools(2)[1], *slices[2:]], FLEET)
+    assert [d.id.name for d in second["n0"].devices] == ["a", "b2"]
+    assert second["n1"] is first["n1"]
+
+
+def test_devices_that_nodes_select_by_labels_follow_the_labels():
+    pools, slices = Pools(), two_pools()
+    pools.nodes(slices, FLEET)
+    other = Fleet((FLEET.nodes[0], *FLEET.nodes[2:]))
+    assert [d.id.name for d in pools.nodes(slices, other)["n1"].devices] == ["c"]
+    assert pools.nodes(slices, FLEET) == node_devices(slices, FLEET)
+
+
+def test_deleted_pools_have_no_devices():
+    pools, slices = Pools(), two_pools()
+    pools.nodes(slices, FLEET)
+    assert pools.nodes(slices[:1], FLEET) == node_devices(slices[:1], FLEET)
+    assert pools.nodes([], FLEET) == {}
 
 
 # ---- generations

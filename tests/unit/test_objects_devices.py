@@ -27,7 +27,9 @@ from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.documents import read_documents
 from queuectl.objects.errors import DocumentError
+from queuectl.objects.files.devices import GivenDevices
 from queuectl.objects.files.snapshots import SnapshotInput, read_snapshot
+from queuectl.objects.files.what_if import ReadingContext, WhatIf, changed
 
 DRIVER = "gpu.example"
 Body = dict[str, Any]
@@ -315,6 +317,21 @@ def test_a_gang_whose_claims_cannot_be_planned_is_blocked_with_the_reason(bodies
     assert pending.blocked is not None
     assert (pending.blocked.code, pending.blocked.message) == (code, message)
     assert pending.blocked.details == {"namespace": "default", "podSet": "main"}
+
+
+def test_a_question_about_a_job_finds_the_devices_of_its_claims():
+    known = GivenDevices()
+    for document in read_documents(yaml.safe_dump_all([CLASS, template()]), "in.yaml"):
+        known.add(document)
+    labelled = {"name": "job", "labels": {"queuectl.dev/queue-name": "q"}}
+    asked = WhatIf(submit=[{**job(ONE), "metadata": labelled}])
+    (found,) = changed(snapshot(CLASS), (), asked, ReadingContext(claims=known)).snapshot.pending
+    devices = found.workload.podsets[0].shape.devices
+    assert devices is not None
+    assert len(devices.claims) == 1
+    (blocked,) = changed(snapshot(CLASS), (), asked, ReadingContext()).snapshot.pending
+    assert blocked.blocked is not None
+    assert blocked.blocked.code is Code.UNSUPPORTED
 
 
 # ---- devices that claims hold

@@ -16,7 +16,7 @@ from queuectl.domain.devices import (
     DeviceInventory,
 )
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.pod_claims import resolved
+from queuectl.domain.pod_claims import KnownClaims, resolved
 from queuectl.domain.pool_slices import PoolSlice
 from queuectl.domain.records import ClaimRecord, ClaimTemplateRecord
 from queuectl.domain.words import counted
@@ -127,7 +127,7 @@ class GivenDevices:
                     yield f"ResourceClaim {namespace}/{name}: {text}"
 
 
-def claiming(gang: Gang, known: GivenDevices) -> Gang:
+def claiming(gang: Gang, known: KnownClaims) -> Gang:
     """The gang with the devices of its claims, or with the reason for which they cannot be planned."""
     if not any(podset.claims for podset in gang.podsets):
         return gang

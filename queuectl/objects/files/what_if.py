@@ -16,6 +16,7 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.limitrange import LimitRange
 from queuectl.domain.overrides import in_force
 from queuectl.domain.plan import Eviction
+from queuectl.domain.pod_claims import KnownClaims
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
@@ -26,6 +27,7 @@ from queuectl.objects.configuration.node_quota import quota_from_nodes
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.objects.documents import as_document, with_names
 from queuectl.objects.files.assembly import Assembly, Parts
+from queuectl.objects.files.devices import claiming
 from queuectl.objects.files.gangs import is_job, read_job_gang
 from queuectl.objects.files.snapshots import defaulted, drained, leaving, limited
 
@@ -64,10 +66,12 @@ class ReadingContext:
     Attributes:
         pod_classes: priorities of the cluster's own PriorityClasses.
         ranges: LimitRanges by namespace.
+        claims: the objects that resource claims of pods refer to; None = jobs with claims cannot be planned.
     """
 
     pod_classes: Mapping[str, int] = field(default_factory=dict)
     ranges: Mapping[str, Sequence[LimitRange]] = field(default_factory=dict)
+    claims: KnownClaims | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,7 @@ def _submitted(
                 "kind", f"{what or 'nothing'} is no kind of job that queuectl runs"
             )
         gang = limited(defaulted(read_job_gang(document), snapshot.config), around.ranges)
+        gang = gang if around.claims is None else claiming(gang, around.claims)
         if gang.key in seen:
             raise document.error("metadata.name", f"{gang.namespace}/{gang.name} is given twice")
         seen.add(gang.key)
