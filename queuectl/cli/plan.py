@@ -11,14 +11,12 @@ from dataclasses import replace
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from queuectl.cli.render import natural_width
-from queuectl.domain.diagnosis import Diagnosis
+from queuectl.cli.plan_tables import print_tables
+from queuectl.domain.diagnosis import Diagnosis, SuggestedFix
 from queuectl.domain.errors import BadInput
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import MakeRoom
@@ -73,6 +71,13 @@ def plan_command(
             help="Also show running gangs to migrate so that a pending gang fits, whatever the policies of their queues.",
         ),
     ] = False,
+    mig: Annotated[
+        bool,
+        typer.Option(
+            "--mig",
+            help="Also show the nodes whose MIG configuration could change so that a pending gang starts.",
+        ),
+    ] = False,
     explain: Annotated[
         int | None,
         typer.Option(
@@ -105,7 +110,7 @@ def plan_command(
     try:
         if snapshot is not None:
             alone = not (
-                file or now is not None or config is not None or defrag or gang is not None
+                file or now is not None or config is not None or defrag or gang is not None or mig
             )
             _require_alone(alone=alone)
             refused = unpack(_bytes(str(snapshot)), str(snapshot))
@@ -124,12 +129,18 @@ def plan_command(
         explain = EXPLAINED if output is Output.JSON else 0
     diagnoses = _diagnoses(given, plan, explain)
     document = plan_document(
-        given.snapshot, plan, given.ignored, given.warnings, diagnoses, given.evicted
+        given.snapshot,
+        plan,
+        given.ignored,
+        given.warnings,
+        diagnoses,
+        given.evicted,
+        _reconfigurations(given, plan) if mig else None,
     )
     if output is Output.JSON:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
     else:
-        _print_tables(document)
+        print_tables(document)
 
 
 def _fail(code: int, message: str) -> NoReturn:
@@ -211,6 +222,14 @@ def _diagnoses(given: SnapshotInput, plan: Plan, most: int) -> list[Diagnosis]:
     return list(diagnose_those(given.snapshot, frozenset(pending), plan=plan))
 
 
+def _reconfigurations(given: SnapshotInput, plan: Plan) -> list[tuple[str, SuggestedFix]]:
+    """The nodes to reconfigure for the first pending gang that this helps."""
+    from queuectl.planner.explain import plan_mig
+
+    found = plan_mig(given.snapshot, plan)
+    return [found] if found is not None else []
+
+
 def _read(name: str) -> list[Document]:
     if name == "-":
         return read_documents(sys.stdin.buffer.read(), "stdin")
@@ -241,78 +260,3 @@ def _clock(text: str | None) -> float | None:
         return float(text) if text.replace(".", "", 1).isdecimal() else parse_time(text)
     except ValueError as error:
         raise BadInput(f"--now: {error}") from None
-
-
-# ---- tables
-
-
-def _print_tables(document: dict[str, Any]) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    starts = Table("WORKLOAD", "KIND", "PODSET", "PODS", title="Admitted", box=None)
-    starts.add_column("NODES", overflow="fold", ratio=1)
-    for gang in document["admitted"]:
-        for podset in gang["podSets"]:
-            starts.add_row(gang["workload"], gang["kind"], podset["name"], *_where(podset))
-    victims = Table("WORKLOAD", "FOR", "REASON", "LOST GPU-S", title="Preempted", box=None)
-    for victim in document["preempted"]:
-        lost = str(victim["cost"]["lostWork"]) if victim["cost"] else "-"
-        victims.add_row(victim["workload"], victim["for"] or "-", victim["reason"], lost)
-    title = "Preempted without the dry run"
-    spared = Table("WORKLOAD", "FOR", "LOST GPU-S", title=title, box=None)
-    for victim in document["spared"]:
-        spared.add_row(victim["workload"], victim["for"], str(victim["cost"]["lostWork"]))
-    moves = Table("WORKLOAD", "FOR", "FROM", "TO", "LOST GPU-S", title="Migrated", box=None)
-    for move in document.get("moves", ()):
-        lost = str(move["cost"]["lostWork"])
-        moves.add_row(move["workload"], move["for"], _nodes(move["from"]), _nodes(move["to"]), lost)
-    waits = Table("WORKLOAD", "REASON", title="Pending", box=None)
-    waits.add_column("MESSAGE", overflow="fold", ratio=1)
-    for gang in document["pending"]:
-        reason = gang["reasons"][0]
-        waits.add_row(gang["workload"], reason["code"], reason["message"])
-    tables = [table for table in (starts, victims, spared, moves, waits) if table.row_count]
-    if not console.is_terminal:
-        # A terminal folds the last column; a program reads one line for each row.
-        console.width = max([console.width, *map(natural_width, tables)])
-    for table in tables:
-        console.print(table)
-        console.print()
-    if document.get("moves") == []:
-        proved = document["proof"] == "optimal"
-        text = "no migration of running gangs makes room" + ("" if proved else " (not proved)")
-        console.print(text, markup=False)
-    for gang in document["pending"]:
-        _print_diagnosis(console, gang)
-    console.print(_summary(document), markup=False)
-    for warning in document["warnings"]:
-        console.print(f"warning: {warning}", markup=False)
-
-
-def _nodes(podsets: list[dict[str, Any]]) -> str:
-    return "; ".join(_where(podset)[1] for podset in podsets)
-
-
-def _print_diagnosis(console: Console, gang: dict[str, Any]) -> None:
-    """Blocking constraints and suggested fixes of one gang, if it was explained."""
-    if not gang["conflict"]:
-        return
-    console.print(f"{gang['workload']}: blocking constraints", markup=False)
-    for obstacle in gang["conflict"]:
-        console.print(f"  - {obstacle['message']}", markup=False)
-    fixes = [fix["message"] for fix in gang["suggestedFixes"]]
-    console.print("  suggested fixes, each enough by itself:" if fixes else "", markup=False)
-    for message in fixes:
-        console.print(f"    - {message}", markup=False)
-
-
-def _where(podset: dict[str, Any]) -> tuple[str, str]:
-    nodes = podset["nodes"]
-    listed = ", ".join(f"{node}x{count}" if count > 1 else node for node, count in nodes.items())
-    return str(sum(nodes.values())) if nodes else "-", listed or "(quota only)"
-
-
-def _summary(document: dict[str, Any]) -> str:
-    words = {"admitted": "admitted", "preempted": "preempted", "moves": "migrated"}
-    words |= {"pending": "pending", "ignored": "ignored"}
-    counts = ", ".join(f"{len(document[k])} {word}" for k, word in words.items() if k in document)
-    return f"{counts}; proof: {document['proof']}"

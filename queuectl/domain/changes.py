@@ -18,6 +18,7 @@ from queuectl.domain.fleet import (
     Node,
     NodeRules,
 )
+from queuectl.domain.mig import choices
 from queuectl.domain.queues import ClusterQueue, FlavorQuotas, ResourceGroup
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, TopologyMode, TopologyRequest, Workload
@@ -211,6 +212,24 @@ def healed(node: Node) -> Node:
     """A node as it is when nothing ails it."""
     taints = tuple(t for t in node.taints if t.key not in PASSING_TAINTS)
     return replace(node, ready=True, unschedulable=False, taints=taints)
+
+
+@dataclass(frozen=True, slots=True)
+class ReconfigureMig:
+    """These nodes (by name) have other MIG configurations, which their flavors allow. No pod holds their GPUs."""
+
+    configs: Mapping[str, str]
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        pools = snapshot.config.mig_pools
+
+        def after(node: Node) -> Node:
+            wanted = self.configs.get(node.name)
+            if wanted is None:
+                return node
+            return next(other for config, other in choices(node, pools) if config.name == wanted)
+
+        return replace(snapshot, fleet=Fleet(tuple(map(after, snapshot.fleet.nodes))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from queuectl.domain.fleet import HOSTNAME, Requirement, Taint, Toleration
 from queuectl.domain.gpus import SharedGpus
+from queuectl.domain.mig import MigConfig, MigPool
 from queuectl.domain.rules import Rules
 
 
@@ -300,6 +301,7 @@ class ResourceFlavor:
     node_taints: tuple[Taint, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     topology: str | None = None  # None = only quota is counted, and no placement is computed
+    mig_configs: tuple[MigConfig, ...] = ()  # that its nodes can get, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +357,12 @@ class QueueConfig:
         """The ClusterQueue behind a LocalQueue, or None when either does not exist."""
         local = self.local_queues.get((namespace, queue)) if queue is not None else None
         return self.cluster_queues.get(local.cluster_queue) if local is not None else None
+
+    @property
+    def mig_pools(self) -> tuple[MigPool, ...]:
+        """The nodes that can be reconfigured, in the order of their flavors' names."""
+        flavors = sorted(self.flavors.values(), key=lambda flavor: flavor.name)
+        return tuple(MigPool(f.node_labels, f.mig_configs) for f in flavors if f.mig_configs)
 
     def priority_class_of(self, named: str | None) -> str | None:
         """The WorkloadPriorityClass of a job: its own, else ``default`` if it exists."""

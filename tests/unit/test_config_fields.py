@@ -17,6 +17,7 @@ import pytest
 from queuectl.domain.accounting import Accounting, Price
 from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights, SharedGpus
+from queuectl.domain.mig import MigConfig, MigDevices
 from queuectl.domain.queues import (
     ClusterQueue,
     Cohort,
@@ -230,6 +231,10 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
      [{"key": "spot", "operator": "Equal", "value": "1", "effect": "NoExecute", "tolerationSeconds": 5}],
      {"tolerations": (Toleration("spot", "Equal", "1", Effect.NO_EXECUTE, 5),)}, {}),
     ("ResourceFlavor", "spec.topologyName", "racks", {"topology": "racks"}, {}),
+    ("ResourceFlavor", "spec.policy.migConfigs",
+     {"x": [{"devices": [0], "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}, {"devices": "all", "mig-enabled": False}]},
+     {"mig_configs": (MigConfig("x", (MigDevices((0,), (("1g.5gb", 7),)), MigDevices())),),
+      "node_labels": (("gpu", "a100"),)}, nested("spec.nodeLabels", {"gpu": "a100"})),
     ("Topology", "spec.levels", [{"nodeLabel": "rack"}, {"nodeLabel": HOST}], {"levels": ("rack", HOST)}, {}),
     ("Configuration", "fairSharing.preemptionStrategies", [INITIAL], {"fair_sharing": (INITIAL,)}, {}),
     ("Configuration", "fairSharing.preemptionStrategies", [], {"fair_sharing": (FINAL, INITIAL)}, {}),
@@ -554,6 +559,9 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("ResourceFlavor", "spec.nodeTaints", [{"key": f"k{i}", "effect": "NoSchedule"} for i in range(9)], "9 entries"),
     ("ResourceFlavor", "spec.nodeTaints", [{"key": "k", "effect": "NoSchedule"}] * 2,
      ": taint 'k:NoSchedule' occurs 2 times"),
+    ("ResourceFlavor", "spec.policy.migConfigs", {"x": []}, "requires spec.nodeLabels"),
+    ("ResourceFlavor", "spec.policy.migConfigs", {"x": [{"devices": "all", "mig-enabled": False, "device-filter": "0x20B010DE"}]},
+     "requires spec.nodeLabels"),
     ("ResourceFlavor", "spec.tolerations", [{"operator": "Exists"}] * 9, "9 entries; at most 8 are allowed"),
     ("ResourceFlavor", "spec.tolerations", [{"key": "k", "tolerationSeconds": 1}],
      "[0].effect: must be NoExecute with tolerationSeconds"),
@@ -812,9 +820,11 @@ def given_paths(value: Any, prefix: str = "") -> Iterator[str]:
     elif isinstance(value, dict):
         for key, item in value.items():
             yield f"{prefix}{key}"
-            yield from given_paths(item, f"{prefix}{key}.")
+            inside = list(item.values()) if key in BY_NAME else item
+            yield from given_paths(inside, f"{prefix}{key}.")
 
 
+BY_NAME = {"migConfigs"}  # fields whose keys are names
 HEAD = {"apiVersion", "kind", "metadata", "status"}
 
 

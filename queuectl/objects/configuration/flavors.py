@@ -8,6 +8,7 @@ from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.queues import ResourceFlavor, Topology
 from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.groups import once, refuse_more
+from queuectl.objects.configuration.mig_configs import read_mig_configs
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.nodes import read_taints
 from queuectl.objects.kubernetes.pods import read_tolerations
@@ -46,6 +47,7 @@ def read_flavor(document: wire.ResourceFlavorDocument) -> ResourceFlavor:
         node_taints=read_taints([t.loose() for t in spec.node_taints or ()], "spec.nodeTaints"),
         tolerations=read_tolerations([t.loose() for t in spec.tolerations or ()]),
         topology=spec.topology_name or None,
+        mig_configs=read_mig_configs(spec),
     )
 
 

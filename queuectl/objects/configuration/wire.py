@@ -28,6 +28,9 @@ Count = Annotated[
 ]  # the largest integer that every JSON parser keeps exact
 
 
+GpuIndex = Annotated[int, msgspec.Meta(ge=0, lt=32)]
+
+
 class Strict(msgspec.Struct, rename="camel", forbid_unknown_fields=True, omit_defaults=True):
     """Base: camelCase names, unknown fields refused, defaults not written."""
 
@@ -208,11 +211,27 @@ class LocalQueueSpec(Strict):
     fair_sharing: FairSharing | None = None
 
 
+class MigEntry(msgspec.Struct, rename="kebab", forbid_unknown_fields=True, omit_defaults=True):
+    """Some GPUs of a node in one MIG configuration, as in the file of mig-parted."""
+
+    devices: Literal["all"] | list[GpuIndex]
+    mig_enabled: bool
+    mig_devices: dict[str, Annotated[int, msgspec.Meta(ge=1, le=7)]] | None = None
+    device_filter: str | list[str] | None = None
+
+
+class FlavorPolicy(Strict):
+    """Fields particular to queuectl."""
+
+    mig_configs: dict[str, list[MigEntry]] | None = None
+
+
 class ResourceFlavorSpec(Strict):
     node_labels: dict[str, str] | None = None
     node_taints: list[StrictTaint] | None = None
     tolerations: list[StrictToleration] | None = None
     topology_name: str | None = None
+    policy: FlavorPolicy | None = None
 
 
 class LevelSpec(Strict):

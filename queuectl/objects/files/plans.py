@@ -22,6 +22,7 @@ def plan_document(
     warnings: Iterable[str] = (),
     diagnoses: Iterable[Diagnosis] = (),
     evicted: Iterable[Eviction] = (),
+    mig: Iterable[tuple[str, SuggestedFix]] | None = None,
 ) -> dict[str, Any]:
     """Plain JSON values.
 
@@ -32,6 +33,7 @@ def plan_document(
         warnings: fields that are not supported. Warnings of the plan are added.
         diagnoses: of pending gangs, if requested.
         evicted: gangs that are evicted independently of the plan; they precede its own evictions.
+        mig: gangs by uid, and the nodes to reconfigure for them; None = this was not requested.
     """
     diagnosed = {diagnosis.uid: diagnosis for diagnosis in diagnoses}
     known: dict[str, Workload] = {p.workload.uid: p.workload for p in snapshot.pending}
@@ -53,6 +55,7 @@ def plan_document(
         ],
         "spared": _victims(plan.spared, known),
         **moves,
+        **({"mig": [_mig(known[uid], fix) for uid, fix in mig]} if mig is not None else {}),
         "pending": [
             _pending(refusal, known, diagnosed.get(refusal.uid, Diagnosis(refusal.uid)))
             for refusal in plan.pending
@@ -140,6 +143,17 @@ def _moves(plan: Plan, snapshot: Snapshot) -> list[dict[str, Any]]:
         }
         for move in plan.moved
     ]
+
+
+def _mig(workload: Workload, fix: SuggestedFix) -> dict[str, Any]:
+    """The nodes to reconfigure, the gangs that migrate first, and the gang that starts then."""
+    details = fix.details
+    return {
+        "for": workload.ref,
+        "nodes": list(details["nodes"]),
+        "gangs": list(details.get("gangs", ())),
+        "least": fix.least,
+    }
 
 
 def _cost(cost: Cost) -> dict[str, int]:

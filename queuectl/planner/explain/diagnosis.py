@@ -21,6 +21,7 @@ from queuectl.planner.explain import (
     change_queue,
     change_request,
     others_leave,
+    reconfigure_mig,
 )
 from queuectl.planner.explain.constraints import Constraint, only, sentence
 from queuectl.planner.explain.context import Context, context_of
@@ -45,6 +46,7 @@ _FINDERS: Final[tuple[_Finder, ...]] = (
     change_queue.more_quota,
     change_queue.one_more_flavor,
     change_nodes.repaired_nodes,
+    reconfigure_mig.reconfigured_nodes,
     change_nodes.more_nodes,
     others_leave.holders_withdraw,
     others_leave.others_move,

@@ -1,0 +1,111 @@
+"""The output of ``queuectl plan`` as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from queuectl.cli.render import natural_width
+
+
+def print_tables(document: dict[str, Any]) -> None:
+    """Print what the plan decides, then the diagnoses, a summary and the warnings."""
+    console = Console(highlight=False, soft_wrap=True)
+    tables = [table for table in _tables(document) if table.row_count]
+    if not console.is_terminal:
+        # A terminal folds the last column; a program reads one line for each row.
+        console.width = max([console.width, *map(natural_width, tables)])
+    for table in tables:
+        console.print(table)
+        console.print()
+    if document.get("moves") == []:
+        proved = document["proof"] == "optimal"
+        text = "no migration of running gangs makes room" + ("" if proved else " (not proved)")
+        console.print(text, markup=False)
+    if document.get("mig") == []:
+        console.print("no reconfiguration of MIG lets a pending gang start", markup=False)
+    for gang in document["pending"]:
+        _print_diagnosis(console, gang)
+    console.print(_summary(document), markup=False)
+    for warning in document["warnings"]:
+        console.print(f"warning: {warning}", markup=False)
+
+
+def _tables(document: dict[str, Any]) -> Iterator[Table]:
+    starts = Table("WORKLOAD", "KIND", "PODSET", "PODS", title="Admitted", box=None)
+    starts.add_column("NODES", overflow="fold", ratio=1)
+    for gang in document["admitted"]:
+        for podset in gang["podSets"]:
+            starts.add_row(gang["workload"], gang["kind"], podset["name"], *_where(podset))
+    yield starts
+    yield from _tables_of_evictions(document)
+    yield from _tables_of_mig(document)
+    waits = Table("WORKLOAD", "REASON", title="Pending", box=None)
+    waits.add_column("MESSAGE", overflow="fold", ratio=1)
+    for gang in document["pending"]:
+        reason = gang["reasons"][0]
+        waits.add_row(gang["workload"], reason["code"], reason["message"])
+    yield waits
+
+
+def _tables_of_evictions(document: dict[str, Any]) -> Iterator[Table]:
+    victims = Table("WORKLOAD", "FOR", "REASON", "LOST GPU-S", title="Preempted", box=None)
+    for victim in document["preempted"]:
+        lost = str(victim["cost"]["lostWork"]) if victim["cost"] else "-"
+        victims.add_row(victim["workload"], victim["for"] or "-", victim["reason"], lost)
+    yield victims
+    title = "Preempted without the dry run"
+    spared = Table("WORKLOAD", "FOR", "LOST GPU-S", title=title, box=None)
+    for victim in document["spared"]:
+        spared.add_row(victim["workload"], victim["for"], str(victim["cost"]["lostWork"]))
+    yield spared
+    moves = Table("WORKLOAD", "FOR", "FROM", "TO", "LOST GPU-S", title="Migrated", box=None)
+    for move in document.get("moves", ()):
+        lost = str(move["cost"]["lostWork"])
+        moves.add_row(move["workload"], move["for"], _nodes(move["from"]), _nodes(move["to"]), lost)
+    yield moves
+
+
+def _tables_of_mig(document: dict[str, Any]) -> Iterator[Table]:
+    gangs = Table("WORKLOAD", "TO", "LOST GPU-S", title="Migrate first", box=None)
+    nodes = Table("NODE", "FROM", "TO", "FOR", title="Reconfigure", box=None)
+    for change in document.get("mig", ()):
+        for gang in change["gangs"]:
+            gangs.add_row(gang["workload"], ", ".join(gang["nodes"]), str(gang["lostGpuSeconds"]))
+        for node in change["nodes"]:
+            nodes.add_row(node["node"], node["from"] or "-", node["to"], change["for"])
+    yield gangs
+    yield nodes
+
+
+def _nodes(podsets: list[dict[str, Any]]) -> str:
+    return "; ".join(_where(podset)[1] for podset in podsets)
+
+
+def _print_diagnosis(console: Console, gang: dict[str, Any]) -> None:
+    """Blocking constraints and suggested fixes of one gang, if it was explained."""
+    if not gang["conflict"]:
+        return
+    console.print(f"{gang['workload']}: blocking constraints", markup=False)
+    for obstacle in gang["conflict"]:
+        console.print(f"  - {obstacle['message']}", markup=False)
+    fixes = [fix["message"] for fix in gang["suggestedFixes"]]
+    console.print("  suggested fixes, each enough by itself:" if fixes else "", markup=False)
+    for message in fixes:
+        console.print(f"    - {message}", markup=False)
+
+
+def _where(podset: dict[str, Any]) -> tuple[str, str]:
+    nodes = podset["nodes"]
+    listed = ", ".join(f"{node}x{count}" if count > 1 else node for node, count in nodes.items())
+    return str(sum(nodes.values())) if nodes else "-", listed or "(quota only)"
+
+
+def _summary(document: dict[str, Any]) -> str:
+    words = {"admitted": "admitted", "preempted": "preempted", "moves": "migrated"}
+    words |= {"pending": "pending", "ignored": "ignored"}
+    counts = ", ".join(f"{len(document[k])} {word}" for k, word in words.items() if k in document)
+    return f"{counts}; proof: {document['proof']}"

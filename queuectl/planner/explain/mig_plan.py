@@ -1,0 +1,86 @@
+"""The answer of ``queuectl plan --mig``: for the first pending gang that other MIG configurations help, which nodes get which.
+
+The plan is carried out first, so no node that a gang starts on, or that is reserved, is reconfigured.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from queuectl.domain.changes import ReconfigureMig, Relocate
+from queuectl.domain.diagnosis import SuggestedFix
+from queuectl.domain.plan import Plan
+from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
+from queuectl.planner.capacity.reservations import lease_end
+from queuectl.planner.explain.change_queue import over_caps
+from queuectl.planner.explain.context import context_of
+from queuectl.planner.explain.reconfigure_mig import reconfigured_nodes
+from queuectl.planner.order.queue_order import inadmissible
+from queuectl.planner.plan_cycle import begin, one_by_one
+from queuectl.planner.problem.parts import smallest
+from queuectl.planner.problem.problem import survey
+from queuectl.planner.solver.solver import StopSignal
+
+
+def plan_mig(
+    snapshot: Snapshot, plan: Plan, stop: StopSignal | None = None
+) -> tuple[str, SuggestedFix] | None:
+    """The uid of the gang, and the nodes to reconfigure for it; None if this helps no pending gang.
+
+    Args:
+        snapshot: the input of the plan.
+        plan: the decisions of the cycle.
+        stop: lets another thread end it early.
+    """
+    if not snapshot.config.mig_pools:
+        return None
+    snapshot = carried_out(snapshot, plan)
+    prepared = begin(survey(snapshot), stop)
+    for pending in one_by_one(prepared):
+        least = smallest(pending.workload)
+        if pending.lease is not None or inadmissible(snapshot, pending) is not None:
+            continue
+        if any(prepared.cycle.limits.over_quotas(least)):
+            continue
+        ctx = context_of(prepared.cycle, pending)
+        if over_caps(ctx):
+            continue
+        for fix in reconfigured_nodes(ctx):
+            if all(isinstance(change, (Relocate, ReconfigureMig)) for change in fix.changes):
+                return pending.workload.uid, fix
+    return None
+
+
+def carried_out(snapshot: Snapshot, plan: Plan) -> Snapshot:
+    """The snapshot once gangs have started as planned; evicted gangs have not stopped yet."""
+    admitted = {admission.uid: admission for admission in plan.admitted}
+    leases = {refusal.uid: refusal.lease for refusal in plan.pending}
+    out = {victim.victim for victim in plan.preempted} | {e.uid for e in plan.evicted}
+    moved = {move.uid: move for move in plan.moved}
+    until = lease_end(snapshot)
+
+    def running(gang: Admitted) -> Admitted:
+        uid = gang.workload.uid
+        if uid in admitted:
+            return replace(gang, placement=admitted[uid].placement, lost=())
+        if uid in moved:
+            lease = CapacityLease(moved[uid].placement, (), snapshot.now, until)
+            return replace(gang, leaving=True, lease=lease)
+        return replace(gang, leaving=True) if uid in out else gang
+
+    started = [
+        Admitted(p.workload, admitted[p.workload.uid].placement, started_at=snapshot.now)
+        for p in snapshot.pending
+        if p.workload.uid in admitted
+    ]
+    pending = (
+        replace(p, lease=leases.get(p.workload.uid))
+        for p in snapshot.pending
+        if p.workload.uid not in admitted
+    )
+    return replace(
+        snapshot,
+        admitted=(*map(running, snapshot.admitted), *started),
+        pending=tuple(pending),
+        make_room=None,
+    )

@@ -1,0 +1,306 @@
+"""Other MIG configurations of nodes as a fix: the fewest nodes, only where no gang loses its GPUs, and the gang starts then."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations, product
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuectl.domain.changes import ReconfigureMig, Relocate, apply_all
+from queuectl.domain.diagnosis import Remedy, SuggestedFix
+from queuectl.domain.fleet import Node
+from queuectl.domain.mig import MigConfig, MigDevices, MigPool, choices
+from queuectl.domain.quantity import GPU, PODS, Resources
+from queuectl.domain.queues import (
+    ClusterQueue,
+    Defragment,
+    FlavorQuotas,
+    LabelSelector,
+    QueueingStrategy,
+    ResourceFlavor,
+    ResourceGroup,
+    WithinClusterQueue,
+)
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest, Workload
+from queuectl.planner import plan
+from queuectl.planner.explain import diagnose, plan_mig
+from queuectl.planner.explain.mig_plan import carried_out
+from queuectl.planner.verify import verify
+from tests.planner.build import PLENTY, gang, holding, node, podset, world
+from tests.planner.relaxed import starts
+
+SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
+PRODUCT = "NVIDIA-H100-80GB-HBM3"
+WHOLE = MigConfig("all-disabled", (MigDevices(),))
+CUT = MigConfig("all-1g.10gb", (MigDevices(None, (("1g.10gb", 7),)),))
+BALANCED = MigConfig("all-balanced", (MigDevices(None, (("1g.10gb", 2), ("3g.40gb", 1))),))
+HALF = MigConfig("half", (MigDevices((0,)), MigDevices((1,), (("1g.10gb", 7),))))
+CONFIGS = (WHOLE, CUT, BALANCED)
+RESOURCES = (GPU, SMALL, LARGE, PODS)
+
+
+def gpus(name: str, where: str = "b/r", config: MigConfig = WHOLE, count: int = 2) -> Node:
+    labels = {"nvidia.com/gpu.product": PRODUCT, "nvidia.com/mig.strategy": "mixed", "pool": "h100"}
+    whole = node(name, where, labels={**labels, "nvidia.com/mig.config": WHOLE.name}, gpu=count)
+    return next((n for _, n in choices(whole, [MigPool((), (config,))])), whole)
+
+
+def flavor(*configs: MigConfig) -> ResourceFlavor:
+    return ResourceFlavor("default", (("pool", "h100"),), topology="gpus", mig_configs=configs)
+
+
+def main(mode: Defragment = Defragment.OFF, **quota: int) -> ClusterQueue:
+    names = {"gpu": GPU, "small": SMALL, "large": LARGE}
+    nominal = dict.fromkeys(RESOURCES, PLENTY) | {names[k]: v for k, v in quota.items()}
+    return ClusterQueue(
+        "main",
+        (ResourceGroup(RESOURCES, (FlavorQuotas("default", nominal),)),),
+        within_cluster_queue=WithinClusterQueue.NEVER,
+        namespace_selector=LabelSelector(),
+        defragment=mode,
+        defragment_budget=PLENTY,
+    )
+
+
+def asks(count: int, resource: str = SMALL, amount: int = 1, required: str | None = None) -> PodSet:
+    topology = TopologyRequest(TopologyMode.REQUIRED, required) if required else None
+    return PodSet("w", count, PodShape(Resources({resource: amount, PODS: 1})), topology)
+
+
+def cluster(
+    nodes: Sequence[Node],
+    pending: Sequence[Workload],
+    running: Sequence[Admitted] = (),
+    queue: ClusterQueue | None = None,
+    configs: Sequence[MigConfig] = CONFIGS,
+    other_pods: dict[str, Resources] | None = None,
+) -> Snapshot:
+    return world(
+        nodes, pending, running, queue or main(), flavors=[flavor(*configs)], other_pods=other_pods
+    )
+
+
+def found(snapshot: Snapshot) -> tuple[str, SuggestedFix] | None:
+    """The answer, once it is checked: the gang starts, and each gang that starts without the fix does so with it."""
+    decided = plan(snapshot)
+    answer = plan_mig(snapshot, decided)
+    if answer is not None:
+        uid, fix = answer
+        settled = carried_out(snapshot, decided)
+        changed = apply_all(fix.changes, settled)
+        after = plan(changed)
+        assert uid in {admission.uid for admission in after.admitted}
+        assert verify(changed, after) == ()
+    return answer
+
+
+def configured(snapshot: Snapshot) -> dict[str, str]:
+    answer = found(snapshot)
+    assert answer is not None
+    (change,) = [c for c in answer[1].changes if isinstance(c, ReconfigureMig)]
+    return dict(change.configs)
+
+
+FOUR = [gpus(f"{rack}-{i}", rack) for rack in ("r1", "r2") for i in range(2)]
+
+
+def test_one_free_node_is_cut_for_a_gang_that_asks_for_instances() -> None:
+    snapshot = cluster(FOUR, [gang("w0", asks(14))])
+    assert configured(snapshot) == {"r1-0": "all-1g.10gb"}
+    (fix,) = (
+        f for f in diagnose(snapshot, "w0").suggested_fixes if f.remedy is Remedy.RECONFIGURE_MIG
+    )
+    assert fix.message == "reconfigure MIG on 1 node: r1-0 to all-1g.10gb"
+    assert fix.details == {"nodes": [{"node": "r1-0", "from": "all-disabled", "to": "all-1g.10gb"}]}
+    assert fix.least
+
+
+def test_two_nodes_of_one_rack_are_cut_for_a_gang_that_must_share_it() -> None:
+    running = [holding(gang("a", asks(1, GPU, 2)), {"r1-0": 1})]
+    snapshot = cluster(FOUR, [gang("w0", asks(28, required="rack"))], running)
+    assert configured(snapshot) == {"r2-0": "all-1g.10gb", "r2-1": "all-1g.10gb"}
+
+
+def test_instances_become_whole_gpus_for_a_gang_that_asks_for_these() -> None:
+    nodes = [gpus("n1", config=CUT), gpus("n2", config=CUT)]
+    assert configured(cluster(nodes, [gang("w0", asks(1, GPU, 2))])) == {"n1": "all-disabled"}
+
+
+def test_of_two_configurations_that_are_enough_the_one_with_more_whole_gpus_is_chosen() -> None:
+    snapshot = cluster(FOUR, [gang("w0", asks(7))], configs=(WHOLE, CUT, HALF))
+    assert configured(snapshot) == {"r1-0": "half"}
+
+
+def test_a_gang_of_several_profiles_gets_several_configurations() -> None:
+    both = gang("w0", asks(18), replace(asks(4, LARGE), name="large"))
+    configs = configured(cluster(FOUR, [both]))
+    assert sorted(configs.values()) == ["all-1g.10gb", "all-balanced", "all-balanced"]
+
+
+def test_the_nodes_of_gangs_that_start_now_are_left_alone() -> None:
+    first, last = gang("w0", asks(14), queued_at=1.0), gang("w1", asks(1, GPU, 2), queued_at=2.0)
+    assert configured(cluster(FOUR[:2], [first, last])) != {"r1-0": CUT.name, "r1-1": CUT.name}
+    assert found(cluster(FOUR[:1], [first, last])) is None
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        cluster(FOUR, [gang("w0", asks(14))], configs=()),
+        cluster(FOUR[:1], [gang("w0", asks(15))]),
+        cluster(FOUR, [gang("w0", asks(14))], queue=main(small=13)),
+        cluster(FOUR[:1], [gang("w0", asks(1))], [holding(gang("a", asks(1, GPU)), {"r1-0": 1})]),
+        cluster(FOUR[:1], [gang("w0", asks(1))], other_pods={"r1-0": Resources({GPU: 1})}),
+        cluster([replace(FOUR[0], unschedulable=True)], [gang("w0", asks(1))]),
+        cluster([replace(FOUR[0], ready=False)], [gang("w0", asks(1))]),
+        cluster(
+            FOUR[:2],
+            [gang("w0", asks(1, GPU, 8), priority=1), gang("w1", asks(1))],
+            [holding(gang("a", asks(2, GPU, 2)), {"r1-0": 1, "r1-1": 1})],
+            replace(main(), strategy=QueueingStrategy.STRICT_FIFO),
+        ),
+    ],
+    ids=[
+        "no configuration is allowed",
+        "more instances than all nodes have",
+        "too little quota",
+        "a running gang has GPUs",
+        "an unmanaged pod has a GPU",
+        "cordoned",
+        "not ready",
+        "behind the head of a StrictFIFO queue",
+    ],
+)
+def test_there_is_no_reconfiguration(snapshot: Snapshot) -> None:
+    assert found(snapshot) is None
+
+
+def test_pods_without_gpus_stay_on_the_node() -> None:
+    pods = {"r1-0": Resources({PODS: 100})}
+    assert configured(cluster(FOUR[:1], [gang("w0", asks(10))], other_pods=pods))
+    assert found(cluster(FOUR[:1], [gang("w0", asks(11))], other_pods=pods)) is None
+
+
+RUNNING = [
+    holding(gang("a", asks(1, GPU), preemptible=True), {"r1-0": 1}),
+    holding(gang("b", asks(1, GPU)), {"r1-1": 1}),
+]
+
+
+def test_gangs_migrate_off_a_node_where_their_queue_permits_it() -> None:
+    snapshot = cluster(FOUR[:2], [gang("w0", asks(14))], RUNNING, main(Defragment.PLAN))
+    answer = found(snapshot)
+    assert answer is not None
+    move, change = answer[1].changes
+    assert isinstance(move, Relocate)
+    assert isinstance(change, ReconfigureMig)
+    (node_name,) = change.configs
+    (place,) = move.places.values()
+    assert {n for p in place.podsets for n, _ in p.nodes} == {"r1-0", "r1-1"} - {node_name}
+    assert "after the migration of 1 gang" in answer[1].message
+
+
+def test_gangs_stay_where_their_queue_does_not_permit_migrations() -> None:
+    snapshot = cluster(FOUR[:2], [gang("w0", asks(14))], RUNNING, main(Defragment.OFF))
+    assert found(snapshot) is None
+
+
+def test_no_gang_migrates_while_a_free_node_is_enough() -> None:
+    nodes = [*FOUR[:2], gpus("z", "r9")]
+    snapshot = cluster(nodes, [gang("w0", asks(14))], RUNNING, main(Defragment.PLAN))
+    assert configured(snapshot) == {"z": "all-1g.10gb"}
+
+
+def test_with_the_strategy_single_a_node_has_the_flavor_of_its_new_product() -> None:
+    labels = {
+        "nvidia.com/gpu.product": PRODUCT,
+        "nvidia.com/mig.strategy": "single",
+        "pool": "h100",
+    }
+    nodes = [node(f"n{i}", labels=labels, gpu=2) for i in range(2)]
+    whole = ResourceFlavor("whole", (("nvidia.com/gpu.product", PRODUCT),), topology="gpus", mig_configs=(CUT,))  # fmt: skip
+    cut = ResourceFlavor(
+        "cut", (("nvidia.com/gpu.product", f"{PRODUCT}-MIG-1g.10gb"),), topology="gpus"
+    )
+    quotas = FlavorQuotas("cut", {GPU: 28, PODS: 100})
+    queue = replace(main(), groups=(ResourceGroup((GPU, PODS), (quotas,)),))
+    asking = [gang("w0", podset("w", 20, gpu=1))]
+    snapshot = world(nodes, asking, [], queue, flavors=[whole, cut])
+    assert configured(snapshot) == {"n0": "all-1g.10gb", "n1": "all-1g.10gb"}
+
+
+# ---- against all reconfigurations of small fleets
+
+_SHAPES = st.sampled_from([(SMALL, 1), (SMALL, 3), (LARGE, 1), (GPU, 1), (GPU, 2)])
+
+
+@st.composite
+def fleets(draw: st.DrawFn, items: int = 1) -> Snapshot:
+    """Up to four nodes in two racks, some of them in use, and two pending gangs; no queue permits migrations."""
+    nodes, running = [], []
+    for i in range(draw(st.integers(1, 4))):
+        config = draw(st.sampled_from(CONFIGS))
+        made = gpus(f"n{i}", draw(st.sampled_from(("r1", "r2"))), config, draw(st.integers(1, 2)))
+        nodes.append(made)
+        if draw(st.integers(0, 3)) == 0:
+            resource = next(r for r in (GPU, SMALL, LARGE) if r in made.allocatable)
+            running.append(holding(gang(f"r{i}", asks(1, resource)), {made.name: 1}))
+    pending = []
+    for number in range(2):
+        level = draw(st.sampled_from([None, None, "rack", "kubernetes.io/hostname"]))
+        podsets = [
+            replace(asks(draw(st.integers(1, 9)), *draw(_SHAPES), level), name=f"p{at}")
+            for at in range(draw(st.integers(1, items)))
+        ]
+        pending.append(gang(f"w{number}", *podsets, queued_at=float(number)))
+    return cluster(nodes, pending, running)
+
+
+def fewest(snapshot: Snapshot, uid: str) -> int | None:
+    """By trial: the fewest nodes with free GPUs that let the gang start under some of their configurations."""
+    settled = carried_out(snapshot, plan(snapshot))
+    used = {n for g in settled.admitted for p in g.placement.podsets for n, _ in p.nodes}
+    pools = settled.config.mig_pools
+    options = {
+        n.name: [c.name for c, _ in choices(n, pools)]
+        for n in settled.fleet.nodes
+        if n.name not in used
+    }
+    for size in range(1, len(options) + 1):
+        for names in combinations(options, size):
+            for configs in product(*(options[name] for name in names)):
+                change = ReconfigureMig(dict(zip(names, configs, strict=True)))
+                if starts(change.apply(settled), uid):
+                    return size
+    return None
+
+
+@settings(deadline=None, max_examples=60)
+@given(fleets())
+def test_no_trial_of_all_reconfigurations_finds_fewer_nodes(snapshot: Snapshot) -> None:
+    answer = found(snapshot)
+    started = {admission.uid for admission in plan(snapshot).admitted}
+    for pending in snapshot.pending:
+        uid = pending.workload.uid
+        if answer is not None and answer[0] == uid:
+            (change,) = answer[1].changes
+            assert isinstance(change, ReconfigureMig)
+            assert len(change.configs) == fewest(snapshot, uid)
+            return
+        if uid not in started:
+            assert fewest(snapshot, uid) is None
+
+
+@settings(deadline=None, max_examples=60)
+@given(fleets(items=2))
+def test_a_gang_of_several_profiles_starts_on_the_nodes_that_are_found(snapshot: Snapshot) -> None:
+    answer = found(snapshot)
+    if answer is not None and answer[1].least:
+        (change,) = answer[1].changes
+        assert isinstance(change, ReconfigureMig)
+        assert len(change.configs) == fewest(snapshot, answer[0])
