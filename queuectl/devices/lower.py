@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import Final, TypeAlias
+from typing import Final
 
 from queuectl.devices.amounts import Amounts, together
 from queuectl.devices.cluster import Cluster, NodeCache
 from queuectl.devices.matching import Matching
 from queuectl.devices.modes import modes_of
 from queuectl.devices.requests import Classes, PodRequest
+from queuectl.devices.shared import with_shared_claims
 from queuectl.devices.table import Mode
 from queuectl.domain.devices import AllocatedDevice
 from queuectl.domain.quantity import Resources
@@ -24,7 +25,6 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 
 _KEPT: Final = 4  # clusters
-_Gangs: TypeAlias = tuple[Cluster, tuple[Pending, ...], tuple[Admitted, ...]]
 
 
 @dataclass(eq=False)
@@ -35,7 +35,8 @@ class DeviceCache:
     _asked: dict[int, tuple[Workload, tuple[PodRequest | None, ...]]] = field(default_factory=dict)
     _nodes: NodeCache = field(default_factory=lambda: NodeCache(Matching({})))
     _clusters: list[tuple[tuple[object, ...], Cluster]] = field(default_factory=list)
-    _modes: tuple[_Gangs, Mapping[str, Mode]] | None = None
+    _shared: tuple[Snapshot, Snapshot] | None = None
+    _modes: tuple[Cluster, Snapshot, Mapping[str, Mode]] | None = None
     _lowered: list[_Lowered] = field(default_factory=list)
 
     @property
@@ -67,6 +68,17 @@ class DeviceCache:
         self._asked = asked
         return found
 
+    def shared(self, snapshot: Snapshot, classes: Classes) -> Snapshot:
+        """The snapshot with podsets for the claims that pods share."""
+        last = self._shared
+        if (
+            last is None
+            or last[0].claims is not snapshot.claims
+            or not _same_gangs(last[0], snapshot)
+        ):
+            last = self._shared = snapshot, with_shared_claims(snapshot, classes)
+        return replace(snapshot, pending=last[1].pending, admitted=last[1].admitted)
+
     def of_podsets(self, workload: Workload) -> tuple[PodRequest | None, ...]:
         """The request of each podset; empty if none has one."""
         return self._asked[id(workload)][1]
@@ -86,11 +98,10 @@ class DeviceCache:
 
     def modes(self, snapshot: Snapshot, cluster: Cluster) -> Mapping[str, Mode]:
         """The nodes that are kept for one kind of request."""
-        gangs = (cluster, snapshot.pending, snapshot.admitted)
         last = self._modes
-        if last is None or not _same(last[0], gangs):
-            last = self._modes = gangs, _modes(snapshot, cluster, self)
-        return last[1]
+        if last is None or last[0] is not cluster or not _same_gangs(last[1], snapshot):
+            last = self._modes = cluster, snapshot, _modes(snapshot, cluster, self)
+        return last[2]
 
     def lowered(self, cluster: Cluster) -> _Lowered:
         """The nodes and gangs with their rows. Some are kept: requests of some sort come and go."""
@@ -103,9 +114,13 @@ class DeviceCache:
 
 def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
     """The snapshot with device rows; the same object if no gang requests devices."""
-    requests = cache.requests(snapshot, cache.classes(snapshot))
+    classes = cache.classes(snapshot)
+    requests = cache.requests(snapshot, classes)
     if not requests:
         return snapshot
+    if any(request.devices is not None and request.devices.shared for request in requests):
+        snapshot = cache.shared(snapshot, classes)
+        requests = cache.requests(snapshot, classes)
     cluster = cache.cluster(snapshot, requests)
     lowered = cache.lowered(cluster)
     other_pods = lowered.other_pods(snapshot.other_pods, cache.modes(snapshot, cluster))
@@ -121,16 +136,18 @@ def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
     )
 
 
-def _same(last: _Gangs, gangs: _Gangs) -> bool:
-    """Whether these are the same gangs, object by object."""
-    return last[0] is gangs[0] and all(
-        len(old) == len(new) and all(map(is_, old, new))
-        for old, new in ((last[1], gangs[1]), (last[2], gangs[2]))
+def _same_gangs(last: Snapshot, snapshot: Snapshot) -> bool:
+    """Whether two snapshots have the same gangs, object by object."""
+    return (
+        len(last.pending) == len(snapshot.pending)
+        and len(last.admitted) == len(snapshot.admitted)
+        and all(map(is_, last.pending, snapshot.pending))
+        and all(map(is_, last.admitted, snapshot.admitted))
     )
 
 
 def _held(snapshot: Snapshot, cache: DeviceCache) -> dict[str, tuple[AllocatedDevice, ...]]:
-    """Devices that claims hold beside those of admitted gangs: of unmanaged pods, and claims that pods of a gang share."""
+    """Devices that claims hold beside those of admitted gangs: of unmanaged pods, and claims whose sharing is not supported."""
     held = dict(snapshot.other_devices)
     for gang in snapshot.admitted:
         for request in cache.of_podsets(gang.workload):

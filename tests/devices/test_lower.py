@@ -130,16 +130,6 @@ def test_a_node_is_kept_for_single_devices_where_only_these_are_pending() -> Non
     assert starts(cluster(devices, [pair, single])).keys() == {"p", "s"}
 
 
-def test_a_request_that_is_not_supported_is_refused_with_the_reason() -> None:
-    shared = PodDevices(shared=("claim",))
-    taken = lowered(
-        cluster({"n": build.node(*gpus(2))}, [gang("a", claiming(2, shared), queue=None)])
-    )
-    (refusal,) = plan(taken).pending
-    assert refusal.reasons[0].code is Code.UNSUPPORTED
-    assert "its pods share a ResourceClaim (claim)" in refusal.reasons[0].message
-
-
 def test_a_second_snapshot_has_the_same_objects() -> None:
     cache = DeviceCache()
     snapshot = cluster(

@@ -1,0 +1,252 @@
+"""ResourceClaims that pods of a gang share.
+
+Devices of a node can be used only there. So the pods that share such a claim are placed on one node, and its devices count once: for
+a podset of its own that stands for the claim. A claim that is allocated already takes no more devices, and its pods go where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final, TypeVar
+
+from queuectl.devices.requests import Classes
+from queuectl.domain.devices import Claim, PodDevices
+from queuectl.domain.fleet import HOSTNAME, NodeRules, SelectorTerm
+from queuectl.domain.plan import Admission, Move, Plan
+from queuectl.domain.quantity import NOTHING
+from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.workload import (
+    Placement,
+    PodSet,
+    PodSetPlacement,
+    PodShape,
+    TopologyMode,
+    TopologyRequest,
+    Workload,
+)
+
+CLAIMS: Final = "~claims/"
+"""Prefix of the podsets that stand for claims; no podset of a user has such a name."""
+
+_ONE_NODE: Final = TopologyRequest(TopologyMode.REQUIRED, HOSTNAME)
+_Placed = TypeVar("_Placed", Admission, Move, CapacityLease)
+
+
+class _Unsupported(Exception):
+    """A gang cannot share its claims; the text states why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Sharing:
+    """Podsets, by number, that share claims directly or by way of each other."""
+
+    podsets: tuple[int, ...]
+    claims: tuple[str, ...]
+
+
+def with_shared_claims(snapshot: Snapshot, classes: Classes) -> Snapshot:
+    """The snapshot with podsets for the claims that pods share."""
+    shared = _Shared(snapshot, classes)
+    return replace(
+        snapshot,
+        admitted=tuple(map(shared.admitted, snapshot.admitted)),
+        pending=tuple(map(shared.pending, snapshot.pending)),
+    )
+
+
+def without_claim_podsets(plan: Plan) -> Plan:
+    """The plan for the gangs as their users know them."""
+    leases = (refusal.lease for refusal in plan.pending if refusal.lease is not None)
+    placed: Iterable[Admission | Move | CapacityLease] = (*plan.admitted, *plan.moved, *leases)
+    if not any(map(_has_claims, placed)):
+        return plan
+    return replace(
+        plan,
+        admitted=tuple(map(_without, plan.admitted)),
+        moved=tuple(map(_without, plan.moved)),
+        pending=tuple(
+            refusal if refusal.lease is None else replace(refusal, lease=_without(refusal.lease))
+            for refusal in plan.pending
+        ),
+    )
+
+
+class _Shared:
+    """The claims of one snapshot."""
+
+    def __init__(self, snapshot: Snapshot, classes: Classes) -> None:
+        self.snapshot = snapshot
+        self.classes = classes
+        # The gang that a claim counts for: the first that holds capacity, else the first that waits.
+        self.users: dict[tuple[str, str], str] = {}
+        gangs: tuple[Pending | Admitted, ...] = (*snapshot.admitted, *snapshot.pending)
+        for workload in (gang.workload for gang in gangs):
+            for podset in workload.podsets:
+                for name in _shared(podset):
+                    self.users.setdefault((workload.namespace, name), workload.uid)
+
+    def pending(self, gang: Pending) -> Pending:
+        """A gang that waits; claims that are allocated take no more devices."""
+        workload = gang.workload
+        groups = _sharing(workload)
+        if not groups:
+            return gang
+        try:
+            for name in (name for group in groups for name in group.claims):
+                self._check(workload, name)
+            changed = self._with_podsets(workload, groups, lambda claim: claim.allocated is None)
+        except _Unsupported as why:
+            text = f"the request for devices is not supported: {why}"
+            blocked = Reason(Code.UNSUPPORTED, text, {"devices": str(why)})
+            return replace(gang, blocked=gang.blocked or blocked)
+        return replace(gang, workload=changed, lease=self._lease(gang.lease, changed))
+
+    def admitted(self, gang: Admitted) -> Admitted:
+        """A gang that holds capacity; the devices of its claims are among it, whether they are allocated already or not."""
+        workload = gang.workload
+        groups = _sharing(workload)
+        if not groups:
+            return gang
+        try:
+            changed = self._with_podsets(
+                workload, groups, lambda c: self.users.get((c.namespace, c.name)) == workload.uid
+            )
+        except _Unsupported:
+            return gang
+        placement = self._with_claims(gang.placement, changed)
+        lease = self._lease(gang.lease, changed)
+        return replace(gang, workload=changed, placement=placement, lease=lease)
+
+    def _lease(self, lease: CapacityLease | None, workload: Workload) -> CapacityLease | None:
+        if lease is None:
+            return None
+        return replace(lease, placement=self._with_claims(lease.placement, workload))
+
+    def _check(self, workload: Workload, name: str) -> None:
+        claim = self._claim(workload, name)
+        if claim.allocated is None and self.users[workload.namespace, name] != workload.uid:
+            text = f"ResourceClaim {name} is not allocated yet, and another gang uses it"
+            raise _Unsupported(text)
+
+    def _claim(self, workload: Workload, name: str) -> Claim:
+        claim = self.snapshot.claims.get((workload.namespace, name))
+        if claim is None:
+            raise _Unsupported(f"ResourceClaim {name} does not exist")
+        return claim
+
+    def _with_podsets(
+        self,
+        workload: Workload,
+        groups: Iterable[_Sharing],
+        counted: Callable[[Claim], bool],
+    ) -> Workload:
+        """The gang with its sharing podsets on one node each group, and with a podset for the claims that count for it."""
+        podsets = list(workload.podsets)
+        more: list[PodSet] = []
+        for sharing in groups:
+            claims = [self._claim(workload, name) for name in sharing.claims]
+            _check_groups(workload, sharing)
+            group = f"{CLAIMS}{sharing.claims[0]}"
+            local = any(counted(claim) or claim.allocated is None or claim.node for claim in claims)
+            terms = [claim.node for claim in claims if claim.allocated is not None and claim.node]
+            for number in sharing.podsets:
+                podsets[number] = _member(podsets[number], terms, group if local else None)
+            specs = tuple(claim.spec for claim in claims if counted(claim))
+            if specs:
+                rules = podsets[sharing.podsets[0]].shape.rules
+                shape = PodShape(NOTHING, rules, devices=PodDevices(specs))
+                name = f"{CLAIMS}{'+'.join(sharing.claims)}"
+                more.append(PodSet(name, 1, shape, _ONE_NODE, group))
+        return replace(workload, podsets=(*podsets, *more))
+
+    def _with_claims(self, placement: Placement, workload: Workload) -> Placement:
+        """The placement with the podsets for claims, on the nodes of the podsets that share them."""
+        more = []
+        for podset in workload.podsets:
+            if podset.name.startswith(CLAIMS):
+                near = (placement.of(p.name) for p in workload.podsets if p.group == podset.group)
+                placed = next((p for p in near if p is not None and p.nodes), None)
+                if placed is not None:
+                    nodes = ((placed.nodes[0][0], 1),)
+                    more.append(
+                        PodSetPlacement(podset.name, nodes, self._flavors(workload, podset, placed))
+                    )
+        return Placement((*placement.podsets, *more))
+
+    def _flavors(
+        self, workload: Workload, podset: PodSet, placed: PodSetPlacement
+    ) -> dict[str, str]:
+        """The flavor of each resource that is charged for a claim: one of the podset beside it, where that is possible."""
+        queue = self.snapshot.queue_of(workload)
+        claims = podset.shape.devices.claims if podset.shape.devices is not None else ()
+        options = (o for claim in claims for r in claim.requests for o in r.options if not o.admin)
+        flavors: dict[str, str] = {}
+        for resource in sorted({self.classes.charged(option.device_class) for option in options}):
+            for group in queue.groups if queue is not None else ():
+                if resource in group.covered:
+                    names = [quotas.flavor for quotas in group.flavors]
+                    flavors[resource] = next((n for n in names if n in placed.charged), names[0])
+        return flavors
+
+
+def _shared(podset: PodSet) -> tuple[str, ...]:
+    return podset.shape.devices.shared if podset.shape.devices is not None else ()
+
+
+def _sharing(workload: Workload) -> list[_Sharing]:
+    groups: list[_Sharing] = []
+    for number, podset in enumerate(workload.podsets):
+        names = set(_shared(podset))
+        if names:
+            near = [group for group in groups if names & set(group.claims)]
+            groups = [group for group in groups if group not in near]
+            podsets = sorted({number, *(i for group in near for i in group.podsets)})
+            claims = sorted(names.union(*(group.claims for group in near)))
+            groups.append(_Sharing(tuple(podsets), tuple(claims)))
+    return groups
+
+
+def _check_groups(workload: Workload, sharing: _Sharing) -> None:
+    groups = {workload.podsets[number].group for number in sharing.podsets} - {None}
+    for number, podset in enumerate(workload.podsets):
+        if podset.group in groups and number not in sharing.podsets:
+            raise _Unsupported(
+                f"podset {podset.name} is in a group with podsets that share a ResourceClaim"
+            )
+
+
+def _member(podset: PodSet, terms: Iterable[tuple[SelectorTerm, ...]], group: str | None) -> PodSet:
+    """A podset that shares claims, on the nodes of those that are allocated."""
+    devices = podset.shape.devices or PodDevices()
+    rules = podset.shape.rules
+    for each in terms:
+        rules = _both(rules, each)
+    own = replace(devices, shared=()) if devices.claims else None
+    shape = replace(podset.shape, rules=rules, devices=own)
+    if group is None:
+        return replace(podset, shape=shape)
+    return replace(podset, shape=shape, topology=_ONE_NODE, group=group)
+
+
+def _both(rules: NodeRules, terms: tuple[SelectorTerm, ...]) -> NodeRules:
+    """Node rules with alternatives of which one more must match."""
+    affinity = terms
+    if rules.affinity is not None:
+        affinity = tuple(
+            SelectorTerm((*one.requirements, *other.requirements))
+            for one in rules.affinity
+            if one.requirements
+            for other in terms
+        )
+    return replace(rules, affinity=affinity)
+
+
+def _has_claims(placed: Admission | Move | CapacityLease) -> bool:
+    return any(p.podset.startswith(CLAIMS) for p in placed.placement.podsets)
+
+
+def _without(placed: _Placed) -> _Placed:
+    kept = tuple(p for p in placed.placement.podsets if not p.podset.startswith(CLAIMS))
+    return replace(placed, placement=Placement(kept))

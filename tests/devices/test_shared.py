@@ -1,0 +1,139 @@
+"""ResourceClaims that pods of a gang share: one node, and their devices count once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from queuectl.devices.lower import DeviceCache, with_devices
+from queuectl.devices.shared import CLAIMS, without_claim_podsets
+from queuectl.domain.devices import AllocatedDevice, Claim, NodeDevices, PodDevices
+from queuectl.domain.fleet import HOSTNAME, Requirement, SelectorTerm
+from queuectl.domain.plan import Plan
+from queuectl.domain.quantity import GPU
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import PodSet, Workload
+from queuectl.planner import plan
+from queuectl.planner.verify import verify
+from tests.devices import build
+from tests.devices.test_lower import claiming, cluster
+from tests.devices.test_rows import ONE, gpus
+from tests.planner.build import gang, holding, placed
+
+SPEC = build.pod(build.option(count=2)).claims[0]
+
+
+def claim(name: str = "pair", **more: object) -> Claim:
+    return replace(Claim(name, "team", name, SPEC), **more)  # type: ignore[arg-type]
+
+
+def sharing(count: int, *names: str, name: str = "w") -> PodSet:
+    return replace(claiming(count, PodDevices(shared=names or ("pair",))), name=name)
+
+
+def world(
+    gangs: Sequence[Workload],
+    claims: Sequence[Claim] = (claim(),),
+    admitted: Sequence[Admitted] = (),
+    nodes: int = 2,
+) -> Snapshot:
+    """Nodes with two GPUs each."""
+    devices: dict[str, NodeDevices] = {f"n{i}": build.node(*gpus(2)) for i in range(nodes)}
+    made = cluster(devices, gangs, admitted)
+    return replace(made, claims={(c.namespace, c.name): c for c in claims})
+
+
+def decided(snapshot: Snapshot) -> tuple[Snapshot, Plan]:
+    cache = DeviceCache()
+    lowered = with_devices(snapshot, cache)
+    made = plan(lowered)
+    assert verify(lowered, made, cache.matching) == ()
+    return lowered, without_claim_podsets(made)
+
+
+def starts(snapshot: Snapshot) -> dict[str, list[dict[str, int]]]:
+    """The gangs that start, with the pods of each podset on each node."""
+    return {
+        a.uid: [dict(p.by_node) for p in a.placement.podsets] for a in decided(snapshot)[1].admitted
+    }
+
+
+def test_pods_that_share_a_claim_are_on_one_node() -> None:
+    assert starts(world([gang("g", sharing(5), queue=None)])) == {"g": [{"n0": 5}]}
+
+
+def test_podsets_that_share_a_claim_are_on_one_node() -> None:
+    together = gang("g", sharing(3), sharing(1, name="driver"), queue=None)
+    assert starts(world([together])) == {"g": [{"n0": 3}, {"n0": 1}]}
+
+
+def test_the_devices_of_a_shared_claim_count_once() -> None:
+    gangs = [
+        gang("g", sharing(5), queue=None),
+        gang("h", claiming(2, ONE), queue=None, queued_at=1.0),
+        gang("i", claiming(1, ONE), queue=None, queued_at=2.0),
+    ]
+    assert starts(world(gangs)) == {"g": [{"n0": 5}], "h": [{"n1": 2}]}
+
+
+def test_a_running_gang_holds_the_devices_of_its_claim() -> None:
+    own = gang("r", sharing(3), queue=None)
+    waits = gang("g", claiming(2, ONE), queue=None)
+    for allocated in (None, (AllocatedDevice(gpus(2)[0].id, "r0"),)):
+        running = holding(own, {"n0": 3}, flavor=None)
+        snapshot = world([waits], [claim(allocated=allocated)], [running])
+        assert starts(snapshot) == {"g": [{"n1": 2}]}
+
+
+def test_an_allocated_claim_takes_no_more_devices_and_attracts_its_pods() -> None:
+    node = (SelectorTerm((Requirement(HOSTNAME, "In", ("n1",)),)),)
+    held = tuple(AllocatedDevice(device.id, "r0") for device in gpus(2))
+    snapshot = world([gang("g", sharing(3), queue=None)], [claim(allocated=held, node=node)])
+    assert starts(replace(snapshot, other_devices={"n1": held})) == {"g": [{"n1": 3}]}
+
+
+@pytest.mark.parametrize(
+    ("gangs", "claims", "reason"),
+    [
+        ([gang("g", sharing(2), queue=None)], [], "ResourceClaim pair does not exist"),
+        (
+            [gang("a", sharing(1), queue=None), gang("g", sharing(1), queue=None)],
+            [claim()],
+            "ResourceClaim pair is not allocated yet, and another gang uses it",
+        ),
+        (
+            [
+                gang(
+                    "g",
+                    replace(sharing(1), group="x"),
+                    replace(claiming(1, ONE), name="other", group="x"),
+                    queue=None,
+                )
+            ],
+            [claim()],
+            "podset other is in a group with podsets that share a ResourceClaim",
+        ),
+    ],
+)
+def test_sharing_that_is_not_supported_is_refused_with_the_reason(
+    gangs: list[Workload], claims: list[Claim], reason: str
+) -> None:
+    refusals = {refusal.uid: refusal for refusal in decided(world(gangs, claims))[1].pending}
+    assert refusals["g"].reasons[0].code is Code.UNSUPPORTED
+    assert reason in refusals["g"].reasons[0].message
+
+
+def test_quota_is_charged_once_for_a_shared_claim() -> None:
+    lowered, made = decided(world([gang("g", sharing(3))]))
+    podsets = lowered.pending[0].workload.podsets
+    assert [p.shape.requests[GPU] for p in podsets] == [0, 2]
+    assert [p.podset for p in made.admitted[0].placement.podsets] == ["w"]
+    own = gang("r", sharing(3))
+    running = replace(holding(own, {"n0": 3}), placement=placed(own, {"n0": 3}, flavor="default"))
+    admitted = with_devices(world([], [claim()], [running]), DeviceCache()).admitted[0]
+    claims = admitted.placement.podsets[-1]
+    assert claims.podset.startswith(CLAIMS)
+    assert dict(claims.flavors) == {GPU: "default"}
