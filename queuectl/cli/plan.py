@@ -197,6 +197,7 @@ def _planned_again(refused: Refused) -> Plan:
 def _checked_plan(given: SnapshotInput) -> tuple[SnapshotInput, Plan]:
     """The input with device rows, and its plan."""
     from queuectl.devices.lower import DeviceCache, with_devices
+    from queuectl.devices.shared import without_claim_podsets
     from queuectl.planner import plan  # the solver is slow to import
     from queuectl.planner.verify import verify
 
@@ -209,7 +210,7 @@ def _checked_plan(given: SnapshotInput) -> tuple[SnapshotInput, Plan]:
     if violations:
         listed = "; ".join(str(violation) for violation in violations)
         _fail(DEFECT, f"internal error: the plan failed its verification: {listed}")
-    return given, decided
+    return given, without_claim_podsets(decided)
 
 
 def _diagnoses(given: SnapshotInput, plan: Plan, most: int) -> list[Diagnosis]:
