@@ -43,7 +43,10 @@ class TenantView(View):
 class NodeView(View):
     name: str
     ready: bool
-    schedulable: bool = Field(description="Whether the node is not cordoned.")
+    schedulable: bool = Field(description="Whether the node is not cordoned, and not unhealthy.")
+    unhealthy: str | None = Field(
+        description="The evidence that hardware of the node fails; null = none is known."
+    )
     domains: dict[str, str] = Field(description="Label value by topology level.")
     gpus: float = Field(description="All GPUs; an instance counts as a part of a GPU.")
     free_gpus: float = Field(description="GPUs that are not in use.")
@@ -148,6 +151,7 @@ def node_view(occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visibl
         name=node.name,
         ready=node.ready,
         schedulable=not node.unschedulable,
+        unhealthy=node.unhealthy or None,
         domains={label: node.labels[label] for label in sorted(labels & node.labels.keys())},
         gpus=rounded(occupancy.gpus),
         free_gpus=rounded(occupancy.free_gpus),

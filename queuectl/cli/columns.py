@@ -20,6 +20,8 @@ def _transition(line: Json) -> str:
 def _status(node: Json) -> str:
     if not node["ready"]:
         return "NotReady"
+    if node.get("unhealthy"):
+        return "Unhealthy"
     return "Ready" if node["schedulable"] else "Cordoned"
 
 

@@ -15,7 +15,7 @@ from queuectl.control.leader.election import Leadership
 from queuectl.control.leader.recovery import Recovered, recover
 from queuectl.control.settings import Settings
 from queuectl.control.supervisor import Supervisor
-from queuectl.control.use_sources import use_source
+from queuectl.control.use_sources import health_source, use_source
 from queuectl.db.api_store import ApiStore
 from queuectl.db.embedded import provided
 from queuectl.db.engine import DatabaseSettings
@@ -196,6 +196,9 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
         source = use_source(settings)
         if source is not None:
             stack.push_async_callback(source.close)
+        health = health_source(settings)
+        if health is not None:
+            stack.push_async_callback(health.close)
         supervisor = Supervisor(
             store=store,
             cluster=cluster,
@@ -204,6 +207,7 @@ async def controller(settings: Settings) -> AsyncIterator[Controller]:
             clock=clock,
             job_resources={kind.plural: kind.kind for kind in KINDS.values()},
             use_source=source,
+            health_source=health,
         )
         yield Controller(supervisor, command_service, metrics, registration)
 

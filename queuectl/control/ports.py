@@ -16,6 +16,7 @@ from queuectl.domain.decisions import Decision
 from queuectl.domain.estimates import Run
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded
+from queuectl.domain.node_health import GpuFault, NodeHealthRules
 from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PriorAdmission
@@ -74,6 +75,20 @@ class UsageStore(Protocol):
         Raises:
             Fenced: the epoch is no longer the caller's.
         """
+
+
+class HealthSource(Protocol):
+    """A source of faults of GPUs (telemetry/signal)."""
+
+    async def faults(self, rules: NodeHealthRules, at: float) -> Sequence[GpuFault]:
+        """The faults that count by the rules, as of ``at``, unix seconds.
+
+        Raises:
+            SourceUnavailable: it does not answer, or not what was asked.
+        """
+
+    async def close(self) -> None:
+        """Close the connections."""
 
 
 class UseSource(Protocol):

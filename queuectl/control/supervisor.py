@@ -18,9 +18,10 @@ from queuectl.control.leader.broadcast import Broadcast, share
 from queuectl.control.leader.election import Leadership, LeadershipLost
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.loop import Loop
+from queuectl.control.leader.node_health import NodeHealthWatch
 from queuectl.control.leader.recovery import lost
 from queuectl.control.leader.utilization import UseWatch
-from queuectl.control.ports import Cluster, Store, UseSource
+from queuectl.control.ports import Cluster, HealthSource, Store, UseSource
 from queuectl.control.questions.preview import Previewer
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import Viewer
@@ -55,9 +56,22 @@ class Supervisor:
         clock: SteadyClock,
         job_resources: dict[str, str],
         use_source: UseSource | None = None,
+        health_source: HealthSource | None = None,
     ) -> None:
-        """``job_resources``: plural -> kind of the watched job kinds; ``use_source``: of GPU utilization, None without one."""
+        """Connect nothing yet.
+
+        Args:
+            store: the database.
+            cluster: the API server.
+            metrics: of the process.
+            settings: of the process.
+            clock: of the database.
+            job_resources: plural -> kind of the watched job kinds.
+            use_source: of GPU utilization; None without one.
+            health_source: of faults of GPUs; None without one.
+        """
         self._use_source = use_source
+        self._health_source = health_source
         self._store = store
         self._cluster = cluster
         self._metrics = metrics
@@ -147,7 +161,7 @@ class Supervisor:
         async with asyncio.TaskGroup() as group:
             watch = group.create_task(self._watch(), name="watch")
             lead = group.create_task(self._lead(), name="lead")
-            follow = self._broadcast.follow(lambda: self._leading is None)
+            follow = self._broadcast.follow(lambda: self._leading is None, self._mirror)
             follow_broadcast = group.create_task(follow, name="findings of others")
             await stop.wait()
             log.info("shutdown_started")
@@ -227,8 +241,10 @@ class Supervisor:
             group.create_task(loop.run(epoch), name="loop")
             group.create_task(self._follow_configuration(loop), name="configuration")
             group.create_task(self._follow_commands(loop), name="commands")
-            sharing = share(loop.leader_state, self._store, self._clock, epoch)
+            sharing = share(loop.leader_state, self._mirror, self._store, self._clock, epoch)
             group.create_task(sharing, name="findings")
+            health = self._health_watch().run(lambda: loop.leader_state.config, loop.judged)
+            group.create_task(health, name="node health")
             if self._use_source is not None:
                 watch = self._use_watch(self._use_source)
                 group.create_task(
@@ -251,6 +267,17 @@ class Supervisor:
             evaluation_seconds=rule.evaluation_seconds,
             scrape_seconds=rule.sample_seconds,
             timeout=rule.timeout_seconds,
+        )
+
+    def _health_watch(self) -> NodeHealthWatch:
+        asked = self._settings.utilization
+        return NodeHealthWatch(
+            self._health_source,
+            self._mirror,
+            self._metrics.node_health,
+            self._clock,
+            evaluation_seconds=asked.evaluation_seconds,
+            timeout=asked.timeout_seconds,
         )
 
     async def _follow_configuration(self, loop: Loop) -> None:

@@ -1,14 +1,14 @@
-"""The source of GPU utilization that the settings describe."""
+"""The sources of GPU utilization and of faults of GPUs that the settings describe."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from queuectl.control.ports import UseSource
+from queuectl.control.ports import HealthSource, UseSource
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
 from queuectl.domain.errors import BadInput
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
-from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, ExporterNames, Gauge
+from queuectl.telemetry.signal.names import HONORED, NVIDIA, RENAMED, VENDORS, ExporterNames, Gauge
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.several import SeveralVendors
 from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
@@ -107,6 +107,18 @@ def use_source(settings: Settings) -> UseSource | None:
         for each, vendor in zip(names, asked.vendors, strict=True)
     ]
     return sources[0] if len(sources) == 1 else SeveralVendors(sources)
+
+
+def health_source(settings: Settings) -> HealthSource | None:
+    """The source of faults of GPUs: the Prometheus, if it has the metrics of NVIDIA's exporter; else None.
+
+    Raises:
+        BadInput: a trusted name is invalid.
+    """
+    url, asked = settings.prometheus_url, settings.utilization
+    if not url or "nvidia" not in asked.vendors:
+        return None
+    return _prometheus(url, asked, NVIDIA, "nvidia")
 
 
 def _prometheus(

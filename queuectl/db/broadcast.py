@@ -26,6 +26,7 @@ async def keep(connection: AsyncConnection, found: LeaderFindings, *, epoch: int
     mine = exists(select(leadership.c.epoch).where(leadership.c.epoch == epoch))
     uses = [astuple(use) for use in found.uses.values()]
     row = {"at": found.at, "uses": uses, "starts": dict(found.starts)}
+    row["unhealthy"] = dict(found.unhealthy)
     if (await connection.execute(update(findings).where(mine).values(row))).rowcount != 1:
         raise Fenced(f"epoch {epoch} is over: another leader has taken over")
 
@@ -38,4 +39,4 @@ async def load(connection: AsyncConnection, known: float) -> LeaderFindings | No
     uses = (
         GangUse(uid, attempt, UseState(state), *rest) for uid, attempt, state, *rest in row.uses
     )
-    return LeaderFindings(row.at, {use.uid: use for use in uses}, row.starts)
+    return LeaderFindings(row.at, {use.uid: use for use in uses}, row.starts, row.unhealthy)

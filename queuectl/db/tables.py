@@ -301,6 +301,7 @@ findings: Final = single_row(
     seconds("at"),
     json("uses"),
     json("starts"),
+    json("unhealthy", default="{}"),
     comment="the last GPU utilization that the leader has measured, and its estimated starts",
 )
 

@@ -15,8 +15,10 @@ class LeaderFindings:
     Attributes:
         uses: GPU use of gangs at the last evaluation, by uid.
         starts: estimated starts of gangs that wait, unix seconds, by uid.
+        unhealthy: evidence against nodes that are out of placement, by name.
     """
 
     at: float = 0.0
     uses: Mapping[str, GangUse] = field(default_factory=dict)
     starts: Mapping[str, float] = field(default_factory=dict)
+    unhealthy: Mapping[str, str] = field(default_factory=dict)

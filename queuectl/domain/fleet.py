@@ -152,7 +152,8 @@ class Node:
     """One node as planning sees it.
 
     ``allocatable`` includes ``pods``. A node that is not ``ready`` offers nothing to new pods but keeps those it runs.
-    ``failed`` are devices in the node's capacity that its device plugin reports as unhealthy.
+    ``failed`` are devices in the node's capacity that its device plugin reports as unhealthy. ``unhealthy`` is the evidence
+    that its hardware fails; it is ``unschedulable`` then. Empty = none is known.
     """
 
     name: str
@@ -162,6 +163,7 @@ class Node:
     ready: bool = True
     unschedulable: bool = False
     failed: Resources = NOTHING
+    unhealthy: str = ""
 
     @property
     def hostname(self) -> str:

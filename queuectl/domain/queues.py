@@ -12,6 +12,7 @@ from enum import StrEnum
 from queuectl.domain.fleet import HOSTNAME, Requirement, Taint, Toleration
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigConfig, MigPool
+from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.rules import Rules
 
 
@@ -220,6 +221,7 @@ class ClusterQueue:
         max_per_user: the most that the gangs of one user can be charged at the same time, by resource; empty = no limit.
         max_priority: the highest priority of its gangs, from a command or a class; None = no limit.
         preemption_opt_out: when opt-outs of its jobs from preemption and idle reclaim count.
+        unhealthy_nodes: the policy for its running gangs on nodes whose hardware fails.
         trusts_checkpoints: whether checkpoint times that its jobs declare count for lost work.
         shared_gpus: which pods of a gang can be on a node with shared GPUs; gangs can ask otherwise, unless it is Never.
     """
@@ -254,6 +256,7 @@ class ClusterQueue:
     preemption_opt_out: OptOut = OptOut.WITHIN_NOMINAL
     trusts_checkpoints: bool = True
     shared_gpus: SharedGpus = SharedGpus.ONE_PER_NODE
+    unhealthy_nodes: UnhealthyNodes = UnhealthyNodes.STAY
 
     def capped(self, priority: int) -> int:
         """The priority, limited to the highest of the queue."""

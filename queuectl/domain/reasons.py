@@ -55,6 +55,7 @@ class Code(StrEnum):
     SUSPENDED_OUTSIDE = "SuspendedOutside"  # suspended without queuectl
     CHANGED_OUTSIDE = "ChangedOutside"  # its podsets changed while it ran
     REQUEUED = "Requeued"  # a user requeued it
+    NODE_UNHEALTHY = "NodeUnhealthy"  # hardware of its nodes fails, and its queue drains them
     MAX_EXECUTION_TIME = "MaximumExecutionTimeExceeded"  # of all attempts together; deactivated
     # ends
     SUCCEEDED = "Succeeded"
@@ -174,6 +175,7 @@ WARNINGS: Final = NOT_IN_LINE | {
     Code.START_REFUSED,
     Code.PODS_LARGER_THAN_ASKED,
     Code.NODE_FAILURES,
+    Code.NODE_UNHEALTHY,
     Code.RESUMED_OUTSIDE,
     Code.SUSPENDED_OUTSIDE,
     Code.CHANGED_OUTSIDE,
@@ -207,6 +209,7 @@ COOPERATIVE: Final = BY_POLICY | {
     Code.LOCAL_QUEUE_STOPPED,
     Code.HELD,
     Code.REQUEUED,
+    Code.NODE_UNHEALTHY,
     Code.DEACTIVATED,
     Code.MAX_EXECUTION_TIME,
 }

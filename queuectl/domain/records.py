@@ -240,8 +240,17 @@ class PodRecord:
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
+    """A Node.
+
+    Attributes:
+        conditions: type, status and reason of those that the kubelet does not set itself.
+        cordoned: ``spec.unschedulable``. ``node`` is also unschedulable while it is unhealthy.
+    """
+
     node: Node
     version: int
+    conditions: tuple[tuple[str, str, str], ...] = ()
+    cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

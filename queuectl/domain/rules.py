@@ -13,6 +13,7 @@ from math import ceil
 from typing import Final
 
 from queuectl.domain.accounting import Accounting
+from queuectl.domain.node_health import NodeHealthRules
 from queuectl.domain.quantity import CPU, PODS, Resources
 
 MOST: Final = 2**63 - 1
@@ -134,6 +135,7 @@ class Rules:
         kueue_keys: whether labels and annotations with Kueue's prefix count.
         accounting: labels, prices and retention of the usage ledger.
         trusted_submitters: accounts whose jobs can name another user in a label.
+        node_health: which signals take a node out of placement.
         device_classes: (DeviceClass, resource that is charged for its devices), sorted; a class has at most one.
     """
 
@@ -149,6 +151,7 @@ class Rules:
     accounting: Accounting = Accounting()
     trusted_submitters: frozenset[str] = frozenset()
     device_classes: tuple[tuple[str, str], ...] = ()
+    node_health: NodeHealthRules = NodeHealthRules()
 
     @property
     def user_label(self) -> str | None:

@@ -24,7 +24,7 @@ import httpx2
 
 from queuectl.localcluster.client import get_plain, wait_until
 from queuectl.localcluster.errors import LocalClusterError
-from queuectl.localcluster.exposition import Dialect, render
+from queuectl.localcluster.exposition import Dialect, render, render_faults
 from queuectl.localcluster.gpus import Load, NodeDevices, parse_profile
 from queuectl.localcluster.layout import LOOPBACK, clusters, free_ports
 from queuectl.localcluster.nodes import GPU
@@ -62,6 +62,7 @@ class Exporters:
         self._dialects: dict[str, Dialect] = {}
         self._loads: dict[str, Load] = {}
         self._dead: set[str] = set()
+        self._faults: dict[str, dict[tuple[str, int], float]] = {}
         self._lock = threading.Lock()
         exporters = self
 
@@ -154,6 +155,11 @@ class Exporters:
         with self._lock:
             self._dead.discard(node)
 
+    def fault(self, node: str, gpu: int, metric: str, value: float) -> None:
+        """Report this value of a metric for a GPU from now on; 0 = no fault."""
+        with self._lock:
+            self._faults.setdefault(node, {})[metric, gpu] = value
+
     def answer(self, path: str) -> tuple[int, str, str]:
         """Status, content type and body of a request."""
         if path == _TARGETS:
@@ -165,6 +171,7 @@ class Exporters:
                 return (404 if devices is None else 503), "text/plain", "no exporter\n"
             dialect = self._dialects.get(node, self.dialect)
             text = render(devices.assignments, devices.free_devices, dialect, time.time())
+            text += render_faults(node, self._faults.get(node, {}))
         return 200, "text/plain; version=0.0.4; charset=utf-8", text
 
     @contextlib.contextmanager

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from queuectl.localcluster.gpus import IDLE, Assignments, Device, Load, Work
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 MODEL: Final = "NVIDIA H100 80GB HBM3"
 _DRIVER: Final = "570.133.20"
@@ -46,6 +46,19 @@ def render(
             if amount is not None:
                 lines.append(f"{name}{{{labels}}} {amount:.6f}".rstrip("0").rstrip("."))
     return "\n".join(lines) + "\n"
+
+
+def render_faults(node: str, faults: Mapping[tuple[str, int], float]) -> str:
+    """The series of faults of a node's GPUs, by metric and number of the GPU."""
+    lines: list[str] = []
+    for name in sorted({metric for metric, _ in faults}):
+        lines += [f"# HELP {name} A fault of the GPU.", f"# TYPE {name} gauge"]
+        for (metric, gpu), value in sorted(faults.items()):
+            if metric == name:
+                labels = _dcgm_labels(Device(node, gpu), None)
+                shown = ",".join(f'{key}="{text}"' for key, text in labels.items())
+                lines.append(f"{name}{{{shown}}} {value:.0f}")
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _rows(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Final, Protocol, assert_never
 
@@ -101,6 +101,7 @@ class Mirror:
         self.edited: set[str] = set()
         self.unschedulable: set[str] = set()  # owners to observe again later
         self._fleet: Fleet | None = None
+        self._unhealthy: Mapping[str, str] = {}
 
     @property
     def resources(self) -> set[str]:
@@ -258,10 +259,39 @@ class Mirror:
         old = self.nodes.get(record.node.name)
         if old is not None and record.version <= old.version:
             return
+        record = self._judged(record)
         self.nodes[record.node.name] = record
         if old is None or old.node != record.node:  # not for heartbeats
             self._fleet = None
             self.planning_changed = True
+
+    def mark_unhealthy(self, evidence: Mapping[str, str]) -> bool:
+        """Take these nodes out of placement, and no others. Returns whether a node changes.
+
+        ``evidence``: by node name.
+        """
+        names = self._unhealthy.keys() | evidence.keys()
+        changed = [name for name in names if self._unhealthy.get(name) != evidence.get(name)]
+        if changed:
+            self._unhealthy = dict(evidence)
+        for record in [self.nodes[name] for name in changed if name in self.nodes]:
+            self.nodes[record.node.name] = self._judged(record)
+            self._fleet = None
+            self.planning_changed = True
+        return bool(changed)
+
+    @property
+    def unhealthy(self) -> Mapping[str, str]:
+        """The evidence against nodes that are out of placement, by name."""
+        return self._unhealthy
+
+    def _judged(self, record: NodeRecord) -> NodeRecord:
+        """The node as the last judgement of its health has it."""
+        node, evidence = record.node, self._unhealthy.get(record.node.name, "")
+        if node.unhealthy == evidence:
+            return record
+        closed = record.cordoned or bool(evidence)
+        return replace(record, node=replace(node, unhealthy=evidence, unschedulable=closed))
 
     def _upsert_pod(self, pod: PodRecord) -> None:
         old = self.pods.get(pod.uid)

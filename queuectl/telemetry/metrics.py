@@ -31,6 +31,7 @@ from queuectl.telemetry.estimates import EstimateMetrics
 from queuectl.telemetry.fleet import FleetMetrics
 from queuectl.telemetry.lifecycle_metrics import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, LifecycleMetrics
 from queuectl.telemetry.names import KnownNames
+from queuectl.telemetry.node_health import NodeHealthMetrics
 from queuectl.telemetry.quota import QuotaGauges
 from queuectl.telemetry.reclaim import IdleReclaims
 from queuectl.telemetry.start_metrics import GateMetrics, Kinds
@@ -98,6 +99,7 @@ class Metrics:
             self.registry.register(collector)
         self.gates = GateMetrics(self.registry)
         self.utilization = UseMetrics(self.registry)
+        self.node_health = NodeHealthMetrics(self.registry)
         self.fleet = FleetMetrics(self.registry)
         self.estimates = EstimateMetrics(self.registry)
         self._idle = IdleReclaims(self.registry)

@@ -33,7 +33,8 @@ class World:
     def __init__(self) -> None:
         self.now = 100.0
         self.store = MemoryStore()
-        self.leader_state = LeaderState(Mirror({}), SolverLimits(), 10.0, self.clock, 10.0)
+        self.mirror, self.others = Mirror({}), Mirror({})
+        self.leader_state = LeaderState(self.mirror, SolverLimits(), 10.0, self.clock, 10.0)
         self.other = Broadcast(MemoryStore(self.store.database), self.clock, FRESH)
 
     def clock(self) -> float:
@@ -42,8 +43,10 @@ class World:
     @asynccontextmanager
     async def leading(self) -> AsyncIterator[asyncio.Task[None]]:
         epoch = await self.store.take_over("leader", 0)
-        sharing = asyncio.create_task(share(self.leader_state, self.store, self.clock, epoch))
-        following = asyncio.create_task(self.other.follow(lambda: True))
+        sharing = asyncio.create_task(
+            share(self.leader_state, self.mirror, self.store, self.clock, epoch)
+        )
+        following = asyncio.create_task(self.other.follow(lambda: True, self.others))
         yield sharing
         for task in (sharing, following):
             task.cancel()
@@ -111,10 +114,23 @@ async def test_a_deposed_leader_publishes_no_findings() -> None:
         assert world.other.now.uses == {}
 
 
+async def test_a_standby_receives_the_nodes_that_are_out_of_placement() -> None:
+    world = World()
+    async with world.leading():
+        for evidence in ({"n1": "GPU 3: XID 79"}, {}):
+            world.now += 1.0
+            world.mirror.mark_unhealthy(evidence)
+            for _ in range(500):
+                if world.others.unhealthy == evidence:
+                    break
+                await asyncio.sleep(0.01)
+            assert world.others.unhealthy == evidence
+
+
 async def test_a_leader_does_not_read_findings() -> None:
     world = World()
     await world.store.keep_findings(LeaderFindings(100.0, {"u1": IDLE}, {}), epoch=0)
-    following = asyncio.create_task(world.other.follow(lambda: False))
+    following = asyncio.create_task(world.other.follow(lambda: False, world.others))
     for _ in range(20):
         await asyncio.sleep(0)
     assert world.other.now == LeaderFindings()

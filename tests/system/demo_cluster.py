@@ -89,7 +89,8 @@ class DemoCluster:
 @contextmanager
 def demo_cluster() -> Iterator[DemoCluster]:
     """The demo's nodes and namespaces, without workloads and configuration."""
-    with installed(NODES, {"QUEUECTL_UNSCHEDULABLE_SECONDS": "2"}) as built:
+    quick = {"QUEUECTL_UNSCHEDULABLE_SECONDS": "2", "QUEUECTL_UTILIZATION__EVALUATION_SECONDS": "1"}
+    with installed(NODES, quick) as built:
         built.cluster.client.apply(*m.namespaces(TEAMS))
         yield DemoCluster(built)
 

@@ -18,6 +18,7 @@ from queuectl.domain.accounting import Accounting, Price
 from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights, SharedGpus
 from queuectl.domain.mig import MigConfig, MigDevices
+from queuectl.domain.node_health import HealthMode, HealthSignal, NodeHealthRules, UnhealthyNodes
 from queuectl.domain.queues import (
     ClusterQueue,
     Cohort,
@@ -192,6 +193,7 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.borrowBackoffSeconds", 0, {"borrow_backoff": 0.0}, {}),
     ("ClusterQueue", "spec.policy.preemptionOptOut", "Always", {"preemption_opt_out": "Always"}, {}),
     ("ClusterQueue", "spec.policy.preemptionOptOut", "Never", {"preemption_opt_out": "Never"}, {}),
+    ("ClusterQueue", "spec.policy.unhealthyNodes", "Drain", {"unhealthy_nodes": UnhealthyNodes.DRAIN}, {}),
     ("ClusterQueue", "spec.policy.trustCheckpoints", False, {"trusts_checkpoints": False}, {}),
     ("ClusterQueue", "spec.policy.sharedGpus", "Never", {"shared_gpus": SharedGpus.NEVER}, {}),
     ("ClusterQueue", "spec.policy.idleReclaim.maxWarmupSeconds", 0, {"idle_reclaim": IdleReclaim(max_warmup=0.0)}, {}),
@@ -254,6 +256,14 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
      nested("admissionFairSharing.usageHalfLifeTime", "1m")),
     ("Configuration", "queuectl.backoffJitter", 0.5, {"pods_ready": PodsReady(backoff_jitter=0.5)}, {}),
     ("Configuration", "queuectl.evictionGrace", "30s", {"eviction_grace": 30.0}, {}),
+    ("Configuration", "queuectl.nodeHealth.mode", "Report", {"node_health": NodeHealthRules(HealthMode.REPORT)}, {}),
+    ("Configuration", "queuectl.nodeHealth.conditions", {"GpuBad": "True", "GpuReady": False},
+     {"node_health": NodeHealthRules(conditions=(("GpuBad", "True"), ("GpuReady", "False")))}, {}),
+    ("Configuration", "queuectl.nodeHealth.signals", ["Xid"], {"node_health": NodeHealthRules(signals=(HealthSignal.XID,))}, {}),
+    ("Configuration", "queuectl.nodeHealth.xids", [79, 74], {"node_health": NodeHealthRules(xids=(79, 74))}, {}),
+    ("Configuration", "queuectl.nodeHealth.hold", "1h", {"node_health": NodeHealthRules(hold=3600.0)}, {}),
+    ("Configuration", "queuectl.nodeHealth.throttledAbove", 0.9, {"node_health": NodeHealthRules(throttled_above=0.9)}, {}),
+    ("Configuration", "queuectl.nodeHealth.maxUnhealthy", 0.1, {"node_health": NodeHealthRules(most=0.1)}, {}),
     ("Configuration", "queuectl.kueueKeys", "on", {"kueue_keys": KueueKeys.ON}, {}),
     ("Configuration", "resources.deviceClassMappings",
      [{"name": "e.com/gpu", "deviceClassNames": ["b", "a"]}, {"name": "e.com/fpga", "deviceClassNames": ["c"], "sources": []}],

@@ -149,6 +149,7 @@ def busy() -> Metrics:
     metrics.preempted([Preemption("a", "b", cost)], lambda _: "team-a")
     local = LocalQueue("team", "training", "team-a")
     metrics.used_lately({("team", "training"): 8.0}, {("team", "training"): local})
+    metrics.node_health.evaluated({})
     metrics.utilization.evaluated(
         {SourceFault.STALE: 1}, [UseGauges("team-a", UseState.IDLE, 8, 0.0)], 0.2
     )

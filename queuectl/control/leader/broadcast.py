@@ -15,26 +15,33 @@ from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Store
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.errors import StoreUnavailable
+from queuectl.state.mirror import Mirror
 
 log = structlog.get_logger()
 
 EVERY_SECONDS: Final = 2.0
 
 
-async def share(leader_state: LeaderState, store: Store, clock: Clock, epoch: int) -> None:
+async def share(
+    leader_state: LeaderState, mirror: Mirror, store: Store, clock: Clock, epoch: int
+) -> None:
     """Write the results of one leader until cancelled.
 
     Raises:
         Fenced: another leader has taken over.
     """
-    uses = starts = None
+    written: tuple[object, ...] = ()
     while True:
-        if leader_state.gang_uses is not uses or leader_state.estimates.starts is not starts:
-            uses, starts = leader_state.gang_uses, leader_state.estimates.starts
+        uses, starts = leader_state.gang_uses, leader_state.estimates.starts
+        found = (uses, starts, mirror.unhealthy)
+        if len(written) != len(found) or any(
+            a is not b for a, b in zip(found, written, strict=True)
+        ):
+            written = found
             try:
-                await store.keep_findings(LeaderFindings(clock(), uses, starts), epoch=epoch)
+                await store.keep_findings(LeaderFindings(clock(), *found), epoch=epoch)
             except StoreUnavailable as error:
-                uses = None  # write it again
+                written = ()  # write it again
                 log.info("findings_not_stored", error=str(error))
         await asyncio.sleep(EVERY_SECONDS)
 
@@ -49,11 +56,12 @@ class Broadcast:
         self._fresh = fresh_seconds
         self._last = LeaderFindings()
 
-    async def follow(self, standing_by: Callable[[], bool]) -> None:
-        """Read new results until cancelled, while ``standing_by``."""
+    async def follow(self, standing_by: Callable[[], bool], mirror: Mirror) -> None:
+        """Read new results until cancelled, while ``standing_by``. The mirror gets the nodes that are out of placement."""
         while True:
             if standing_by():
                 await self.read()
+                mirror.mark_unhealthy(self._last.unhealthy)
             await asyncio.sleep(EVERY_SECONDS)
 
     async def read(self) -> None:

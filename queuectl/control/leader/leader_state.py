@@ -27,6 +27,7 @@ from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.lifecycle.idleness import Idleness, IdlenessResult
+from queuectl.lifecycle.node_health import requeued
 from queuectl.lifecycle.observations import Observer
 from queuectl.lifecycle.outstanding_writes import Write, outstanding_writes
 from queuectl.lifecycle.refusals import Refusals
@@ -225,6 +226,11 @@ class LeaderState:
         """Warnings and evictions of idle gangs, to commit with the observations."""
         busy = {change.after.uid for change in observed}
         return self._idleness.changes(self.config, self._clock(), busy)
+
+    def of_unhealthy_nodes(self, observed: Iterable[EntryChange]) -> list[EntryChange]:
+        """Evictions of gangs from unhealthy nodes, to commit with the observations."""
+        busy = {change.after.uid for change in observed}
+        return requeued(self._mirror, self.ledger, self.config, self._clock(), busy)
 
     def snapshot(self, *, seek_room: bool) -> Snapshot:
         """The snapshot for the next plan. ``seek_room``: whether the plan can move gangs."""

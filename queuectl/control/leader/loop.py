@@ -124,6 +124,11 @@ class Loop:
         elif news.due:
             self._wakeup.trigger()
 
+    def judged(self, unhealthy: Mapping[str, str]) -> None:
+        """Take these nodes, by name with the evidence, out of placement, and no others."""
+        if self._mirror.mark_unhealthy(unhealthy):
+            self._wakeup.plan()
+
     def _placed(self, uid: str) -> None:
         """Record that a pod of this workload was released to its node."""
         entry = self.leader_state.ledger.get(uid)
@@ -270,6 +275,7 @@ class Loop:
         while observer.log_messages:
             log.warning("job_ignored", message=observer.log_messages.pop())
         idle = self.leader_state.of_idle_gangs(seen.changes)
+        idle += self.leader_state.of_unhealthy_nodes([*seen.changes, *idle])
         wakeup.plan_due |= any(change.after.state is State.EVICTING for change in idle)
         if self._inbox:
             await self._carry_out([*seen.changes, *idle])

@@ -18,6 +18,7 @@ from queuectl.objects.configuration import settings_wire as wire
 from queuectl.objects.configuration.accounting import read_accounting
 from queuectl.objects.configuration.device_classes import read_device_classes
 from queuectl.objects.configuration.groups import once
+from queuectl.objects.configuration.node_health import read_node_health
 from queuectl.objects.configuration.warned import Warned
 from queuectl.objects.durations import read_duration
 from queuectl.objects.errors import RequestError, under
@@ -79,6 +80,7 @@ def read_rules(document: wire.ConfigurationDocument) -> Rules:
         trusted_submitters=frozenset(own.trusted_submitters or ()),
         device_classes=read_device_classes(resources.device_class_mappings or ()),
         accounting=read_accounting(own.accounting),
+        node_health=read_node_health(own.node_health or wire.NodeHealthSettings()),
     )
 
 

@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from queuectl.domain.node_health import HealthMode, HealthSignal
 from queuectl.domain.rules import FairStrategy
-from queuectl.objects.configuration.wire import Head, SelectorSpec, Strict
+from queuectl.objects.configuration.wire import Head, Part, SelectorSpec, Strict
 from queuectl.objects.kubernetes.wire import Quantity
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
@@ -94,6 +95,18 @@ class AccountingSettings(Strict):
     gpu_weights: dict[str, float | str] | None = None
 
 
+class NodeHealthSettings(Strict):
+    """Which signals take a node out of placement, and for how long."""
+
+    mode: HealthMode | None = None
+    conditions: dict[str, Literal["True", "False"] | bool] | None = None
+    signals: list[HealthSignal] | None = None
+    xids: list[Count] | None = None
+    hold: str | None = None
+    throttled_above: Part | None = None
+    max_unhealthy: Part | None = None
+
+
 class OwnSettings(Strict):
     """Fields particular to queuectl."""
 
@@ -102,6 +115,7 @@ class OwnSettings(Strict):
     trusted_submitters: list[str] | None = None
     backoff_jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
     eviction_grace: str | None = None
+    node_health: NodeHealthSettings | None = None
     accounting: AccountingSettings | None = None
     # YAML reads an unquoted on or off as a Boolean.
     kueue_keys: Literal["auto", "on", "off"] | bool | None = None

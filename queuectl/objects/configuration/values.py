@@ -10,6 +10,7 @@ from typing import Final
 
 from queuectl.domain.fleet import Requirement
 from queuectl.domain.gpus import SharedGpus
+from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.quantity import CPU, GPU
 from queuectl.domain.queues import (
     BORROW_BACKOFF_MOST,
@@ -99,6 +100,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         preemption_opt_out=policy.preemption_opt_out or OptOut.WITHIN_NOMINAL,
         trusts_checkpoints=policy.trust_checkpoints is not False,
         shared_gpus=policy.shared_gpus or SharedGpus.ONE_PER_NODE,
+        unhealthy_nodes=policy.unhealthy_nodes or UnhealthyNodes.STAY,
         admission_checks=_admission_checks(spec),
     )
 

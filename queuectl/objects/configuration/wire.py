@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from queuectl.domain.gpus import SharedGpus
+from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.queues import (
     OptOut,
     QueueingStrategy,
@@ -176,6 +177,7 @@ class PolicySpec(Strict):
     preemption_opt_out: OptOut | None = None
     trust_checkpoints: bool | None = None
     shared_gpus: SharedGpus | None = None
+    unhealthy_nodes: UnhealthyNodes | None = None
     evict_within_nominal: bool | None = None
 
 

@@ -28,6 +28,10 @@ _HIGHEST_OF_USERS: Final = (
     1_000_000_000  # values above are Kubernetes' own classes, system-node-critical for one
 )
 
+_OF_KUBELET: Final = frozenset(
+    {"Ready", "MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable"}
+)
+
 _EFFECTS = {effect.value: effect for effect in Effect}
 
 
@@ -85,7 +89,17 @@ def read_node(wire: WireNode) -> NodeRecord:
         unschedulable=bool(spec and spec.unschedulable),
         failed=_failed(capacity, allocatable),
     )
-    return NodeRecord(node, version_of(meta.resource_version))
+    conditions = _conditions(status)
+    return NodeRecord(node, version_of(meta.resource_version), conditions, node.unschedulable)
+
+
+def _conditions(status: NodeStatus) -> tuple[tuple[str, str, str], ...]:
+    """Conditions of other programs, without the times of heartbeats."""
+    return tuple(
+        (intern(c.type), intern(c.status), intern(c.reason or ""))
+        for c in status.conditions or ()
+        if c.type not in _OF_KUBELET
+    )
 
 
 def _failed(capacity: Resources, allocatable: Resources) -> Resources:

@@ -242,6 +242,8 @@ def unavailable_because(ctx: Context, name: str) -> str:
     node = ctx.snapshot.fleet.by_name[name]
     if not node.ready:
         return "not ready"
+    if node.unhealthy:
+        return f"unhealthy: {node.unhealthy}"
     if is_cordoned(node):
         return "cordoned"
     return "refused by kube-scheduler" if name in ctx.pending.excluded else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -14,7 +14,9 @@ import httpx2
 import msgspec
 
 from queuectl.domain.errors import SourceUnavailable
+from queuectl.domain.node_health import GpuFault, NodeHealthRules
 from queuectl.domain.utilization import PodKey, PodUse, Sample
+from queuectl.telemetry.signal.health import HealthQueries, fault
 from queuectl.telemetry.signal.names import HONORED, NVIDIA, RENAMED, UID, ExporterNames, PodLabels
 from queuectl.telemetry.signal.queries import Dialect, Query, Raw, Recorded, Value
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
@@ -93,6 +95,7 @@ class PrometheusSource:
         self._rules = False if rules is None and names != NVIDIA else rules
         self._scrape = scrape_seconds
         labels = names.own_labels or labels
+        self._health = HealthQueries(trust, scrape_seconds)
         self._labels = labels or (RENAMED if trust.namespaces else HONORED)
         self._guess = labels is None and not trust.namespaces
         self._trust_slices = trust_slices
@@ -134,6 +137,19 @@ class PrometheusSource:
             pods=tuple(self._uses(rows, coarse, window)),
             untrusted=tuple(sorted(one.metric.get("job", "") for one in untrusted)),
         )
+
+    async def faults(self, rules: NodeHealthRules, at: float) -> Sequence[GpuFault]:
+        """The faults of GPUs that count by the rules, as of ``at`` (unix seconds).
+
+        Raises:
+            SourceUnavailable: it does not answer, or not what was asked.
+        """
+        found = []
+        for signal, text in self._health.of(rules).items():
+            samples = await self._ask(Query(text), at)
+            made = (fault(signal, one.metric, _number(one), rules) for one in samples)
+            found += [each for each in made if each is not None]
+        return found
 
     async def _dialect(self, at: float) -> Dialect:
         if self._rules is None:

@@ -159,6 +159,8 @@ def node_row(plan: Plan, place: int, access: AccessScope) -> NodeRow:
 def _closed(occupancy: NodeOccupancy) -> str:
     if not occupancy.node.ready:
         return "not ready"
+    if occupancy.node.unhealthy:
+        return f"unhealthy: {occupancy.node.unhealthy}"
     return "cordoned" if occupancy.node.unschedulable else ""
 
 

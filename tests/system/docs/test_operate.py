@@ -180,3 +180,48 @@ def test_the_page_for_who_brings_a_configuration(demo_cluster: DemoCluster, shel
     page.type("sed")
     page.type("queuectl apply --dry-run")
     page.end(*KUEUE)
+
+
+def test_the_page_on_failing_nodes(demo_cluster: DemoCluster, shell: Shell) -> None:
+    rest, node = demo_cluster.installation.rest, "b0-r0-h0"
+    rest.apply(configuration())
+    page = Page("gpu-health.md", shell)
+
+    def judged(*, unhealthy: bool) -> None:
+        """Wait until the controller has judged the node."""
+        shown = partial(rest._ask, "GET", f"/api/v1/nodes/{node}")
+        demo_cluster.until(lambda: bool(shown()["unhealthy"]) is unhealthy, f"{node} is judged")
+
+    page.type("kubectl patch node")
+    judged(unhealthy=True)
+    page.type("queuectl get nodes")
+    page.type("curl -s")
+    pinned = m.job("pinned", "team-a", "training", whole(1))
+    pinned["spec"]["template"]["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    demo_cluster.create(pinned)
+    demo_cluster.waits("team-a/pinned", "TopologyPlacementFailed")
+    assert f"{node} (unhealthy: condition KernelDeadlock=True" in str(
+        rest.explain("team-a", "pinned")
+    )
+    demo_cluster.remove("team-a")
+    page.type("kubectl patch node")
+    judged(unhealthy=False)
+    for line in ("queuectl get clusterqueue", "sed -i", "queuectl apply", "kubectl create"):
+        page.type(line)
+    demo_cluster.runs("team-a/train")
+    assert node in nodes_of(demo_cluster)
+    page.type("kubectl patch node")
+    demo_cluster.until(lambda: node not in nodes_of(demo_cluster), "the gang has left the node")
+    demo_cluster.runs("team-a/train")
+    assert node not in nodes_of(demo_cluster)
+    page.type("queuectl history team-a/train --evictions")
+    page.type("kubectl delete job train")
+    page.type("kubectl patch node")
+    judged(unhealthy=False)
+    page.end()
+
+
+def nodes_of(demo_cluster: DemoCluster) -> set[str]:
+    """The nodes with pods of a team."""
+    pods = demo_cluster.installation.cluster.client.get("/api/v1/namespaces/team-a/pods")["items"]
+    return {str(pod["spec"].get("nodeName")) for pod in pods}

@@ -1,0 +1,95 @@
+"""Signals that hardware of a node fails, and the rule that decides which of them count and for how long.
+
+A node that is not known to be unhealthy is healthy (I5): missing or old data is no signal.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+
+class HealthSignal(StrEnum):
+    """The origin of a finding."""
+
+    CONDITION = "NodeCondition"  # a condition of the Node, for example of node-problem-detector
+    XID = "Xid"  # an error of the NVIDIA driver
+    ECC = "UncorrectableEcc"  # double-bit errors of GPU memory since the driver was loaded
+    ROW_REMAP = "RowRemapFailure"  # GPU memory has no spare rows left
+    THERMAL = "ThermalThrottling"  # the GPU reduces its clocks because of its temperature
+    CHECK = "FailedHealthCheck"  # a health watch of DCGM fails
+
+
+OF_GPUS: Final = tuple(signal for signal in HealthSignal if signal is not HealthSignal.CONDITION)
+"""The signals that a source of GPU metrics can report."""
+
+
+class HealthMode(StrEnum):
+    """The effect of a finding on new gangs."""
+
+    OFF = "Off"
+    REPORT = "Report"  # shown, without effect on placements
+    CORDON = "Cordon"  # no gang starts on the node
+
+
+FATAL_XIDS: Final = (48, 62, 64, 79, 95, 119, 120, 140, 143)
+"""Errors of the device that only a reset or a replacement ends, by NVIDIA's catalog. Others can be caused by an application, or
+leave the GPU usable: 13, 31, 43 and 45 (application), 63 and 94 (contained), 74 (NVLink; the cause can be another GPU)."""
+
+BAD_CONDITIONS: Final = (
+    # node-problem-detector
+    ("KernelDeadlock", "True"),
+    ("ReadonlyFilesystem", "True"),
+    # node-problem-detector of AKS
+    ("GPUMissing", "True"),
+    # the node monitoring agent of EKS
+    ("AcceleratedHardwareReady", "False"),
+)
+"""Conditions of nodes and the bad status of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeHealthRules:
+    """Which signals count.
+
+    Attributes:
+        mode: the effect.
+        conditions: (type, status) of bad conditions of nodes.
+        signals: the signals of GPUs that count.
+        xids: the XIDs that count.
+        hold: seconds for which a signal of a GPU counts after it was last observed.
+        throttled_above: the part of the time with thermal throttling above which it counts.
+        most: the largest part of all nodes that are taken out; one node always can be.
+    """
+
+    mode: HealthMode = HealthMode.CORDON
+    conditions: tuple[tuple[str, str], ...] = BAD_CONDITIONS
+    signals: tuple[HealthSignal, ...] = OF_GPUS
+    xids: tuple[int, ...] = FATAL_XIDS
+    hold: float = 600.0
+    throttled_above: float = 0.5
+    most: float = 0.2
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GpuFault:
+    """One observation of a source: a signal of one GPU.
+
+    Attributes:
+        node: the host name that the exporter reports.
+        device: the GPU in words, for example ``GPU 3``.
+        text: the value in words, for example ``XID 79``.
+    """
+
+    node: str
+    signal: HealthSignal
+    device: str
+    text: str
+
+
+class UnhealthyNodes(StrEnum):
+    """The policy of a queue for its running gangs on an unhealthy node."""
+
+    STAY = "Stay"  # as on a cordoned node
+    DRAIN = "Drain"  # they are requeued, with notice

@@ -1,0 +1,103 @@
+"""Judges the health of nodes: conditions of the Node objects, and faults of GPUs that a source of metrics reports.
+
+A fault counts while it is observed, and for the time of the rule after that. Without an answer of the source nothing new is found, and
+what was found expires after the same time. A node is never taken out because data is missing or old.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from queuectl.domain.node_health import GpuFault, HealthMode, HealthSignal, NodeHealthRules
+from queuectl.domain.records import NodeRecord
+
+_SHOWN = 3  # findings of one node in its evidence
+
+
+class Judgement(NamedTuple):
+    """The result of one evaluation.
+
+    Attributes:
+        out: evidence against the nodes to take out of placement, by name.
+        kept: evidence against nodes that stay in placement: the mode is Report, or too many are unhealthy.
+        signals: for each signal, the number of nodes with a finding.
+    """
+
+    out: Mapping[str, str]
+    kept: Mapping[str, str]
+    signals: Mapping[HealthSignal, int]
+
+
+class NodeHealthTracker:
+    """Judges all nodes with each evaluation, and keeps the times of the last observations."""
+
+    def __init__(self) -> None:
+        self._seen: dict[GpuFault, float] = {}
+        self._out: tuple[str, ...] = ()  # the longest first
+
+    def judge(
+        self,
+        nodes: Mapping[str, NodeRecord],
+        faults: Iterable[GpuFault] | None,
+        rules: NodeHealthRules,
+        now: float,
+    ) -> Judgement:
+        """Judge these nodes, by name.
+
+        Args:
+            nodes: all nodes.
+            faults: of GPUs, as of ``now``; None = the source does not answer, or there is none.
+            rules: those in use.
+            now: unix seconds.
+        """
+        self._seen |= dict.fromkeys(faults or (), now)
+        self._seen = {f: at for f, at in self._seen.items() if now - at <= rules.hold}
+        if rules.mode is HealthMode.OFF:
+            self._out = ()
+            return Judgement({}, {}, {})
+        found = self._found(nodes, rules)
+        evidence = {name: _evidence(texts.values()) for name, texts in found.items()}
+        signals = {
+            signal: sum(signal in texts for texts in found.values()) for signal in HealthSignal
+        }
+        out = self._limited(sorted(evidence), len(nodes), rules)
+        return Judgement(
+            {name: evidence[name] for name in out},
+            {name: text for name, text in evidence.items() if name not in out},
+            signals,
+        )
+
+    def _found(
+        self, nodes: Mapping[str, NodeRecord], rules: NodeHealthRules
+    ) -> dict[str, dict[HealthSignal, list[str]]]:
+        """The findings of each node."""
+        found: dict[str, dict[HealthSignal, list[str]]] = {}
+        for name, record in nodes.items():
+            for kind, status, reason in record.conditions:
+                if (kind, status) in rules.conditions:
+                    text = f"condition {kind}={status}" + (f" ({reason})" if reason else "")
+                    found.setdefault(name, {}).setdefault(HealthSignal.CONDITION, []).append(text)
+        hosts = {record.node.hostname: name for name, record in nodes.items()}
+        for fault in sorted(self._seen):
+            place = fault.node if fault.node in nodes else hosts.get(fault.node)
+            if place is not None and fault.signal in rules.signals:
+                text = f"{fault.device}: {fault.text}"
+                found.setdefault(place, {}).setdefault(fault.signal, []).append(text)
+        return found
+
+    def _limited(self, found: list[str], fleet: int, rules: NodeHealthRules) -> tuple[str, ...]:
+        """The nodes to take out: those that are out already come first, and no more than the limit."""
+        if rules.mode is not HealthMode.CORDON:
+            self._out = ()
+        else:
+            most = max(1, int(rules.most * fleet))
+            stay = [name for name in self._out if name in found]
+            self._out = tuple([*stay, *(name for name in found if name not in stay)][:most])
+        return self._out
+
+
+def _evidence(findings: Iterable[list[str]]) -> str:
+    texts = [text for each in findings for text in each]
+    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+    return "; ".join(texts[:_SHOWN]) + more

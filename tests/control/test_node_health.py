@@ -1,0 +1,35 @@
+"""A node fails while a gang runs on it: by the policy of its queue the gang stays, or it is requeued and starts on other nodes."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuectl.domain.ledger import State
+from tests.control.rig import configuration, gang, live, rig
+
+EVIDENCE = "GPU 3: XID 79"
+
+
+@pytest.mark.parametrize("drains", [False, True])
+async def test_a_gang_leaves_a_failing_node_if_its_queue_drains_such_nodes(
+    database_url: str, *, drains: bool
+) -> None:
+    async with rig(database_url, 4) as world:
+        for document in configuration(32):
+            if document["kind"] == "ClusterQueue" and drains:
+                document["spec"]["policy"] = {"unhealthyNodes": "Drain"}
+                await world.store.put_config(document)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        failing = str(live(world.cluster.pods_of(uid))[0].node)
+        assert world.loop is not None
+        world.loop.judged({failing: EVIDENCE})
+        if drains:
+            await world.until_entry(uid, lambda e: e.evictions == 1, "it is requeued")
+        else:
+            await world.at_rest()
+        entry = await world.until_state(uid, State.RUNNING)
+        placed = entry.placement.podsets if entry.placement is not None else ()
+        assert (failing in {node for podset in placed for node, _ in podset.nodes}) is not drains
+        events = [line.event for line in await world.store.history(uid)]
+        assert ("NodeUnhealthy" in events) is drains

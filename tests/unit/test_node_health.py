@@ -1,0 +1,212 @@
+"""The judgement about the health of nodes, and its effect: the copy of the cluster, explanations, and evictions with notice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import pytest
+
+from queuectl.domain.changes import healed
+from queuectl.domain.fleet import Node
+from queuectl.domain.ledger import State
+from queuectl.domain.node_health import (
+    FATAL_XIDS,
+    GpuFault,
+    HealthMode,
+    HealthSignal,
+    NodeHealthRules,
+    UnhealthyNodes,
+)
+from queuectl.domain.queues import ClusterQueue, QueueConfig
+from queuectl.domain.reasons import Code
+from queuectl.domain.records import NodeRecord, Upserted
+from queuectl.domain.rules import Rules
+from queuectl.lifecycle.node_health import requeued
+from queuectl.objects.kubernetes.nodes import read_node
+from queuectl.objects.kubernetes.wire import Condition, LabelledMeta, NodeStatus, WireNode
+from queuectl.state.mirror import Mirror
+from queuectl.state.node_health import Judgement, NodeHealthTracker
+from queuectl.telemetry.signal.health import fault
+from tests.unit.test_idleness import RUNNING
+from tests.unit.test_state import RESUMED, World, on
+
+NOW = 1000.0
+RULES = NodeHealthRules(most=1.0)
+
+
+def record(name: str, *conditions: tuple[str, str, str], version: int = 1) -> NodeRecord:
+    return NodeRecord(Node(name, {"kubernetes.io/hostname": f"{name}.local"}), version, conditions)
+
+
+def fleet(*records: NodeRecord) -> dict[str, NodeRecord]:
+    found = records or tuple(record(f"n{number}") for number in range(10))
+    return {one.node.name: one for one in found}
+
+
+def xid(node: str, number: int = 79, gpu: int = 3) -> GpuFault:
+    labels = {"Hostname": node, "gpu": str(gpu)}
+    found = fault(HealthSignal.XID, labels, float(number), NodeHealthRules(xids=(number,)))
+    assert found is not None
+    return found
+
+
+def judged(
+    *faults: GpuFault, rules: NodeHealthRules = RULES, nodes: dict[str, NodeRecord] | None = None
+) -> Judgement:
+    return NodeHealthTracker().judge(nodes or fleet(), faults, rules, NOW)
+
+
+# ---- which signals count
+
+
+@pytest.mark.parametrize("number", [*FATAL_XIDS, 13, 31, 43, 45, 63, 74, 94])
+def test_only_errors_of_the_device_count(number: int) -> None:
+    found = fault(HealthSignal.XID, {"Hostname": "n1", "gpu": "3"}, float(number), RULES)
+    assert (found is not None) == (number in FATAL_XIDS)
+
+
+@pytest.mark.parametrize(
+    ("condition", "evidence"),
+    [
+        (("KernelDeadlock", "True", "DockerHung"), "condition KernelDeadlock=True (DockerHung)"),
+        (("KernelDeadlock", "False", "KernelHasNoDeadlock"), None),
+        (("KernelDeadlock", "Unknown", ""), None),
+        (("AcceleratedHardwareReady", "False", "Xid79"), "condition AcceleratedHardwareReady=False (Xid79)"),
+        (("AcceleratedHardwareReady", "True", ""), None),
+        (("FrequentKubeletRestart", "True", ""), None),
+    ],
+)  # fmt: skip
+def test_a_condition_counts_only_with_its_bad_status(
+    condition: tuple[str, str, str], evidence: str | None
+) -> None:
+    found = judged(nodes=fleet(record("n1", condition)))
+    assert found.out == ({"n1": evidence} if evidence else {})
+
+
+def test_a_fault_names_its_node_by_name_or_by_host_name() -> None:
+    found = judged(xid("n1"), xid("n2.local"), xid("elsewhere"))
+    assert found.out == {"n1": "GPU 3: XID 79", "n2": "GPU 3: XID 79"}
+
+
+@pytest.mark.parametrize("signal", list(HealthSignal)[1:])
+def test_a_signal_that_is_not_configured_does_not_count(signal: HealthSignal) -> None:
+    found = GpuFault("n1", signal, "GPU 0", "a text")
+    assert judged(found, rules=replace(RULES, signals=(signal,))).out == {"n1": "GPU 0: a text"}
+    others = tuple(one for one in RULES.signals if one is not signal)
+    assert judged(found, rules=replace(RULES, signals=others)).out == {}
+
+
+def test_the_evidence_has_three_findings_at_most() -> None:
+    found = judged(*(xid("n1", gpu=gpu) for gpu in range(5)))
+    assert found.out["n1"].count("XID") == 3
+    assert found.out["n1"].endswith(" and 2 more")
+    assert found.signals[HealthSignal.XID] == 1
+
+
+# ---- for how long
+
+
+@pytest.mark.parametrize(
+    ("later", "faults", "counts"),
+    [
+        (599.0, (), True),
+        (601.0, (), False),
+        (601.0, (xid("n1"),), True),
+        (599.0, None, True),
+        (601.0, None, False),
+    ],
+)
+def test_a_fault_counts_for_ten_minutes_after_it_was_last_observed(
+    later: float, faults: Iterable[GpuFault] | None, counts: bool
+) -> None:
+    """``None``: the source does not answer. It neither finds a fault nor ends one."""
+    tracker = NodeHealthTracker()
+    tracker.judge(fleet(), [xid("n1")], RULES, NOW)
+    assert ("n1" in tracker.judge(fleet(), faults, RULES, NOW + later).out) is counts
+
+
+def test_no_node_is_unhealthy_without_an_answer_of_the_source() -> None:
+    assert NodeHealthTracker().judge(fleet(), None, RULES, NOW) == Judgement(
+        {}, {}, dict.fromkeys(HealthSignal, 0)
+    )
+
+
+# ---- how many, and with which effect
+
+
+def test_no_more_nodes_than_the_limit_are_taken_out_and_the_first_stay_out() -> None:
+    tracker, rules = NodeHealthTracker(), NodeHealthRules(most=0.2)
+    assert set(tracker.judge(fleet(), [xid("n5")], rules, NOW).out) == {"n5"}
+    found = tracker.judge(fleet(), [xid(f"n{number}") for number in range(10)], rules, NOW)
+    assert set(found.out) == {"n0", "n5"}
+    assert len(found.kept) == 8
+
+
+def test_one_node_of_a_small_cluster_can_be_taken_out() -> None:
+    assert judged(xid("n1"), nodes=fleet(record("n1")), rules=NodeHealthRules(most=0.0)).out
+
+
+@pytest.mark.parametrize(
+    ("mode", "out", "kept"),
+    [(HealthMode.CORDON, 1, 0), (HealthMode.REPORT, 0, 1), (HealthMode.OFF, 0, 0)],
+)
+def test_the_mode_decides_the_effect(mode: HealthMode, out: int, kept: int) -> None:
+    found = judged(xid("n1"), rules=replace(RULES, mode=mode))
+    assert (len(found.out), len(found.kept)) == (out, kept)
+
+
+# ---- the copy of the cluster
+
+
+def test_conditions_of_other_programs_are_read_without_heartbeats() -> None:
+    conditions = [
+        Condition("Ready", "True", "KubeletReady", "2026-11-23T09:00:00Z"),
+        Condition("KernelDeadlock", "True", "DockerHung", "2026-11-23T09:00:00Z"),
+    ]
+    wire = WireNode(LabelledMeta("n1", "7"), None, NodeStatus(conditions=conditions))
+    assert read_node(wire).conditions == (("KernelDeadlock", "True", "DockerHung"),)
+
+
+def test_an_unhealthy_node_is_unschedulable_until_the_judgement_ends() -> None:
+    mirror = Mirror({})
+    mirror.apply([Upserted(record("n1")), Upserted(replace(record("n2"), cordoned=True))])
+    assert mirror.mark_unhealthy({"n1": "GPU 3: XID 79", "n2": "GPU 0: XID 79"})
+    assert not mirror.mark_unhealthy({"n1": "GPU 3: XID 79", "n2": "GPU 0: XID 79"})
+    mirror.apply([Upserted(record("n1", version=2))])
+    node = mirror.fleet.by_name["n1"]
+    assert (node.unhealthy, node.takes(())) == ("GPU 3: XID 79", False)
+    assert healed(node) == record("n1").node
+    assert mirror.mark_unhealthy({})
+    assert mirror.fleet.by_name["n1"] == record("n1").node
+    assert mirror.fleet.by_name["n2"].unschedulable
+
+
+# ---- evictions
+
+
+@pytest.mark.parametrize(
+    ("policy", "unhealthy", "evicted"),
+    [
+        (UnhealthyNodes.STAY, "n1", False),
+        (UnhealthyNodes.DRAIN, "n1", True),
+        (UnhealthyNodes.DRAIN, "n9", False),
+    ],
+)
+def test_a_queue_can_drain_unhealthy_nodes_with_notice(
+    policy: UnhealthyNodes, unhealthy: str, evicted: bool
+) -> None:
+    world = World(RUNNING, records=[RESUMED, on("p1", "n1"), on("p2", "n2")])
+    world.mirror.mark_unhealthy({unhealthy: "GPU 3: XID 79"})
+    config = QueueConfig(
+        cluster_queues={"cq": ClusterQueue("cq", unhealthy_nodes=policy)},
+        rules=Rules(eviction_grace=30.0),
+    )
+    changes = requeued(world.mirror, world.ledger, config, NOW, ())
+    assert bool(changes) is evicted
+    assert requeued(world.mirror, world.ledger, config, NOW, {RUNNING.uid}) == []
+    for change in changes:
+        assert change.after.state is State.EVICTING
+        assert change.after.reason.code is Code.NODE_UNHEALTHY
+        assert "n1: GPU 3: XID 79" in change.after.reason.message
+        assert change.after.stop_at == NOW + 30.0

@@ -1,0 +1,113 @@
+"""Faults of GPUs from a real Prometheus: each signal, missing data, and a Prometheus that is down."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from queuectl.domain.errors import SourceUnavailable
+from queuectl.domain.node_health import HealthSignal, NodeHealthRules
+from queuectl.localcluster.exporter import Exporters
+from queuectl.localcluster.prometheus import Prometheus, exporters_job
+from queuectl.telemetry.signal.prometheus import PrometheusSource
+from queuectl.telemetry.signal.trust import Trust
+from tests.utilization.stage import SCRAPE, until
+
+pytestmark = pytest.mark.system
+
+RULES = NodeHealthRules()
+NODES = ("n-xid", "n-app", "n-ecc", "n-remap", "n-check", "n-warns", "n-hot", "n-well", "n-dies")
+FAULTS = (
+    ("n-xid", "DCGM_FI_DEV_XID_ERRORS", 79),
+    ("n-app", "DCGM_FI_DEV_XID_ERRORS", 31),
+    ("n-ecc", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", 2),
+    ("n-remap", "DCGM_FI_DEV_ROW_REMAP_FAILURE", 1),
+    ("n-check", "DCGM_EXP_GPU_HEALTH_STATUS", 20),
+    ("n-warns", "DCGM_EXP_GPU_HEALTH_STATUS", 10),
+    ("n-hot", "DCGM_FI_DEV_THERMAL_VIOLATION", 1),
+    ("n-dies", "DCGM_FI_DEV_XID_ERRORS", 79),
+    *(
+        ("n-well", metric, 0)
+        for metric in ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "DCGM_FI_DEV_THERMAL_VIOLATION")
+    ),
+)  # fmt: skip
+FOUND = {
+    ("n-xid", HealthSignal.XID),
+    ("n-ecc", HealthSignal.ECC),
+    ("n-remap", HealthSignal.ROW_REMAP),
+    ("n-check", HealthSignal.CHECK),
+    ("n-hot", HealthSignal.THERMAL),
+}
+THROTTLED = 300 * 10**9  # nanoseconds, in a window of 300 s
+
+
+@pytest.fixture(scope="module")
+def exporters() -> Iterator[Exporters]:
+    with Exporters() as started:
+        for node in NODES:
+            started.add_node(node, gpus=2)
+        for node, metric, value in FAULTS:
+            started.fault(node, 1, metric, value)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def server(exporters: Exporters) -> Iterator[Prometheus]:
+    with Prometheus.start(
+        [exporters_job(exporters.targets_url, honor_labels=True)], scrape_seconds=SCRAPE
+    ) as started:
+        yield started
+
+
+def source(server: Prometheus, *jobs: str) -> PrometheusSource:
+    trust = Trust(jobs or ("dcgm-exporter",))
+    return PrometheusSource(server.url, trust=trust, scrape_seconds=SCRAPE)
+
+
+async def test_each_signal_is_found_on_its_node_and_no_other(
+    exporters: Exporters, server: Prometheus
+) -> None:
+    await until(partial(all_scraped, server))
+    exporters.fault("n-hot", 1, "DCGM_FI_DEV_THERMAL_VIOLATION", THROTTLED)
+    asked, found = source(server), set[tuple[str, HealthSignal]]()
+    for _ in range(40):
+        faults = await asked.faults(RULES, time.time())
+        found = {(one.node, one.signal) for one in faults}
+        if FOUND | {("n-dies", HealthSignal.XID)} == found:
+            break
+        await asyncio.sleep(0.25)
+    assert found == FOUND | {("n-dies", HealthSignal.XID)}
+    assert {one.device for one in faults} == {"GPU 1"}
+    assert "XID 79" in {one.text for one in faults}
+    exporters.kill("n-dies")  # Prometheus knows that it has ended
+    for _ in range(40):
+        faults = await asked.faults(RULES, time.time())
+        if "n-dies" not in {one.node for one in faults}:
+            break
+        await asyncio.sleep(0.25)
+    assert "n-dies" not in {one.node for one in faults}
+    # Old samples: at this time, Prometheus still returns the last ones, and they are older than two scrapes.
+    later = await asked.faults(RULES, time.time() + 10 * SCRAPE)
+    assert {one.signal for one in later} <= {HealthSignal.THERMAL}
+    await asked.close()
+
+
+async def test_series_of_untrusted_jobs_are_not_read(server: Prometheus) -> None:
+    asked = source(server, "another-exporter")
+    assert await asked.faults(RULES, time.time()) == []
+    await asked.close()
+
+
+async def test_a_prometheus_that_is_down_is_no_answer() -> None:
+    asked = PrometheusSource("http://127.0.0.1:9", timeout=1.0)
+    with pytest.raises(SourceUnavailable):
+        await asked.faults(RULES, time.time())
+    await asked.close()
+
+
+def all_scraped(server: Prometheus) -> bool:
+    return len(server.query("up == 1")) == len(NODES)
