@@ -22,7 +22,7 @@ from queuectl.api.kinds import BY_KIND
 from queuectl.cli import program
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
 from queuectl.cli.render import Column, age, emit_table, laid_out, until, used
-from queuectl.domain.quantity import GPU
+from queuectl.domain.gpus import BY_NAME
 from queuectl.domain.words import counted
 
 HOLDING: Final = ("Starting", "Running", "Evicting")
@@ -102,13 +102,13 @@ def summed(documents: Iterable[Json], gangs: Iterable[Json]) -> list[Queue]:
 
 
 def _quota(document: Json) -> float | None:
-    """Nominal GPUs of all flavors; None where the quota follows the nodes or names no GPUs."""
+    """Nominal GPUs of all flavors; None where the quota follows the nodes or names no whole GPUs."""
     amounts = [
         str(resource.get("nominalQuota"))
         for group in (document.get("spec") or {}).get("resourceGroups") or ()
         for flavor in group.get("flavors") or ()
         for resource in flavor.get("resources") or ()
-        if resource.get("name") == GPU
+        if BY_NAME.of(str(resource.get("name"))) == 1
     ]
     return float(sum(map(int, amounts))) if amounts and all(map(str.isdecimal, amounts)) else None
 

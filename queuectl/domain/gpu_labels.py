@@ -123,6 +123,15 @@ def model_of(labels: Mapping[str, str]) -> GpuModel | None:
     return GpuModel(Vendor.AMD, product) if product else None
 
 
+@lru_cache(maxsize=1024)
+def label_keys(resource: str) -> tuple[str, ...]:
+    """The node labels on which :func:`unit_of` depends."""
+    if resource.startswith("nvidia.com/"):
+        device = resource.removesuffix(SHARED)
+        return GPU + _PRODUCT, device + _REPLICAS, device + _SHARING
+    return (*_AMD_PRODUCTS, _AMD_PARTITION) if resource.startswith("amd.com/") else ()
+
+
 def unit_of(resource: str, labels: Mapping[str, str]) -> GpuUnit | None:
     """A unit of a resource on a node with these labels; None if the resource is no GPU.
 

@@ -15,7 +15,7 @@ from functools import lru_cache
 from math import ceil
 from typing import Final
 
-from queuectl.domain.gpu_labels import unit_of
+from queuectl.domain.gpu_labels import label_keys, unit_of
 from queuectl.domain.quantity import Resources
 
 NO_LABELS: Final[Mapping[str, str]] = {}
@@ -31,15 +31,12 @@ class GpuWeights:
 
     def of(self, resource: str, labels: Mapping[str, str] = NO_LABELS) -> Fraction:
         """GPUs that one unit of it counts as on a node with these labels; 0 for what is none."""
-        given = _given(self, resource) if self.given else None
-        if given is not None:
-            return given
-        unit = unit_of(resource, labels)
-        return unit.gpus if unit is not None else _NONE
+        return _weight(self, resource, tuple(map(labels.get, label_keys(resource))))
 
     def counted(self, amounts: Resources, labels: Mapping[str, str] = NO_LABELS) -> Fraction:
         """GPUs in all of this, on a node with these labels."""
-        return sum((gpus for _, gpus in self.by_resource(amounts, labels)), _NONE)
+        keys = _label_keys(self, amounts)
+        return _counted(self, amounts, tuple(map(labels.get, keys)))
 
     def by_resource(
         self, amounts: Resources, labels: Mapping[str, str] = NO_LABELS
@@ -85,6 +82,17 @@ def whole(gpus: Fraction) -> int:
     return ceil(gpus)
 
 
+def summed(amounts: Iterable[Fraction]) -> Fraction:
+    """The sum. Whole numbers, which most amounts are, are added as integers: a sum of fractions takes ten times as long."""
+    numerator, rest = 0, _NONE
+    for amount in amounts:
+        if amount.denominator == 1:
+            numerator += amount.numerator
+        else:
+            rest += amount
+    return rest + numerator
+
+
 def rounded(gpus: Fraction) -> float:
     """To a millionth of a GPU, for people and for other programs."""
     return round(float(gpus), _DIGITS)
@@ -100,9 +108,32 @@ def exact(given: float | str) -> Fraction:
     return Fraction(str(given))
 
 
-@lru_cache(maxsize=1024)
-def _given(weights: GpuWeights, resource: str) -> Fraction | None:
-    return dict(weights.given).get(resource)
+@lru_cache(maxsize=4096)
+def _weight(weights: GpuWeights, resource: str, values: tuple[str | None, ...]) -> Fraction:
+    """``values``: of the labels on which a unit of the resource depends; a cluster has few different ones."""
+    given = dict(weights.given).get(resource)
+    if given is not None:
+        return given
+    unit = unit_of(resource, _labels(label_keys(resource), values))
+    return unit.gpus if unit is not None else _NONE
+
+
+@lru_cache(maxsize=16384)
+def _counted(weights: GpuWeights, amounts: Resources, values: tuple[str | None, ...]) -> Fraction:
+    labels = _labels(_label_keys(weights, amounts), values)
+    return sum((gpus for _, gpus in weights.by_resource(amounts, labels)), _NONE)
+
+
+@lru_cache(maxsize=16384)
+def _label_keys(weights: GpuWeights, amounts: Resources) -> tuple[str, ...]:
+    """The labels on which the GPUs in these amounts depend."""
+    keys = (key for name in _gpu_names(weights, amounts) for key in label_keys(name))
+    return tuple(dict.fromkeys(keys))
+
+
+def _labels(keys: tuple[str, ...], values: tuple[str | None, ...]) -> Mapping[str, str]:
+    found = zip(keys, values, strict=True)
+    return {key: value for key, value in found if value is not None}
 
 
 @lru_cache(maxsize=16384)

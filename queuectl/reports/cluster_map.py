@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from typing import Final
 
 from queuectl.domain.cluster_map import (
     ClusterMap,
@@ -15,7 +16,7 @@ from queuectl.domain.cluster_map import (
     TopologyLevel,
     utilization_of,
 )
-from queuectl.domain.gpus import GpuWeights
+from queuectl.domain.gpus import GpuWeights, summed
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.utilization import GangUse
@@ -25,7 +26,8 @@ from queuectl.planner.problem.topology import Tree
 from queuectl.reports.fragmentation import fragmented_on_nodes, left_on_nodes
 
 _GangsOn = list[list[GangOnNode]]
-_MILLION = 1_000_000
+_MILLION: Final = 1_000_000
+_NONE: Final = Fraction()
 
 
 def cluster_map_of(
@@ -67,7 +69,7 @@ def _gangs_by_node(
             GangOnMap(
                 workload=workload,
                 cluster_queue=queue.name if queue is not None else "",
-                gpus=sum((gpus for _, gpus in held.values()), Fraction()),
+                gpus=summed(gpus for _, gpus in held.values()),
                 pods=sum(pods for pods, _ in held.values()),
                 leaving=gang.leaving,
                 use=uses.get(workload.uid),
@@ -110,7 +112,7 @@ def _node_counts(
                 gpus=weights.counted(node.allocatable, node.labels),
                 free_gpus=weights.counted(free, node.labels),
                 failed_gpus=weights.counted(node.failed, node.labels),
-                fragmented=Fraction(round(lost * _MILLION), _MILLION),
+                fragmented=Fraction(round(lost * _MILLION), _MILLION) if lost else _NONE,
                 tenants=tuple(sorted(tenants, key=lambda t: (-t.gpus, -t.pods, t.gang))),
                 others=snapshot.other_pods.get(node.name, NOTHING),
             )
@@ -145,9 +147,9 @@ def _domain(
         path=path,
         nodes=len(node_counts),
         open=len(takes),
-        gpus=sum((occupancy.gpus for occupancy in node_counts), Fraction()),
-        free=sum((occupancy.free_gpus for occupancy in takes), Fraction()),
-        fragmented=sum((occupancy.fragmented for occupancy in takes), Fraction()),
+        gpus=summed(occupancy.gpus for occupancy in node_counts),
+        free=summed(occupancy.free_gpus for occupancy in takes),
+        fragmented=summed(occupancy.fragmented for occupancy in takes),
         largest=(most.node.name, most.free_gpus) if most is not None else None,
         gangs=len({tenant.gang for tenant in tenants}),
         utilization=utilization_of(tenants, gangs),

@@ -50,28 +50,31 @@ def all_parts(
 
 def parts_of(occupancy: NodeOccupancy, gangs: Sequence[GangOnMap]) -> GpuParts:
     """The parts of one node's GPUs."""
-    left = occupancy.gpus + occupancy.failed_gpus
+    gpus, free, failed = occupancy.gpus, occupancy.free_gpus, occupancy.failed_gpus
+    left = gpus + failed if failed else gpus
 
     def take(amount: Fraction) -> Fraction:
         nonlocal left
-        taken = min(max(amount, _NONE), left)
+        if amount <= 0:
+            return _NONE
+        taken = min(amount, left)
         left -= taken
         return taken
 
     effective, idle, held, unmeasured = _NONE, _NONE, _NONE, _NONE
     for tenant in occupancy.tenants:
-        share, gpus = used_share(gangs[tenant.gang].use), tenant.gpus
-        held += gpus
+        share = used_share(gangs[tenant.gang].use)
+        held += tenant.gpus
         if share is None:
-            unmeasured += gpus
+            unmeasured += tenant.gpus
         else:
-            measured = take(gpus)
+            measured = take(tenant.gpus)
             used = measured * Fraction(round(share * _MILLION), _MILLION)
             effective, idle = effective + used, idle + measured - used
-    free = occupancy.free_gpus
-    unknown = take(unmeasured + max(occupancy.gpus - free - held, _NONE))
+    others = gpus - free - held if free != gpus or held else _NONE
+    unknown = take(unmeasured + max(others, _NONE)) if others or held else _NONE
     free = take(free)
     fragmented = min(occupancy.fragmented, free) if occupancy.open else _NONE
-    unallocated = free - fragmented if occupancy.open else _NONE
+    unallocated = _NONE if not occupancy.open else free - fragmented if fragmented else free
     unhealthy = left + (_NONE if occupancy.open else free)
     return GpuParts(effective, idle, fragmented, unhealthy, unallocated, unknown)

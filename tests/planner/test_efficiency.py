@@ -147,3 +147,39 @@ def test_the_parts_add_up_to_all_gpus_of_the_nodes(
         assert mine.total == capacity
         assert min(getattr(mine, name) for name in PARTS) >= 0
     assert found == {}
+
+
+NODES = st.lists(
+    st.tuples(st.integers(1, 4), st.sampled_from([1, 4, 7]), st.integers(1, 12), st.integers(0, 5)),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(nodes=NODES, shares=st.lists(SHARES, min_size=4, max_size=4))
+def test_instances_and_replicas_add_up_to_physical_gpus_exactly(
+    nodes: list[tuple[int, int, int, int]], shares: list[float | None]
+) -> None:
+    """Each node: physical GPUs, MIG instances of each, replicas of each instance, and pods with one replica."""
+    profiles = {1: "", 4: "-MIG-1g.6gb", 7: "-MIG-1g.5gb"}
+    fleet, gangs, uses = [], [], {}
+    for i, (physical, cut, replicas, pods) in enumerate(nodes):
+        product = {4: "NVIDIA-A30"}.get(cut, "NVIDIA-A100") + profiles[cut]
+        labels = {"nvidia.com/gpu.product": product, "nvidia.com/gpu.replicas": str(replicas)}
+        units = physical * cut * replicas
+        fleet.append(node(f"n{i}", gpu=units, labels=labels))
+        if pods:
+            uid = f"g{i}"
+            gangs.append(
+                holding(
+                    gang(uid, podset(count=min(pods, units), gpu=1)), {f"n{i}": min(pods, units)}
+                )
+            )
+            uses[uid] = GangUse(uid, 1, UseState.ACTIVE, 0.0, 0.0, shares[i], 1.0, "")
+    found = parts(world(fleet, [], gangs), uses, HOSTNAME)
+    for i, (physical, cut, replicas, pods) in enumerate(nodes):
+        mine = found[f"n{i}"]
+        held = Fraction(min(pods, physical * cut * replicas), cut * replicas)
+        assert mine.total == physical
+        assert mine.effective + mine.idle + mine.unknown == held
+        assert min(getattr(mine, name) for name in PARTS) >= 0

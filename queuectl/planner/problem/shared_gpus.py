@@ -5,7 +5,7 @@ chooses. A gang therefore has at most one pod with one replica on such a node, u
 (:class:`SharedGpus`). The planner knows amounts only, so each limit is a resource that nodes offer and pods request:
 
 - ``nvidia.com/gpu (not shared)``: nodes with shared GPUs offer none of it;
-- ``nvidia.com/gpu (one pod per shared node, i)``: nodes with shared GPUs offer 1 of it, for the gang with number i.
+- ``nvidia.com/gpu (one pod per shared node)#i``: nodes with shared GPUs offer 1 of it, for the gang with number i.
 
 Other nodes offer as much of both as of the GPU itself, so that it never limits anything there. The verifier does not see these
 resources: it counts pods.
@@ -13,7 +13,7 @@ resources: it counts pods.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
@@ -26,7 +26,7 @@ from queuectl.domain.workload import PodSet, Workload
 from queuectl.planner.cache import PlannerCache
 
 _UNSHARED: Final = " (not shared)"
-_ONE_POD: Final = " (one pod per shared node, "
+_ONE_POD: Final = " (one pod per shared node)#"
 _FEWEST: Final = (
     8  # gangs for which nodes have a resource of their own, so that few changes need new nodes
 )
@@ -101,24 +101,35 @@ def shared_on(node: Node, weights: GpuWeights) -> Iterable[str]:
 
 
 def _with_rows(fleet: Fleet, shared: _SharedNodes, count: int) -> Fleet:
-    return Fleet(tuple(_node_with_rows(node, shared, count) for node in fleet.nodes))
-
-
-def _node_with_rows(node: Node, shared: _SharedNodes, count: int) -> Node:
     weights = shared.config.rules.accounting.gpus
+    known: dict[tuple[Resources, tuple[str, ...]], Resources] = {}
+    nodes = []
+    for node in fleet.nodes:
+        here = tuple(r for r in shared.by_resource if weights.shared(r, node.labels))
+        key = (node.allocatable, here)
+        if key not in known:
+            known[key] = _with_limits_of(node.allocatable, here, shared, count)
+        nodes.append(replace(node, allocatable=known[key]))
+    return Fleet(tuple(nodes))
+
+
+def _with_limits_of(
+    allocatable: Resources, here: Collection[str], shared: _SharedNodes, count: int
+) -> Resources:
+    """The resources of a node on which those in ``here`` are shared."""
     rows: dict[str, int] = {}
     for resource in shared.by_resource:
-        amount = node.allocatable[resource]
-        if weights.shared(resource, node.labels):
+        amount = allocatable[resource]
+        if resource in here:
             rows |= {_row(resource, i): min(amount, 1) for i in range(count)}
         else:
             rows |= {_row(resource, i): amount for i in range(count)}
             rows[resource + _UNSHARED] = amount
-    return replace(node, allocatable=node.allocatable + Resources(rows))
+    return allocatable + Resources(rows)
 
 
 def _row(resource: str, number: int) -> str:
-    return f"{resource}{_ONE_POD}{number % _MOST})"
+    return f"{resource}{_ONE_POD}{number % _MOST}"
 
 
 def _is_limit(resource: str) -> bool:

@@ -21,8 +21,8 @@ NAMED: Final = 3  # nodes or gangs that a sentence names
 
 
 def amount(resource: str, value: int) -> str:
-    """``8 nvidia.com/gpu``, ``1500m cpu``."""
-    return f"{format_quantity(resource, value)} {resource}"
+    """``8 nvidia.com/gpu``, ``1500m cpu``. The number of a limit for one gang (shared_gpus.py) has no meaning for people."""
+    return f"{format_quantity(resource, value)} {resource.partition('#')[0]}"
 
 
 def pods_of(pods: Pods) -> str:
