@@ -6,7 +6,7 @@ latter. Data that does not change from one snapshot to the next is kept as the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Final
@@ -22,7 +22,7 @@ from queuectl.domain.devices import AllocatedDevice
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.domain.workload import Workload
+from queuectl.domain.workload import Placement, Workload
 
 _KEPT: Final = 4  # clusters
 
@@ -166,13 +166,15 @@ def _modes(snapshot: Snapshot, cluster: Cluster, cache: DeviceCache) -> dict[str
     if not cluster.divided:
         return {}
     held: dict[str, set[int]] = {}
-    for gang in snapshot.admitted:
+    gangs: tuple[Pending | Admitted, ...] = (*snapshot.admitted, *snapshot.pending)
+    for gang in gangs:
         requests = cache.of_podsets(gang.workload)
-        for podset, request in zip(gang.workload.podsets, requests, strict=False):
-            placed = gang.placement.of(podset.name)
-            for node, count in placed.nodes if placed is not None and request is not None else ():
-                if count and request is not None:
-                    held.setdefault(node, set()).update(cluster.counts(request))
+        for placement in _placements(gang) if any(requests) else ():
+            for podset, request in zip(gang.workload.podsets, requests, strict=True):
+                placed = placement.of(podset.name)
+                if placed is not None and request is not None:
+                    for node, _ in placed.nodes:
+                        held.setdefault(node, set()).update(cluster.counts(request))
     demand: dict[frozenset[int], dict[int, int]] = {}
     for pending in snapshot.pending:
         requests = cache.of_podsets(pending.workload)
@@ -187,6 +189,14 @@ def _modes(snapshot: Snapshot, cluster: Cluster, cache: DeviceCache) -> dict[str
     for kind, nodes in cluster.divided.items():
         modes |= modes_of(kind, nodes, frozen, demand)
     return modes
+
+
+def _placements(gang: Pending | Admitted) -> Iterator[Placement]:
+    """Where a gang holds capacity, or has it reserved."""
+    if isinstance(gang, Admitted):
+        yield gang.placement
+    if gang.lease is not None:
+        yield gang.lease.placement
 
 
 class _Lowered:

@@ -41,23 +41,33 @@ def _of_group(
     kept: list[int | None] = [None] * len(nodes)
     if not lost:
         return kept
-    free = []
-    wanted = _wanted(group, demand)
+    free: list[int] = []
+    single: dict[int, list[int]] = {}
     for i, name in enumerate(nodes):
         atoms = held.get(name, frozenset()) & frozenset(group.atoms)
         if len(atoms) == 1 and (atom := next(iter(atoms))) in lost:
-            kept[i] = atom if atom in wanted or not wanted else None
+            single.setdefault(atom, []).append(i)
         elif not atoms:
             free.append(i)
-    if len(wanted) == 1:
-        only = next(iter(wanted))
-        wanted = {only: len(free)}
-    total = sum(wanted.values())
+    wanted = _wanted(group, demand)
+    for atom, places in single.items():
+        # Where others are pending too, they can preempt on the rest.
+        alone = wanted.keys() <= {atom}
+        number = len(places) if alone else _share(wanted, atom, len(places))
+        for i in places[len(places) - number :]:
+            kept[i] = atom
+    total = len(free)
     for atom in sorted(a for a in wanted if a in lost and a is not None):
-        share = wanted[atom] if total <= len(free) else wanted[atom] * len(free) // total
-        for _ in range(min(share, len(free))):
+        number = total if len(wanted) == 1 else _share(wanted, atom, total)
+        for _ in range(number):
             kept[free.pop()] = atom
     return kept
+
+
+def _share(wanted: Mapping[int | None, int], atom: int, nodes: int) -> int:
+    """The part of some nodes that an atom gets: what it needs, or else in proportion to what all need."""
+    need, total = wanted.get(atom, 0), sum(wanted.values())
+    return need if total <= nodes else need * nodes // total
 
 
 def _wanted(

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
 
+from queuectl.devices.atoms import atoms_of
 from queuectl.devices.lower import DeviceCache, with_devices
+from queuectl.devices.modes import modes_of
+from queuectl.devices.reading import needs_of
+from queuectl.devices.table import kind_of
 from queuectl.domain.devices import (
     DEVICE_ROW,
     IMPLICIT_RESOURCE,
@@ -175,6 +180,41 @@ NOT_SURE = (
     "the number of devices is enough, but kube-scheduler can choose devices for some pods "
     "that leave none for others"
 )
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "expected"),
+    [
+        ({}, {ONE: 40}, {ONE: 10}),
+        ({}, {ONE: 40, PAIR: 20}, {ONE: 5}),
+        ({}, {ONE: 8, PAIR: 4}, {ONE: 1}),
+        ({ONE: 4}, {PAIR: 4}, {}),
+        ({ONE: 4}, {}, {ONE: 4}),
+        ({ONE: 4}, {ONE: 80}, {ONE: 10}),
+        ({ONE: 10}, {ONE: 80, PAIR: 40}, {ONE: 5}),
+        ({PAIR: 10}, {ONE: 80}, {}),
+    ],
+)
+def test_nodes_are_divided_among_requests_by_what_is_pending(
+    held: dict[PodDevices, int], wanted: dict[PodDevices, int], expected: dict[PodDevices, int]
+) -> None:
+    """Of ten nodes: some hold one sort of pods, and pods of some sorts are pending."""
+    needs = needs_of(build.node(*gpus(8, roots=4)), (), ATOMS, build.matching)
+    kind = kind_of(needs, (None, None))
+    names = [f"n{i}" for i in range(10)]
+    on = [atom for pod, number in held.items() for atom in [_atom(pod)] * number]
+    holders = {name: frozenset((atom,)) for name, atom in zip(names, on, strict=False)}
+    demand = {frozenset((_atom(pod),)): {_atom(pod): n} for pod, n in wanted.items()}
+    modes = modes_of(kind, names, holders, demand)
+    kept = Counter(atom for mode in modes.values() for atom in mode if atom is not None)
+    assert kept == {_atom(pod): number for pod, number in expected.items()}
+
+
+ATOMS = [atom for pod in (ONE, PAIR) for atom in atoms_of(pod).counts]
+
+
+def _atom(pod: PodDevices) -> int:
+    return (ONE, PAIR).index(pod)
 
 
 def test_a_gang_that_fits_by_number_only_is_refused_with_the_reason() -> None:
