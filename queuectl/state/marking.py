@@ -22,6 +22,7 @@ from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.planner.problem.usage import takes_nodes
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.mirror import Mirror
+from queuectl.state.requested_gpus import RequestedGpus
 
 _PHASES: Final = {
     State.PENDING: Phase.WAITS,
@@ -41,6 +42,7 @@ class Marker:
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
+        self._requested = RequestedGpus(mirror)
         self._named: set[str] = set()  # workloads whose identity is in a mark
 
     def forget(self) -> None:
@@ -79,7 +81,10 @@ class Marker:
         job = self._mirror.jobs.get(entry.uid)
         if phase is Phase.HOLDS and entry.placement is not None:
             held = self._held(job, entry.placement, config) if job is not None else None
-        return Mark(entry.uid, at, at, phase, entry.attempt, gpus_of(entry, job, config), held)
+        gpus: float = entry.gpus  # if its job is not in the watch
+        if job is not None:
+            gpus = float(self._requested.of(job, entry.cluster_queue, config))
+        return Mark(entry.uid, at, at, phase, entry.attempt, gpus, held)
 
     def _held(
         self, job: JobRecord, placement: Placement, config: QueueConfig

@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.domain.fleet import Node
+from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.workload import PodSet
+from queuectl.domain.workload import PodSet, PodShape
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.shared_gpus import with_limits
 from queuectl.planner.verify import Rule, verify
-from tests.planner.build import gang, holding, node, podset, world
+from tests.planner.build import gang, holding, node, podset, resources, world
+from tests.planner.generate import snapshots
 
 SLICED = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"}
 
@@ -197,3 +198,30 @@ def _possible(fleet: Sequence[Node], count: int, gpu: int, rule: SharedGpus) -> 
             fits = {NEVER: 0, ONE: min(fits, 1) if gpu == 1 else 0, ANY: fits}[rule]
         most.append(range(fits + 1))
     return any(sum(pods) == count for pods in product(*most))
+
+
+@given(
+    snapshot=snapshots(),
+    sliced=st.lists(st.booleans(), min_size=5, max_size=5),
+    rule=st.sampled_from(SharedGpus),
+)
+def test_evictions_repairs_and_moves_respect_the_limits(
+    snapshot: Snapshot, sliced: list[bool], rule: SharedGpus
+) -> None:
+    """Running gangs can have several pods on such a node, because they started before it had shared GPUs."""
+    nodes = tuple(
+        replace(each, labels={**each.labels, **SLICED}) if some else each
+        for each, some in zip(snapshot.fleet.nodes, sliced, strict=False)
+    )
+    planned(under(replace(snapshot, fleet=Fleet(nodes)), rule))
+
+
+def test_the_resource_of_a_vendor_decides_the_nodes_of_a_gang() -> None:
+    amd = replace(node("amd"), allocatable=resources(**{"amd.com/gpu": 8, "pods": 110}))
+    both = [amd, node("nvidia", gpu=8)]
+    shape = PodShape(resources(**{"amd.com/gpu": 4, "pods": 1}))
+    waiting = [gang("n", podset(count=2, gpu=4)), gang("a", PodSet("w", 2, shape))]
+    snapshot = world(both, waiting)
+    free = replace(snapshot.config.rules, ignore_undeclared=True)
+    made = planned(replace(snapshot, config=replace(snapshot.config, rules=free)))
+    assert places(made) == {"n": {"nvidia": 2}, "a": {"amd": 2}}

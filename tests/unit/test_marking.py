@@ -29,7 +29,14 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.ledger import Entry, EntryChange
 from queuectl.domain.quantity import GPU, Resources
-from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, ResourceFlavor
+from queuectl.domain.queues import (
+    ClusterQueue,
+    FlavorQuotas,
+    LocalQueue,
+    QueueConfig,
+    ResourceFlavor,
+    ResourceGroup,
+)
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, NodeRecord, Outcome, PodRecord, Upserted
 from queuectl.domain.rules import Rules
@@ -37,6 +44,7 @@ from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlace
 from queuectl.lifecycle.machine import handle
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
+from queuectl.state.requested_gpus import RequestedGpus
 from tests.db.histories import ask
 
 SPOT = Price("spot", 1.0, None, (("capacity", "spot"),))
@@ -281,3 +289,36 @@ def test_after_a_restart_the_next_mark_has_the_user_and_queue_again() -> None:
     (mark,) = life.happens(110.0, Admit(whole(("n1", 4))))
     assert mark.subject is not None
     assert mark.subject.user == "ann"
+
+
+@pytest.mark.parametrize(
+    ("flavors", "gpus"),
+    [
+        (("t4",), 3.0),
+        (("slices",), 12 / 7),
+        (("t4", "slices"), 12.0),
+        (("gone",), 12.0),
+        ((), 12.0),
+    ],
+)
+def test_a_gang_waits_for_the_gpus_of_the_flavors_that_its_queue_has(
+    flavors: tuple[str, ...], gpus: float
+) -> None:
+    products = {"t4": "Tesla-T4-SHARED", "slices": "NVIDIA-A100-MIG-1g.5gb"}
+    key = "nvidia.com/gpu.product"
+    known = {name: ResourceFlavor(name, ((key, of),)) for name, of in products.items()}
+    known["gone"] = ResourceFlavor("gone", ((key, "H100"),))
+    quotas = tuple(FlavorQuotas(name, {GPU: 8}) for name in flavors)
+    queue = ClusterQueue("gpus", (ResourceGroup((GPU,), quotas),))
+    config = replace(CONFIG, flavors=known, cluster_queues={"gpus": queue})
+    mirror = Mirror({"jobs": "Job"})
+    labels = {
+        "t4": {key: products["t4"], "nvidia.com/gpu.replicas": "4"},
+        "slices": {key: products["slices"]},
+    }
+    for name, of in labels.items():
+        node = Node(name, of, Resources({GPU: 8}))
+        mirror.apply([Upserted(NodeRecord(node, 1))])
+    podsets = (PodSet("w", 12, PodShape(Resources({GPU: 1}))),)
+    asked = JobRecord("Job", "default", "train", "u1", 1, 90.0, "research", podsets)
+    assert float(RequestedGpus(mirror).of(asked, "gpus", config)) == gpus
