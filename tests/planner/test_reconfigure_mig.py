@@ -25,13 +25,13 @@ from queuectl.domain.queues import (
     ResourceGroup,
     WithinClusterQueue,
 )
-from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest, Workload
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose, plan_mig
 from queuectl.planner.explain.mig_plan import carried_out
 from queuectl.planner.verify import verify
-from tests.planner.build import PLENTY, gang, holding, node, podset, world
+from tests.planner.build import NOW, PLENTY, gang, holding, node, placed, podset, world
 from tests.planner.relaxed import starts
 
 SMALL, LARGE = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"
@@ -74,7 +74,7 @@ def asks(count: int, resource: str = SMALL, amount: int = 1, required: str | Non
 
 def cluster(
     nodes: Sequence[Node],
-    pending: Sequence[Workload],
+    pending: Sequence[Workload | Pending],
     running: Sequence[Admitted] = (),
     queue: ClusterQueue | None = None,
     configs: Sequence[MigConfig] = CONFIGS,
@@ -146,6 +146,30 @@ def test_the_nodes_of_gangs_that_start_now_are_left_alone() -> None:
     first, last = gang("w0", asks(14), queued_at=1.0), gang("w1", asks(1, GPU, 2), queued_at=2.0)
     assert configured(cluster(FOUR[:2], [first, last])) != {"r1-0": CUT.name, "r1-1": CUT.name}
     assert found(cluster(FOUR[:1], [first, last])) is None
+
+
+def test_reserved_nodes_are_left_alone() -> None:
+    waiting = gang("w0", asks(1, GPU, 2), queued_at=1.0)
+    lease = CapacityLease(placed(waiting, {"r1-0": 1}), ("v",), NOW - 1, NOW + 600)
+    victim = holding(gang("v", asks(1, GPU)), {"r1-0": 1}, leaving=True)
+    pending = [Pending(waiting, lease), Pending(gang("w1", asks(7), queued_at=2.0))]
+    assert found(cluster(FOUR[:1], pending, [victim])) is None
+    assert configured(cluster(FOUR[:2], pending, [victim])) == {"r1-1": "all-1g.10gb"}
+
+
+def test_the_suggested_fix_names_the_quota_that_is_missing_besides() -> None:
+    diagnosis = diagnose(cluster(FOUR, [gang("w0", asks(14))], queue=main(small=13)), "w0")
+    (fix,) = [f for f in diagnosis.suggested_fixes if f.remedy is Remedy.RECONFIGURE_MIG]
+    assert fix.message == (
+        "reconfigure MIG on 1 node: r1-0 to all-1g.10gb, "
+        f"and add 1 {SMALL} of flavor default to the nominal quota of ClusterQueue main"
+    )
+
+
+def test_gangs_without_gpus_get_no_reconfiguration() -> None:
+    snapshot = cluster(FOUR[:1], [gang("w0", asks(200, PODS))])
+    codes = {fix.remedy for fix in diagnose(snapshot, "w0").suggested_fixes}
+    assert Remedy.RECONFIGURE_MIG not in codes
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from tests.support.shared_resource import SHARED_RESOURCE
 from tests.support.units import Units
 
 GROUPS: Final = (
-    ("docs/test_admin", "docs/test_users", "docs/test_guides", "docs/test_practices", "docs/test_operate"),
+    ("docs/test_admin", "docs/test_mig", "docs/test_users", "docs/test_guides", "docs/test_practices", "docs/test_operate"),
     ("system/test_kills", "system/test_chaos", "system/test_gangs", "system/test_default_queue", "system/test_serve_api"),
     ("system/test_lifecycle", "system/test_queues", "system/test_limits", "system/test_refusals", "system/test_forged"),
     ("system/test_demo",),

@@ -15,10 +15,10 @@ import numpy as np
 
 from queuectl.domain.changes import Change, ReconfigureMig, Relocate
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
-from queuectl.domain.mig import CONFIG
+from queuectl.domain.mig import CONFIG, nvidia_gpus
 from queuectl.domain.queues import Defragment
 from queuectl.domain.words import counted
-from queuectl.domain.workload import Placement
+from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.capacity.placements import placement_of
 from queuectl.planner.cycle.defragment import Policy
 from queuectl.planner.explain.context import Context, context_of
@@ -62,8 +62,7 @@ class _Found:
 
 def reconfigured_nodes(ctx: Context) -> Iterator[SuggestedFix]:
     """The fewest nodes whose MIG configuration lets the gang start, with the gangs that migrate first."""
-    devices = any(podset.shape.incidental for podset in ctx.pending.workload.podsets)
-    if not ctx.snapshot.config.mig_pools or devices or quota_alone(ctx):
+    if not ctx.snapshot.config.mig_pools or not _asks(ctx.pending.workload) or quota_alone(ctx):
         return
     for movers in (None, _movers(ctx)):
         if movers is not None and not movers.size:
@@ -73,6 +72,14 @@ def reconfigured_nodes(ctx: Context) -> Iterator[SuggestedFix]:
             fix = _fix(ctx, found, movers)
             yield from finish(ctx, fix, found.verdict.short)
             return
+
+
+def _asks(workload: Workload) -> bool:
+    """Whether it requests resources that MIG changes, and no devices of resource claims."""
+    shapes = [podset.shape for podset in workload.podsets]
+    return any(nvidia_gpus(name) for shape in shapes for name in shape.requests) and not any(
+        shape.incidental for shape in shapes
+    )
 
 
 def _movers(ctx: Context) -> MoveCandidates:
