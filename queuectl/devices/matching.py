@@ -43,6 +43,8 @@ class Matching:
             raise NotMatched(
                 f"the request selects a device that is left out: {node.unsupported[0]}"
             )
+        for kind in node.evaluated:
+            self._selects(option, kind)  # for its errors only
         known = self._known_of(option)
         selected = []
         for i, device in enumerate(node.devices):

@@ -158,12 +158,14 @@ class NodeDevices:
         counters: (driver, pool, counter set, counter) to its amount, sorted.
         unsupported: sentences about devices that are left out, for example those that several nodes share.
         left_out: kinds of the left-out devices that kube-scheduler can allocate.
+        evaluated: kinds of devices that the node cannot use, but on which kube-scheduler evaluates the selectors of its pods.
     """
 
     devices: tuple[Device, ...] = ()
     counters: tuple[tuple[tuple[str, str, str, str], int], ...] = ()
     unsupported: tuple[str, ...] = ()
     left_out: tuple[DeviceKind, ...] = ()
+    evaluated: tuple[DeviceKind, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

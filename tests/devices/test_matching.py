@@ -97,6 +97,13 @@ def test_a_request_that_selects_a_left_out_device_is_refused_on_the_node():
         MATCHING(DeviceOption("any"), shared)
 
 
+def test_an_error_on_a_device_of_another_node_counts_if_kube_scheduler_evaluates_it():
+    seen = NodeDevices(NODE.devices[:2], evaluated=(NODE.devices[2].kind,))
+    assert MATCHING(DeviceOption("any"), seen) == (0, 1)
+    with pytest.raises(NotMatched, match=r"error for a device of driver nic\.example"):
+        MATCHING(DeviceOption("any", (SMALL,)), seen)
+
+
 def test_a_request_for_all_devices_is_refused_where_the_node_has_devices_that_do_not_count():
     incomplete = NodeDevices(NODE.devices, unsupported=("pool x: 1 of 2 ResourceSlices exist",))
     assert MATCHING(DeviceOption("gpu"), incomplete) == (0, 1)

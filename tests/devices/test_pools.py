@@ -134,7 +134,56 @@ def test_a_pool_that_kube_scheduler_does_not_use_has_no_devices(slices, why):
     found = node_devices(slices, FLEET)
     assert not any(all_.devices for all_ in found.values())
     assert found["n0"].unsupported == (f"pool gpu.example/p: {why}",)
-    assert found["n0"].left_out == ()
+
+
+@pytest.mark.parametrize(
+    ("slices", "used"),
+    [
+        pytest.param([one_slice(device("a"), slices=2)], False, id="a ResourceSlice is missing"),
+        pytest.param([one_slice(device("a"), device("a"))], False, id="a name twice on the node"),
+        pytest.param(
+            [
+                one_slice(device("a"), name="s1", slices=2),
+                one_slice(device("a"), name="s2", slices=2, access=NodeAccess("n1")),
+            ],
+            True,
+            id="a name on two nodes",
+        ),
+        pytest.param(
+            [
+                one_slice(device("a"), name="s1"),
+                one_slice(device("b"), name="s2", access=NodeAccess("n1")),
+            ],
+            True,
+            id="as many ResourceSlices for the node as the pool should have",
+        ),
+    ],
+)
+def test_devices_of_a_defective_pool_that_kube_scheduler_still_uses_are_left_out(slices, used):
+    assert node_devices(slices, FLEET)["n0"].left_out == ((KIND,) if used else ())
+
+
+def test_devices_of_an_older_generation_are_left_out_where_the_newest_has_nothing():
+    old = one_slice(device("a"), name="old")
+    new = one_slice(device("b"), name="new", generation=2, access=NodeAccess("n1"))
+    found = node_devices([old, new], FLEET)
+    assert found["n0"].unsupported == ("pool gpu.example/p: generation 1 is not deleted",)
+    assert (found["n0"].devices, found["n0"].left_out) == ((), (KIND,))
+    assert found["n1"].left_out == ()
+
+
+def test_kube_scheduler_evaluates_selectors_on_devices_of_other_nodes_in_the_same_resource_slice():
+    other = DeviceKind(DRIVER, ((f"{DRIVER}/a", 1),))
+    far = PublishedDevice("far", other, access=NodeAccess("n1"))
+    found = node_devices([one_slice(device("a", access=NodeAccess("n0")), far, access=None)], FLEET)
+    assert {node: set(all_.evaluated) for node, all_ in found.items()} == {
+        "n0": {KIND, other},
+        "n1": {KIND, other},
+    }
+    assert names([one_slice(device("a", access=NodeAccess("n0")), far, access=None)]) == {
+        "n0": ["a"],
+        "n1": ["far"],
+    }
 
 
 def test_a_device_that_is_not_supported_is_left_out_alone():
