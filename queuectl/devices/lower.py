@@ -6,7 +6,7 @@ latter. Data that does not change from one snapshot to the next is kept as the s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
 from typing import Final
@@ -37,6 +37,7 @@ class DeviceCache:
     _clusters: list[tuple[tuple[object, ...], Cluster]] = field(default_factory=list)
     _shared: tuple[Snapshot, Snapshot] | None = None
     _modes: tuple[Cluster, Snapshot, Mapping[str, Mode]] | None = None
+    _holders: tuple[Cluster, tuple[Admitted, ...], Mapping[str, frozenset[int]]] | None = None
     _lowered: list[_Lowered] = field(default_factory=list)
 
     @property
@@ -103,6 +104,18 @@ class DeviceCache:
             last = self._modes = cluster, snapshot, _modes(snapshot, cluster, self)
         return last[2]
 
+    def holders(self, snapshot: Snapshot, cluster: Cluster) -> Mapping[str, frozenset[int]]:
+        """Node to the atoms of the gangs that hold capacity there, or have it reserved."""
+        last = self._holders
+        if last is None or last[0] is not cluster or not _same(last[1], snapshot.admitted):
+            made = _holders(snapshot.admitted, cluster, self)
+            last = self._holders = cluster, snapshot.admitted, made
+        held = dict(last[2])
+        leases = (pending for pending in snapshot.pending if pending.lease is not None)
+        for node, atoms in _holders(leases, cluster, self).items():
+            held[node] = held.get(node, atoms) | atoms
+        return held
+
     def lowered(self, cluster: Cluster) -> _Lowered:
         """The nodes and gangs with their rows. Some are kept: requests of some sort come and go."""
         found = next((known for known in self._lowered if known.cluster is cluster), None)
@@ -138,12 +151,11 @@ def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
 
 def _same_gangs(last: Snapshot, snapshot: Snapshot) -> bool:
     """Whether two snapshots have the same gangs, object by object."""
-    return (
-        len(last.pending) == len(snapshot.pending)
-        and len(last.admitted) == len(snapshot.admitted)
-        and all(map(is_, last.pending, snapshot.pending))
-        and all(map(is_, last.admitted, snapshot.admitted))
-    )
+    return _same(last.pending, snapshot.pending) and _same(last.admitted, snapshot.admitted)
+
+
+def _same(last: Sequence[object], now: Sequence[object]) -> bool:
+    return len(last) == len(now) and all(map(is_, last, now))
 
 
 def _held(snapshot: Snapshot, cache: DeviceCache) -> dict[str, tuple[AllocatedDevice, ...]]:
@@ -165,16 +177,6 @@ def _modes(snapshot: Snapshot, cluster: Cluster, cache: DeviceCache) -> dict[str
     """The nodes that are kept for one kind of request."""
     if not cluster.divided:
         return {}
-    held: dict[str, set[int]] = {}
-    gangs: tuple[Pending | Admitted, ...] = (*snapshot.admitted, *snapshot.pending)
-    for gang in gangs:
-        requests = cache.of_podsets(gang.workload)
-        for placement in _placements(gang) if any(requests) else ():
-            for podset, request in zip(gang.workload.podsets, requests, strict=True):
-                placed = placement.of(podset.name)
-                if placed is not None and request is not None:
-                    for node, _ in placed.nodes:
-                        held.setdefault(node, set()).update(cluster.counts(request))
     demand: dict[frozenset[int], dict[int, int]] = {}
     for pending in snapshot.pending:
         requests = cache.of_podsets(pending.workload)
@@ -184,11 +186,28 @@ def _modes(snapshot: Snapshot, cluster: Cluster, cache: DeviceCache) -> dict[str
                 row = demand.setdefault(frozenset(counts), {})
                 for atom, number in counts.items():
                     row[atom] = row.get(atom, 0) + number * podset.count
-    frozen = {node: frozenset(atoms) for node, atoms in held.items()}
+    held = cache.holders(snapshot, cluster)
     modes: dict[str, Mode] = {}
     for kind, nodes in cluster.divided.items():
-        modes |= modes_of(kind, nodes, frozen, demand)
+        modes |= modes_of(kind, nodes, held, demand)
     return modes
+
+
+def _holders(
+    gangs: Iterable[Pending | Admitted], cluster: Cluster, cache: DeviceCache
+) -> dict[str, frozenset[int]]:
+    """Node to the atoms of the gangs that hold capacity there, or have it reserved."""
+    held: dict[str, frozenset[int]] = {}
+    for gang in gangs:
+        requests = cache.of_podsets(gang.workload)
+        for placement in _placements(gang) if any(requests) else ():
+            for podset, request in zip(gang.workload.podsets, requests, strict=True):
+                placed = placement.of(podset.name)
+                if placed is not None and request is not None:
+                    atoms = frozenset(cluster.counts(request))
+                    for node, _ in placed.nodes:
+                        held[node] = held.get(node, atoms) | atoms
+    return held
 
 
 def _placements(gang: Pending | Admitted) -> Iterator[Placement]:

@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSetPlacement
@@ -80,13 +81,15 @@ def beside_other_pods(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints
     if not snapshot.other_pods:
         return free
     left = free.copy()
+    alike: dict[int, tuple[Resources, list[int]]] = {}
     for name, used in snapshot.other_pods.items():
         at = index.position.get(name)
-        if at is None:
-            continue
+        if at is not None:
+            alike.setdefault(id(used), (used, []))[1].append(at)
+    for used, nodes in alike.values():
         for resource, amount in used.items():
             if (column := index.column.get(resource)) is not None:
-                left[column, at] -= amount
+                left[column, nodes] -= amount
     return left
 
 
