@@ -10,9 +10,22 @@ from functools import cache
 
 import pytest
 
+from queuectl.domain.devices import (
+    ClaimReference,
+    ClaimSpec,
+    Device,
+    DeviceConstraint,
+    DeviceId,
+    DeviceInventory,
+    DeviceKind,
+    DeviceOption,
+    DeviceRequest,
+    NodeDevices,
+    PodDevices,
+)
 from queuectl.domain.errors import BadInput
 from queuectl.domain.plan import Plan
-from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.objects.files.refused_plans import (
     BrokenRule,
     pack,
@@ -76,6 +89,44 @@ def test_a_redacted_file_has_none_of_the_names() -> None:
         unzipped = gzip.decompress(content)
         assert b"secret" not in unzipped
         assert b"team-a/train" not in unzipped
+
+
+CLAIMED = ClaimSpec(
+    (
+        DeviceRequest(
+            "secret-request",
+            (DeviceOption("gpu", ("'secret-selector' == device.driver",)), DeviceOption("gpu")),
+            ("secret-first", "secret-second"),
+        ),
+    ),
+    (DeviceConstraint(("secret-request/secret-first",), "gpu.example/root"),),
+)
+SHARES = PodDevices((CLAIMED,), ("secret-claim",))
+NAMES = (ClaimReference("secret-entry", "secret-template"),)
+GPU = DeviceKind("gpu.example", (("gpu.example/uuid", "secret-uuid"),))
+
+
+def test_a_file_with_devices_replays_and_a_redacted_one_has_no_devices_and_no_names_of_claims():
+    for snapshot, made in planned()[::4]:
+        gangs = tuple(_with_claims(pending) for pending in snapshot.pending)
+        only = NodeDevices((Device(DeviceId("gpu.example", "secret-pool", "secret-gpu"), GPU),))
+        inventory = DeviceInventory({node.name: only for node in snapshot.fleet.nodes})
+        given = replace(snapshot, pending=gangs, devices=inventory)
+        content = pack(given, plan(given), BROKEN)
+        assert unpack(content, "it").snapshot.devices.nodes == inventory.nodes
+        read = unpack(redact(content), "it")
+        assert same_plan(read, plan(read.snapshot))
+        assert b"secret" not in gzip.decompress(redact(content))
+        assert not read.snapshot.devices.nodes
+        assert len(made.admitted) == len(plan(given).admitted)
+
+
+def _with_claims(pending: Pending) -> Pending:
+    podsets = tuple(
+        replace(p, claims=NAMES, shape=replace(p.shape, devices=SHARES))
+        for p in pending.workload.podsets
+    )
+    return replace(pending, workload=replace(pending.workload, podsets=podsets))
 
 
 def test_another_plan_is_not_the_same() -> None:
