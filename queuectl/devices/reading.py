@@ -49,9 +49,17 @@ def needs_of(
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Devices that an option can take. ``prevented``: it selects one that it cannot take; ``shared``: or one that is shared."""
+    """Devices that an option can take.
+
+    Attributes:
+        bits: these devices.
+        selected: the same with those that it selects and cannot take, for example because of a taint.
+        prevented: there are such devices.
+        shared: some of the selected devices are shared.
+    """
 
     bits: int
+    selected: int
     shares: tuple[tuple[int, Share], ...]
     prevented: bool
     shared: bool
@@ -194,12 +202,13 @@ class _Reader:
         return known
 
     def _find(self, option: DeviceOption) -> _Found:
-        bits, shares, prevented, shared = 0, [], False, False
+        bits, selected, shares, prevented, shared = 0, 0, [], False, False
         for number in self.selects(option, self.node):
             device = self.node.devices[number]
             amounts = consumed(device, option)
             if amounts is None:
                 continue
+            selected |= 1 << number
             shared |= device.kind.shared
             if number in self.blocked or not all(_tolerated(t, option) for t in device.kind.taints):
                 prevented = True
@@ -210,20 +219,22 @@ class _Reader:
                 prevented = True
             else:
                 bits |= 1 << number
-        return _Found(bits, tuple(shares), prevented, shared)
+        return _Found(bits, selected, tuple(shares), prevented, shared)
 
     def _judge_constraints(self, atom: Atom, need: Need) -> None:
         """Constraints that kube-scheduler answers with an error, or compares in another way, are not supported."""
         for number, constraint in enumerate(atom.claim.constraints):
-            covered = [c for choices in need.requests for c in choices if number in c.constraints]
-            bits = 0
-            for choice in covered:
-                bits |= choice.devices
+            bits, every = 0, False
+            for request, choices in zip(atom.claim.requests, need.requests, strict=True):
+                for option, choice in zip(request.options, choices, strict=True):
+                    if number in choice.constraints:
+                        bits |= self._found(option).selected
+                        every |= choice.every
             devices = [d for i, d in enumerate(self.node.devices) if bits >> i & 1]
             values = [_value(device, constraint.attribute) for device in devices]
             if any(isinstance(value, tuple) for value in values):
                 raise _Unusable(f"attribute {constraint.attribute} is a list")
-            if any(choice.every for choice in covered):
+            if every:
                 same = len(set(map(repr, values))) <= 1 and None not in values
                 if constraint.distinct or not same:
                     raise _Unusable("all devices are requested with a constraint")

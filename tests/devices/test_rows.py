@@ -121,6 +121,14 @@ CASES = {
         (pod(option(count=None)),),
         {(0,)},
     ),
+    "all devices, of which one has no attribute of a constraint and one has a taint": (
+        node(
+            device("a"),
+            device("b", root="x", taints=[DeviceTaint("bad", DeviceEffect.NO_SCHEDULE)]),
+        ),
+        (pod(request("r", option(count=None), option()), match=ROOT),),
+        {(0,)},
+    ),
     "administration takes nothing": (
         node(*gpus(2)),
         (pod(option(count=None, admin=True)), TWO),
