@@ -19,6 +19,7 @@ from queuectl.domain.fleet import (
     NodeRules,
 )
 from queuectl.domain.mig import choices
+from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.queues import ClusterQueue, FlavorQuotas, ResourceGroup
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.workload import Placement, PodSet, TopologyMode, TopologyRequest, Workload
@@ -216,7 +217,10 @@ def healed(node: Node) -> Node:
 
 @dataclass(frozen=True, slots=True)
 class ReconfigureMig:
-    """These nodes (by name) have other MIG configurations, which their flavors allow. No pod holds their GPUs."""
+    """These nodes (by name) have other MIG configurations, which their flavors allow. No pod holds their GPUs.
+
+    Nominal quota that follows the nodes changes with them.
+    """
 
     configs: Mapping[str, str]
 
@@ -229,7 +233,8 @@ class ReconfigureMig:
                 return node
             return next(other for config, other in choices(node, pools) if config.name == wanted)
 
-        return replace(snapshot, fleet=Fleet(tuple(map(after, snapshot.fleet.nodes))))
+        fleet = Fleet(tuple(map(after, snapshot.fleet.nodes)))
+        return replace(snapshot, fleet=fleet, config=quota_from_nodes(snapshot.config, fleet))
 
 
 @dataclass(frozen=True, slots=True)

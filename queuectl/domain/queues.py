@@ -214,6 +214,7 @@ class ClusterQueue:
             ClusterQueues of the cohort that are within their own quota.
         headroom: the fraction of capacity that stays free if nominal quota follows the nodes; None = nominal quota is that of
             the resource groups.
+        stated_groups: if nominal quota follows the nodes, the resource groups of the configuration; empty = ``groups``.
         borrow_backoff: the longest back-off, in seconds, of an evicted gang before borrowing; 0 = none.
         reclaim_wait: the longest wait, in seconds, before a gang evicts gangs that borrow; 0 = none.
         admission_checks: names of its admission checks. They are not supported, so no gang starts while there are any.
@@ -246,6 +247,7 @@ class ClusterQueue:
     usage_fairness: bool = False
     split_flavors: bool = False
     headroom: float | None = None
+    stated_groups: tuple[ResourceGroup, ...] = field(default=(), compare=False, repr=False)
     evicts_within_nominal: bool = False
     idle_reclaim: IdleReclaim = IdleReclaim()
     max_per_user: tuple[tuple[str, int], ...] = ()

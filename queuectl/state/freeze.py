@@ -8,6 +8,7 @@ from dataclasses import replace
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
+from queuectl.domain.node_quota import NodeQuota
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, NamespaceRecord
@@ -16,7 +17,6 @@ from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot,
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, Workload, fraction_of
 from queuectl.objects.configuration.admissibility import inadmissible_reason
-from queuectl.objects.configuration.node_quota import NodeQuota
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror

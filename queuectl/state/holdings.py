@@ -12,11 +12,11 @@ from typing import Final, TypeAlias, TypeVar
 
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.node_quota import NodeQuota
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, Workload
-from queuectl.objects.configuration.node_quota import NodeQuota
 from queuectl.planner.problem.usage import charges_of
 from queuectl.state.mirror import Mirror
 

@@ -14,6 +14,7 @@ from queuectl.domain.changes import ReconfigureMig, Relocate, apply_all
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.fleet import Node
 from queuectl.domain.mig import MigConfig, MigDevices, MigPool, choices
+from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -164,6 +165,13 @@ def test_the_suggested_fix_names_the_quota_that_is_missing_besides() -> None:
         "reconfigure MIG on 1 node: r1-0 to all-1g.10gb, "
         f"and add 1 {SMALL} of flavor default to the nominal quota of ClusterQueue main"
     )
+
+
+def test_quota_that_follows_the_nodes_changes_with_their_configuration() -> None:
+    snapshot = cluster(FOUR, [gang("w0", asks(14))], queue=replace(main(), headroom=0.0))
+    config = quota_from_nodes(snapshot.config, snapshot.fleet)
+    assert config.cluster_queues["main"].groups[0].flavors[0].nominal[SMALL] == 0
+    assert configured(replace(snapshot, config=config)) == {"r1-0": "all-1g.10gb"}
 
 
 def test_gangs_without_gpus_get_no_reconfiguration() -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.node_quota import NodeQuota, quota_from_nodes
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -20,7 +21,6 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.snapshot import SolverLimits
-from queuectl.objects.configuration.node_quota import NodeQuota, quota_from_nodes
 from queuectl.objects.documents import as_document
 from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.state.freeze import SnapshotBuilder
@@ -139,6 +139,13 @@ def test_limits_and_everything_else_of_a_queue_stay() -> None:
     derived = quota_from_nodes(config(stated), fleet(h100=1)).cluster_queues["a"]
     expected = replace(quotas, nominal={GPU: 8})
     assert derived == replace(stated, groups=(ResourceGroup((GPU,), (expected,)),))
+
+
+def test_the_quota_of_other_nodes_follows_from_the_stated_quota() -> None:
+    stated = config(queue("a", h100=1), queue("b", h100=3), queue("fixed", None, h100=8))
+    none = quota_from_nodes(stated, fleet(a100=1))
+    assert nominal(none) == {"a": 0, "b": 0, "fixed": 8}
+    assert nominal(quota_from_nodes(none, fleet(h100=3))) == {"a": 4, "b": 12, "fixed": 8}
 
 
 def test_each_resource_of_a_group_is_shared_by_itself() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
+from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.configuration.node_quota import quota_from_nodes
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
 from queuectl.web.quotas import quotas_of

@@ -21,6 +21,7 @@ from typing import Any, Final
 
 from queuectl.domain.fleet import HOSTNAME, Fleet
 from queuectl.domain.limitrange import LimitRange, refusal, with_ranges
+from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.overrides import in_force
 from queuectl.domain.pastuse import past_use
 from queuectl.domain.plan import Eviction
@@ -31,7 +32,6 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.configuration import queue_config
 from queuectl.objects.configuration.admissibility import drain
 from queuectl.objects.configuration.links import dangling
-from queuectl.objects.configuration.node_quota import quota_from_nodes
 from queuectl.objects.documents import Document, with_names
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assembly import Assembly, Parts

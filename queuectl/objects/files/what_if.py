@@ -14,6 +14,7 @@ from queuectl.domain.changes import AddNodes
 from queuectl.domain.errors import BadInput
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.limitrange import LimitRange
+from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.overrides import in_force
 from queuectl.domain.plan import Eviction
 from queuectl.domain.pod_claims import KnownClaims
@@ -23,7 +24,6 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.objects.configuration.catalog import Catalog
 from queuectl.objects.configuration.links import dangling
-from queuectl.objects.configuration.node_quota import quota_from_nodes
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.objects.documents import as_document, with_names
 from queuectl.objects.files.assembly import Assembly, Parts

@@ -50,8 +50,15 @@ class NodeQuota:
 
 
 def quota_from_nodes(config: QueueConfig, fleet: Fleet) -> QueueConfig:
-    """The configuration with nominal quota from the nodes, or ``config`` itself if no queue has the policy."""
-    following = [q for q in config.cluster_queues.values() if q.headroom is not None]
+    """The configuration with nominal quota from the nodes, or ``config`` itself if no queue has the policy.
+
+    A configuration with the quota of other nodes gives the same result as the one that it was made from.
+    """
+    following = [
+        replace(queue, groups=queue.stated_groups or queue.groups)
+        for queue in config.cluster_queues.values()
+        if queue.headroom is not None
+    ]
     if not following or not fleet.nodes:
         return config
     named = {quotas.flavor for queue in following for quotas in _quotas(queue.groups)}
@@ -121,7 +128,7 @@ class _Shares:
             replace(group, flavors=tuple(self._flavor(q, given) for q in group.flavors))
             for group in queue.groups
         )
-        return replace(queue, groups=groups)
+        return replace(queue, groups=groups, stated_groups=queue.groups)
 
     def _flavor(self, quotas: FlavorQuotas, given: Fraction) -> FlavorQuotas:
         if quotas.flavor not in self._offered:
