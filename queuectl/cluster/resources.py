@@ -7,7 +7,7 @@ takes about 30 µs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -18,7 +18,19 @@ from queuectl.objects.kinds import KINDS, JobKind, path
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
 from queuectl.objects.kubernetes.nodes import read_namespace, read_node, read_priority_class
 from queuectl.objects.kubernetes.pods import read_pod
+from queuectl.objects.kubernetes.resource_claims import (
+    read_claim,
+    read_claim_template,
+    read_device_class,
+)
 from queuectl.objects.kubernetes.resource_quotas import read_resource_quota
+from queuectl.objects.kubernetes.resource_slices import read_resource_slice
+from queuectl.objects.kubernetes.resource_wire import (
+    WireClaimTemplate,
+    WireDeviceClass,
+    WireResourceClaim,
+    WireResourceSlice,
+)
 from queuectl.objects.kubernetes.wire import (
     WireNamespace,
     WireNode,
@@ -40,7 +52,7 @@ class Resource:
         path: of the collection, all namespaces.
         read: bytes of one object to its record; None if queuectl does not manage it. Raises MsgspecError or RequestError.
         by_uid: deltas identify the object by uid, not by name.
-        optional: its API can be absent (a CustomResourceDefinition that is not installed).
+        optional: its API can be absent (a CustomResourceDefinition that is not installed, an older API server).
     """
 
     name: str
@@ -72,9 +84,27 @@ def watched(*, kueue: bool = True) -> tuple[Resource, ...]:
             _reader(WireLimitRange, read_limit_range),
             by_uid=True,
         ),
+        *_devices(),
         *(_jobs(kind, kueue) for kind in KINDS.values()),
         Resource("pods", "/api/v1/pods", _reader(WirePod, read_pod), by_uid=True),
     )
+
+
+def _devices() -> Iterator[Resource]:
+    """Of dynamic resource allocation. API servers before Kubernetes 1.34 do not serve this version."""
+    base = "/apis/resource.k8s.io/v1"
+    cluster_wide = (
+        ("resourceslices", _reader(WireResourceSlice, read_resource_slice)),
+        ("deviceclasses", _reader(WireDeviceClass, read_device_class)),
+    )
+    namespaced = (
+        ("resourceclaims", _reader(WireResourceClaim, read_claim)),
+        ("resourceclaimtemplates", _reader(WireClaimTemplate, read_claim_template)),
+    )
+    for name, read in cluster_wide:
+        yield Resource(name, f"{base}/{name}", read, optional=True)
+    for name, read in namespaced:
+        yield Resource(name, f"{base}/{name}", read, by_uid=True, optional=True)
 
 
 def _reader(

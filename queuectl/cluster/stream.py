@@ -17,6 +17,8 @@ from queuectl.cluster.client import Expired, failure
 from queuectl.cluster.resources import Resource
 from queuectl.domain.errors import ClusterError, ClusterUnavailable
 from queuectl.domain.records import (
+    ClaimRecord,
+    ClaimTemplateRecord,
     Deleted,
     Delta,
     JobRecord,
@@ -86,7 +88,14 @@ class LineSplitter:
 def key_of(record: Record) -> str:
     """The key of an object in deltas: the uid of a namespaced object, the name of each other object."""
     match record:
-        case JobRecord() | PodRecord() | ResourceQuotaRecord() | LimitRangeRecord():
+        case (
+            JobRecord()
+            | PodRecord()
+            | ResourceQuotaRecord()
+            | LimitRangeRecord()
+            | ClaimRecord()
+            | ClaimTemplateRecord()
+        ):
             return record.uid
         case NodeRecord():
             return record.node.name

@@ -5,7 +5,8 @@ Each check uses the objects of the API server at every revision:
 - **complete**: no pod of an attempt loses its gate before all pods of that attempt exist, and all pods of an attempt are bound
   to nodes, unless the job is suspended, finished or deleted
 - **domain**: all pods of a PodSet (or PodSet group) with a required topology are in one domain of that level
-- **capacity**: on each node, the requests of the bound or pinned pods fit the largest allocatable resources that it has had
+- **capacity**: on each node, the requests of the bound or pinned pods fit the largest allocatable resources that it has had.
+  Resources that it has never had are devices of ResourceSlices, which kube-scheduler allocates
 - **once**: no two attempts of a gang, and no two pods of the same rank, occupy capacity at the same time
 - **quota**: the requests of each queue's pods are within the given limit; a finished job has no quota, even if its
   controller leaves pods running, as the training operator does with workers after the master
@@ -205,12 +206,14 @@ class Capacity:
             return
         known, use = self.observed.capacity.get(node), self.observed.use[node]
         self.peak = max(self.peak, sum(use[GPU] for use in self.observed.use.values()))
+        over = []
         if known is not None and not use.fits(known):
             over = [
                 f"{format_quantity(name, value)} of {format_quantity(name, known[name])} {name}"
                 for name, value in use.items()
-                if value > known[name]
+                if value > known[name] and name in known
             ]
+        if over:
             self.problems.append(f"{node} at revision {step.version}: {', '.join(over)}")
 
     def finding(self) -> Finding:

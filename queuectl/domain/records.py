@@ -336,6 +336,10 @@ Record = (
     | PriorityClassRecord
     | ResourceQuotaRecord
     | LimitRangeRecord
+    | SliceRecord
+    | DeviceClassRecord
+    | ClaimRecord
+    | ClaimTemplateRecord
 )
 
 

@@ -104,7 +104,7 @@ def planned_of(job: JobRecord) -> Planned:
                 sorted(podset.limits.items()),
                 podset.topology,
                 podset.group,
-                *filter(None, (podset.shared_gpus, podset.gpu_fraction)),
+                *filter(None, (podset.shared_gpus, podset.gpu_fraction, podset.shape.devices)),
             )
             for podset in job.podsets
         ),

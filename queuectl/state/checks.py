@@ -92,7 +92,11 @@ def over_nodes(entries: Iterable[Entry], mirror: Mirror) -> list[Violation]:
 
 
 def slots_used(entries: Iterable[Entry], mirror: Mirror) -> dict[str, tuple[Resources, Entry]]:
-    """By node: the sum of the committed slots of live attempts, and the gang that started last there."""
+    """By node: the sum of the committed slots of live attempts, and the gang that started last there.
+
+    Resources that a node has by ResourceSlices only are left out: kube-scheduler allocates devices for them.
+    """
+    nodes, backed = mirror.fleet.by_name, mirror.devices.backed
     sums: dict[str, Counter[str]] = {}
     newest: dict[str, Entry] = {}
     for entry in entries:
@@ -103,8 +107,10 @@ def slots_used(entries: Iterable[Entry], mirror: Mirror) -> dict[str, tuple[Reso
         for podset in entry.placement.podsets:
             for node, count in podset.nodes:
                 use = sums.setdefault(node, Counter())
+                has = nodes[node].allocatable if node in nodes else NOTHING
                 for name, amount in shapes.get(podset.podset, NOTHING).items():
-                    use[name] += amount * count
+                    if name not in backed or name in has:
+                        use[name] += amount * count
                 known = newest.setdefault(node, entry)
                 if (entry.started_at or 0.0) > (known.started_at or 0.0):
                     newest[node] = entry

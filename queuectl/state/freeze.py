@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.ledger import Entry, State, queues_again_at_once
@@ -62,19 +63,27 @@ class SnapshotBuilder:
         self._inadmissible: dict[tuple[str, str], Reason | None] = {}
 
     def freeze(self, config: QueueConfig, now: float, limits: SolverLimits) -> Snapshot:
-        """The snapshot at ``now`` (unix seconds), without workloads that the watch no longer shows."""
+        """The snapshot at ``now`` (unix seconds), without workloads that the watch no longer shows, and without device rows."""
         config = self._node_quota.of(config, self._mirror.fleet)
         self._drop_outdated(config)
+        known = self._mirror.devices
+        devices = known.inventory(self._mirror.fleet)
+        admitted = tuple(self._admitted(config, now))
         return Snapshot(
             now=now,
             fleet=self._mirror.fleet,
             config=config,
             pending=tuple(self._pending(config, now)),
-            admitted=tuple(self._admitted(config, now)),
+            admitted=admitted,
             other_pods=self._usage.other_pods,
             namespaces=self._namespaces,
             limits=limits,
             allowances=allowances(self._mirror, self._ledger),
+            devices=devices,
+            other_devices=self._usage.devices.by_node(
+                devices, _shared_claims(admitted, known.named_claims)
+            ),
+            claims=known.named_claims,
         )
 
     def _drop_outdated(self, config: QueueConfig) -> None:
@@ -169,9 +178,6 @@ class SnapshotBuilder:
             return Reason(Code.UNSUPPORTED, why_refused(asked, self._mirror.fleet, weights))
         if job.forbidden is not None:
             return job.forbidden
-        if any(podset.claims and podset.shape.devices is None for podset in job.podsets):
-            text = "resourceClaims: dynamic resource allocation is not supported"
-            return Reason(Code.UNSUPPORTED, text)
         queue = (entry.namespace, entry.queue)
         if queue not in self._inadmissible:
             labels = self._namespaces.get(entry.namespace, {})
@@ -290,6 +296,22 @@ class SnapshotBuilder:
             and not pod.terminal
             for pod in self._mirror.pods_of(entry)
         )
+
+
+def _shared_claims(
+    admitted: Iterable[Admitted], claims: Mapping[tuple[str, str], Claim]
+) -> frozenset[str]:
+    """Uids of the named claims that pods of these gangs share."""
+    if not claims:
+        return frozenset()
+    named = {
+        (gang.workload.namespace, name)
+        for gang in admitted
+        for podset in gang.workload.podsets
+        if podset.shape.devices is not None
+        for name in podset.shape.devices.shared
+    }
+    return frozenset(claims[key].uid for key in named if key in claims)
 
 
 def _stays(entry: Entry) -> bool:

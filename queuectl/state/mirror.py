@@ -10,8 +10,11 @@ from typing import Final, Protocol, assert_never
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.limitrange import LimitRange, Ranges
 from queuectl.domain.records import (
+    ClaimRecord,
+    ClaimTemplateRecord,
     Deleted,
     Delta,
+    DeviceClassRecord,
     JobRecord,
     LimitRangeRecord,
     ListCompleted,
@@ -23,8 +26,12 @@ from queuectl.domain.records import (
     PriorityClassRecord,
     Record,
     ResourceQuotaRecord,
+    SliceRecord,
     Upserted,
 )
+from queuectl.state import devices as device_objects
+from queuectl.state.devices import ALL_NAMESPACES, DeviceMirror
+from queuectl.state.pod_claims import all_resolved, claiming, names_claims
 from queuectl.state.pod_requests import made_as, no_less, same_templates, under
 
 NODES: Final = "nodes"
@@ -75,7 +82,8 @@ class Mirror:
         touched: uids of jobs with a change of their record or of a pod.
         edited: uids of new jobs, and of jobs with another request than before.
         moved_pods: uids of pods that changed or were deleted.
-        planning_changed: a node, namespace, priority class, ResourceQuota or unmanaged pod changed, so plans can differ.
+        planning_changed: a node, namespace, priority class, ResourceQuota, device or unmanaged pod changed, so plans can differ.
+        devices: the objects of dynamic resource allocation.
     """
 
     def __init__(self, job_resources: Mapping[str, str]) -> None:
@@ -102,12 +110,14 @@ class Mirror:
         self.unschedulable: set[str] = set()  # owners to observe again later
         self._fleet: Fleet | None = None
         self._unhealthy: Mapping[str, str] = {}
+        self.devices = DeviceMirror(self._in_queue)
 
     @property
     def resources(self) -> set[str]:
         """Plural names of all resources in this copy."""
         namespaced = {PODS, RESOURCE_QUOTAS, LIMIT_RANGES}
-        return {NODES, NAMESPACES, PRIORITY_CLASSES, *namespaced, *self._kinds}
+        own = {NODES, NAMESPACES, PRIORITY_CLASSES, *namespaced, *self._kinds}
+        return own | device_objects.RESOURCES
 
     def apply(self, deltas: Sequence[Delta]) -> set[str]:
         """Apply a batch of watch events.
@@ -127,6 +137,7 @@ class Mirror:
                         self._delete(delta.resource, key)
                 case _:
                     assert_never(delta)
+        self._devices_changed()
         fresh = self.touched
         earlier |= fresh
         self.touched = earlier
@@ -170,6 +181,8 @@ class Mirror:
         if resource in self._kinds:
             kind = self._kinds[resource]
             return {uid for uid, job in self.jobs.items() if job.kind == kind}
+        if resource in device_objects.RESOURCES:
+            return self.devices.keys(resource)
         tables: dict[str, Mapping[str, Record]] = {
             NODES: self.nodes,
             PODS: self.pods,
@@ -207,8 +220,34 @@ class Mirror:
                 if old_range is None or record.version > old_range.version:
                     self._limit_ranges[record.uid] = record
                     self._ranges_changed(record.namespace)
+            case SliceRecord() | DeviceClassRecord() | ClaimRecord() | ClaimTemplateRecord():
+                self.devices.upsert(record)
             case _:
                 assert_never(record)
+
+    def _devices_changed(self) -> None:
+        """Pass on the marks of the changes of devices and claims."""
+        devices = self.devices
+        self.moved_pods |= devices.moved
+        devices.moved.clear()
+        self.planning_changed |= devices.plans_differ
+        devices.plans_differ = False
+        if not devices.requests_changed:
+            return
+        changed, devices.requests_changed = devices.requests_changed, set()
+        for job in list(self.jobs.values()):
+            if names_claims(job) and (ALL_NAMESPACES in changed or job.namespace in changed):
+                if job.suspended:
+                    self._keep_job(job, job)
+                elif not all_resolved(
+                    job
+                ):  # a list of jobs can be complete before that of templates
+                    self.jobs[job.uid] = claiming(job, devices)
+                    self.planning_changed = True
+
+    def _in_queue(self, pod: str) -> bool:
+        record = self.pods.get(pod)
+        return record is not None and record.owner in self.jobs
 
     def _keep_job(self, job: JobRecord, old: JobRecord | None) -> None:
         """The job with the requests of its future pods. The pods of a resumed job exist and keep their requests."""
@@ -221,7 +260,7 @@ class Mirror:
         ):
             job = made_as(job, old)
         else:
-            job = under(job, self._ranges.get(job.namespace, ()))
+            job = claiming(under(job, self._ranges.get(job.namespace, ())), self.devices)
         self.jobs[job.uid] = job
         self.touched.add(job.uid)
         if old is None or _asks(old) != _asks(job):
@@ -313,7 +352,9 @@ class Mirror:
                 self.unschedulable.add(pod.owner)
 
     def _delete(self, resource: str, key: str) -> None:
-        if resource == PODS:
+        if resource in device_objects.RESOURCES:
+            self.devices.delete(resource, key)
+        elif resource == PODS:
             pod = self.pods.pop(key, None)
             if pod is not None:
                 self.moved_pods.add(key)

@@ -15,6 +15,8 @@ from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import PodRecord
 from queuectl.domain.unmanaged import UnmanagedPod
+from queuectl.domain.workload import PodShape
+from queuectl.state.device_use import DeviceUse
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -42,6 +44,9 @@ class Usage:
     """The use of each node by pods that fill no slot, updated with each pod.
 
     Pods of evicted gangs are separate: they still use their node and are about to terminate.
+
+    Attributes:
+        devices: the devices that are held for no slot.
     """
 
     def __init__(self, mirror: Mirror, ledger: Ledger) -> None:
@@ -53,6 +58,7 @@ class Usage:
         self._other_pods: dict[str, dict[str, int]] = {}
         self._names: dict[str, str] = {}
         self._fleet: object = None
+        self.devices = DeviceUse(mirror.devices, self._slot)
 
     @property
     def other_pods(self) -> dict[str, Resources]:
@@ -84,7 +90,8 @@ class Usage:
         """Count these pods again (by uid, with deleted ones). Returns whether the use of any node changed."""
         changed = False
         affected: dict[int, _SlotClaims] = {}
-        for uid in pods:
+        holders = set(pods)
+        for uid in tuple(holders):
             before = self._claims_by_pod.get(uid)
             changed |= self._recount(uid)
             for claims in (before, self._claims_by_pod.get(uid)):
@@ -92,11 +99,14 @@ class Usage:
                     affected[id(claims)] = claims
         for claims in affected.values():
             changed |= self._recount_claims(claims)
+            holders |= claims.pods
+        changed |= self.devices.refresh(holders)
         return changed
 
     def refresh_all(self) -> bool:
         """Count all pods again."""
-        return self.refresh({*self._counted, *self._claims_by_pod, *self._mirror.pods})
+        known = {*self._counted, *self._claims_by_pod, *self._mirror.pods}
+        return self.refresh(known.union(self._mirror.devices.holders))
 
     def refresh_owned(self, entries: Iterable[Entry]) -> bool:
         """Count all pods of these jobs again, after their ledger entry changed."""
@@ -111,6 +121,19 @@ class Usage:
                 podset = held.setdefault(pod.podset, {})
                 podset[node] = podset.get(node, 0) + 1
         return held
+
+    def _slot(self, uid: str) -> PodShape | None:
+        """The request of the slot that a pod fills, also before it is released to its node; None if it fills none."""
+        pod = self._mirror.pods.get(uid)
+        if pod is None or pod.terminal or uid in self._counted:
+            return None
+        entry = self._entry_of(pod)
+        if entry is None or (pod.attempt != entry.attempt and entry.state is not State.EVICTING):
+            return None
+        job = self._mirror.jobs.get(entry.uid)
+        if job is None or not (entry.state.live or entry.state is State.EVICTING):
+            return None
+        return next((p.shape for p in job.podsets if p.name == pod.podset), None)
 
     def _recount(self, uid: str) -> bool:
         pod = self._mirror.pods.get(uid)

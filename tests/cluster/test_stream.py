@@ -165,11 +165,19 @@ def test_each_watch_has_its_own_connection() -> None:
     assert Connection().watches == len(watched())
 
 
+POOL = {"name": "n", "generation": 1, "resourceSliceCount": 1}
+MINIMAL: dict[str, dict[str, Any]] = {
+    "resourceslices": {"spec": {"driver": "gpu.example.com", "pool": POOL, "nodeName": "n"}}
+}
+"""Fields that the API server requires, by resource."""
+
+
 @pytest.mark.parametrize("resource", RESOURCES.values(), ids=lambda r: r.name)
 def test_every_reader_accepts_a_minimal_object(resource: Resource) -> None:
-    document = {"metadata": {"name": "x", "uid": "u", "resourceVersion": "3"}}
+    metadata = {"name": "x", "uid": "u", "resourceVersion": "3"}
+    document: dict[str, Any] = {"metadata": metadata, **MINIMAL.get(resource.name, {})}
     if resource.by_uid:
-        document["metadata"]["labels"] = {"queuectl.dev/queue-name": "main"}  # type: ignore[assignment]
+        document["metadata"]["labels"] = {"queuectl.dev/queue-name": "main"}
     record = resource.read(msgspec.json.encode(document))
     assert record is not None
     assert key_of(record) == ("u" if resource.by_uid else "x")

@@ -22,7 +22,7 @@ from queuectl.objects.times import format_time
 Document = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for none) and name
 
-CLUSTER_WIDE = ("nodes", "namespaces", "priorityclasses")
+CLUSTER_WIDE = ("nodes", "namespaces", "priorityclasses", "resourceslices", "deviceclasses")
 
 
 def copied(document: Document) -> Document:

@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from queuectl.control.device_rows import DeviceRows
 from queuectl.control.ports import Clock, UsageStore
 from queuectl.domain.accounting import AccountingTerms, Free, Mark, Meter, Phase
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
@@ -142,7 +143,9 @@ class Accountant:
         fold = await self._fold(meters, marks, since, until, whole=whole)
         free: Mapping[str, Free] = {}
         if whole:
-            free = await asyncio.to_thread(free_gpus, self._facts.snapshot(), self._cache)
+            snapshot = self._facts.snapshot()
+            planned = await asyncio.to_thread(DeviceRows.of(self._cache).added, snapshot)
+            free = await asyncio.to_thread(free_gpus, planned, self._cache)
             self._show(free)
         numbers = [number for number, _ in marks if number]
         await self._store.keep(

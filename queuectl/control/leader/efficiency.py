@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from queuectl.control.device_rows import DeviceRows
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.domain.efficiency import GpuParts
 from queuectl.planner.cache import PlannerCache
@@ -22,5 +23,6 @@ async def show_efficiency(
     while True:
         snapshot = leader_state.snapshot(seek_room=False)
         uses = present_uses(leader_state.gang_uses, leader_state.ledger)
-        show(await asyncio.to_thread(all_parts, snapshot, uses, cache))
+        planned = await asyncio.to_thread(DeviceRows.of(cache).added, snapshot)
+        show(await asyncio.to_thread(all_parts, planned, uses, cache))
         await asyncio.sleep(seconds)

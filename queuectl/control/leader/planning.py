@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 
+from queuectl.control.device_rows import DeviceRows
 from queuectl.control.leader.decisions import sentence
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import RETRY_SECONDS, LedgerWriter
@@ -20,6 +21,7 @@ from queuectl.control.leader.record import record_of
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock
 from queuectl.control.questions.diagnosis import Diagnoser
+from queuectl.devices.shared import without_claim_podsets
 from queuectl.domain.errors import StaleConfiguration
 from queuectl.domain.ledger import EntryChange
 from queuectl.domain.plan import Plan, Refusal
@@ -92,6 +94,7 @@ class Planning:
         self._seek_at = 0.0  # the time of the next search for gangs to move
         self._kept: set[frozenset[tuple[str, str]]] = set()  # the violations of refused plans
         self._exposed_at: float | None = None  # the time at which plans can differ without a change
+        self._devices = DeviceRows.of(cache)
 
     async def plan(self) -> str:
         """Plan and commit once. Returns a summary. Raises the errors of :meth:`LedgerWriter.commit`."""
@@ -101,7 +104,7 @@ class Planning:
         with self._metrics.stage(Stage.FREEZE):
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
         began = time.perf_counter()
-        decision, violations, lines = await asyncio.to_thread(self._decide, snapshot)
+        planned, decision, violations, lines = await asyncio.to_thread(self._decide, snapshot)
         await self._writer.written()
         took = time.perf_counter() - began
         self._metrics.planned(decision, took)
@@ -109,15 +112,15 @@ class Planning:
         for alarm in dict.fromkeys(decision.alarms):
             log.error("solver_failed", message=alarm, count=decision.alarms.count(alarm))
         if decision.cut or violations:
-            return await self._discard(snapshot, decision, violations)
-        self._diagnoser.planned(snapshot, decision)
+            return await self._discard(planned, decision, violations)
+        self._diagnoser.planned(planned, decision)
         if any(map(self._worth_more, decision.pending)):
             self._wakeup.plan_by(RETRY_SECONDS)
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
-        self._exposed_at = next_plan_due(snapshot, decision)
+        self._exposed_at = next_plan_due(planned, decision)
         changes = await self._commit(snapshot, decision, took, documents)
-        self._count(snapshot, decision, changes)
+        self._count(planned, decision, changes)
         return sentence(snapshot, decision, changes)
 
     async def _commit(
@@ -167,12 +170,17 @@ class Planning:
         self._exposed_at = None
         return True
 
-    def _decide(self, snapshot: Snapshot) -> tuple[Plan, tuple[Violation, ...], PendingGangs]:
+    def _decide(
+        self, frozen: Snapshot
+    ) -> tuple[Snapshot, Plan, tuple[Violation, ...], PendingGangs]:
+        """The snapshot that is planned, which has the device rows; its plan, and the violations in it."""
         with self._metrics.stage(Stage.PLAN):
+            snapshot = self._devices.added(frozen)
             decision = plan(snapshot, self._stop, self._cache)
             lines = pending_gangs(snapshot, self._cache)  # from the cache of the plan
         with self._metrics.stage(Stage.VERIFY):
-            return decision, verify(snapshot, decision), lines
+            violations = verify(snapshot, decision, self._devices.selects)
+            return snapshot, without_claim_podsets(decision), violations, lines
 
     async def _discard(
         self, snapshot: Snapshot, decision: Plan, violations: Sequence[Violation]

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Final
 
 import structlog
 
+from queuectl.control.device_rows import DeviceRows
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Store
 from queuectl.control.questions.diagnosis import TIMEOUT_SECONDS, Diagnoser, excesses
@@ -102,6 +103,7 @@ class Viewer:
         self._throttle = throttle
         self._diagnoser = Diagnoser(throttle, cache)
         self._consulted: float | None = None
+        self._devices = DeviceRows.of(cache)
 
     async def seen(self) -> ClusterView | None:
         """The view for pages; None until this process has one. Can raise StoreUnavailable."""
@@ -160,6 +162,8 @@ class Viewer:
         else:
             seen = await self._copied()
         if seen is not None:
+            planned = await asyncio.to_thread(self._devices.added, seen.snapshot)
+            seen = replace(seen, snapshot=planned)
             self._seen = (began, seen)
         return seen
 

@@ -10,6 +10,7 @@ import structlog
 
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
+from queuectl.devices.matching import Matching
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.ledger import Document
@@ -116,7 +117,7 @@ def _checked(snapshot: Snapshot, cache: PlannerCache, stop: StopSignal) -> Plan 
     decided = plan(snapshot, stop, cache)
     if decided.cut or stop.stopped:
         return None
-    violations = verify(snapshot, decided)
+    violations = verify(snapshot, decided, Matching(snapshot.devices.classes))
     for violation in violations:
         _log.error("plan_refused", violation=str(violation))
     assert not violations, "the plan failed its verification"

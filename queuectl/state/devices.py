@@ -1,0 +1,202 @@
+"""The copy of the objects of dynamic resource allocation that the watch keeps: slices, classes, claims and templates of claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Final, TypeAlias
+
+from queuectl.devices.pools import Pools
+from queuectl.domain.devices import (
+    IMPLICIT_RESOURCE,
+    NO_DEVICES,
+    Claim,
+    DeviceClass,
+    DeviceInventory,
+)
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.records import (
+    ClaimRecord,
+    ClaimTemplateRecord,
+    DeviceClassRecord,
+    SliceRecord,
+)
+
+SLICES: Final = "resourceslices"
+CLASSES: Final = "deviceclasses"
+CLAIMS: Final = "resourceclaims"
+TEMPLATES: Final = "resourceclaimtemplates"
+RESOURCES: Final = frozenset({SLICES, CLASSES, CLAIMS, TEMPLATES})
+
+DeviceRecord: TypeAlias = SliceRecord | DeviceClassRecord | ClaimRecord | ClaimTemplateRecord
+ALL_NAMESPACES: Final = "*"
+
+
+class DeviceMirror:
+    """Records by key, and marks for changes. The reader of a mark clears it.
+
+    Attributes:
+        plans_differ: a slice, a class or an allocation changed, so plans can differ.
+        requests_changed: namespaces in which jobs can request other devices than before, because a template, a claim or a class
+            was created or deleted; ``ALL_NAMESPACES`` among them stands for all.
+        classes: by name; the same object until one of them changes.
+        named_claims: by namespace and name, without the claims that were made for one pod; the same object until one changes.
+        backed: the extended resources for which containers get devices of a class.
+        moved: uids of pods with a claim that changed or was deleted, and uids of such claims of no pod.
+    """
+
+    def __init__(self, in_queue: Callable[[str], bool]) -> None:
+        """``in_queue``: whether the pod with a uid belongs to a job in a queue."""
+        self._in_queue = in_queue
+        self.classes: Mapping[str, DeviceClass] = {}
+        self.named_claims: Mapping[tuple[str, str], Claim] = {}
+        self.backed: frozenset[str] = frozenset()
+        self._slices: dict[str, SliceRecord] = {}
+        self._classes: dict[str, DeviceClassRecord] = {}
+        self._claims: dict[str, ClaimRecord] = {}
+        self._templates: dict[str, ClaimTemplateRecord] = {}
+        self._template_names: dict[tuple[str, str], ClaimTemplateRecord] = {}
+        self._named: dict[tuple[str, str], ClaimRecord] = {}  # those that users made
+        self._by_holder: dict[str, dict[str, ClaimRecord]] = {}
+        self._pools = Pools()
+        self._inventory: DeviceInventory | None = None
+        self._fleet: Fleet | None = None
+        self.plans_differ = False
+        self.requests_changed: set[str] = set()
+        self.moved: set[str] = set()
+
+    def template(self, namespace: str, name: str) -> ClaimTemplateRecord | None:
+        """A ResourceClaimTemplate; None if it does not exist."""
+        return self._template_names.get((namespace, name))
+
+    def named_claim(self, namespace: str, name: str) -> ClaimRecord | None:
+        """A ResourceClaim that a user made; None if it does not exist."""
+        return self._named.get((namespace, name))
+
+    def claims_of(self, holder: str) -> Iterable[ClaimRecord]:
+        """The claims of a pod by its uid, or the one claim of no pod by its own uid."""
+        return self._by_holder.get(holder, {}).values()
+
+    @property
+    def holders(self) -> Collection[str]:
+        """The keys of :meth:`claims_of`."""
+        return self._by_holder.keys()
+
+    def inventory(self, fleet: Fleet) -> DeviceInventory:
+        """The devices of the nodes, and the classes; the same object until a slice, a class or a node changes."""
+        if not self._slices and not self._classes:
+            return NO_DEVICES
+        if self._inventory is None or fleet is not self._fleet:
+            slices = [self._slices[name].content for name in sorted(self._slices)]
+            self._inventory = DeviceInventory(self._pools.nodes(slices, fleet), self.classes)
+            self._fleet = fleet
+        return self._inventory
+
+    def keys(self, resource: str) -> set[str]:
+        """The keys of all records of a resource, as in deltas."""
+        tables: dict[str, Mapping[str, DeviceRecord]] = {
+            SLICES: self._slices,
+            CLASSES: self._classes,
+            CLAIMS: self._claims,
+            TEMPLATES: self._templates,
+        }
+        return set(tables[resource])
+
+    def upsert(self, record: DeviceRecord) -> None:
+        """Keep a record, unless a newer one is known."""
+        match record:
+            case SliceRecord():
+                old = self._slices.get(record.name)
+                if old is None or record.version > old.version:
+                    self._slices[record.name] = record
+                    self._published(old is None or old.content != record.content)
+            case DeviceClassRecord():
+                known = self._classes.get(record.name)
+                if known is None or record.version > known.version:
+                    self._classes[record.name] = record
+                    self._classified(known is None or known.content != record.content)
+            case ClaimTemplateRecord():
+                self._templates[record.uid] = record
+                self._template_names[record.namespace, record.name] = record
+                self.requests_changed.add(record.namespace)
+            case ClaimRecord():
+                self._upsert_claim(record)
+
+    def delete(self, resource: str, key: str) -> None:
+        """Forget a record."""
+        if resource == SLICES:
+            self._published(self._slices.pop(key, None) is not None)
+        elif resource == CLASSES:
+            self._classified(self._classes.pop(key, None) is not None)
+        elif resource == TEMPLATES:
+            template = self._templates.pop(key, None)
+            if template is not None:
+                place = (template.namespace, template.name)
+                if self._template_names.get(place) is template:
+                    del self._template_names[place]
+                self.requests_changed.add(template.namespace)
+        elif resource == CLAIMS:
+            claim = self._claims.pop(key, None)
+            if claim is not None:
+                self._forget_claim(claim)
+
+    def _published(self, changed: bool) -> None:
+        if changed:
+            self._inventory = None
+            self.plans_differ = True
+
+    def _classified(self, changed: bool) -> None:
+        if changed:
+            self.classes = {name: record.content for name, record in self._classes.items()}
+            self.backed = frozenset(
+                name for one in self.classes.values() for name in backed_resources(one)
+            )
+            self._published(changed)
+            self.requests_changed.add(ALL_NAMESPACES)
+            self.moved.update(self._by_holder)
+
+    def _upsert_claim(self, record: ClaimRecord) -> None:
+        old = self._claims.get(record.uid)
+        if old is not None and record.version <= old.version:
+            return
+        holder = _holder(record)
+        self._claims[record.uid] = record
+        self._by_holder.setdefault(holder, {})[record.uid] = record
+        self.moved.add(holder)
+        if record.content.owner is None:
+            self._named[record.namespace, record.content.name] = record
+            self._name_claims()
+            if old is None or (old.content.spec, old.error) != (record.content.spec, record.error):
+                self.requests_changed.add(record.namespace)
+        held = old.content.allocated if old is not None else None
+        if held != record.content.allocated:
+            # The pods of a gang have their devices since it started. Planning waits for a released device only.
+            self.plans_differ |= held is not None or not self._in_queue(holder)
+
+    def _name_claims(self) -> None:
+        self.named_claims = {key: one.content for key, one in self._named.items()}
+
+    def _forget_claim(self, record: ClaimRecord) -> None:
+        holder = _holder(record)
+        self.moved.add(holder)
+        own = self._by_holder.get(holder, {})
+        own.pop(record.uid, None)
+        if not own:
+            self._by_holder.pop(holder, None)
+        if record.content.owner is None:
+            place = (record.namespace, record.content.name)
+            if self._named.get(place) is record:
+                del self._named[place]
+                self._name_claims()
+            self.requests_changed.add(record.namespace)
+        self.plans_differ |= record.content.allocated is not None
+
+
+def backed_resources(known: DeviceClass) -> tuple[str, ...]:
+    """The extended resources for which containers get devices of the class."""
+    own = (known.extended_resource,) if known.extended_resource is not None else ()
+    return (*own, IMPLICIT_RESOURCE + known.name)
+
+
+def _holder(record: ClaimRecord) -> str:
+    """The uid of the pod that the claim was made for; its own uid if a user made it."""
+    return record.content.owner or record.uid
