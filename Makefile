@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-versions explore chaos demo bench e2e-real training-picture corpus image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-devices test-versions explore chaos demo bench e2e-real training-picture corpus image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -71,6 +71,9 @@ test-system: controlplane ## on a real control plane, with a real Prometheus
 # pgbouncer is Debian's package of that name; its tests are skipped without it.
 test-operations: controlplane ## installation, takeover from Kueue, upgrade, back-up, restore, removal, PgBouncer, TLS to the database, and a gang on 512 nodes; fifteen minutes
 	$(RUN)/python -m pytest $(or $(TESTS),tests/operations) -m operations $(PYTEST_ARGS)
+
+test-devices: controlplane ## random gangs with claims for devices: kube-scheduler binds each pod; GANGS=1000 SEED=1
+	@GANGS=$(GANGS) SEED=$(SEED) $(RUN)/python -m tests.allocator
 
 test-versions: setup ## the protocol on each supported version of Kubernetes; builds them the first time, half an hour each time
 	$(RUN)/python -m pytest $(or $(TESTS),tests/versions) -m system -n 0 $(PYTEST_ARGS)

@@ -1,0 +1,1 @@
+"""Random gangs with claims for devices against the real kube-scheduler: it binds each pod that queuectl pins. Run by `make test-devices`."""

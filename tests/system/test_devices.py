@@ -1,0 +1,171 @@
+"""Gangs whose pods claim devices of dynamic resource allocation, on a real control plane with kube-scheduler and its claim controller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from queuectl.demo.manifests import Pods
+from queuectl.localcluster import devices as d
+from tests.system.claims import claim, devices, request
+from tests.system.device_cluster import DeviceWorkspace, device_installation, device_workspace
+from tests.system.installation import RACK, Installation
+
+pytestmark = pytest.mark.system
+__all__ = ["device_installation"]
+
+NODE = "b0-r0-h0"
+
+
+@pytest.fixture
+def workspace(device_installation: Installation) -> Iterator[DeviceWorkspace]:
+    with device_workspace(device_installation) as one:
+        one.templates(
+            eight=devices(request(count=8)),
+            four=devices(request(count=4)),
+            one=devices(request(count=1)),
+        )
+        yield one
+
+
+def reason(workspace: DeviceWorkspace, name: str) -> dict[str, Any]:
+    found: dict[str, Any] = workspace.base.workload(name).get("reason", {})
+    return found
+
+
+def test_a_gang_of_eight_pods_of_eight_devices_starts_in_one_rack(
+    workspace: DeviceWorkspace,
+) -> None:
+    workspace.job("train", Pods(8, required=RACK), "eight")
+    workspace.base.until_state("train", "Running")
+    held = workspace.devices("train")
+    assert set(held.values()) == {8}
+    assert len(held) == 8
+    assert len({node.rsplit("-", 1)[0] for node in held}) == 1
+    assert workspace.refused() == []
+
+
+def test_pods_of_different_size_share_nodes(workspace: DeviceWorkspace) -> None:
+    workspace.job("fours", Pods(16), "four")
+    workspace.job("ones", Pods(64), "one")
+    for name in ("fours", "ones"):
+        workspace.base.until_state(name, "Running")
+    workspace.job("late", Pods(1), "one")
+    workspace.base.until(lambda: reason(workspace, "late").get("code"), "a reason")
+    assert workspace.base.state("late") == "Pending"
+    assert workspace.refused() == []
+
+
+def test_a_preemptor_gets_the_devices_of_its_victim_which_runs_again(
+    workspace: DeviceWorkspace,
+) -> None:
+    workspace.job("low", Pods(16), "eight", priority_class="low")
+    workspace.base.until_state("low", "Running")
+    workspace.job("high", Pods(8, required=RACK), "eight", priority_class="high", seconds=2)
+    workspace.base.until_state("high", "Finished")
+    victim = workspace.base.until_state("low", "Running")
+    assert (victim["evictions"], victim["attempt"]) == (1, 2)
+    assert sum(workspace.devices("low").values()) == 128
+    assert workspace.refused() == []
+
+
+def test_claims_are_released_at_the_end_of_a_gang_and_the_next_gets_the_devices(
+    workspace: DeviceWorkspace,
+) -> None:
+    for name in ("first", "second", "third"):
+        workspace.job(name, Pods(16), "eight", seconds=1)
+    for name in ("first", "second", "third"):
+        workspace.base.until_state(name, "Finished")
+    workspace.base.until(lambda: not workspace.claims(), "no claim is left")
+    assert {workspace.base.workload(n)["attempt"] for n in ("first", "second", "third")} == {1}
+    assert workspace.refused() == []
+
+
+def test_a_job_with_an_extended_resource_of_a_device_class_runs_unchanged(
+    workspace: DeviceWorkspace,
+) -> None:
+    workspace.job("plain", Pods(8, required=RACK), resources={d.EXTENDED_RESOURCE: "8"})
+    workspace.base.until_state("plain", "Running")
+    held = workspace.devices("plain")
+    assert (set(held.values()), len(held)) == ({8}, 8)
+    workspace.job("beside", Pods(8), "eight")
+    workspace.base.until_state("beside", "Running")
+    assert not set(held) & set(workspace.devices("beside"))
+    assert workspace.refused() == []
+
+
+def test_an_incomplete_pool_is_not_used_and_the_complete_one_is(
+    workspace: DeviceWorkspace,
+) -> None:
+    old = [workspace.base.client.get(d.SLICES + f"/{NODE}-{d.DRIVER}-1-0")]
+    new = workspace.pool(NODE, d.gpus(8, "newer"), generation=2)
+    workspace.driver.publish(new[:1])
+    try:
+        workspace.job("all", Pods(16), "eight")
+        workspace.base.until(lambda: reason(workspace, "all").get("code"), "a reason")
+        assert workspace.base.state("all") == "Pending"
+        workspace.driver.replace(old, new[1:])
+        workspace.base.until_state("all", "Running")
+        assert workspace.devices("all")[NODE] == 8
+        assert workspace.refused() == []
+    finally:
+        workspace.base.empty()
+        back = workspace.pool(NODE, d.gpus(8, "H100"), generation=3)
+        workspace.driver.replace(new, d.pool(NODE, d.gpus(8, "H100"), generation=1))
+        assert len(back) == 2
+
+
+def test_the_quota_of_a_queue_counts_devices(device_installation: Installation) -> None:
+    with device_workspace(device_installation, quota=32) as workspace:
+        workspace.templates(eight=devices(request(count=8)))
+        workspace.job("first", Pods(4), "eight")
+        workspace.base.until_state("first", "Running")
+        workspace.job("second", Pods(1), resources={d.EXTENDED_RESOURCE: "1"})
+        workspace.base.until(
+            lambda: reason(workspace, "second").get("code") == "WaitingForQuota", "the reason"
+        )
+
+
+def test_a_gang_whose_template_does_not_exist_waits_for_it(workspace: DeviceWorkspace) -> None:
+    workspace.job("early", Pods(2), "later")
+    text = f"ResourceClaimTemplate {workspace.base.namespace}/later does not exist"
+    workspace.base.until(lambda: reason(workspace, "early").get("message") == text, "the reason")
+    workspace.templates(later=devices(request(count=2)))
+    workspace.base.until_state("early", "Running")
+
+
+def test_a_gang_whose_devices_are_tainted_runs_on_other_nodes(workspace: DeviceWorkspace) -> None:
+    workspace.job("train", Pods(2), "eight", retries=6)
+    workspace.base.until_state("train", "Running")
+    [node, *_] = workspace.devices("train")
+    slices = d.SLICES + f"/{node}-{d.DRIVER}-1-0"
+    before = workspace.base.client.get(slices)
+    broken = [
+        one | {"taints": [{"key": "xid", "effect": "NoExecute"}]} for one in d.gpus(8, "H100")
+    ]
+    try:
+        workspace.driver.publish(d.pool(node, broken))
+        workspace.base.until(
+            lambda: (
+                len(workspace.base.running("train")) == 2 and node not in workspace.devices("train")
+            ),
+            "both pods run elsewhere",
+        )
+    finally:
+        workspace.driver.publish(d.pool(node, before["spec"]["devices"]))
+
+
+def test_pods_of_a_gang_share_a_named_claim_on_one_node(workspace: DeviceWorkspace) -> None:
+    ours = claim("ours", workspace.base.namespace, devices(request(count=2)))
+    workspace.base.client.apply(ours)
+    workspace.job("sharing", Pods(4), claims=["ours"])
+    workspace.base.until_state("sharing", "Running")
+    [node] = {str(pod.node) for pod in workspace.base.running("sharing")}
+    workspace.job("rest", Pods(15), "eight")
+    workspace.base.until_state("rest", "Running")
+    assert node not in workspace.devices("rest")
+    workspace.job("beside", Pods(6), "one")
+    workspace.base.until_state("beside", "Running")
+    assert workspace.devices("beside") == {node: 6}
