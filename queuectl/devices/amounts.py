@@ -124,6 +124,8 @@ class Amounts:
         for kind, names in self.cluster.divided.items():
             for name in names:
                 mode = modes[name]
+                if mode not in self._modes[kind]:
+                    mode = (None,) * len(kind.groups)  # more modes than MOST_MODES are possible
                 if (kind, mode) not in known:
                     known[kind, mode] = self._less(kind, mode)
                 if known[kind, mode]:
