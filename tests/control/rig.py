@@ -83,9 +83,15 @@ class KillPoint:
         return self.seen
 
     def after(self, number: int) -> None:
-        """Call this after the step has had its effect."""
+        """Call this after the step has had its effect. A step without effect, such as a stale plan, is not followed by a death:
+        the next one is."""
         self.done += 1
-        if number == self.at and self.moment is Moment.AFTER:
+        if (
+            self.moment is Moment.AFTER
+            and not self.killed
+            and self.at is not None
+            and number >= self.at
+        ):
             self._kill()
 
     def _kill(self) -> None:

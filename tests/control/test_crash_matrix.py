@@ -80,7 +80,8 @@ def dying(world: Rig, what: str, number: int, moment: Moment) -> Iterator[None]:
         error.add_note(f"killed {moment.name} {what} {number}")
         raise
     # Timing can save at most two steps at the end.
-    assert kill_point.killed or kill_point.seen < number
+    reached = kill_point.seen if moment is Moment.BEFORE else kill_point.done
+    assert kill_point.killed or reached < number
 
 
 async def several(
