@@ -16,7 +16,7 @@ from queuectl.domain.decisions import Decision
 from queuectl.domain.estimates import Run
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded
-from queuectl.domain.node_health import GpuFault, NodeHealthRules
+from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
 from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PriorAdmission
@@ -82,6 +82,13 @@ class HealthSource(Protocol):
 
     async def faults(self, rules: NodeHealthRules, at: float) -> Sequence[GpuFault]:
         """The faults that count by the rules, as of ``at``, unix seconds.
+
+        Raises:
+            SourceUnavailable: it does not answer, or not what was asked.
+        """
+
+    async def clocks(self, window: float, at: float) -> Sequence[GpuClock]:
+        """The clocks of GPUs of pods over the ``window`` seconds before ``at``, unix seconds.
 
         Raises:
             SourceUnavailable: it does not answer, or not what was asked.

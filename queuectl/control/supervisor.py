@@ -243,7 +243,12 @@ class Supervisor:
             group.create_task(self._follow_commands(loop), name="commands")
             sharing = share(loop.leader_state, self._mirror, self._store, self._clock, epoch)
             group.create_task(sharing, name="findings")
-            health = self._health_watch().run(lambda: loop.leader_state.config, loop.judged)
+            health = self._health_watch().run(
+                lambda: loop.leader_state.config,
+                lambda: loop.leader_state.ledger,
+                loop.judged,
+                loop.compared,
+            )
             group.create_task(health, name="node health")
             if self._use_source is not None:
                 watch = self._use_watch(self._use_source)

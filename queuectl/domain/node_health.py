@@ -61,6 +61,7 @@ class NodeHealthRules:
         hold: seconds for which a signal of a GPU counts after it was last observed.
         throttled_above: the part of the time with thermal throttling above which it counts.
         most: the largest part of all nodes that are taken out; one node always can be.
+        straggler_below: a rank is a straggler if its GPU runs below this part of its peers' clock; 0 = none is reported.
     """
 
     mode: HealthMode = HealthMode.CORDON
@@ -70,6 +71,7 @@ class NodeHealthRules:
     hold: float = 600.0
     throttled_above: float = 0.5
     most: float = 0.2
+    straggler_below: float = 0.75
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -86,6 +88,45 @@ class GpuFault:
     signal: HealthSignal
     device: str
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuClock:
+    """The average SM clock of one GPU of a pod over a window.
+
+    Attributes:
+        pod: namespace and name.
+        device: the GPU in words.
+        mhz: the clock.
+    """
+
+    pod: tuple[str, str]
+    device: str
+    mhz: float
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A rank whose GPU runs far slower than those of its peers.
+
+    Attributes:
+        uid, attempt: of its gang.
+        pod, node: where it runs.
+        device: the slowest GPU of the pod, in words.
+        part: its clock as a part of the median clock of its peers.
+    """
+
+    uid: str
+    attempt: int
+    cluster_queue: str
+    pod: str
+    node: str
+    device: str
+    part: float
+
+    def __str__(self) -> str:
+        """For people."""
+        return f"{self.device} of pod {self.pod} on {self.node} runs at {self.part:.0%} of the clock of its peers"
 
 
 class UnhealthyNodes(StrEnum):

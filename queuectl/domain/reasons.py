@@ -67,6 +67,7 @@ class Code(StrEnum):
     # only in the history
     PRIORITY_SET = "PrioritySet"  # its priority changed
     IDLE_GPUS = "IdleGPUs"  # a warning: its GPUs are idle
+    STRAGGLER = "Straggler"  # a report: a GPU of it runs far slower than those of its peers
     WOULD_RECLAIM = "WouldReclaim"  # its eviction for idle GPUs is only a dry run
     WRITE_REFUSED = "WriteRefused"  # the API server refuses a write of queuectl
     QUEUED = "Queued"  # it is in its queue
@@ -185,7 +186,7 @@ WARNINGS: Final = NOT_IN_LINE | {
 }
 
 # The gang keeps running: an Event without a change of state.
-NOTES: Final = frozenset({Code.IDLE_GPUS, Code.WOULD_RECLAIM, Code.WRITE_REFUSED})
+NOTES: Final = frozenset({Code.IDLE_GPUS, Code.STRAGGLER, Code.WOULD_RECLAIM, Code.WRITE_REFUSED})
 
 # Evictions because a start failed: the next start is tried after a back-off.
 FAILED_START: Final = frozenset(

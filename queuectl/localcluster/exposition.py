@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 MODEL: Final = "NVIDIA H100 80GB HBM3"
 _DRIVER: Final = "570.133.20"
 _MEMORY_MIB: Final = 81559
+_CLOCK_MHZ: Final = 1980
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +182,9 @@ def _dcgm_families(dialect: Dialect) -> list[_Family]:
             _Value("memory_held", _MEMORY_MIB, own=True),
         ),
     ]
+    families.append(
+        ("DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", _Value("clock", _CLOCK_MHZ))
+    )
     if dialect.dcp:
         families += [
             (

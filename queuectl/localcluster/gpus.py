@@ -7,6 +7,7 @@ has no end. Profiles separated by ``|`` are for successive GPUs, and the last is
     busy=0.9 for 60; idle           computes for a minute, then is idle
     stuck                           waits in a collective: the engines are busy without a result
     held                            idle, with its memory full
+    slow                            computes at half the clock
     busy | unseen                   computes on the first GPU; the exporter has no pod for the others
 """
 
@@ -32,6 +33,7 @@ class Work:
     memory_busy: float = 0.0
     memory_held: float = 0.01
     seen: bool = True
+    clock: float = 1.0
 
 
 IDLE: Final = Work()
@@ -40,6 +42,7 @@ _WORDS: Final[Mapping[str, Work]] = {
     "idle": IDLE,
     "held": Work(memory_held=0.8),
     "stuck": Work(engine=1.0, memory_held=0.8),
+    "slow": Work(0.9, 0.5, 0.4, 0.8, clock=0.5),
     "unseen": Work(seen=False),
 }
 
@@ -69,7 +72,11 @@ def _parse_step(text: str) -> Step:
         if level:
             part = float(level) / work.engine
             work = Work(
-                work.engine * part, work.tensor * part, work.memory_busy * part, work.memory_held
+                work.engine * part,
+                work.tensor * part,
+                work.memory_busy * part,
+                work.memory_held,
+                clock=work.clock,
             )
         return Step(work, float(seconds) if seconds else inf)
     except (KeyError, ValueError, ZeroDivisionError):

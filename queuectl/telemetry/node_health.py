@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from queuectl.domain.node_health import HealthSignal
+from queuectl.domain.node_health import HealthSignal, Straggler
 
 
 class NodeHealthMetrics:
@@ -19,6 +19,18 @@ class NodeHealthMetrics:
             ["reason"],
             registry=registry,
         )
+        self._stragglers = Gauge(
+            "queuectl_stragglers",
+            "Pods of gangs whose GPU runs far slower than those of their peers.",
+            ["cluster_queue"],
+            registry=registry,
+        )
+
+    def compared(self, stragglers: Iterable[Straggler]) -> None:
+        """Set the number of stragglers."""
+        self._stragglers.clear()
+        for one in stragglers:
+            self._stragglers.labels(one.cluster_queue).inc()
 
     def evaluated(self, signals: Mapping[HealthSignal, int]) -> None:
         """Set the number of nodes with each signal."""
@@ -28,3 +40,4 @@ class NodeHealthMetrics:
     def forget(self) -> None:
         """Remove the gauge: another process leads."""
         self._nodes.clear()
+        self._stragglers.clear()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from queuectl.domain.ledger import State
+from queuectl.domain.node_health import Straggler
+from queuectl.domain.reasons import Code
 from tests.control.rig import configuration, gang, live, rig
 
 EVIDENCE = "GPU 3: XID 79"
@@ -33,3 +35,19 @@ async def test_a_gang_leaves_a_failing_node_if_its_queue_drains_such_nodes(
         assert (failing in {node for podset in placed for node, _ in podset.nodes}) is not drains
         events = [line.event for line in await world.store.history(uid)]
         assert ("NodeUnhealthy" in events) is drains
+
+
+async def test_a_straggler_is_in_the_history_once_and_the_gang_stays(database_url: str) -> None:
+    async with rig(database_url, 3) as world:
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        entry = await world.until_state(uid, State.RUNNING)
+        pod = live(world.cluster.pods_of(uid))[0]
+        slow = Straggler(uid, entry.attempt, "pool", pod.name, str(pod.node), "GPU 3", 0.5)
+        assert world.loop is not None
+        for _ in range(3):
+            world.loop.compared([slow])
+            await world.at_rest()
+        lines = [line for line in await world.store.history(uid) if line.event == "Straggler"]
+        assert [str(slow)] == [line.reason.message for line in lines]
+        entry = await world.until_state(uid, State.RUNNING)
+        assert (entry.evictions, entry.reason.code) == (0, Code.PODS_READY)

@@ -263,6 +263,7 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("Configuration", "queuectl.nodeHealth.xids", [79, 74], {"node_health": NodeHealthRules(xids=(79, 74))}, {}),
     ("Configuration", "queuectl.nodeHealth.hold", "1h", {"node_health": NodeHealthRules(hold=3600.0)}, {}),
     ("Configuration", "queuectl.nodeHealth.throttledAbove", 0.9, {"node_health": NodeHealthRules(throttled_above=0.9)}, {}),
+    ("Configuration", "queuectl.nodeHealth.stragglerBelow", 0, {"node_health": NodeHealthRules(straggler_below=0.0)}, {}),
     ("Configuration", "queuectl.nodeHealth.maxUnhealthy", 0.1, {"node_health": NodeHealthRules(most=0.1)}, {}),
     ("Configuration", "queuectl.kueueKeys", "on", {"kueue_keys": KueueKeys.ON}, {}),
     ("Configuration", "resources.deviceClassMappings",

@@ -26,6 +26,7 @@ from queuectl.domain.events import (
 )
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
+from queuectl.domain.node_health import Straggler
 from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof
 from queuectl.domain.queues import LocalQueue
 from queuectl.domain.reasons import Code, Reason
@@ -150,6 +151,7 @@ def busy() -> Metrics:
     local = LocalQueue("team", "training", "team-a")
     metrics.used_lately({("team", "training"): 8.0}, {("team", "training"): local})
     metrics.node_health.evaluated({})
+    metrics.node_health.compared([Straggler("u1", 1, "team-a", "p1", "n1", "GPU 0", 0.5)])
     metrics.utilization.evaluated(
         {SourceFault.STALE: 1}, [UseGauges("team-a", UseState.IDLE, 8, 0.0)], 0.2
     )

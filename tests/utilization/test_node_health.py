@@ -12,6 +12,7 @@ import pytest
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.node_health import HealthSignal, NodeHealthRules
 from queuectl.localcluster.exporter import Exporters
+from queuectl.localcluster.gpus import Load, parse_profile
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.trust import Trust
@@ -111,3 +112,27 @@ async def test_a_prometheus_that_is_down_is_no_answer() -> None:
 
 def all_scraped(server: Prometheus) -> bool:
     return len(server.query("up == 1")) == len(NODES)
+
+
+@pytest.mark.parametrize("honor", [True, False])
+async def test_clocks_name_the_pods_of_the_gpus(exporters: Exporters, *, honor: bool) -> None:
+    """Also where Prometheus renames the labels of the exporter."""
+    since = time.time()
+    for number, profile in enumerate(("busy", "slow")):
+        pod, node = f"rank-{number}", ("n-well", "n-app")[number]
+        load = Load("team", pod, f"{pod}-{honor}", node, 1, parse_profile(profile), since)
+        exporters.put(load)
+    job = exporters_job(exporters.targets_url, honor_labels=honor)
+    with Prometheus.start([job], scrape_seconds=SCRAPE) as server:
+        asked, window, found = source(server), 4 * SCRAPE, dict[tuple[str, str], float]()
+        for _ in range(60):
+            clocks = await asked.clocks(window, time.time())
+            found = {one.pod: one.mhz for one in clocks if one.pod[0] == "team"}  # others are free
+            if len(found) == 2:
+                break
+            await asyncio.sleep(0.25)
+        assert found == {("team", "rank-0"): 1980.0, ("team", "rank-1"): 990.0}
+        assert await asked.clocks(window, time.time() + 100) == []
+        await asked.close()
+    for number in (0, 1):
+        exporters.take(f"rank-{number}-{honor}")

@@ -31,6 +31,7 @@ from queuectl.lifecycle.node_health import requeued
 from queuectl.lifecycle.observations import Observer
 from queuectl.lifecycle.outstanding_writes import Write, outstanding_writes
 from queuectl.lifecycle.refusals import Refusals
+from queuectl.lifecycle.stragglers import Stragglers
 from queuectl.objects.configuration.admissibility import closed
 from queuectl.objects.configuration.catalog import Catalog, concerned
 from queuectl.state.estimates import Estimates
@@ -59,6 +60,7 @@ class LeaderState:
         estimates: of the starts of pending gangs.
         gang_uses: the last measured GPU utilization of gangs, by uid.
         refusals: outstanding writes that the API server denies.
+        stragglers: ranks whose GPUs run far slower than those of their peers.
         unwritten: uids of changes that are taken in and not in the database yet.
     """
 
@@ -86,6 +88,7 @@ class LeaderState:
         self.holdings = Holdings(mirror)
         self.estimates = Estimates(mirror)
         self.refusals = Refusals()
+        self.stragglers = Stragglers(max_age_seconds)
         self._marker = Marker(mirror)
         self._spending = MigrationBudget()
         self._idleness = Idleness(
@@ -218,9 +221,19 @@ class LeaderState:
 
     def evaluated(self, uses: Mapping[str, GangUse]) -> IdlenessResult:
         """Store the GPU utilization of gangs, by uid, as of now."""
-        self.gang_uses = uses
+        self.gang_uses = {uid: self._with_stragglers(use) for uid, use in uses.items()}
         self._samples.note(uses, self._clock())
         return self._idleness.evaluated(uses, self.config, self._clock())
+
+    def _with_stragglers(self, use: GangUse) -> GangUse:
+        """The measurement with the stragglers of the gang in its text."""
+        slow = self.stragglers.of(use.uid, use.attempt, self._clock())
+        return replace(use, text="; ".join([use.text, *map(str, slow)])) if slow else use
+
+    def of_stragglers(self, observed: Iterable[EntryChange]) -> list[EntryChange]:
+        """Reports of stragglers, to commit with the observations."""
+        busy = {change.after.uid for change in observed}
+        return self.stragglers.changes(self.ledger, self.config.rules, self._clock(), busy)
 
     def of_idle_gangs(self, observed: Iterable[EntryChange]) -> list[EntryChange]:
         """Warnings and evictions of idle gangs, to commit with the observations."""

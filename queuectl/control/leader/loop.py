@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
@@ -36,6 +36,7 @@ from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import EntryChange, State
+from queuectl.domain.node_health import Straggler
 from queuectl.domain.unmanaged import summed
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal
@@ -128,6 +129,11 @@ class Loop:
         """Take these nodes, by name with the evidence, out of placement, and no others."""
         if self._mirror.mark_unhealthy(unhealthy):
             self._wakeup.plan()
+
+    def compared(self, stragglers: Sequence[Straggler]) -> None:
+        """Store the ranks whose GPUs run far slower than those of their peers."""
+        if self.leader_state.stragglers.found(stragglers, self._clock()):
+            self._wakeup.trigger()
 
     def _placed(self, uid: str) -> None:
         """Record that a pod of this workload was released to its node."""
@@ -276,6 +282,7 @@ class Loop:
             log.warning("job_ignored", message=observer.log_messages.pop())
         idle = self.leader_state.of_idle_gangs(seen.changes)
         idle += self.leader_state.of_unhealthy_nodes([*seen.changes, *idle])
+        idle += self.leader_state.of_stragglers([*seen.changes, *idle])
         wakeup.plan_due |= any(change.after.state is State.EVICTING for change in idle)
         if self._inbox:
             await self._carry_out([*seen.changes, *idle])

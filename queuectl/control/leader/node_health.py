@@ -9,10 +9,13 @@ import structlog
 
 from queuectl.control.ports import Clock, HealthSource
 from queuectl.domain.errors import SourceUnavailable
-from queuectl.domain.node_health import GpuFault, NodeHealthRules
+from queuectl.domain.node_health import GpuFault, HealthMode, NodeHealthRules, Straggler
 from queuectl.domain.queues import QueueConfig
+from queuectl.state.gpu_holders import HeldGang, held_gangs
+from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.node_health import Judgement, NodeHealthTracker
+from queuectl.state.stragglers import WINDOW, find_stragglers
 from queuectl.telemetry.node_health import NodeHealthMetrics
 
 log = structlog.get_logger()
@@ -51,12 +54,27 @@ class NodeHealthWatch:
         self._known: Mapping[str, str] = {}
 
     async def run(
-        self, config: Callable[[], QueueConfig], put: Callable[[Mapping[str, str]], None]
+        self,
+        config: Callable[[], QueueConfig],
+        ledger: Callable[[], Ledger],
+        put: Callable[[Mapping[str, str]], None],
+        put_stragglers: Callable[[Sequence[Straggler]], None],
     ) -> None:
-        """Evaluate until cancelled. ``put`` receives the evidence against nodes to take out, by name."""
+        """Evaluate until cancelled.
+
+        Args:
+            config: in use.
+            ledger: the workloads.
+            put: receives the evidence against nodes to take out, by name.
+            put_stragglers: receives the stragglers of an evaluation with an answer.
+        """
         try:
             while True:
-                put((await self.evaluate(config().rules.node_health)).out)
+                rules = config().rules.node_health
+                put((await self.evaluate(rules)).out)
+                stragglers = await self.compare(held_gangs(self._mirror, ledger(), config()), rules)
+                if stragglers is not None:
+                    put_stragglers(stragglers)
                 await asyncio.sleep(self._every)
         finally:
             self._metrics.forget()
@@ -68,6 +86,22 @@ class NodeHealthWatch:
         self._metrics.evaluated(judged.signals)
         self._log(judged)
         return judged
+
+    async def compare(
+        self, gangs: Sequence[HeldGang], rules: NodeHealthRules, window: float = WINDOW
+    ) -> Sequence[Straggler] | None:
+        """The stragglers of these gangs; None without an answer of the source."""
+        if self._source is None or not rules.straggler_below or rules.mode is HealthMode.OFF:
+            return None
+        now = self._clock()
+        try:
+            async with asyncio.timeout(self._timeout):
+                clocks = await self._source.clocks(window, now)
+        except (SourceUnavailable, TimeoutError):
+            return None  # logged with the faults
+        found = find_stragglers(gangs, clocks, self._mirror, rules, now, window)
+        self._metrics.compared(found)
+        return found
 
     async def _ask(self, rules: NodeHealthRules) -> Sequence[GpuFault] | None:
         if self._source is None:

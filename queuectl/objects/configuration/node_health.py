@@ -19,6 +19,7 @@ def read_node_health(asked: wire.NodeHealthSettings) -> NodeHealthRules:
         "mode": asked.mode,
         "throttled_above": asked.throttled_above,
         "most": asked.max_unhealthy,
+        "straggler_below": asked.straggler_below,
     }
     if asked.hold is not None:
         given["hold"] = read_duration(asked.hold, f"{path}.hold")

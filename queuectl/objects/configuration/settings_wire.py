@@ -105,6 +105,7 @@ class NodeHealthSettings(Strict):
     hold: str | None = None
     throttled_above: Part | None = None
     max_unhealthy: Part | None = None
+    straggler_below: Part | None = None
 
 
 class OwnSettings(Strict):

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from queuectl.domain.node_health import GpuFault, HealthSignal, NodeHealthRules
+from queuectl.domain.node_health import GpuClock, GpuFault, HealthSignal, NodeHealthRules
+from queuectl.telemetry.signal.names import HONORED, RENAMED
 from queuectl.telemetry.signal.queries import duration
 from queuectl.telemetry.signal.trust import Trust
 
@@ -18,9 +19,11 @@ _ECC: Final = "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"
 _ROW_REMAP: Final = "DCGM_FI_DEV_ROW_REMAP_FAILURE"
 _THERMAL: Final = "DCGM_FI_DEV_THERMAL_VIOLATION"
 _CHECK: Final = "DCGM_EXP_GPU_HEALTH_STATUS"
+_CLOCK: Final = "DCGM_FI_DEV_SM_CLOCK"
 _FAILED: Final = 20  # DCGM's result FAIL; 10 is a warning
 _NANOSECONDS: Final = 1e9
 _THERMAL_WINDOW: Final = 300.0
+COVERED: Final = 0.8  # the part of the expected samples that a clock needs
 _FRESH_SCRAPES: Final = 2.5  # two intervals, and the duration of a scrape
 
 
@@ -42,6 +45,12 @@ class HealthQueries:
             HealthSignal.CHECK: f"max by ({_BY}) ({self._fresh(_CHECK)} >= {_FAILED})",
         }
         return {signal: text for signal, text in texts.items() if signal in rules.signals}
+
+    def clocks(self, window: float) -> str:
+        """The average clock of each GPU of a pod over the window, with enough samples and a fresh one."""
+        samples = f"{self._series(_CLOCK)}[{duration(window)}]"
+        enough = f"count_over_time({samples}) >= {COVERED * window / self.scrape}"
+        return f"avg_over_time({samples}) and {enough} and {self._fresh(_CLOCK)}"
 
     def _series(self, metric: str) -> str:
         return f"{metric}{{{self.trust.selector}}}"
@@ -67,3 +76,12 @@ def fault(
         HealthSignal.CHECK: "a health check of DCGM fails",
     }[signal]
     return GpuFault(node, signal, f"GPU {gpu}", text)
+
+
+def clock(labels: Mapping[str, str], mhz: float) -> GpuClock | None:
+    """The clock of one series; None if it names no pod. Where Prometheus renames labels, ``pod`` is that of the exporter."""
+    names = RENAMED if RENAMED.pod in labels else HONORED
+    namespace, pod = labels.get(names.namespace), labels.get(names.pod)
+    if not namespace or not pod:
+        return None
+    return GpuClock((namespace, pod), f"GPU {labels.get(_GPU, '?')}", mhz)

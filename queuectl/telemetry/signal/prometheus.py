@@ -14,9 +14,9 @@ import httpx2
 import msgspec
 
 from queuectl.domain.errors import SourceUnavailable
-from queuectl.domain.node_health import GpuFault, NodeHealthRules
+from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
 from queuectl.domain.utilization import PodKey, PodUse, Sample
-from queuectl.telemetry.signal.health import HealthQueries, fault
+from queuectl.telemetry.signal.health import HealthQueries, clock, fault
 from queuectl.telemetry.signal.names import HONORED, NVIDIA, RENAMED, UID, ExporterNames, PodLabels
 from queuectl.telemetry.signal.queries import Dialect, Query, Raw, Recorded, Value
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
@@ -150,6 +150,16 @@ class PrometheusSource:
             made = (fault(signal, one.metric, _number(one), rules) for one in samples)
             found += [each for each in made if each is not None]
         return found
+
+    async def clocks(self, window: float, at: float) -> Sequence[GpuClock]:
+        """The clocks of GPUs of pods over the ``window`` seconds before ``at`` (unix seconds).
+
+        Raises:
+            SourceUnavailable: it does not answer, or not what was asked.
+        """
+        samples = await self._ask(Query(self._health.clocks(window)), at)
+        made = (clock(one.metric, _number(one)) for one in samples)
+        return [each for each in made if each is not None]
 
     async def _dialect(self, at: float) -> Dialect:
         if self._rules is None:

@@ -1,0 +1,109 @@
+"""Stragglers: which ranks are slow compared with their peers, and one report for each episode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from queuectl.domain.fleet import Node
+from queuectl.domain.node_health import GpuClock, NodeHealthRules, Straggler
+from queuectl.domain.queues import IdleReclaim
+from queuectl.domain.reasons import Code
+from queuectl.domain.records import NodeRecord, Upserted
+from queuectl.domain.rules import Rules
+from queuectl.lifecycle.stragglers import Stragglers
+from queuectl.state.gpu_holders import HeldGang, HeldPod
+from queuectl.state.mirror import Mirror
+from queuectl.state.stragglers import WINDOW, find_stragglers
+from tests.unit.test_idleness import RUNNING
+from tests.unit.test_state import RESUMED, World, on
+
+NOW = 10_000.0
+RULES = NodeHealthRules()
+H100, A100 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB"
+STARTED = NOW - 2 * WINDOW
+
+
+def found(
+    clocks: Sequence[Sequence[float]],
+    *,
+    models: Sequence[str] = (),
+    started: Sequence[float] = (),
+    shared: frozenset[int] = frozenset(),
+    rules: NodeHealthRules = RULES,
+) -> list[str]:
+    """The slow pods of a gang, by number. ``clocks``: of the GPUs of each pod that the source reports; each pod has two."""
+    mirror, pods, measured = Mirror({}), [], []
+    for number, mhz in enumerate(clocks):
+        labels = {"nvidia.com/gpu.product": models[number] if models else H100}
+        mirror.apply([Upserted(NodeRecord(Node(f"n{number}", labels), 1))])
+        mirror.apply([Upserted(on(f"p{number}", f"n{number}"))])
+        uid = next(uid for uid, pod in mirror.pods.items() if pod.name == f"p{number}")
+        began = started[number] if started else STARTED
+        pods.append(HeldPod("a", f"p{number}", uid, 2, began, number in shared))
+        measured += [GpuClock(("a", f"p{number}"), f"GPU {i}", each) for i, each in enumerate(mhz)]
+    gang = HeldGang("u1", 1, "cq", IdleReclaim(), NOW, tuple(pods))
+    return [one.pod for one in find_stragglers([gang], measured, mirror, rules, NOW)]
+
+
+FAST, SLOW = (1980.0, 1965.0), (1980.0, 990.0)
+
+
+@pytest.mark.parametrize(
+    ("clocks", "options", "slow"),
+    [
+        ([FAST, FAST, SLOW, FAST], {}, ["p2"]),
+        ([FAST, FAST, FAST], {}, []),
+        ([FAST, FAST, (1980.0, 1500.0)], {}, []),
+        ([SLOW, SLOW, SLOW], {}, []),
+        ([FAST, SLOW], {}, []),
+        ([FAST, FAST, SLOW], {"models": [H100, H100, A100]}, []),
+        ([FAST, FAST, (990.0,)], {}, []),
+        ([FAST, FAST, ()], {}, []),
+        ([FAST, FAST, SLOW], {"started": [STARTED, STARTED, NOW - 10]}, []),
+        ([FAST, FAST, SLOW], {"shared": frozenset({2})}, []),
+        ([FAST, FAST, SLOW], {"rules": NodeHealthRules(straggler_below=0.4)}, []),
+    ],
+    ids=["slow", "equal", "a little slower", "all slow", "one peer", "another model", "a GPU without samples",
+         "no samples", "young", "shared", "the rule"],
+)  # fmt: skip
+def test_a_rank_is_slow_only_if_its_peers_are_known_and_faster(
+    clocks: list[tuple[float, ...]], options: dict[str, object], slow: list[str]
+) -> None:
+    assert found(clocks, **options) == slow  # type: ignore[arg-type]
+
+
+def straggler(pod: str = "p1") -> Straggler:
+    return Straggler(RUNNING.uid, RUNNING.attempt, "cq", pod, "n1", "GPU 3", 0.5)
+
+
+def test_an_episode_is_reported_once() -> None:
+    world = World(RUNNING, records=[RESUMED, on("p1", "n1"), on("p2", "n2")])
+    stragglers, codes = Stragglers(180.0), []
+    for number, now_slow in enumerate([[straggler()], [straggler()], [], [straggler()]]):
+        stragglers.found(now_slow, NOW + number)
+        changes = stragglers.changes(world.ledger, Rules(), NOW + number, ())
+        world.ledger.apply(changes)
+        codes.append([change.note.reason.code for change in changes if change.note])
+    assert codes == [[Code.STRAGGLER], [], [], [Code.STRAGGLER]]
+
+
+def test_a_report_waits_for_a_gang_that_changes_for_another_reason() -> None:
+    world = World(RUNNING, records=[RESUMED, on("p1", "n1"), on("p2", "n2")])
+    stragglers = Stragglers(180.0)
+    assert stragglers.found([straggler()], NOW)
+    assert stragglers.changes(world.ledger, Rules(), NOW, {RUNNING.uid}) == []
+    (change,) = stragglers.changes(world.ledger, Rules(), NOW, ())
+    assert change.note is not None
+    assert (
+        change.note.reason.message == "GPU 3 of pod p1 on n1 runs at 50% of the clock of its peers"
+    )
+
+
+def test_an_old_evaluation_is_not_shown() -> None:
+    stragglers = Stragglers(180.0)
+    stragglers.found([straggler()], NOW)
+    assert stragglers.of(RUNNING.uid, RUNNING.attempt, NOW + 180.0)
+    assert not stragglers.of(RUNNING.uid, RUNNING.attempt, NOW + 181.0)
+    assert not stragglers.of(RUNNING.uid, RUNNING.attempt + 1, NOW)
