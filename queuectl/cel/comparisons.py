@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from cel_expr_python import cel
 
 from queuectl.cel import values
+from queuectl.cel.expression import EvaluationError
 from queuectl.cel.functions import Function, no_overload
 from queuectl.cel.values import SEMVER
 
@@ -43,10 +47,33 @@ def within(item: Any, container: Any) -> bool:
     return any(same(item, each) for each in container)
 
 
+class _Evaluation(threading.local):
+    """The evaluation of this thread. ``ended_by``: the error that ended it in Kubernetes; other errors can be absorbed by ``||``."""
+
+    ended_by: str | None = None
+
+
+_EVALUATION: Final = _Evaluation()
+
+
+@contextmanager
+def evaluation() -> Iterator[None]:
+    """Evaluates one expression.
+
+    Raises:
+        EvaluationError: Kubernetes ends the evaluation with an error, whatever the value of the expression.
+    """
+    _EVALUATION.ended_by = None
+    yield
+    if _EVALUATION.ended_by is not None:
+        raise EvaluationError(_EVALUATION.ended_by)
+
+
 def _among(item: Any, constants: Any) -> bool:
-    """Kubernetes keeps a list of constants as a hash table, in which it cannot look up versions."""
+    """Kubernetes keeps a list of constants as a hash table, and panics if it looks up a version."""
     if values.kind_of(item) == SEMVER:
-        raise ValueError(f"hash of unhashable type {SEMVER}")
+        _EVALUATION.ended_by = f"hash of unhashable type {SEMVER}"
+        raise ValueError(_EVALUATION.ended_by)
     return within(item, constants)
 
 

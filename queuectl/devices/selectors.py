@@ -15,7 +15,7 @@ from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 from google.protobuf.message import Message
 
 from queuectl.cel import checked
-from queuectl.cel.comparisons import same
+from queuectl.cel.comparisons import evaluation, same
 from queuectl.cel.expression import EvaluationError, Expression, compiled
 from queuectl.cel.functions import Function, declared, implemented
 from queuectl.cel.kubernetes import KUBERNETES
@@ -84,7 +84,8 @@ class Selector:
         Raises:
             EvaluationError: its value is an error, or no boolean. kube-scheduler then fails the pod on this node.
         """
-        value = self._expression.value(_data(kind))
+        with evaluation():
+            value = self._expression.value(_data(kind))
         if not isinstance(value, bool):
             raise EvaluationError(f"the value is no boolean but {type(value).__name__}")
         return value
