@@ -14,5 +14,5 @@ __all__ = ["device_installation"]
 
 def test_kube_scheduler_binds_each_pod_of_random_gangs(device_installation: Installation) -> None:
     with device_workspace(device_installation) as workspace:
-        result = run(workspace, seed=1, gangs=50)
+        result = run(workspace, seed=1, gangs=20)
     assert result.ok, "\n".join(result.lines())
