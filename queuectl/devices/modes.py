@@ -36,15 +36,16 @@ def _of_group(
     held: Mapping[str, frozenset[int]],
     demand: Mapping[frozenset[int], Mapping[int, int]],
 ) -> list[int | None]:
-    """Per node, the atom that it is kept for; None = for all atoms of the group."""
+    """Per node, the first of the atoms with one need that it is kept for; None = for all atoms of the group."""
     lost = group.lost
     kept: list[int | None] = [None] * len(nodes)
     if not lost:
         return kept
+    first = dict(zip(group.atoms, group.first, strict=True))
     free: list[int] = []
     single: dict[int, list[int]] = {}
     for i, name in enumerate(nodes):
-        atoms = held.get(name, frozenset()) & frozenset(group.atoms)
+        atoms = {first[atom] for atom in held.get(name, frozenset()) if atom in first}
         if len(atoms) == 1 and (atom := next(iter(atoms))) in lost:
             single.setdefault(atom, []).append(i)
         elif not atoms:
@@ -73,12 +74,14 @@ def _share(wanted: Mapping[int | None, int], atom: int, nodes: int) -> int:
 def _wanted(
     group: Group, demand: Mapping[frozenset[int], Mapping[int, int]]
 ) -> dict[int | None, int]:
-    """Atom to the number of nodes that its pending pods need; None for pods with several atoms of the group."""
+    """First atom of each need to the number of nodes that its pending pods need; None for pods with several needs."""
     alone = dict(zip(group.atoms, group.alone, strict=True))
+    first = dict(zip(group.atoms, group.first, strict=True))
     wanted: dict[int | None, int] = {}
     for atoms, amounts in demand.items():
         ours = sorted(atoms & alone.keys())
-        key = ours[0] if len(ours) == 1 else None
+        needs = {first[atom] for atom in ours}
+        key = next(iter(needs)) if len(needs) == 1 else None
         for atom in ours:
             if alone[atom]:
                 wanted[key] = wanted.get(key, 0) - -amounts[atom] // alone[atom]

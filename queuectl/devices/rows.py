@@ -30,22 +30,29 @@ class Group:
         atoms: numbers.
         limits: weights, over all atoms of the node, to the largest sum.
         alone: per atom of the group, how many fit if no other atom of the group is on the node.
+        first: per atom of the group, the first one with the same need on the node. Their pods can share a node without a loss.
         exact: whether all robust numbers of pods fulfil the limits.
     """
 
     atoms: tuple[int, ...]
     limits: tuple[tuple[Weights, int], ...]
     alone: tuple[int, ...]
+    first: tuple[int, ...]
     exact: bool = True
 
     @property
     def lost(self) -> dict[int, int]:
-        """Atoms of which more fit alone than the limits permit, with that number."""
+        """Atoms of which more fit alone than the limits permit, with that number. Of atoms with the same need, the first one."""
         return {
             atom: most
-            for atom, most in zip(self.atoms, self.alone, strict=True)
-            if any(dict(weights).get(atom, 0) * most > limit for weights, limit in self.limits)
+            for atom, most, first in zip(self.atoms, self.alone, self.first, strict=True)
+            if atom == first
+            and any(dict(weights).get(atom, 0) * most > limit for weights, limit in self.limits)
         }
+
+    def like(self, atom: int) -> list[int]:
+        """The atoms with the same need as a first one, itself included."""
+        return [a for a, first in zip(self.atoms, self.first, strict=True) if first == atom]
 
 
 def groups_of(node: NodeNeeds) -> tuple[Group, ...]:
@@ -96,7 +103,14 @@ def _group(node: NodeNeeds, atoms: tuple[int, ...]) -> Group:
         )
         for weights, limit in found
     )
-    return Group(atoms, limits, tuple(alone[atom] for atom in atoms), exact and region.complete)
+    first = {atom: same[0] for same in alike.values() for atom in same}
+    return Group(
+        atoms,
+        limits,
+        tuple(alone[atom] for atom in atoms),
+        tuple(first[atom] for atom in atoms),
+        exact and region.complete,
+    )
 
 
 def inner_rows(region: Region) -> tuple[list[tuple[Counts, int]], bool]:

@@ -49,9 +49,10 @@ class Kind:
                     bounds = (limit // w for ws, limit in group.limits for a, w in ws if a == atom)
                     alone[atom] = min(alone[atom], *bounds)
             else:
-                limits[((kept, 1),)] = self.alone[kept]
+                like = group.like(kept)
+                limits[tuple((atom, 1) for atom in like)] = self.alone[kept]
                 for atom in group.atoms:
-                    alone[atom] = self.alone[kept] if atom == kept else 0
+                    alone[atom] = self.alone[kept] if atom in like else 0
         return limits, tuple(alone)
 
 
@@ -65,7 +66,7 @@ def kind_of(node: NodeNeeds, plugin: Plugin) -> Kind:
     alone = [0] * len(needs)
     for atom, (need, served) in enumerate(zip(needs, plugin, strict=True)):
         if served is not None:
-            groups.append(Group((atom,), ((((atom, 1),), served),), (served,)))
+            groups.append(Group((atom,), ((((atom, 1),), served),), (served,), (atom,)))
         elif isinstance(need, Need) and not need.requests:
             alone[atom] = MOST_ATOMS
     for group in groups:

@@ -135,6 +135,14 @@ def test_a_node_is_kept_for_single_devices_where_only_these_are_pending() -> Non
     assert starts(cluster(devices, [pair, single])).keys() == {"p", "s"}
 
 
+def test_a_node_that_is_kept_for_one_request_serves_all_that_need_the_same_of_it() -> None:
+    claims = holding(gang("c", claiming(1, ONE), queue=None), {"n": 1}, flavor=None)
+    pairs = holding(gang("p", claiming(4, PAIR), queue=None), {"m": 4}, flavor=None)
+    extended = gang("e", podset("w", 1, gpu=7), queue=None)
+    devices = {name: build.node(*gpus(8, roots=4)) for name in "mn"}
+    assert starts(cluster(devices, [extended], [claims, pairs])) == {"e": {"n": 1}}
+
+
 def test_a_second_snapshot_has_the_same_objects() -> None:
     cache = DeviceCache()
     snapshot = cluster(
