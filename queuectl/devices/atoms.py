@@ -68,14 +68,13 @@ class Atom:
 
 
 def _label(request: DeviceRequest) -> str:
-    return " or ".join(
-        dict.fromkeys(
-            option.device_class
-            if option.count == 1
-            else f"{'all' if option.count is None else option.count} {option.device_class}"
-            for option in request.options
-        )
-    )
+    return " or ".join(dict.fromkeys(map(_option_label, request.options)))
+
+
+def _option_label(option: DeviceOption) -> str:
+    number = {None: "all ", 1: ""}.get(option.count, f"{option.count} ")
+    where = " and ".join(option.selectors)
+    return f"{number}{option.device_class}{f' where {where}' if where else ''}"
 
 
 @dataclass(frozen=True, slots=True)

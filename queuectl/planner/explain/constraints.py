@@ -29,7 +29,15 @@ from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSet
 from queuectl.planner.problem.topology import Mask
 from queuectl.planner.quota.tree import FlavorResource
 from queuectl.planner.reasons.refusals import uncovered
-from queuectl.planner.reasons.words import amount, largest_fit, requests_of, scarcest, shown, some
+from queuectl.planner.reasons.words import (
+    amount,
+    devices_asked,
+    largest_fit,
+    requests_of,
+    scarcest,
+    shown,
+    some,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +288,9 @@ def _fleet(ctx: Context) -> _Description:
     details: dict[str, Any] = {"nodes": size, "short": rows}
     if short:
         parts = [
-            f"{amount(name, need)} {is_or_are(name, need)} needed, "
+            f"no node has enough devices for {asked}"
+            if (asked := devices_asked(name))
+            else f"{amount(name, need)} {is_or_are(name, need)} needed, "
             f"{counted(size, 'node')} {'has' if size == 1 else 'have'} {format_quantity(name, has)}"
             for name, need, has in short
         ]

@@ -20,7 +20,13 @@ from queuectl.planner.problem.problem import UNBOUNDED, caps
 from queuectl.planner.problem.request import GangRequest, PodSetGroup
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, Pool
-from queuectl.planner.reasons.words import asked_by, largest_fit, no_placement, plain
+from queuectl.planner.reasons.words import (
+    asked_by,
+    devices_asked,
+    largest_fit,
+    no_placement,
+    plain,
+)
 
 
 def no_flavor(queue: ClusterQueue, options: Options) -> Reason:
@@ -71,6 +77,8 @@ def never_fits(state: State, request: GangRequest) -> Reason:
         fit = largest_fit(podset_group, empty)
         if fit.short:
             text = f"{fit.needed}; even if all nodes were empty, {fit.at_most}"
+            if no_device := _no_device(state, podset_group):
+                return Reason(Code.SHAPE_NEVER_FITS, f"{fit.needed}; {no_device}", fit.details)
             each_fits = all(caps(empty, p.shape).any() for p in podset_group.pods)
             if each_fits and (why := _not_sure(state, podset_group, empty)):
                 return Reason(Code.UNSUPPORTED, f"{text}: {why}", fit.details)
@@ -79,6 +87,19 @@ def never_fits(state: State, request: GangRequest) -> Reason:
     text = f"no placement exists for {parts}, even if all nodes were empty"
     details = {"units": [plain(podset_group) for podset_group in request.podset_groups]}
     return Reason(Code.SHAPE_NEVER_FITS, text, details)
+
+
+def _no_device(state: State, podset_group: PodSetGroup) -> str | None:
+    """The request for devices that no node can serve; None if each request has a node."""
+    index = state.problem.index
+    requested = (name for pods in podset_group.pods for name in sorted(pods.shape.requests))
+    missing = (
+        asked
+        for name in requested
+        if (asked := devices_asked(name))
+        and not (name in index.column and index.allocatable[index.column[name]].any())
+    )
+    return next((f"no node has devices for {asked}" for asked in missing), None)
 
 
 def _not_sure(state: State, podset_group: PodSetGroup, free: Ints) -> str | None:

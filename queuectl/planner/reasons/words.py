@@ -88,6 +88,13 @@ def shown(requests: Resources) -> dict[str, int]:
     return {n: v for n, v in sorted(requests.items()) if not n.startswith(DEVICE_ROW)}
 
 
+def devices_asked(resource: str) -> str | None:
+    """The request for devices that a device row stands for; None for all other resources."""
+    if not resource.startswith(DEVICE_ROW):
+        return None
+    return resource.removeprefix(DEVICE_ROW).partition(" #")[0]
+
+
 def some(names: Sequence[str], most: int = NAMED) -> str:
     """The first ``most`` names and the number of the others: ``a, b, c and 2 more``."""
     more = len(names) - most
