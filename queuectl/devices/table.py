@@ -5,6 +5,7 @@ A row of one kind of node is a resource of all nodes. A node on which it does no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -13,10 +14,13 @@ from queuectl.devices.needs import Need, NodeNeeds
 from queuectl.devices.region import MOST_ATOMS
 from queuectl.devices.rows import Group, Weights, groups_of
 
-MOST_ROWS: Final = 40
+MOST_ROWS: Final = 128
+"""Of several atoms. Rows of one atom are as few as the requests."""
 TOO_MANY: Final = "the cluster has too many kinds of nodes with devices"
 
 Mode: TypeAlias = tuple[int | None, ...]  # per group, the atom that a node is kept for
+_Limits: TypeAlias = "dict[tuple[Kind, Mode], dict[Weights, int]]"
+_Alone: TypeAlias = "dict[tuple[Kind, Mode], tuple[int, ...]]"
 Plugin: TypeAlias = tuple[int | None, ...]  # per atom, the amount that a device plugin publishes
 
 
@@ -102,23 +106,44 @@ class Table:
 
 def table_of(variants: Iterable[tuple[Kind, Mode]]) -> Table:
     """The table of the kinds of nodes, each in the modes that occur."""
+    limits, alone = _limits(variants)
+    rows = _rows(limits, alone)
+    while _number(rows) > MOST_ROWS:
+        limits, alone = _without_one_kind(limits, alone)
+        rows = _rows(limits, alone)
+    amounts = {
+        variant: tuple(_amount(row, limits[variant], alone[variant]) for row in rows)
+        for variant in limits
+    }
+    return Table(tuple(rows), amounts, alone)
+
+
+def fits_a_table(variants: Iterable[tuple[Kind, Mode]]) -> bool:
+    """Whether one table can have all rows of these kinds of nodes in these modes."""
+    return _number(_rows(*_limits(variants))) <= MOST_ROWS
+
+
+def _number(rows: Iterable[Weights]) -> int:
+    return sum(len(weights) > 1 for weights in rows)
+
+
+def _limits(variants: Iterable[tuple[Kind, Mode]]) -> tuple[_Limits, _Alone]:
     found = {variant: variant[0].limits(variant[1]) for variant in dict.fromkeys(variants)}
-    limits = {variant: rows for variant, (rows, _) in found.items()}
-    alone = {variant: most for variant, (_, most) in found.items()}
+    return (
+        {variant: rows for variant, (rows, _) in found.items()},
+        {variant: most for variant, (_, most) in found.items()},
+    )
+
+
+def _rows(limits: _Limits, alone: _Alone) -> list[Weights]:
+    """The rows of all nodes, and one for each atom that a node cannot serve and that no row excludes from it."""
     rows = sorted({weights for own in limits.values() for weights in own})
     single = {
         ((atom, 1),)
-        for variant in found
-        for atom in _unserved(rows, limits[variant], alone[variant])
+        for variant, own in limits.items()
+        for atom in _unserved(rows, own, alone[variant])
     }
-    rows = sorted({*rows, *single})
-    while len(rows) > MOST_ROWS:
-        rows = _without_one_kind(limits, alone)
-    amounts = {
-        variant: tuple(_amount(row, limits[variant], alone[variant]) for row in rows)
-        for variant in found
-    }
-    return Table(tuple(rows), amounts, alone)
+    return sorted({*rows, *single})
 
 
 def _amount(row: Weights, limits: Mapping[Weights, int], alone: Sequence[int]) -> int:
@@ -135,15 +160,13 @@ def _unserved(
     return (atom for atom, most in enumerate(alone) if not most and atom not in empty)
 
 
-def _without_one_kind(
-    limits: dict[tuple[Kind, Mode], dict[Weights, int]],
-    alone: dict[tuple[Kind, Mode], tuple[int, ...]],
-) -> list[Weights]:
-    """The rows without those of the kind that has most rows of its own: it serves no atom then."""
-    uses = [weights for own in limits.values() for weights in own]
-    loads = {v: sum(uses.count(w) == 1 for w in own) for v, own in limits.items()}
-    worst = max(loads, key=lambda variant: loads[variant])
-    limits[worst] = {}
-    alone[worst] = (0,) * len(alone[worst])
-    single = {((atom, 1),) for atom in range(len(alone[worst]))}
-    return sorted({*single, *(weights for own in limits.values() for weights in own)})
+def _without_one_kind(limits: _Limits, alone: _Alone) -> tuple[_Limits, _Alone]:
+    """The same, but the kind that has most rows of its own, or else most rows, serves no atom."""
+    uses = Counter(weights for own in limits.values() for weights in own)
+
+    def load(variant: tuple[Kind, Mode]) -> tuple[int, int]:
+        own = limits[variant]
+        return sum(uses[weights] == 1 for weights in own), len(own)
+
+    worst = max(limits, key=load)
+    return {**limits, worst: {}}, {**alone, worst: (0,) * len(alone[worst])}

@@ -32,6 +32,7 @@ from tests.devices import build
 from tests.devices.test_rows import ONE, PAIR, TWO, WITH_NIC, gpus
 from tests.planner.build import gang, holding, node, podset, world
 
+OF_MODEL = f"device.attributes['{build.DRIVER}'].model == 'm{{}}'"
 ON_ONE_NODE = TopologyRequest(TopologyMode.REQUIRED, HOSTNAME)
 
 
@@ -141,6 +142,19 @@ def test_a_node_that_is_kept_for_one_request_serves_all_that_need_the_same_of_it
     extended = gang("e", podset("w", 1, gpu=7), queue=None)
     devices = {name: build.node(*gpus(8, roots=4)) for name in "mn"}
     assert starts(cluster(devices, [extended], [claims, pairs])) == {"e": {"n": 1}}
+
+
+@pytest.mark.timeout(60)
+def test_many_sorts_of_requests_are_planned() -> None:
+    """For each sort one node has its devices."""
+    sorts = 45
+    devices = {f"n{i:02}": build.node(build.device("gpu", model=f"m{i}")) for i in range(sorts)}
+    gangs = [
+        gang(f"g{i:02}", claiming(1, build.pod(build.option(selectors=(OF_MODEL.format(i),)))))
+        for i in range(sorts)
+    ]
+    gangs = [replace(one, queue=None) for one in gangs]
+    assert starts(cluster(devices, gangs)) == {f"g{i:02}": {f"n{i:02}": 1} for i in range(sorts)}
 
 
 def test_a_second_snapshot_has_the_same_objects() -> None:
