@@ -18,7 +18,7 @@ from tests.system.claims import SECONDS, SinglePods, allocated, claim, devices, 
 from tests.system.device_cluster import device_installation
 from tests.system.installation import Installation
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.gpus]
 __all__ = ["device_installation"]
 
 NODE, OTHER = "b0-r0-h0", "b0-r0-h1"

@@ -13,7 +13,7 @@ from tests.system.device_cluster import device_installation
 from tests.system.installation import SECONDS, Installation
 from tests.system.transcript import Page
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.gpus]
 __all__ = ["device_installation"]
 
 

@@ -8,7 +8,7 @@ from tests.allocator.suite import run
 from tests.system.device_cluster import device_installation, device_workspace
 from tests.system.installation import Installation
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.gpus]
 __all__ = ["device_installation"]
 
 

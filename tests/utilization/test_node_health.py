@@ -18,7 +18,7 @@ from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.trust import Trust
 from tests.utilization.stage import SCRAPE, until
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.gpus]
 
 RULES = NodeHealthRules()
 NODES = ("n-xid", "n-app", "n-ecc", "n-remap", "n-check", "n-warns", "n-hot", "n-well", "n-dies")

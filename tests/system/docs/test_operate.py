@@ -182,6 +182,7 @@ def test_the_page_for_who_brings_a_configuration(demo_cluster: DemoCluster, shel
     page.end(*KUEUE)
 
 
+@pytest.mark.gpus
 def test_the_page_on_failing_nodes(demo_cluster: DemoCluster, shell: Shell) -> None:
     rest, node = demo_cluster.installation.rest, "b0-r0-h0"
     rest.apply(configuration())
