@@ -11,14 +11,13 @@ from dataclasses import replace
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from queuectl.cli.plan_tables import print_tables
 from queuectl.domain.diagnosis import Diagnosis, SuggestedFix
 from queuectl.domain.errors import BadInput
-from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import MakeRoom
 from queuectl.objects.configuration.queue_config import is_single
 from queuectl.objects.documents import Document, read_documents
@@ -26,6 +25,9 @@ from queuectl.objects.files.plans import plan_document
 from queuectl.objects.files.refused_plans import Refused, same_plan, unpack
 from queuectl.objects.files.snapshots import SnapshotInput, read_snapshot
 from queuectl.objects.times import parse_time
+
+if TYPE_CHECKING:
+    from queuectl.control.checked_plan import CheckedPlan
 
 EXPLAINED = 10  # pending gangs, so that a file with a thousand of them is planned fast
 BAD_INPUT = 2
@@ -121,21 +123,18 @@ def plan_command(
             given = _asking_for_room(given, defrag=defrag, gang=gang)
     except BadInput as error:
         _fail(BAD_INPUT, str(error))
-    if refused is None:
-        given, plan = _checked_plan(given)
-    else:
-        plan = _planned_again(refused)
+    checked = _checked(given) if refused is None else _planned_again(refused)
     if explain is None:
         explain = EXPLAINED if output is Output.JSON else 0
-    diagnoses = _diagnoses(given, plan, explain)
+    diagnoses = _diagnoses(checked, explain)
     document = plan_document(
-        given.snapshot,
-        plan,
+        checked.given,
+        checked.plan,
         given.ignored,
         given.warnings,
         diagnoses,
         given.evicted,
-        _reconfigurations(given, plan) if mig else None,
+        _reconfigurations(checked) if mig else None,
     )
     if output is Output.JSON:
         sys.stdout.write(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
@@ -177,57 +176,51 @@ def _given(file: list[str], config: Path | None, now: str | None) -> SnapshotInp
     return read_snapshot([*documents, *_settings(config)], _clock(now))
 
 
-def _planned_again(refused: Refused) -> Plan:
+def _planned_again(refused: Refused) -> CheckedPlan:
     """The plan for the snapshot of a refused plan; the comparison of the two is printed on stderr."""
-    from queuectl.planner import plan
+    from queuectl.control.checked_plan import planned_again
 
-    decided = plan(refused.snapshot)
+    checked = planned_again(refused.snapshot)
     for broken in refused.broken:
         sys.stderr.write(
             f"refused: {broken.rule} {broken.subject} {broken.message}".rstrip() + "\n"
         )
-    if same_plan(refused, decided):
+    if same_plan(refused, checked.decided):
         sys.stderr.write("the plan is identical to the refused plan\n")
     else:
         versions = f"queuectl {refused.version} made that plan, {version('queuectl')} this one"
         sys.stderr.write(f"the plan differs from the refused plan: {versions}\n")
-    return decided
+    return checked
 
 
-def _checked_plan(given: SnapshotInput) -> tuple[SnapshotInput, Plan]:
-    """The input with device rows, and its plan."""
-    from queuectl.devices.lower import DeviceCache, with_devices
-    from queuectl.devices.shared import without_claim_podsets
-    from queuectl.planner import plan  # the solver is slow to import
-    from queuectl.planner.verify import verify
+def _checked(given: SnapshotInput) -> CheckedPlan:
+    """The plan of the input."""
+    from queuectl.control.checked_plan import checked_plan  # the solver is slow to import
 
-    cache = DeviceCache()
-    given = replace(given, snapshot=with_devices(given.snapshot, cache))
-    decided = plan(given.snapshot)
-    if decided.cut:
+    checked = checked_plan(given.snapshot)
+    if checked.decided.cut:
         _fail(DEFECT, "the planning time limit was reached; the plan is incomplete")
-    violations = verify(given.snapshot, decided, cache.matching)
-    if violations:
-        listed = "; ".join(str(violation) for violation in violations)
+    if checked.violations:
+        listed = "; ".join(str(violation) for violation in checked.violations)
         _fail(DEFECT, f"internal error: the plan failed its verification: {listed}")
-    return given, without_claim_podsets(decided)
+    return checked
 
 
-def _diagnoses(given: SnapshotInput, plan: Plan, most: int) -> list[Diagnosis]:
+def _diagnoses(checked: CheckedPlan, most: int) -> list[Diagnosis]:
     """Diagnoses of the first pending gangs, without those that wait only for their victims."""
-    pending = [refusal.uid for refusal in plan.pending if refusal.lease is None][:most]
+    pending = [refusal.uid for refusal in checked.decided.pending if refusal.lease is None][:most]
     if not pending:
         return []
     from queuectl.planner.explain import diagnose_those
 
-    return list(diagnose_those(given.snapshot, frozenset(pending), plan=plan))
+    return list(diagnose_those(checked.snapshot, frozenset(pending), plan=checked.decided))
 
 
-def _reconfigurations(given: SnapshotInput, plan: Plan) -> list[tuple[str, SuggestedFix]]:
+def _reconfigurations(checked: CheckedPlan) -> list[tuple[str, SuggestedFix]]:
     """The nodes to reconfigure for the first pending gang that this helps."""
     from queuectl.planner.explain import plan_mig
 
-    found = plan_mig(given.snapshot, plan)
+    found = plan_mig(checked.snapshot, checked.decided)
     return [found] if found is not None else []
 
 

@@ -119,9 +119,8 @@ class Controller:
         return self.supervisor.cache
 
     async def current_snapshot(self) -> Snapshot | None:
-        """The snapshot for a plan; None until this process has one."""
-        seen = await self.supervisor.viewer.seen()
-        return seen.snapshot if seen is not None else None
+        """The snapshot for reports, with device rows; None until this process has one."""
+        return await self.supervisor.viewer.counted()
 
     async def try_out(self, asked: WhatIf) -> WhatIfResult | None:
         """The result of a what-if; None until this process has a snapshot."""

@@ -27,7 +27,7 @@ class DeviceRows:
         with self._lock:
             return with_devices(snapshot, self._cache)
 
-    @property
-    def selects(self) -> Matching:
-        """The devices that requests select, in the last snapshot."""
-        return self._cache.matching
+    def lowered(self, snapshot: Snapshot) -> tuple[Snapshot, Matching]:
+        """The same, and the devices that requests select in it."""
+        with self._lock:
+            return with_devices(snapshot, self._cache), self._cache.matching

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from queuectl.devices.requests import Classes
-from queuectl.domain.devices import Claim, PodDevices
+from queuectl.domain.devices import CLAIM_PODSET, Claim, PodDevices
 from queuectl.domain.fleet import HOSTNAME, NodeRules, SelectorTerm
 from queuectl.domain.plan import Admission, Move, Plan
 from queuectl.domain.quantity import NOTHING
@@ -27,11 +27,8 @@ from queuectl.domain.workload import (
     Workload,
 )
 
-CLAIMS: Final = "~claims/"
-"""Prefix of the podsets that stand for claims; no podset of a user has such a name."""
-
 _ONE_NODE: Final = TopologyRequest(TopologyMode.REQUIRED, HOSTNAME)
-_Placed = TypeVar("_Placed", Admission, Move, CapacityLease)
+_Placed = TypeVar("_Placed", Admission, Move, CapacityLease, Admitted)
 
 
 class _Unsupported(Exception):
@@ -69,6 +66,24 @@ def without_claim_podsets(plan: Plan) -> Plan:
         pending=tuple(
             refusal if refusal.lease is None else replace(refusal, lease=_without(refusal.lease))
             for refusal in plan.pending
+        ),
+    )
+
+
+def snapshot_without_claim_podsets(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with the gangs as their users know them; their device rows remain."""
+    return replace(
+        snapshot,
+        pending=tuple(
+            replace(
+                gang,
+                workload=_known(gang.workload),
+                lease=None if gang.lease is None else _without(gang.lease),
+            )
+            for gang in snapshot.pending
+        ),
+        admitted=tuple(
+            replace(_without(gang), workload=_known(gang.workload)) for gang in snapshot.admitted
         ),
     )
 
@@ -148,7 +163,7 @@ class _Shared:
         for sharing in groups:
             claims = [self._claim(workload, name) for name in sharing.claims]
             _check_groups(workload, sharing)
-            group = f"{CLAIMS}{sharing.claims[0]}"
+            group = f"{CLAIM_PODSET}{sharing.claims[0]}"
             local = any(counted(claim) or claim.allocated is None or claim.node for claim in claims)
             terms = [claim.node for claim in claims if claim.allocated is not None and claim.node]
             for number in sharing.podsets:
@@ -157,7 +172,7 @@ class _Shared:
             if specs:
                 rules = podsets[sharing.podsets[0]].shape.rules
                 shape = PodShape(NOTHING, rules, devices=PodDevices(specs))
-                name = f"{CLAIMS}{'+'.join(sharing.claims)}"
+                name = f"{CLAIM_PODSET}{'+'.join(sharing.claims)}"
                 more.append(PodSet(name, 1, shape, _ONE_NODE, group))
         return replace(workload, podsets=(*podsets, *more))
 
@@ -165,7 +180,7 @@ class _Shared:
         """The placement with the podsets for claims, on the nodes of the podsets that share them."""
         more = []
         for podset in workload.podsets:
-            if podset.name.startswith(CLAIMS):
+            if podset.name.startswith(CLAIM_PODSET):
                 near = (placement.of(p.name) for p in workload.podsets if p.group == podset.group)
                 placed = next((p for p in near if p is not None and p.nodes), None)
                 if placed is not None:
@@ -244,9 +259,14 @@ def _both(rules: NodeRules, terms: tuple[SelectorTerm, ...]) -> NodeRules:
 
 
 def _has_claims(placed: Admission | Move | CapacityLease) -> bool:
-    return any(p.podset.startswith(CLAIMS) for p in placed.placement.podsets)
+    return any(p.podset.startswith(CLAIM_PODSET) for p in placed.placement.podsets)
+
+
+def _known(workload: Workload) -> Workload:
+    podsets = tuple(p for p in workload.podsets if not p.name.startswith(CLAIM_PODSET))
+    return replace(workload, podsets=podsets)
 
 
 def _without(placed: _Placed) -> _Placed:
-    kept = tuple(p for p in placed.placement.podsets if not p.podset.startswith(CLAIMS))
+    kept = tuple(p for p in placed.placement.podsets if not p.podset.startswith(CLAIM_PODSET))
     return replace(placed, placement=Placement(kept))

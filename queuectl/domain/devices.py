@@ -25,6 +25,9 @@ DEVICE_ROW: Final = "~devices/"
 They are the last resources by name, and no message shows them.
 """
 
+CLAIM_PODSET: Final = "~claims/"
+"""Prefix of the podsets that stand for shared claims, and of their groups; no podset of a user has such a name."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Version:

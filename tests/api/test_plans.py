@@ -355,7 +355,7 @@ async def test_a_what_if_that_takes_too_long_is_cancelled(monkeypatch: pytest.Mo
             pass
         return plan(snapshot, stop, cache)
 
-    monkeypatch.setattr(what_if, "plan", slow)
+    monkeypatch.setattr("queuectl.control.checked_plan.plan", slow)
     async with talking_to(await app_of(seen(waits=(of("b", 2),)))) as client:
         answer = await client.post("/api/v1/plans", json={})
     assert answer.status_code == 503

@@ -114,7 +114,7 @@ async def test_a_change_during_planning_leads_to_another_plan(
             asyncio.run_coroutine_threadsafe(change, here).result()
             return made
 
-        monkeypatch.setattr("queuectl.control.leader.planning.plan", changed_meanwhile)
+        monkeypatch.setattr("queuectl.control.checked_plan.plan", changed_meanwhile)
         async for name, uid, entry in running(world, kind):
             job, asked = world.cluster.job(uid), planned[name]
             assert job.podsets == asked.podsets, name

@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from queuectl.api.app import create_app
+from queuectl.devices.matching import Matching
 from queuectl.domain.ledger import State
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
@@ -28,9 +29,9 @@ class Strict:
         self.repaired = False
         self.refused: list[tuple[Snapshot, Plan]] = []
 
-    def __call__(self, snapshot: Snapshot, plan: Plan) -> tuple[Violation, ...]:
+    def __call__(self, snapshot: Snapshot, plan: Plan, selects: Matching) -> tuple[Violation, ...]:
         if self.repaired or not plan.admitted:
-            return verify(snapshot, plan)
+            return verify(snapshot, plan, selects)
         self.refused.append((snapshot, plan))
         uid = plan.admitted[0].uid
         return (Violation(Rule.WHOLE, uid, "train of team-a has 1 of 2 pods"),)
@@ -50,7 +51,7 @@ async def test_a_refused_plan_is_saved_and_replayed_to_the_same_bytes(
     tmp_path: Path,
 ) -> None:
     strict = Strict()
-    monkeypatch.setattr("queuectl.control.leader.planning.verify", strict)
+    monkeypatch.setattr("queuectl.control.checked_plan.verify", strict)
     monkeypatch.setattr("queuectl.control.leader.planning.RETRY_SECONDS", 0.01)
     with capture_logs() as logs:
         async with rig(database_url, 4) as world:

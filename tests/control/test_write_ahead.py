@@ -45,7 +45,7 @@ async def test_a_plan_waits_for_the_facts_it_was_made_from(
             return plan(snapshot, *rest)
 
         monkeypatch.setattr(world.store, "commit", slowly)
-        monkeypatch.setattr("queuectl.control.leader.planning.plan", noted)
+        monkeypatch.setattr("queuectl.control.checked_plan.plan", noted)
         sent = world.patches.seen
         uid = world.cluster.submit(gang("Job", "second", 1))
         await world.until(lambda: "planned" in happened, "a plan")

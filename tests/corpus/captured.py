@@ -17,9 +17,9 @@ def captured(module: Any, run: Callable[[], object], name: str, most: int) -> It
     found: dict[int, Snapshot] = {}
     planned = module.plan
 
-    def keeping(snapshot: Snapshot) -> Plan:
+    def keeping(snapshot: Snapshot, *rest: Any) -> Plan:
         found[id(snapshot)] = snapshot
-        made: Plan = planned(snapshot)
+        made: Plan = planned(snapshot, *rest)
         return made
 
     with patch.object(module, "plan", keeping):

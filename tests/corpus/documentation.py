@@ -13,8 +13,8 @@ from typing import Final
 import typer
 from typer.testing import CliRunner
 
-import queuectl.planner
 from queuectl.cli.plan import plan_command
+from queuectl.control import checked_plan
 from tests.corpus.captured import Named, captured
 from tests.support.pages import PAGES
 
@@ -58,4 +58,4 @@ def _planned(name: str, arguments: list[str]) -> Iterator[Named]:
     def run() -> None:
         CliRunner().invoke(_app, arguments)  # refused ones are given to no planner
 
-    yield from ((name, snapshot) for _, snapshot in captured(queuectl.planner, run, name, most=1))
+    yield from ((name, snapshot) for _, snapshot in captured(checked_plan, run, name, most=1))

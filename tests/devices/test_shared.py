@@ -8,8 +8,14 @@ from dataclasses import replace
 import pytest
 
 from queuectl.devices.lower import DeviceCache, with_devices
-from queuectl.devices.shared import CLAIMS, without_claim_podsets
-from queuectl.domain.devices import AllocatedDevice, Claim, NodeDevices, PodDevices
+from queuectl.devices.shared import without_claim_podsets
+from queuectl.domain.devices import (
+    CLAIM_PODSET,
+    AllocatedDevice,
+    Claim,
+    NodeDevices,
+    PodDevices,
+)
 from queuectl.domain.fleet import HOSTNAME, Requirement, SelectorTerm
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import GPU
@@ -135,5 +141,5 @@ def test_quota_is_charged_once_for_a_shared_claim() -> None:
     running = replace(holding(own, {"n0": 3}), placement=placed(own, {"n0": 3}, flavor="default"))
     admitted = with_devices(world([], [claim()], [running]), DeviceCache()).admitted[0]
     claims = admitted.placement.podsets[-1]
-    assert claims.podset.startswith(CLAIMS)
+    assert claims.podset.startswith(CLAIM_PODSET)
     assert dict(claims.flavors) == {GPU: "default"}

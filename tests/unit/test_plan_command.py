@@ -223,10 +223,10 @@ def test_nothing_given_is_a_complete_answer(tmp_path: Path) -> None:
 def test_a_plan_that_fails_its_verification_is_a_defect_not_an_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def forgetful(snapshot: Any) -> Plan:
-        return replace(plan(snapshot), pending=())
+    def forgetful(snapshot: Any, *rest: Any) -> Plan:
+        return replace(plan(snapshot, *rest), pending=())
 
-    monkeypatch.setattr("queuectl.planner.plan", forgetful)
+    monkeypatch.setattr("queuectl.control.checked_plan.plan", forgetful)
     result = run("-f", "cluster.yaml", "-f", "cases/gangs.yaml", "-o", "json")
     assert result.exit_code == 1
     assert "internal error: the plan failed its verification: Partition" in result.stderr
@@ -234,7 +234,9 @@ def test_a_plan_that_fails_its_verification_is_a_defect_not_an_answer(
 
 
 def test_a_plan_that_was_cut_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("queuectl.planner.plan", lambda s: replace(plan(s), cut=True))
+    monkeypatch.setattr(
+        "queuectl.control.checked_plan.plan", lambda *given: replace(plan(*given), cut=True)
+    )
     result = run("-f", "cluster.yaml")
     assert result.exit_code == 1
     assert "the plan is incomplete" in result.stderr

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
 from typing import Final
 
 import structlog
 
-from queuectl.control.device_rows import DeviceRows
+from queuectl.control.checked_plan import CheckedPlan, Step, checked_plan
 from queuectl.control.leader.decisions import sentence
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import RETRY_SECONDS, LedgerWriter
@@ -21,7 +22,6 @@ from queuectl.control.leader.record import record_of
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock
 from queuectl.control.questions.diagnosis import Diagnoser
-from queuectl.devices.shared import without_claim_podsets
 from queuectl.domain.errors import StaleConfiguration
 from queuectl.domain.ledger import EntryChange
 from queuectl.domain.plan import Plan, Refusal
@@ -32,11 +32,11 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.lifecycle.machine import MAX_BUDGET
 from queuectl.objects.configuration.catalog import changed_queues
 from queuectl.objects.files.refused_plans import BrokenRule
-from queuectl.planner import StopSignal, plan
+from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.preempt.protections import next_plan_due
-from queuectl.planner.verify import Violation, verify
+from queuectl.planner.verify import Violation
 from queuectl.reports.domains import spreads
 from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage
 
@@ -94,7 +94,6 @@ class Planning:
         self._seek_at = 0.0  # the time of the next search for gangs to move
         self._kept: set[frozenset[tuple[str, str]]] = set()  # the violations of refused plans
         self._exposed_at: float | None = None  # the time at which plans can differ without a change
-        self._devices = DeviceRows.of(cache)
 
     async def plan(self) -> str:
         """Plan and commit once. Returns a summary. Raises the errors of :meth:`LedgerWriter.commit`."""
@@ -104,23 +103,24 @@ class Planning:
         with self._metrics.stage(Stage.FREEZE):
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
         began = time.perf_counter()
-        planned, decision, violations, lines = await asyncio.to_thread(self._decide, snapshot)
+        checked, lines = await asyncio.to_thread(self._decide, snapshot)
+        decision = checked.plan
         await self._writer.written()
         took = time.perf_counter() - began
         self._metrics.planned(decision, took)
         self._metrics.kinds.planned(lines, self._leader_state.entry)
         for alarm in dict.fromkeys(decision.alarms):
             log.error("solver_failed", message=alarm, count=decision.alarms.count(alarm))
-        if decision.cut or violations:
-            return await self._discard(planned, decision, violations)
-        self._diagnoser.planned(planned, decision)
+        if not checked.usable:
+            return await self._discard(checked)
+        self._diagnoser.planned(checked.snapshot, checked.decided)
         if any(map(self._worth_more, decision.pending)):
             self._wakeup.plan_by(RETRY_SECONDS)
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
-        self._exposed_at = next_plan_due(planned, decision)
+        self._exposed_at = next_plan_due(checked.snapshot, checked.decided)
         changes = await self._commit(snapshot, decision, took, documents)
-        self._count(planned, decision, changes)
+        self._count(checked.snapshot, decision, changes)
         return sentence(snapshot, decision, changes)
 
     async def _commit(
@@ -170,28 +170,23 @@ class Planning:
         self._exposed_at = None
         return True
 
-    def _decide(
-        self, frozen: Snapshot
-    ) -> tuple[Snapshot, Plan, tuple[Violation, ...], PendingGangs]:
-        """The snapshot that is planned, which has the device rows; its plan, and the violations in it."""
-        with self._metrics.stage(Stage.PLAN):
-            snapshot = self._devices.added(frozen)
-            decision = plan(snapshot, self._stop, self._cache)
-            lines = pending_gangs(snapshot, self._cache)  # from the cache of the plan
-        with self._metrics.stage(Stage.VERIFY):
-            violations = verify(snapshot, decision, self._devices.selects)
-            return snapshot, without_claim_podsets(decision), violations, lines
+    def _decide(self, snapshot: Snapshot) -> tuple[CheckedPlan, PendingGangs]:
+        """The plan, and the lines of pending gangs from which it was made."""
+        checked = checked_plan(snapshot, self._stop, self._cache, self._stage)
+        return checked, pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
 
-    async def _discard(
-        self, snapshot: Snapshot, decision: Plan, violations: Sequence[Violation]
-    ) -> str:
-        self._metrics.discarded(DiscardReason.CUT if decision.cut else DiscardReason.VERIFIER)
+    def _stage(self, step: Step) -> AbstractContextManager[object]:
+        return self._metrics.stage(Stage(step.value))
+
+    async def _discard(self, checked: CheckedPlan) -> str:
+        cut, violations = checked.decided.cut, checked.violations
+        self._metrics.discarded(DiscardReason.CUT if cut else DiscardReason.VERIFIER)
         for violation in violations:
             log.error("plan_refused", violation=str(violation))
         if violations:
-            await self._keep(snapshot, decision, violations)
+            await self._keep(checked.snapshot, checked.decided, violations)
         self._wakeup.plan_by(RETRY_SECONDS)
-        return "plan discarded: " + ("cut by the wall clock" if decision.cut else "verification")
+        return "plan discarded: " + ("cut by the wall clock" if cut else "verification")
 
     async def _keep(
         self, snapshot: Snapshot, decision: Plan, violations: Sequence[Violation]

@@ -6,11 +6,14 @@ Nothing of these plans is committed. Draining a queue is not planned: its price 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
+from queuectl.control.checked_plan import checked_plan
+from queuectl.control.device_rows import DeviceRows
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
 from queuectl.domain.changes import Leave
@@ -23,7 +26,7 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.lifecycle.transitions import notice
-from queuectl.planner import StopSignal, plan
+from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.cost import costs
 
@@ -82,6 +85,7 @@ class Previewer:
         self._read_view = read_view
         self._throttle = throttle
         self._cache = cache
+        self._devices = DeviceRows.of(cache)
 
     async def preview(self, entry: Entry, action: Action) -> Preview | None:
         """The effect of this action, one of EVICTING, on a gang. May raise StoreUnavailable.
@@ -100,7 +104,9 @@ class Previewer:
     async def drain_cost(self, queue: DocumentKey) -> DrainCost | None:
         """The cost of draining a queue now; None while this process does not know the cluster. May raise StoreUnavailable."""
         seen = await self._read_view()
-        return drain_cost(seen.snapshot, queue) if seen is not None else None
+        if seen is None:
+            return None
+        return drain_cost(await asyncio.to_thread(self._devices.added, seen.snapshot), queue)
 
     async def _answer(self, entry: Entry, action: Action) -> Preview | None:
         seen = await self._read_view()
@@ -111,7 +117,8 @@ class Previewer:
         # The watch does not show it yet, or its eviction has begun.
         if gang is None or gang.leaving:
             return None
-        cost = costs([gang], snapshot.now)[uid]
+        counted = await asyncio.to_thread(self._devices.added, snapshot)
+        cost = costs(counted.admitted_of([uid]), snapshot.now)[uid]
         reason = notice(entry, Code.PREEMPTED, snapshot.config.rules)
         work = partial(_planned, snapshot, gang, action, self._cache)
         return Preview(cost, reason, await self._throttle.work_out(work, TIMEOUT_SECONDS))
@@ -120,7 +127,7 @@ class Previewer:
 def _planned(
     snapshot: Snapshot, gang: Admitted, action: Action, cache: PlannerCache, stop: StopSignal
 ) -> tuple[str, ...] | None:
-    """Uids of the gangs that start; None when the planner had not enough time."""
-    before = plan(snapshot, stop, cache)
-    after = plan(taken_down(snapshot, gang, action), stop, cache)
-    return None if before.cut or after.cut else starters(before, after)
+    """Uids of the gangs that start; None if there is no complete and correct plan."""
+    before = checked_plan(snapshot, stop, cache)
+    after = checked_plan(taken_down(snapshot, gang, action), stop, cache)
+    return starters(before.plan, after.plan) if before.usable and after.usable else None

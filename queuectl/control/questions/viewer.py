@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 import structlog
 
+from queuectl.control.checked_plan import checked_plan
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.ports import Clock, Store
@@ -31,7 +32,6 @@ from queuectl.domain.records import PodRecord
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
-from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.state.mirror import Mirror
@@ -50,6 +50,7 @@ class ClusterView:
     """The cluster at one moment.
 
     Attributes:
+        snapshot: without device rows. Plans are made from it.
         uses: the GPU utilization of gangs, by uid.
         unmanaged: lists the unmanaged pods that hold GPUs. The list is made at the first call and then cached.
     """
@@ -100,6 +101,7 @@ class Viewer:
         self._planning = asyncio.Lock()
         self._seen: tuple[float, ClusterView] | None = None
         self._cluster_map: tuple[ClusterView, ClusterMap] | None = None
+        self._with_rows: tuple[ClusterView, Snapshot] | None = None
         self._throttle = throttle
         self._diagnoser = Diagnoser(throttle, cache)
         self._consulted: float | None = None
@@ -123,9 +125,8 @@ class Viewer:
             if seen is None:
                 return None
             if self._cluster_map is None or self._cluster_map[0] is not seen:
-                made = await asyncio.to_thread(
-                    cluster_map_of, seen.snapshot, seen.uses, self._cache
-                )
+                counted = await self._counted(seen)
+                made = await asyncio.to_thread(cluster_map_of, counted, seen.uses, self._cache)
                 self._cluster_map = (seen, made)
             return self._cluster_map[1]
 
@@ -145,7 +146,18 @@ class Viewer:
     async def over_quota(self, config: QueueConfig) -> tuple[Excess, ...] | None:
         """Running gangs that exceed the quota of another configuration; None until this process has a view."""
         seen = await self.latest()
-        return await excesses(seen.snapshot, config) if seen is not None else None
+        return await excesses(await self._counted(seen), config) if seen is not None else None
+
+    async def counted(self) -> Snapshot | None:
+        """The snapshot for reports, with device rows; None until this process has a view. Can raise StoreUnavailable."""
+        seen = await self.seen()
+        return await self._counted(seen) if seen is not None else None
+
+    async def _counted(self, seen: ClusterView) -> Snapshot:
+        if self._with_rows is None or self._with_rows[0] is not seen:
+            made = await asyncio.to_thread(self._devices.added, seen.snapshot)
+            self._with_rows = (seen, made)
+        return self._with_rows[1]
 
     async def _view(self, since: float) -> ClusterView | None:
         """The last view, or a new one if that began before ``since``, on the event loop's clock."""
@@ -162,8 +174,6 @@ class Viewer:
         else:
             seen = await self._copied()
         if seen is not None:
-            planned = await asyncio.to_thread(self._devices.added, seen.snapshot)
-            seen = replace(seen, snapshot=planned)
             self._seen = (began, seen)
         return seen
 
@@ -190,13 +200,15 @@ class Viewer:
                 return False
             try:
                 async with self._throttle.turn(wait=TIMEOUT_SECONDS):
-                    work = partial(plan, seen.snapshot, cache=self._cache)
-                    decided = await self._throttle.work_out(work, TIMEOUT_SECONDS)
+                    work = partial(checked_plan, seen.snapshot, cache=self._cache)
+                    checked = await self._throttle.work_out(work, TIMEOUT_SECONDS)
             except TookTooLong:
                 return False
-            if decided.cut:
+            for violation in checked.violations:
+                _log.error("plan_refused", violation=str(violation))
+            if not checked.usable:
                 return False
-            self._diagnoser.planned(seen.snapshot, decided)
+            self._diagnoser.planned(checked.snapshot, checked.decided)
             self._consulted = _now()
             return True
 

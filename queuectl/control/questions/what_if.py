@@ -8,21 +8,19 @@ from typing import Any, Final, Protocol
 
 import structlog
 
+from queuectl.control.checked_plan import CheckedPlan, checked_plan
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
-from queuectl.devices.matching import Matching
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.ledger import Document
-from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.what_if import WhatIfResult
 from queuectl.objects.files.what_if import ChangedSnapshot, ReadingContext, WhatIf, changed
 from queuectl.objects.kubernetes.nodes import priority_values
-from queuectl.planner import StopSignal, plan
+from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose_those
-from queuectl.planner.verify import verify
 from queuectl.reports.over_quota import over_quota
 from queuectl.state.mirror import Mirror
 
@@ -74,7 +72,9 @@ class WhatIfPlanner:
             return None
         _, documents = await self._store.configuration()
         around = ReadingContext(
-            priority_values(self._mirror.priority_classes.values()), dict(self._mirror.ranges)
+            priority_values(self._mirror.priority_classes.values()),
+            dict(self._mirror.ranges),
+            self._mirror.devices,
         )
         work = partial(_worked_out, seen.snapshot, documents, asked, around, self._cache)
         trial = await self._throttle.work_out(work, TIMEOUT_SECONDS)
@@ -97,13 +97,13 @@ def _worked_out(
     after = _checked(done.snapshot, cache, stop)
     if without is None or after is None:
         return None
-    excesses = over_quota(done.snapshot, done.snapshot.config)
-    old = set(over_quota(snapshot, snapshot.config))
+    excesses = over_quota(after.snapshot, after.snapshot.config)
+    old = set(over_quota(without.snapshot, snapshot.config))
     return WhatIfResult(
-        before=snapshot,
-        without=without,
-        after=done.snapshot,
-        plan=after,
+        before=without.snapshot,
+        without=without.plan,
+        after=after.snapshot,
+        plan=after.plan,
         submitted=done.submitted,
         evicted=done.evicted,
         excesses=tuple(excess for excess in excesses if excess not in old),
@@ -112,25 +112,26 @@ def _worked_out(
     )
 
 
-def _checked(snapshot: Snapshot, cache: PlannerCache, stop: StopSignal) -> Plan | None:
+def _checked(snapshot: Snapshot, cache: PlannerCache, stop: StopSignal) -> CheckedPlan | None:
     """A plan that the loop would commit; None after a time-out."""
-    decided = plan(snapshot, stop, cache)
-    if decided.cut or stop.stopped:
+    checked = checked_plan(snapshot, stop, cache)
+    if checked.decided.cut or stop.stopped:
         return None
-    violations = verify(snapshot, decided, Matching(snapshot.devices.classes))
-    for violation in violations:
+    for violation in checked.violations:
         _log.error("plan_refused", violation=str(violation))
-    assert not violations, "the plan failed its verification"
-    return decided
+    assert checked.usable, "the plan failed its verification"
+    return checked
 
 
 def _diagnoses(
-    done: ChangedSnapshot, after: Plan, cache: PlannerCache, stop: StopSignal
+    done: ChangedSnapshot, after: CheckedPlan, cache: PlannerCache, stop: StopSignal
 ) -> dict[str, Diagnosis]:
     """Diagnoses of the first submitted gangs that stay pending, without those that wait for evicted gangs only."""
     new = set(done.submitted)
-    waits = [r.uid for r in after.pending if r.uid in new and r.lease is None][:MOST_DIAGNOSED]
+    waits = [r.uid for r in after.decided.pending if r.uid in new and r.lease is None][
+        :MOST_DIAGNOSED
+    ]
     if not waits:
         return {}
-    found = diagnose_those(done.snapshot, frozenset(waits), stop, after, cache)
+    found = diagnose_those(after.snapshot, frozenset(waits), stop, after.decided, cache)
     return {diagnosis.uid: diagnosis for diagnosis in found if not diagnosis.cut}

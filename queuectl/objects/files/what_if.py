@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from queuectl.domain.changes import AddNodes
+from queuectl.domain.devices import DeviceInventory
 from queuectl.domain.errors import BadInput
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.limitrange import LimitRange
@@ -107,11 +108,18 @@ def changed(
         BadInput: with the change that is impossible.
     """
     warnings: list[str] = []
-    fleet = _fleet(snapshot.fleet, asked)
+    fleet, devices = _fleet(snapshot, asked)
     config = _config(snapshot, fleet, documents, asked, warnings)
     pending = tuple(_stands(each, snapshot, config) for each in snapshot.pending)
     admitted = tuple(_without_pods_on(each, frozenset(asked.drain)) for each in snapshot.admitted)
-    after = replace(snapshot, fleet=fleet, config=config, pending=pending, admitted=admitted)
+    after = replace(
+        snapshot,
+        fleet=fleet,
+        devices=devices,
+        config=config,
+        pending=pending,
+        admitted=admitted,
+    )
     new = _submitted(after, asked, around, warnings)
     after = replace(after, pending=(*after.pending, *new))
     evicted = tuple(drained(after))
@@ -119,14 +127,16 @@ def changed(
     return ChangedSnapshot(after, tuple(p.workload.uid for p in new), evicted, tuple(warnings))
 
 
-def _fleet(fleet: Fleet, asked: WhatIf) -> Fleet:
+def _fleet(snapshot: Snapshot, asked: WhatIf) -> tuple[Fleet, DeviceInventory]:
+    """The nodes, and their devices."""
+    fleet, devices = snapshot.fleet, snapshot.devices
     known = fleet.by_name
     for field_, names in (("drain", asked.drain), ("add", [like for like, _ in asked.add])):
         for name in names:
             if name not in known:
                 raise BadInput(f"{field_}: there is no node {name}")
     if not (asked.drain or asked.add):
-        return fleet
+        return fleet, devices
     out = frozenset(asked.drain)
     nodes = [
         replace(node, ready=False, unschedulable=True) if node.name in out else node
@@ -137,7 +147,10 @@ def _fleet(fleet: Fleet, asked: WhatIf) -> Fleet:
         more = AddNodes(like, count, {}).nodes(known[like], taken)
         taken |= {node.name for node in more}
         nodes += more
-    return Fleet(tuple(sorted(nodes, key=lambda node: node.name)))
+        if like in devices.nodes:
+            alike = {node.name: devices.nodes[like] for node in more}
+            devices = DeviceInventory({**devices.nodes, **alike}, devices.classes)
+    return Fleet(tuple(sorted(nodes, key=lambda node: node.name))), devices
 
 
 def _config(

@@ -15,6 +15,7 @@ from queuectl.domain.changes import (
     RelaxRules,
     apply_all,
 )
+from queuectl.domain.devices import CLAIM_PODSET
 from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
 from queuectl.domain.fleet import NodeRules, Toleration
 from queuectl.domain.words import counted
@@ -86,6 +87,9 @@ def coarser_level(ctx: Context) -> Iterator[SuggestedFix]:
 
 
 def _bound(podset: PodSet) -> bool:
+    """Whether its user requests a topology for it; a claim that it shares keeps it on one node in each case."""
+    if podset.group is not None and podset.group.startswith(CLAIM_PODSET):
+        return False
     asked = podset.topology
     return asked is not None and (asked.mode is TopologyMode.REQUIRED or bool(asked.slices))
 

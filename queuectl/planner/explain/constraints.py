@@ -288,8 +288,8 @@ def _fleet(ctx: Context) -> _Description:
     details: dict[str, Any] = {"nodes": size, "short": rows}
     if short:
         parts = [
-            f"no node has enough devices for {asked}"
-            if (asked := devices_asked(name))
+            f"no node has enough devices for {requested}"
+            if (requested := devices_asked(name))
             else f"{amount(name, need)} {is_or_are(name, need)} needed, "
             f"{counted(size, 'node')} {'has' if size == 1 else 'have'} {format_quantity(name, has)}"
             for name, need, has in short

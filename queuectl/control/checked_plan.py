@@ -1,0 +1,81 @@
+"""From a snapshot to a plan that is checked: the leader, standbys, what-ifs, previews and ``queuectl plan`` all plan with this module.
+
+Devices are added to the snapshot as amounts, the planner decides, independent code verifies the decisions, and the podsets that
+stand for shared claims are removed from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from enum import StrEnum
+
+from queuectl.control.device_rows import DeviceRows
+from queuectl.devices.shared import snapshot_without_claim_podsets, without_claim_podsets
+from queuectl.domain.plan import Plan
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner import StopSignal, plan
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.verify import Violation, verify
+
+
+class Step(StrEnum):
+    """The steps of a plan, in order."""
+
+    PLAN = "plan"
+    VERIFY = "verify"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedPlan:
+    """A plan with its input.
+
+    Attributes:
+        given: the snapshot as users know it.
+        snapshot: the snapshot that was planned: with device rows, and with podsets for shared claims.
+        decided: the decisions for ``snapshot``. Questions to the planner about it use them.
+        plan: the same decisions as users know them. Everything that leaves the planner uses them.
+        violations: what is wrong in the decisions.
+    """
+
+    given: Snapshot
+    snapshot: Snapshot
+    decided: Plan
+    plan: Plan
+    violations: tuple[Violation, ...]
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is complete and correct."""
+        return not self.decided.cut and not self.violations
+
+
+def checked_plan(
+    given: Snapshot,
+    stop: StopSignal | None = None,
+    cache: PlannerCache | None = None,
+    within: Callable[[Step], AbstractContextManager[object]] = nullcontext,
+) -> CheckedPlan:
+    """Plan a snapshot.
+
+    Args:
+        given: without device rows.
+        stop: lets another thread end the planning early.
+        cache: of the process.
+        within: the context of each step.
+    """
+    cache = cache if cache is not None else PlannerCache()
+    with within(Step.PLAN):
+        snapshot, selects = DeviceRows.of(cache).lowered(given)
+        decided = plan(snapshot, stop, cache)
+    with within(Step.VERIFY):
+        violations = verify(snapshot, decided, selects)
+        return CheckedPlan(given, snapshot, decided, without_claim_podsets(decided), violations)
+
+
+def planned_again(snapshot: Snapshot) -> CheckedPlan:
+    """Plan the snapshot of a :class:`CheckedPlan` once more, without verification."""
+    decided = plan(snapshot)
+    given = snapshot_without_claim_podsets(snapshot)
+    return CheckedPlan(given, snapshot, decided, without_claim_podsets(decided), ())
