@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeVar
 
 from queuectl.devices.requests import Classes
-from queuectl.domain.devices import CLAIM_PODSET, Claim, PodDevices
+from queuectl.domain.devices import CLAIM_PODSET, Claim, PodDevices, stands_for_claims
 from queuectl.domain.fleet import HOSTNAME, NodeRules, SelectorTerm
 from queuectl.domain.plan import Admission, Move, Plan
 from queuectl.domain.quantity import NOTHING
@@ -180,7 +180,7 @@ class _Shared:
         """The placement with the podsets for claims, on the nodes of the podsets that share them."""
         more = []
         for podset in workload.podsets:
-            if podset.name.startswith(CLAIM_PODSET):
+            if stands_for_claims(podset.name):
                 near = (placement.of(p.name) for p in workload.podsets if p.group == podset.group)
                 placed = next((p for p in near if p is not None and p.nodes), None)
                 if placed is not None:
@@ -259,14 +259,14 @@ def _both(rules: NodeRules, terms: tuple[SelectorTerm, ...]) -> NodeRules:
 
 
 def _has_claims(placed: Admission | Move | CapacityLease) -> bool:
-    return any(p.podset.startswith(CLAIM_PODSET) for p in placed.placement.podsets)
+    return any(stands_for_claims(p.podset) for p in placed.placement.podsets)
 
 
 def _known(workload: Workload) -> Workload:
-    podsets = tuple(p for p in workload.podsets if not p.name.startswith(CLAIM_PODSET))
+    podsets = tuple(p for p in workload.podsets if not stands_for_claims(p.name))
     return replace(workload, podsets=podsets)
 
 
 def _without(placed: _Placed) -> _Placed:
-    kept = tuple(p for p in placed.placement.podsets if not p.podset.startswith(CLAIM_PODSET))
+    kept = tuple(p for p in placed.placement.podsets if not stands_for_claims(p.podset))
     return replace(placed, placement=Placement(kept))

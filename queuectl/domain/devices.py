@@ -29,6 +29,11 @@ CLAIM_PODSET: Final = "~claims/"
 """Prefix of the podsets that stand for shared claims, and of their groups; no podset of a user has such a name."""
 
 
+def stands_for_claims(podset: str) -> bool:
+    """Whether the podset with this name stands for claims, so it has no pods."""
+    return podset.startswith(CLAIM_PODSET)
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Version:
     """The value of an attribute that is a semantic version, as text."""

@@ -16,6 +16,7 @@ from queuectl.domain.cluster_map import (
     TopologyLevel,
     utilization_of,
 )
+from queuectl.domain.devices import stands_for_claims
 from queuectl.domain.gpus import GpuWeights, summed
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
@@ -85,12 +86,13 @@ def _held(
     held: dict[int, tuple[int, Fraction]] = {}
     for podset in gang.workload.podsets:
         placed = gang.placement.of(podset.name)
+        real = not stands_for_claims(podset.name)
         for name, count in placed.nodes if placed is not None else ():
             place = index.position.get(name)
             if place is not None:
                 each = weights.counted(podset.shape.requests, index.nodes[place].labels)
                 pods, gpus = held.get(place, (0, Fraction()))
-                held[place] = (pods + count, gpus + each * count)
+                held[place] = (pods + count * real, gpus + each * count)
     return held
 
 

@@ -17,6 +17,7 @@ from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Remedy
 from queuectl.domain.ledger import Document, Entry, State
 from queuectl.domain.quantity import GPU
+from queuectl.domain.queries import DocumentKey
 from queuectl.domain.records import ClaimRecord, DeviceClassRecord
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.what_if import WhatIfResult
@@ -25,6 +26,7 @@ from queuectl.objects.files.refused_plans import pack, redact, same_plan, unpack
 from queuectl.objects.files.what_if import WhatIf
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import diagnose_those
+from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.state.mirror import Mirror
 from tests.devices import build
 from tests.devices.test_lower import claiming
@@ -133,6 +135,20 @@ async def test_a_preview_starts_the_gang_that_gets_the_devices_of_a_shared_claim
         preview = await previewer.preview(entry, action)
         assert preview is not None
         assert preview.starts == starters
+
+
+async def test_a_shared_claim_counts_as_devices_and_not_as_a_pod() -> None:
+    snapshot = world([], admitted=[RUNS])
+
+    async def view() -> ClusterView:
+        return ClusterView(snapshot)
+
+    previewer = Previewer(view, PlannerThrottle(1.0), PlannerCache())
+    cost = await previewer.drain_cost(DocumentKey("ClusterQueue", "", "main"))
+    assert cost is not None
+    assert (cost.gangs, cost.pods, cost.gpus) == (1, 3, 2)
+    (shown,) = cluster_map_of(checked_plan(snapshot).snapshot, {}).gangs
+    assert (shown.pods, float(shown.gpus)) == (3, 2.0)
 
 
 async def test_a_standby_explains_from_a_plan_with_devices(
