@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
 NAMES = {
     "queuectl plan -f": "the complete commands are beside it",
     "queuectl plan --defrag": "with its files in the block below",
+    "queuectl plan --mig": "with its files in reconfigure-mig.md",
+    "queuectl drain --move": "with its node in reconfigure-mig.md",
     "queuectl plan -o json": "tests/unit/test_docs_examples runs it on the examples",
     "queuectl plan --snapshot": "with its file in the runbook; tests/control/test_refused_plan runs it",
     "queuectl apply --dry-run": "with its file in the block below",
@@ -188,6 +190,9 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
     why = Page("why.md", shell)
     why.type("queuectl plan")
     why.end()
+    for gpus in (Page("amd-intel.md", shell), Page("mig.md", shell), Page("shared-gpus.md", shell)):
+        gpus.type("queuectl plan")
+        gpus.end()
     # Whether the figures come out so is a matter of tests/unit/test_docs_reports.
     reports = Page("reports.md", shell)
     for _ in range(5):
