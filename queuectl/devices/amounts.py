@@ -6,7 +6,7 @@ nodes stay the same objects when they are divided differently.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
@@ -14,7 +14,7 @@ from typing import Final
 
 from queuectl.devices.cluster import Cluster, OnNode
 from queuectl.devices.requests import PodRequest, lowered_shape
-from queuectl.devices.table import Kind, Mode, fits_a_table, table_of
+from queuectl.devices.table import Kind, Mode, table_of
 from queuectl.domain.devices import DEVICE_ROW
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.quantity import NOTHING, Resources
@@ -30,19 +30,13 @@ def modes_of_kind(kind: Kind) -> Iterator[Mode]:
         yield mode
 
 
-def _variants(modes: Mapping[Kind, Sequence[Mode]]) -> Iterator[tuple[Kind, Mode]]:
-    return ((kind, mode) for kind, each in modes.items() for mode in each)
-
-
 class Amounts:
     """The amounts of a cluster. ``names``: row of the table to its resource."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self._modes = {kind: tuple(modes_of_kind(kind)) for kind in cluster.kinds}
-        if not fits_a_table(_variants(self._modes)):
-            self._modes = {kind: modes[:1] for kind, modes in self._modes.items()}
-        self._table = table_of(_variants(self._modes))
+        self._table = table_of({kind: tuple(modes_of_kind(kind)) for kind in cluster.kinds})
+        self._modes = self._table.modes
         self._largest = {
             kind: tuple(
                 map(max, zip(*(self._table.amounts[kind, mode] for mode in modes), strict=True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import is_
-from typing import Final
+from typing import Final, TypeVar
 
 from queuectl.devices.amounts import Amounts, together
 from queuectl.devices.cluster import Cluster, NodeCache
@@ -25,6 +25,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
 
 _KEPT: Final = 4  # clusters
+Gang = TypeVar("Gang", Pending, Admitted)
 
 
 @dataclass(eq=False)
@@ -137,8 +138,8 @@ def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
     cluster = cache.cluster(snapshot, requests)
     lowered = cache.lowered(cluster)
     other_pods = lowered.other_pods(snapshot.other_pods, cache.modes(snapshot, cluster))
-    pending = {id(g): lowered.pending(g, cache) for g in snapshot.pending}
-    admitted = {id(g): lowered.admitted(g, cache) for g in snapshot.admitted}
+    pending = {id(g): lowered.gang(g, cache) for g in snapshot.pending}
+    admitted = {id(g): lowered.gang(g, cache) for g in snapshot.admitted}
     lowered.forget_others(pending.keys() | admitted.keys())
     return replace(
         snapshot,
@@ -241,30 +242,20 @@ class _Lowered:
             last = self._others = (used, modes), beside
         return last[1]
 
-    def pending(self, gang: Pending, cache: DeviceCache) -> Pending:
-        """A pending gang; with a reason if its request is not supported."""
+    def gang(self, gang: Gang, cache: DeviceCache) -> Gang:
+        """A gang; if it is pending and its request is not supported, with that reason."""
         known = self._gangs.get(id(gang))
-        if known is not None and isinstance(known[1], Pending):
-            return known[1]
-        requests = cache.of_podsets(gang.workload)
-        lowered = gang
-        if any(requests):
-            why = next(filter(None, map(self.cluster.refusal, filter(None, requests))), None)
-            lowered = replace(gang, workload=self._workload(gang.workload, requests))
-            if why is not None and gang.blocked is None:
-                lowered = replace(lowered, blocked=_unsupported(why))
-        self._gangs[id(gang)] = gang, lowered
-        return lowered
-
-    def admitted(self, gang: Admitted, cache: DeviceCache) -> Admitted:
-        """A gang that holds capacity."""
-        known = self._gangs.get(id(gang))
-        if known is not None and isinstance(known[1], Admitted):
+        if known is not None:
+            assert isinstance(known[1], type(gang))
             return known[1]
         requests = cache.of_podsets(gang.workload)
         lowered = gang
         if any(requests):
             lowered = replace(gang, workload=self._workload(gang.workload, requests))
+            if isinstance(lowered, Pending):
+                why = next(filter(None, map(self.cluster.refusal, filter(None, requests))), None)
+                if why is not None and lowered.blocked is None:
+                    lowered = replace(lowered, blocked=_unsupported(why))
         self._gangs[id(gang)] = gang, lowered
         return lowered
 

@@ -41,7 +41,7 @@ def _of_group(
     kept: list[int | None] = [None] * len(nodes)
     if not lost:
         return kept
-    first = dict(zip(group.atoms, group.first, strict=True))
+    first = group.first_of
     free: list[int] = []
     single: dict[int, list[int]] = {}
     for i, name in enumerate(nodes):
@@ -76,7 +76,7 @@ def _wanted(
 ) -> dict[int | None, int]:
     """First atom of each need to the number of nodes that its pending pods need; None for pods with several needs."""
     alone = dict(zip(group.atoms, group.alone, strict=True))
-    first = dict(zip(group.atoms, group.first, strict=True))
+    first = group.first_of
     wanted: dict[int | None, int] = {}
     for atoms, amounts in demand.items():
         ours = sorted(atoms & alone.keys())

@@ -50,9 +50,14 @@ class Group:
             and any(dict(weights).get(atom, 0) * most > limit for weights, limit in self.limits)
         }
 
+    @property
+    def first_of(self) -> dict[int, int]:
+        """Atom to the first one with the same need."""
+        return dict(zip(self.atoms, self.first, strict=True))
+
     def like(self, atom: int) -> list[int]:
         """The atoms with the same need as a first one, itself included."""
-        return [a for a, first in zip(self.atoms, self.first, strict=True) if first == atom]
+        return [other for other, first in self.first_of.items() if first == atom]
 
 
 def groups_of(node: NodeNeeds) -> tuple[Group, ...]:

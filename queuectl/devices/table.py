@@ -90,11 +90,13 @@ class Table:
     """Rows over all kinds of nodes.
 
     Attributes:
+        modes: of each kind.
         rows: weights of the atoms in each.
         amounts: per kind and mode, the amount of each row.
         alone: per kind and mode, per atom how many fit without others.
     """
 
+    modes: Mapping[Kind, tuple[Mode, ...]]
     rows: tuple[Weights, ...]
     amounts: Mapping[tuple[Kind, Mode], tuple[int, ...]]
     alone: Mapping[tuple[Kind, Mode], tuple[int, ...]]
@@ -104,10 +106,14 @@ class Table:
         return tuple(sum(w * counts.get(atom, 0) for atom, w in weights) for weights in self.rows)
 
 
-def table_of(variants: Iterable[tuple[Kind, Mode]]) -> Table:
-    """The table of the kinds of nodes, each in the modes that occur."""
-    limits, alone = _limits(variants)
+def table_of(modes: Mapping[Kind, tuple[Mode, ...]]) -> Table:
+    """The table of the kinds of nodes in these modes; each in its first mode alone where the rows of all are too many."""
+    limits, alone = _limits(modes)
     rows = _rows(limits, alone)
+    if _number(rows) > MOST_ROWS:
+        modes = {kind: each[:1] for kind, each in modes.items()}
+        limits, alone = _limits(modes)
+        rows = _rows(limits, alone)
     while _number(rows) > MOST_ROWS:
         limits, alone = _without_one_kind(limits, alone)
         rows = _rows(limits, alone)
@@ -115,20 +121,15 @@ def table_of(variants: Iterable[tuple[Kind, Mode]]) -> Table:
         variant: tuple(_amount(row, limits[variant], alone[variant]) for row in rows)
         for variant in limits
     }
-    return Table(tuple(rows), amounts, alone)
-
-
-def fits_a_table(variants: Iterable[tuple[Kind, Mode]]) -> bool:
-    """Whether one table can have all rows of these kinds of nodes in these modes."""
-    return _number(_rows(*_limits(variants))) <= MOST_ROWS
+    return Table(modes, tuple(rows), amounts, alone)
 
 
 def _number(rows: Iterable[Weights]) -> int:
     return sum(len(weights) > 1 for weights in rows)
 
 
-def _limits(variants: Iterable[tuple[Kind, Mode]]) -> tuple[_Limits, _Alone]:
-    found = {variant: variant[0].limits(variant[1]) for variant in dict.fromkeys(variants)}
+def _limits(modes: Mapping[Kind, tuple[Mode, ...]]) -> tuple[_Limits, _Alone]:
+    found = {(kind, mode): kind.limits(mode) for kind, each in modes.items() for mode in each}
     return (
         {variant: rows for variant, (rows, _) in found.items()},
         {variant: most for variant, (_, most) in found.items()},

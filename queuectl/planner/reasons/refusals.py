@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from queuectl.domain.devices import DEVICE_ROW
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
@@ -105,7 +104,7 @@ def _no_device(state: State, podset_group: PodSetGroup) -> str | None:
 def _not_sure(state: State, podset_group: PodSetGroup, free: Ints) -> str | None:
     """The reason of a podset group that fits by the number of devices alone; None if it does not."""
     resources = state.problem.resources
-    rows = [i for i, name in enumerate(resources) if name.startswith(DEVICE_ROW)]
+    rows = [i for i, name in enumerate(resources) if devices_asked(name)]
     if not rows:
         return None
     counted = free.copy()

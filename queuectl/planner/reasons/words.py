@@ -85,7 +85,7 @@ def requests_of(requests: Resources) -> str:
 
 def shown(requests: Resources) -> dict[str, int]:
     """The amounts by name, without device rows."""
-    return {n: v for n, v in sorted(requests.items()) if not n.startswith(DEVICE_ROW)}
+    return {n: v for n, v in sorted(requests.items()) if devices_asked(n) is None}
 
 
 def devices_asked(resource: str) -> str | None:
