@@ -13,6 +13,7 @@ from itertools import product
 from typing import Final
 
 from queuectl.devices.cluster import Cluster, OnNode
+from queuectl.devices.modes import Modes
 from queuectl.devices.requests import PodRequest, lowered_shape
 from queuectl.devices.table import Kind, Mode, table_of
 from queuectl.domain.devices import DEVICE_ROW
@@ -115,19 +116,16 @@ class Amounts:
             amounts[name] = amounts.get(name, 0) + amount
         return replace(node, allocatable=Resources(amounts))
 
-    def in_use(self, modes: Mapping[str, Mode]) -> dict[str, Resources]:
+    def in_use(self, modes: Modes) -> dict[str, Resources]:
         """Node to the amounts that it does not have in its mode."""
-        known: dict[tuple[Kind, Mode], Resources] = {}
         used: dict[str, Resources] = {}
-        for kind, names in self.cluster.divided.items():
-            for name in names:
-                mode = modes[name]
-                if mode not in self._modes[kind]:
-                    mode = (None,) * len(kind.groups)  # more modes than MOST_MODES are possible
-                if (kind, mode) not in known:
-                    known[kind, mode] = self._less(kind, mode)
-                if known[kind, mode]:
-                    used[name] = known[kind, mode]
+        for kind, nodes in modes.items():
+            for mode, names in nodes.items():
+                # More modes than MOST_MODES are possible.
+                known = mode if mode in self._modes[kind] else (None,) * len(kind.groups)
+                less = self._less(kind, known)
+                if less:
+                    used |= dict.fromkeys(names, less)
         return used
 
     def _less(self, kind: Kind, mode: Mode) -> Resources:

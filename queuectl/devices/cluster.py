@@ -110,6 +110,7 @@ class Cluster:
         classes: the DeviceClasses.
         atoms: of all requests; other attributes have their numbers.
         nodes: in the order of the fleet.
+        kinds: of the nodes, in the order of the fleet.
         charged: resources that are charged for devices.
         charges: per atom, resource to the amount that is charged.
         divided: kinds of which nodes can be kept for one kind of request, with the names of their nodes.
@@ -149,16 +150,12 @@ class Cluster:
             )
             for node in fleet.nodes
         ]
-        cache.keep(fleet.index, {node.kind for node in self.nodes})
+        self.kinds = tuple(dict.fromkeys(node.kind for node in self.nodes))
+        cache.keep(fleet.index, set(self.kinds))
         self.divided: dict[Kind, list[str]] = {}
         for node, on_node in zip(fleet.nodes, self.nodes, strict=True):
             if any(group.lost for group in on_node.kind.groups):
                 self.divided.setdefault(on_node.kind, []).append(node.name)
-
-    @property
-    def kinds(self) -> dict[Kind, None]:
-        """The kinds of its nodes."""
-        return dict.fromkeys(node.kind for node in self.nodes)
 
     def _charge(self, classes: Classes, atom: Atom) -> dict[str, int]:
         return {**classes.charges(atom), **({atom.resource: 1} if atom.resource else {})}
@@ -188,9 +185,8 @@ class Cluster:
             unknown = next(filter(None, map(self._matching.check, own.options)), None)
             if unknown is not None:
                 return unknown
-            kinds = self.kinds
-            if not any(kind.alone[atom] for kind in kinds):
-                whys = sorted({why for kind in kinds if (why := kind.why[atom]) is not None})
+            if not any(kind.alone[atom] for kind in self.kinds):
+                whys = sorted({why for kind in self.kinds if (why := kind.why[atom]) is not None})
                 if whys:
                     return whys[0]
         return None

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import is_
+from operator import is_, itemgetter
 from typing import Final, TypeVar
 
 from queuectl.devices.amounts import Amounts, together
 from queuectl.devices.cluster import Cluster, NodeCache
 from queuectl.devices.matching import Matching
-from queuectl.devices.modes import modes_of
+from queuectl.devices.modes import Modes, modes_of
 from queuectl.devices.requests import Classes, PodRequest
 from queuectl.devices.shared import with_shared_claims
-from queuectl.devices.table import Mode
-from queuectl.domain.devices import AllocatedDevice
+from queuectl.domain.devices import NO_DEVICES, AllocatedDevice
 from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
 
 _KEPT: Final = 4  # clusters
+_REQUESTS: Final = itemgetter(1)
 Gang = TypeVar("Gang", Pending, Admitted)
 
 
@@ -37,7 +37,7 @@ class DeviceCache:
     _nodes: NodeCache = field(default_factory=lambda: NodeCache(Matching({})))
     _clusters: list[tuple[tuple[object, ...], Cluster]] = field(default_factory=list)
     _shared: tuple[Snapshot, Snapshot] | None = None
-    _modes: tuple[Cluster, Snapshot, Mapping[str, Mode]] | None = None
+    _modes: tuple[Cluster, Snapshot, Modes] | None = None
     _holders: tuple[Cluster, tuple[Admitted, ...], Mapping[str, frozenset[int]]] | None = None
     _lowered: list[_Lowered] = field(default_factory=list)
 
@@ -55,20 +55,17 @@ class DeviceCache:
             self._nodes = NodeCache(Matching(snapshot.devices.classes))
         return self._classes[1]
 
-    def requests(self, snapshot: Snapshot, classes: Classes) -> dict[PodRequest, None]:
-        """The distinct requests for devices of all gangs, in the order of the snapshot."""
-        asked: dict[int, tuple[Workload, tuple[PodRequest | None, ...]]] = {}
-        found: dict[PodRequest, None] = {}
+    def requests(self, snapshot: Snapshot, classes: Classes) -> frozenset[PodRequest]:
+        """The distinct requests for devices of all gangs."""
         gangs: tuple[Pending | Admitted, ...] = (*snapshot.pending, *snapshot.admitted)
-        for workload in (gang.workload for gang in gangs):
-            known = self._asked.get(id(workload))
-            if known is None:
-                requests = tuple(classes.request_of(podset.shape) for podset in workload.podsets)
-                known = workload, requests if any(requests) else ()
-            asked[id(workload)] = known
-            found.update((request, None) for request in known[1] if request is not None)
-        self._asked = asked
-        return found
+        workloads = {id(gang.workload): gang.workload for gang in gangs}
+        for key in workloads.keys() - self._asked.keys():
+            requests = tuple(classes.request_of(p.shape) for p in workloads[key].podsets)
+            self._asked[key] = workloads[key], requests if any(requests) else ()
+        if len(self._asked) > len(workloads):
+            self._asked = {key: self._asked[key] for key in workloads}
+        distinct = set(map(_REQUESTS, self._asked.values()))
+        return frozenset(request for each in distinct for request in each if request is not None)
 
     def shared(self, snapshot: Snapshot, classes: Classes) -> Snapshot:
         """The snapshot with podsets for the claims that pods share."""
@@ -85,9 +82,11 @@ class DeviceCache:
         """The request of each podset; empty if none has one."""
         return self._asked[id(workload)][1]
 
-    def cluster(self, snapshot: Snapshot, requests: Mapping[PodRequest, None]) -> Cluster:
+    def cluster(self, snapshot: Snapshot, requests: frozenset[PodRequest]) -> Cluster:
         """The nodes of a snapshot for these requests."""
-        held = _held(snapshot, self)
+        held: Mapping[str, tuple[AllocatedDevice, ...]] = snapshot.other_devices
+        if any(map(_shares, requests)):
+            held = _held(snapshot, self)
         classes = self.classes(snapshot)
         atoms = classes.atoms(requests)
         key = (snapshot.fleet, snapshot.devices, classes, atoms, held)
@@ -98,7 +97,7 @@ class DeviceCache:
         self._clusters = [(key, made), *others][:_KEPT]
         return made
 
-    def modes(self, snapshot: Snapshot, cluster: Cluster) -> Mapping[str, Mode]:
+    def modes(self, snapshot: Snapshot, cluster: Cluster) -> Modes:
         """The nodes that are kept for one kind of request."""
         last = self._modes
         if last is None or last[0] is not cluster or not _same_gangs(last[1], snapshot):
@@ -128,26 +127,29 @@ class DeviceCache:
 
 def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
     """The snapshot with device rows; the same object if no gang requests devices."""
+    if snapshot.devices is NO_DEVICES:
+        return snapshot
     classes = cache.classes(snapshot)
     requests = cache.requests(snapshot, classes)
     if not requests:
         return snapshot
-    if any(request.devices is not None and request.devices.shared for request in requests):
+    if any(map(_shares, requests)):
         snapshot = cache.shared(snapshot, classes)
         requests = cache.requests(snapshot, classes)
     cluster = cache.cluster(snapshot, requests)
     lowered = cache.lowered(cluster)
     other_pods = lowered.other_pods(snapshot.other_pods, cache.modes(snapshot, cluster))
-    pending = {id(g): lowered.gang(g, cache) for g in snapshot.pending}
-    admitted = {id(g): lowered.gang(g, cache) for g in snapshot.admitted}
-    lowered.forget_others(pending.keys() | admitted.keys())
+    pending = lowered.gangs(snapshot.pending, cache)
+    admitted = lowered.gangs(snapshot.admitted, cache)
+    lowered.forget_others(snapshot)
     return replace(
-        snapshot,
-        fleet=lowered.fleet,
-        pending=tuple(pending.values()),
-        admitted=tuple(admitted.values()),
-        other_pods=other_pods,
+        snapshot, fleet=lowered.fleet, pending=pending, admitted=admitted, other_pods=other_pods
     )
+
+
+def _shares(request: PodRequest) -> bool:
+    """Whether its pods share a claim."""
+    return request.devices is not None and bool(request.devices.shared)
 
 
 def _same_gangs(last: Snapshot, snapshot: Snapshot) -> bool:
@@ -174,7 +176,7 @@ def _held(snapshot: Snapshot, cache: DeviceCache) -> dict[str, tuple[AllocatedDe
     return held
 
 
-def _modes(snapshot: Snapshot, cluster: Cluster, cache: DeviceCache) -> dict[str, Mode]:
+def _modes(snapshot: Snapshot, cluster: Cluster, cache: DeviceCache) -> Modes:
     """The nodes that are kept for one kind of request."""
     if not cluster.divided:
         return {}
@@ -188,10 +190,7 @@ def _modes(snapshot: Snapshot, cluster: Cluster, cache: DeviceCache) -> dict[str
                 for atom, number in counts.items():
                     row[atom] = row.get(atom, 0) + number * podset.count
     held = cache.holders(snapshot, cluster)
-    modes: dict[str, Mode] = {}
-    for kind, nodes in cluster.divided.items():
-        modes |= modes_of(kind, nodes, held, demand)
-    return modes
+    return {k: modes_of(k, nodes, held, demand) for k, nodes in cluster.divided.items()}
 
 
 def _holders(
@@ -201,7 +200,7 @@ def _holders(
     held: dict[str, frozenset[int]] = {}
     for gang in gangs:
         requests = cache.of_podsets(gang.workload)
-        for placement in _placements(gang) if any(requests) else ():
+        for placement in _placements(gang) if requests else ():
             for podset, request in zip(gang.workload.podsets, requests, strict=True):
                 placed = placement.of(podset.name)
                 if placed is not None and request is not None:
@@ -230,9 +229,7 @@ class _Lowered:
         self._workloads: dict[int, tuple[Workload, Workload]] = {}
         self._others: tuple[tuple[object, object], Mapping[str, Resources]] | None = None
 
-    def other_pods(
-        self, used: Mapping[str, Resources], modes: Mapping[str, Mode]
-    ) -> Mapping[str, Resources]:
+    def other_pods(self, used: Mapping[str, Resources], modes: Modes) -> Mapping[str, Resources]:
         """The use by unmanaged pods, with the amounts that nodes do not have in their modes."""
         last = self._others
         if last is None or last[0][0] is not used or last[0][1] is not modes:
@@ -242,28 +239,31 @@ class _Lowered:
             last = self._others = (used, modes), beside
         return last[1]
 
-    def gang(self, gang: Gang, cache: DeviceCache) -> Gang:
-        """A gang; if it is pending and its request is not supported, with that reason."""
-        known = self._gangs.get(id(gang))
-        if known is not None:
-            assert isinstance(known[1], type(gang))
-            return known[1]
+    def gangs(self, gangs: Sequence[Gang], cache: DeviceCache) -> tuple[Gang, ...]:
+        """Gangs with their rows; pending ones whose request is not supported, with that reason."""
+        known = self._gangs
+        for gang in gangs:
+            if id(gang) not in known:
+                known[id(gang)] = gang, self._gang(gang, cache)
+        return tuple([known[id(gang)][1] for gang in gangs])  # type: ignore[misc]  # of the same class
+
+    def _gang(self, gang: Pending | Admitted, cache: DeviceCache) -> Pending | Admitted:
         requests = cache.of_podsets(gang.workload)
-        lowered = gang
-        if any(requests):
-            lowered = replace(gang, workload=self._workload(gang.workload, requests))
-            if isinstance(lowered, Pending):
-                why = next(filter(None, map(self.cluster.refusal, filter(None, requests))), None)
-                if why is not None and lowered.blocked is None:
-                    lowered = replace(lowered, blocked=_unsupported(why))
-        self._gangs[id(gang)] = gang, lowered
+        if not requests:
+            return gang
+        lowered = replace(gang, workload=self._workload(gang.workload, requests))
+        if isinstance(lowered, Pending) and lowered.blocked is None:
+            why = next(filter(None, map(self.cluster.refusal, filter(None, requests))), None)
+            if why is not None:
+                lowered = replace(lowered, blocked=_unsupported(why))
         return lowered
 
-    def forget_others(self, ids: set[int]) -> None:
+    def forget_others(self, snapshot: Snapshot) -> None:
         """Forget the gangs that are not in the snapshot."""
-        if len(self._gangs) > len(ids):
-            self._gangs = {key: known for key, known in self._gangs.items() if key in ids}
-            alive = {id(old.workload) for old, _ in self._gangs.values()}
+        gangs: tuple[Pending | Admitted, ...] = (*snapshot.pending, *snapshot.admitted)
+        if len(self._gangs) > len(gangs):
+            self._gangs = {id(gang): self._gangs[id(gang)] for gang in gangs}
+            alive = {id(gang.workload) for gang in gangs}
             self._workloads = {k: known for k, known in self._workloads.items() if k in alive}
 
     def _workload(self, workload: Workload, requests: tuple[PodRequest | None, ...]) -> Workload:

@@ -6,10 +6,15 @@ one that must be sure of both. Nodes with one kind of request are kept for it, a
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import TypeAlias
 
 from queuectl.devices.rows import Group
 from queuectl.devices.table import Kind, Mode
+
+Modes: TypeAlias = Mapping[Kind, Mapping[Mode, Sequence[str]]]
+"""Per kind of node, the names of the nodes in each mode."""
 
 
 def modes_of(
@@ -17,8 +22,8 @@ def modes_of(
     nodes: Sequence[str],
     held: Mapping[str, frozenset[int]],
     demand: Mapping[frozenset[int], Mapping[int, int]],
-) -> dict[str, Mode]:
-    """The mode of each node of a kind.
+) -> dict[Mode, list[str]]:
+    """The nodes of a kind by their mode.
 
     Args:
         kind: of these nodes.
@@ -26,37 +31,40 @@ def modes_of(
         held: node to the atoms of the gangs that hold capacity of it; nodes without any are absent.
         demand: atoms of one pod to the number of each in all pending pods of this sort.
     """
-    each = [_of_group(group, nodes, held, demand) for group in kind.groups]
-    return {name: tuple(column[i] for column in each) for i, name in enumerate(nodes)}
+    atoms = [held.get(name) for name in nodes]
+    each = [_of_group(group, atoms, demand) for group in kind.groups]
+    modes: dict[Mode, list[str]] = defaultdict(list)
+    for name, mode in zip(nodes, zip(*each, strict=True), strict=True):
+        modes[mode].append(name)
+    return modes
 
 
 def _of_group(
     group: Group,
-    nodes: Sequence[str],
-    held: Mapping[str, frozenset[int]],
+    held: Sequence[frozenset[int] | None],
     demand: Mapping[frozenset[int], Mapping[int, int]],
 ) -> list[int | None]:
     """Per node, the first of the atoms with one need that it is kept for; None = for all atoms of the group."""
     lost = group.lost
-    kept: list[int | None] = [None] * len(nodes)
+    kept: list[int | None] = [None] * len(held)
     if not lost:
         return kept
     first = group.first_of
-    free: list[int] = []
-    single: dict[int, list[int]] = {}
-    for i, name in enumerate(nodes):
-        atoms = {first[atom] for atom in held.get(name, frozenset()) if atom in first}
-        if len(atoms) == 1 and (atom := next(iter(atoms))) in lost:
-            single.setdefault(atom, []).append(i)
-        elif not atoms:
-            free.append(i)
+    places: dict[frozenset[int], list[int]] = defaultdict(list)  # atoms of the group to nodes
+    of_group = {
+        atoms: frozenset(first[a] for a in atoms or () if a in first) for atoms in set(held)
+    }
+    for i, atoms in enumerate(held):
+        places[of_group[atoms]].append(i)
     wanted = _wanted(group, demand)
-    for atom, places in single.items():
-        # Where others are pending too, they can preempt on the rest.
-        alone = wanted.keys() <= {atom}
-        number = len(places) if alone else _share(wanted, atom, len(places))
-        for i in places[len(places) - number :]:
-            kept[i] = atom
+    for atoms, nodes in places.items():
+        if len(atoms) == 1 and (atom := next(iter(atoms))) in lost:
+            # Where others are pending too, they can preempt on the rest.
+            alone = wanted.keys() <= {atom}
+            number = len(nodes) if alone else _share(wanted, atom, len(nodes))
+            for i in nodes[len(nodes) - number :]:
+                kept[i] = atom
+    free = places[frozenset()]
     total = len(free)
     for atom in sorted(a for a in wanted if a in lost and a is not None):
         number = total if len(wanted) == 1 else _share(wanted, atom, total)

@@ -317,3 +317,4 @@ class DeviceInventory:
 
 
 NO_DEVICES: Final = DeviceInventory()
+"""Of a cluster without any object of dynamic resource allocation, so that no gang can request devices."""

@@ -83,7 +83,7 @@ class DeviceMirror:
 
     def inventory(self, fleet: Fleet) -> DeviceInventory:
         """The devices of the nodes, and the classes; the same object until a slice, a class or a node changes."""
-        if not self._slices and not self._classes:
+        if not (self._slices or self._classes or self._templates or self._claims):
             return NO_DEVICES
         if self._inventory is None or fleet is not self._fleet:
             slices = [self._slices[name].content for name in sorted(self._slices)]

@@ -93,7 +93,7 @@ def pending(world: World) -> Pending:
 
 
 class TestInventory:
-    def test_a_cluster_without_slices_and_classes_has_none(self) -> None:
+    def test_a_cluster_without_objects_of_dynamic_resource_allocation_has_none(self) -> None:
         snapshot = World().freeze()
         assert snapshot.devices is NO_DEVICES
         assert (snapshot.other_devices, snapshot.claims) == ({}, {})

@@ -88,7 +88,7 @@ class GivenDevices:
 
     def inventory(self, fleet: Fleet) -> DeviceInventory:
         """The devices of the nodes, and the classes."""
-        if not self.slices and not self.classes:
+        if not (self.slices or self.classes or self.claims or self.templates):
             return NO_DEVICES
         return DeviceInventory(node_devices(self.slices, fleet), self.classes)
 

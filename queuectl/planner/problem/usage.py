@@ -6,6 +6,7 @@ exact integers, so adding and removing gangs gives the same numbers as counting 
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import is_
@@ -13,7 +14,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSetPlacement
@@ -81,15 +81,15 @@ def beside_other_pods(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints
     if not snapshot.other_pods:
         return free
     left = free.copy()
-    alike: dict[int, tuple[Resources, list[int]]] = {}
+    nodes: dict[int, list[int]] = defaultdict(list)
     for name, used in snapshot.other_pods.items():
-        at = index.position.get(name)
-        if at is not None:
-            alike.setdefault(id(used), (used, []))[1].append(at)
-    for used, nodes in alike.values():
-        for resource, amount in used.items():
+        if name in index.position:
+            nodes[id(used)].append(index.position[name])
+    alike = {id(used): used for used in snapshot.other_pods.values()}
+    for key, at in nodes.items():
+        for resource, amount in alike[key].items():
             if (column := index.column.get(resource)) is not None:
-                left[column, nodes] -= amount
+                left[column, at] -= amount
     return left
 
 
