@@ -8,7 +8,8 @@ from queuectl.control.ports import HealthSource, UseSource
 from queuectl.control.settings import MetricNames, Settings, UtilizationSettings
 from queuectl.domain.errors import BadInput
 from queuectl.telemetry.signal.exporters import DNS, ExporterSource
-from queuectl.telemetry.signal.names import HONORED, NVIDIA, RENAMED, VENDORS, ExporterNames, Gauge
+from queuectl.telemetry.signal.health_names import VENDORS_HEALTH
+from queuectl.telemetry.signal.names import HONORED, RENAMED, VENDORS, ExporterNames, Gauge
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 from queuectl.telemetry.signal.several import SeveralVendors
 from queuectl.telemetry.signal.trust import JOBS, Trust, names_of
@@ -110,21 +111,23 @@ def use_source(settings: Settings) -> UseSource | None:
 
 
 def health_source(settings: Settings) -> HealthSource | None:
-    """The source of faults of GPUs: the Prometheus, if it has the metrics of NVIDIA's exporter; else None.
+    """The source of faults of GPUs: the Prometheus with the metrics of the vendors' exporters; None without one.
 
     Raises:
         BadInput: a trusted name is invalid.
     """
     url, asked = settings.prometheus_url, settings.utilization
-    if not url or "nvidia" not in asked.vendors:
+    if not url:
         return None
-    return _prometheus(url, asked, NVIDIA, "nvidia")
+    sources = [_prometheus(url, asked, VENDORS[vendor], vendor) for vendor in asked.vendors]
+    return sources[0] if len(sources) == 1 else SeveralVendors(sources)
 
 
 def _prometheus(
     url: str, asked: UtilizationSettings, names: ExporterNames, vendor: str
 ) -> PrometheusSource:
     rules = {"auto": None, "on": True, "off": False}[asked.recording_rules]
+    health = VENDORS_HEALTH[vendor]
     return PrometheusSource(
         url,
         names=names,
@@ -136,4 +139,5 @@ def _prometheus(
         token_file=asked.token_file,
         ca_file=asked.ca_file,
         timeout=asked.timeout_seconds,
+        health=health.prefixed(asked.amd_prefix) if vendor == "amd" else health,
     )

@@ -15,10 +15,10 @@ class HealthSignal(StrEnum):
 
     CONDITION = "NodeCondition"  # a condition of the Node, for example of node-problem-detector
     XID = "Xid"  # an error of the NVIDIA driver
-    ECC = "UncorrectableEcc"  # double-bit errors of GPU memory since the driver was loaded
+    ECC = "UncorrectableEcc"  # errors of GPU memory that are not corrected, since the driver was loaded
     ROW_REMAP = "RowRemapFailure"  # GPU memory has no spare rows left
     THERMAL = "ThermalThrottling"  # the GPU reduces its clocks because of its temperature
-    CHECK = "FailedHealthCheck"  # a health watch of DCGM fails
+    CHECK = "FailedHealthCheck"  # a health check of the vendor's exporter fails
 
 
 OF_GPUS: Final = tuple(signal for signal in HealthSignal if signal is not HealthSignal.CONDITION)
@@ -33,9 +33,12 @@ class HealthMode(StrEnum):
     CORDON = "Cordon"  # no gang starts on the node
 
 
-FATAL_XIDS: Final = (48, 62, 64, 79, 95, 119, 120, 140, 143)
-"""Errors of the device that only a reset or a replacement ends, by NVIDIA's catalog. Others can be caused by an application, or
-leave the GPU usable: 13, 31, 43 and 45 (application), 63 and 94 (contained), 74 (NVLink; the cause can be another GPU)."""
+FATAL_XIDS: Final = (46, 48, 54, 62, 64, 79, 95, 110, 119, 120, 136, 140, 143, 151, 156, 158)
+"""Errors after which NVIDIA's catalog demands a reset of the GPU, a restart of the machine or work on it.
+
+Two of these are left out: 109, because applications cause it too, and 155, because another GPU can be its cause. For errors of
+NVLink (74, 144 to 150) the catalog decides by further fields of the kernel log, which no metric has.
+"""
 
 BAD_CONDITIONS: Final = (
     # node-problem-detector

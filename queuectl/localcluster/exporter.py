@@ -156,7 +156,10 @@ class Exporters:
             self._dead.discard(node)
 
     def fault(self, node: str, gpu: int, metric: str, value: float) -> None:
-        """Report this value of a metric for a GPU from now on; 0 = no fault."""
+        """Report this value of a metric for a GPU from now on; 0 = no fault.
+
+        ``metric`` can have labels in braces beside those of the GPU.
+        """
         with self._lock:
             self._faults.setdefault(node, {})[metric, gpu] = value
 
@@ -171,7 +174,7 @@ class Exporters:
                 return (404 if devices is None else 503), "text/plain", "no exporter\n"
             dialect = self._dialects.get(node, self.dialect)
             text = render(devices.assignments, devices.free_devices, dialect, time.time())
-            text += render_faults(node, self._faults.get(node, {}))
+            text += render_faults(node, self._faults.get(node, {}), dialect)
         return 200, "text/plain; version=0.0.4; charset=utf-8", text
 
     @contextlib.contextmanager

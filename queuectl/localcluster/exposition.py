@@ -49,16 +49,16 @@ def render(
     return "\n".join(lines) + "\n"
 
 
-def render_faults(node: str, faults: Mapping[tuple[str, int], float]) -> str:
-    """The series of faults of a node's GPUs, by metric and number of the GPU."""
+def render_faults(node: str, faults: Mapping[tuple[str, int], float], dialect: Dialect) -> str:
+    """The series of faults of a node's GPUs, by metric and number of the GPU. A metric can have further labels in braces."""
     lines: list[str] = []
-    for name in sorted({metric for metric, _ in faults}):
+    for metric in sorted({metric for metric, _ in faults}):
+        name, _, more = metric.removesuffix("}").partition("{")
         lines += [f"# HELP {name} A fault of the GPU.", f"# TYPE {name} gauge"]
-        for (metric, gpu), value in sorted(faults.items()):
-            if metric == name:
-                labels = _dcgm_labels(Device(node, gpu), None)
-                shown = ",".join(f'{key}="{text}"' for key, text in labels.items())
-                lines.append(f"{name}{{{shown}}} {value:.0f}")
+        for (of, gpu), value in sorted(faults.items()):
+            if of == metric:
+                labels = ",".join(filter(None, (_labels(Device(node, gpu), None, dialect), more)))
+                lines.append(f"{name}{{{labels}}} {value:.0f}")
     return "".join(f"{line}\n" for line in lines)
 
 

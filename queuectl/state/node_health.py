@@ -6,13 +6,21 @@ what was found expires after the same time. A node is never taken out because da
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from queuectl.domain.node_health import GpuFault, HealthMode, HealthSignal, NodeHealthRules
 from queuectl.domain.records import NodeRecord
 
 _SHOWN = 3  # findings of one node in its evidence
+
+
+class _Finding(NamedTuple):
+    """``gpu``: in words; empty = it is about the node."""
+
+    signal: HealthSignal
+    text: str
+    gpu: str = ""
 
 
 class Judgement(NamedTuple):
@@ -57,9 +65,12 @@ class NodeHealthTracker:
             self._out = ()
             return Judgement({}, {}, {})
         found = self._found(nodes, rules)
-        evidence = {name: _evidence(texts.values()) for name, texts in found.items()}
+        evidence = {name: _evidence(findings) for name, findings in found.items()}
         signals = {
-            signal: sum(signal in texts for texts in found.values()) for signal in HealthSignal
+            signal: sum(
+                any(one.signal is signal for one in findings) for findings in found.values()
+            )
+            for signal in HealthSignal
         }
         out = self._limited(sorted(evidence), len(nodes), rules)
         return Judgement(
@@ -70,20 +81,20 @@ class NodeHealthTracker:
 
     def _found(
         self, nodes: Mapping[str, NodeRecord], rules: NodeHealthRules
-    ) -> dict[str, dict[HealthSignal, list[str]]]:
+    ) -> dict[str, list[_Finding]]:
         """The findings of each node."""
-        found: dict[str, dict[HealthSignal, list[str]]] = {}
+        found: dict[str, list[_Finding]] = {}
         for name, record in nodes.items():
             for kind, status, reason in record.conditions:
                 if (kind, status) in rules.conditions:
                     text = f"condition {kind}={status}" + (f" ({reason})" if reason else "")
-                    found.setdefault(name, {}).setdefault(HealthSignal.CONDITION, []).append(text)
+                    found.setdefault(name, []).append(_Finding(HealthSignal.CONDITION, text))
         hosts = {record.node.hostname: name for name, record in nodes.items()}
         for fault in sorted(self._seen):
             place = fault.node if fault.node in nodes else hosts.get(fault.node)
             if place is not None and fault.signal in rules.signals:
                 text = f"{fault.device}: {fault.text}"
-                found.setdefault(place, {}).setdefault(fault.signal, []).append(text)
+                found.setdefault(place, []).append(_Finding(fault.signal, text, fault.device))
         return found
 
     def _limited(self, found: list[str], fleet: int, rules: NodeHealthRules) -> tuple[str, ...]:
@@ -97,7 +108,9 @@ class NodeHealthTracker:
         return self._out
 
 
-def _evidence(findings: Iterable[list[str]]) -> str:
-    texts = [text for each in findings for text in each]
-    more = f" and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
-    return "; ".join(texts[:_SHOWN]) + more
+def _evidence(findings: Sequence[_Finding]) -> str:
+    """In words, with the number of GPUs where several are affected."""
+    gpus = len({one.gpu for one in findings if one.gpu})
+    shown = "; ".join(one.text for one in findings[:_SHOWN])
+    more = f" and {len(findings) - _SHOWN} more" if len(findings) > _SHOWN else ""
+    return (f"{gpus} GPUs: " if gpus > 1 else "") + shown + more

@@ -27,7 +27,9 @@ from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import Condition, LabelledMeta, NodeStatus, WireNode
 from queuectl.state.mirror import Mirror
 from queuectl.state.node_health import Judgement, NodeHealthTracker
-from queuectl.telemetry.signal.health import fault
+from queuectl.telemetry.signal.health import HealthQueries
+from queuectl.telemetry.signal.health_names import VENDORS_HEALTH
+from queuectl.telemetry.signal.trust import NVIDIA_TRUST
 from tests.unit.test_idleness import RUNNING
 from tests.unit.test_state import RESUMED, World, on
 
@@ -44,9 +46,15 @@ def fleet(*records: NodeRecord) -> dict[str, NodeRecord]:
     return {one.node.name: one for one in found}
 
 
+def queries(vendor: str = "nvidia", prefix: str = "") -> HealthQueries:
+    return HealthQueries(NVIDIA_TRUST, 30.0, VENDORS_HEALTH[vendor].prefixed(prefix))
+
+
 def xid(node: str, number: int = 79, gpu: int = 3) -> GpuFault:
     labels = {"Hostname": node, "gpu": str(gpu)}
-    found = fault(HealthSignal.XID, labels, float(number), NodeHealthRules(xids=(number,)))
+    found = queries().fault(
+        HealthSignal.XID, labels, float(number), NodeHealthRules(xids=(number,))
+    )
     assert found is not None
     return found
 
@@ -60,10 +68,47 @@ def judged(
 # ---- which signals count
 
 
-@pytest.mark.parametrize("number", [*FATAL_XIDS, 13, 31, 43, 45, 63, 74, 94])
+APPLICATIONS, USABLE, NVLINK = (13, 31, 43, 45, 109), (63, 94), (74, 145, 155)
+
+
+@pytest.mark.parametrize("number", [*FATAL_XIDS, *APPLICATIONS, *USABLE, *NVLINK])
 def test_only_errors_of_the_device_count(number: int) -> None:
-    found = fault(HealthSignal.XID, {"Hostname": "n1", "gpu": "3"}, float(number), RULES)
-    assert (found is not None) == (number in FATAL_XIDS)
+    found = queries().fault(HealthSignal.XID, {"Hostname": "n1", "gpu": "3"}, float(number), RULES)
+    assert (found is not None) == (number not in (*APPLICATIONS, *USABLE, *NVLINK))
+
+
+@pytest.mark.parametrize(
+    ("vendor", "signal", "labels", "evidence"),
+    [
+        ("nvidia", HealthSignal.CHECK, {"Hostname": "n1", "gpu": "3"}, "GPU 3: a health check of DCGM fails"),
+        ("amd", HealthSignal.ECC, {"hostname": "n1", "gpu_id": "3"}, "GPU 3: uncorrectable ECC errors"),
+        ("amd", HealthSignal.CHECK, {"hostname": "n1", "gpu_id": "3"}, "GPU 3: a health check of AMD's exporter fails"),
+        ("intel", HealthSignal.ECC, {"node": "n1", "pci_bdf": "0000:18:00.0"}, "GPU 0000:18:00.0: uncorrectable ECC errors"),
+        ("amd", HealthSignal.ECC, {"Hostname": "n1", "gpu": "3"}, None),
+    ],
+)  # fmt: skip
+def test_each_vendors_exporter_names_node_and_gpu(
+    vendor: str, signal: HealthSignal, labels: dict[str, str], evidence: str | None
+) -> None:
+    found = queries(vendor).fault(signal, labels, 1.0, RULES)
+    assert (found and (found.node, f"{found.device}: {found.text}")) == (
+        evidence and ("n1", evidence)
+    )
+
+
+def test_a_vendor_is_asked_for_the_signals_that_its_exporter_has() -> None:
+    asked = {vendor: set(queries(vendor).of(RULES)) for vendor in VENDORS_HEALTH}
+    assert asked == {
+        "nvidia": set(RULES.signals),
+        "amd": {HealthSignal.ECC, HealthSignal.THERMAL, HealthSignal.CHECK},
+        "intel": {HealthSignal.ECC},
+    }
+    assert set(queries().of(replace(RULES, signals=(HealthSignal.ECC,)))) == {HealthSignal.ECC}
+
+
+def test_the_prefix_of_amds_exporter_is_on_each_metric() -> None:
+    texts = queries("amd", "amd_").of(RULES).values()
+    assert all("amd_gpu_" in text and "(gpu_" not in text for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +145,7 @@ def test_a_signal_that_is_not_configured_does_not_count(signal: HealthSignal) ->
 def test_the_evidence_has_three_findings_at_most() -> None:
     found = judged(*(xid("n1", gpu=gpu) for gpu in range(5)))
     assert found.out["n1"].count("XID") == 3
+    assert found.out["n1"].startswith("5 GPUs: GPU 0: XID 79; ")
     assert found.out["n1"].endswith(" and 2 more")
     assert found.signals[HealthSignal.XID] == 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -12,9 +13,12 @@ import pytest
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.node_health import HealthSignal, NodeHealthRules
 from queuectl.localcluster.exporter import Exporters
+from queuectl.localcluster.exposition import Dialect
 from queuectl.localcluster.gpus import Load, parse_profile
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
+from queuectl.telemetry.signal.health_names import VENDORS_HEALTH
 from queuectl.telemetry.signal.prometheus import PrometheusSource
+from queuectl.telemetry.signal.several import SeveralVendors
 from queuectl.telemetry.signal.trust import Trust
 from tests.utilization.stage import SCRAPE, until
 
@@ -36,6 +40,30 @@ FAULTS = (
         for metric in ("DCGM_FI_DEV_XID_ERRORS", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL", "DCGM_FI_DEV_THERMAL_VIOLATION")
     ),
 )  # fmt: skip
+AMD_NODES = ("a-ecc", "a-check", "a-hot", "a-well")
+INTEL_NODES = ("i-cache", "i-other", "i-two", "i-well")
+OTHER_VENDORS = (
+    ("a-ecc", "gpu_ecc_uncorrect_total", 2),
+    ("a-ecc", "gpu_health", 1),
+    ("a-check", "gpu_health", 0),
+    ("a-hot", "gpu_violation_hbm_thermal_residency_percentage", 80),
+    ("a-well", "gpu_ecc_uncorrect_total", 0),
+    ("a-well", "gpu_health", 1),
+    ("a-well", "gpu_violation_socket_thermal_residency_percentage", 10),
+    ("i-cache", 'xpum_cache_errors_total{type="uncorrectable"}', 1),
+    ("i-other", 'xpum_non_compute_errors_total{type="uncorrectable"}', 3),
+    ("i-two", 'hw_errors_total{hw_type="gpu",error_type="uncorrectable"}', 1),
+    ("i-well", 'xpum_cache_errors_total{type="correctable"}', 9),
+    ("i-well", 'xpum_cache_errors_total{type="uncorrectable"}', 0),
+)
+FOUND_OTHERS = {
+    ("a-ecc", HealthSignal.ECC),
+    ("a-check", HealthSignal.CHECK),
+    ("a-hot", HealthSignal.THERMAL),
+    ("i-cache", HealthSignal.ECC),
+    ("i-other", HealthSignal.ECC),
+    ("i-two", HealthSignal.ECC),
+}
 FOUND = {
     ("n-xid", HealthSignal.XID),
     ("n-ecc", HealthSignal.ECC),
@@ -51,7 +79,10 @@ def exporters() -> Iterator[Exporters]:
     with Exporters() as started:
         for node in NODES:
             started.add_node(node, gpus=2)
-        for node, metric, value in FAULTS:
+        for vendor, nodes in (("amd", AMD_NODES), ("intel", INTEL_NODES)):
+            for node in nodes:
+                started.add_node(node, gpus=2, dialect=Dialect(vendor=vendor))
+        for node, metric, value in (*FAULTS, *OTHER_VENDORS):
             started.fault(node, 1, metric, value)
         yield started
 
@@ -64,9 +95,9 @@ def server(exporters: Exporters) -> Iterator[Prometheus]:
         yield started
 
 
-def source(server: Prometheus, *jobs: str) -> PrometheusSource:
-    trust = Trust(jobs or ("dcgm-exporter",))
-    return PrometheusSource(server.url, trust=trust, scrape_seconds=SCRAPE)
+def source(server: Prometheus, *jobs: str, vendor: str = "nvidia") -> PrometheusSource:
+    trust, health = Trust(jobs or ("dcgm-exporter",)), VENDORS_HEALTH[vendor]
+    return PrometheusSource(server.url, trust=trust, scrape_seconds=SCRAPE, health=health)
 
 
 async def test_each_signal_is_found_on_its_node_and_no_other(
@@ -97,6 +128,23 @@ async def test_each_signal_is_found_on_its_node_and_no_other(
     await asked.close()
 
 
+async def test_the_signals_of_amd_and_intel_are_found_beside_those_of_nvidia(
+    server: Prometheus,
+) -> None:
+    asked = SeveralVendors([source(server, vendor=vendor) for vendor in VENDORS_HEALTH])
+    rules = replace(RULES, signals=(HealthSignal.ECC, HealthSignal.THERMAL, HealthSignal.CHECK))
+    found = set[tuple[str, HealthSignal]]()
+    for _ in range(60):
+        faults = await asked.faults(rules, time.time())
+        found = {(one.node, one.signal) for one in faults if not one.node.startswith("n-")}
+        if found == FOUND_OTHERS:
+            break
+        await asyncio.sleep(0.25)
+    assert found == FOUND_OTHERS
+    assert {one.node for one in faults} >= {"n-ecc", "n-check"}
+    await asked.close()
+
+
 async def test_series_of_untrusted_jobs_are_not_read(server: Prometheus) -> None:
     asked = source(server, "another-exporter")
     assert await asked.faults(RULES, time.time()) == []
@@ -111,7 +159,7 @@ async def test_a_prometheus_that_is_down_is_no_answer() -> None:
 
 
 def all_scraped(server: Prometheus) -> bool:
-    return len(server.query("up == 1")) == len(NODES)
+    return len(server.query("up == 1")) == len((*NODES, *AMD_NODES, *INTEL_NODES))
 
 
 @pytest.mark.parametrize("honor", [True, False])

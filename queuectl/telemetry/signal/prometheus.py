@@ -16,7 +16,8 @@ import msgspec
 from queuectl.domain.errors import SourceUnavailable
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
 from queuectl.domain.utilization import PodKey, PodUse, Sample
-from queuectl.telemetry.signal.health import HealthQueries, clock, fault
+from queuectl.telemetry.signal.health import HealthQueries
+from queuectl.telemetry.signal.health_names import NVIDIA_HEALTH, HealthNames
 from queuectl.telemetry.signal.names import HONORED, NVIDIA, RENAMED, UID, ExporterNames, PodLabels
 from queuectl.telemetry.signal.queries import Dialect, Query, Raw, Recorded, Value
 from queuectl.telemetry.signal.trust import NVIDIA_TRUST, Trust
@@ -65,6 +66,7 @@ class PrometheusSource:
         token_file: Path | None = None,
         ca_file: Path | None = None,
         timeout: float = 30.0,
+        health: HealthNames = NVIDIA_HEALTH,
     ) -> None:
         """Connect lazily.
 
@@ -81,6 +83,7 @@ class PrometheusSource:
             token_file: a bearer token, read again for each evaluation.
             ca_file: certificates to trust; None = the system's.
             timeout: seconds for one query.
+            health: the metrics that show faults of GPUs.
         """
         self._http = httpx2.AsyncClient(
             base_url=url.rstrip("/"),
@@ -95,7 +98,7 @@ class PrometheusSource:
         self._rules = False if rules is None and names != NVIDIA else rules
         self._scrape = scrape_seconds
         labels = names.own_labels or labels
-        self._health = HealthQueries(trust, scrape_seconds)
+        self._health = HealthQueries(trust, scrape_seconds, health)
         self._labels = labels or (RENAMED if trust.namespaces else HONORED)
         self._guess = labels is None and not trust.namespaces
         self._trust_slices = trust_slices
@@ -147,7 +150,7 @@ class PrometheusSource:
         found = []
         for signal, text in self._health.of(rules).items():
             samples = await self._ask(Query(text), at)
-            made = (fault(signal, one.metric, _number(one), rules) for one in samples)
+            made = (self._health.fault(signal, one.metric, _number(one), rules) for one in samples)
             found += [each for each in made if each is not None]
         return found
 
@@ -157,8 +160,9 @@ class PrometheusSource:
         Raises:
             SourceUnavailable: it does not answer, or not what was asked.
         """
-        samples = await self._ask(Query(self._health.clocks(window)), at)
-        made = (clock(one.metric, _number(one)) for one in samples)
+        query = self._health.clocks(window)
+        samples = await self._ask(Query(query), at) if query is not None else []
+        made = (self._health.clock(one.metric, _number(one)) for one in samples)
         return [each for each in made if each is not None]
 
     async def _dialect(self, at: float) -> Dialect:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Collection, Sequence
 
+from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
 from queuectl.domain.utilization import PodKey, Sample
 from queuectl.telemetry.signal.prometheus import PrometheusSource
 
@@ -37,3 +38,21 @@ class SeveralVendors:
             pods=tuple(pod for sample in samples for pod in sample.pods),
             untrusted=tuple(sorted({job for sample in samples for job in sample.untrusted})),
         )
+
+    async def faults(self, rules: NodeHealthRules, at: float) -> Sequence[GpuFault]:
+        """The faults of GPUs of all vendors, as of ``at`` (unix seconds).
+
+        Raises:
+            SourceUnavailable: one of them does not answer, or not what was asked.
+        """
+        found = await asyncio.gather(*(source.faults(rules, at) for source in self._sources))
+        return [fault for faults in found for fault in faults]
+
+    async def clocks(self, window: float, at: float) -> Sequence[GpuClock]:
+        """The clocks of GPUs of pods over the ``window`` seconds before ``at`` (unix seconds), of vendors that export them.
+
+        Raises:
+            SourceUnavailable: one of them does not answer, or not what was asked.
+        """
+        found = await asyncio.gather(*(source.clocks(window, at) for source in self._sources))
+        return [clock for clocks in found for clock in clocks]
