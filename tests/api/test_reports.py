@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import httpx2
 import pytest
 
+from queuectl.api.routes import usage
 from queuectl.api.usage_history import UsageHistory
 from queuectl.domain.accounting import (
     HOUR,
@@ -33,7 +35,14 @@ from tests.support.samples import all_along
 
 # The hour before the last full one: two hours ago at least, and within every default.
 HOUR_AT = float(int(time.time() // HOUR) * HOUR - 2 * HOUR)
+NOW = HOUR_AT + 2.5 * HOUR
 TERMS = AccountingTerms({"gpus": "all"}, {"spot": 2.0})
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reports are requested in the middle of an hour, also when the tests run across the end of one."""
+    monkeypatch.setattr(usage, "time", SimpleNamespace(time=lambda: NOW))
 
 
 def subject(name: str, user: str = "", team: str = "nlp", namespace: str = "team-a") -> Subject:
