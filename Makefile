@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-gpus test-devices test-versions explore chaos demo bench e2e-real training-picture corpus image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-devices test-versions explore chaos demo bench e2e-real training-picture corpus image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -65,12 +65,19 @@ test-fast: setup ## everything that needs no control plane
 # In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
 # a lot, for gangs that run, windows that pass, and leases that end.
 test-system: controlplane ## on a real control plane, with a real Prometheus
-	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization) -m "system and not bench and not gpus" \
+	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization) -m "system and not bench and not docs and not faults and not gpus" \
 	  -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 # pgbouncer is Debian's package of that name; its tests are skipped without it.
 test-operations: controlplane ## installation, takeover from Kueue, upgrade, back-up, restore, removal, PgBouncer, TLS to the database, and a gang on 512 nodes; fifteen minutes
 	$(RUN)/python -m pytest $(or $(TESTS),tests/operations) -m operations $(PYTEST_ARGS)
+
+test-docs: controlplane ## the commands of every page of the documentation, on a real control plane; four minutes
+	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system/docs) -m "docs and not gpus" \
+	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
+
+test-faults: controlplane ## the controller killed at every step, and losses of the API server and the database, on a real control plane; three minutes
+	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system) -m faults -n 0 $(PYTEST_ARGS)
 
 test-gpus: controlplane ## claims for devices, MIG and the health of GPUs on a real control plane; five minutes
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/utilization) -m gpus \

@@ -6,6 +6,7 @@ only programs of this machine get answers.
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from typing import Final
 
@@ -113,14 +114,16 @@ def create_app(
 
 
 def _add_description(app: FastAPI) -> None:
-    """Offer the description as bytes that exist before the first request: to make it takes half a second.
+    """Offer the description. It follows from the code alone, so a process makes it once.
 
-    It follows from the code alone, so a process makes it once.
+    To make it takes half a second, so the first request does so in a thread, and the controller starts without it.
     """
-    if not _DESCRIPTION:
-        _DESCRIPTION.append(orjson.dumps(app.openapi()))
+    once = asyncio.Lock()
 
     async def description(_: Request) -> Response:
+        async with once:
+            if not _DESCRIPTION:
+                _DESCRIPTION.append(await asyncio.to_thread(lambda: orjson.dumps(app.openapi())))
         return Response(_DESCRIPTION[0], media_type="application/json")
 
     app.add_route(f"{PREFIX}/openapi.json", description, include_in_schema=False)

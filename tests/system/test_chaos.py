@@ -7,7 +7,7 @@ import pytest
 from tests.chaos.suite import chaos
 from tests.system.installation import Installation
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.faults]
 
 FAULTS = ("responses to commits lost", "API writes delayed", "leader killed")
 

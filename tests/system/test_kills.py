@@ -28,7 +28,7 @@ from queuectl.objects.keys import ATTEMPT_LABEL, STATUS_ANNOTATION
 from tests.system.actions import finish, outside_database, restart_controller, run_command
 from tests.system.installation import QUICK, Installation, Workspace
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.faults]
 
 
 def spec(workspace: Workspace, path: str) -> bool:

@@ -25,7 +25,7 @@ from tests.system.demo_cluster import TEAMS, DemoCluster, admin_shell, whole
 from tests.system.installation import RACK
 from tests.system.transcript import ROOT, Page, Shell
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 TRAINER = account("team-a", "trainer")
 OPS = account("queuectl-system", "ops")
 

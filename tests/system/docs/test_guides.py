@@ -17,7 +17,7 @@ from tests.support.people import account, namespace
 from tests.system.demo_cluster import DemoCluster, whole
 from tests.system.transcript import ROOT, Page, Shell, code, inline_commands, transcript
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
 NAMES = {
     "queuectl plan -f": "the complete commands are beside it",

@@ -15,7 +15,7 @@ from tests.system.demo_cluster import DemoCluster
 from tests.system.mig_manager import CONFIG, mig_manager
 from tests.system.transcript import ROOT, Page, Shell
 
-pytestmark = [pytest.mark.system, pytest.mark.gpus, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.gpus, pytest.mark.timeout(300)]
 
 GPU, SMALL = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb"
 OFFERS = {"all-disabled": {GPU: 8}, "all-1g.10gb": {SMALL: 56}, "half-1g.10gb": {GPU: 4, SMALL: 28}}

@@ -25,7 +25,7 @@ from tests.system.demo_cluster import (
 from tests.system.installation import RACK
 from tests.system.transcript import Page, Shell
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
 KUEUE = (
     *("kubectl get clusterqueues,", "kubectl -n kueue-system", "kubectl delete"),

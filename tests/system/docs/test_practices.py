@@ -8,7 +8,7 @@ from queuectl.demo.scenario import configuration
 from tests.system.demo_cluster import DemoCluster
 from tests.system.transcript import Page, Shell
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
 
 def test_the_page_on_labels_of_the_gpu_operator(shell: Shell) -> None:

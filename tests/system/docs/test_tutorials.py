@@ -11,7 +11,7 @@ from queuectl.demo.scenario import configuration
 from tests.system.demo_cluster import DemoCluster
 from tests.system.transcript import Page, Shell
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
 DEMO = ("make demo", "queuectl demo --down")
 """Commands of each tutorial that tests/system/test_demo.py runs."""

@@ -18,7 +18,7 @@ from tests.system.demo_cluster import DemoCluster, configuration_with, wait_for_
 from tests.system.installation import RACK
 from tests.system.transcript import ROOT, Page, Shell
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
 
 
 def test_the_page_for_users(demo_cluster: DemoCluster, shell: Shell) -> None:
