@@ -178,6 +178,9 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
     return Sample(database, MemoryStore(database), Scene(snapshot, uses), diagnoser)
 
 
+UNHEALTHY, EVIDENCE = "gpu-00-00-02", "2 GPUs: GPU 3: XID 79; GPU 5: XID 79"
+
+
 def _fleet(size: Size, rng: random.Random) -> Fleet:
     capacity = Resources({GPU: HOST_GPUS, CPU: 128_000, MEMORY: 2**40, PODS: 110})
     nodes = []
@@ -187,7 +190,10 @@ def _fleet(size: Size, rng: random.Random) -> Fleet:
                 name = f"gpu-{b:02}-{r:02}-{h:02}"
                 labels = {BLOCK: f"block-{b:02}", RACK: f"rack-{r:02}", HOSTNAME: name, "gpu": "h100"}  # fmt: skip
                 health = rng.random()
-                nodes.append(Node(name, labels, capacity, (), health > 0.012, health < 0.02))
+                evidence = EVIDENCE if name == UNHEALTHY else ""
+                closed = bool(evidence) or health < 0.02
+                node = Node(name, labels, capacity, (), health > 0.012, closed)
+                nodes.append(replace(node, unhealthy=evidence))
     return Fleet(tuple(nodes))
 
 

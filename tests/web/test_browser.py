@@ -8,7 +8,7 @@ from playwright.async_api import Browser, ConsoleMessage, Error, Page, Route, ex
 from queuectl.domain.commands import DONE, Action, Command
 from queuectl.domain.ledger import State
 from tests.web.browser import open_page, scanner
-from tests.web.sample import NOW, Sample
+from tests.web.sample import EVIDENCE, NOW, UNHEALTHY, Sample
 from tests.web.serve_sample import answer, submit
 
 pytestmark = pytest.mark.browser
@@ -107,6 +107,24 @@ async def test_the_map_works_with_keys_and_has_a_search(browser: Browser, addres
     await expect(page.locator("#map-said")).to_contain_text("gpu-00-00-01")
     await page.keyboard.press("Enter")
     await expect(page.locator("#node-list")).to_contain_text("1 node for gpu-00-00-01")
+
+
+@pytest.mark.parametrize("dark", [False, True])
+async def test_the_map_shows_why_a_node_takes_no_gang(
+    browser: Browser, address: str, dark: bool
+) -> None:
+    page = await open_page(browser, address, dark=dark)
+    await page.goto("/ui/nodes")
+    legend = page.locator("#map-key li")
+    await expect(legend.filter(has_text="unhealthy: its hardware fails")).to_be_visible()
+    await expect(legend.filter(has_text="cordoned or not ready")).to_be_visible()
+    await page.locator("#map").focus()
+    for _ in range(3):
+        await page.keyboard.press("ArrowRight")
+    await expect(page.locator("#map-said")).to_contain_text(f"{UNHEALTHY}: ")
+    await expect(page.locator("#map-said")).to_contain_text(f"unschedulable: unhealthy: {EVIDENCE}")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#node-list")).to_contain_text(f"no: unhealthy: {EVIDENCE}")
 
 
 async def test_usage_is_of_the_days_that_are_chosen(browser: Browser, address: str):

@@ -27,6 +27,7 @@ from queuectl.web.access_scope import AccessScope
 from queuectl.web.site import Site, text
 
 MOST: Final = 200  # nodes listed at once
+_UNHEALTHY: Final = "unhealthy"  # map.js draws nodes that are closed for this reason in another way
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,8 @@ class Plan:
 def columns(plan: Plan, access: AccessScope) -> dict[str, Any]:
     """The cluster map as columns for the canvas. A gang that the caller may not see has neither name nor queue.
 
-    ``occupancy``: per node, the index of each gang and its GPUs, in turn.
+    ``closed``: per node, why it is unschedulable; empty = it is schedulable. ``occupancy``: per node, the index of each gang and its GPUs,
+    in turn.
     """
     order, occupancies = plan.order(), plan.cluster_map.occupancies
     of = plan.finest.of
@@ -97,7 +99,7 @@ def columns(plan: Plan, access: AccessScope) -> dict[str, Any]:
         "domain": [of[i] if of else -1 for i in order],
         "gpus": [rounded(occupancies[i].gpus) for i in order],
         "free": [rounded(occupancies[i].free_gpus) for i in order],
-        "open": [int(occupancies[i].open) for i in order],
+        "closed": [_closed(occupancies[i]) for i in order],
         "occupancy": [
             [x for tenant in occupancies[i].tenants for x in (tenant.gang, rounded(tenant.gpus))]
             for i in order
@@ -160,7 +162,7 @@ def _closed(occupancy: NodeOccupancy) -> str:
     if not occupancy.node.ready:
         return "not ready"
     if occupancy.node.unhealthy:
-        return f"unhealthy: {occupancy.node.unhealthy}"
+        return f"{_UNHEALTHY}: {occupancy.node.unhealthy}"
     return "cordoned" if occupancy.node.unschedulable else ""
 
 

@@ -106,6 +106,7 @@ function draw() {
   const inks = {
     free: colour("--free"), busy: colour("--c-active"), out: colour("--c-out"), unknown: colour("--c-unknown"),
     idle: colour("--c-idle"), ink: colour("--ink"), soft: colour("--soft"), panel: colour("--panel"), accent: colour("--accent"),
+    danger: colour("--danger"),
   };
   pen.font = "600 12px system-ui, sans-serif";
   pen.fillStyle = inks.soft;
@@ -117,7 +118,8 @@ function draw() {
     pen.globalAlpha = wanted && !matches(i, wanted) ? 0.16 : 1;
     const edge = Math.round(cells[i][0] + size) - x - 1;
     paint(pen, i, x, y, edge, inks);
-    if (!cluster.open[i]) cross(pen, x, y, edge, inks);
+    if (unhealthy(i)) triangle(pen, x, y, edge, inks);
+    else if (cluster.closed[i]) cross(pen, x, y, edge, inks);
   }
   pen.globalAlpha = 1;
   if (at >= 0 && cells[at]) {
@@ -210,6 +212,22 @@ function cross(pen, x, y, side, inks) {
   pen.stroke();
 }
 
+const unhealthy = (i) => cluster.closed[i].startsWith("unhealthy");
+
+// A warning sign with an outline, so that it is visible on each color.
+function triangle(pen, x, y, side, inks) {
+  pen.beginPath();
+  pen.moveTo(x + side / 2, y + 0.5);
+  pen.lineTo(x + side - 0.5, y + side - 0.5);
+  pen.lineTo(x + 0.5, y + side - 0.5);
+  pen.closePath();
+  pen.fillStyle = inks.danger;
+  pen.fill();
+  pen.strokeStyle = inks.panel;
+  pen.lineWidth = 1;
+  pen.stroke();
+}
+
 function matches(i, wanted) {
   if (cluster.nodes[i].toLowerCase().includes(wanted)) return true;
   if ((cluster.domains[cluster.domain[i]] ?? []).join("/").toLowerCase().includes(wanted)) return true;
@@ -228,6 +246,16 @@ function chip(fill, text) {
   square.className = "chip";
   square.style.background = fill;
   item.append(square, text);
+  return item;
+}
+
+// A sign that is drawn on squares of each color, with its meaning.
+function sign(character, meaning, name = "") {
+  const item = document.createElement("li");
+  const mark = document.createElement("span");
+  mark.className = name;
+  mark.textContent = character;
+  item.append(mark, ` ${meaning}`);
   return item;
 }
 
@@ -250,15 +278,13 @@ function legend(inks) {
   } else {
     items.push(chip(inks.idle, "below 5%"), scale(), chip(inks.unknown, "ring: no samples"), chip(inks.free, "no gang"));
   }
-  const crossed = document.createElement("li");
-  crossed.textContent = "╳ unschedulable: cordoned or not ready";
-  key.replaceChildren(...items, crossed);
+  key.replaceChildren(...items, sign("╳", "cordoned or not ready"), sign("▲", "unhealthy: its hardware fails", "danger"));
 }
 
 function sentence(i) {
   const where = (cluster.domains[cluster.domain[i]] ?? []).join(" / ");
   const held = tenants(i).map(([gang, gpus]) => `${gang[0]} ${number(gpus)}`).join(", ") || "no gang";
-  const takes = cluster.open[i] ? "" : "; unschedulable";
+  const takes = cluster.closed[i] ? `; unschedulable: ${cluster.closed[i]}` : "";
   return [`${cluster.nodes[i]}`, `${where ? `${where}; ` : ""}${number(cluster.free[i])} of ${number(cluster.gpus[i])} GPUs free${takes}`, held];
 }
 
