@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.workload import Placement
 
 
@@ -108,6 +108,25 @@ class Refusal:
     proof: Proof = Proof.OPTIMAL
 
 
+class SlipCause(StrEnum):
+    """Why a planned start moved to a later time."""
+
+    OVERRUN = "Overrun"  # a gang ran longer than expected
+    LOST_NODE = "LostNode"  # a node failed, or pods that no queue manages use it
+    HIGHER_PRIORITY = "HigherPriority"  # a gang that is before it in queue order now
+    RECLAIM = "Reclaim"  # another ClusterQueue uses quota that it would have borrowed
+    CONFIGURATION = "Configuration"  # queues, quotas or other rules changed
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A gang that waits, and its planned start. ``slip``: why it is later than the last plan had it; None = it is not."""
+
+    uid: str
+    start: PlannedStart
+    slip: SlipCause | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Each pending gang of the snapshot is in exactly one of ``admitted`` and ``pending``, in queue order.
@@ -121,6 +140,8 @@ class Plan:
 
     ``spared``: the gangs with idle GPUs that would be evicted, and for which gangs, if their queue had no dry run.
     The preemptors are pending and stay so.
+
+    ``planned``: planned starts, in queue order. Their gangs are pending.
     """
 
     admitted: tuple[Admission, ...] = ()
@@ -135,3 +156,4 @@ class Plan:
     alarms: tuple[str, ...] = ()  # what broke in the solver, as sentences: a defect each
     uneven: tuple[tuple[str, str], ...] = ()
     spared: tuple[Preemption, ...] = ()
+    planned: tuple[Planned, ...] = ()

@@ -19,6 +19,33 @@ from queuectl.domain.rules import Rules
 class QueueingStrategy(StrEnum):
     STRICT_FIFO = "StrictFIFO"
     BEST_EFFORT_FIFO = "BestEffortFIFO"
+    BACKFILL = (
+        "Backfill"  # its first gangs that wait have planned starts, which no later gang delays
+    )
+
+
+MOST_PLANNED_STARTS = 16
+"""The most planned starts of one line."""
+
+
+class BackfillOrder(StrEnum):
+    """The order of the gangs behind those with a planned start."""
+
+    QUEUE = "Queue"
+    SHORTEST = "Shortest"  # the shortest expected run first; a gang that waits longer gains
+
+
+@dataclass(frozen=True, slots=True)
+class Backfill:
+    """How gangs start before an earlier gang that waits.
+
+    Attributes:
+        planned_starts: the gangs that wait and have a planned start: the first ones in queue order.
+        order: of the gangs behind them.
+    """
+
+    planned_starts: int = 1
+    order: BackfillOrder = BackfillOrder.QUEUE
 
 
 class WithinClusterQueue(StrEnum):
@@ -222,6 +249,7 @@ class ClusterQueue:
         max_per_user: the most that the gangs of one user can be charged at the same time, by resource; empty = no limit.
         max_priority: the highest priority of its gangs, from a command or a class; None = no limit.
         preemption_opt_out: when opt-outs of its jobs from preemption and idle reclaim count.
+        backfill: for the strategy Backfill; one of its cohorts can set it for all its ClusterQueues instead.
         unhealthy_nodes: the policy for its running gangs on nodes whose hardware fails.
         trusts_checkpoints: whether checkpoint times that its jobs declare count for lost work.
         shared_gpus: which pods of a gang can be on a node with shared GPUs; gangs can ask otherwise, unless it is Never.
@@ -259,6 +287,7 @@ class ClusterQueue:
     trusts_checkpoints: bool = True
     shared_gpus: SharedGpus = SharedGpus.ONE_PER_NODE
     unhealthy_nodes: UnhealthyNodes = UnhealthyNodes.STAY
+    backfill: Backfill = Backfill()
 
     def capped(self, priority: int) -> int:
         """The priority, limited to the highest of the queue."""
@@ -280,12 +309,16 @@ class ClusterQueue:
 
 @dataclass(frozen=True, slots=True)
 class Cohort:
-    """ClusterQueues and Cohorts that borrow from each other. A Cohort without a document has no quota of its own."""
+    """ClusterQueues and Cohorts that borrow from each other. A Cohort without a document has no quota of its own.
+
+    ``backfill``: set if all its ClusterQueues are one line with the strategy Backfill, whatever their own strategies.
+    """
 
     name: str
     parent: str | None = None
     groups: tuple[ResourceGroup, ...] = ()
     weight: int = WEIGHT_UNIT
+    backfill: Backfill | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,27 @@ class CapacityLease:
 
 
 @dataclass(frozen=True, slots=True)
+class PlannedStart:
+    """The start that a plan gives to a gang that waits. It moves later only for a cause (``SlipCause``).
+
+    Attributes:
+        at: unix seconds.
+        placement: where it would start then. A later plan can choose other nodes.
+        awaits: the gangs that must end before, by uid, and the unix seconds at which this was expected.
+        revision: of the configuration.
+        made_at: unix seconds of the plan that gave the gang this time.
+        overruns: how often it moved later because a gang ran longer than expected.
+    """
+
+    at: float
+    placement: Placement
+    awaits: tuple[tuple[str, float], ...] = ()
+    revision: int = 0
+    made_at: float = 0.0
+    overruns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Pending:
     """A gang that can be admitted in this cycle.
 
@@ -52,6 +73,7 @@ class Pending:
             ClusterQueue's nominal quota it may start meanwhile. None = it may borrow.
         reclaim_since: unix seconds since when it could evict gangs that borrow and waited instead, because the eviction loses
             more than the wait; None = since now. 0: it has waited as long as it must; gangs that are read from files have 0.
+        planned_start: as the last plan has it; None = it had none.
         blocked: set when it must not be planned (unknown queue, contradictory request, held...): it stays pending with
             this reason and holds no place in a StrictFIFO order.
     """
@@ -63,6 +85,7 @@ class Pending:
     blocked: Reason | None = None
     borrows_at: float | None = None
     reclaim_since: float | None = 0.0
+    planned_start: PlannedStart | None = None
 
     def may_borrow(self, now: float) -> bool:
         """Whether it may use more than its ClusterQueue's nominal quota at ``now`` (unix seconds)."""
@@ -88,6 +111,8 @@ class Admitted:
             evict for it now: idle at the last evaluation, warned before the grace, not exempt, not evicted lately. None = not so,
             or not known to be so (I5).
         evictable: False: the API server refuses to suspend its job, so no eviction frees anything.
+        ends_at: unix seconds at which it leaves, as planning assumes; None = unknown.
+        end_enforced: the controller ends it then; otherwise it can run longer.
     """
 
     workload: Workload
@@ -103,6 +128,8 @@ class Admitted:
     restartable: bool = True
     idle_since: float | None = None
     evictable: bool = True
+    ends_at: float | None = None
+    end_enforced: bool = False
 
     @property
     def gpus(self) -> int:

@@ -99,6 +99,19 @@ class PodSet:
 
 
 @dataclass(frozen=True, slots=True)
+class Duration:
+    """How long one attempt of a gang runs, as planning assumes.
+
+    Attributes:
+        seconds: from the start of the attempt.
+        enforced: the controller ends the gang then; otherwise an attempt can run longer.
+    """
+
+    seconds: float
+    enforced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Workload:
     """A gang in a queue: identity, place in the order, and what it asks.
 
@@ -109,6 +122,7 @@ class Workload:
         queued_at: unix seconds; a preempted workload keeps it.
         preemptible: False opts it out of preemption, as far as its ClusterQueue allows (``preemption_opt_out``).
         user: the submitter, where usage is grouped by user; None = unknown.
+        duration: of an attempt that starts now; None = unknown.
     """
 
     uid: str
@@ -121,6 +135,7 @@ class Workload:
     queued_at: float = 0.0
     preemptible: bool = True
     user: str | None = None
+    duration: Duration | None = None
 
     @property
     def ref(self) -> str:

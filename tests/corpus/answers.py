@@ -67,6 +67,8 @@ def plain(made: Plan) -> dict[str, Any]:
     fields: dict[str, Any] = msgspec.json.decode(
         msgspec.json.encode(msgspec.msgpack.decode(plan_bytes(made)))
     )
+    if not fields["planned"]:
+        del fields["planned"]  # as plans were recorded before there were planned starts
     return fields
 
 

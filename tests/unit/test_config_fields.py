@@ -20,6 +20,8 @@ from queuectl.domain.gpus import GpuWeights, SharedGpus
 from queuectl.domain.mig import MigConfig, MigDevices
 from queuectl.domain.node_health import HealthMode, HealthSignal, NodeHealthRules, UnhealthyNodes
 from queuectl.domain.queues import (
+    Backfill,
+    BackfillOrder,
     ClusterQueue,
     Cohort,
     Defragment,
@@ -69,6 +71,9 @@ def nested(path: str, value: Any) -> Fields:
         value = {part: value}
     fragment: Fields = value
     return fragment
+
+
+BACKFILL = nested("spec.queueingStrategy", "Backfill")
 
 
 def merged(*parts: Fields) -> Fields:
@@ -194,6 +199,11 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.preemptionOptOut", "Always", {"preemption_opt_out": "Always"}, {}),
     ("ClusterQueue", "spec.policy.preemptionOptOut", "Never", {"preemption_opt_out": "Never"}, {}),
     ("ClusterQueue", "spec.policy.unhealthyNodes", "Drain", {"unhealthy_nodes": UnhealthyNodes.DRAIN}, {}),
+    ("ClusterQueue", "spec.queueingStrategy", "Backfill", {"strategy": QueueingStrategy.BACKFILL}, {}),
+    ("ClusterQueue", "spec.policy.plannedStarts", 3,
+     {"strategy": QueueingStrategy.BACKFILL, "backfill": Backfill(3)}, BACKFILL),
+    ("ClusterQueue", "spec.policy.backfillOrder", "Shortest",
+     {"strategy": QueueingStrategy.BACKFILL, "backfill": Backfill(order=BackfillOrder.SHORTEST)}, BACKFILL),
     ("ClusterQueue", "spec.policy.trustCheckpoints", False, {"trusts_checkpoints": False}, {}),
     ("ClusterQueue", "spec.policy.sharedGpus", "Never", {"shared_gpus": SharedGpus.NEVER}, {}),
     ("ClusterQueue", "spec.policy.idleReclaim.maxWarmupSeconds", 0, {"idle_reclaim": IdleReclaim(max_warmup=0.0)}, {}),
@@ -226,6 +236,10 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("Cohort", "spec.resourceGroups.borrowingLimit", groups(borrowingLimit=4),
      {"groups": quotas(borrowing={GPU: 4}), "parent": "p"}, nested("spec.parentName", "p")),
     ("Cohort", "spec.fairSharing.weight", 0, {"weight": 0}, {}),
+    ("Cohort", "spec.queueingStrategy", "Backfill", {"backfill": Backfill()}, {}),
+    ("Cohort", "spec.policy.plannedStarts", 3, {"backfill": Backfill(3)}, BACKFILL),
+    ("Cohort", "spec.policy.backfillOrder", "Shortest",
+     {"backfill": Backfill(order=BackfillOrder.SHORTEST)}, BACKFILL),
     ("ResourceFlavor", "spec.nodeLabels", {"gpu": "h100"}, {"node_labels": (("gpu", "h100"),)}, {}),
     ("ResourceFlavor", "spec.nodeTaints", [{"key": "spot", "value": "1", "effect": "NoSchedule", "timeAdded": "now"}],
      {"node_taints": (Taint("spot", Effect.NO_SCHEDULE, "1"),)}, {}),

@@ -17,6 +17,7 @@ from queuectl.domain.queues import (
     DEFAULT_VICTIM_ORDER,
     RECLAIM_WAIT_MOST,
     WEIGHT_UNIT,
+    Backfill,
     ClusterQueue,
     Cohort,
     Defragment,
@@ -102,6 +103,14 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         shared_gpus=policy.shared_gpus or SharedGpus.ONE_PER_NODE,
         unhealthy_nodes=policy.unhealthy_nodes or UnhealthyNodes.STAY,
         admission_checks=_admission_checks(spec),
+        backfill=_read_backfill(policy),
+    )
+
+
+def _read_backfill(policy: wire.PolicySpec | wire.CohortPolicySpec) -> Backfill:
+    default = Backfill()
+    return Backfill(
+        policy.planned_starts or default.planned_starts, policy.backfill_order or default.order
     )
 
 
@@ -265,6 +274,8 @@ def warn_cluster_queue(document: wire.ClusterQueueDocument) -> Iterator[Warned]:
     if spec.concurrent_admission_policy:
         yield Warned("spec.concurrentAdmissionPolicy")
     yield from _warn_pairs(spec)
+    if spec.queueing_strategy is not QueueingStrategy.BACKFILL:
+        yield from _warn_backfill(spec.policy)
     if not (spec.cohort_name or spec.cohort):
         yield from _warn_limits(spec.resource_groups, "has no effect: in no cohort")
 
@@ -294,7 +305,9 @@ def read_cohort(document: wire.CohortDocument) -> Cohort:
     if parent == name:
         raise RequestError(f"spec.parentName: {parent!r} is the Cohort itself")
     groups = read_groups(spec.resource_groups or [], in_cohort=True, lends_at_most_nominal=False)
-    return Cohort(name, parent, groups, _read_weight(spec.fair_sharing))
+    policy = spec.policy or wire.CohortPolicySpec()
+    backfill = _read_backfill(policy) if spec.queueing_strategy is not None else None
+    return Cohort(name, parent, groups, _read_weight(spec.fair_sharing), backfill)
 
 
 def warn_cohort(document: wire.CohortDocument) -> Iterator[Warned]:
@@ -302,6 +315,17 @@ def warn_cohort(document: wire.CohortDocument) -> Iterator[Warned]:
     spec = document.spec
     if not spec.parent_name:
         yield from _warn_limits(spec.resource_groups, "has no effect: this Cohort has no parent")
+    if spec.queueing_strategy is None:
+        yield from _warn_backfill(spec.policy)
+
+
+def _warn_backfill(policy: wire.PolicySpec | wire.CohortPolicySpec | None) -> Iterator[Warned]:
+    """Fields of planned starts, for queues without them."""
+    reason = "has no effect: queueingStrategy is not Backfill"
+    if policy is not None and policy.planned_starts is not None:
+        yield Warned("spec.policy.plannedStarts", reason)
+    if policy is not None and policy.backfill_order is not None:
+        yield Warned("spec.policy.backfillOrder", reason)
 
 
 def _warn_limits(groups: list[wire.ResourceGroupSpec] | None, reason: str) -> Iterator[Warned]:

@@ -13,6 +13,8 @@ import msgspec
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.queues import (
+    MOST_PLANNED_STARTS,
+    BackfillOrder,
     OptOut,
     QueueingStrategy,
     ReclaimMode,
@@ -143,6 +145,9 @@ class QuotaFromNodes(Strict):
 Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
+PlannedStarts = Annotated[int, msgspec.Meta(ge=1, le=MOST_PLANNED_STARTS)]
+
+
 class IdleReclaimSpec(Strict):
     mode: ReclaimMode | None = None
     window_seconds: Count | None = None
@@ -179,6 +184,8 @@ class PolicySpec(Strict):
     shared_gpus: SharedGpus | None = None
     unhealthy_nodes: UnhealthyNodes | None = None
     evict_within_nominal: bool | None = None
+    planned_starts: PlannedStarts | None = None
+    backfill_order: BackfillOrder | None = None
 
 
 class ClusterQueueSpec(Strict):
@@ -198,10 +205,19 @@ class ClusterQueueSpec(Strict):
     policy: PolicySpec | None = None
 
 
+class CohortPolicySpec(Strict):
+    """Policies particular to queuectl."""
+
+    planned_starts: PlannedStarts | None = None
+    backfill_order: BackfillOrder | None = None
+
+
 class CohortSpec(Strict):
     parent_name: str | None = None
     resource_groups: list[ResourceGroupSpec] | None = None
     fair_sharing: FairSharing | None = None
+    queueing_strategy: Literal["Backfill"] | None = None
+    policy: CohortPolicySpec | None = None
 
 
 # ---- the rest
