@@ -101,6 +101,12 @@ COMMANDS: Final = {
         Reader.ADMINISTRATOR,
         extra=Extra.PLANNER,
     ),
+    "simulate": LazyCommand(
+        "queuectl.cli.simulate:simulate_command",
+        "Simulate a trace of jobs, without a server.",
+        Reader.ADMINISTRATOR,
+        extra=Extra.PLANNER,
+    ),
     "serve": LazyCommand(
         "queuectl.cli.serve:serve_command",
         "Run the controller, its REST API and its metrics.",

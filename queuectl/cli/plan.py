@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
+from queuectl.cli.input_files import read_bytes, read_objects
 from queuectl.cli.plan_tables import print_tables
 from queuectl.domain.diagnosis import Diagnosis, SuggestedFix
 from queuectl.domain.errors import BadInput
 from queuectl.domain.snapshot import MakeRoom
 from queuectl.objects.configuration.queue_config import is_single
-from queuectl.objects.documents import Document, read_documents
+from queuectl.objects.documents import Document
 from queuectl.objects.files.plans import plan_document
 from queuectl.objects.files.refused_plans import Refused, same_plan, unpack
 from queuectl.objects.files.snapshots import SnapshotInput, read_snapshot
@@ -115,7 +116,7 @@ def plan_command(
                 file or now is not None or config is not None or defrag or gang is not None or mig
             )
             _require_alone(alone=alone)
-            refused = unpack(_bytes(str(snapshot)), str(snapshot))
+            refused = unpack(read_bytes(str(snapshot)), str(snapshot))
             given = SnapshotInput(refused.snapshot)
         else:
             given = _given(file or [], config, now)
@@ -172,7 +173,7 @@ def _require_alone(*, alone: bool) -> None:
 def _given(file: list[str], config: Path | None, now: str | None) -> SnapshotInput:
     if not file:
         raise BadInput("-f or --snapshot is required")
-    documents = [document for name in file for document in _read(name)]
+    documents = [document for name in file for document in read_objects(name)]
     return read_snapshot([*documents, *_settings(config)], _clock(now))
 
 
@@ -224,22 +225,9 @@ def _reconfigurations(checked: CheckedPlan) -> list[tuple[str, SuggestedFix]]:
     return [found] if found is not None else []
 
 
-def _read(name: str) -> list[Document]:
-    if name == "-":
-        return read_documents(sys.stdin.buffer.read(), "stdin")
-    return read_documents(_bytes(name), name)
-
-
-def _bytes(name: str) -> bytes:
-    try:
-        return Path(name).read_bytes()
-    except OSError as error:
-        raise BadInput(f"{name}: {error.strerror or error}") from None
-
-
 def _settings(path: Path | None) -> list[Document]:
     """The Configuration in the file of --config."""
-    documents = _read(str(path)) if path is not None else []
+    documents = read_objects(str(path)) if path is not None else []
     for document in documents:
         if not is_single(document):
             found = f"{document.api_version} {document.kind}"

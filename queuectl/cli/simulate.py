@@ -1,0 +1,213 @@
+"""``queuectl simulate``: a trace of jobs through the queues and nodes of files, under one or more strategies.
+
+The planner is the same as in the controller. The command does not connect to a cluster.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.input_files import read_bytes, read_objects
+from queuectl.cli.render import emit_json
+from queuectl.domain.errors import BadInput
+from queuectl.objects.files.snapshots import read_snapshot
+
+if TYPE_CHECKING:
+    from queuectl.simulate.policy import Policy
+    from queuectl.simulate.results import Outcome
+    from queuectl.simulate.setting import Setting
+    from queuectl.simulate.simulation import World
+
+
+class Output(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    HTML = "html"
+
+
+class Strategy(StrEnum):
+    STRICT_FIFO = "StrictFIFO"
+    BEST_EFFORT_FIFO = "BestEffortFIFO"
+    BACKFILL = "Backfill"
+    SJF = "SJF"
+
+
+class Durations(StrEnum):
+    DECLARED = "declared"
+    LEARNT = "learnt"
+    UNKNOWN = "unknown"
+
+
+class PlacementOption(StrEnum):
+    PLANNER = "planner"
+    BEST_FIT = "best-fit"
+
+
+_NOT_YET: Final = "is not available: queuectl does not plan with the end times of gangs"
+
+
+def simulate_command(
+    file: Annotated[
+        list[str],
+        typer.Option(
+            "-f",
+            "--file",
+            metavar="FILE",
+            help="YAML or JSON file with Nodes and configuration; - reads stdin. Can be repeated.",
+        ),
+    ],
+    trace: Annotated[str, typer.Option(metavar="FILE", help="Jobs as CSV, plain or gzipped.")],
+    strategy: Annotated[
+        list[Strategy] | None,
+        typer.Option(
+            help="Strategy of all ClusterQueues. Can be repeated to compare strategies. Default: as configured."
+        ),
+    ] = None,
+    durations: Annotated[
+        Durations,
+        typer.Option(help="Run times of jobs that the scheduler knows when it decides."),
+    ] = Durations.DECLARED,
+    placement: Annotated[
+        PlacementOption,
+        typer.Option(
+            help="The planner of the controller, or the reference rule of published simulators."
+        ),
+    ] = PlacementOption.PLANNER,
+    events: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Failures and recoveries of nodes as CSV: seconds, node, down or up.",
+        ),
+    ] = None,
+    utilization: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="GPU utilization in percent as CSV, by job_id or by percentile.",
+        ),
+    ] = None,
+    output: Annotated[
+        Output, typer.Option("-o", "--output", help="Format of the output.")
+    ] = Output.TABLE,
+    seed: Annotated[
+        int,
+        typer.Option(
+            metavar="NUMBER",
+            help="Seed of the random numbers that choose from the percentiles of --utilization.",
+        ),
+    ] = 0,
+) -> None:
+    """Simulate the waits of a trace of jobs, without a cluster.
+
+    The same input gives the same output.
+    """
+    try:
+        policies = _policies(strategy or [], durations, placement)
+        setting = _setting(file, trace, events, utilization, seed)
+        outcomes = [_simulated(setting, policy) for policy in policies]
+    except BadInput as error:
+        raise CommandFailed(str(error), Exit.BAD_INPUT) from None
+    _warn(setting, outcomes)
+    _emit(output, outcomes)
+
+
+def _policies(
+    strategies: list[Strategy], durations: Durations, placement: PlacementOption
+) -> list[Policy]:
+    from queuectl.simulate.policy import Order, Placement, Policy
+
+    if durations is Durations.LEARNT:
+        raise BadInput(f"--durations learnt: {_NOT_YET}")
+    for strategy in strategies:
+        if strategy is Strategy.BACKFILL:
+            raise BadInput(f"--strategy Backfill: {_NOT_YET}")
+        if strategy is Strategy.SJF and durations is Durations.UNKNOWN:
+            raise BadInput("--strategy SJF: needs the run times of jobs; use --durations declared")
+    orders = [Order(strategy) for strategy in dict.fromkeys(strategies)]
+    listed: list[Order | None] = [*orders] or [None]
+    return [Policy(Placement(placement), order) for order in listed]
+
+
+def _setting(
+    files: list[str], trace: str, events: str | None, utilization: str | None, seed: int
+) -> Setting:
+    from queuectl.simulate.setting import make_setting
+    from queuectl.simulate.trace import read_events, read_trace, read_utilization
+
+    given = read_snapshot([document for name in files for document in read_objects(name)])
+    for warning in given.warnings:
+        sys.stderr.write(f"warning: {warning}\n")
+    return make_setting(
+        given.snapshot,
+        trace,
+        read_trace(read_bytes(trace), trace),
+        read_events(read_bytes(events), events) if events is not None else (),
+        read_utilization(read_bytes(utilization), utilization) if utilization is not None else None,
+        seed,
+    )
+
+
+def _simulated(setting: Setting, policy: Policy) -> Outcome:
+    from queuectl.simulate.comparison import simulate  # the solver is slow to import
+
+    with _progress_bar(policy.name, len(setting.jobs)) as progress:
+        return simulate(setting, policy, progress)
+
+
+@contextmanager
+def _progress_bar(name: str, jobs: int) -> Iterator[Callable[[World], None]]:
+    """A bar of finished jobs on a terminal."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task(name, total=jobs)
+        yield lambda world: bar.update(task, completed=world.finished)
+
+
+def _warn(setting: Setting, outcomes: list[Outcome]) -> None:
+    from queuectl.simulate.results import warnings
+
+    found = [*setting.warnings(), *warnings(outcomes[0], setting.trace)]
+    for warning in found:
+        sys.stderr.write(f"warning: {warning}\n")
+
+
+def _emit(output: Output, outcomes: list[Outcome]) -> None:
+    match output:
+        case Output.JSON:
+            from queuectl.simulate.results import document
+
+            documents = {found.policy: document(found) for found in outcomes}
+            emit_json(documents if len(outcomes) > 1 else documents[outcomes[0].policy])
+        case Output.HTML:
+            from queuectl.simulate.report import report
+
+            sys.stdout.write(report(outcomes))
+        case Output.TABLE:
+            from queuectl.cli.simulate_tables import print_outcomes
+
+            print_outcomes(outcomes)

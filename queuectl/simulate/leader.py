@@ -1,0 +1,229 @@
+"""The leader of a simulation: the ledger, the snapshots and the decisions of the controller, without a cluster and a database.
+
+The state machine, the snapshots, the planner and the decisions are those of the controller. A simulated cluster obeys at once: the
+pods of a gang are ready when it is admitted, and have ended when it is stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from typing import Final
+
+from queuectl.control.device_rows import DeviceRows
+from queuectl.control.leader.decisions import Decider
+from queuectl.devices.shared import without_claim_podsets
+from queuectl.domain.events import Drained, Ended, Event, PodsReady, RetryDue, Submitted
+from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.plan import Plan, Refusal
+from queuectl.domain.quantity import GPU, PODS, Resources
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reasons import Code
+from queuectl.domain.records import JobRecord, NamespaceRecord, NodeRecord, Outcome, Upserted
+from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
+from queuectl.lifecycle.machine import MAX_BUDGET, handle
+from queuectl.planner import plan
+from queuectl.planner.cache import PlannerCache
+from queuectl.planner.preempt.protections import next_plan_due
+from queuectl.simulate.trace import TraceJob
+from queuectl.state.freeze import SnapshotBuilder
+from queuectl.state.ledger import Ledger
+from queuectl.state.migration_budget import MigrationBudget
+from queuectl.state.mirror import Mirror
+from queuectl.state.pastuse import PastUseSums
+from queuectl.state.usage import Usage
+
+KIND: Final = "Job"
+PODSET: Final = "main"
+SEEK_SECONDS: Final = 30.0
+"""The shortest time between two searches for migrations, as the controller's setting has it by default."""
+
+RETRY_SECONDS: Final = 1.0
+"""The time until the controller plans again with a larger limit of the solver."""
+
+# A limit of wall time would make the result depend on the machine.
+_LIMITS: Final = SolverLimits(wall_seconds=1e6)
+
+
+def podset_of(job: TraceJob) -> PodSet:
+    """The request of a job."""
+    level = job.topology_level
+    topology = TopologyRequest(TopologyMode.REQUIRED, level) if level else None
+    shape = PodShape(Resources({GPU: job.gpus_per_pod, PODS: 1}))
+    return PodSet(PODSET, job.pods, shape, topology)
+
+
+class SimulatedLeader:
+    """Of one simulation. Times are in unix seconds."""
+
+    def __init__(self, config: QueueConfig, given: Snapshot, now: float) -> None:
+        """``given``: nodes and namespaces; ``now``: the begin of the simulation."""
+        self.config = config
+        self._mirror = Mirror({"jobs": KIND})
+        spaces = given.namespaces.items()
+        self._mirror.apply(
+            [
+                *(
+                    Upserted(NamespaceRecord(name, 1, tuple(labels.items())))
+                    for name, labels in spaces
+                ),
+                *(Upserted(NodeRecord(node, 1)) for node in given.fleet.nodes),
+            ]
+        )
+        self.ledger = Ledger()
+        self._usage = Usage(self._mirror, self.ledger)
+        self._builder = SnapshotBuilder(self._mirror, self.ledger, self._usage)
+        self._decider = Decider(self._mirror, self.ledger)
+        self._past_use = PastUseSums(self._mirror)
+        self._past_use.configure(config, (), now)
+        self._moves = MigrationBudget()
+        self._cache = PlannerCache()
+        self._shapes: dict[tuple[int, int, str], tuple[PodSet, ...]] = {}
+        self._seek_at = now
+        self.next_plan: float | None = None
+
+    def submit(self, uid: str, job: TraceJob, priority: int, now: float, queued_at: float) -> None:
+        """A job is created and waits. ``queued_at``: its place in the order of its queue."""
+        namespace, queue = job.queue
+        cluster_queue = self.config.cluster_queue_of(namespace, queue)
+        assert cluster_queue is not None
+        record = JobRecord(
+            kind=KIND,
+            namespace=namespace,
+            name=job.name or job.job_id or f"line-{job.line}",
+            uid=uid,
+            version=1,
+            created_at=queued_at,
+            queue=queue,
+            podsets=self._podsets(job),
+            utilization=job.utilization,
+            submitter=job.user,
+        )
+        self._show(record)
+        change = handle(None, Submitted(record, priority, cluster_queue.name, job.user), now)
+        assert change is not None
+        entry = replace(change.after, queued_at=queued_at, priority_set=priority)
+        self._take_in([replace(change, after=entry)])
+
+    def _podsets(self, job: TraceJob) -> tuple[PodSet, ...]:
+        shape = (job.pods, job.gpus_per_pod, job.topology_level)
+        if shape not in self._shapes:
+            self._shapes[shape] = (podset_of(job),)
+        return self._shapes[shape]
+
+    def end(self, uid: str, now: float) -> None:
+        """A job has ended; it leaves the ledger."""
+        self._apply(uid, Ended(Outcome.SUCCEEDED), now)
+        self._builder.forget(uid)
+        self._decider.forget(uid)
+        del self._mirror.jobs[uid]
+
+    def ready(self, uid: str, now: float) -> None:
+        """All pods of a gang are ready."""
+        self._apply(uid, PodsReady(), now)
+
+    def drained(self, uid: str, now: float) -> Entry:
+        """All pods of an evicted gang have ended."""
+        self._apply(uid, Drained(), now)
+        entry = self.ledger.get(uid)
+        assert entry is not None
+        return entry
+
+    def retry(self, uid: str, now: float) -> None:
+        """The back-off of a gang is over."""
+        self._apply(uid, RetryDue(), now)
+
+    def saved(self, uid: str, at: float) -> None:
+        """A gang has written a checkpoint."""
+        job = self._mirror.jobs[uid]
+        if job.checkpoint_at != at:
+            self._show(replace(job, checkpoint_at=at, version=job.version + 1))
+
+    def set_ready(self, node: str, *, ready: bool) -> list[str]:
+        """A node fails or recovers. Returns the uids of the gangs with pods on it."""
+        record = self._mirror.nodes[node]
+        changed = replace(record.node, ready=ready)
+        self._show(NodeRecord(changed, record.version + 1, record.conditions, record.cordoned))
+        return [e.uid for e in self.ledger.entries(State.RUNNING) if _is_on(e, node)]
+
+    def _show(self, record: JobRecord | NodeRecord) -> None:
+        mirror = self._mirror
+        mirror.apply([Upserted(record)])
+        mirror.touched.clear()
+        mirror.edited.clear()
+
+    @property
+    def anything_to_plan(self) -> bool:
+        """Whether a gang is pending."""
+        return bool(self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED))
+
+    def plan(self, now: float) -> list[EntryChange]:
+        """Plan once. Returns the changes of the ledger."""
+        snapshot = self._snapshot(now, seek_room=now >= self._seek_at)
+        lowered = DeviceRows.of(self._cache).added(snapshot)
+        decided = plan(lowered, cache=self._cache)
+        if decided.stats.get("rooms_sought"):
+            self._seek_at = now + SEEK_SECONDS
+        changes = self._decider.changes(snapshot, without_claim_podsets(decided), now)
+        self._take_in(changes)
+        self.next_plan = _first(self._next_plans(now, lowered, decided))
+        return changes
+
+    def _next_plans(self, now: float, snapshot: Snapshot, decided: Plan) -> Iterator[float | None]:
+        """The times from which a plan can differ without another change."""
+        yield next_plan_due(snapshot, decided)
+        if decided.stats.get("rooms_sought"):
+            yield self._seek_at
+        if any(map(self._worth_more, decided.pending)):
+            yield now + RETRY_SECONDS
+        rule = self.config.rules.usage_fairness
+        if rule is not None:
+            yield now + rule.sampling
+        for refusal in decided.pending:
+            if refusal.lease is not None:
+                yield refusal.lease.expires_at
+
+    def _worth_more(self, refusal: Refusal) -> bool:
+        """Whether a larger limit of the solver can decide it."""
+        if refusal.reasons[0].code is not Code.UNDECIDED:
+            return False
+        entry = self.ledger.get(refusal.uid)
+        return entry is not None and entry.budget < MAX_BUDGET
+
+    def fits_alone(self, uid: str, job: TraceJob, now: float) -> bool:
+        """Whether a job starts if it is the only one."""
+        self.submit(uid, job, 0, now, now)
+        decided = plan(self._snapshot(now, seek_room=False), cache=self._cache)
+        self.end(uid, now)
+        return bool(decided.admitted)
+
+    def _snapshot(self, now: float, *, seek_room: bool) -> Snapshot:
+        frozen = self._builder.freeze(self.config, now, _LIMITS)
+        return replace(
+            frozen,
+            moved_work=self._moves.by_queue(now),
+            past_use=self._past_use.past_use(now),
+            seek_room=seek_room,
+        )
+
+    def _apply(self, uid: str, event: Event, now: float) -> None:
+        change = handle(self.ledger.get(uid), event, now, self.config.rules)
+        if change is not None:
+            self._take_in([change])
+
+    def _take_in(self, changes: Iterable[EntryChange]) -> None:
+        listed = list(changes)
+        self.ledger.apply(listed)
+        self._usage.refresh_owned(change.after for change in listed)
+        self._moves.note(listed)
+        self._past_use.note(listed)
+
+
+def _is_on(entry: Entry, node: str) -> bool:
+    placed = entry.placement.podsets if entry.placement is not None else ()
+    return any(name == node for podset in placed for name, _ in podset.nodes)
+
+
+def _first(times: Iterable[float | None]) -> float | None:
+    return min((time for time in times if time is not None), default=None)

@@ -1,0 +1,151 @@
+"""The scheduler of a simulation that decides with the planner of the controller."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.queues import QueueingStrategy
+from queuectl.simulate.leader import SimulatedLeader
+from queuectl.simulate.policy import Order
+from queuectl.simulate.run import Run
+from queuectl.simulate.setting import Setting
+from queuectl.simulate.simulation import World
+from queuectl.simulate.trace import NodeEvent, TraceJob
+
+BEGIN: Final = 946_684_800.0
+"""Unix seconds of the begin of a simulation at the earliest: 2000-01-01. The planner compares times with 0."""
+
+_STRATEGIES: Final = {
+    Order.STRICT_FIFO: QueueingStrategy.STRICT_FIFO,
+    Order.BEST_EFFORT_FIFO: QueueingStrategy.BEST_EFFORT_FIFO,
+    Order.SJF: QueueingStrategy.STRICT_FIFO,
+}
+
+
+class Planned:
+    """Plans after each instant in which something has changed."""
+
+    def __init__(self, setting: Setting, order: Order | None, world: World) -> None:
+        if order is not None:
+            setting = setting.under(_STRATEGIES[order])
+        self._setting = setting
+        self._order = order
+        self._world = world
+        self._begin = max(BEGIN, setting.snapshot.now)
+        self._leader = SimulatedLeader(setting.config, setting.snapshot, self._begin)
+        self._runs: dict[str, Run] = {}
+        self._fits: dict[tuple[object, ...], bool] = {}
+        self._due: dict[str, float] = {}  # ends of notices and back-offs, in unix seconds
+        self._changed = False
+        self._stalled: set[str] = set()  # gangs with pods on failed nodes
+        self._savers: dict[str, Run] = {}  # gangs that write checkpoints
+
+    @property
+    def _now(self) -> float:
+        return self._begin + self._world.now
+
+    def never_fits(self, job: TraceJob) -> bool:
+        """See :class:`Scheduler`. A job never fits if the planner does not start it alone."""
+        kind = (job.queue, job.pods, job.gpus_per_pod, job.topology_level)
+        if kind not in self._fits:
+            self._fits[kind] = self._leader.fits_alone(_uid(job), job, self._now)
+        return not self._fits[kind]
+
+    def submitted(self, run: Run) -> None:
+        """See :class:`Scheduler`."""
+        job, uid = run.job, _uid(run.job)
+        self._runs[uid] = run
+        if job.checkpoint is not None:
+            self._savers[uid] = run
+        place = self._begin + job.declared if self._order is Order.SJF else self._now
+        priority = self._setting.priorities[job.rank]
+        self._leader.submit(uid, job, priority, self._now, place)
+        self._changed = True
+
+    def ended(self, run: Run) -> None:
+        """See :class:`Scheduler`."""
+        uid = _uid(run.job)
+        self._leader.end(uid, self._now)
+        del self._runs[uid]
+        self._due.pop(uid, None)
+        self._savers.pop(uid, None)
+        self._changed = True
+
+    def node_changed(self, event: NodeEvent) -> None:
+        """The gangs with pods on a failed node stop until the planner has repaired or evicted them."""
+        for uid in self._leader.set_ready(event.node, ready=event.up):
+            if not event.up:
+                self._world.interrupt(self._runs[uid])
+                self._stalled.add(uid)
+        self._changed = True
+
+    def decide(self) -> None:
+        """See :class:`Scheduler`."""
+        for uid in [uid for uid, at in self._due.items() if at <= self._now]:
+            del self._due[uid]
+            self._after_wait(uid)
+        due = self._leader.next_plan
+        self._changed |= due is not None and due <= self._now
+        while self._changed:
+            self._changed = False
+            self._plan()
+        times = [*self._due.values()]
+        if self._leader.next_plan is not None:
+            times.append(self._leader.next_plan)
+        self._world.wake_at(min(times) - self._begin if times else None)
+
+    def _after_wait(self, uid: str) -> None:
+        """The notice or the back-off of a gang is over."""
+        entry = self._leader.ledger.get(uid)
+        assert entry is not None
+        if entry.state is State.EVICTING:
+            self._stop(uid)
+        else:
+            self._leader.retry(uid, self._now)
+            self._changed = True
+
+    def _plan(self) -> None:
+        if not (self._leader.anything_to_plan or self._stalled):
+            self._leader.next_plan = None
+            return
+        for uid, run in self._savers.items():
+            at = run.saved_at(self._world.now)
+            if at is not None:
+                self._leader.saved(uid, self._begin + at)
+        for change in self._leader.plan(self._now):
+            self._carry_out(change)
+
+    def _carry_out(self, change: EntryChange) -> None:
+        entry = change.after
+        run = self._runs[entry.uid]
+        match entry.state:
+            case State.STARTING:
+                self._leader.ready(entry.uid, self._now)
+                self._world.start(run)
+            case State.RUNNING if run.running_since is None:
+                self._stalled.discard(entry.uid)  # it is repaired
+                self._world.start(run)
+            case State.EVICTING:
+                self._notice(entry)
+            case _:
+                pass
+
+    def _notice(self, entry: Entry) -> None:
+        if entry.stop_at is None:
+            self._stop(entry.uid)
+        else:
+            self._due[entry.uid] = entry.stop_at
+
+    def _stop(self, uid: str) -> None:
+        self._stalled.discard(uid)
+        self._world.evict(self._runs[uid])
+        entry = self._leader.drained(uid, self._now)
+        if entry.state is State.BACKOFF and entry.requeue_at is not None:
+            self._due[uid] = entry.requeue_at
+        self._changed = True
+
+
+def _uid(job: TraceJob) -> str:
+    """Gangs that wait since the same time are planned in the order of their uids."""
+    return f"{job.rank:09d}"

@@ -1,0 +1,33 @@
+"""The policies that a simulation can compare."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Order(StrEnum):
+    """The strategy of the queues. SJF exists in simulations only: the job with the shortest declared run time is first."""
+
+    STRICT_FIFO = "StrictFIFO"
+    BEST_EFFORT_FIFO = "BestEffortFIFO"
+    SJF = "SJF"
+
+
+class Placement(StrEnum):
+    """The scheduler: the planner of the controller, or the reference rule of published simulators."""
+
+    PLANNER = "planner"
+    BEST_FIT = "best-fit"
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """``order``: of all queues; None = each ClusterQueue has its own strategy."""
+
+    placement: Placement = Placement.PLANNER
+    order: Order | None = None
+
+    @property
+    def name(self) -> str:
+        return "as configured" if self.order is None else str(self.order)

@@ -1,0 +1,251 @@
+"""The figures of a simulation: waits, completions, allocation, evictions and lost work, of all jobs and of each queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import ceil
+from typing import Any
+
+from queuectl.domain.quantity import GPU
+from queuectl.domain.words import counted
+from queuectl.simulate.run import Run
+from queuectl.simulate.setting import LocalQueueKey, Setting
+from queuectl.simulate.simulation import Sample
+from queuectl.simulate.trace import TraceJob
+
+_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Waits of finished jobs, in seconds; None if no job has finished. Percentiles are by nearest rank."""
+
+    finished: int
+    mean: float | None
+    p50: float | None
+    p99: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """Of all jobs, or of one queue. Times are in seconds; means are over finished jobs.
+
+    Attributes:
+        jobs: of the trace, with the skipped ones and those that never fit.
+        completion: mean from the submission to the last end.
+        makespan: from the first submission to the last end.
+        held: GPU-seconds that the jobs held.
+        gpus: that the jobs can use.
+        lost: GPU-seconds of work since the last checkpoint, at each eviction and at each loss of a node.
+        several: the jobs of more than one pod.
+    """
+
+    jobs: int
+    skipped: int
+    never_fit: int
+    waits: Waits
+    completion: float | None
+    makespan: float
+    held: float
+    gpus: int
+    evictions: int
+    lost: float
+    several: Waits
+    several_jobs: int
+
+    @property
+    def allocation(self) -> float | None:
+        """Held GPU-seconds as a fraction of all of them; None without GPUs or time."""
+        total = self.gpus * self.makespan
+        return self.held / total if total else None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The result of one policy.
+
+    Attributes:
+        policy: its name.
+        total: figures of all jobs.
+        by_queue: those of each LocalQueue of the trace that exists.
+        by_size: waits by the GPUs of a job: the largest number of each class, and the waits.
+        runs: of all jobs that could start.
+        samples: the state over time.
+        gpus: of all nodes.
+        fairness: Jain's index of the queues' shares of time in which their jobs ran, 0 to 1; None without finished jobs.
+        never_fit: jobs that are larger than their queue or its nodes.
+    """
+
+    policy: str
+    total: Figures
+    by_queue: Mapping[LocalQueueKey, Figures]
+    by_size: Mapping[int, Waits]
+    runs: Sequence[Run]
+    samples: Sequence[Sample]
+    gpus: int
+    fairness: float | None
+    never_fit: tuple[TraceJob, ...]
+
+
+def outcome(
+    policy: str,
+    setting: Setting,
+    runs: Sequence[Run],
+    never_fit: Sequence[TraceJob],
+    samples: Sequence[Sample],
+) -> Outcome:
+    """The figures of a finished simulation. ``runs``: of all jobs that could start."""
+    until = samples[-1].time if samples else 0.0
+    of_queue: dict[LocalQueueKey, tuple[list[Run], list[TraceJob]]] = {}
+    for run in runs:
+        of_queue.setdefault(run.job.queue, ([], []))[0].append(run)
+    for job in never_fit:
+        of_queue.setdefault(job.queue, ([], []))[1].append(job)
+    by_queue = {
+        queue: _figures(mine, len(larger), 0, setting.gpus_of(queue), until)
+        for queue, (mine, larger) in sorted(of_queue.items())
+    }
+    total = _figures(runs, len(never_fit), len(setting.skipped), setting.gpus, until)
+    return Outcome(
+        policy,
+        total,
+        by_queue,
+        _by_size(runs),
+        runs,
+        samples,
+        setting.gpus,
+        _jain([share for mine, _ in of_queue.values() if (share := _running(mine)) is not None]),
+        tuple(never_fit),
+    )
+
+
+def _figures(runs: Sequence[Run], never_fit: int, skipped: int, gpus: int, until: float) -> Figures:
+    finished = [run for run in runs if run.finished_at is not None]
+    several = [run for run in runs if run.job.pods > 1]
+    first = min((run.job.submit for run in runs), default=0.0)
+    last = max((run.finished_at or 0.0 for run in finished), default=first)
+    held = sum(run.held for run in runs)
+    held += sum(
+        (until - run.held_since) * run.job.gpus for run in runs if run.held_since is not None
+    )
+    return Figures(
+        jobs=len(runs) + never_fit + skipped,
+        skipped=skipped,
+        never_fit=never_fit,
+        waits=_waits(runs),
+        completion=_mean([run.completion for run in finished]),
+        makespan=last - first,
+        held=held,
+        gpus=gpus,
+        evictions=sum(run.evictions for run in runs),
+        lost=sum(run.lost for run in runs),
+        several=_waits(several),
+        several_jobs=len(several),
+    )
+
+
+def _waits(runs: Iterable[Run]) -> Waits:
+    waits = sorted(run.waited for run in runs if run.finished_at is not None)
+    return Waits(len(waits), _mean(waits), nearest_rank(waits, 50), nearest_rank(waits, 99))
+
+
+def _by_size(runs: Iterable[Run]) -> dict[int, Waits]:
+    """By the smallest power of two that is at least the GPUs of a job."""
+    classes: dict[int, list[Run]] = {}
+    for run in runs:
+        gpus = run.job.gpus
+        classes.setdefault(1 << (gpus - 1).bit_length() if gpus else 0, []).append(run)
+    return {size: _waits(classes[size]) for size in sorted(classes)}
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def nearest_rank(ordered: Sequence[float], percent: int) -> float | None:
+    """The smallest value that at least this percentage of the values do not exceed; None of no values."""
+    if not ordered:
+        return None
+    return ordered[max(1, ceil(percent * len(ordered) / 100)) - 1]
+
+
+def _running(runs: Iterable[Run]) -> float | None:
+    finished = [run for run in runs if run.finished_at is not None]
+    time = sum(run.completion for run in finished)
+    return sum(run.ran for run in finished) / time if time else None
+
+
+def _jain(shares: Sequence[float]) -> float | None:
+    squares = len(shares) * sum(share * share for share in shares)
+    return sum(shares) ** 2 / squares if squares else None
+
+
+def warnings(found: Outcome, trace: str) -> Iterator[str]:
+    """A line for each kind of job that never fits. ``trace``: name of its file."""
+    kinds: dict[tuple[LocalQueueKey, int, int, str], list[int]] = {}
+    for job in found.never_fit:
+        kind = (job.queue, job.pods, job.gpus_per_pod, job.topology_level)
+        kinds.setdefault(kind, []).append(job.line)
+    for ((namespace, name), pods, gpus, level), lines in kinds.items():
+        asked = f"{counted(pods, 'pod')} × {gpus} {GPU}" + (f" in one {level}" if level else "")
+        what = f"{asked} never fit in LocalQueue {namespace}/{name}"
+        yield f"{trace}: line {min(lines)}: {what}: {counted(len(lines), 'job')}"
+
+
+def document(found: Outcome) -> dict[str, Any]:
+    """The outcome as it is printed with ``-o json``."""
+    by_queue = {f"{ns}/{name}": _record(one) for (ns, name), one in found.by_queue.items()}
+    return {**_record(found.total), "byQueue": by_queue}
+
+
+def _record(figures: Figures) -> dict[str, Any]:
+    waits, several = figures.waits, figures.several
+    return {
+        "jobs": figures.jobs,
+        "finished": waits.finished,
+        "skipped": figures.skipped,
+        "neverFit": figures.never_fit,
+        "meanWaitSeconds": _rounded(waits.mean),
+        "p50WaitSeconds": _rounded(waits.p50),
+        "p99WaitSeconds": _rounded(waits.p99),
+        "meanCompletionSeconds": _rounded(figures.completion),
+        "makespanSeconds": _rounded(figures.makespan),
+        "gpuHours": _rounded(figures.held / _HOUR),
+        "allocation": _rounded(figures.allocation, 6),
+        "evictions": figures.evictions,
+        "lostGpuSeconds": _rounded(figures.lost),
+        "multiNode": {
+            "jobs": figures.several_jobs,
+            "meanWaitSeconds": _rounded(several.mean),
+            "p99WaitSeconds": _rounded(several.p99),
+        },
+    }
+
+
+def _rounded(value: float | None, digits: int = 3) -> float | None:
+    return None if value is None else round(value, digits)
+
+
+def series(
+    samples: Sequence[Sample], value: Callable[[Sample], float], points: int
+) -> list[tuple[float, float]]:
+    """Averages of a quantity over equal intervals: (end of the interval in seconds, average)."""
+    if len(samples) < 2 or samples[-1].time <= samples[0].time:
+        return []
+    begin, end = samples[0].time, samples[-1].time
+    step = (end - begin) / points
+    sums = [0.0] * points
+    for sample, after in pairwise(samples):
+        at = sample.time
+        while at < after.time:
+            index = min(int((at - begin) / step), points - 1)
+            until = (
+                after.time if index == points - 1 else min(after.time, begin + (index + 1) * step)
+            )
+            if until <= at:  # rounding: the next interval begins here
+                index, until = index + 1, min(after.time, begin + (index + 2) * step)
+            sums[min(index, points - 1)] += value(sample) * (until - at)
+            at = until
+    return [(begin + (i + 1) * step, total / step) for i, total in enumerate(sums)]

@@ -1,0 +1,207 @@
+"""Traces of jobs, events of nodes, and utilization, from tables. Times are in seconds after the start of the trace."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from queuectl.domain.errors import BadInput
+from queuectl.simulate.table import Row, read_columns, read_table
+
+NAMESPACE: Final = "default"
+_NEEDED: Final = ("submit_s", "duration_s", "nodes_or_pods", "gpus_per_pod", "queue")
+_EVENT: Final = ("time", "node", "state")
+_USE: Final = "gpu_util_pct"
+_STATES: Final = ("down", "up")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """One job of a trace.
+
+    Attributes:
+        rank: its place by time of submission, then duration, then line; from 0.
+        line: in the file, from 1.
+        submit, duration: in seconds.
+        pods, gpus_per_pod: its shape.
+        queue: namespace and name of its LocalQueue; an empty name = the trace states none.
+        job_id: of the trace, empty if it has none.
+        priority: a number, or the name of a WorkloadPriorityClass; None = the trace states none.
+        limit: seconds after which it is stopped, over all its attempts; None = no limit.
+        expected: seconds for which it is expected to run; None = not stated.
+        checkpoint: seconds from one checkpoint to the next; None = it writes none.
+        utilization: 0 to 1, of its GPUs; None = unknown.
+        topology_level: node label of the domain that must hold all its pods; empty = any nodes.
+        user: of the submitter; empty if unknown.
+    """
+
+    rank: int
+    line: int
+    submit: float
+    duration: float
+    pods: int
+    gpus_per_pod: int
+    queue: tuple[str, str]
+    job_id: str = ""
+    name: str = ""
+    priority: int | str | None = None
+    limit: float | None = None
+    expected: float | None = None
+    checkpoint: float | None = None
+    utilization: float | None = None
+    topology_level: str = ""
+    user: str = ""
+
+    @property
+    def gpus(self) -> int:
+        return self.pods * self.gpus_per_pod
+
+    @property
+    def runs_for(self) -> float:
+        """Seconds from a start to the end if nothing interrupts it."""
+        return self.duration if self.limit is None else min(self.duration, self.limit)
+
+    @property
+    def declared(self) -> float:
+        """The run time that its submitter declares, in seconds: the expectation, else the limit, else the true run time."""
+        if self.expected is not None:
+            return self.expected
+        return self.duration if self.limit is None else self.limit
+
+
+@dataclass(frozen=True, slots=True)
+class NodeEvent:
+    """A node fails or recovers. ``time``: seconds after the start of the trace."""
+
+    time: float
+    node: str
+    up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ByJob:
+    """``shares``: utilization, 0 to 1, by job_id."""
+
+    shares: Mapping[str, float]
+
+    def of(self, job: TraceJob, draw: Callable[[], float]) -> float | None:  # noqa: ARG002
+        """The utilization of a job; that of the trace if this table does not have it."""
+        return self.shares.get(job.job_id, job.utilization)
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """``quantiles``: percentile and utilization, 0 to 1, in ascending order."""
+
+    quantiles: tuple[tuple[float, float], ...]
+
+    def of(self, job: TraceJob, draw: Callable[[], float]) -> float | None:  # noqa: ARG002
+        """The utilization at the first percentile that is not less than a random one. ``draw``: gives 0 to 1."""
+        at = bisect_left(self.quantiles, (100.0 * draw(), 0.0))
+        return self.quantiles[min(at, len(self.quantiles) - 1)][1]
+
+
+Utilization = ByJob | Distribution
+
+
+def read_trace(data: bytes, name: str) -> tuple[TraceJob, ...]:
+    """The jobs in the order of their submission.
+
+    Raises:
+        BadInput: naming file, line and column.
+    """
+    jobs = [_job(row) for row in read_table(data, name, _NEEDED)]
+    seen: dict[str, int] = {}
+    for job in jobs:
+        if job.job_id and seen.setdefault(job.job_id, job.line) != job.line:
+            where = f"also in line {seen[job.job_id]}"
+            raise BadInput(f"{name}: line {job.line}: job_id: {job.job_id!r} is {where}")
+    jobs.sort(key=lambda job: (job.submit, job.duration, job.line))
+    return tuple(replace(job, rank=rank) for rank, job in enumerate(jobs))
+
+
+def read_events(data: bytes, name: str) -> tuple[NodeEvent, ...]:
+    """The failures and recoveries of nodes, by time, then in the order of the file.
+
+    The columns are the time in seconds, the node, and ``down`` or ``up``. A header line is optional, and its names do not matter.
+
+    Raises:
+        BadInput: naming file, line and column.
+    """
+    events = []
+    for row in read_columns(data, name, _EVENT):
+        state = row.required("state")
+        if state not in _STATES:
+            raise row.error("state", f"{state!r} is not one of {', '.join(_STATES)}")
+        events.append(NodeEvent(row.seconds("time"), row.required("node"), state == "up"))
+    return tuple(sorted(events, key=lambda event: event.time))
+
+
+def read_utilization(data: bytes, name: str) -> Utilization:
+    """The utilization of the GPUs of jobs, in percent: by job_id, or as a distribution by percentile.
+
+    The header is ``job_id,gpu_util_pct``, or ``percentile`` and the name of a distribution; further columns are not read.
+
+    Raises:
+        BadInput: naming file, line and column.
+    """
+    rows = list(read_table(data, name, ()))
+    if not rows:
+        raise BadInput(f"{name}: has no rows")
+    header = list(rows[0].cells)
+    if header[0] == "percentile" and len(header) > 1:
+        quantiles = ((_percent(row, "percentile"), _percent(row, header[1])) for row in rows)
+        return Distribution(tuple(sorted((at, percent / 100) for at, percent in quantiles)))
+    if "job_id" not in header or _USE not in header:
+        what = f"the header has neither job_id and {_USE} nor percentile and a distribution"
+        raise BadInput(f"{name}: line 1: {what}")
+    found: dict[str, float] = {}
+    for row in rows:
+        job = row.required("job_id")
+        if job in found:
+            raise row.error("job_id", f"{job!r} is given twice")
+        found[job] = _percent(row, _USE) / 100
+    return ByJob(found)
+
+
+def _percent(row: Row, column: str) -> float:
+    row.required(column)
+    value = row.number(column)
+    if value is None or value > 100:
+        raise row.error(column, f"{row.text(column)!r} is not a number from 0 to 100")
+    return value
+
+
+def _job(row: Row) -> TraceJob:
+    percent = _percent(row, _USE) if row.text(_USE) else None
+    namespace, slash, queue = row.text("queue").rpartition("/")
+    checkpoint = row.number("checkpoint_s")
+    if checkpoint == 0:
+        raise row.error("checkpoint_s", "'0' is not a number of seconds greater than 0")
+    return TraceJob(
+        rank=0,
+        line=row.line,
+        submit=row.seconds("submit_s"),
+        duration=row.seconds("duration_s"),
+        pods=row.integer("nodes_or_pods", 1),
+        gpus_per_pod=row.integer("gpus_per_pod", 0),
+        queue=(namespace if slash else NAMESPACE, queue),
+        job_id=row.text("job_id"),
+        name=row.text("name"),
+        priority=_priority(row.text("priority")),
+        limit=row.number("limit_s"),
+        expected=row.number("expected_s"),
+        checkpoint=checkpoint,
+        utilization=None if percent is None else percent / 100.0,
+        topology_level=row.text("topology_level"),
+        user=row.text("user"),
+    )
+
+
+def _priority(text: str) -> int | str | None:
+    try:
+        return int(text) if text else None
+    except ValueError:
+        return text

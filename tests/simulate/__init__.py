@@ -1,0 +1,1 @@
+"""The simulation of traces, without a cluster."""

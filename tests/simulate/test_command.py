@@ -1,0 +1,122 @@
+"""``queuectl simulate`` from files to output."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from queuectl.cli.errors import CommandFailed, Exit
+from queuectl.cli.simulate import simulate_command
+from tests.simulate.cases import trace
+from tests.traces.clusters import virtual_clusters
+
+app = typer.Typer()
+app.command()(simulate_command)
+
+FIGURES = {
+    "jobs",
+    "finished",
+    "skipped",
+    "neverFit",
+    "meanWaitSeconds",
+    "p50WaitSeconds",
+    "p99WaitSeconds",
+    "meanCompletionSeconds",
+    "makespanSeconds",
+    "gpuHours",
+    "allocation",
+    "evictions",
+    "lostGpuSeconds",
+    "multiNode",
+}
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    listed = {"apiVersion": "v1", "kind": "List", "items": virtual_clusters({"a": 1, "b": 2})}
+    Path("cluster.json").write_text(json.dumps(listed))
+    jobs = ["0,3600,1,8,a", "10,20,2,8,b", "10,20,1,1,a", "20,5,1,1,unknown", "20,5,9,8,b"]
+    Path("trace.csv").write_text(trace(*jobs))
+
+
+def run(*arguments: str) -> Any:
+    given = ("-f", "cluster.json", "--trace", "trace.csv", *arguments)
+    return CliRunner().invoke(app, given)
+
+
+def printed(*arguments: str) -> Any:
+    result = run(*arguments, "-o", "json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize("placement", ["planner", "best-fit"])
+def test_the_json_has_the_figures_of_all_jobs_and_of_each_queue(placement: str) -> None:
+    document = printed("--placement", placement)
+    queues = document.pop("byQueue")
+    assert document.keys() == FIGURES
+    assert queues.keys() == {"default/a", "default/b"}
+    assert all(figures.keys() == FIGURES for figures in queues.values())
+    assert document["multiNode"] == {"jobs": 1, "meanWaitSeconds": 0, "p99WaitSeconds": 0}
+    assert (document["jobs"], document["finished"]) == (5, 3)
+    assert (document["skipped"], document["neverFit"]) == (1, 1)
+    assert document["meanWaitSeconds"] == pytest.approx(3590 / 3, abs=0.001)
+    assert (document["p50WaitSeconds"], document["p99WaitSeconds"]) == (0, 3590)
+    assert document["makespanSeconds"] == 3620
+    held = 8 * 3600 + 16 * 20 + 20
+    assert document["gpuHours"] == round(held / 3600, 3)
+    assert document["allocation"] == round(held / (24 * 3620), 6)
+    assert queues["default/b"]["allocation"] == 1
+
+
+def test_jobs_that_are_left_out_are_warned_of() -> None:
+    result = run()
+    assert result.exit_code == 0
+    unknown = "LocalQueue default/unknown does not exist: 1 job skipped"
+    assert f"warning: trace.csv: line 5: {unknown}" in result.stderr
+    larger = "9 pods × 8 nvidia.com/gpu never fit in LocalQueue default/b: 1 job"
+    assert f"warning: trace.csv: line 6: {larger}" in result.stderr
+
+
+def test_several_strategies_are_side_by_side() -> None:
+    orders = ("--strategy", "StrictFIFO", "--strategy", "SJF", "--placement", "best-fit")
+    assert list(printed(*orders)) == ["StrictFIFO", "SJF"]
+    table = run(*orders).stdout
+    assert "StrictFIFO" in table
+    assert "Mean wait by queue" in table
+    page = run(*orders, "-o", "html").stdout
+    assert page.startswith("<!doctype html>")
+    assert page.count("<svg") == 2
+
+
+@pytest.mark.parametrize("form", ["table", "json", "html"])
+def test_two_runs_give_the_same_bytes(form: str) -> None:
+    Path("use.csv").write_text("percentile,all\n0,0\n50,30\n100,100\n")
+    first, second = (run("-o", form, "--utilization", "use.csv", "--seed", "7") for _ in range(2))
+    assert first.stdout == second.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--strategy", "Backfill"), "--strategy Backfill: is not available"),
+        (("--durations", "learnt"), "--durations learnt: is not available"),
+        (("--strategy", "SJF", "--durations", "unknown"), "--strategy SJF: needs the run times"),
+        (("--events", "none.csv"), "none.csv: No such file"),
+        (("--events", "events.csv"), "--events: Node x is not in the input"),
+        (("--trace", "classes.csv"), "classes.csv: line 2: priority: 'high' is neither"),
+    ],
+)
+def test_wrong_input_is_refused(arguments: tuple[str, ...], message: str) -> None:
+    Path("events.csv").write_text("0,x,down\n")
+    Path("classes.csv").write_text(trace("0,1,1,1,a,high", more="priority"))
+    failed = run(*arguments).exception
+    assert isinstance(failed, CommandFailed)
+    assert failed.code is Exit.BAD_INPUT
+    assert str(failed).startswith(message)

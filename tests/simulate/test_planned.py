@@ -1,0 +1,121 @@
+"""The planner decides in simulated time: the order, quota, preemption, topology and repair are those of the controller."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from queuectl.simulate.policy import Order, Placement
+from queuectl.simulate.results import Outcome, document
+from tests.simulate.cases import SLICE, outcome, setting, trace, waits
+from tests.simulate.test_best_fit import FOUR
+
+
+def planned(*args: object, order: Order | None = None, **more: object) -> Outcome:
+    return outcome(setting(*args, **more), Placement.PLANNER, order)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("order", list(Order))
+def test_on_equal_nodes_without_a_cohort_the_planner_gives_the_waits_of_the_reference_rule(
+    order: Order,
+) -> None:
+    lines = gzip.decompress(SLICE.read_bytes()).decode().splitlines(keepends=True)
+    given = setting({"cluster03": 10}, "".join(lines[:200]))
+    by_planner, by_rule = (outcome(given, placement, order) for placement in Placement)
+    assert waits(by_planner) == waits(by_rule)
+    assert max(waits(by_planner)) > 1000
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        (Order.STRICT_FIFO, [0, 9, 18, 17]),
+        (Order.BEST_EFFORT_FIFO, [0, 32, 0, 0]),
+        (Order.SJF, [0, 9, 0, 17]),
+    ],
+)
+def test_jobs_behind_one_that_does_not_fit_start_by_the_strategy(
+    order: Order, expected: list[float]
+) -> None:
+    assert waits(planned({"a": 2}, FOUR, order=order)) == expected
+
+
+def test_a_queue_borrows_in_its_cohort_and_the_owner_takes_its_quota_back() -> None:
+    """The borrower has saved 20 of its 25 seconds when the owner evicts it, and continues when the owner has ended."""
+    jobs = trace("0,100,1,8,a,10", "0,100,1,8,a,10", "25,30,1,8,b,10", more="checkpoint_s")
+    found = planned(
+        {"a": 1, "b": 1},
+        jobs,
+        cohort="all",
+        preemption={"reclaimWithinCohort": "Any"},
+        policy={"reclaimWaitSeconds": 0},
+    )
+    assert (found.total.evictions, found.total.lost) == (1, 5 * 8)
+    assert sorted(waits(found)) == [0, 0, 30]
+
+
+def test_a_gang_waits_to_reclaim_as_long_as_its_queue_allows() -> None:
+    jobs = trace("0,1000,1,8,a", "0,1000,1,8,a", "100,30,1,8,b")
+    found = planned(
+        {"a": 1, "b": 1},
+        jobs,
+        cohort="all",
+        preemption={"reclaimWithinCohort": "Any"},
+        policy={"reclaimWaitSeconds": 20},
+    )
+    assert waits(found)[2] == 20
+    assert found.total.lost == 120 * 8
+
+
+def test_a_gang_of_higher_priority_evicts_one_of_lower_priority() -> None:
+    jobs = trace("0,50,1,8,a,0", "10,5,1,8,a,1", more="priority")
+    preemption = {"withinClusterQueue": "LowerPriority"}
+    found = planned({"a": 1}, jobs, preemption=preemption)
+    assert waits(found) == [5, 0]
+    assert (found.total.evictions, found.total.lost, found.total.makespan) == (1, 80, 65)
+
+
+def test_a_gang_that_loses_a_node_continues_from_its_checkpoint_on_another_one() -> None:
+    jobs = trace("0,20,1,8,a,4", more="checkpoint_s")
+    found = planned({"a": 2}, jobs, events="10,a-000,down\n")
+    assert (found.total.evictions, found.total.lost) == (0, 2 * 8)
+    assert (waits(found), found.total.makespan) == ([0], 22)
+
+
+def test_a_gang_without_a_node_to_move_to_is_evicted_and_waits_for_the_node() -> None:
+    jobs = trace("0,20,1,8,a,4", more="checkpoint_s")
+    found = planned({"a": 1}, jobs, events="10,a-000,down\n15,a-000,up\n")
+    assert (found.total.evictions, found.total.lost) == (1, 2 * 8)
+    assert (waits(found), found.total.makespan) == ([5], 27)
+
+
+def test_a_limit_ends_a_job_before_its_work_is_done() -> None:
+    assert planned({"a": 1}, trace("0,50,1,8,a,20", more="limit_s")).total.completion == 20
+
+
+@pytest.mark.parametrize("placement", list(Placement))
+def test_jobs_that_never_fit_do_not_delay_others(placement: Placement) -> None:
+    jobs = trace("0,5,1,9,a", "0,5,3,8,a", "1,5,1,8,a", "1,5,1,8,unknown")
+    found = outcome(setting({"a": 2}, jobs), placement, Order.STRICT_FIFO)
+    total = document(found)
+    assert [total[key] for key in ("jobs", "finished", "skipped", "neverFit")] == [4, 1, 1, 2]
+    assert total["meanWaitSeconds"] == 0
+
+
+def test_a_required_topology_level_that_no_domain_has_never_fits() -> None:
+    jobs = trace(
+        "0,5,2,8,a,kubernetes.io/hostname",
+        "0,5,2,4,a,kubernetes.io/hostname",
+        more="topology_level",
+    )
+    found = planned({"a": 2}, jobs)
+    assert [job.gpus for job in found.never_fit] == [16]
+    assert waits(found) == [0]
+
+
+def test_two_simulations_give_the_same_outcome() -> None:
+    lines = gzip.decompress(SLICE.read_bytes()).decode().splitlines(keepends=True)
+    given = setting({"cluster03": 10}, "".join(lines[:80]))
+    first, second = (document(outcome(given, Placement.PLANNER)) for _ in range(2))
+    assert first == second

@@ -1,0 +1,1 @@
+"""Runs of published traces through ``queuectl simulate``: ``make traces``."""
