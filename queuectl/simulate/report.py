@@ -23,7 +23,7 @@ _COLOURS: Final = ("#0b66c3", "#c2410c", "#15803d", "#7e22ce")
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1f2937; }
-table { border-collapse: collapse; margin: 0 0 1.5rem; font-variant-numeric: tabular-nums; }
+table { border-collapse: collapse; margin-bottom: 1.5rem; font-variant-numeric: tabular-nums; }
 th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #e5e7eb; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
 svg { width: 100%; height: auto; }

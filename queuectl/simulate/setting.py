@@ -91,7 +91,7 @@ class Setting:
         return replace(self, snapshot=replace(self.snapshot, config=config))
 
     def warnings(self) -> Iterator[str]:
-        """What the simulation leaves out: jobs of unknown queues, and the workloads of the input."""
+        """Jobs of unknown queues, and workloads of the input: the simulation leaves them out."""
         lines: dict[LocalQueueKey, list[int]] = {}
         for job in self.skipped:
             lines.setdefault(job.queue, []).append(job.line)

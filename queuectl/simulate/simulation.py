@@ -34,7 +34,7 @@ class Scheduler(Protocol):
         """A job waits."""
 
     def ended(self, run: Run) -> None:
-        """A job has ended. What it held is free."""
+        """A job has ended, and its GPUs are free."""
 
     def node_changed(self, event: NodeEvent) -> None:
         """A node has failed or recovered."""

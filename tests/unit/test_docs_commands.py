@@ -26,7 +26,17 @@ _LINE: Final = re.compile(
 )
 _FENCED: Final = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _END: Final = re.compile(r" (?:[|;>&]|#) ?.*|;.*|…")
-_RUN: Final = {"plan", "apply", "get", "report", "completion", "audit", "config", "init"}
+_RUN: Final = {
+    "plan",
+    "simulate",
+    "apply",
+    "get",
+    "report",
+    "completion",
+    "audit",
+    "config",
+    "init",
+}
 """Commands that can be run on a server without workloads. Others name one."""
 
 
@@ -59,9 +69,8 @@ LINES: Final = sorted(set(shown()), key=str)
 def offline(line: Line) -> bool:
     """Whether what it needs is in the repository."""
     words = line.words
-    files = [
-        value for option, value in pairwise(words) if option in ("-f", "--config", "--snapshot")
-    ]
+    options = ("-f", "--config", "--snapshot", "--trace", "--events")
+    files = [value for option, value in pairwise(words) if option in options]
     asked = not {"--watch", "$kind"} & set(words) and (words[0] != "init" or bool(files))
     return words[0] in _RUN and asked and all((ROOT / name).is_file() for name in files)
 

@@ -19,6 +19,17 @@ def test_the_page_on_labels_of_the_gpu_operator(shell: Shell) -> None:
     page.end()
 
 
+def test_the_page_on_simulations(shell: Shell) -> None:
+    page = Page("simulate.md", shell)
+    for _ in range(3):
+        page.type("queuectl simulate")
+    page.type("sed")
+    page.type("queuectl simulate")
+    page.type("printf")
+    page.type("queuectl simulate")
+    page.end()
+
+
 def test_the_page_on_opencost(demo_cluster: DemoCluster, shell: Shell) -> None:
     demo_cluster.installation.rest.apply(configuration())
     page = Page("opencost.md", shell)
