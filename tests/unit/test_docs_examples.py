@@ -147,5 +147,5 @@ def test_no_example_goes_untested() -> None:
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {
         *STATE, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
-        "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
+        "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "drain-cronjob.yaml", "opencost-pricing.csv", "trace.csv",
     }  # fmt: skip
