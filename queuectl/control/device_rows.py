@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from queuectl.devices.lower import DeviceCache, with_devices
-from queuectl.devices.matching import Matching
+from queuectl.devices.reading import Selects
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 
@@ -27,7 +27,7 @@ class DeviceRows:
         with self._lock:
             return with_devices(snapshot, self._cache)
 
-    def lowered(self, snapshot: Snapshot) -> tuple[Snapshot, Matching]:
+    def lowered(self, snapshot: Snapshot) -> tuple[Snapshot, Selects]:
         """The same, and the devices that requests select in it."""
         with self._lock:
-            return with_devices(snapshot, self._cache), self._cache.matching
+            return with_devices(snapshot, self._cache), self._cache.selects

@@ -6,20 +6,22 @@ nodes stay the same objects when they are divided differently.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import product
+from operator import le
 from typing import Final
 
 from queuectl.devices.cluster import Cluster, OnNode
 from queuectl.devices.modes import Modes
 from queuectl.devices.requests import PodRequest, lowered_shape
 from queuectl.devices.table import Kind, Mode, table_of
-from queuectl.domain.devices import DEVICE_ROW
-from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.devices import DEVICE_ROW, NOT_SURE
+from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.quantity import NOTHING, Resources
-from queuectl.domain.workload import PodShape
+from queuectl.domain.workload import PodShape, TopologyMode, Workload
 
 MOST_MODES: Final = 16  # of one kind of node
 
@@ -133,6 +135,31 @@ class Amounts:
         return Resources(
             {name: self._largest[kind][row] - amounts[row] for row, name in self.names.items()}
         )
+
+    def refusal(self, workload: Workload, requests: Sequence[PodRequest | None]) -> str | None:
+        """Why no node can serve a gang, where only the modes show it: the planner knows the largest amounts of all modes."""
+        on_one_node: dict[str | int, Counter[int]] = defaultdict(Counter)
+        for number, (podset, request) in enumerate(zip(workload.podsets, requests, strict=True)):
+            topology = podset.topology
+            together = (
+                topology is not None
+                and topology.mode is TopologyMode.REQUIRED
+                and topology.level == HOSTNAME
+            )
+            pods = (podset.min_count or podset.count) if together else 1
+            key = podset.group if together and podset.group is not None else number
+            for atom, amount in self.cluster.counts(request).items() if request is not None else ():
+                on_one_node[key][atom] += amount * pods
+        return NOT_SURE if any(map(self._never_sure, on_one_node.values())) else None
+
+    def _never_sure(self, counts: Mapping[int, int]) -> bool:
+        """Whether these atoms fit the largest amounts of a kind of node, but no mode of any kind."""
+        asked = self._table.of_pod(counts)
+
+        def fit(amounts: Iterable[tuple[int, ...]]) -> bool:
+            return any(all(map(le, asked, each)) for each in amounts)
+
+        return not fit(self._table.amounts.values()) and fit(self._largest.values())
 
     def shape(self, shape: PodShape, request: PodRequest) -> PodShape:
         """A pod with its rows and charges."""

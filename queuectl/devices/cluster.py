@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
+from queuectl.devices.alike import NOTHING_READ, AlikeNodes, read_by
 from queuectl.devices.atoms import Atom
 from queuectl.devices.matching import Matching, NotMatched
 from queuectl.devices.needs import NodeNeeds
 from queuectl.devices.reading import needs_of
 from queuectl.devices.requests import Classes, PodRequest
+from queuectl.devices.rivals import MIXED_IN_POD
 from queuectl.devices.table import Kind, Plugin, kind_of
 from queuectl.domain.devices import (
     AllocatedDevice,
@@ -32,65 +34,57 @@ class OnNode:
     devices: tuple[int, ...]
 
 
-@dataclass(eq=False)
 class NodeCache:
-    """The kinds of nodes, kept while their devices, what is held of them and the atoms stay the same."""
+    """The kinds of nodes, kept while their devices, what is held of them and the atoms stay the same.
 
-    matching: Matching
-    _nodes: dict[str, tuple[tuple[object, ...], OnNode]] = field(default_factory=dict)
-    _kinds: dict[tuple[NodeNeeds, Plugin], Kind] = field(default_factory=dict)
-    _none: dict[tuple[object, ...], OnNode] = field(default_factory=dict)
-    _last: tuple[object, ...] = ()
+    Attributes:
+        matching: by the DeviceClasses.
+        alike: nodes for the atoms.
+    """
 
-    def same(self, *asked: Any) -> tuple[Any, ...]:
-        """The arguments, as the same objects as last time if they are equal: they are compared for each node."""
-        if self._last != asked:
-            self._last = asked
-        return self._last
+    def __init__(self, matching: Matching) -> None:
+        self.matching = matching
+        self.alike = AlikeNodes(matching, NOTHING_READ)
+        self._atoms: tuple[Atom, ...] = ()
+        self._classes: tuple[tuple[str, ...], ...] = ()
+        self._made: dict[tuple[object, ...], tuple[NodeDevices, OnNode]] = {}
+        self._kinds: dict[tuple[NodeNeeds, Plugin], Kind] = {}
 
-    def of(
-        self,
-        name: str,
-        devices: NodeDevices,
-        held: tuple[AllocatedDevice, ...],
-        plugin: Plugin,
-        atoms: tuple[Atom, ...],
-        classes: tuple[tuple[str, ...], ...],
-    ) -> OnNode:
-        """A node; ``classes``: per charged resource, its DeviceClasses."""
-        if not devices.devices:
-            key: tuple[object, ...] = (plugin, atoms, classes)
-            if key not in self._none:
-                self._none[key] = self._make(_NONE, (), plugin, atoms, classes)
-            return self._none[key]
-        key = (devices, held, plugin, atoms, classes)
-        known = self._nodes.get(name)
-        if known is None or known[0] != key:
-            known = self._nodes[name] = key, self._make(devices, held, plugin, atoms, classes)
+    def ask(self, atoms: tuple[Atom, ...], classes: tuple[tuple[str, ...], ...]) -> None:
+        """Nodes are for these atoms from now on. ``classes``: per charged resource, its DeviceClasses."""
+        if (atoms, classes) != (self._atoms, self._classes):
+            self._atoms, self._classes = atoms, classes
+            self._made = {}
+            read = self.alike.read | read_by(atoms, self.matching)
+            if read != self.alike.read:
+                self.alike = AlikeNodes(self.matching, read)
+
+    def of(self, devices: NodeDevices, held: tuple[AllocatedDevice, ...], plugin: Plugin) -> OnNode:
+        """A node."""
+        alike = self.alike.of(devices)
+        held = self.alike.held(devices, held) if held else ()
+        key = (id(alike), held, plugin)
+        known = self._made.get(key)
+        if known is None:
+            known = self._made[key] = alike, self._make(alike, held, plugin)
         return known[1]
 
-    def keep(self, names: Iterable[str], kinds: set[Kind]) -> None:
+    def keep(self, nodes: Iterable[NodeDevices], kinds: Collection[Kind]) -> None:
         """Forget other nodes, and kinds that no node has."""
-        alive = set(names)
-        self._nodes = {name: known for name, known in self._nodes.items() if name in alive}
+        self.alike.keep(nodes)
         self._kinds = {key: kind for key, kind in self._kinds.items() if kind in kinds}
-        self._none = {key: known for key, known in self._none.items() if known.kind in kinds}
+        self._made = {k: made for k, made in self._made.items() if made[1].kind in kinds}
 
     def _make(
-        self,
-        devices: NodeDevices,
-        held: tuple[AllocatedDevice, ...],
-        plugin: Plugin,
-        atoms: tuple[Atom, ...],
-        classes: tuple[tuple[str, ...], ...],
+        self, devices: NodeDevices, held: tuple[AllocatedDevice, ...], plugin: Plugin
     ) -> OnNode:
-        needs = needs_of(devices, held, atoms, self.matching)
+        needs = needs_of(devices, held, self._atoms, self.matching)
         kind = self._kinds.get((needs, plugin))
         if kind is None:
             kind = self._kinds[needs, plugin] = kind_of(needs, plugin)
         taken = {one.id for one in held if not one.admin and not one.share}
         counts = []
-        for names in classes:
+        for names in self._classes:
             selected = {at for name in names for at in self._selected(name, devices)}
             counts.append(sum(devices.devices[at].id not in taken for at in selected))
         return OnNode(kind, tuple(counts))
@@ -138,20 +132,15 @@ class Cluster:
         self.charged = tuple(sorted(by_resource))
         self.charges = [self._charge(classes, atom) for atom in self.atoms]
         of_class = tuple(tuple(sorted(by_resource[name])) for name in self.charged)
-        self.atoms, of_class = cache.same(self.atoms, of_class)
+        cache.ask(atoms, of_class)
         self.nodes = [
             cache.of(
-                node.name,
-                inventory.nodes.get(node.name, _NONE),
-                held.get(node.name, ()),
-                self._plugin(node),
-                self.atoms,
-                of_class,
+                inventory.nodes.get(node.name, _NONE), held.get(node.name, ()), self._plugin(node)
             )
             for node in fleet.nodes
         ]
         self.kinds = tuple(dict.fromkeys(node.kind for node in self.nodes))
-        cache.keep(fleet.index, set(self.kinds))
+        cache.keep(inventory.nodes.values(), set(self.kinds))
         self.divided: dict[Kind, list[str]] = {}
         for node, on_node in zip(fleet.nodes, self.nodes, strict=True):
             if any(group.lost for group in on_node.kind.groups):
@@ -189,6 +178,9 @@ class Cluster:
                 whys = sorted({why for kind in self.kinds if (why := kind.why[atom]) is not None})
                 if whys:
                     return whys[0]
+        counts = self.counts(request)
+        if any(i in counts and j in counts for kind in self.kinds for i, j in kind.mixed):
+            return MIXED_IN_POD
         return None
 
     def beside_claims(self, other_pods: Mapping[str, Resources]) -> Mapping[str, Resources]:

@@ -15,6 +15,7 @@ from queuectl.devices.amounts import Amounts, together
 from queuectl.devices.cluster import Cluster, NodeCache
 from queuectl.devices.matching import Matching
 from queuectl.devices.modes import Modes, modes_of
+from queuectl.devices.reading import Selects
 from queuectl.devices.requests import Classes, PodRequest
 from queuectl.devices.shared import with_shared_claims
 from queuectl.domain.devices import NO_DEVICES, AllocatedDevice
@@ -42,9 +43,9 @@ class DeviceCache:
     _lowered: list[_Lowered] = field(default_factory=list)
 
     @property
-    def matching(self) -> Matching:
+    def selects(self) -> Selects:
         """The devices that an option selects, for the DeviceClasses of the last snapshot."""
-        return self._nodes.matching
+        return self._nodes.alike.selects
 
     def classes(self, snapshot: Snapshot) -> Classes:
         """The DeviceClasses of a snapshot."""
@@ -254,6 +255,7 @@ class _Lowered:
         lowered = replace(gang, workload=self._workload(gang.workload, requests))
         if isinstance(lowered, Pending) and lowered.blocked is None:
             why = next(filter(None, map(self.cluster.refusal, filter(None, requests))), None)
+            why = why or self.amounts.refusal(gang.workload, requests)
             if why is not None:
                 lowered = replace(lowered, blocked=_unsupported(why))
         return lowered

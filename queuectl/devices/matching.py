@@ -21,7 +21,7 @@ class NotMatched(QueuectlError):
 
 
 class Matching:
-    """Which devices an option selects. Results are kept per class, selectors and kind of device."""
+    """Which devices an option selects. Results are kept per class, selectors and kind of device: see :mod:`queuectl.devices.alike`."""
 
     def __init__(self, classes: Mapping[str, DeviceClass]) -> None:
         """Over the DeviceClasses of the cluster, by name."""
@@ -29,7 +29,7 @@ class Matching:
         self._known: dict[
             tuple[str, tuple[str, ...]], dict[int, tuple[DeviceKind, bool | str]]
         ] = {}
-        self._alike: dict[tuple[object, ...], bool | str] = {}
+        self._attributes: dict[tuple[str, tuple[str, ...]], frozenset[str] | None] = {}
 
     def __call__(self, option: DeviceOption, node: NodeDevices) -> tuple[int, ...]:
         """The positions of the selected devices. Taints and capacity do not count.
@@ -84,38 +84,23 @@ class Matching:
         return found[1]
 
     def _outcome(self, option: DeviceOption, kind: DeviceKind) -> bool | str:
-        """Evaluated once for kinds that are equal as far as the selectors read them."""
-        why = self.check(option)
-        if why is not None:
-            return why
-        names = self._attributes(option)
-        key = (
-            option.device_class,
-            option.selectors,
-            kind.driver,
-            kind.capacity,
-            kind.shared,
-            tuple(
-                (name, repr(value))
-                for name, value in kind.attributes
-                if names is None or name.rpartition("/")[2] in names
-            ),
-        )
-        found = self._alike.get(key)
-        if found is None:
-            if len(self._alike) > _MOST_KINDS:
-                self._alike.clear()
-            found = self._alike[key] = self._evaluated(option, kind)
-        return found
+        return self.check(option) or self._evaluated(option, kind)
 
-    def _attributes(self, option: DeviceOption) -> frozenset[str] | None:
+    def attributes(self, option: DeviceOption) -> frozenset[str] | None:
         """The names of the attributes that the selectors read, without domains; None = they can read all."""
+        key = (option.device_class, option.selectors)
+        if key not in self._attributes:
+            self._attributes[key] = self._read(option)
+        return self._attributes[key]
+
+    def _read(self, option: DeviceOption) -> frozenset[str] | None:
         names: set[str] = set()
-        for _, _, source in _selectors(self.classes[option.device_class], option):
-            read = selector(source).attributes
-            if read is None:
-                return None
-            names |= read
+        if self.check(option) is None:
+            for _, _, source in _selectors(self.classes[option.device_class], option):
+                read = selector(source).attributes
+                if read is None:
+                    return None
+                names |= read
         return frozenset(names)
 
     def _evaluated(self, option: DeviceOption, kind: DeviceKind) -> bool | str:

@@ -83,6 +83,7 @@ class NodeNeeds:
         counters: amounts that are left.
         consumes: per device, (counter, amount).
         left: per device, the amounts that are left of a shared device; None for others.
+        mixed: two atoms that one pod cannot have: kube-scheduler would mix up the counters of their devices.
     """
 
     needs: tuple[Need | str, ...]
@@ -90,3 +91,4 @@ class NodeNeeds:
     counters: tuple[int, ...] = ()
     consumes: tuple[tuple[tuple[int, int], ...], ...] = ()
     left: tuple[Share | None, ...] = ()
+    mixed: frozenset[tuple[int, int]] = frozenset()

@@ -118,8 +118,8 @@ class Pool:
         self._nodes = nodes
         self._found = found
 
-    def add(self, mixed_up: str | None) -> None:
-        """Add its devices to their nodes; ``mixed_up``: the reason why no device with counters can be planned."""
+    def add(self) -> None:
+        """Add its devices to their nodes."""
         self._add_older()
         why = defect(self._slices)
         if why is not None:
@@ -132,8 +132,6 @@ class Pool:
         for device, nodes in published:
             if device.unsupported:
                 refused[device.name] = device.unsupported
-            elif mixed_up is not None and device.consumes:
-                refused[device.name] = mixed_up
             elif len(nodes) > 1:
                 refused[device.name] = _SEVERAL
             elif nodes:
@@ -142,10 +140,12 @@ class Pool:
         self._place(published, usable)
         self._report(published, refused)
 
-    def _reached(self, one: PoolSlice) -> set[str]:
-        """The nodes for which kube-scheduler reads a ResourceSlice."""
+    def _reached(self, one: PoolSlice) -> Collection[str]:
+        """The nodes for which kube-scheduler reads a ResourceSlice: each node if it has counters and names no node."""
+        if one.counters and (one.access is None or one.access.node is None):
+            return self._nodes.of(NodeAccess())
         if one.access is not None:
-            return set(self._nodes.of(one.access))
+            return self._nodes.of(one.access)
         own = (device.access for device in one.devices if device.access is not None)
         return {node for access in own for node in self._nodes.of(access)}
 
@@ -154,12 +154,13 @@ class Pool:
         shared = [one for one in self._slices if one.counters]
         read: dict[str, list[PoolSlice]] = defaultdict(list)
         for one in self._slices:
-            for node in () if one.counters else self._reached(one):
+            for node in self._reached(one):
                 read[node].append(one)
         whole = {one.slices for one in self._slices} == {len(self._slices)}
-        for node, own in sorted(read.items()):
+        for node, found_there in sorted(read.items()):
             found = self._found[node]
             found.unsupported.append(f"{self._title}: {why}")
+            own = [one for one in found_there if not one.counters]
             complete = whole or len(own) + len(shared) in {one.slices for one in own}
             devices = [device for one in own for device in one.devices]
             if complete and _repeated(device.name for device in devices) is None:
@@ -167,11 +168,11 @@ class Pool:
 
     def _add_older(self) -> None:
         """kube-scheduler uses an older generation on a node if the newest one has nothing for the node."""
-        if not self._older or any(one.counters for one in self._slices):
-            return
-        renewed: set[str] = set().union(*map(self._reached, self._slices))
+        renewed: set[str] = set()
+        if self._older:
+            renewed = renewed.union(*map(self._reached, self._slices))
         for one in self._older:
-            for node in sorted(self._reached(one) - renewed):
+            for node in sorted(set(self._reached(one)) - renewed):
                 found = self._found[node]
                 found.unsupported.append(
                     f"{self._title}: generation {one.generation} is not deleted"
@@ -181,7 +182,7 @@ class Pool:
     def _add_evaluated(self) -> None:
         """kube-scheduler evaluates selectors before it checks the nodes of a single device."""
         for one in self._slices:
-            for node in self._reached(one) if one.access is None else ():
+            for node in self._reached(one) if one.access is None and one.devices else ():
                 self._found[node].evaluated.update((device.kind, None) for device in one.devices)
 
     def _published(self) -> Iterator[tuple[PublishedDevice, Collection[str]]]:

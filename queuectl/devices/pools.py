@@ -7,7 +7,7 @@ allocation on one node depends on what happens on other nodes, or on another con
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from operator import is_
 
 from queuectl.devices.pool import FoundOn, NodesOf, Pool
@@ -38,11 +38,10 @@ class Pools:
         pools: dict[tuple[str, str], list[PoolSlice]] = defaultdict(list)
         for one in slices:
             pools[one.driver, one.pool].append(one)
-        mixed_up = _same_name(pools)
         nodes = NodesOf(fleet)
         parts: dict[str, list[NodeDevices]] = defaultdict(list)
         for name in sorted(pools):
-            for node, part in self._of(name, pools[name], nodes, mixed_up.get(name)).items():
+            for node, part in self._of(name, pools[name], nodes).items():
                 parts[node].append(part)
         self._parts = {name: self._parts[name] for name in pools}
         self._joined = {node: self._join(node, parts[node]) for node in sorted(parts)}
@@ -53,14 +52,13 @@ class Pools:
         name: tuple[str, str],
         slices: Sequence[PoolSlice],
         nodes: NodesOf,
-        mixed_up: str | None,
     ) -> dict[str, NodeDevices]:
         by_labels = any(map(_needs_labels, slices))
-        key = (*slices, nodes.fleet if by_labels else None, mixed_up)
+        key = (*slices, nodes.fleet if by_labels else None)
         known = self._parts.get(name)
         if known is None or len(known[0]) != len(key) or not all(map(is_, known[0], key)):
             found: dict[str, FoundOn] = defaultdict(FoundOn)
-            Pool(name, slices, nodes, found).add(mixed_up)
+            Pool(name, slices, nodes, found).add()
             known = self._parts[name] = key, {n: found[n].frozen() for n in sorted(found)}
         return known[1]
 
@@ -83,18 +81,6 @@ class Pools:
 def _needs_labels(one: PoolSlice) -> bool:
     """Whether the nodes that can use its devices follow from all nodes of the cluster."""
     accesses = [one.access] if one.access is not None else [d.access for d in one.devices]
-    return any(access is not None and access.node is None for access in accesses)
-
-
-def _same_name(pools: Mapping[tuple[str, str], Sequence[PoolSlice]]) -> dict[tuple[str, str], str]:
-    """The pools whose counters kube-scheduler mixes up: it keeps them by the name of the pool, without the driver."""
-    drivers: dict[str, list[str]] = defaultdict(list)
-    for (driver, pool), slices in pools.items():
-        if any(one.counters for one in slices):
-            drivers[pool].append(driver)
-    return {
-        (driver, pool): f"pools of {' and '.join(sorted(names))} have counters and the same name"
-        for pool, names in drivers.items()
-        for driver in names
-        if len(names) > 1
-    }
+    return (bool(one.counters) and one.access is None) or any(
+        access is not None and access.node is None for access in accesses
+    )

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import reduce
+from operator import or_
 from typing import TypeAlias
 
 from queuectl.devices.atoms import Atom
 from queuectl.devices.matching import NotMatched
 from queuectl.devices.needs import ABSENT, Choice, Constraint, Need, NodeNeeds
+from queuectl.devices.rivals import MIXED, Rivals, Touched, drivers_mixed, mixed_pairs
 from queuectl.devices.shares import Share, consumed
 from queuectl.domain.devices import (
     AllocatedDevice,
@@ -81,6 +84,7 @@ class _Reader:
                     row[name] = row.get(name, Fraction(0)) + amount
         self.attributes: dict[str, int] = {}
         self.found: dict[tuple[object, ...], _Found] = {}
+        self.rivals = Rivals(node)
         self._count()
 
     def _count(self) -> None:
@@ -103,11 +107,16 @@ class _Reader:
 
     def read(self, atoms: Sequence[Atom]) -> NodeNeeds:
         needs: list[Need | str] = []
+        touched: list[Touched] = []
         for atom in atoms:
+            pools: Touched = frozenset()
             try:
-                needs.append(self._need(atom))
+                own = self._need(atom)
+                pools = self._pools(atom)
+                needs.append(own)
             except (_Unusable, NotMatched) as why:
                 needs.append(str(why))
+            touched.append(pools)
         used = 0
         for need in needs:
             used |= need.devices if isinstance(need, Need) else 0
@@ -129,6 +138,7 @@ class _Reader:
                 self._left(device) if device.kind.shared and used >> number & 1 else None
                 for number, device in enumerate(self.node.devices)
             ),
+            frozenset(mixed_pairs(touched)),
         )
 
     def _binding(self, asked: Sequence[int]) -> list[tuple[str, str, str, str]]:
@@ -200,6 +210,16 @@ class _Reader:
         if known is None:
             known = self.found[(*key, option.count is None)] = self._find(option)
         return known
+
+    def _pools(self, atom: Atom) -> Touched:
+        """The pools of the devices that it selects, as far as they can be mixed up."""
+        if atom.admin:
+            return frozenset()
+        touched = self.rivals.touched(reduce(or_, (self._found(o).selected for o in atom.options)))
+        drivers = drivers_mixed(touched)
+        if drivers:
+            raise _Unusable(MIXED.format(" and ".join(drivers)))
+        return touched
 
     def _find(self, option: DeviceOption) -> _Found:
         bits, selected, shares, prevented, shared = 0, 0, [], False, False

@@ -34,6 +34,7 @@ class Kind:
         why: per atom, why the node cannot serve it although it has such devices.
         counted: per atom, whether it takes as many devices, which no other pod shares, as are charged for it.
         served: per atom, whether a device plugin serves it.
+        mixed: two atoms that one pod cannot have.
     """
 
     groups: tuple[Group, ...]
@@ -41,6 +42,7 @@ class Kind:
     why: tuple[str | None, ...]
     counted: tuple[bool, ...]
     served: tuple[bool, ...]
+    mixed: frozenset[tuple[int, int]]
 
     def limits(self, mode: Mode) -> tuple[dict[Weights, int], tuple[int, ...]]:
         """The rows in a mode, and per atom how many fit without others."""
@@ -82,7 +84,8 @@ def kind_of(node: NodeNeeds, plugin: Plugin) -> Kind:
         for need, served in zip(needs, plugin, strict=True)
     )
     served_by = tuple(served is not None for served in plugin)
-    return Kind(tuple(groups), tuple(alone), why, counted, served_by)
+    mixed = frozenset((i, j) for i, j in node.mixed if not (served_by[i] or served_by[j]))
+    return Kind(tuple(groups), tuple(alone), why, counted, served_by, mixed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,11 @@ DEVICE_ROW: Final = "~devices/"
 They are the last resources by name, and no message shows them.
 """
 
+NOT_SURE: Final = (
+    "the number of devices is enough, but kube-scheduler can choose devices for some pods "
+    "that leave none for others"
+)
+
 CLAIM_PODSET: Final = "~claims/"
 """Prefix of the podsets that stand for shared claims, and of their groups; no podset of a user has such a name."""
 

@@ -18,24 +18,26 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from queuectl.devices.lower import DeviceCache, with_devices
+from queuectl.devices.pools import Pools
 from queuectl.domain.devices import (
     ClaimSpec,
-    Device,
     DeviceClass,
     DeviceConstraint,
-    DeviceId,
     DeviceInventory,
-    DeviceKind,
     DeviceOption,
     DeviceRequest,
-    NodeDevices,
     PodDevices,
 )
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.records import SliceRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodSet, Workload
+from queuectl.objects.kubernetes.resource_slices import read_resource_slice
+from queuectl.objects.kubernetes.resource_wire import WireResourceSlice
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.verify import verify
@@ -45,6 +47,7 @@ from tests.bench.clusters import THREE, Size, chain_gang, mixed_gang
 DRIVER = "gpu.example.com"
 ROOT = "resource.example.com/pcieRoot"
 SIZE = Size(5, 20, 50)
+_SLICES = msgspec.json.Decoder(WireResourceSlice)
 KINDS = ("counts", "claims", "pairs")
 TARGET = 2.0  # times as long as counts
 CLASSES = {
@@ -53,25 +56,31 @@ CLASSES = {
 }
 
 
-def published(node: str) -> NodeDevices:
-    """8 GPUs on 4 PCIe roots, each also as two halves."""
-    devices, counters = [], []
-    for number in range(8):
-        consumed = (f"gpu-{number}", "memory")
-        counters.append(((DRIVER, node, *consumed), 80))
-        parts = [
-            (f"gpu-{number}", "gpu", 80),
-            *((f"gpu-{number}-{i}", "half", 40) for i in range(2)),
-        ]
-        for name, kind, amount in parts:
-            attributes = (
-                (f"{DRIVER}/type", kind),
-                (f"{DRIVER}/uuid", f"{node}-{name}"),
-                (ROOT, f"pci0000:{number // 2}"),
-            )
-            made = DeviceKind(DRIVER, attributes)
-            devices.append(Device(DeviceId(DRIVER, node, name), made, ((consumed, amount),)))
-    return NodeDevices(tuple(sorted(devices, key=lambda one: one.id)), tuple(counters))
+def published(node: str) -> Iterator[SliceRecord]:
+    """8 GPUs on 4 PCIe roots, each also as two halves, as the API server sends them."""
+    sizes = {f"gpu-{number}{part}": number for number in range(8) for part in ("", "-0", "-1")}
+    gpus = [name for name in sizes if name.count("-") == 1]
+    memory = {name: {"memory": {"value": "80" if name in gpus else "40"}} for name in sizes}
+    devices = [
+        {
+            "name": name,
+            "attributes": {
+                "type": {"string": "gpu" if name in gpus else "half"},
+                "uuid": {"string": f"{node}-{name}"},
+                ROOT: {"string": f"pci0000:{number // 2}"},
+            },
+            "consumesCounters": [{"counterSet": f"gpu-{number}", "counters": memory[name]}],
+        }
+        for name, number in sizes.items()
+    ]
+    sets = [{"name": name, "counters": memory[name]} for name in gpus]
+    for part, own in (("devices", {"devices": devices}), ("counters", {"sharedCounters": sets})):
+        pool = {"name": node, "generation": 1, "resourceSliceCount": 2}
+        content = {
+            "metadata": {"name": f"{node}-{part}", "uid": f"{node}-{part}", "resourceVersion": "1"},
+            "spec": {"driver": DRIVER, "nodeName": node, "pool": pool, **own},
+        }
+        yield read_resource_slice(_SLICES.decode(msgspec.json.encode(content)))
 
 
 def claimed(podset: PodSet, pairs: bool) -> PodSet:
@@ -91,7 +100,8 @@ def with_claims(workload: Workload, pairs: bool) -> Workload:
 def as_devices(snapshots: Sequence[Snapshot], pairs: bool) -> Iterator[Snapshot]:
     """The snapshots with devices in place of the GPUs of the device plugin."""
     first = snapshots[0]
-    inventory = DeviceInventory({n.name: published(n.name) for n in first.fleet.nodes}, CLASSES)
+    slices = [one.content for node in first.fleet.nodes for one in published(node.name)]
+    inventory = DeviceInventory(Pools().nodes(slices, first.fleet), CLASSES)
     nodes = Fleet(
         tuple(
             replace(n, allocatable=Resources({r: v for r, v in n.allocatable.items() if r != GPU}))
@@ -133,7 +143,7 @@ class Kind:
         lowered = with_devices(self.snapshots[number], self.devices)
         made = plan(lowered, cache=self.cache)
         self.times.append((time.process_time() - began) * 1e3)
-        found = verify(lowered, made, self.devices.matching)
+        found = verify(lowered, made, self.devices.selects)
         assert not found, found[:3]
 
 

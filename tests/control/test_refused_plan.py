@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from queuectl.api.app import create_app
-from queuectl.devices.matching import Matching
+from queuectl.devices.reading import Selects
 from queuectl.domain.ledger import State
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
@@ -29,7 +29,7 @@ class Strict:
         self.repaired = False
         self.refused: list[tuple[Snapshot, Plan]] = []
 
-    def __call__(self, snapshot: Snapshot, plan: Plan, selects: Matching) -> tuple[Violation, ...]:
+    def __call__(self, snapshot: Snapshot, plan: Plan, selects: Selects) -> tuple[Violation, ...]:
         if self.repaired or not plan.admitted:
             return verify(snapshot, plan, selects)
         self.refused.append((snapshot, plan))

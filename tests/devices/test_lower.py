@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -15,6 +15,7 @@ from queuectl.devices.table import kind_of
 from queuectl.domain.devices import (
     DEVICE_ROW,
     IMPLICIT_RESOURCE,
+    NOT_SURE,
     AllocatedDevice,
     DeviceInventory,
     NodeDevices,
@@ -28,6 +29,7 @@ from queuectl.domain.workload import PodSet, TopologyMode, TopologyRequest, Work
 from queuectl.planner import plan
 from queuectl.planner.verify import verify
 from tests.devices import build
+from tests.devices.build import ROOT, option, pod
 from tests.devices.test_rows import ONE, PAIR, TWO, WITH_NIC, gpus
 from tests.planner.build import gang, holding, node, podset, world
 
@@ -197,12 +199,6 @@ def test_a_request_for_an_unknown_class_is_refused_with_the_reason() -> None:
     assert "DeviceClass tpu does not exist" in refusal.reasons[0].message
 
 
-NOT_SURE = (
-    "the number of devices is enough, but kube-scheduler can choose devices for some pods "
-    "that leave none for others"
-)
-
-
 @pytest.mark.parametrize(
     ("held", "wanted", "expected"),
     [
@@ -249,6 +245,49 @@ def test_a_gang_that_fits_by_number_only_is_refused_with_the_reason() -> None:
         "and 2 pods × 1 nvidia.com/gpu is needed; even if all nodes were empty, "
         f"none of 1 eligible node has it: {NOT_SURE}"
     )
+
+
+def on_one_node(singles: int, pairs: int) -> list[PodSet]:
+    parts = replace(claiming(singles, ONE), name="s"), replace(claiming(pairs, PAIR), name="p")
+    return [replace(part, topology=ON_ONE_NODE, group="g") for part in parts]
+
+
+def in_one_pod(singles: int, pairs: int) -> list[PodSet]:
+    return [claiming(1, PodDevices((*pod(option(count=singles)).claims, *PAIR.claims * pairs)))]
+
+
+@pytest.mark.parametrize("asked", [on_one_node, in_one_pod])
+@pytest.mark.parametrize(("singles", "pairs", "sure"), [(3, 1, True), (4, 1, False), (4, 2, False)])
+def test_devices_that_are_sure_in_no_division_of_a_node_are_refused_with_the_reason(
+    asked: Callable[[int, int], list[PodSet]], singles: int, pairs: int, sure: bool
+) -> None:
+    """The node can be kept for single devices, or for all requests."""
+    on = build.node(*gpus(8, roots=4))
+    asks = gang("a", *asked(singles, pairs), queue=None)
+    made = plan(lowered(cluster({"n": on}, [asks])))
+    assert len(made.admitted) == sure
+    for refusal in made.pending:
+        assert refusal.reasons[0].code is Code.UNSUPPORTED
+        assert NOT_SURE in refusal.reasons[0].message
+
+
+def test_a_node_with_more_divisions_than_are_planned_serves_all_its_requests() -> None:
+    """The GPUs of each of five models can be kept for pairs, or not."""
+    models = range(5)
+    own = [
+        build.device(f"{model}-{i}", root=f"{model}-{i // 2}", model=f"m{model}")
+        for model in models
+        for i in range(4)
+    ]
+    one = [option(selectors=(OF_MODEL.format(model),)) for model in models]
+    pairs = [
+        gang(f"p{i}", claiming(1, pod(replace(each, count=2), match=ROOT)), queue=None, queued_at=i)
+        for i, each in enumerate(one)
+    ]
+    singles = [gang(f"s{i}", claiming(1, pod(each)), queue=None) for i, each in enumerate(one)]
+    running = [holding(single, {"m": 1}, flavor=None) for single in singles]
+    nodes = dict.fromkeys("mn", build.node(*own))
+    assert starts(cluster(nodes, pairs, running)).keys() == {pair.uid for pair in pairs}
 
 
 def test_a_gang_that_waits_for_sure_devices_shows_that_their_number_is_enough() -> None:

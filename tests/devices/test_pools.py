@@ -21,6 +21,7 @@ ONLY_N1 = NodeAccess(
     selector=SelectorTerm((Requirement("metadata.name", "In", ("n1",), field=True),))
 )
 ALL = NodeAccess()
+COUNTERS = ((("gpu-0", "slices"), 8), (("gpu-1", "slices"), 8))
 
 
 def device(name: str, **fields) -> PublishedDevice:
@@ -163,6 +164,34 @@ def test_devices_of_a_defective_pool_that_kube_scheduler_still_uses_are_left_out
     assert node_devices(slices, FLEET)["n0"].left_out == ((KIND,) if used else ())
 
 
+@pytest.mark.parametrize(
+    ("access", "nodes"),
+    [
+        pytest.param(NodeAccess("n1"), {"n0", "n1"}, id="of one node"),
+        pytest.param(RACK_0, {"n0", "n1", "n2", "n3"}, id="of the nodes of a rack"),
+        pytest.param(ALL, {"n0", "n1", "n2", "n3"}, id="of all nodes"),
+        pytest.param(None, {"n0", "n1", "n2", "n3"}, id="of the nodes of single devices"),
+    ],
+)
+def test_a_pool_that_is_not_complete_is_reported_on_each_node_that_reads_its_counters(
+    access, nodes
+):
+    """There kube-scheduler refuses a request for all devices, even of another pool."""
+    slices = [
+        one_slice(device("a"), name="devices", slices=3),
+        one_slice(name="counters", slices=3, counters=COUNTERS, access=access),
+    ]
+    why = "pool gpu.example/p: 2 of 3 ResourceSlices of generation 1 exist"
+    assert sentences(slices) == dict.fromkeys(nodes, (why,))
+
+
+def test_a_node_that_is_added_reads_the_counters_of_a_pool_that_is_not_complete():
+    counters = one_slice(name="counters", slices=2, counters=COUNTERS, access=None)
+    pools = Pools()
+    assert set(pools.nodes([counters], Fleet(FLEET.nodes[:2]))) == {"n0", "n1"}
+    assert set(pools.nodes([counters], FLEET)) == {"n0", "n1", "n2", "n3"}
+
+
 def test_devices_of_an_older_generation_are_left_out_where_the_newest_has_nothing():
     old = one_slice(device("a"), name="old")
     new = one_slice(device("b"), name="new", generation=2, access=NodeAccess("n1"))
@@ -190,9 +219,6 @@ def test_a_device_that_is_not_supported_is_left_out_alone():
     slices = [one_slice(device("a", unsupported="it waits for X"), device("b"))]
     assert names(slices) == {"n0": ["b"]}
     assert sentences(slices) == {"n0": ("pool gpu.example/p: device a left out: it waits for X",)}
-
-
-COUNTERS = ((("gpu-0", "slices"), 8), (("gpu-1", "slices"), 8))
 
 
 def partition(name: str, gpu: str, **fields) -> PublishedDevice:
@@ -238,15 +264,11 @@ def test_devices_that_share_counters_with_a_device_are_left_out(other):
     assert any(why in text for text in sentences(slices)["n0"])
 
 
-def test_pools_with_counters_of_two_drivers_cannot_have_the_same_name():
+def test_pools_with_counters_of_two_drivers_can_have_the_same_name():
     mine = partitioned(partition("a", "gpu-0"), device("b"))
-    others = [replace(one, driver="other.example", name=f"o{one.name}") for one in mine]
-    assert names([*mine, *others]) == {"n0": ["b", "b"]}
-    why = "pools of gpu.example and other.example have counters and the same name"
-    assert sentences([*mine, *others])["n0"] == (
-        f"pool gpu.example/p: device a left out: {why}",
-        f"pool other.example/p: device a left out: {why}",
-    )
+    others = [replace(one, name=f"o{one.name}", driver="other.example") for one in mine]
+    assert names([*mine, *others]) == {"n0": ["a", "b", "a", "b"]}
+    assert sentences([*mine, *others]) == {}
 
 
 # ---- from one revision to the next

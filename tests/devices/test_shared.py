@@ -56,7 +56,7 @@ def decided(snapshot: Snapshot) -> tuple[Snapshot, Plan]:
     cache = DeviceCache()
     lowered = with_devices(snapshot, cache)
     made = plan(lowered)
-    assert verify(lowered, made, cache.matching) == ()
+    assert verify(lowered, made, cache.selects) == ()
     return lowered, without_claim_podsets(made)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor
-from typing import Any, Final
+from sys import intern
+from typing import Any, Final, TypeVar
 
 from queuectl.domain.devices import (
     Amounts,
@@ -52,7 +53,7 @@ def read_resource_slice(wire: WireResourceSlice) -> SliceRecord:
     sets = [one.name for one in spec.shared_counters or ()]
     content = PoolSlice(
         name=meta.name,
-        driver=spec.driver,
+        driver=intern(spec.driver),
         pool=spec.pool.name,
         generation=spec.pool.generation,
         slices=spec.pool.resource_slice_count,
@@ -132,9 +133,9 @@ def _device(device: WireDevice, spec: SliceSpec, path: str) -> PublishedDevice:
     }
     own = _access(device, path) if spec.per_device_node_selection else None
     return PublishedDevice(
-        name=device.name,
+        name=intern(device.name),
         kind=_kind(device, spec.driver, path),
-        consumes=tuple(sorted(consumes.items())),
+        consumes=_same(tuple(sorted(consumes.items()))),
         access=own,
         unsupported=_unsupported(device, spec.driver),
     )
@@ -152,27 +153,47 @@ def _unsupported(device: WireDevice, driver: str) -> str:
 
 
 def _kind(device: WireDevice, driver: str, path: str) -> DeviceKind:
-    attributes = {
-        name if "/" in name else f"{driver}/{name}": _attribute(value, f"{path}.attributes.{name}")
-        for name, value in (device.attributes or {}).items()
-    }
+    attributes: dict[str, tuple[str, AttributeValue]] = {}
+    for name, given in (device.attributes or {}).items():
+        qualified = intern(name if "/" in name else f"{driver}/{name}")
+        value = _attribute(given, f"{path}.attributes.{name}")
+        attributes[qualified] = _pair(qualified, value)
     capacity, policies = _capacity(device.capacity or {}, f"{path}.capacity")
-    return _shared(
+    return _same(
         DeviceKind(
-            driver=driver,
-            attributes=tuple(sorted(attributes.items())),
-            capacity=capacity,
+            driver=intern(driver),
+            attributes=tuple(attributes[name] for name in sorted(attributes)),
+            capacity=_same(capacity),
             taints=_taints(device.taints or ()),
             shared=bool(device.allow_multiple_allocations),
-            policies=policies,
+            policies=_same(policies),
         )
     )
 
 
+# ---- Equal values are one object: a cluster has thousands of devices that differ only in their names and a UUID.
+
+_T = TypeVar("_T")
+
+
 @lru_cache(maxsize=1 << 14)
-def _shared(kind: DeviceKind) -> DeviceKind:
-    """Equal kinds are one object."""
-    return kind
+def _kept(value: Any) -> Any:
+    return value
+
+
+def _same(value: _T) -> _T:
+    kept: _T = _kept(value)
+    return kept
+
+
+@lru_cache(maxsize=1 << 14, typed=True)
+def _kept_pair(name: str, value: AttributeValue) -> tuple[str, AttributeValue]:
+    return name, value
+
+
+def _pair(name: str, value: AttributeValue) -> tuple[str, AttributeValue]:
+    """Lists are not shared: the types of their elements do not count in a cache."""
+    return (name, value) if isinstance(value, tuple) else _kept_pair(name, value)
 
 
 def _taints(taints: Sequence[Taint]) -> tuple[DeviceTaint, ...]:

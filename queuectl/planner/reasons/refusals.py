@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from queuectl.domain.devices import NOT_SURE
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
@@ -109,12 +110,7 @@ def _not_sure(state: State, podset_group: PodSetGroup, free: Ints) -> str | None
         return None
     counted = free.copy()
     counted[rows] = UNBOUNDED
-    if largest_fit(podset_group, counted).short:
-        return None
-    return (
-        "the number of devices is enough, but kube-scheduler can choose devices for some pods "
-        "that leave none for others"
-    )
+    return None if largest_fit(podset_group, counted).short else NOT_SURE
 
 
 def _first_tight(state: State, request: GangRequest) -> Reason | None:
