@@ -14,6 +14,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -83,6 +84,7 @@ class Recorder:
         self._gaps = 0
         self._listed: set[str] = set()
         self._loop = asyncio.new_event_loop()
+        self._following: asyncio.Task[None]  # of the thread
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
 
     def __enter__(self) -> Self:
@@ -154,16 +156,26 @@ class Recorder:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        self._following = self._loop.create_task(self._follow_all())
         try:
-            self._loop.run_until_complete(self._follow_all())
-        except asyncio.CancelledError:
-            pass
+            with suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(self._following)
         finally:
+            self._loop.run_until_complete(self._end())
             self._loop.close()
 
     def _cancel(self) -> None:
-        for task in asyncio.all_tasks(self._loop):
+        """Cancel the outermost task. It cancels the tasks inside and waits for them, so that no connection stays open."""
+        self._following.cancel()
+
+    async def _end(self) -> None:
+        """End what is left: the list of a :meth:`settle` that timed out."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
             task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await self._loop.shutdown_asyncgens()
+        await asyncio.sleep(0)  # a closed transport closes its socket in the next turn of the loop
 
     async def _follow_all(self) -> None:
         try:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import socket
+import sys
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -159,6 +163,31 @@ def test_it_does_not_settle_before_the_revision_of_the_server(start: Start, monk
     recorder = start([ListCompleted(1, {}, True), seen(pod("p", 5))])
     with pytest.raises(TimeoutError, match="/api/v1/pods"):
         recorder.settle(0.2)
+
+
+def test_a_recorder_that_ends_while_it_connects_leaves_no_unfinished_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    left: list[str] = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda found: left.append(str(found.exc_value)))
+    with socket.create_server(("127.0.0.1", 0), backlog=1024) as silent:  # no handshake succeeds
+        path = kubeconfig.write(
+            tmp_path / "config",
+            cluster="c",
+            server=f"https://127.0.0.1:{silent.getsockname()[1]}",
+            authority=Authority.create("test").pair.certificate,
+            user="u",
+            identity="token",
+        )
+        for turn in range(100):
+            recorder = Recorder(path)
+            recorder._thread.start()
+            time.sleep(turn % 50 * 0.0002)
+            recorder.close()
+            assert asyncio.all_tasks(recorder._loop) == set()
+    gc.collect()
+    # The garbage collector closes connections that are cancelled during the handshake (httpcore).
+    assert [one for one in left if not one.startswith("unclosed")] == []
 
 
 # ---- the watch itself
