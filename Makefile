@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-devices test-versions explore chaos demo bench e2e-real training-picture corpus image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-devices test-versions explore chaos demo bench e2e-real training-picture corpus traces image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -129,6 +129,10 @@ bench: controlplane ## every figure of docs/explanation/benchmarks.md; about hal
 # Plans may differ, but not be worse: make corpus SCORE=1
 corpus: setup ## plan the recorded snapshots and compare with the recorded plans, as docs/contributing.md says
 	$(RUN)/python -m tests.corpus.check $(if $(SCORE),--score)
+
+TRACES ?=
+traces: setup ## simulate published traces and compare with the reference: TRACES=FOLDER; RECORD=1 writes docs/explanation/simulated-traces.md
+	$(RUN)/python -m tests.traces.compare "$(TRACES)" $(if $(RECORD),--record)
 
 dashboards: setup ## write deploy/chart/dashboards/*.json from deploy/grafana/dashboards
 	$(RUN)/python -m deploy.grafana.dashboards

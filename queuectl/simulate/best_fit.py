@@ -205,12 +205,13 @@ class BestFit:
             if not event.up:
                 self._evict_from(pool, node)
 
-    def decide(self) -> None:
+    def decide(self) -> float | None:
         """See :class:`Scheduler`."""
         for queue in self._queues.values():
             if id(queue.pool) in self._due:
                 self._taken.update(queue.start(self._world))
         self._due.clear()
+        return None
 
     def _wait(self, run: Run) -> None:
         queue = self._queue_of[run.job.queue]

@@ -17,7 +17,6 @@ from queuectl.domain.events import Drained, Ended, Event, PodsReady, RetryDue, S
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.quantity import GPU, PODS, Resources
-from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord, NamespaceRecord, NodeRecord, Outcome, Upserted
 from queuectl.domain.snapshot import Snapshot, SolverLimits
@@ -26,6 +25,7 @@ from queuectl.lifecycle.machine import MAX_BUDGET, handle
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_plan_due
+from queuectl.simulate.blocked import BlockedSubmissions
 from queuectl.simulate.trace import TraceJob
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
@@ -36,6 +36,9 @@ from queuectl.state.usage import Usage
 
 KIND: Final = "Job"
 PODSET: Final = "main"
+_COUNTED: Final = frozenset({Code.UNDECIDED, Code.WAITING_TO_RECLAIM})
+"""Reasons whose repetition changes the next plan."""
+
 SEEK_SECONDS: Final = 30.0
 """The shortest time between two searches for migrations, as the controller's setting has it by default."""
 
@@ -57,9 +60,9 @@ def podset_of(job: TraceJob) -> PodSet:
 class SimulatedLeader:
     """Of one simulation. Times are in unix seconds."""
 
-    def __init__(self, config: QueueConfig, given: Snapshot, now: float) -> None:
-        """``given``: nodes and namespaces; ``now``: the begin of the simulation."""
-        self.config = config
+    def __init__(self, given: Snapshot, now: float) -> None:
+        """``given``: configuration, nodes and namespaces; ``now``: the begin of the simulation."""
+        self.config = given.config
         self._mirror = Mirror({"jobs": KIND})
         spaces = given.namespaces.items()
         self._mirror.apply(
@@ -72,19 +75,23 @@ class SimulatedLeader:
             ]
         )
         self.ledger = Ledger()
+        self._blocked = BlockedSubmissions(self.ledger)
         self._usage = Usage(self._mirror, self.ledger)
         self._builder = SnapshotBuilder(self._mirror, self.ledger, self._usage)
         self._decider = Decider(self._mirror, self.ledger)
         self._past_use = PastUseSums(self._mirror)
-        self._past_use.configure(config, (), now)
+        self._past_use.configure(self.config, (), now)
         self._moves = MigrationBudget()
         self._cache = PlannerCache()
         self._shapes: dict[tuple[int, int, str], tuple[PodSet, ...]] = {}
         self._seek_at = now
         self.next_plan: float | None = None
 
-    def submit(self, uid: str, job: TraceJob, priority: int, now: float, queued_at: float) -> None:
-        """A job is created and waits. ``queued_at``: its place in the order of its queue."""
+    def submit(self, uid: str, job: TraceJob, priority: int, now: float, queued_at: float) -> bool:
+        """A job is created and waits. Returns whether a plan can start it.
+
+        ``queued_at``: its place in the order of its queue.
+        """
         namespace, queue = job.queue
         cluster_queue = self.config.cluster_queue_of(namespace, queue)
         assert cluster_queue is not None
@@ -105,6 +112,7 @@ class SimulatedLeader:
         assert change is not None
         entry = replace(change.after, queued_at=queued_at, priority_set=priority)
         self._take_in([replace(change, after=entry)])
+        return not self._blocked.add(entry, record.podsets, cluster_queue)
 
     def _podsets(self, job: TraceJob) -> tuple[PodSet, ...]:
         shape = (job.pods, job.gpus_per_pod, job.topology_level)
@@ -165,7 +173,8 @@ class SimulatedLeader:
         decided = plan(lowered, cache=self._cache)
         if decided.stats.get("rooms_sought"):
             self._seek_at = now + SEEK_SECONDS
-        changes = self._decider.changes(snapshot, without_claim_podsets(decided), now)
+        news = replace(decided, pending=tuple(filter(self._is_news, decided.pending)))
+        changes = self._decider.changes(snapshot, without_claim_podsets(news), now)
         self._take_in(changes)
         self.next_plan = _first(self._next_plans(now, lowered, decided))
         return changes
@@ -183,6 +192,13 @@ class SimulatedLeader:
         for refusal in decided.pending:
             if refusal.lease is not None:
                 yield refusal.lease.expires_at
+
+    def _is_news(self, refusal: Refusal) -> bool:
+        """Whether the ledger must know it: the leader would write new numbers of the same reason, too."""
+        entry = self.ledger.get(refusal.uid)
+        code = refusal.reasons[0].code
+        known = entry is not None and entry.reason.code is code and entry.state is State.PENDING
+        return not known or refusal.lease is not None or code in _COUNTED
 
     def _worth_more(self, refusal: Refusal) -> bool:
         """Whether a larger limit of the solver can decide it."""

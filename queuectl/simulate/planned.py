@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import QueueingStrategy
+from queuectl.domain.snapshot import Snapshot
 from queuectl.simulate.leader import SimulatedLeader
+from queuectl.simulate.parts import parts
 from queuectl.simulate.policy import Order
 from queuectl.simulate.run import Run
 from queuectl.simulate.setting import Setting
@@ -24,16 +27,82 @@ _STRATEGIES: Final = {
 
 
 class Planned:
-    """Plans after each instant in which something has changed."""
+    """Plans each independent part of the setting after each instant in which something has changed there."""
 
     def __init__(self, setting: Setting, order: Order | None, world: World) -> None:
         if order is not None:
             setting = setting.under(_STRATEGIES[order])
         self._setting = setting
-        self._order = order
         self._world = world
-        self._begin = max(BEGIN, setting.snapshot.now)
-        self._leader = SimulatedLeader(setting.config, setting.snapshot, self._begin)
+        self._parts: dict[str, _Part] = {}  # by ClusterQueue
+        self._of_node: dict[str, list[_Part]] = {}
+        self._touched: dict[int, _Part] = {}
+        self._wakes: dict[int, float] = {}
+        for number, part in enumerate(parts(setting.snapshot)):
+            planner = _Part(
+                number, part.snapshot, setting.priorities, world, sjf=order is Order.SJF
+            )
+            self._parts |= dict.fromkeys(part.queues, planner)
+            for node in part.snapshot.fleet.nodes:
+                self._of_node.setdefault(node.name, []).append(planner)
+
+    def _of(self, job: TraceJob) -> _Part:
+        return self._parts[self._setting.cluster_queue(job.queue).name]
+
+    def never_fits(self, job: TraceJob) -> bool:
+        """See :class:`Scheduler`. A job never fits if the planner does not start it alone."""
+        return not self._of(job).fits(job)
+
+    def submitted(self, run: Run) -> None:
+        """See :class:`Scheduler`."""
+        part = self._of(run.job)
+        part.submitted(run)
+        self._touched[part.number] = part
+
+    def ended(self, run: Run) -> None:
+        """See :class:`Scheduler`."""
+        part = self._of(run.job)
+        part.ended(run)
+        self._touched[part.number] = part
+
+    def node_changed(self, event: NodeEvent) -> None:
+        """The gangs with pods on a failed node stop until the planner has repaired or evicted them."""
+        for part in self._of_node.get(event.node, ()):
+            part.node_changed(event)
+            self._touched[part.number] = part
+
+    def decide(self) -> float | None:
+        """See :class:`Scheduler`."""
+        due = [number for number, at in self._wakes.items() if at <= self._world.now]
+        by_number = {part.number: part for part in self._parts.values()} if due else {}
+        self._touched |= {number: by_number[number] for number in due}
+        for number, part in sorted(self._touched.items()):
+            at = part.decide()
+            self._wakes.pop(number, None)
+            if at is not None:
+                self._wakes[number] = at
+        self._touched.clear()
+        return min(self._wakes.values(), default=None)
+
+
+class _Part:
+    """One independent part, with a leader of its own."""
+
+    def __init__(
+        self,
+        number: int,
+        snapshot: Snapshot,
+        priorities: Mapping[int, int],
+        world: World,
+        *,
+        sjf: bool,
+    ) -> None:
+        self.number = number
+        self._priorities = priorities
+        self._sjf = sjf
+        self._world = world
+        self._begin = max(BEGIN, snapshot.now)
+        self._leader = SimulatedLeader(snapshot, self._begin)
         self._runs: dict[str, Run] = {}
         self._fits: dict[tuple[object, ...], bool] = {}
         self._due: dict[str, float] = {}  # ends of notices and back-offs, in unix seconds
@@ -45,26 +114,22 @@ class Planned:
     def _now(self) -> float:
         return self._begin + self._world.now
 
-    def never_fits(self, job: TraceJob) -> bool:
-        """See :class:`Scheduler`. A job never fits if the planner does not start it alone."""
+    def fits(self, job: TraceJob) -> bool:
         kind = (job.queue, job.pods, job.gpus_per_pod, job.topology_level)
         if kind not in self._fits:
             self._fits[kind] = self._leader.fits_alone(_uid(job), job, self._now)
-        return not self._fits[kind]
+        return self._fits[kind]
 
     def submitted(self, run: Run) -> None:
-        """See :class:`Scheduler`."""
         job, uid = run.job, _uid(run.job)
         self._runs[uid] = run
         if job.checkpoint is not None:
             self._savers[uid] = run
-        place = self._begin + job.declared if self._order is Order.SJF else self._now
-        priority = self._setting.priorities[job.rank]
-        self._leader.submit(uid, job, priority, self._now, place)
-        self._changed = True
+        place = self._begin + job.declared if self._sjf else self._now
+        priority = self._priorities[job.rank]
+        self._changed |= self._leader.submit(uid, job, priority, self._now, place)
 
     def ended(self, run: Run) -> None:
-        """See :class:`Scheduler`."""
         uid = _uid(run.job)
         self._leader.end(uid, self._now)
         del self._runs[uid]
@@ -73,15 +138,14 @@ class Planned:
         self._changed = True
 
     def node_changed(self, event: NodeEvent) -> None:
-        """The gangs with pods on a failed node stop until the planner has repaired or evicted them."""
         for uid in self._leader.set_ready(event.node, ready=event.up):
             if not event.up:
                 self._world.interrupt(self._runs[uid])
                 self._stalled.add(uid)
         self._changed = True
 
-    def decide(self) -> None:
-        """See :class:`Scheduler`."""
+    def decide(self) -> float | None:
+        """Plan until nothing changes. Returns when to decide again, in seconds of the simulation."""
         for uid in [uid for uid, at in self._due.items() if at <= self._now]:
             del self._due[uid]
             self._after_wait(uid)
@@ -93,7 +157,7 @@ class Planned:
         times = [*self._due.values()]
         if self._leader.next_plan is not None:
             times.append(self._leader.next_plan)
-        self._world.wake_at(min(times) - self._begin if times else None)
+        return min(times) - self._begin if times else None
 
     def _after_wait(self, uid: str) -> None:
         """The notice or the back-off of a gang is over."""

@@ -39,8 +39,12 @@ class Scheduler(Protocol):
     def node_changed(self, event: NodeEvent) -> None:
         """A node has failed or recovered."""
 
-    def decide(self) -> None:
-        """Start and stop jobs, and set the next alarm, after the events of an instant."""
+    def decide(self) -> float | None:
+        """Start and stop jobs after the events of an instant.
+
+        Returns:
+            When to decide again even if nothing happens (seconds); None: only after events.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +97,6 @@ class World:
         run.evict(self.now)
         self._hold(run, -1)
 
-    def wake_at(self, time: float | None) -> None:
-        """Decide again at this time even if nothing happens; None: only after events."""
-        known, self._alarm = self._alarm, time
-        if time is not None and time != known:
-            self._add(time, Phase.ALARM, 0, None)
-
     def run(
         self,
         runs: Iterable[Run],
@@ -114,7 +112,7 @@ class World:
         while self._events:
             self.now = self._events[0][0]
             if self._instant(scheduler):
-                scheduler.decide()
+                self._wake_at(scheduler.decide())
                 self.samples.append(Sample(self.now, self.held, self.used, self.waiting))
                 progress(self)
 
@@ -142,6 +140,11 @@ class World:
                     self._alarm = None
             happened = True
         return happened
+
+    def _wake_at(self, time: float | None) -> None:
+        known, self._alarm = self._alarm, time
+        if time is not None and time != known:
+            self._add(time, Phase.ALARM, 0, None)
 
     def _hold(self, run: Run, sign: int) -> None:
         share = 1.0 if run.job.utilization is None else run.job.utilization

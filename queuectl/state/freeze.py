@@ -192,11 +192,17 @@ class SnapshotBuilder:
     def _admitted(self, config: QueueConfig, now: float) -> Iterator[Admitted]:
         """The running gangs. Gangs that are leaving or on unusable nodes are computed each time, because their pods change."""
         holding, uses = self._holding, self._uses()
+        measured = bool(uses) or self._idle_since is not _never_idle
+        # Without measurements, a gang changes only with its entry and its job, unless its pods declare checkpoints.
+        changing = measured or self._mirror.pods_declare_checkpoints
         for entry in self._ledger.entries(State.STARTING, State.RUNNING, State.EVICTING):
             job = self._mirror.jobs.get(entry.uid)
             if job is None or entry.placement is None:
                 continue
             known = holding.get(entry.uid)
+            if not changing and known is not None and known[0] is entry and known[1] is job:
+                yield known[2]
+                continue
             utilization = _utilization(entry, job, uses.get(entry.uid))
             idle_since = self._idle_since(entry, job, config, now)
             if known is not None and known[0] is entry and known[1] is job:

@@ -266,6 +266,11 @@ class Mirror:
         if old is None or _asks(old) != _asks(job):
             self.edited.add(job.uid)
 
+    @property
+    def pods_declare_checkpoints(self) -> bool:
+        """Whether a pod of any gang has declared a checkpoint."""
+        return bool(self._savers)
+
     def checkpoint_of(self, job: JobRecord, attempt: int) -> float | None:
         """The time (unix seconds) of a gang's last checkpoint that its job or pods of this attempt declare; None without one.
 
