@@ -58,7 +58,13 @@ def podset_of(job: TraceJob) -> PodSet:
 
 
 class SimulatedLeader:
-    """Of one simulation. Times are in unix seconds."""
+    """Of one simulation. Times are in unix seconds.
+
+    Attributes:
+        ledger: all workloads that have not ended.
+        next_plan: when a plan can differ from the last one without an event; None = never.
+        weighs_work: a gang waits to evict others because they would lose much work, so each checkpoint counts.
+    """
 
     def __init__(self, given: Snapshot, now: float) -> None:
         """``given``: configuration, nodes and namespaces; ``now``: the begin of the simulation."""
@@ -86,6 +92,7 @@ class SimulatedLeader:
         self._shapes: dict[tuple[int, int, str], tuple[PodSet, ...]] = {}
         self._seek_at = now
         self.next_plan: float | None = None
+        self.weighs_work = False
 
     def submit(self, uid: str, job: TraceJob, priority: int, now: float, queued_at: float) -> bool:
         """A job is created and waits. Returns whether a plan can start it.
@@ -176,6 +183,7 @@ class SimulatedLeader:
         news = replace(decided, pending=tuple(filter(self._is_news, decided.pending)))
         changes = self._decider.changes(snapshot, without_claim_podsets(news), now)
         self._take_in(changes)
+        self.weighs_work = any(map(_waits_to_reclaim, decided.pending))
         self.next_plan = _first(self._next_plans(now, lowered, decided))
         return changes
 
@@ -234,6 +242,10 @@ class SimulatedLeader:
         self._usage.refresh_owned(change.after for change in listed)
         self._moves.note(listed)
         self._past_use.note(listed)
+
+
+def _waits_to_reclaim(refusal: Refusal) -> bool:
+    return refusal.reasons[0].code is Code.WAITING_TO_RECLAIM
 
 
 def _is_on(entry: Entry, node: str) -> bool:

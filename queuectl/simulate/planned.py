@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from queuectl.domain.ledger import Entry, EntryChange, State
@@ -150,14 +150,21 @@ class _Part:
             del self._due[uid]
             self._after_wait(uid)
         due = self._leader.next_plan
-        self._changed |= due is not None and due <= self._now
+        self._changed |= self._leader.weighs_work or (due is not None and due <= self._now)
         while self._changed:
             self._changed = False
             self._plan()
-        times = [*self._due.values()]
+        return min(self._alarms(), default=None)
+
+    def _alarms(self) -> Iterator[float]:
+        """The times at which it decides again without an event."""
+        for at in self._due.values():
+            yield at - self._begin
         if self._leader.next_plan is not None:
-            times.append(self._leader.next_plan)
-        return min(times) - self._begin if times else None
+            yield self._leader.next_plan - self._begin
+        if self._leader.weighs_work:
+            saves = (run.saves_at(self._world.now) for run in self._savers.values())
+            yield from (at for at in saves if at is not None)
 
     def _after_wait(self, uid: str) -> None:
         """The notice or the back-off of a gang is over."""
@@ -172,6 +179,7 @@ class _Part:
     def _plan(self) -> None:
         if not (self._leader.anything_to_plan or self._stalled):
             self._leader.next_plan = None
+            self._leader.weighs_work = False
             return
         for uid, run in self._savers.items():
             at = run.saved_at(self._world.now)

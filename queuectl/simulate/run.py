@@ -84,6 +84,13 @@ class Run:
         elapsed = now - self.running_since
         return now - elapsed % interval if elapsed >= interval else None
 
+    def saves_at(self, now: float) -> float | None:
+        """The time of its next checkpoint, later than ``now``; None without one."""
+        interval = self.job.checkpoint
+        if interval is None or self.running_since is None:
+            return None
+        return now + interval - (now - self.running_since) % interval
+
     @property
     def waited(self) -> float:
         """Seconds in which it was submitted and did not run; of a finished job."""

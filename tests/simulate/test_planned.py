@@ -21,7 +21,7 @@ def test_on_equal_nodes_without_a_cohort_the_planner_gives_the_waits_of_the_refe
     order: Order,
 ) -> None:
     lines = gzip.decompress(SLICE.read_bytes()).decode().splitlines(keepends=True)
-    given = setting({"cluster03": 10}, "".join(lines[:200]))
+    given = setting({"cluster03": 8}, "".join(lines[:120]))
     by_planner, by_rule = (outcome(given, placement, order) for placement in Placement)
     assert waits(by_planner) == waits(by_rule)
     assert max(waits(by_planner)) > 1000
@@ -116,6 +116,6 @@ def test_a_required_topology_level_that_no_domain_has_never_fits() -> None:
 
 def test_two_simulations_give_the_same_outcome() -> None:
     lines = gzip.decompress(SLICE.read_bytes()).decode().splitlines(keepends=True)
-    given = setting({"cluster03": 10}, "".join(lines[:80]))
+    given = setting({"cluster03": 10}, "".join(lines[:40]))
     first, second = (document(outcome(given, Placement.PLANNER)) for _ in range(2))
     assert first == second
