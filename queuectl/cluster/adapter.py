@@ -67,9 +67,12 @@ class KubernetesCluster:
         return cls(api, namespace=namespace, hooks=hooks)
 
     async def watch(self, sink: Sink, synced: Synced, *, kueue: bool = True) -> None:
+        reported: set[str] = set()
         async with asyncio.TaskGroup() as group:
             for resource in watched(kueue=kueue):
-                reflector = Reflector(self._api, resource, sink, synced, self._hooks, self._pace)
+                reflector = Reflector(
+                    self._api, resource, sink, synced, self._hooks, self._pace, reported=reported
+                )
                 group.create_task(reflector.run(), name=f"watch {resource.name}")
 
     async def patch_job(

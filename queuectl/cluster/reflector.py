@@ -61,6 +61,7 @@ class Pace:
         initial: the same during the initial events.
         backoff, ceiling: first and longest pause after a failure; doubled each time, with jitter.
         absent: interval of checks for an API that is not installed.
+        upgrade: the same for an API that an older API server does not serve.
         page: objects per page of a list.
     """
 
@@ -70,6 +71,7 @@ class Pace:
     backoff: float = 0.1
     ceiling: float = 30.0
     absent: float = 30.0
+    upgrade: float = 600.0
     page: int = 500
 
 
@@ -85,7 +87,10 @@ class Reflector:
         hooks: WatchHooks,
         pace: Pace,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        reported: set[str] | None = None,
     ) -> None:
+        """``reported``: the APIs whose absence is in the log, for all reflectors of an API server."""
+        self._reported = reported if reported is not None else set()
         self._api = api
         self._resource = resource
         self._sink = sink
@@ -201,7 +206,9 @@ class Reflector:
 
     def _complete(self) -> None:
         self._listed = True
-        self._absent = False
+        if self._absent:
+            self._absent = False
+            self._reported.discard(self._absence)
         self._hooks.listed(self._resource.name, len(self._feed.keys))
         if not self._announced:
             self._announced = True
@@ -226,11 +233,27 @@ class Reflector:
             await self._pause(unconfirmed)
             return
         if not self._absent:
-            log.warning("%s: kind disabled until it is installed: %s", self._resource.name, error)
+            self._report(error)
             self._feed, nothing = Feed(self._resource), WatchBatch()
             self._feed.complete(nothing)
             self._deliver(nothing)
             self._absent = True
         self._listed = False
         self._hooks.received(self._resource.name, 0)  # a response shows that the server is alive
-        await self._sleep(self._pace.absent)
+        await self._sleep(self._pace.upgrade if self._resource.since else self._pace.absent)
+
+    @property
+    def _absence(self) -> str:
+        """All resources of an API that comes with a release of Kubernetes are absent together."""
+        path, name = self._resource.path, self._resource.name
+        return path.rpartition("/")[0].removeprefix("/apis/") if self._resource.since else name
+
+    def _report(self, error: ObjectGone) -> None:
+        what, since = self._absence, self._resource.since
+        if what in self._reported:
+            return
+        self._reported.add(what)
+        if since:
+            log.warning("%s: not used, the API server is older than Kubernetes %s", what, since)
+        else:
+            log.warning("%s: kind disabled until it is installed: %s", what, error)

@@ -53,6 +53,7 @@ class Resource:
         read: bytes of one object to its record; None if queuectl does not manage it. Raises MsgspecError or RequestError.
         by_uid: deltas identify the object by uid, not by name.
         optional: its API can be absent (a CustomResourceDefinition that is not installed, an older API server).
+        since: the release of Kubernetes whose API server serves it; empty = it does not depend on the release.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Resource:
     read: Callable[[Bytes], Record | None]
     by_uid: bool = False
     optional: bool = False
+    since: str = ""
 
 
 def watched(*, kueue: bool = True) -> tuple[Resource, ...]:
@@ -91,7 +93,7 @@ def watched(*, kueue: bool = True) -> tuple[Resource, ...]:
 
 
 def _devices() -> Iterator[Resource]:
-    """Of dynamic resource allocation. API servers before Kubernetes 1.34 do not serve this version."""
+    """Of dynamic resource allocation."""
     base = "/apis/resource.k8s.io/v1"
     cluster_wide = (
         ("resourceslices", _reader(WireResourceSlice, read_resource_slice)),
@@ -102,9 +104,9 @@ def _devices() -> Iterator[Resource]:
         ("resourceclaimtemplates", _reader(WireClaimTemplate, read_claim_template)),
     )
     for name, read in cluster_wide:
-        yield Resource(name, f"{base}/{name}", read, optional=True)
+        yield Resource(name, f"{base}/{name}", read, optional=True, since="1.34")
     for name, read in namespaced:
-        yield Resource(name, f"{base}/{name}", read, by_uid=True, optional=True)
+        yield Resource(name, f"{base}/{name}", read, by_uid=True, optional=True, since="1.34")
 
 
 def _reader(

@@ -138,6 +138,8 @@ class Amounts:
 
     def refusal(self, workload: Workload, requests: Sequence[PodRequest | None]) -> str | None:
         """Why no node can serve a gang, where only the modes show it: the planner knows the largest amounts of all modes."""
+        if not self.cluster.divided:
+            return None
         on_one_node: dict[str | int, Counter[int]] = defaultdict(Counter)
         for number, (podset, request) in enumerate(zip(workload.podsets, requests, strict=True)):
             topology = podset.topology

@@ -125,6 +125,7 @@ class Cluster:
         self.atoms = atoms
         self._at = {atom: number for number, atom in enumerate(self.atoms)}
         self._counts: dict[PodRequest, dict[int, int]] = {}
+        self._refusals: dict[PodRequest, str | None] = {}
         by_resource: dict[str, set[str]] = {}
         for atom in atoms:
             for resource, name in classes.resources(atom):
@@ -167,6 +168,11 @@ class Cluster:
 
     def refusal(self, request: PodRequest) -> str | None:
         """Why no node can serve a request although nodes have such devices."""
+        if request not in self._refusals:
+            self._refusals[request] = self._refusal(request)
+        return self._refusals[request]
+
+    def _refusal(self, request: PodRequest) -> str | None:
         asked = self.classes.asked(request)
         if asked.refusal is not None:
             return asked.refusal

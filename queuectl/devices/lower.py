@@ -25,6 +25,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Placement, Workload
 
 _KEPT: Final = 4  # clusters
+_SPARE: Final = 2  # times as many gangs as a snapshot has
 _REQUESTS: Final = itemgetter(1)
 Gang = TypeVar("Gang", Pending, Admitted)
 
@@ -63,9 +64,9 @@ class DeviceCache:
         for key in workloads.keys() - self._asked.keys():
             requests = tuple(classes.request_of(p.shape) for p in workloads[key].podsets)
             self._asked[key] = workloads[key], requests if any(requests) else ()
-        if len(self._asked) > len(workloads):
+        if len(self._asked) > _SPARE * len(workloads):
             self._asked = {key: self._asked[key] for key in workloads}
-        distinct = set(map(_REQUESTS, self._asked.values()))
+        distinct = set(map(_REQUESTS, map(self._asked.__getitem__, workloads)))
         return frozenset(request for each in distinct for request in each if request is not None)
 
     def shared(self, snapshot: Snapshot, classes: Classes) -> Snapshot:
@@ -243,10 +244,14 @@ class _Lowered:
     def gangs(self, gangs: Sequence[Gang], cache: DeviceCache) -> tuple[Gang, ...]:
         """Gangs with their rows; pending ones whose request is not supported, with that reason."""
         known = self._gangs
-        for gang in gangs:
-            if id(gang) not in known:
-                known[id(gang)] = gang, self._gang(gang, cache)
-        return tuple([known[id(gang)][1] for gang in gangs])  # type: ignore[misc]  # of the same class
+        found = [known.get(id(gang)) or self._new(gang, cache) for gang in gangs]
+        return tuple([lowered for _, lowered in found])  # type: ignore[misc]  # of the same class
+
+    def _new(
+        self, gang: Pending | Admitted, cache: DeviceCache
+    ) -> tuple[Pending | Admitted, Pending | Admitted]:
+        known = self._gangs[id(gang)] = gang, self._gang(gang, cache)
+        return known
 
     def _gang(self, gang: Pending | Admitted, cache: DeviceCache) -> Pending | Admitted:
         requests = cache.of_podsets(gang.workload)
@@ -263,7 +268,7 @@ class _Lowered:
     def forget_others(self, snapshot: Snapshot) -> None:
         """Forget the gangs that are not in the snapshot."""
         gangs: tuple[Pending | Admitted, ...] = (*snapshot.pending, *snapshot.admitted)
-        if len(self._gangs) > len(gangs):
+        if len(self._gangs) > _SPARE * len(gangs):
             self._gangs = {id(gang): self._gangs[id(gang)] for gang in gangs}
             alive = {id(gang.workload) for gang in gangs}
             self._workloads = {k: known for k, known in self._workloads.items() if k in alive}

@@ -63,6 +63,7 @@ class Classes:
         self._by_name = classes
         self._requests: dict[tuple[PodDevices | None, tuple[tuple[str, int], ...]], PodRequest] = {}
         self._asked: dict[PodRequest, Asked] = {}
+        self._last: tuple[frozenset[PodRequest], tuple[Atom, ...]] | None = None
         self.backing: dict[str, str] = {}
         newest = sorted(classes.values(), key=lambda c: (-c.created_at, c.name))
         for each in newest:
@@ -138,11 +139,16 @@ class Classes:
         if atom.resource is not None:
             yield atom.resource, self.backing[atom.resource]
 
-    def atoms(self, requests: Iterable[PodRequest]) -> tuple[Atom, ...]:
+    def atoms(self, requests: frozenset[PodRequest]) -> tuple[Atom, ...]:
         """The atoms of some requests, in a fixed order.
 
         One of several devices is an atom even if only one is requested, so that other numbers of devices change nothing.
         """
+        if self._last is None or self._last[0] != requests:
+            self._last = requests, self._atoms(requests)
+        return self._last[1]
+
+    def _atoms(self, requests: Iterable[PodRequest]) -> tuple[Atom, ...]:
         found: set[Atom] = set()
         for request in requests:
             found.update(self.asked(request).atoms)

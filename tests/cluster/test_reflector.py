@@ -25,7 +25,7 @@ from tests.cluster.test_client import kubeconfig
 
 PODS = next(resource for resource in watched() if resource.name == "pods")
 PYTORCHJOBS = next(resource for resource in watched() if resource.name == "pytorchjobs")
-PACE = Pace(idle=5.0, initial=5.0, backoff=1.0, ceiling=8.0, absent=60.0, page=2)
+PACE = Pace(idle=5.0, initial=5.0, backoff=1.0, ceiling=8.0, absent=60.0, upgrade=900.0, page=2)
 
 Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -149,7 +149,10 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
     async with contextlib.AsyncExitStack() as stack:
 
         async def go(
-            *script: Answer, pace: Pace = PACE, resource: Any = PODS
+            *script: Answer,
+            pace: Pace = PACE,
+            resource: Any = PODS,
+            reported: set[str] | None = None,
         ) -> tuple[Seen, Scripted]:
             scripted, seen = Scripted(list(script)), Seen()
             app = web.Application()
@@ -163,7 +166,7 @@ async def run(tmp_path: Path) -> AsyncIterator[Run]:
             api = await Api.connect(Connection(kubeconfig=kubeconfig(tmp_path, port)))
             stack.push_async_callback(api.close)
             reflector = Reflector(
-                api, resource, seen.sink, seen.synced.append, seen, pace, seen.sleep
+                api, resource, seen.sink, seen.synced.append, seen, pace, seen.sleep, reported
             )
             task = asyncio.create_task(reflector.run())
             try:
@@ -359,6 +362,25 @@ async def test_a_404_deletes_nothing_unless_discovery_lacks_the_kind(
     assert seen.story == ["+a", "=a", "+b"]
     assert len(seen.waits) == 1
     assert server.queries[-1]["resourceVersion"] == "11", "the watch continues at its version"
+
+
+async def test_resources_that_an_older_release_does_not_serve_are_reported_once_and_checked_seldom(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    reported: set[str] = set()
+    devices = [one for one in watched() if one.since]
+    for resource in devices:
+        seen, _ = await run(
+            *(refuse(404), groups("apps/v1")) * 2,
+            refuse(404),
+            resource=resource,
+            reported=reported,
+        )
+        assert seen.waits == [900.0, 900.0]
+    assert len(devices) == 4
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+        "resource.k8s.io/v1: not used, the API server is older than Kubernetes 1.34"
+    ]
 
 
 async def test_a_built_in_kind_never_counts_as_absent(run: Run) -> None:
