@@ -173,6 +173,8 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
     shutil.copy(ROOT / "docs" / "examples" / "job.yaml", page.shell.folder)
     for _ in range(5):
         page.type("queuectl whatif")
+    for _ in range(2):
+        page.type("queuectl simulate")
     page.type("queuectl init", status=4)
     page.type("kubectl get nodes")
     page.type("queuectl delete --dry-run")
