@@ -28,6 +28,7 @@ class Code(StrEnum):
     UNDECIDED = "Undecided"  # the solver reached its limit; retried with a larger limit
     PENDING_EVALUATION = "PendingEvaluation"  # the planner has not evaluated it yet
     WAITING_IN_ORDER = "WaitingInOrder"  # StrictFIFO: the head of its ClusterQueue is pending
+    WOULD_DELAY = "WouldDelayPlannedStart"  # Backfill: an earlier gang would start later
     MISCONFIGURED = "Misconfigured"  # an invalid label, queue or request; the message names it
     UNSUPPORTED = "UnsupportedConstraint"  # the request has an unsupported constraint
     QUEUE_STOPPED = "ClusterQueueStopped"  # stopPolicy of its ClusterQueue
@@ -97,6 +98,7 @@ MEANINGS: Final[Mapping[Code, str]] = {
     Code.WAITING_TO_RECLAIM: "Gangs that borrow its quota are evicted if they do not end soon.",
     Code.UNDECIDED: "The solver reached its time limit; it tries again with a longer one.",
     Code.WAITING_IN_ORDER: "The queue is StrictFIFO, and an earlier gang cannot start.",
+    Code.WOULD_DELAY: "The start of the gang would delay the planned start of an earlier gang.",
     Code.MISCONFIGURED: "A label, a queue or a request is wrong; the reason of the gang names it.",
     Code.UNSUPPORTED: "The gang requests a constraint that queuectl does not support.",
     Code.QUEUE_STOPPED: "The ClusterQueue is stopped. Resume it to admit its gangs.",
@@ -131,6 +133,7 @@ PLANNED: Final = (
         Code.WAITING_FOR_PREEMPTED,
         Code.WAITING_TO_RECLAIM,
         Code.WAITING_IN_ORDER,
+        Code.WOULD_DELAY,
         Code.PENDING_EVALUATION,
         Code.UNDECIDED,
     }
@@ -138,6 +141,7 @@ PLANNED: Final = (
 
 # Among reasons for several flavors, the order in which they are shown: the one that ends soonest is first.
 SHOWN_FIRST: Final = (
+    Code.WOULD_DELAY,
     Code.TOPOLOGY_PLACEMENT_FAILED,
     Code.WAITING_FOR_QUOTA,
     Code.SHAPE_NEVER_FITS,
@@ -162,6 +166,7 @@ TRANSIENT: Final = WAITS_FOR_ROOM | {
     Code.WAITING_FOR_PREEMPTED,
     Code.WAITING_TO_RECLAIM,
     Code.WAITING_IN_ORDER,
+    Code.WOULD_DELAY,
     Code.PENDING_EVALUATION,
     Code.UNDECIDED,
 }

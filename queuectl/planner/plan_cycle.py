@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from queuectl.domain.plan import Plan, Proof, Refusal
 from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.planner.backfill.slips import planned
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.reservations import valid_leases
 from queuectl.planner.capacity.state import open_state
@@ -48,13 +49,14 @@ def plan(
         cycle.heads.advance_to(pending)
         prepared.consider(pending)
     cleared = defragment(cycle, in_order)
-    narrow(cycle.state, cycle.moved)
-    consolidated = consolidate(cycle.state, list(cycle.starting.values()), cycle.solver)
+    consolidated = _tidy(cycle)
     repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
     made = make_plan(cycle, repairs, in_order, consolidated=consolidated)
     own_solver = Solver(snapshot.limits, cycle.solver.stop)
+    starts = tuple(planned(cycle.planned.timeline, gang) for gang in cycle.planned.gangs)
     made = replace(
         made,
+        planned=starts,
         moved=cleared.moves,
         returning=cycle.leases.returning,
         stats={**made.stats, "rooms_sought": cleared.sought},
@@ -62,6 +64,22 @@ def plan(
         alarms=(*made.alarms, *own_solver.alarms),
     )
     return replace(made, uneven=tuple(uneven(cycle.problem, made)))
+
+
+def _tidy(cycle: AdmissionCycle) -> int:
+    """Place the gangs that start in better places; how many. As they were, if a planned start would not be kept."""
+    state = cycle.state
+    before = [(admission, admission.node_counts) for admission in state.admissions]
+    narrow(state, cycle.moved)
+    consolidated = consolidate(state, list(cycle.starting.values()), cycle.solver)
+    if cycle.planned.gangs and not cycle.planned.stand():
+        for admission, node_counts in before:
+            if admission.node_counts is not node_counts:
+                state.move(admission, node_counts)
+        if not cycle.planned.stand():
+            cycle.planned.plan_again()
+        return 0
+    return consolidated
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,27 @@ class TentativeAdmission:
             at += len(podset_group.pods)
 
 
+@dataclass(eq=False, slots=True)
+class PlannedGang:
+    """A gang that waits, and its planned start at this point of the cycle.
+
+    Attributes:
+        request: a preferred level that it gets is required, so that it can be placed elsewhere without losing that.
+        at: unix seconds of its start.
+        until: unix seconds of its expected end; infinite if unknown.
+    """
+
+    request: GangRequest
+    node_counts: NodeCounts
+    at: float
+    until: float
+
+    @property
+    def uid(self) -> str:
+        """Of the gang."""
+        return self.request.pending.workload.uid
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class Reservation:
     """Capacity kept for a pending gang that can start as soon as its own victims have left.

@@ -8,7 +8,7 @@ admitted gangs only grows, so a refutation holds for each equal gang that comes 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from queuectl.domain.plan import Eviction, Preemption, Proof, Refusal
 from queuectl.domain.queues import (
@@ -19,6 +19,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
+from queuectl.planner.backfill.planned_starts import PlannedStarts
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
@@ -28,7 +29,7 @@ from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.queue_order import Head, StrictFifoHeads, behind, inadmissible
 from queuectl.planner.preempt.protections import reclaim_wait
 from queuectl.planner.preempt.shortage import entitled
-from queuectl.planner.problem.parts import smallest
+from queuectl.planner.problem.parts import shrinks, smallest
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.quota.tree import QuotaRow
 from queuectl.planner.reasons import refusals
@@ -67,6 +68,7 @@ class AdmissionCycle:
         moves: how often a gang of this plan was placed again to make room for another.
         moved: uids of these gangs.
         considered: gangs that were searched for and not refuted; the window limits them.
+        planned: the planned starts of gangs that wait.
         without_repairs: searches again for a refuted gang, without the repairs of gangs that it may evict
             (:mod:`queuectl.planner.cycle.repair_precedence`).
     """
@@ -91,10 +93,12 @@ class AdmissionCycle:
     moves: int = 0
     moved: set[str] = field(default_factory=set)
     considered: int = 0
+    planned: PlannedStarts = field(init=False)
     without_repairs: Callable[[Candidate, Refuted], Outcome] | None = None
 
     def __post_init__(self) -> None:
-        chooser = FlavorChooser(self.problem, self.state, self.solver)
+        self.planned = PlannedStarts(self.state, self.solver)
+        chooser = FlavorChooser(self.problem, self.state, self.solver, planned=self.planned)
         self.limits = Limits(self.problem.snapshot)
         self.sizing = SizeSearch(
             chooser, self.classes, self.heads, self.limits, self.solver, self._doubt
@@ -226,6 +230,7 @@ class AdmissionCycle:
             self.state.move(admission, node_counts)
             self.moved.add(admission.request.pending.workload.uid)
         self.moves += len(found.decision.moved)
+        self.planned.replace(found.decision)
         if self.undecided:
             self.doubtful.add(found.request.pending.workload.uid)
         self._admit(TentativeAdmission(found.request, found.decision.node_counts))
@@ -235,6 +240,7 @@ class AdmissionCycle:
         self.state.admit(admission)
         self.limits.take(workload)
         self.heads.order.start(workload, admission.request.charges)
+        self.planned.starts(workload.uid)
         self.refused.pop(workload.uid, None)  # refuted before, and considered again
         self.starting[workload.uid] = admission
         self.considered += 1
@@ -254,6 +260,14 @@ class AdmissionCycle:
         victims = reservations.awaited(self.state, request, node_counts, evicted)
         for other in evicted:
             self.state.evict(other)
+        delayed = self.planned.beside_reservation(request, node_counts)
+        if delayed is not None:
+            for other in evicted:
+                self.state.undo_evict(other)
+            self._wait(gang, delayed)
+            self._plan_start(gang)
+            return
+        self.planned.starts(gang.uid)
         reservations.reserve(self.state, request, node_counts, victims)
         self.limits.take(request.pending.workload)
         self.heads.order.start(request.pending.workload, request.charges)
@@ -276,6 +290,17 @@ class AdmissionCycle:
         self.considered += 1
         why = refusals.undecided(gang.pending.budget, gang.known.alarm)
         self._wait(gang, why, proof=Proof.UNDECIDED)
+        self._plan_start(gang)
+
+    def _plan_start(self, gang: Candidate) -> None:
+        """Plan the start of a gang that waits, if it is one of the first of its line."""
+        if self.planned.room_for_more(gang.queue):
+            part = gang.pending
+            if shrinks(part.workload):
+                part = replace(part, workload=smallest(part.workload))
+            requests = self.classes.of(part, gang.queue).requests
+            self.planned.wait(part, gang.queue, [request for _, request in requests])
+            self.unproved |= self.planned.undecided
 
     def _refute(self, gang: Candidate) -> None:
         reasons = gang.known.refusal
@@ -284,6 +309,7 @@ class AdmissionCycle:
             self._refuse(gang.pending, reasons)
             return
         self._wait(gang, *reasons)
+        self._plan_start(gang)
         if gang.queue is not None and self._keeps_its_quota(gang.queue):
             # The first flavor for which its own quota would be enough.
             wanted = next((r for _, r in gang.known.requests if entitled(self.state, r)), None)

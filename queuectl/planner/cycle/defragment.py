@@ -83,6 +83,7 @@ class Policy:
         """Whether the loop searches for moves in this cycle."""
         queues = self.cycle.problem.snapshot.config.cluster_queues.values()
         willing = any(queue.defragment is Defragment.EXECUTE for queue in queues)
+        willing = willing and not self.cycle.planned.gangs
         return willing and self.cycle.problem.snapshot.seek_room and not _under_way(self.cycle)
 
     def candidates(self, pending: Pending) -> MoveCandidates:

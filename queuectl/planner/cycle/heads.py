@@ -80,6 +80,12 @@ class QueueHeads:
             rank = self.order.within(position.first.workload, self.queue)
             heappush(self.waiting, (rank, position))
 
+    def sort(self) -> None:
+        """Rank all again, by an order that has changed."""
+        ranked = [(self.order.within(p.first.workload, self.queue), p) for _, p in self.waiting]
+        heapify(ranked)
+        self.waiting = ranked
+
     @property
     def strict(self) -> bool:
         """Whether the ClusterQueue is StrictFIFO."""
@@ -168,10 +174,13 @@ class HeadScheduler:
         if self._refuted is not None:
             self._refuted.learn(pending, heads.queue)
         heads.considered += cycle.considered - before
+        self._sort_the_rest(heads)
         refusal = cycle.refused.get(pending.workload.uid)
         position.at += 1
         if self._singly or refusal is None or refusal.lease is not None:
             heads.put(position)
+        elif cycle.planned.room_for_more(heads.queue) and not _never(refusal):
+            heads.put(position)  # the next one can get a planned start too
         elif self._stays_refuted(heads, pending):
             position.at -= 1  # it is the first again if they are considered again
             heads.deferred.append((position, refusal))
@@ -179,6 +188,19 @@ class HeadScheduler:
             heads.put(position)  # it is now the head that holds back the next gang
         else:
             cycle.refused.update(position.gangs.refuse(position.at, refusal))
+
+    def _sort_the_rest(self, heads: QueueHeads) -> None:
+        """Sort the gangs behind those with planned starts, once there are as many as the line may have."""
+        order = self._cycle.heads.order
+        queues = self._cycle.planned.shortest_first(heads.queue) - order.shortest
+        if not queues:
+            return
+        order.shortest |= queues
+        for each in self._queues:
+            if each.name in queues:
+                each.sort()
+                if each is not heads:
+                    self._enter(each)
 
     def _stays_refuted(self, heads: QueueHeads, pending: Pending) -> bool:
         """Whether a refutation of its class still holds, where a change can undo it."""
@@ -209,6 +231,10 @@ class HeadScheduler:
             else:
                 heads.put(position)
         return len(heads.deferred) < len(deferred)
+
+
+def _never(refusal: Refusal) -> bool:
+    return refusal.reasons[0].code in NEVER_FITS
 
 
 _FOR_ALL = NEVER_FITS | {Code.WAITING_IN_ORDER}

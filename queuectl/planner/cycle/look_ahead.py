@@ -41,7 +41,12 @@ _FEWER: Final = (
 def look_ahead(cycle: AdmissionCycle, in_order: Sequence[Pending]) -> None:
     """Let a cycle that has not begun look ahead."""
     cycle.sizing.chooser = LookAhead(
-        cycle.problem, cycle.state, cycle.solver, cycle=cycle, in_order=in_order
+        cycle.problem,
+        cycle.state,
+        cycle.solver,
+        planned=cycle.planned,
+        cycle=cycle,
+        in_order=in_order,
     )
 
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy
-from queuectl.domain.reasons import Reason
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.resource_quota import Allowance
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cycle.cycle import AdmissionCycle
@@ -109,7 +109,7 @@ class Refutations:
         elif self._searched is not None:
             kind, solves = self._searched
             why = self.cycle.classes.of(pending, queue).refusal
-            if why is not None and self.cycle.solver.calls == solves:
+            if why is not None and self.cycle.solver.calls == solves and not _of_planned(why):
                 self._kept[kind] = _eviction_rank(self.cycle.problem, pending, queue), why
 
     def note_change(self, queues: Iterable[str | None]) -> None:
@@ -157,6 +157,11 @@ class Refutations:
         """The top of a ClusterQueue's tree; None for gangs without a ClusterQueue."""
         pool = self.cycle.problem.pools.get(queue or "")
         return pool.root if pool is not None else None
+
+
+def _of_planned(why: Iterable[Reason]) -> bool:
+    """Whether a planned start of this cycle is a reason."""
+    return any(reason.code is Code.WOULD_DELAY for reason in why)
 
 
 def _eviction_rank(problem: Problem, pending: Pending, queue: ClusterQueue | None) -> _EvictionRank:

@@ -18,6 +18,7 @@ from queuectl.domain.plan import Refusal
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.planner.cache import PlannerCache
+from queuectl.planner.order.lines import Lines, lines_of
 from queuectl.planner.order.queue_order import Place, place
 from queuectl.planner.problem.parts import admissible
 
@@ -43,16 +44,18 @@ class ClassKey:
         return isinstance(other, ClassKey) and (self.queue, self.asks) == (other.queue, other.asks)
 
 
-def class_key(pending: Pending, queue: str | None) -> ClassKey:
+def class_key(pending: Pending, queue: str | None, lines: Lines) -> ClassKey:
     """The key of a gang in a ClusterQueue. Gangs with equal keys share each refusal, so all that a refusal depends on is part of it.
 
     Args:
         pending: the gang.
         queue: the name of its ClusterQueue, None without one.
+        lines: of the configuration. Where there are planned starts, a refusal depends on the length of a gang.
     """
     podsets = pending.workload.podsets
     asks = tuple((p.count, p.shape, p.topology, p.group, admissible(p)) for p in podsets)
-    return ClassKey(queue, (asks, pending.excluded, pending.borrows_at))
+    length = pending.workload.duration if lines else None
+    return ClassKey(queue, (asks, pending.excluded, pending.borrows_at, length))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -125,21 +128,21 @@ def pending_gangs(snapshot: Snapshot, cache: PlannerCache) -> PendingGangs:
     same = len(last._pending) == len(snapshot.pending)
     if same and all(map(is_, last._pending, snapshot.pending)):
         return last
-    return cache.keep(snapshot.config, _advance(last, snapshot))
+    return cache.keep(snapshot.config, _advance(last, snapshot, lines_of(snapshot.config, cache)))
 
 
 def _none() -> PendingGangs:
     return PendingGangs((), {}, (), {}, (), {}, (), {}, {})
 
 
-def _advance(last: PendingGangs, snapshot: Snapshot) -> PendingGangs:
+def _advance(last: PendingGangs, snapshot: Snapshot, lines: Lines) -> PendingGangs:
     """Only the groups that a gang has left or joined are made again."""
     current = dict(zip(map(id, snapshot.pending), snapshot.pending, strict=True))
     gone = last._sorted.keys() - current.keys()
     if len(gone) > len(current):
-        return _advance(_none(), snapshot)
+        return _advance(_none(), snapshot, lines)
     new = [current[at] for at in current.keys() - last._sorted.keys()]
-    joining = sorted(_sort(new, snapshot.config, last._common), key=_PLACE)
+    joining = sorted(_sort(new, snapshot.config, lines, last._common), key=_PLACE)
     entries, keys = dict(last._sorted), dict(last.keys)
     leaving = [entries.pop(at) for at in gone]
     for at in gone:
@@ -207,12 +210,15 @@ def _changed(
 
 
 def _sort(
-    gangs: Iterable[Pending], config: QueueConfig, common: dict[Hashable, Hashable]
+    gangs: Iterable[Pending],
+    config: QueueConfig,
+    lines: Lines,
+    common: dict[Hashable, Hashable],
 ) -> Iterator[_Sorted]:
     for pending in gangs:
         workload = pending.workload
         queue = config.cluster_queue_of(workload.namespace, workload.queue)
-        key = _one(common, class_key(pending, queue.name if queue is not None else None))
+        key = _one(common, class_key(pending, queue.name if queue is not None else None, lines))
         yield _Sorted(pending, place(workload), key, _one(common, _equal(pending, key)))
 
 

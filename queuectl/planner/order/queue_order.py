@@ -38,13 +38,19 @@ class QueueOrder:
 
     A start of this plan counts against its LocalQueue, user and ClusterQueue at once, by as much as it will after one
     sampling interval. Therefore gangs of equal priority alternate within one cycle too.
+
+    Attributes:
+        shortest: ClusterQueues of which the shortest gangs are first now.
     """
 
     snapshot: Snapshot
+    shortest: set[str] = field(default_factory=set)
     _fresh: dict[object, float] = field(default_factory=dict)  # what this plan has added
 
     def within(self, workload: Workload, queue: ClusterQueue | None) -> Rank:
         """Among gangs of one ClusterQueue."""
+        if queue is not None and queue.name in self.shortest:
+            return -workload.priority, -self._stretch(workload), workload.queued_at, workload.uid
         rule = self.snapshot.config.rules.usage_fairness
         if rule is None or queue is None or not queue.usage_fairness:
             return place(workload)
@@ -52,6 +58,16 @@ class QueueOrder:
         if rule.before_priority:
             return *used, *place(workload)
         return -workload.priority, *used, workload.queued_at, workload.uid
+
+    def _stretch(self, workload: Workload) -> float:
+        """The time from submission to end if it started now, as a multiple of its length: it grows faster for short gangs.
+
+        So the shortest of those that came together is first, and none is passed for ever.
+        """
+        if workload.duration is None:
+            return 0.0
+        waited = max(0.0, self.snapshot.now - workload.queued_at)
+        return 1.0 + waited / max(workload.duration.seconds, 1.0)
 
     def among(self, workload: Workload, queue: ClusterQueue | None) -> Rank:
         """Among the heads of ClusterQueues that borrow alike: past use of the whole queue breaks ties of priority."""

@@ -13,7 +13,13 @@ from typing import Final, TypeAlias
 
 import numpy as np
 
-from queuectl.planner.capacity.node_counts import NodeCounts, TentativeAdmission, give_back, take
+from queuectl.planner.capacity.node_counts import (
+    NodeCounts,
+    PlannedGang,
+    TentativeAdmission,
+    give_back,
+    take,
+)
 from queuectl.planner.capacity.state import State
 from queuectl.planner.model.bounds import Load
 from queuectl.planner.model.counts import Counts
@@ -36,6 +42,7 @@ class Decision:
         status: FOUND, REFUTED (proved), UNKNOWN or DEFECT.
         node_counts: where its pods go, when FOUND.
         moved: admitted gangs that must be placed elsewhere for it, and where.
+        planned: likewise, gangs with a planned start.
         alarm: what broke, when DEFECT.
     """
 
@@ -43,6 +50,7 @@ class Decision:
     node_counts: NodeCounts = ()
     moved: tuple[tuple[TentativeAdmission, NodeCounts], ...] = ()
     alarm: str = ""
+    planned: tuple[tuple[PlannedGang, NodeCounts], ...] = ()
 
 
 Opening: TypeAlias = Callable[[Sequence[TentativeAdmission], GangRequest, Ints], Decision | None]

@@ -14,6 +14,7 @@ from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.words import format_time, is_or_are
+from queuectl.domain.workload import Duration
 from queuectl.planner.capacity.state import State
 from queuectl.planner.problem.flavors import Options
 from queuectl.planner.problem.problem import UNBOUNDED, caps
@@ -55,6 +56,42 @@ def undecided(budget: int, alarm: str = "") -> Reason:
         return Reason(Code.UNDECIDED, text, {"budget": budget, "alarm": alarm})
     text = "the solver reached its limit without an answer; the next cycle tries again with a larger limit"
     return Reason(Code.UNDECIDED, text, {"budget": budget})
+
+
+# Planned starts.
+
+
+def delays(ref: str, at: float, longest: float, duration: Duration | None) -> Reason:
+    """It fits now, and would take what a planned start needs.
+
+    Args:
+        ref: of the gang with the planned start, as ``namespace/name``.
+        at: unix seconds of that start.
+        longest: seconds that a gang can run without any effect on planned starts.
+        duration: of this gang.
+    """
+    until = format_time(at)
+    runs = "and the end of its run is unknown" if duration is None else "and would still run then"
+    text = (
+        f"it would delay {ref}, which has a planned start at {until}: it fits now, {runs}; "
+        f"a run of at most {max(0, int(longest))} s would not"
+    )
+    details = {
+        "behind": ref,
+        "plannedStart": until,
+        "runsSeconds": None if duration is None else duration.seconds,
+        "mostSeconds": max(0.0, longest),
+    }
+    return Reason(Code.WOULD_DELAY, text, details)
+
+
+def length_unknown(ref: str) -> Reason:
+    """A gang before it in its line waits, and nothing says how long this one runs."""
+    text = (
+        f"Backfill: it waits behind {ref}, because the end of its run is unknown; "
+        "a gang with a limit of its execution time can start before that gang"
+    )
+    return Reason(Code.WOULD_DELAY, text, {"behind": ref})
 
 
 # Placement.

@@ -20,6 +20,7 @@ from queuectl.domain.queues import (
 )
 from queuectl.domain.reasons import NEVER_FITS, SHOWN_FIRST, Code, Reason
 from queuectl.domain.snapshot import Pending
+from queuectl.planner.backfill.planned_starts import PlannedStarts
 from queuectl.planner.capacity.state import State
 from queuectl.planner.placement.feasible import Decision, decide, fits_apart, place
 from queuectl.planner.preempt.candidates import EvictionScope, any_yields
@@ -72,13 +73,16 @@ Outcome: TypeAlias = Fit | FitsAfterEviction | Unknown | Refuted
 class FlavorChooser:
     """Searches for the gangs of one cycle, which acts on the outcome.
 
-    ``dry``: which idle gangs would be evicted under another policy than a dry run.
+    Attributes:
+        dry: which idle gangs would be evicted under another policy than a dry run.
+        planned: gangs with planned starts, which no later gang delays; None = there are none.
     """
 
     problem: Problem
     state: State
     solver: Solver
     dry: bool = False
+    planned: PlannedStarts | None = None
 
     def choose(
         self, pending: Pending, queue: ClusterQueue | None, templates: Iterable[GangRequest]
@@ -103,6 +107,11 @@ class FlavorChooser:
         if short is not None:
             return short
         decision = self.decide(request)
+        if decision.status is Status.FOUND and self.planned is not None:
+            beside = self.planned.beside(request, decision)
+            if isinstance(beside, Reason):
+                return beside
+            decision = beside
         if decision.status is Status.FOUND:
             return Fit(request, decision, borrows(self.state, request))
         if decision.status is not Status.REFUTED:
@@ -182,6 +191,9 @@ class _Search:
             if not any(found.heights) or self.rule.when_can_borrow is WhenCan.MAY_STOP_SEARCH:
                 return found
             self.passed.append(found)
+            return None
+        if found.code is Code.WOULD_DELAY:
+            self.why.append(found)
             return None
         if found.code not in NEVER_FITS:
             found = self.by.never(request, self.queue) or found

@@ -9,6 +9,7 @@ from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import NEVER_FITS, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Workload
+from queuectl.planner.order.lines import lines_of
 from queuectl.planner.order.pending_gangs import ClassKey, class_key
 from queuectl.planner.problem.flavors import Choice, Options, options_of
 from queuectl.planner.problem.parts import admissible
@@ -71,7 +72,9 @@ class GangClasses:
 
     def of(self, pending: Pending, queue: ClusterQueue | None) -> GangClass:
         kind = self.keys.get(id(pending)) or class_key(
-            pending, queue.name if queue is not None else None
+            pending,
+            queue.name if queue is not None else None,
+            lines_of(self.problem.snapshot.config, self.problem.cache),
         )
         known = self._known.get(kind)
         if known is None:

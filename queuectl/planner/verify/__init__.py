@@ -20,6 +20,7 @@ from queuectl.planner.verify.limits import check_allowances, check_users
 from queuectl.planner.verify.moves import check_moves
 from queuectl.planner.verify.order import check_order
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
+from queuectl.planner.verify.planned import check_planned
 from queuectl.planner.verify.quota import check_quota
 from queuectl.planner.verify.shared_gpus import check_shared_gpus
 from queuectl.planner.verify.victims import check_spared, check_victims
@@ -39,7 +40,7 @@ def verify(snapshot: Snapshot, plan: Plan, selects: Selects | None = None) -> tu
     checks = (
         *(check_gangs, check_shares, check_capacity, check_quota),
         *(check_order, check_victims, check_kept, check_moves, check_allowances),
-        *(check_users, check_spared, check_shared_gpus),
+        *(check_users, check_spared, check_shared_gpus, check_planned),
     )
     found = [*_partition(index), *_reasons(index)]
     for check in checks:

@@ -147,8 +147,10 @@ def _overtaken(index: PlanIndex) -> Iterator[Violation]:
 
 
 def _ask_the_same(one: Pending, other: Pending) -> bool:
+    """Whether they have the same request; a shorter gang can start where a longer one delays a planned start."""
     ours, theirs = one.workload.podsets, other.workload.podsets
-    return one.excluded == other.excluded and (ours is theirs or ours == theirs)
+    same = one.excluded == other.excluded and (ours is theirs or ours == theirs)
+    return same and one.workload.duration == other.workload.duration
 
 
 def never(refusal: Refusal) -> bool:

@@ -181,6 +181,7 @@ class Rule(StrEnum):
     MOVE = "Move"  # only permitted gangs, for a named gang that fits, to a place of their own, within budget
     LEASE = "Lease"  # a lease names its victims, has not ended, and its kept capacity is not taken
     REPAIR = "Repair"  # healthy slots of a repaired gang stay
+    PLANNED_START = "PlannedStart"  # I3: a planned start can happen, and is late only for a cause
     REASON = "Reason"  # I7: every refusal has a reason
 
 

@@ -1,0 +1,320 @@
+"""The planned starts of one cycle: the first gangs of each line that wait, and when each can start.
+
+They are planned in the order in which the cycle considers them. A gang that the cycle considers later starts only if all of them keep their
+times. It can have them placed elsewhere, on as good a topology level.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TypeAlias
+
+from queuectl.domain.queues import BackfillOrder, ClusterQueue
+from queuectl.domain.reasons import Reason
+from queuectl.domain.snapshot import Pending
+from queuectl.planner.backfill.beside import Question
+from queuectl.planner.backfill.slips import MOST_OVERRUNS, SLACK
+from queuectl.planner.backfill.timeline import NOW, Timeline
+from queuectl.planner.capacity.node_counts import (
+    NodeCounts,
+    PlannedGang,
+    TentativeAdmission,
+    give_back,
+)
+from queuectl.planner.capacity.placements import node_counts_of
+from queuectl.planner.capacity.state import State
+from queuectl.planner.order.lines import Line, Lines, lines_of
+from queuectl.planner.placement.feasible import Decision, refuted_by_sums
+from queuectl.planner.placement.several import levels_to_try
+from queuectl.planner.preempt.shortage import borrows
+from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
+from queuectl.planner.reasons import refusals
+from queuectl.planner.solver.solver import Solver, Status
+
+_Start: TypeAlias = tuple[PlannedGang, Decision]
+"""A planned start, and what must be placed elsewhere for it."""
+
+
+@dataclass(eq=False)
+class PlannedStarts:
+    """Of one cycle.
+
+    Attributes:
+        gangs: in the order in which they were planned.
+        undecided: a search ended without an answer, so a planned start is perhaps not the earliest.
+        waiting: by line, uids of the gangs that count as its first ones, and the first of them, as ``namespace/name``.
+    """
+
+    state: State
+    solver: Solver
+    lines: Lines = field(init=False)
+    timeline: Timeline = field(init=False)
+    gangs: list[PlannedGang] = field(default_factory=list)
+    waiting: dict[Line, dict[str, str]] = field(default_factory=dict)
+    undecided: bool = False
+
+    def __post_init__(self) -> None:
+        problem = self.state.problem
+        self.lines = lines_of(problem.snapshot.config, problem.cache)
+        self.timeline = Timeline(self.state)
+
+    # Which gangs.
+
+    def room_for_more(self, queue: ClusterQueue | None) -> bool:
+        """Whether the line of a ClusterQueue has fewer planned starts than it may have."""
+        line = self._line(queue)
+        return line is not None and len(self.waiting.get(line, ())) < line.rule.planned_starts
+
+    def shortest_first(self, queue: ClusterQueue | None) -> frozenset[str]:
+        """The ClusterQueues of a line that considers the shortest gangs first now; none while it plans more starts."""
+        line = self._line(queue)
+        if (
+            line is None
+            or line.rule.order is not BackfillOrder.SHORTEST
+            or self.room_for_more(queue)
+        ):
+            return frozenset()
+        return frozenset(name for name, other in self.lines.items() if other == line)
+
+    def wait(
+        self, pending: Pending, queue: ClusterQueue | None, requests: Iterable[GangRequest]
+    ) -> None:
+        """Note a gang that does not start, and plan its start if it is one of the first of its line.
+
+        Args:
+            pending: the gang.
+            queue: its ClusterQueue.
+            requests: what it asks under each choice of flavors, most preferred first.
+        """
+        line = self._line(queue)
+        uid = pending.workload.uid
+        if line is None or not self.room_for_more(queue) or uid in self.waiting.get(line, {}):
+            return
+        self.waiting.setdefault(line, {})[uid] = pending.workload.ref
+        self._plan([replace(request, pending=pending) for request in requests])
+
+    def starts(self, uid: str) -> None:
+        """Note that a gang starts now, or gets a reservation."""
+        for line in self.waiting.values():
+            line.pop(uid, None)
+        self.gangs = [gang for gang in self.gangs if gang.uid != uid]
+        self._guard()
+
+    # Later gangs.
+
+    def beside(self, request: GangRequest, decision: Decision) -> Decision | Reason:
+        """How a gang that fits now starts without a delay of a planned start, or why it does not."""
+        ahead = self.respected(request)
+        if (why := self._length_unknown(request)) is not None or not ahead:
+            return why or decision
+        question = self._question(request, NOW, ahead)
+        if self._harmless(request, decision, ahead) or question.holds(decision):
+            return decision
+        found = question.ask(self.solver)
+        if found.status is Status.REFUTED:
+            return self._delays(request, ahead)
+        return found
+
+    def respected(self, request: GangRequest) -> list[PlannedGang]:
+        """The planned gangs that a gang must not delay: not those that borrow quota which its ClusterQueue owns."""
+        uid = request.pending.workload.uid
+        ahead = [gang for gang in self.gangs if gang.uid != uid]
+        if not ahead or any(borrows(self.state, request)):
+            return ahead
+        return [g for g in ahead if g.request.queue == request.queue or not self._borrows(g)]
+
+    def beside_reservation(self, request: GangRequest, node_counts: NodeCounts) -> Reason | None:
+        """Why a gang must not evict others for a place; None if no planned start is delayed by that."""
+        ahead = self.respected(request)
+        if (why := self._length_unknown(request)) is not None or not ahead:
+            return why
+        admission = TentativeAdmission(request, node_counts, fixed=True)
+        gangs = self.gangs
+        self.gangs = ahead
+        self.state.admit(admission)
+        stand = self.stand()
+        self.state.withdraw(admission)
+        if stand:
+            placed = {gang.uid: gang for gang in self.gangs}
+            gangs = [placed.get(gang.uid, gang) for gang in gangs]
+        self.gangs = gangs
+        return None if stand else self._delays(request, ahead)
+
+    def replace(self, decision: Decision) -> None:
+        """Place planned gangs where a decision puts them."""
+        for gang, node_counts in decision.planned:
+            gang.node_counts = node_counts
+
+    def stand(self) -> bool:
+        """Whether each planned gang still fits at its time, where it is planned or elsewhere."""
+        gangs, self.gangs = self.gangs, []
+        for gang in gangs:
+            question = self._question(gang.request, gang.at, self.gangs, moves=False)
+            made = question.ask(self.solver)
+            if made.status is not Status.FOUND:
+                self.gangs = gangs
+                return False
+            self.replace(made)
+            self.gangs.append(replace(gang, node_counts=made.node_counts))
+        return True
+
+    def plan_again(self) -> None:
+        """Plan all of them again, in the same order."""
+        gangs, self.gangs = self.gangs, []
+        for gang in gangs:
+            self._plan([gang.request])
+
+    # Times.
+
+    def _plan(self, requests: Iterable[GangRequest]) -> None:
+        """Plan the earliest start under any of these requests; the first of equal ones."""
+        found = [start for request in requests if (start := self._earliest(request)) is not None]
+        if not found:
+            return
+        gang, decision = min(found, key=lambda start: start[0].at)
+        self.replace(decision)
+        for admission, node_counts in decision.moved:
+            self.state.move(admission, node_counts)
+        self.gangs.append(gang)
+        self._guard()
+
+    def _earliest(self, request: GangRequest) -> _Start | None:
+        """On as good a topology level as in the last plan, if that is not later than promised."""
+        last = request.pending.planned_start
+        strict = self._as_promised(request) if last is not None else None
+        if last is not None and strict is not None:
+            kept = self._first_time(strict)
+            if kept is not None and kept[0].at <= last.promised + SLACK:
+                return kept
+        return self._first_time(request)
+
+    def _first_time(self, request: GangRequest) -> _Start | None:
+        ends = (gang.until for gang in self.gangs if gang.until < inf)
+        least = self._not_before(request)
+        times = sorted({self.timeline.now, *self.timeline.times(), *ends})
+        times = [at for at in times if at >= least]
+        first = bisect_left(times, True, key=lambda at: self._possible(request, at))
+        for at in times[first:]:
+            found = self._question(request, at, self.gangs).ask(self.solver)
+            if found.status is Status.FOUND:
+                levels = _as_placed(request, found.node_counts)
+                return PlannedGang(levels, found.node_counts, at, _end(request, at)), found
+            self.undecided |= found.status is not Status.REFUTED
+        return None
+
+    def _not_before(self, request: GangRequest) -> float:
+        """A gang of unknown length starts before no other of its line: the last of the starts planned so far."""
+        if request.pending.workload.duration is not None:
+            return self.timeline.now
+        line = self.lines.of(request.queue)
+        ahead = [gang.at for gang in self.gangs if self.lines.of(gang.request.queue) == line]
+        uid = request.pending.workload.uid
+        waiting = self.waiting.get(line, {}).keys() - {uid} if line is not None else ()
+        if len(ahead) < len(waiting):
+            return inf  # one of them has no planned start
+        return max(ahead, default=self.timeline.now)
+
+    def _possible(self, request: GangRequest, at: float) -> bool:
+        """Whether sums and quota do not refute a start, beside what runs then alone: once true, it stays true."""
+        if not self.state.quota.allows(request, self.timeline.use(at)):
+            return False
+        free = self.timeline.free(at)
+        for admission in self.state.admissions:
+            if not admission.fixed and self.timeline.holds(admission.request, at):
+                give_back(free, admission.request.pods, admission.node_counts)
+        return not refuted_by_sums(request, free)
+
+    def _as_promised(self, request: GangRequest) -> GangRequest | None:
+        """The request on as good a topology level as in the last plan."""
+        last = request.pending.planned_start
+        assert last is not None
+        found = node_counts_of(self.state.problem, request, last.placement)
+        return _as_placed(request, found) if found is not None else None
+
+    # Parts.
+
+    def _line(self, queue: ClusterQueue | None) -> Line | None:
+        return self.lines.of(queue.name) if queue is not None and self.lines else None
+
+    def _question(
+        self,
+        request: GangRequest,
+        begin: float,
+        beside: list[PlannedGang],
+        *,
+        moves: bool = True,
+    ) -> Question:
+        until = self.timeline.until(request) if begin == NOW else _end(request, begin)
+        return Question(self.timeline, request, begin, until, beside, moves)
+
+    def _length_unknown(self, request: GangRequest) -> Reason | None:
+        """Why a gang of unknown length does not start: a gang before it in its line waits."""
+        workload = request.pending.workload
+        line = self._line(self.state.problem.snapshot.queue_of(workload))
+        if line is None or workload.duration is not None:
+            return None
+        ahead = self.waiting.get(line, {})
+        first = next((ref for uid, ref in ahead.items() if uid != workload.uid), None)
+        return None if first is None else refusals.length_unknown(first)
+
+    def _guard(self) -> None:
+        """Starts that were moved too often by gangs that ran longer than expected."""
+        self.timeline.guarded.clear()
+        for gang in self.gangs:
+            last = gang.request.pending.planned_start
+            if last is not None and last.overruns >= MOST_OVERRUNS:
+                waiting = gang.request.pending.workload
+                self.timeline.guarded.setdefault(gang.at, []).append(waiting)
+
+    def _harmless(
+        self, request: GangRequest, decision: Decision, ahead: Iterable[PlannedGang]
+    ) -> bool:
+        """Whether it and all that move for it have left before the first planned start."""
+        requests = [request, *(admission.request for admission, _ in decision.moved)]
+        return not any(self.timeline.holds(r, gang.at) for r in requests for gang in ahead)
+
+    def _borrows(self, gang: PlannedGang) -> bool:
+        return any(borrows(self.state, gang.request))
+
+    def _delays(self, request: GangRequest, ahead: list[PlannedGang]) -> Reason:
+        first = next(self._in_the_way(request, ahead), ahead[0])
+        longest = min(gang.at for gang in ahead) - self.timeline.now
+        workload = first.request.pending.workload
+        return refusals.delays(workload.ref, first.at, longest, request.pending.workload.duration)
+
+    def _in_the_way(self, request: GangRequest, ahead: list[PlannedGang]) -> Iterator[PlannedGang]:
+        return (gang for gang in ahead if self.timeline.holds(request, gang.at))
+
+
+def _end(request: GangRequest, at: float) -> float:
+    duration = request.pending.workload.duration
+    return inf if duration is None else at + duration.seconds
+
+
+def _as_placed(request: GangRequest, node_counts: NodeCounts) -> GangRequest:
+    """The request with each preferred level that a placement reaches as a required one."""
+    groups, at = [], 0
+    for group in request.podset_groups:
+        placed = node_counts[at : at + len(group.pods)]
+        groups.append(replace(group, required=_level(group, placed)))
+        at += len(group.pods)
+    return replace(request, podset_groups=tuple(groups))
+
+
+def _level(group: PodSetGroup, placed: NodeCounts) -> int:
+    if group.preferred == ANYWHERE:
+        return group.required
+    tree = group.tree
+    nodes = {int(node) for each, _ in placed for node in each}
+    for level in levels_to_try(group):
+        if level == ANYWHERE:
+            break
+        if level == tree.depth:
+            if len(nodes) == 1 and group.bundle is not None:
+                return level
+        elif len({int(tree.domain[level][node]) for node in nodes}) == 1:
+            return level
+    return group.required

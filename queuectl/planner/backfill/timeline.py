@@ -1,0 +1,154 @@
+"""Free capacity and quota at later times, from the known ends of the gangs that run or start in this plan.
+
+While no gang starts, free capacity only grows. A gang that holds room from one time to another fits if it fits at the first of these times
+and at each start in between. An unknown end never comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+from typing import Final
+
+import numpy as np
+
+from queuectl.domain.queues import WithinClusterQueue
+from queuectl.domain.snapshot import Admitted
+from queuectl.domain.workload import Workload
+from queuectl.planner.capacity.node_counts import TentativeAdmission, add_at, give_back
+from queuectl.planner.capacity.state import State
+from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.topology import Ints
+from queuectl.planner.quota.tree import QuotaUse
+
+NOW: Final = -inf
+"""The instant of the state that is called *now*; its *later* is the time of the snapshot: the gangs that leave have left."""
+SOON: Final = 1.0
+"""Seconds until a gang leaves that is past its end."""
+
+
+@dataclass(eq=False, slots=True)
+class _Ends:
+    """Running gangs with known ends, in the order of these."""
+
+    times: Ints
+    gangs: Sequence[Admitted]
+    nodes: Ints
+    amounts: Ints
+    upto: Ints  # slots of the first so many gangs
+
+
+@dataclass(eq=False)
+class Timeline:
+    """The later times of a state.
+
+    Attributes:
+        guarded: times at which a gang starts that waited long for gangs that ran longer than expected. Gangs with an
+            expected end count as if they were still there, unless that gang can evict them.
+    """
+
+    state: State
+    guarded: dict[float, list[Workload]] = field(default_factory=dict)
+    _ends: _Ends | None = None
+    _of: tuple[int, int] = (-1, -1)
+
+    @property
+    def now(self) -> float:
+        """The time of the snapshot."""
+        return self.state.problem.snapshot.now
+
+    def until(self, request: GangRequest) -> float:
+        """The end of a gang that starts now."""
+        workload = request.pending.workload
+        if workload.duration is None or self._runs(workload):
+            return inf
+        return self.now + workload.duration.seconds
+
+    def holds(self, request: GangRequest, at: float) -> bool:
+        """Whether a gang that starts now must count at a later time."""
+        if self.until(request) > at:
+            return True
+        workload = request.pending.workload
+        sure = workload.duration is not None and workload.duration.enforced
+        return not sure and any(
+            not self._yields(workload, first) for first in self.guarded.get(at, ())
+        )
+
+    def times(self) -> list[float]:
+        """The times at which some gang leaves, in order."""
+        starting = (self.until(admission.request) for admission in self.state.admissions)
+        known = {*self._sorted().times.tolist(), *(end for end in starting if end < inf)}
+        return sorted(known)
+
+    def ended(self, at: float) -> list[Admitted]:
+        """Running gangs that have left by then."""
+        ends = self._sorted()
+        return list(ends.gangs[: int(np.searchsorted(ends.times, at, side="right"))])
+
+    def free(self, at: float) -> Ints:
+        """(R, N) free at a time beside what runs and starts in this plan; read-only."""
+        if at == NOW:
+            return self.state.open_now(slice(None))
+        ends = self._sorted()
+        gone = int(np.searchsorted(ends.times, at, side="right"))
+        free = self.state.later.free.copy()
+        slots = int(ends.upto[gone])
+        add_at(free, ends.nodes[:slots], ends.amounts[:, :slots])
+        for admission in self._left(at):
+            give_back(free, admission.request.pods, admission.node_counts)
+        return free
+
+    def use(self, at: float) -> QuotaUse:
+        """The use of quota at a time; a copy, except now."""
+        if at == NOW:
+            return self.state.quota.open
+        use = self.state.later.quota.copy()
+        for gang in self.ended(at):
+            for row, amount in self.state.problem.usage.charges(gang):
+                use.add(row, -amount)
+        for admission in self._left(at):
+            for row, amount in admission.request.rows():
+                use.add(row, -amount)
+        return use
+
+    def _left(self, at: float) -> list[TentativeAdmission]:
+        """Gangs that start in this plan and have left by then."""
+        return [a for a in self.state.admissions if not self.holds(a.request, at)]
+
+    def _sorted(self) -> _Ends:
+        version = len(self.state.gone), len(self.state.leaving)
+        if self._ends is None or self._of != version:
+            self._ends, self._of = self._sort(), version
+        return self._ends
+
+    def _sort(self) -> _Ends:
+        known = [
+            (max(gang.ends_at, self.now + SOON), gang.workload.uid, gang)
+            for gang in self.state.evictable()
+            if gang.ends_at is not None
+        ]
+        known.sort(key=lambda end: end[:2])
+        usage = self.state.problem.usage
+        slots = [usage.slots(gang) for _, _, gang in known]
+        empty = (np.zeros(0, np.int64), np.zeros((len(self.state.problem.resources), 0), np.int64))
+        return _Ends(
+            np.array([end for end, _, _ in known], dtype=np.float64),
+            [gang for _, _, gang in known],
+            np.concatenate([nodes for nodes, _ in slots]) if slots else empty[0],
+            np.concatenate([amounts for _, amounts in slots], axis=1) if slots else empty[1],
+            np.cumsum([0, *(len(nodes) for nodes, _ in slots)]),
+        )
+
+    def _runs(self, workload: Workload) -> bool:
+        """Whether it is a running gang that is repaired: the end of its attempt is not that of a new one."""
+        return workload.uid in self.state.gone
+
+    def _yields(self, workload: Workload, first: Workload) -> bool:
+        """Whether ``first`` can evict it by the rules inside their ClusterQueue."""
+        snapshot = self.state.problem.snapshot
+        queue = snapshot.queue_of(first)
+        if queue is None or snapshot.queue_of(workload) is not queue or not workload.preemptible:
+            return False
+        allowed = queue.within_cluster_queue is not WithinClusterQueue.NEVER
+        return allowed and workload.priority < first.priority

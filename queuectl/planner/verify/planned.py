@@ -1,0 +1,152 @@
+"""Planned starts: each can happen at its time beside all that starts now, and none is late without a cause.
+
+The plan is checked again as it would be at each of these times: the gangs that have ended by then are gone, those that start now
+run, and the gangs planned for that time start. The other checks then say whether they fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import inf
+
+from queuectl.domain.plan import Admission, Plan, Planned
+from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Workload
+from queuectl.planner.verify.capacity import check_capacity
+from queuectl.planner.verify.gangs import check_gangs
+from queuectl.planner.verify.order import inadmissible, never, place
+from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
+from queuectl.planner.verify.quota import check_quota
+
+_SLACK = 60.0  # seconds that the gangs before a planned start may take to stop
+_MOST_OVERRUNS = 2
+
+
+def check_planned(index: PlanIndex) -> Iterator[Violation]:
+    """Planned starts, and gangs of unknown length that pass a gang that waits."""
+    for planned in index.plan.planned:
+        yield from _promise(index, planned)
+    known = [p for p in index.plan.planned if p.uid in index.pending]
+    for at in sorted({p.start.at for p in known}):
+        yield from _at(index, at, known)
+    yield from _unknown_lengths(index)
+
+
+def _promise(index: PlanIndex, planned: Planned) -> Iterator[Violation]:
+    entry, refusal = index.pending.get(planned.uid), index.refused.get(planned.uid)
+    if entry is None or refusal is None or refusal.lease is not None:
+        yield Violation(Rule.PLANNED_START, planned.uid, "does not wait, or waits for its victims")
+        return
+    last, start = entry.planned_start, planned.start
+    if start.at < index.snapshot.now:
+        yield Violation(Rule.PLANNED_START, planned.uid, "its planned start is in the past")
+    late = last is not None and start.at > last.promised + _SLACK
+    if late and planned.slip is None:
+        text = f"starts at {start.at:.0f}, promised {last.promised:.0f}" if last else ""
+        yield Violation(Rule.PLANNED_START, planned.uid, f"is late without a cause: {text}")
+    if last is not None and planned.slip is None and start.promised > last.promised:
+        yield Violation(Rule.PLANNED_START, planned.uid, "forgets what was promised")
+
+
+def _at(index: PlanIndex, at: float, planned: list[Planned]) -> Iterator[Violation]:
+    """The violations at one time, as those of the first gang that is planned for it."""
+    here = [p for p in planned if p.start.at == at]
+    snapshot = _later(index, at, planned)
+    plan = Plan(admitted=tuple(Admission(p.uid, p.start.placement) for p in here))
+    then = PlanIndex(snapshot, plan)
+    for check in (check_gangs, check_capacity, check_quota):
+        for violation in check(then):
+            text = f"at its planned start {violation.subject}: {violation.message}"
+            yield Violation(Rule.PLANNED_START, here[0].uid, text)
+
+
+def _later(index: PlanIndex, at: float, planned: list[Planned]) -> Snapshot:
+    """The snapshot as it would be at a time, without what starts then."""
+    snapshot = index.snapshot
+    waiting = [index.pending[p.uid] for p in planned if p.start.at == at]
+    guarded = [
+        entry.workload
+        for entry in waiting
+        if entry.planned_start is not None and entry.planned_start.overruns >= _MOST_OVERRUNS
+    ]
+    running = [gang for gang in snapshot.admitted if _stays(index, gang, at)]
+    for admission in index.plan.admitted:
+        entry = index.pending.get(admission.uid)
+        if entry is not None and _still_runs(snapshot, entry.workload, at, guarded):
+            running.append(Admitted(entry.workload, admission.placement))
+    running += [
+        Admitted(index.pending[refusal.uid].workload, refusal.lease.placement)
+        for refusal in index.plan.pending
+        if refusal.lease is not None and refusal.uid in index.pending
+    ]
+    for p in planned:
+        workload = index.pending[p.uid].workload
+        if p.start.at < at < p.start.at + _length(workload):
+            running.append(Admitted(workload, p.start.placement))
+    return replace(
+        snapshot, now=at, admitted=tuple(running), pending=tuple(_starting(index, at, planned))
+    )
+
+
+def _starting(index: PlanIndex, at: float, planned: list[Planned]) -> Iterator[Pending]:
+    for p in planned:
+        if p.start.at == at:
+            yield replace(index.pending[p.uid], lease=None)
+
+
+def _stays(index: PlanIndex, gang: Admitted, at: float) -> bool:
+    """Whether a running gang is still there: not if it leaves, nor if its end is known and has passed."""
+    if gang.workload.uid in index.gone_after:
+        return False
+    return gang.ends_at is None or max(gang.ends_at, index.snapshot.now + 1) > at
+
+
+def _still_runs(snapshot: Snapshot, workload: Workload, at: float, guarded: list[Workload]) -> bool:
+    if snapshot.now + _length(workload) > at:
+        return True
+    sure = workload.duration is not None and workload.duration.enforced
+    return not sure and any(not _evicts(snapshot, first, workload) for first in guarded)
+
+
+def _evicts(snapshot: Snapshot, first: Workload, workload: Workload) -> bool:
+    queue = snapshot.queue_of(first)
+    return (
+        queue is not None
+        and queue is snapshot.queue_of(workload)
+        and queue.within_cluster_queue is not WithinClusterQueue.NEVER
+        and workload.preemptible
+        and workload.priority < first.priority
+    )
+
+
+def _length(workload: Workload) -> float:
+    return inf if workload.duration is None else workload.duration.seconds
+
+
+def _unknown_lengths(index: PlanIndex) -> Iterator[Violation]:
+    """In one ClusterQueue, a gang of unknown length that starts although one before it waits."""
+    queues = index.snapshot.config.cluster_queues
+    if not any(q.strategy is QueueingStrategy.BACKFILL for q in queues.values()):
+        return
+    if index.snapshot.config.rules.usage_fairness is not None:
+        return  # past use changes the order with every start
+    first: dict[str, tuple[tuple[int, float, str], str]] = {}
+    for refusal in index.plan.pending:
+        entry = index.pending.get(refusal.uid)
+        queue = index.queue_of(entry.workload) if entry is not None else None
+        if entry is None or queue is None or queue.strategy is not QueueingStrategy.BACKFILL:
+            continue
+        if never(refusal) or refusal.lease is not None or inadmissible(index, entry) is not None:
+            continue
+        here = (place(entry.workload), refusal.uid)
+        first[queue.name] = min(first.get(queue.name, here), here)
+    for uid in sorted(index.started & index.pending.keys()):
+        entry = index.pending[uid]
+        queue = index.queue_of(entry.workload)
+        if queue is None or queue.name not in first or entry.lease is not None:
+            continue
+        if entry.workload.duration is None and first[queue.name][0] < place(entry.workload):
+            text = f"of unknown length, passes {first[queue.name][1]}"
+            yield Violation(Rule.PLANNED_START, uid, text)

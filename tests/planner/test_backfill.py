@@ -1,0 +1,151 @@
+"""Planned starts and backfill: which gangs start before an earlier one that waits, and what it is promised."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from queuectl.domain.plan import Admission, Plan, SlipCause
+from queuectl.domain.queues import BackfillOrder
+from queuectl.domain.reasons import Code
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import Workload
+from queuectl.planner import plan
+from queuectl.planner.verify import Rule, verify
+from tests.planner.backfill_clock import job, line
+from tests.planner.build import NOW, holding, node, placed, world
+
+NODES = tuple(node(f"n{number}", gpu=1) for number in range(4))
+
+
+def running(workload: Workload, *nodes: str, ends: float | None) -> Admitted:
+    """On these nodes; ``ends`` seconds from now."""
+    held = holding(workload, dict.fromkeys(nodes, 1))
+    return replace(held, ends_at=None if ends is None else NOW + ends, end_enforced=True)
+
+
+def starts(made: Plan) -> list[str]:
+    return [admission.uid for admission in made.admitted]
+
+
+def promises(made: Plan) -> dict[str, float]:
+    """Seconds from now."""
+    return {planned.uid: planned.start.at - NOW for planned in made.planned}
+
+
+def why(made: Plan, uid: str) -> Code:
+    return next(r.reasons[0].code for r in made.pending if r.uid == uid)
+
+
+def half_full(*pending: Workload, planned_starts: int = 1, ends: float | None = 100.0) -> Snapshot:
+    """Two of four nodes are in use; the first gang that waits needs all of them."""
+    large = job("large", 4, 500)
+    busy = running(job("busy", 2, None), "n0", "n1", ends=ends)
+    return world(NODES, [large, *pending], [busy], line(planned_starts))
+
+
+@pytest.mark.parametrize(
+    ("later", "started"),
+    [
+        pytest.param([job("short", 1, 60, queued_at=1)], ["short"], id="ends before"),
+        pytest.param([job("exact", 1, 100, queued_at=1)], ["exact"], id="ends at that time"),
+        pytest.param([job("long", 1, 101, queued_at=1)], [], id="would still run"),
+        pytest.param([job("open", 1, None, queued_at=1)], [], id="of unknown length"),
+        pytest.param(
+            [job("long", 1, 101, queued_at=1), job("short", 2, 60, queued_at=2)],
+            ["short"],
+            id="the next one that fits",
+        ),
+    ],
+)
+def test_a_later_gang_starts_if_the_first_keeps_its_time(
+    later: list[Workload], started: list[str]
+) -> None:
+    made = plan(half_full(*later))
+    assert starts(made) == started
+    assert promises(made) == {"large": 100.0}
+
+
+def test_the_reason_names_the_gang_that_would_wait_longer() -> None:
+    made = plan(half_full(job("long", 1, 101, queued_at=1)))
+    (reason,) = (r.reasons[0] for r in made.pending if r.uid == "long")
+    assert reason.code is Code.WOULD_DELAY
+    assert reason.details["behind"] == "team/large"
+    assert reason.details["mostSeconds"] == 100.0
+
+
+def test_without_known_ends_a_gang_has_no_planned_start() -> None:
+    made = plan(half_full(job("long", 1, 101, queued_at=1), job("open", 1, None), ends=None))
+    assert promises(made) == {}
+    assert starts(made) == ["long"]
+    assert why(made, "open") is Code.WOULD_DELAY
+
+
+def test_a_planned_gang_moves_to_other_nodes_for_a_later_one() -> None:
+    """The first gang can use each of two racks; the later one fits only in the rack where it was planned."""
+    nodes = [node(f"a{i}", "a", gpu=2) for i in range(2)] + [
+        node(f"b{i}", "b", gpu=2) for i in range(2)
+    ]
+    small = [
+        running(job(f"x{i}", 1, None), name, ends=100.0) for i, name in enumerate(("a0", "b0"))
+    ]
+    first = job("first", 4, 500, required="rack")
+    later = job("later", 1, 5000, queued_at=1, gpu=2)
+    made = plan(world(nodes, [first, later], small, line()))
+    assert starts(made) == ["later"]
+    assert promises(made) == {"first": 100.0}
+
+
+def test_as_many_gangs_have_planned_starts_as_the_queue_says() -> None:
+    later = [job(f"next{number}", 4, 50, queued_at=number) for number in (1, 2, 3)]
+    assert promises(plan(half_full(*later))) == {"large": 100.0}
+    made = plan(half_full(*later, planned_starts=3))
+    assert promises(made) == {"large": 100.0, "next1": 600.0, "next2": 650.0}
+
+
+def test_the_shortest_candidate_is_first_where_the_queue_says_so() -> None:
+    slow, quick = job("slow", 2, 90, queued_at=1), job("quick", 2, 10, queued_at=2)
+    snapshot = half_full(slow, quick)
+    assert starts(plan(snapshot)) == ["slow"]
+    queues = {"main": line(order=BackfillOrder.SHORTEST)}
+    config = replace(snapshot.config, cluster_queues=queues)
+    assert starts(plan(replace(snapshot, config=config))) == ["quick"]
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        pytest.param(NOW + 50, "asks 1, free 0", id="before a gang has ended"),
+        pytest.param(NOW - 50, "in the past", id="in the past"),
+    ],
+)
+def test_the_verifier_names_a_planned_start_that_cannot_happen(at: float, message: str) -> None:
+    snapshot = half_full()
+    made = plan(snapshot)
+    (planned,) = made.planned
+    bad = replace(made, planned=(replace(planned, start=replace(planned.start, at=at)),))
+    assert [v.rule for v in verify(snapshot, made)] == []
+    assert any(v.rule is Rule.PLANNED_START and message in v.message for v in verify(snapshot, bad))
+
+
+def test_the_verifier_names_a_start_that_delays_a_planned_one() -> None:
+    snapshot = half_full(job("long", 1, 101, queued_at=1))
+    made = plan(snapshot)
+    kept = {p.uid: p for p in made.pending}
+    placement = placed(job("long", 1, 101), {"n2": 1})
+    bad = replace(made, admitted=(Admission("long", placement),), pending=(kept["large"],))
+    assert {v.rule for v in verify(snapshot, bad)} == {Rule.PLANNED_START}
+
+
+def test_the_verifier_names_a_late_start_without_a_cause() -> None:
+    snapshot = half_full()
+    made = plan(snapshot)
+    (planned,) = made.planned
+    promised = replace(planned.start, promised=NOW + 10)
+    (large,) = snapshot.pending
+    later = replace(snapshot, pending=(replace(large, planned_start=promised),))
+    assert {v.rule for v in verify(later, made)} == {Rule.PLANNED_START}
+    again = plan(later)
+    assert [p.slip for p in again.planned] == [SlipCause.HIGHER_PRIORITY]
+    assert not verify(later, again)

@@ -1,0 +1,85 @@
+"""Planned starts and backfill against all placements: on a few nodes, the same gangs start, and planned starts are at the same times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.planner import plan
+from queuectl.planner.verify import verify
+from tests.planner.backfill_clock import job, line
+from tests.planner.build import NOW, holding, node, world
+from tests.planner.oracle_backfill import Cluster, Gang
+
+LENGTHS = st.sampled_from([10.0, 20.0, 30.0, None])
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> tuple[Cluster, list[Gang]]:
+    """Two to four nodes in one or two racks, what is in use on them, and three to six gangs in queue order."""
+    gpus = tuple(draw(st.lists(st.integers(1, 2), min_size=2, max_size=4)))
+    racks = tuple(draw(st.integers(0, 1)) for _ in gpus)
+    busy = [
+        (at, draw(st.integers(1, size)), draw(st.sampled_from([10.0, 20.0, 40.0, inf])))
+        for at, size in enumerate(gpus)
+        if draw(st.booleans())
+    ]
+    gangs = [
+        Gang(
+            f"g{number}",
+            draw(st.integers(1, 4)),
+            draw(st.integers(1, 2)),
+            draw(LENGTHS),
+            draw(st.booleans()),
+        )
+        for number in range(draw(st.integers(3, 6)))
+    ]
+    return Cluster(gpus, racks, busy, draw(st.integers(1, 3))), gangs
+
+
+def snapshot_of(cluster: Cluster, gangs: list[Gang]) -> Snapshot:
+    nodes = [
+        node(f"n{number}", f"r{rack}", gpu=size)
+        for number, (size, rack) in enumerate(zip(cluster.gpus, cluster.racks, strict=True))
+    ]
+    admitted = [_running(number, *use) for number, use in enumerate(cluster.busy)]
+    pending = [
+        job(
+            gang.uid,
+            gang.pods,
+            gang.seconds,
+            queued_at=number,
+            gpu=gang.gpu,
+            required="rack" if gang.rack else None,
+        )
+        for number, gang in enumerate(gangs)
+    ]
+    return world(nodes, pending, admitted, line(cluster.planned_starts))
+
+
+def _running(number: int, on: int, gpus: int, ends: float) -> Admitted:
+    held = holding(job(f"busy{number}", 1, None, gpu=gpus), {f"n{on}": 1})
+    return replace(held, ends_at=None if ends == inf else NOW + ends)
+
+
+def can_ever_start(cluster: Cluster, gang: Gang) -> bool:
+    return Cluster(cluster.gpus, cluster.racks, (), 1).fits([gang], later=())
+
+
+@settings(max_examples=60)
+@given(clusters())
+def test_the_same_gangs_start_and_planned_starts_are_the_earliest(
+    drawn: tuple[Cluster, list[Gang]],
+) -> None:
+    cluster, gangs = drawn
+    snapshot = snapshot_of(cluster, gangs)
+    made = plan(snapshot)
+    assert not verify(snapshot, made)
+    expected = [g.uid for g in gangs if can_ever_start(cluster, g) and cluster.consider(g)]
+    assert [admission.uid for admission in made.admitted] == expected
+    starts = {planned.uid: planned.start.at - NOW for planned in made.planned}
+    assert starts == {gang.uid: at for gang, at in cluster.planned}
