@@ -96,7 +96,7 @@ class Clock:
         for arrival in self.arrivals:
             uid = arrival.workload.uid
             yield arrival.at
-            if uid in self.started:
+            if uid in self.started and self.started[uid] + arrival.runs > now:
                 yield self.started[uid] + arrival.runs
                 if (end := self._expected(arrival, now)) is not None:
                     yield end
