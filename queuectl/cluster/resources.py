@@ -16,6 +16,8 @@ import msgspec
 from queuectl.domain.records import JobRecord, Record
 from queuectl.objects.kinds import KINDS, JobKind, path
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
+from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
+from queuectl.objects.kubernetes.node_topologies import WireNodeTopology, read_node_topology
 from queuectl.objects.kubernetes.nodes import read_namespace, read_node, read_priority_class
 from queuectl.objects.kubernetes.pods import read_pod
 from queuectl.objects.kubernetes.resource_claims import (
@@ -87,6 +89,12 @@ def watched(*, kueue: bool = True) -> tuple[Resource, ...]:
             by_uid=True,
         ),
         *_devices(),
+        Resource(
+            "noderesourcetopologies",
+            f"/apis/{TOPOLOGIES}/noderesourcetopologies",
+            _reader(WireNodeTopology, read_node_topology),
+            optional=True,
+        ),
         *(_jobs(kind, kueue) for kind in KINDS.values()),
         Resource("pods", "/api/v1/pods", _reader(WirePod, read_pod), by_uid=True),
     )

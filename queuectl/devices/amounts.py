@@ -18,7 +18,7 @@ from queuectl.devices.cluster import Cluster, OnNode
 from queuectl.devices.modes import Modes
 from queuectl.devices.requests import PodRequest, lowered_shape
 from queuectl.devices.table import Kind, Mode, table_of
-from queuectl.domain.devices import DEVICE_ROW, NOT_SURE
+from queuectl.domain.devices import DEVICE_ROW, not_sure
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.workload import PodShape, TopologyMode, Workload
@@ -152,7 +152,10 @@ class Amounts:
             key = podset.group if together and podset.group is not None else number
             for atom, amount in self.cluster.counts(request).items() if request is not None else ():
                 on_one_node[key][atom] += amount * pods
-        return NOT_SURE if any(map(self._never_sure, on_one_node.values())) else None
+        for counts in on_one_node.values():
+            if self._never_sure(counts):
+                return not_sure(self.cluster.atoms[atom].label for atom in counts)
+        return None
 
     def _never_sure(self, counts: Mapping[int, int]) -> bool:
         """Whether these atoms fit the largest amounts of a kind of node, but no mode of any kind."""

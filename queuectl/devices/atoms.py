@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from queuectl.devices.numa_devices import NUMA_CLASSES, numa_label
 from queuectl.domain.devices import (
     ClaimSpec,
     DeviceConstraint,
@@ -72,6 +73,8 @@ def _label(request: DeviceRequest) -> str:
 
 
 def _option_label(option: DeviceOption) -> str:
+    if option.device_class in NUMA_CLASSES:
+        return numa_label(option)
     number = {None: "all ", 1: ""}.get(option.count, f"{option.count} ")
     where = " and ".join(option.selectors)
     return f"{number}{option.device_class}{f' where {where}' if where else ''}"

@@ -15,6 +15,7 @@ from queuectl.devices.amounts import Amounts, together
 from queuectl.devices.cluster import Cluster, NodeCache
 from queuectl.devices.matching import Matching
 from queuectl.devices.modes import Modes, modes_of
+from queuectl.devices.numa import NumaNodes
 from queuectl.devices.reading import Selects
 from queuectl.devices.requests import Classes, PodRequest
 from queuectl.devices.shared import with_shared_claims
@@ -32,7 +33,10 @@ Gang = TypeVar("Gang", Pending, Admitted)
 
 @dataclass(eq=False)
 class DeviceCache:
-    """Everything that is kept from one snapshot to the next. It changes how long an answer takes, never the answer."""
+    """Everything that is kept from one snapshot to the next. It changes how long an answer takes, never the answer.
+
+    ``numa``: for gangs whose pods request one NUMA node.
+    """
 
     _classes: tuple[tuple[object, ...], Classes] | None = None
     _asked: dict[int, tuple[Workload, tuple[PodRequest | None, ...]]] = field(default_factory=dict)
@@ -42,6 +46,7 @@ class DeviceCache:
     _modes: tuple[Cluster, Snapshot, Modes] | None = None
     _holders: tuple[Cluster, tuple[Admitted, ...], Mapping[str, frozenset[int]]] | None = None
     _lowered: list[_Lowered] = field(default_factory=list)
+    numa: NumaNodes = field(default_factory=NumaNodes)
 
     @property
     def selects(self) -> Selects:
@@ -129,6 +134,7 @@ class DeviceCache:
 
 def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
     """The snapshot with device rows; the same object if no gang requests devices."""
+    snapshot = cache.numa.added(snapshot)
     if snapshot.devices is NO_DEVICES:
         return snapshot
     classes = cache.classes(snapshot)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from queuectl.devices.numa_devices import NUMA_CLASSES, NUMA_DRIVER, SERVES, serves
 from queuectl.devices.selectors import outcome, selector
 from queuectl.domain.devices import DeviceClass, DeviceKind, DeviceOption, NodeDevices
 from queuectl.domain.errors import BadInput, QueuectlError
@@ -64,6 +65,8 @@ class Matching:
 
     def check(self, option: DeviceOption) -> str | None:
         """The reason for which no node can serve an option; None = its class exists and its selectors are supported."""
+        if option.device_class in NUMA_CLASSES:
+            return None
         chosen = self.classes.get(option.device_class)
         if chosen is None:
             return f"DeviceClass {option.device_class} does not exist"
@@ -84,6 +87,8 @@ class Matching:
         return found[1]
 
     def _outcome(self, option: DeviceOption, kind: DeviceKind) -> bool | str:
+        if option.device_class in NUMA_CLASSES or kind.driver == NUMA_DRIVER:
+            return serves(kind, option)
         return self.check(option) or self._evaluated(option, kind)
 
     def attributes(self, option: DeviceOption) -> frozenset[str] | None:
@@ -94,6 +99,8 @@ class Matching:
         return self._attributes[key]
 
     def _read(self, option: DeviceOption) -> frozenset[str] | None:
+        if option.device_class in NUMA_CLASSES:
+            return frozenset((SERVES,))
         names: set[str] = set()
         if self.check(option) is None:
             for _, _, source in _selectors(self.classes[option.device_class], option):

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from queuectl.devices.atoms import Atom, atoms_of, unit
+from queuectl.devices.numa_devices import NUMA_CLASSES
 from queuectl.domain.devices import (
     IMPLICIT_RESOURCE,
     ClaimSpec,
@@ -79,7 +80,7 @@ class Classes:
 
     def charges(self, atom: Atom) -> dict[str, int]:
         """Resource to the number of devices of an atom. A request for all devices counts as one device."""
-        if atom.admin:
+        if atom.admin or not _charged(atom):
             return {}
         total: Counter[str] = Counter()
         for request in atom.claim.requests:
@@ -134,7 +135,7 @@ class Classes:
 
     def resources(self, atom: Atom) -> Iterator[tuple[str, str]]:
         """Each resource that stands for devices of an atom, with the class of the devices."""
-        for option in atom.options:
+        for option in atom.options if _charged(atom) else ():
             yield self.charged(option.device_class), option.device_class
         if atom.resource is not None:
             yield atom.resource, self.backing[atom.resource]
@@ -154,6 +155,11 @@ class Classes:
             found.update(self.asked(request).atoms)
         found |= {replace(a, several=not a.several) for a in found if a.single and not a.admin}
         return tuple(sorted(found, key=repr))
+
+
+def _charged(atom: Atom) -> bool:
+    """Whether quota counts it. NUMA nodes are not counted: the CPUs, memory and devices of the pod are."""
+    return all(option.device_class not in NUMA_CLASSES for option in atom.options)
 
 
 def lowered_shape(

@@ -8,13 +8,14 @@ kube-scheduler compares the name in a request with the name in a ResourceSlice c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
 from typing import Final, TypeAlias
 
 from queuectl.domain.fleet import SelectorTerm
+from queuectl.domain.numa import ONE_NUMA_NODE, OTHER_PODS, NodeZones
 
 IMPLICIT_RESOURCE: Final = "deviceclass.resource.kubernetes.io/"
 """A container requests devices of each DeviceClass by this prefix and the name of the class."""
@@ -29,9 +30,23 @@ NOT_SURE: Final = (
     "the number of devices is enough, but kube-scheduler can choose devices for some pods "
     "that leave none for others"
 )
+_NO_NUMA_NODE: Final = (
+    "the amounts are enough, but the kubelet can choose NUMA nodes for some pods that leave none "
+    "for others"
+)
+_OF_ONE_SORT: Final = "nodes whose kubelet aligns pods are kept for pods that request one NUMA node"
 
 CLAIM_PODSET: Final = "~claims/"
 """Prefix of the podsets that stand for shared claims, and of their groups; no podset of a user has such a name."""
+
+
+def not_sure(asked: Iterable[str]) -> str:
+    """The reason for which pods that request these devices fit by the amounts alone."""
+    names = tuple(asked)
+    for begin, why in ((ONE_NUMA_NODE, _NO_NUMA_NODE), (OTHER_PODS, _OF_ONE_SORT)):
+        if any(name.startswith(begin) for name in names):
+            return why
+    return NOT_SURE
 
 
 def stands_for_claims(podset: str) -> bool:
@@ -315,10 +330,22 @@ class DeviceInventory:
     Attributes:
         nodes: node name to its devices; nodes without devices are absent.
         classes: by name.
+        zones: node name to the NUMA nodes that its NodeResourceTopology publishes.
     """
 
     nodes: Mapping[str, NodeDevices] = field(default_factory=dict)
     classes: Mapping[str, DeviceClass] = field(default_factory=dict)
+    zones: Mapping[str, NodeZones] = field(default_factory=dict)
+
+    def with_nodes_like(self, like: str, names: Iterable[str]) -> DeviceInventory:
+        """The same, with further nodes that have what a node has."""
+        nodes, zones = dict(self.nodes), dict(self.zones)
+        for name in names:
+            if like in nodes:
+                nodes[name] = nodes[like]
+            if like in zones:
+                zones[name] = zones[like]
+        return DeviceInventory(nodes, self.classes, zones)
 
 
 NO_DEVICES: Final = DeviceInventory()

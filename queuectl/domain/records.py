@@ -15,6 +15,7 @@ from queuectl.domain.devices import Claim, ClaimSpec, DeviceClass
 from queuectl.domain.fleet import Node, Toleration
 from queuectl.domain.gpus import BY_NAME, whole
 from queuectl.domain.limitrange import LimitRange
+from queuectl.domain.numa import NodeZones
 from queuectl.domain.pool_slices import PoolSlice
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Reason
@@ -200,6 +201,7 @@ class PodRecord:
         started_at: unix seconds at which its node took it on, None before; in whole seconds.
         checkpoint_at: annotation, unix seconds; None if absent or unreadable.
         restarts: of all its containers together.
+        guaranteed: its QoS class is Guaranteed.
         status_reason: why it does not run, in one word as ``kubectl get pods`` shows it; "" where its status names no reason.
     """
 
@@ -226,6 +228,7 @@ class PodRecord:
     owner_kind: str = ""
     restarts: int = 0
     status_reason: str = ""
+    guaranteed: bool = False
 
     @property
     def owned_by(self) -> OwnerKey:
@@ -328,6 +331,15 @@ class ClaimTemplateRecord:
     error: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class NodeTopologyRecord:
+    """A NodeResourceTopology. ``name``: of its node."""
+
+    name: str
+    version: int
+    content: NodeZones
+
+
 Record = (
     JobRecord
     | PodRecord
@@ -340,6 +352,7 @@ Record = (
     | DeviceClassRecord
     | ClaimRecord
     | ClaimTemplateRecord
+    | NodeTopologyRecord
 )
 
 

@@ -78,6 +78,7 @@ class PodSet:
     ``claims``: the resource claims that its template names; ``shape.devices`` follows from them.
     ``shared_gpus``: None = the rule of its ClusterQueue.
     ``gpu_fraction``: a request that no scheduler here can fulfil, so the gang does not start.
+    ``one_numa_node``: each pod gets its CPUs, memory and devices from one NUMA node of its node.
     """
 
     name: str
@@ -91,6 +92,7 @@ class PodSet:
     claims: tuple[ClaimReference, ...] = ()
     shared_gpus: SharedGpus | None = None
     gpu_fraction: GpuFraction | None = None
+    one_numa_node: bool = False
 
     @property
     def requests(self) -> Resources:

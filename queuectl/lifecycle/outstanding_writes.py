@@ -105,6 +105,7 @@ def planned_of(job: JobRecord) -> Planned:
                 podset.topology,
                 podset.group,
                 *filter(None, (podset.shared_gpus, podset.gpu_fraction, podset.shape.devices)),
+                *(["one NUMA node"] if podset.one_numa_node else ()),
             )
             for podset in job.podsets
         ),

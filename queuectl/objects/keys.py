@@ -44,6 +44,7 @@ SLICE_SIZE: Final = "podset-slice-size"
 SLICE_CONSTRAINTS: Final = "podset-slice-required-topology-constraints"
 BALANCED: Final = "podset-balanced"
 SHARED_GPUS: Final = "podset-shared-gpus"
+NUMA_POLICY: Final = "podset-numa-policy"
 
 # keys queuectl itself writes
 QUEUE_LABEL: Final = PREFIX + QUEUE_NAME

@@ -1,4 +1,4 @@
-"""The copy of the objects of dynamic resource allocation that the watch keeps: slices, classes, claims and templates of claims."""
+"""The copy of the objects about devices that the watch keeps: slices, classes, claims, templates of claims, and NUMA nodes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from queuectl.domain.records import (
     ClaimRecord,
     ClaimTemplateRecord,
     DeviceClassRecord,
+    NodeTopologyRecord,
     SliceRecord,
 )
 
@@ -25,9 +26,12 @@ SLICES: Final = "resourceslices"
 CLASSES: Final = "deviceclasses"
 CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"
-RESOURCES: Final = frozenset({SLICES, CLASSES, CLAIMS, TEMPLATES})
+TOPOLOGIES: Final = "noderesourcetopologies"
+RESOURCES: Final = frozenset({SLICES, CLASSES, CLAIMS, TEMPLATES, TOPOLOGIES})
 
-DeviceRecord: TypeAlias = SliceRecord | DeviceClassRecord | ClaimRecord | ClaimTemplateRecord
+DeviceRecord: TypeAlias = (
+    SliceRecord | DeviceClassRecord | ClaimRecord | ClaimTemplateRecord | NodeTopologyRecord
+)
 ALL_NAMESPACES: Final = "*"
 
 
@@ -35,7 +39,7 @@ class DeviceMirror:
     """Records by key, and marks for changes. The reader of a mark clears it.
 
     Attributes:
-        plans_differ: a slice, a class or an allocation changed, so plans can differ.
+        plans_differ: a slice, a class, a NUMA node or an allocation changed, so plans can differ.
         requests_changed: namespaces in which jobs can request other devices than before, because a template, a claim or a class
             was created or deleted; ``ALL_NAMESPACES`` among them stands for all.
         classes: by name; the same object until one of them changes.
@@ -54,6 +58,7 @@ class DeviceMirror:
         self._classes: dict[str, DeviceClassRecord] = {}
         self._claims: dict[str, ClaimRecord] = {}
         self._templates: dict[str, ClaimTemplateRecord] = {}
+        self._topologies: dict[str, NodeTopologyRecord] = {}
         self._template_names: dict[tuple[str, str], ClaimTemplateRecord] = {}
         self._named: dict[tuple[str, str], ClaimRecord] = {}  # those that users made
         self._by_holder: dict[str, dict[str, ClaimRecord]] = {}
@@ -83,11 +88,17 @@ class DeviceMirror:
 
     def inventory(self, fleet: Fleet) -> DeviceInventory:
         """The devices of the nodes, and the classes; the same object until a slice, a class or a node changes."""
-        if not (self._slices or self._classes or self._templates or self._claims):
+        known = (self._slices, self._classes, self._templates, self._claims, self._topologies)
+        if not any(known):
             return NO_DEVICES
         if self._inventory is None or fleet is not self._fleet:
             slices = [self._slices[name].content for name in sorted(self._slices)]
-            self._inventory = DeviceInventory(self._pools.nodes(slices, fleet), self.classes)
+            zones = {
+                name: record.content
+                for name, record in sorted(self._topologies.items())
+                if name in fleet.by_name
+            }
+            self._inventory = DeviceInventory(self._pools.nodes(slices, fleet), self.classes, zones)
             self._fleet = fleet
         return self._inventory
 
@@ -98,6 +109,7 @@ class DeviceMirror:
             CLASSES: self._classes,
             CLAIMS: self._claims,
             TEMPLATES: self._templates,
+            TOPOLOGIES: self._topologies,
         }
         return set(tables[resource])
 
@@ -118,6 +130,11 @@ class DeviceMirror:
                 self._templates[record.uid] = record
                 self._template_names[record.namespace, record.name] = record
                 self.requests_changed.add(record.namespace)
+            case NodeTopologyRecord():
+                before = self._topologies.get(record.name)
+                if before is None or record.version > before.version:
+                    self._topologies[record.name] = record
+                    self._published(before is None or before.content != record.content)
             case ClaimRecord():
                 self._upsert_claim(record)
 
@@ -125,6 +142,8 @@ class DeviceMirror:
         """Forget a record."""
         if resource == SLICES:
             self._published(self._slices.pop(key, None) is not None)
+        elif resource == TOPOLOGIES:
+            self._published(self._topologies.pop(key, None) is not None)
         elif resource == CLASSES:
             self._classified(self._classes.pop(key, None) is not None)
         elif resource == TEMPLATES:

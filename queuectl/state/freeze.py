@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from queuectl.devices.numa import with_numa_nodes_of_others
 from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.gpu_fractions import why_refused
@@ -69,19 +70,23 @@ class SnapshotBuilder:
         known = self._mirror.devices
         devices = known.inventory(self._mirror.fleet)
         admitted = tuple(self._admitted(config, now))
+        other_pods = self._usage.other_pods
         return Snapshot(
             now=now,
             fleet=self._mirror.fleet,
             config=config,
             pending=tuple(self._pending(config, now)),
             admitted=admitted,
-            other_pods=self._usage.other_pods,
+            other_pods=other_pods,
             namespaces=self._namespaces,
             limits=limits,
             allowances=allowances(self._mirror, self._ledger),
             devices=devices,
-            other_devices=self._usage.devices.by_node(
-                devices, _shared_claims(admitted, known.named_claims)
+            other_devices=with_numa_nodes_of_others(
+                self._usage.devices.by_node(devices, _shared_claims(admitted, known.named_claims)),
+                devices,
+                other_pods,
+                self._usage.with_guaranteed,
             ),
             claims=known.named_claims,
         )

@@ -20,6 +20,7 @@ from queuectl.domain.records import (
     ListCompleted,
     NamespaceRecord,
     NodeRecord,
+    NodeTopologyRecord,
     OwnerKey,
     PodRecord,
     PriorAdmission,
@@ -220,7 +221,13 @@ class Mirror:
                 if old_range is None or record.version > old_range.version:
                     self._limit_ranges[record.uid] = record
                     self._ranges_changed(record.namespace)
-            case SliceRecord() | DeviceClassRecord() | ClaimRecord() | ClaimTemplateRecord():
+            case (
+                SliceRecord()
+                | DeviceClassRecord()
+                | ClaimRecord()
+                | ClaimTemplateRecord()
+                | NodeTopologyRecord()
+            ):
                 self.devices.upsert(record)
             case _:
                 assert_never(record)

@@ -7,7 +7,7 @@ slots count as other pods. A pinned pod counts on its node before it is bound. A
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from queuectl.domain.gpus import NO_LABELS, GpuWeights
@@ -64,6 +64,15 @@ class Usage:
     def other_pods(self) -> dict[str, Resources]:
         """Node name -> use by pods that fill no slot."""
         return {node: Resources(use) for node, use in self._other_pods.items() if any(use.values())}
+
+    def with_guaranteed(self, nodes: Collection[str]) -> set[str]:
+        """Those of some nodes with a pod of the QoS class Guaranteed that fills no slot."""
+        found = set()
+        for uid, (node, _) in self._counted.items():
+            pod = self._mirror.pods.get(uid)
+            if node in nodes and node not in found and pod is not None and pod.guaranteed:
+                found.add(node)
+        return found
 
     def unmanaged(self, weights: GpuWeights) -> tuple[UnmanagedPod, ...]:
         """Pods of no job in a queue that hold GPUs, by namespace and name."""

@@ -22,7 +22,14 @@ from queuectl.objects.times import format_time
 Document = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for none) and name
 
-CLUSTER_WIDE = ("nodes", "namespaces", "priorityclasses", "resourceslices", "deviceclasses")
+CLUSTER_WIDE = (
+    "nodes",
+    "namespaces",
+    "priorityclasses",
+    "resourceslices",
+    "deviceclasses",
+    "noderesourcetopologies",
+)
 
 
 def copied(document: Document) -> Document:

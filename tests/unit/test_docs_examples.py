@@ -142,10 +142,16 @@ def test_the_pages_on_parts_of_gpus_and_vendors_show_the_plan(page: str) -> None
     assert_shows(shown, plan("shared-gpus.yaml"))
 
 
+def test_the_page_on_numa_nodes_shows_the_plan() -> None:
+    shown = indented_after("numa.md", "queuectl plan -f docs/examples/numa.yaml")
+    assert_shows(shown, plan("numa.yaml"))
+
+
 def test_no_example_goes_untested() -> None:
     """Tests of tests/real run the folder training."""
     assert {path.name for path in EXAMPLES.iterdir() if path.is_file()} == {
         *STATE, "job.yaml", "pytorchjob.yaml", "kueue.yaml", "kueue-manager.yaml", "fragmented.yaml",
         "waiting.yaml", "lending.yaml", "fair.yaml", "follow-nodes.yaml",
-        "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "drain-cronjob.yaml", "opencost-pricing.csv", "trace.csv",
+        "gpu-operator.yaml", "shared-gpus.yaml", "mig.yaml", "numa.yaml", "drain-cronjob.yaml", "opencost-pricing.csv",
+        "trace.csv",
     }  # fmt: skip

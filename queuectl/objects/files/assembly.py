@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from queuectl.devices.numa import with_numa_nodes_of_others
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.quantity import NOTHING, Resources
@@ -89,7 +90,12 @@ class Assembly:
             namespaces=self._namespaces(),
             allowances=self._allowances(gang for gang in admitted if gang is not None),
             devices=devices,
-            other_devices=given.held_by_others(devices, slots.filled, named_by(running)),
+            other_devices=with_numa_nodes_of_others(
+                given.held_by_others(devices, slots.filled, named_by(running)),
+                devices,
+                slots.other_pods,
+                slots.guaranteed.intersection,
+            ),
             claims=given.named_claims,
         )
 

@@ -1,4 +1,4 @@
-"""The objects of dynamic resource allocation in a file: devices, classes, and claims with their templates."""
+"""The objects about devices in a file: devices, classes, claims with their templates, and NUMA nodes."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from queuectl.domain.devices import (
     DeviceInventory,
 )
 from queuectl.domain.fleet import Fleet
+from queuectl.domain.numa import NodeZones
 from queuectl.domain.pod_claims import KnownClaims, resolved
 from queuectl.domain.pool_slices import PoolSlice
 from queuectl.domain.records import ClaimRecord, ClaimTemplateRecord
@@ -23,6 +24,7 @@ from queuectl.domain.words import counted
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.gangs import Gang
+from queuectl.objects.kubernetes.node_topologies import WireNodeTopology, read_node_topology
 from queuectl.objects.kubernetes.resource_claims import (
     read_claim,
     read_claim_template,
@@ -47,6 +49,7 @@ class GivenDevices:
     classes: dict[str, DeviceClass] = field(default_factory=dict)
     claims: dict[tuple[str, str], ClaimRecord] = field(default_factory=dict)
     templates: dict[tuple[str, str], ClaimTemplateRecord] = field(default_factory=dict)
+    zones: dict[str, NodeZones] = field(default_factory=dict)
 
     def template(self, namespace: str, name: str) -> ClaimTemplateRecord | None:
         """A ResourceClaimTemplate; None if the file does not have it."""
@@ -80,6 +83,9 @@ class GivenDevices:
                 case "ResourceClaimTemplate":
                     template = read_claim_template(document.convert(WireClaimTemplate))
                     self.templates[template.namespace, template.name] = template
+                case "NodeResourceTopology":
+                    topology = read_node_topology(document.convert(WireNodeTopology))
+                    self.zones[topology.name] = topology.content
                 case _:
                     claim = read_claim(document.convert(WireResourceClaim))
                     self.claims[claim.namespace, claim.content.name] = claim
@@ -88,9 +94,10 @@ class GivenDevices:
 
     def inventory(self, fleet: Fleet) -> DeviceInventory:
         """The devices of the nodes, and the classes."""
-        if not (self.slices or self.classes or self.claims or self.templates):
+        if not (self.slices or self.classes or self.claims or self.templates or self.zones):
             return NO_DEVICES
-        return DeviceInventory(node_devices(self.slices, fleet), self.classes)
+        zones = {name: own for name, own in sorted(self.zones.items()) if name in fleet.by_name}
+        return DeviceInventory(node_devices(self.slices, fleet), self.classes, zones)
 
     def held_by_others(
         self,

@@ -109,11 +109,13 @@ class Slots:
         held: gang uid to its slots, in placement order.
         other_pods: node name to what fills no slot there.
         filled: uids of the pods that fill a slot of a podset whose devices are known.
+        guaranteed: nodes with a pod of the QoS class Guaranteed that fills no slot.
     """
 
     fleet: Fleet
     held: dict[str, dict[Slot, int]] = field(default_factory=dict)
     filled: set[str] = field(default_factory=set)
+    guaranteed: set[str] = field(default_factory=set)
     _free: dict[str, Counter[Slot]] = field(default_factory=dict)
     _open: set[str] = field(default_factory=set)
     _other_pods: dict[str, list[Resources]] = field(default_factory=dict)
@@ -145,6 +147,8 @@ class Slots:
             gang = owners.of(pod)
             if gang is None or not self._take(gang, pod, node):
                 self._other_pods.setdefault(node, []).append(pod.record.requests)
+                if pod.record.guaranteed:
+                    self.guaranteed.add(node)
 
     def _take(self, gang: Gang, pod: GivenPod, node: str) -> bool:
         for podset in _podsets_of(pod, gang.podsets):

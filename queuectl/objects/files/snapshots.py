@@ -8,6 +8,7 @@ The input is:
 - all other pods that use a node
 - ResourceQuotas, and LimitRanges for values that templates omit
 - ResourceSlices, DeviceClasses, ResourceClaims and ResourceClaimTemplates
+- NodeResourceTopologies
 
 A gang in several forms counts once. Objects of other kinds are listed as ignored.
 """
@@ -42,6 +43,8 @@ from queuectl.objects.files.slots import read_given_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.files.workloads import is_workload, read_workload_gang
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
+from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
+from queuectl.objects.kubernetes.node_topologies import KIND as TOPOLOGY
 from queuectl.objects.kubernetes.nodes import (
     DEFAULT_PODS,
     assumed_slots,
@@ -270,6 +273,7 @@ _CORE: Final[Mapping[tuple[str, str], Callable[[Document, _Input], None]]] = {
     (DEVICES, "DeviceClass"): _devices,
     (DEVICES, "ResourceClaim"): _devices,
     (DEVICES, "ResourceClaimTemplate"): _devices,
+    (TOPOLOGIES, TOPOLOGY): _devices,
 }
 
 

@@ -147,9 +147,7 @@ def _fleet(snapshot: Snapshot, asked: WhatIf) -> tuple[Fleet, DeviceInventory]:
         more = AddNodes(like, count, {}).nodes(known[like], taken)
         taken |= {node.name for node in more}
         nodes += more
-        if like in devices.nodes:
-            alike = {node.name: devices.nodes[like] for node in more}
-            devices = DeviceInventory({**devices.nodes, **alike}, devices.classes)
+        devices = devices.with_nodes_like(like, [node.name for node in more])
     return Fleet(tuple(sorted(nodes, key=lambda node: node.name))), devices
 
 

@@ -84,6 +84,7 @@ def read_pod(wire: WirePod) -> PodRecord:
         status_reason=""
         if ready
         else _share(_status_reason(status, gates, unschedulable=unschedulable)),
+        guaranteed=status.qos_class == "Guaranteed",
     )
 
 

@@ -20,6 +20,7 @@ from queuectl.domain.fleet import Effect, NodeRules, Requirement, SelectorTerm, 
 from queuectl.domain.gpu_fractions import annotated_fraction, requested_fraction
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.needs import PodNeeds, limited
+from queuectl.domain.numa import SINGLE_NUMA_NODE
 from queuectl.domain.workload import PodSet, PodShape, Slice, TopologyMode, TopologyRequest
 from queuectl.objects import keys
 from queuectl.objects.errors import MalformedError, RequestError, under
@@ -62,6 +63,7 @@ def read_podset(
     with under(f"{path}.metadata.annotations"):
         topology, group = read_topology(annotations, count, kueue=kueue)
         sharing = read_sharing(annotations)
+        one_numa_node = read_numa_policy(annotations)
     shape = read_shape(template.spec, f"{path}.spec")
     needs = _needs(template.spec, f"{path}.spec")
     podset = PodSet(
@@ -76,6 +78,7 @@ def read_podset(
         shared_gpus=sharing,
         gpu_fraction=annotated_fraction(annotations, f"{path}.metadata.annotations")
         or requested_fraction(shape.requests, f"{path}.spec"),
+        one_numa_node=one_numa_node,
     )
     for resource, amount in podset.requests.items():
         if amount > _LARGEST_TOTAL:
@@ -131,6 +134,18 @@ def read_sharing(annotations: Mapping[str, str] | None) -> SharedGpus | None:
     if value is not None and value not in set(SharedGpus):
         raise RequestError(f"{keys.SHARED_GPUS}: {value!r} is not {', '.join(SharedGpus)}")
     return SharedGpus(value) if value is not None else None
+
+
+def read_numa_policy(annotations: Mapping[str, str] | None) -> bool:
+    """Whether each pod must get all it requests from one NUMA node.
+
+    Raises:
+        RequestError: the annotation has another value than the policy for that.
+    """
+    value = keys.either(annotations, keys.NUMA_POLICY, kueue=False)
+    if value not in (None, SINGLE_NUMA_NODE):
+        raise RequestError(f'{keys.NUMA_POLICY}: {value!r} is not "{SINGLE_NUMA_NODE}"')
+    return value is not None
 
 
 def _boolean(annotations: Mapping[str, str] | None, suffix: str, *, kueue: bool) -> bool:

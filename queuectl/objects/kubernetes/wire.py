@@ -212,6 +212,7 @@ class PodStatus(Wire):
     reason: str | None = None
     conditions: list[Condition] | None = None
     start_time: str | None = None
+    qos_class: str | None = None
     init_container_statuses: list[ContainerStatus] | None = None
     container_statuses: list[ContainerStatus] | None = None
 

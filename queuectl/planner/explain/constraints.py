@@ -37,6 +37,7 @@ from queuectl.planner.reasons.words import (
     scarcest,
     shown,
     some,
+    without_devices,
 )
 
 
@@ -288,7 +289,7 @@ def _fleet(ctx: Context) -> _Description:
     details: dict[str, Any] = {"nodes": size, "short": rows}
     if short:
         parts = [
-            f"no node has enough devices for {requested}"
+            without_devices(requested, "enough ")
             if (requested := devices_asked(name))
             else f"{amount(name, need)} {is_or_are(name, need)} needed, "
             f"{counted(size, 'node')} {'has' if size == 1 else 'have'} {format_quantity(name, has)}"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from queuectl.domain.devices import NOT_SURE
+from queuectl.domain.devices import not_sure
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
@@ -27,6 +27,7 @@ from queuectl.planner.reasons.words import (
     largest_fit,
     no_placement,
     plain,
+    without_devices,
 )
 
 
@@ -136,7 +137,7 @@ def _no_device(state: State, podset_group: PodSetGroup) -> str | None:
         if (asked := devices_asked(name))
         and not (name in index.column and index.allocatable[index.column[name]].any())
     )
-    return next((f"no node has devices for {asked}" for asked in missing), None)
+    return next(map(without_devices, missing), None)
 
 
 def _not_sure(state: State, podset_group: PodSetGroup, free: Ints) -> str | None:
@@ -147,7 +148,10 @@ def _not_sure(state: State, podset_group: PodSetGroup, free: Ints) -> str | None
         return None
     counted = free.copy()
     counted[rows] = UNBOUNDED
-    return None if largest_fit(podset_group, counted).short else NOT_SURE
+    if largest_fit(podset_group, counted).short:
+        return None
+    requests = (name for pods in podset_group.pods for name in pods.shape.requests)
+    return not_sure(filter(None, map(devices_asked, requests)))
 
 
 def _first_tight(state: State, request: GangRequest) -> Reason | None:

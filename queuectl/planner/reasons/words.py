@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from queuectl.domain.devices import DEVICE_ROW
+from queuectl.domain.numa import ONE_NUMA_NODE
 from queuectl.domain.quantity import PODS, Resources, format_quantity
 from queuectl.domain.words import counted, is_or_are
 from queuectl.planner.placement.single import Capacity
@@ -93,6 +94,12 @@ def devices_asked(resource: str) -> str | None:
     if not resource.startswith(DEVICE_ROW):
         return None
     return resource.removeprefix(DEVICE_ROW).partition(" #")[0]
+
+
+def without_devices(asked: str, adverb: str = "") -> str:
+    """The words for a request for devices that no node can serve."""
+    devices = "" if asked.startswith(ONE_NUMA_NODE) else f"{adverb}devices for "
+    return f"no node has {devices}{asked}"
 
 
 def some(names: Sequence[str], most: int = NAMED) -> str:

@@ -193,6 +193,9 @@ def test_pages_that_need_no_cluster(shell: Shell) -> None:
     for gpus in (Page("amd-intel.md", shell), Page("mig.md", shell), Page("shared-gpus.md", shell)):
         gpus.type("queuectl plan")
         gpus.end()
+    numa = Page("numa.md", shell)
+    numa.type("queuectl plan")
+    numa.end()
     # Whether the figures come out so is a matter of tests/unit/test_docs_reports.
     reports = Page("reports.md", shell)
     for _ in range(5):
