@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from fractions import Fraction
 from typing import Any
 
 from pydantic import Field
 
 from queuectl.api.access import Visible
-from queuectl.api.schemas import View
+from queuectl.api.schemas import View, moment
 from queuectl.domain.cluster_map import (
     ClusterMap,
     Domain,
@@ -19,6 +20,7 @@ from queuectl.domain.cluster_map import (
     utilization_of,
 )
 from queuectl.domain.gpus import rounded
+from queuectl.domain.mig_reconfiguration import MigPhase, MigReconfiguration
 from queuectl.domain.quantity import CPU
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.utilization import UseState
@@ -40,12 +42,25 @@ class TenantView(View):
     utilization: float | None = Field(description="Mean utilization of all its GPUs, 0 to 1.")
 
 
+class MigReconfigurationView(View):
+    """A change of the MIG configuration of a node."""
+
+    from_config: str
+    to_config: str
+    phase: MigPhase
+    active: bool = Field(description="Whether it continues. The node is cordoned then.")
+    since: datetime = Field(description="When the phase began.")
+
+
 class NodeView(View):
     name: str
     ready: bool
     schedulable: bool = Field(description="Whether the node is not cordoned, and not unhealthy.")
     unhealthy: str | None = Field(
         description="The evidence that hardware of the node fails; null = none is known."
+    )
+    mig_reconfiguration: MigReconfigurationView | None = Field(
+        description="The last change of its MIG configuration by queuectl; null = there was none."
     )
     domains: dict[str, str] = Field(description="Label value by topology level.")
     gpus: float = Field(description="All GPUs; an instance counts as a part of a GPU.")
@@ -152,6 +167,7 @@ def node_view(occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visibl
         ready=node.ready,
         schedulable=not node.unschedulable,
         unhealthy=node.unhealthy or None,
+        mig_reconfiguration=_mig_view(node.mig) if node.mig is not None else None,
         domains={label: node.labels[label] for label in sorted(labels & node.labels.keys())},
         gpus=rounded(occupancy.gpus),
         free_gpus=rounded(occupancy.free_gpus),
@@ -168,6 +184,16 @@ def node_view(occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visibl
             )
             for t in occupancy.tenants
         ],
+    )
+
+
+def _mig_view(change: MigReconfiguration) -> MigReconfigurationView:
+    return MigReconfigurationView(
+        from_config=change.source.config,
+        to_config=change.target.config,
+        phase=change.phase,
+        active=change.phase.active,
+        since=moment(change.since),
     )
 
 

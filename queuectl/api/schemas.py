@@ -290,6 +290,9 @@ class ExplainView(View):
     code: Code
     message: str
     details: dict[str, Any]
+    under_way: list[str] = Field(
+        description="Changes of MIG configurations that queuectl makes for it, and those that failed."
+    )
     conflict: list[ObstacleView] = Field(
         description="A minimal set of blocking constraints, found by the solver. Empty if it "
         "is not pending, or if there is no diagnosis yet."

@@ -129,6 +129,7 @@ def explain_view(
         code=entry.reason.code,
         message=entry.reason.message,
         details=dict(entry.reason.details),
+        under_way=list(known.under_way),
         conflict=[obstacle_view(obstacle) for obstacle in known.conflict],
         suggested_fixes=[suggested_fix_view(fix) for fix in known.suggested_fixes],
         position=position,

@@ -22,6 +22,9 @@ def _status(node: Json) -> str:
         return "NotReady"
     if node.get("unhealthy"):
         return "Unhealthy"
+    mig = node.get("migReconfiguration")
+    if mig and mig["active"]:
+        return "Reconfiguring"
     return "Ready" if node["schedulable"] else "Cordoned"
 
 

@@ -100,6 +100,8 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
 def obstacle_lines(body: dict[str, Any]) -> list[str]:
     """Blocking constraints and suggested fixes of a gang, where the server has computed them."""
     lines = []
+    if under_way := body.get("underWay"):
+        lines += ["", "Under way:", *(f"  - {sentence}" for sentence in under_way)]
     if body["conflict"]:
         several = len(body["conflict"]) > 1
         lines += ["", f"Blocking constraint{'s, together' if several else ''}:"]

@@ -86,6 +86,9 @@ class KubernetesCluster:
     async def delete_pod(self, namespace: str, name: str, uid: str, version: int) -> None:
         await self._writer.delete_pod(namespace, name, uid, version)
 
+    async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
+        return await self._writer.patch_node(name, patch)
+
     async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
         await self._writer.patch_namespace(name, patch)
 

@@ -1,4 +1,4 @@
-"""The writes to the cluster: merge patches of jobs, pods and namespaces, and Events on jobs.
+"""The writes to the cluster: merge patches of jobs, pods, nodes and namespaces, and Events on jobs.
 
 Custom resources do not support strategic merge patches. The body of a patch contains uid and resourceVersion, which makes it a
 compare-and-swap: a repeated patch is a conflict, never a second effect.
@@ -113,7 +113,7 @@ def _metadata(target: str, body: bytes) -> _Meta:
 
 
 class Writer:
-    """Patches of jobs, pods and namespaces."""
+    """Patches of jobs, pods, nodes and namespaces."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
@@ -155,6 +155,10 @@ class Writer:
         }
         target = f"/api/v1/namespaces/{namespace}/pods/{name}"
         await self._api.request("DELETE", target, body=options, accept=METADATA_ONLY)
+
+    async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
+        """See ``Cluster.patch_node``."""
+        return version_of(await merge_patch(self._api, f"/api/v1/nodes/{name}", patch))
 
     async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
         """See ``Cluster.patch_namespace``."""

@@ -263,6 +263,9 @@ class Cluster(Protocol):
     async def patch_namespace(self, name: str, patch: Document) -> None:
         """Merge-patch one namespace. The patch can change only the label of queuectl."""
 
+    async def patch_node(self, name: str, patch: Document) -> int:
+        """Merge-patch one node; returns the new resourceVersion. It needs the right of deploy/optional/mig-reconfiguration.yaml."""
+
     async def create_event(self, job: JobRecord, kind: str, reason: str, message: str) -> None:
         """Write one Event on the job. ``kind`` is Normal or Warning."""
 

@@ -148,6 +148,31 @@ class UtilizationSettings(BaseModel):
         return self.evaluation_seconds if self.exporters else self.scrape_seconds
 
 
+class MigSettings(BaseModel):
+    """Limits of changes of MIG configurations (docs/how-to/reconfigure-mig.md)."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    wait_seconds: float = Field(
+        300.0,
+        ge=0,
+        description="how long a gang must be pending before nodes are changed for it, in seconds",
+    )
+    max_nodes: int = Field(
+        4, ge=1, description="number of nodes that are changed at once, all for one gang"
+    )
+    timeout_seconds: float = Field(
+        1800.0,
+        gt=0,
+        description="longest time for pods to leave a node, and for the MIG manager to apply a configuration, in seconds",
+    )
+    backoff_seconds: float = Field(
+        1800.0,
+        ge=0,
+        description="shortest time between two changes of one node, or for one gang, in seconds",
+    )
+
+
 class Settings(BaseSettings):
     """All settings of ``queuectl serve``."""
 
@@ -219,7 +244,7 @@ class Settings(BaseSettings):
     defragment_seconds: float = Field(
         30.0,
         ge=0,
-        description="shortest time between two searches for migrations, in seconds",
+        description="shortest time between two searches for migrations, and for nodes whose MIG configuration to change, in seconds",
     )
     account_seconds: float = Field(
         60.0, gt=0, description="time between two updates of the usage ledger, in seconds"
@@ -273,3 +298,4 @@ class Settings(BaseSettings):
     )
     utilization: UtilizationSettings = UtilizationSettings()
     solver: SolverSettings = SolverSettings()
+    mig: MigSettings = MigSettings()

@@ -212,7 +212,7 @@ class HealNodes:
 def healed(node: Node) -> Node:
     """A node as it is when nothing ails it."""
     taints = tuple(t for t in node.taints if t.key not in PASSING_TAINTS)
-    return replace(node, ready=True, unschedulable=False, unhealthy="", taints=taints)
+    return replace(node, ready=True, unschedulable=False, unhealthy="", mig=None, taints=taints)
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,6 +87,7 @@ class Diagnosis:
         suggested_fixes: cheapest kind first.
         proof: OPTIMAL, or FEASIBLE when a limit ended a search: the conflict may hold a member too many then.
         cut: it was stopped: the result is not complete.
+        under_way: what is being done for the gang, and what of it has failed, in sentences.
     """
 
     uid: str
@@ -94,6 +95,7 @@ class Diagnosis:
     suggested_fixes: tuple[SuggestedFix, ...] = ()
     proof: Proof = Proof.OPTIMAL
     cut: bool = False
+    under_way: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import Final
 
+from queuectl.domain.mig_reconfiguration import MigReconfiguration
 from queuectl.domain.quantity import NOTHING, Resources
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -153,7 +154,8 @@ class Node:
 
     ``allocatable`` includes ``pods``. A node that is not ``ready`` offers nothing to new pods but keeps those it runs.
     ``failed`` are devices in the node's capacity that its device plugin reports as unhealthy. ``unhealthy`` is the evidence
-    that its hardware fails; it is ``unschedulable`` then. Empty = none is known.
+    that its hardware fails; it is ``unschedulable`` then. Empty = none is known. ``mig`` is the last change of its MIG
+    configuration by queuectl.
     """
 
     name: str
@@ -164,6 +166,12 @@ class Node:
     unschedulable: bool = False
     failed: Resources = NOTHING
     unhealthy: str = ""
+    mig: MigReconfiguration | None = None
+
+    @property
+    def reconfigured_for(self) -> str | None:
+        """The uid of the gang for which its MIG configuration is being changed."""
+        return self.mig.gang if self.mig is not None and self.mig.phase.active else None
 
     @property
     def hostname(self) -> str:

@@ -9,21 +9,31 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Final
 
 from queuectl.domain.fleet import Node
 from queuectl.domain.gpu_labels import MIG_STRATEGY, model_of, unit_of
+from queuectl.domain.mig_reconfiguration import MigGeometry
 from queuectl.domain.quantity import GPU, Resources
 
 CONFIG: Final = "nvidia.com/mig.config"
 STATE: Final = "nvidia.com/mig.config.state"
-_SUCCESS: Final = "success"
+SUCCESS: Final = "success"
+FAILED: Final = "failed"
 _CAPABLE: Final = "nvidia.com/mig.capable"
 _PRODUCT: Final = "nvidia.com/gpu.product"
 _COUNT: Final = "nvidia.com/gpu.count"
 _INSTANCE: Final = "nvidia.com/mig-"
 _MOST_GPUS: Final = 32
 _WHOLE: Final = ""
+
+
+class MigMode(StrEnum):
+    """Whether queuectl changes the configuration of nodes itself."""
+
+    PLAN = "Plan"  # it suggests changes
+    EXECUTE = "Execute"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,17 @@ class MigPool:
     configs: tuple[MigConfig, ...]
 
 
+def geometry_of(node: Node) -> MigGeometry:
+    """The GPUs that a node offers, and the configuration that its label names."""
+    gpus = sorted((name, n) for name, n in node.allocatable.items() if nvidia_gpus(name))
+    return MigGeometry(node.labels.get(CONFIG, ""), node.labels.get(_PRODUCT, ""), tuple(gpus))
+
+
+def applied(node: Node, geometry: MigGeometry) -> bool:
+    """Whether the MIG manager reports that it has applied the configuration, and the node offers its GPUs."""
+    return node.labels.get(STATE) == SUCCESS and geometry_of(node) == geometry
+
+
 def nvidia_gpus(resource: str) -> bool:
     """Whether MIG changes how many of a resource a node has."""
     return resource == GPU or resource.startswith(_INSTANCE)
@@ -82,7 +103,7 @@ def gpus_of(node: Node, configs: Sequence[MigConfig]) -> int | None:
     Whole GPUs are counted. A node with MIG instances must offer exactly the instances of the configuration in its label.
     """
     labels = node.labels
-    if labels.get(STATE, _SUCCESS) != _SUCCESS or labels.get(_CAPABLE) == "false":
+    if labels.get(STATE, SUCCESS) != SUCCESS or labels.get(_CAPABLE) == "false":
         return None
     if labels.get(MIG_STRATEGY) not in ("single", "mixed"):
         return None
@@ -125,7 +146,7 @@ def reconfigured(node: Node, config: MigConfig, gpus: int) -> Node | None:
     if not instances or model is None:
         return None
     labels = {k: v for k, v in node.labels.items() if not k.startswith(_INSTANCE)}
-    labels |= {CONFIG: config.name, STATE: _SUCCESS}
+    labels |= {CONFIG: config.name, STATE: SUCCESS}
     amounts = {r: n for r, n in node.allocatable.items() if not nvidia_gpus(r)}
     if node.labels.get(MIG_STRATEGY) == "single":
         if len(instances) != 1:

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from queuectl.domain.fleet import HOSTNAME, Requirement, Taint, Toleration
 from queuectl.domain.gpus import SharedGpus
-from queuectl.domain.mig import MigConfig, MigPool
+from queuectl.domain.mig import MigConfig, MigMode, MigPool
 from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.rules import Rules
 
@@ -340,6 +340,7 @@ class ResourceFlavor:
     tolerations: tuple[Toleration, ...] = ()
     topology: str | None = None  # None = only quota is counted, and no placement is computed
     mig_configs: tuple[MigConfig, ...] = ()  # that its nodes can get, by name
+    mig_reconfiguration: MigMode = MigMode.PLAN
 
 
 @dataclass(frozen=True, slots=True)

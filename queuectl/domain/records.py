@@ -248,12 +248,14 @@ class NodeRecord:
     Attributes:
         conditions: type, status and reason of those that the kubelet does not set itself.
         cordoned: ``spec.unschedulable``. ``node`` is also unschedulable while it is unhealthy.
+        uid: of the object; a new node of the same name has another.
     """
 
     node: Node
     version: int
     conditions: tuple[tuple[str, str, str], ...] = ()
     cordoned: bool = False
+    uid: str = ""
 
 
 @dataclass(frozen=True, slots=True)

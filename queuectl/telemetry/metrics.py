@@ -30,6 +30,7 @@ from queuectl.state.holdings import Holdings
 from queuectl.telemetry.estimates import EstimateMetrics
 from queuectl.telemetry.fleet import FleetMetrics
 from queuectl.telemetry.lifecycle_metrics import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, LifecycleMetrics
+from queuectl.telemetry.mig import MigMetrics
 from queuectl.telemetry.names import KnownNames
 from queuectl.telemetry.node_health import NodeHealthMetrics
 from queuectl.telemetry.quota import QuotaGauges
@@ -100,6 +101,7 @@ class Metrics:
         self.gates = GateMetrics(self.registry)
         self.utilization = UseMetrics(self.registry)
         self.node_health = NodeHealthMetrics(self.registry)
+        self.mig = MigMetrics(self.registry)
         self.fleet = FleetMetrics(self.registry)
         self.estimates = EstimateMetrics(self.registry)
         self._idle = IdleReclaims(self.registry)

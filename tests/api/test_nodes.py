@@ -10,8 +10,10 @@ from fastapi import FastAPI
 
 from queuectl.api.app import create_app
 from queuectl.api.cluster_maps import ClusterMapView
+from queuectl.cli.columns import NODE_COLUMNS
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import Caller, Right
+from queuectl.domain.mig_reconfiguration import MigGeometry, MigPhase, MigReconfiguration
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, UseState
@@ -101,6 +103,28 @@ async def test_pages_join_to_the_whole_list(client: httpx2.AsyncClient) -> None:
         if cursor is None:
             break
     assert found == [f"n{i:02}" for i in range(12)]
+
+
+@pytest.mark.parametrize("phase", [MigPhase.APPLYING, MigPhase.FAILED])
+async def test_a_node_has_the_last_change_of_its_mig_configuration(phase: MigPhase) -> None:
+    old, new = (MigGeometry(name, "H100", ()) for name in ("all-disabled", "all-1g.10gb"))
+    change = MigReconfiguration(old, new, "mine", 1, 1e9, phase, 1e9)
+    active = phase is MigPhase.APPLYING
+    changed = replace(NODES[0], mig=change, unschedulable=active)
+    app = app_of(cluster_map_of(world([changed, *NODES[1:]], [], GANGS), USES))
+    async with talking_to(app) as client:
+        body = (await client.get("/api/v1/nodes/n00")).json()
+        other = (await client.get("/api/v1/nodes/n01")).json()
+    assert body["migReconfiguration"] == {
+        "fromConfig": "all-disabled",
+        "toConfig": "all-1g.10gb",
+        "phase": phase,
+        "active": active,
+        "since": "2001-09-09T01:46:40Z",
+    }
+    assert other["migReconfiguration"] is None
+    (status,) = (column for column in NODE_COLUMNS if column.title == "STATUS")
+    assert status.value(body) == ("Reconfiguring" if active else "Ready")
 
 
 async def test_a_node_has_its_capacity_and_its_gangs(client: httpx2.AsyncClient) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 
 from queuectl.cluster.adapter import KubernetesCluster
 from queuectl.cluster.apply import apply, manifests, optional, wait_until_in_force
-from queuectl.cluster.client import APPLY_PATCH, Api, Forbidden, Query, Stream
+from queuectl.cluster.client import APPLY_PATCH, MERGE_PATCH, Api, Forbidden, Query, Stream
 from queuectl.cluster.connection import Connection
 from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.reflector import NoHooks, Pace, Reflector
@@ -28,6 +28,7 @@ from queuectl.domain.errors import (
     WriteConflict,
     WriteRefused,
 )
+from queuectl.domain.mig_reconfiguration import ANNOTATION as MIG
 from queuectl.domain.records import Delta, ListCompleted
 from queuectl.objects.keys import DEFAULT_QUEUE_LABEL, GATE
 from queuectl.objects.kinds import KINDS, path
@@ -555,5 +556,71 @@ async def test_a_pod_is_deleted_by_force_only_with_the_right_of_the_opt_in(
                     await world.cluster.delete_pod(pod.namespace, pod.name, pod.uid, pod.version)
                 await asyncio.sleep(0.1)
     finally:
+        for document in documents:
+            await asyncio.to_thread(world.admin.delete, world.admin.path_of(document))
+
+
+def of_meta(**meta: Any) -> dict[str, Any]:
+    return {"metadata": meta}
+
+
+CORDON = {"spec": {"unschedulable": True}}
+UNCORDON = {"spec": {"unschedulable": None}}
+MARK = of_meta(annotations={MIG: "{}"})
+UNMARK = of_meta(annotations={MIG: None})
+NEVER = {
+    "a label": of_meta(labels={"pool": "other"}),
+    "a label removed": of_meta(labels={"kubernetes.io/hostname": None}),
+    "an annotation": of_meta(annotations={"example.org/note": "x"}),
+    "a finalizer": of_meta(finalizers=["example.org/keep"]),
+    "a taint": {"spec": {"taints": [{"key": "example.org/x", "effect": "NoSchedule"}]}},
+    "a provider": {"spec": {"providerID": "example://other"}},
+}
+"""Changes of a node that queuectl never makes."""
+CONFIGURE = of_meta(labels={"nvidia.com/mig.config": "half", "nvidia.com/mig.config.state": None})
+
+
+async def test_queuectl_changes_of_a_node_only_what_a_mig_reconfiguration_needs(
+    world: KubernetesWorld, own: Api
+) -> None:
+    name = a_node(world)
+    target = f"/api/v1/nodes/{name}"
+
+    async def attempt(patch: Mapping[str, Any]) -> None:
+        await own.request(
+            "PATCH", target, query=(("dryRun", "All"),), body=patch, content_type=MERGE_PATCH
+        )
+
+    async def refused(*patches: Mapping[str, Any]) -> None:
+        for patch in patches:
+            with pytest.raises(WriteRefused, match="queuectl changes of a node nothing but"):
+                await attempt(patch)
+
+    with pytest.raises(WriteRefused, match="cannot patch resource"):
+        await world.cluster.patch_node(name, {**MARK, **CORDON})
+    documents = optional("mig-reconfiguration")
+    await asyncio.to_thread(world.admin.apply, *documents)
+    try:
+        async with asyncio.timeout(20):  # rights and policies take effect with a delay
+            message = ""
+            while "queuectl changes of a node" not in message:
+                with contextlib.suppress(ClusterUnavailable):
+                    try:
+                        await attempt(CORDON)
+                    except WriteRefused as error:
+                        message = str(error)
+                await asyncio.sleep(0.1)
+        await refused(*NEVER.values(), CORDON, CONFIGURE)
+        await world.cluster.patch_node(name, {**MARK, **CORDON})
+        await refused(*NEVER.values())
+        await world.cluster.patch_node(name, CONFIGURE)
+        await world.cluster.patch_node(name, {**UNMARK, **UNCORDON})
+        await asyncio.to_thread(world.admin.patch, target, CORDON)
+        await refused(UNCORDON)
+    finally:
+        await asyncio.to_thread(world.admin.patch, target, {**UNMARK, **UNCORDON})
+        await asyncio.to_thread(
+            world.admin.patch, target, of_meta(labels={"nvidia.com/mig.config": None})
+        )
         for document in documents:
             await asyncio.to_thread(world.admin.delete, world.admin.path_of(document))

@@ -230,6 +230,12 @@ class KillingCluster:
         self.patches.after(number)
         return version
 
+    async def patch_node(self, name: str, patch: Document) -> int:
+        number = self.patches.before()
+        version = await self.cluster.patch_node(name, patch)
+        self.patches.after(number)
+        return version
+
 
 @dataclass
 class Rig:

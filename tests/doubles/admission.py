@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from queuectl.domain.mig import CONFIG, STATE
+from queuectl.domain.mig_reconfiguration import ANNOTATION
 from queuectl.objects import keys
 from tests.doubles.apiserver import Document, copied, refuse
 
@@ -134,3 +136,24 @@ def _shape(job: Document) -> Any:
     if job["kind"] == "Job":
         return job["spec"].get("parallelism", 1)
     return job["spec"]["pytorchReplicaSpecs"]
+
+
+def check_node(user: str, old: Document, new: Document) -> None:
+    """Raise WriteRefused unless this user may make this change (deploy/optional/mig-reconfiguration.yaml)."""
+    if user != CONTROLLER:
+        return
+    refuse(_without_mig(old) != _without_mig(new), "written by others alone")
+    marked = [ANNOTATION in d["metadata"].get("annotations", {}) for d in (old, new)]
+    closed = [bool(d["spec"].get("unschedulable")) for d in (old, new)]
+    refuse(closed == [False, True] and not marked[1], "a cordon without the annotation")
+    refuse(closed == [True, False] and not marked[0], "a cordon of others")
+
+
+def _without_mig(node: Document) -> Document:
+    rest = copied(node)
+    for key in (CONFIG, STATE):
+        rest["metadata"].get("labels", {}).pop(key, None)
+    annotations = rest["metadata"].pop("annotations", {})
+    rest["metadata"]["others"] = {k: v for k, v in annotations.items() if k != ANNOTATION}
+    rest["spec"].pop("unschedulable", None)
+    return rest

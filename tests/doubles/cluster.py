@@ -36,7 +36,7 @@ from queuectl.domain.errors import ClusterError, ClusterUnavailable, ObjectGone,
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PodRecord, PriorAdmission
 from queuectl.objects.files.takeover import WireLeftWorkload, read_prior_admission
 from queuectl.objects.kinds import KINDS
-from tests.doubles.admission import CONTROLLER, born, check_job, check_pod
+from tests.doubles.admission import CONTROLLER, born, check_job, check_node, check_pod
 from tests.doubles.apiserver import Document, Server, Watcher, owner_of
 from tests.doubles.controllers import Controllers, condition, phase, pod_record
 
@@ -154,6 +154,12 @@ class FakeCluster:
             raise WriteConflict(f"pods {namespace}/{name}: the preconditions do not hold")
         self.deleted.append(name)
         self.server.remove("pods", self.server.get("pods", namespace, name))
+
+    async def patch_node(self, name: str, patch: Mapping[str, Any]) -> int:
+        return await self._write(
+            Written("Node", "", name, patch),
+            lambda: self._patch(CONTROLLER, "Node", "", name, patch),
+        )
 
     async def patch_namespace(self, name: str, patch: Mapping[str, Any]) -> None:
         await self._answering()
@@ -341,7 +347,7 @@ class FakeCluster:
     def _patch(
         self, user: str, resource: str, namespace: str, name: str, patch: Mapping[str, Any]
     ) -> int:
-        check = check_pod if resource == "Pod" else check_job
+        check = {"Pod": check_pod, "Node": check_node}.get(resource, check_job)
         patched = self.server.patch(
             _plural(resource),
             namespace,
@@ -362,4 +368,4 @@ class FakeCluster:
 
 
 def _plural(resource: str) -> str:
-    return "pods" if resource == "Pod" else KINDS[resource].plural
+    return {"Pod": "pods", "Node": "nodes"}.get(resource) or KINDS[resource].plural

@@ -33,7 +33,7 @@ WITH_KUSTOMIZE = ("cat kustomization.yaml", "kubectl apply -k")
 """The commands of the page that tests/operations/test_takeover.py types."""
 UPGRADE: Final = (
     "helm upgrade queuectl deploy/chart --namespace queuectl-system --reuse-values --set kueueKeys.enabled=true"
-    " --set queuedGpus.enabled=true --set forceDelete.enabled=true --set dashboards.enabled=true"
+    " --set queuedGpus.enabled=true --set forceDelete.enabled=true --set migReconfiguration.enabled=true --set dashboards.enabled=true"
     " --set serviceMonitor.enabled=true --set prometheusRule.enabled=true --set prometheusRule.recordingRules=true"
     " --set prometheusRule.runbookBaseUrl=https://docs.example.com/how-to"
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, product
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 
 from queuectl.domain.changes import ReconfigureMig, Relocate, apply_all
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
-from queuectl.domain.fleet import Node
-from queuectl.domain.mig import MigConfig, MigDevices, MigPool, choices
+from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.mig import MigConfig, MigDevices, MigMode, MigPool, choices, geometry_of
+from queuectl.domain.mig_reconfiguration import MigPhase, MigReconfiguration
 from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import (
@@ -29,7 +31,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest, Workload
 from queuectl.planner import plan
-from queuectl.planner.explain import diagnose, plan_mig
+from queuectl.planner.explain import MigScope, diagnose, plan_mig, plan_moves
 from queuectl.planner.explain.mig_plan import carried_out
 from queuectl.planner.verify import verify
 from tests.planner.build import NOW, PLENTY, gang, holding, node, placed, podset, world
@@ -240,6 +242,77 @@ def test_gangs_migrate_off_a_node_where_their_queue_permits_it() -> None:
 def test_gangs_stay_where_their_queue_does_not_permit_migrations() -> None:
     snapshot = cluster(FOUR[:2], [gang("w0", asks(14))], RUNNING, main(Defragment.OFF))
     assert found(snapshot) is None
+
+
+def scoped(snapshot: Snapshot, **limits: Any) -> dict[str, str] | None:
+    """The nodes that queuectl would change itself."""
+    scope = MigScope(**{"gangs": frozenset({"w0"}), "nodes": ALL_NODES, "most": 4, **limits})
+    answer = plan_mig(snapshot, plan(snapshot), scope=scope)
+    if answer is None:
+        return None
+    (change,) = [c for c in answer[1].changes if isinstance(c, ReconfigureMig)]
+    return dict(change.configs)
+
+
+ALL_NODES = frozenset(node.name for node in FOUR)
+
+
+def executing(snapshot: Snapshot) -> Snapshot:
+    """Its flavors permit queuectl to change nodes."""
+    flavors = snapshot.config.flavors.items()
+    able = {n: replace(f, mig_reconfiguration=MigMode.EXECUTE) for n, f in flavors}
+    return replace(snapshot, config=replace(snapshot.config, flavors=able))
+
+
+def test_queuectl_changes_nodes_only_where_the_flavor_permits_it_and_within_its_limits() -> None:
+    suggested = cluster(FOUR, [gang("w0", asks(20))])
+    assert scoped(suggested) is None
+    snapshot = executing(suggested)
+    two = {"r1-0": "all-1g.10gb", "r1-1": "all-1g.10gb"}
+    assert scoped(snapshot) == two
+    assert scoped(snapshot, most=2) == two
+    assert scoped(snapshot, most=1) is None
+    assert scoped(snapshot, gangs=frozenset({"w1"})) is None
+    others = frozenset({"r2-0", "r2-1"})
+    assert scoped(snapshot, nodes=others) == dict.fromkeys(others, "all-1g.10gb")
+    assert scoped(snapshot, nodes=frozenset({"r2-0"})) is None
+
+
+@pytest.mark.parametrize(
+    ("mode", "budget", "changes"),
+    [(Defragment.EXECUTE, PLENTY, True), (Defragment.EXECUTE, 0, False), (Defragment.PLAN, PLENTY, False)],
+)  # fmt: skip
+def test_queuectl_migrates_gangs_itself_only_with_execute_and_within_the_budget(
+    mode: Defragment, budget: int, *, changes: bool
+) -> None:
+    queue = replace(main(mode), defragment_budget=budget)
+    snapshot = executing(cluster(FOUR[:2], [gang("w0", asks(14))], RUNNING, queue))
+    assert (scoped(snapshot) is not None) is changes
+    nodes = tuple(
+        replace(n, unschedulable=True) if n.name == "r1-1" else n for n in snapshot.fleet.nodes
+    )
+    cordoned = replace(snapshot, fleet=Fleet(nodes))
+    moves = plan_moves(cordoned, plan(cordoned), "w0", ("r1-1",))
+    if not changes:
+        assert moves is None or not moves
+        return
+    assert moves is not None
+    assert [m.beneficiary for m in moves] == ["w0"]
+    assert {n for m in moves for p in m.placement.podsets for n, _ in p.nodes} == {"r1-0"}
+
+
+def test_a_change_that_is_under_way_is_named_and_not_suggested_again() -> None:
+    target = next(n for c, n in choices(FOUR[0], [MigPool((), CONFIGS)]) if c is CUT)
+    change = MigReconfiguration(
+        geometry_of(FOUR[0]), geometry_of(target), "w0", 1, NOW, MigPhase.APPLYING, NOW
+    )
+    changing = replace(FOUR[0], unschedulable=True, mig=change)
+    snapshot = cluster([changing, *FOUR[1:]], [gang("w0", asks(14)), gang("w1", asks(14))])
+    first, other = (diagnose(snapshot, uid) for uid in ("w0", "w1"))
+    assert first.under_way == ("the MIG manager applies all-1g.10gb on node r1-0 for this gang",)
+    assert Remedy.RECONFIGURE_MIG not in {fix.remedy for fix in first.suggested_fixes}
+    assert other.under_way == ()
+    assert Remedy.HEAL_NODES not in {fix.remedy for fix in other.suggested_fixes}
 
 
 def test_no_gang_migrates_while_a_free_node_is_enough() -> None:

@@ -24,7 +24,12 @@ CHART: Final = DEPLOY / "chart"
 PAGE: Final = ROOT / "docs" / "reference" / "chart-values.md"
 BASE_VALUES: Final = {"image": {"repository": "queuectl"}, "namespace": {"create": True}}
 """The values of ``deploy/base``. The others have their defaults."""
-OPT_INS: Final = {"force-delete": "forceDelete", "kueue-keys": "kueueKeys", "queued-gpus": "queuedGpus"}  # fmt: skip
+OPT_INS: Final = {
+    "force-delete": "forceDelete",
+    "kueue-keys": "kueueKeys",
+    "mig-reconfiguration": "migReconfiguration",
+    "queued-gpus": "queuedGpus",
+}
 """The templates of ``deploy/optional``, and the values that enable them."""
 WEBHOOK: Final = {"mutation": "webhook"}
 OLDER: Final = ("job-status", "webhook", "webhook-configuration", "webhook-identity")

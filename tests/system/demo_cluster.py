@@ -89,7 +89,12 @@ class DemoCluster:
 @contextmanager
 def demo_cluster() -> Iterator[DemoCluster]:
     """The demo's nodes and namespaces, without workloads and configuration."""
-    quick = {"QUEUECTL_UNSCHEDULABLE_SECONDS": "2", "QUEUECTL_UTILIZATION__EVALUATION_SECONDS": "1"}
+    quick = {
+        "QUEUECTL_UNSCHEDULABLE_SECONDS": "2",
+        "QUEUECTL_UTILIZATION__EVALUATION_SECONDS": "1",
+        "QUEUECTL_MIG__WAIT_SECONDS": "1",
+        "QUEUECTL_DEFRAGMENT_SECONDS": "2",
+    }
     with installed(NODES, quick) as built:
         built.cluster.client.apply(*m.namespaces(TEAMS))
         yield DemoCluster(built)

@@ -23,17 +23,21 @@ class MigManager:
     Attributes:
         offers: GPU resources of a node by configuration; another configuration fails.
         nodes: the configuration of each node, as it is.
+        paused: it takes no label up while this is set.
     """
 
     def __init__(self, client: Client, offers: Mapping[str, Mapping[str, int]]) -> None:
         self._client = client
         self.offers = offers
         self.nodes: dict[str, str] = {}
+        self.paused = threading.Event()
         self._stopped = threading.Event()
 
     def run(self) -> None:
         """Follow the labels until stopped."""
         while not self._stopped.wait(_POLL_SECONDS):
+            if self.paused.is_set():
+                continue
             for node in self._client.get("/api/v1/nodes")["items"]:
                 labels, name = node["metadata"]["labels"], node["metadata"]["name"]
                 wanted = labels.get(CONFIG)

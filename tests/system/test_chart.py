@@ -46,6 +46,7 @@ ALL: Mapping[str, Any] = {
     "kueueKeys": {"enabled": True},
     "queuedGpus": {"enabled": True},
     "forceDelete": {"enabled": True},
+    "migReconfiguration": {"enabled": True},
     "namespace": {"create": True},
 }  # fmt: skip
 

@@ -17,7 +17,7 @@ import pytest
 from queuectl.domain.accounting import Accounting, Price
 from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights, SharedGpus
-from queuectl.domain.mig import MigConfig, MigDevices
+from queuectl.domain.mig import MigConfig, MigDevices, MigMode
 from queuectl.domain.node_health import HealthMode, HealthSignal, NodeHealthRules, UnhealthyNodes
 from queuectl.domain.queues import (
     Backfill,
@@ -251,6 +251,10 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
      {"x": [{"devices": [0], "mig-enabled": True, "mig-devices": {"1g.5gb": 7}}, {"devices": "all", "mig-enabled": False}]},
      {"mig_configs": (MigConfig("x", (MigDevices((0,), (("1g.5gb", 7),)), MigDevices())),),
       "node_labels": (("gpu", "a100"),)}, nested("spec.nodeLabels", {"gpu": "a100"})),
+    ("ResourceFlavor", "spec.policy.migReconfiguration", "Execute",
+     {"mig_reconfiguration": MigMode.EXECUTE, "node_labels": (("gpu", "a100"),),
+      "mig_configs": (MigConfig("x", (MigDevices(),)),)},
+     {"spec": {"nodeLabels": {"gpu": "a100"}, "policy": {"migConfigs": {"x": [{"devices": "all", "mig-enabled": False}]}}}}),
     ("Topology", "spec.levels", [{"nodeLabel": "rack"}, {"nodeLabel": HOST}], {"levels": ("rack", HOST)}, {}),
     ("Configuration", "fairSharing.preemptionStrategies", [INITIAL], {"fair_sharing": (INITIAL,)}, {}),
     ("Configuration", "fairSharing.preemptionStrategies", [], {"fair_sharing": (FINAL, INITIAL)}, {}),
@@ -587,6 +591,8 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("ResourceFlavor", "spec.policy.migConfigs", {"x": []}, "requires spec.nodeLabels"),
     ("ResourceFlavor", "spec.policy.migConfigs", {"x": [{"devices": "all", "mig-enabled": False, "device-filter": "0x20B010DE"}]},
      "requires spec.nodeLabels"),
+    ("ResourceFlavor", "spec.policy.migReconfiguration", "Execute", "Execute requires spec.policy.migConfigs"),
+    ("ResourceFlavor", "spec.policy.migReconfiguration", "Now", "invalid enum value 'Now'"),
     ("ResourceFlavor", "spec.tolerations", [{"operator": "Exists"}] * 9, "9 entries; at most 8 are allowed"),
     ("ResourceFlavor", "spec.tolerations", [{"key": "k", "tolerationSeconds": 1}],
      "[0].effect: must be NoExecute with tolerationSeconds"),

@@ -24,7 +24,7 @@ from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.lifecycle.node_health import requeued
 from queuectl.objects.kubernetes.nodes import read_node
-from queuectl.objects.kubernetes.wire import Condition, LabelledMeta, NodeStatus, WireNode
+from queuectl.objects.kubernetes.wire import Condition, NodeMeta, NodeStatus, WireNode
 from queuectl.state.mirror import Mirror
 from queuectl.state.node_health import Judgement, NodeHealthTracker
 from queuectl.telemetry.signal.health import HealthQueries
@@ -210,7 +210,7 @@ def test_conditions_of_other_programs_are_read_without_heartbeats() -> None:
         Condition("Ready", "True", "KubeletReady", "2026-11-23T09:00:00Z"),
         Condition("KernelDeadlock", "True", "DockerHung", "2026-11-23T09:00:00Z"),
     ]
-    wire = WireNode(LabelledMeta("n1", "7"), None, NodeStatus(conditions=conditions))
+    wire = WireNode(NodeMeta("n1", resource_version="7"), None, NodeStatus(conditions=conditions))
     assert read_node(wire).conditions == (("KernelDeadlock", "True", "DockerHung"),)
 
 

@@ -26,6 +26,7 @@ from queuectl.domain.events import (
 )
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
+from queuectl.domain.mig_reconfiguration import MigPhase
 from queuectl.domain.node_health import Straggler
 from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof
 from queuectl.domain.queues import LocalQueue
@@ -33,6 +34,7 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.snapshot import Pending, Snapshot
 from queuectl.domain.utilization import SourceFault, UseState
+from queuectl.lifecycle.mig_reconfiguration import MigResult
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import pending_gangs
@@ -151,6 +153,8 @@ def busy() -> Metrics:
     local = LocalQueue("team", "training", "team-a")
     metrics.used_lately({("team", "training"): 8.0}, {("team", "training"): local})
     metrics.node_health.evaluated({})
+    metrics.mig.active([MigPhase.EMPTYING])
+    metrics.mig.ended(MigResult.SUCCEEDED)
     metrics.node_health.compared([Straggler("u1", 1, "team-a", "p1", "n1", "GPU 0", 0.5)])
     metrics.utilization.evaluated(
         {SourceFault.STALE: 1}, [UseGauges("team-a", UseState.IDLE, 8, 0.0)], 0.2

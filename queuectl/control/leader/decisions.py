@@ -158,6 +158,27 @@ class Decider:
         for move, lease in ready:
             yield move.uid, self._move(move, lease)
 
+    def relocations(
+        self, snapshot: Snapshot, moves: Iterable[Move], until: float, now: float
+    ) -> list[EntryChange]:
+        """Evictions of gangs from nodes that are emptied for a pending gang: all or none.
+
+        ``until``: the end of the reservation of each new place, unix seconds.
+        """
+        runs = {gang.workload.uid: gang.workload for gang in snapshot.admitted}
+        changes = []
+        for move in moves:
+            entry, workload = self._ledger.get(move.uid), runs.get(move.uid)
+            if entry is None or workload is None or not self._runs_unchanged(workload):
+                return []
+            lease = CapacityLease(move.placement, (), now, until)
+            evicts = self._move(move, lease) if self._stands(move.placement) else None
+            change = handle(entry, evicts, now, snapshot.config.rules) if evicts else None
+            if change is None:
+                return []
+            changes.append(change)
+        return changes
+
     def _runs_unchanged(self, workload: Workload) -> bool:
         entry, job = self._ledger.get(workload.uid), self._mirror.jobs.get(workload.uid)
         if entry is None or job is None or not entry.state.live:

@@ -24,6 +24,7 @@ from queuectl.control.leader.force_delete import ForceDeletion
 from queuectl.control.leader.invariants import InvariantChecker
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import LedgerWriter
+from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
 from queuectl.control.leader.planning import NOTHING_TO_PLAN, Planning
 from queuectl.control.leader.pruning import prune
 from queuectl.control.leader.wakeup import Wakeup
@@ -186,6 +187,16 @@ class Loop:
             wakeup=self._wakeup,
             epoch=epoch,
         )
+        self._mig = MigReconfigurer(
+            self._cluster,
+            self._mirror,
+            self.leader_state,
+            self._metrics.mig,
+            settings.mig,
+            self._clock,
+            search_seconds=settings.defragment_seconds,
+            wake=self._wakeup.trigger,
+        )
         self._planning = Planning(
             leader_state=self.leader_state,
             writer=self._writer,
@@ -195,6 +206,7 @@ class Loop:
             diagnoser=self._diagnoser,
             cache=self._cache,
             stop=self._stop,
+            mig=self._mig,
             defragment_seconds=settings.defragment_seconds,
         )
         self._mirror.trust_running()
@@ -237,6 +249,7 @@ class Loop:
         estimator = Estimator(self.leader_state, store.usage, self._metrics.estimates, clock)
         group.create_task(estimator.run(), name="estimate")
         group.create_task(self._auditor.run(), name="audit")
+        group.create_task(self._mig.run(), name="reconfigure MIG")
         dead_seconds = self._settings.force_delete_seconds
         if dead_seconds is not None:
             force = ForceDeletion(
@@ -379,7 +392,11 @@ class Loop:
             self._mirror.unschedulable.intersection_update(ledger.uids(*State))
             if any(e.lease and e.lease.expires_at <= now for e in ledger.entries(State.RESERVED)):
                 self._wakeup.plan()
-            if self._planning.exposes(now) or self.leader_state.quota_turns(now):
+            if (
+                self._planning.exposes(now)
+                or self.leader_state.quota_turns(now)
+                or self._mig.due(now)
+            ):
                 self._wakeup.plan()
             if due or self._wakeup.plan_due:
                 self._mirror.touched |= due

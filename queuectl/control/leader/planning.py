@@ -18,6 +18,8 @@ from queuectl.control.checked_plan import CheckedPlan, Step, checked_plan
 from queuectl.control.leader.decisions import sentence
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import RETRY_SECONDS, LedgerWriter
+from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
+from queuectl.control.leader.mig_search import MigFound, MigSearch, search
 from queuectl.control.leader.record import record_of
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock
@@ -79,6 +81,7 @@ class Planning:
         diagnoser: Diagnoser,
         cache: PlannerCache,
         stop: StopSignal,
+        mig: MigReconfigurer,
         defragment_seconds: float,
     ) -> None:
         """``defragment_seconds``: between two searches for gangs to move; 0: each plan can search."""
@@ -90,6 +93,7 @@ class Planning:
         self._diagnoser = diagnoser
         self._cache = cache
         self._stop = stop
+        self._mig = mig
         self._defragment_seconds = defragment_seconds
         self._seek_at = 0.0  # the time of the next search for gangs to move
         self._kept: set[frozenset[tuple[str, str]]] = set()  # the violations of refused plans
@@ -102,8 +106,9 @@ class Planning:
         documents = self._leader_state.documents
         with self._metrics.stage(Stage.FREEZE):
             snapshot = self._leader_state.snapshot(seek_room=self._clock() >= self._seek_at)
+        asked = self._mig.question(snapshot)
         began = time.perf_counter()
-        checked, lines = await asyncio.to_thread(self._decide, snapshot)
+        checked, lines, found = await asyncio.to_thread(self._decide, snapshot, asked)
         decision = checked.plan
         await self._writer.written()
         took = time.perf_counter() - began
@@ -119,23 +124,30 @@ class Planning:
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
         self._exposed_at = next_plan_due(checked.snapshot, checked.decided)
-        changes = await self._commit(snapshot, decision, took, documents)
+        changes = await self._commit(snapshot, decision, took, documents, found)
         self._count(checked.snapshot, decision, changes)
+        await self._mig.begin(found, snapshot)
         return sentence(snapshot, decision, changes)
 
     async def _commit(
-        self, snapshot: Snapshot, decision: Plan, took: float, documents: Collection[DocumentKey]
+        self,
+        snapshot: Snapshot,
+        decision: Plan,
+        took: float,
+        documents: Collection[DocumentKey],
+        found: MigFound,
     ) -> list[EntryChange]:
         """Write the decisions of a plan that are still valid.
 
         Users edit LocalQueues at any time: decisions for gangs of a LocalQueue that is stopped or has another ClusterQueue are
         dropped, and the rest is written. Each other change of the configuration makes the plan stale.
 
-        ``documents``: of the configuration it was made from.
+        ``documents``: of the configuration it was made from. ``found``: migrations off nodes that are emptied, too.
         """
         dropped: frozenset[tuple[str, str]] = frozenset()
         while True:
             changes = self._leader_state.decider.changes(snapshot, decision, self._clock(), dropped)
+            changes += self._mig.changes(found, snapshot)
             record = record_of(snapshot, decision, changes, took)
             concerned = self._queues_served(decision, changes)
             news = ConfigurationTolerance(snapshot.config, concerned - dropped)
@@ -170,10 +182,18 @@ class Planning:
         self._exposed_at = None
         return True
 
-    def _decide(self, snapshot: Snapshot) -> tuple[CheckedPlan, PendingGangs]:
-        """The plan, and the lines of pending gangs from which it was made."""
+    def _decide(
+        self, snapshot: Snapshot, asked: MigSearch
+    ) -> tuple[CheckedPlan, PendingGangs, MigFound]:
+        """The plan, the lines of pending gangs from which it was made, and the answer about MIG configurations."""
         checked = checked_plan(snapshot, self._stop, self._cache, self._stage)
-        return checked, pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
+        lines = pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
+        found = (
+            search(asked, checked.snapshot, checked.decided, self._stop)
+            if checked.usable
+            else MigFound()
+        )
+        return checked, lines, found
 
     def _stage(self, step: Step) -> AbstractContextManager[object]:
         return self._metrics.stage(Stage(step.value))

@@ -8,7 +8,7 @@ from queuectl.domain.fleet import HOSTNAME
 from queuectl.domain.queues import ResourceFlavor, Topology
 from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.groups import once, refuse_more
-from queuectl.objects.configuration.mig_configs import read_mig_configs
+from queuectl.objects.configuration.mig_configs import read_mig_configs, read_mig_mode
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.nodes import read_taints
 from queuectl.objects.kubernetes.pods import read_tolerations
@@ -48,6 +48,7 @@ def read_flavor(document: wire.ResourceFlavorDocument) -> ResourceFlavor:
         tolerations=read_tolerations([t.loose() for t in spec.tolerations or ()]),
         topology=spec.topology_name or None,
         mig_configs=read_mig_configs(spec),
+        mig_reconfiguration=read_mig_mode(spec),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from queuectl.domain.mig import MigConfig, MigDevices
+from queuectl.domain.mig import MigConfig, MigDevices, MigMode
 from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.groups import once
 from queuectl.objects.errors import RequestError
@@ -21,6 +21,16 @@ def read_mig_configs(spec: wire.ResourceFlavorSpec) -> tuple[MigConfig, ...]:
     if given and not spec.node_labels:
         raise RequestError("spec.policy.migConfigs: requires spec.nodeLabels, which name the nodes")
     return tuple(_read_config(name, entries) for name, entries in sorted(given.items()))
+
+
+def read_mig_mode(spec: wire.ResourceFlavorSpec) -> MigMode:
+    """Raises RequestError if nodes are to be changed, and no configuration is listed."""
+    mode = spec.policy.mig_reconfiguration if spec.policy is not None else None
+    if mode is MigMode.EXECUTE and (spec.policy is None or not spec.policy.mig_configs):
+        raise RequestError(
+            "spec.policy.migReconfiguration: Execute requires spec.policy.migConfigs"
+        )
+    return mode or MigMode.PLAN
 
 
 def _read_config(name: str, entries: list[wire.MigEntry]) -> MigConfig:

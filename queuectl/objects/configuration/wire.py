@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from queuectl.domain.gpus import SharedGpus
+from queuectl.domain.mig import MigMode
 from queuectl.domain.node_health import UnhealthyNodes
 from queuectl.domain.queues import (
     MOST_PLANNED_STARTS,
@@ -242,6 +243,7 @@ class FlavorPolicy(Strict):
     """Fields particular to queuectl."""
 
     mig_configs: dict[str, list[MigEntry]] | None = None
+    mig_reconfiguration: MigMode | None = None
 
 
 class ResourceFlavorSpec(Strict):

@@ -18,6 +18,7 @@ import msgspec
 
 from queuectl.domain.devices import NO_DEVICES
 from queuectl.domain.errors import BadInput
+from queuectl.domain.fleet import Fleet
 from queuectl.domain.plan import Plan
 from queuectl.domain.quantity import Resources
 from queuectl.domain.snapshot import Snapshot
@@ -123,12 +124,19 @@ def redact(content: bytes) -> bytes:
 
     Namespaces, gangs, users, queues, cohorts, flavors, topologies, priority classes, nodes and values of labels get other
     names. Keys of labels, names of resources and of podsets, and all numbers stay. The devices of nodes are left out: their rows are
-    amounts of the nodes.
+    amounts of the nodes. Changes of MIG configurations are left out, because no plan depends on them.
     """
     refused = unpack(content, "the file")
+    nodes = (replace(node, mig=None) for node in refused.snapshot.fleet.nodes)
     refused = replace(
         refused,
-        snapshot=replace(refused.snapshot, devices=NO_DEVICES, other_devices={}, claims={}),
+        snapshot=replace(
+            refused.snapshot,
+            fleet=Fleet(tuple(nodes)),
+            devices=NO_DEVICES,
+            other_devices={},
+            claims={},
+        ),
     )
     names = new_names(refused.snapshot)
     subjects = {**names.places, **names.others}

@@ -13,6 +13,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import NamespaceRecord, NodeRecord, PriorityClassRecord
 from queuectl.domain.words import counted
 from queuectl.objects.errors import MalformedError, under
+from queuectl.objects.kubernetes.mig_reconfiguration import read_mig_reconfiguration
 from queuectl.objects.kubernetes.requests import read_vector
 from queuectl.objects.kubernetes.wire import (
     LabelledMeta,
@@ -74,6 +75,7 @@ def read_node(wire: WireNode) -> NodeRecord:
         RequestError: a quantity or a taint is malformed; the API server refuses such nodes.
     """
     spec, status, meta = wire.spec, wire.status or NodeStatus(), wire.metadata
+    noted = meta.annotations.mig_reconfiguration if meta.annotations is not None else None
     amounts = status.allocatable if status.allocatable is not None else status.capacity
     where = "status.allocatable" if status.allocatable is not None else "status.capacity"
     with under(where):
@@ -88,9 +90,15 @@ def read_node(wire: WireNode) -> NodeRecord:
         ready=_ready(status),
         unschedulable=bool(spec and spec.unschedulable),
         failed=_failed(capacity, allocatable),
+        mig=read_mig_reconfiguration(noted) if noted is not None else None,
     )
-    conditions = _conditions(status)
-    return NodeRecord(node, version_of(meta.resource_version), conditions, node.unschedulable)
+    return NodeRecord(
+        node,
+        version_of(meta.resource_version),
+        _conditions(status),
+        cordoned=node.unschedulable,
+        uid=meta.uid,
+    )
 
 
 def _conditions(status: NodeStatus) -> tuple[tuple[str, str, str], ...]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from queuectl.domain.mig_reconfiguration import ANNOTATION as MIG_RECONFIGURATION
 from queuectl.objects.keys import CHECKPOINT, PREFIX
 
 Quantity = str | int | float
@@ -77,8 +78,22 @@ class LabelledMeta(Wire):
     labels: dict[str, str] | None = None
 
 
+class NodeAnnotations(Wire):
+    """Other annotations are not needed."""
+
+    mig_reconfiguration: str | None = msgspec.field(default=None, name=MIG_RECONFIGURATION)
+
+
+class NodeMeta(Wire):
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    labels: dict[str, str] | None = None
+    annotations: NodeAnnotations | None = None
+
+
 class WireNode(Wire):
-    metadata: LabelledMeta = msgspec.field(default_factory=LabelledMeta)
+    metadata: NodeMeta = msgspec.field(default_factory=NodeMeta)
     spec: NodeSpec | None = None
     status: NodeStatus | None = None
 

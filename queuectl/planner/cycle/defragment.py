@@ -96,9 +96,7 @@ class Policy:
 
     def _move_candidates(self, lines: Mapping[str, Place]) -> MoveCandidates:
         allowed = self._allowed(lines, frozenset({Defragment.EXECUTE}))
-        return move_candidates(
-            self.cycle.state, allowed, {} if self.on_request else self._budgets()
-        )
+        return move_candidates(self.cycle.state, allowed, {} if self.on_request else self.budgets())
 
     def may_move(
         self, pending: Pending, modes: Collection[Defragment]
@@ -135,7 +133,8 @@ class Policy:
                 lines[queue.name] = min(lines.get(queue.name, at), at)
         return lines
 
-    def _budgets(self) -> Mapping[str, int]:
+    def budgets(self) -> Mapping[str, int]:
+        """ClusterQueue to the GPU-seconds that its moves can still cost."""
         snapshot = self.cycle.problem.snapshot
         return {
             q.name: q.defragment_budget - snapshot.moved_work.get(q.name, 0)

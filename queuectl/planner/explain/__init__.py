@@ -4,12 +4,13 @@
 - :mod:`context`: the gang when the cycle considers it, and what others hold at that moment
 - :mod:`relaxation`: would it fit if? :mod:`constraints`: the groups that can block it, and each in words
 - :mod:`remedy`: from a relaxation under which it fits to a fix that holds beside all gangs before it
-- :mod:`mig_options`, :mod:`reconfigure_mig`, :mod:`mig_plan`: other MIG configurations of nodes
+- :mod:`mig_options`, :mod:`mig_moves`, :mod:`reconfigure_mig`, :mod:`mig_plan`: other MIG configurations of nodes
 - :mod:`change_request`, :mod:`change_queue`, :mod:`change_nodes`, :mod:`others_leave`, :mod:`allow_preemption`: the fixes, by
   what they change
 """
 
 from queuectl.planner.explain.diagnosis import diagnose, diagnose_those
-from queuectl.planner.explain.mig_plan import plan_mig
+from queuectl.planner.explain.mig_moves import MigScope
+from queuectl.planner.explain.mig_plan import plan_mig, plan_moves
 
-__all__ = ["diagnose", "diagnose_those", "plan_mig"]
+__all__ = ["MigScope", "diagnose", "diagnose_those", "plan_mig", "plan_moves"]

@@ -52,7 +52,9 @@ def repaired_nodes(ctx: Context) -> Iterator[SuggestedFix]:
     everywhere = ask(ctx, replace(any_quota(ctx), well=True))
     if not everywhere.fits or everywhere.request is None:
         return
-    index, out = ctx.problem.index, unhealthy(ctx)
+    index = ctx.problem.index
+    changing = np.array([node.reconfigured_for is not None for node in index.nodes], dtype=np.bool_)
+    out = unhealthy(ctx) & ~changing
     for candidates in _choices(everywhere.request, out, state_under(ctx, past_heads(ctx)).free()):
         nodes = _needed(ctx, candidates)
         if not nodes:

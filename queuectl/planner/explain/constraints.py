@@ -253,6 +253,8 @@ def unavailable_because(ctx: Context, name: str) -> str:
         return "not ready"
     if node.unhealthy:
         return f"unhealthy: {node.unhealthy}"
+    if node.mig is not None and node.mig.phase.active:
+        return f"gets the MIG configuration {node.mig.target.config}"
     if is_cordoned(node):
         return "cordoned"
     return "refused by kube-scheduler" if name in ctx.pending.excluded else ""

@@ -140,7 +140,8 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
         if ctx.solver.stop.stopped:
             break
         fixes.extend(finder(ctx))
-    return Diagnosis(ctx.uid, conflict, tuple(fixes), proof, ctx.solver.ended())
+    under_way = tuple(reconfigure_mig.under_way(ctx))
+    return Diagnosis(ctx.uid, conflict, tuple(fixes), proof, ctx.solver.ended(), under_way)
 
 
 def conflict_of(ctx: Context) -> tuple[tuple[Constraint, ...], bool]:

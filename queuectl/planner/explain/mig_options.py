@@ -6,7 +6,7 @@ pod holds its GPUs, except pods of gangs that policy permits to migrate.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,11 +52,19 @@ class MigOptions:
     shares: Mask
 
 
-def mig_options(ctx: Context, movers: MoveCandidates | None) -> Iterator[MigOptions]:
-    """Under each choice of flavors; without ``movers``, only nodes without pods on GPUs count."""
+def mig_options(
+    ctx: Context, movers: MoveCandidates | None, among: Container[str] | None = None
+) -> Iterator[MigOptions]:
+    """Under each choice of flavors.
+
+    Args:
+        ctx: the gang.
+        movers: gangs that can migrate off a node; None = only nodes without pods on GPUs count.
+        among: names of nodes; None = all count.
+    """
     state = state_under(ctx, past_heads(ctx))
     free, lost = _free(state, movers)
-    found = _nodes(ctx, free)
+    found = {name: o for name, o in _nodes(ctx, free).items() if among is None or name in among}
     names = sorted({name for options in found.values() for name in options})
     problems = [_under(ctx, found, name) for name in names]
     asked = [_by_flavors(ctx, problem) for problem in problems]

@@ -5,15 +5,19 @@ The plan is carried out first, so no node that a gang starts on, or that is rese
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from queuectl.domain.changes import ReconfigureMig, Relocate
 from queuectl.domain.diagnosis import SuggestedFix
-from queuectl.domain.plan import Plan
+from queuectl.domain.mig import MigMode
+from queuectl.domain.plan import Move, Plan
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.explain.change_queue import over_caps
-from queuectl.planner.explain.context import context_of
+from queuectl.planner.explain.context import Context, context_of
+from queuectl.planner.explain.mig_moves import MigScope, moves_off
 from queuectl.planner.explain.reconfigure_mig import reconfigured_nodes
 from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.plan_cycle import begin, one_by_one
@@ -23,7 +27,10 @@ from queuectl.planner.solver.solver import StopSignal
 
 
 def plan_mig(
-    snapshot: Snapshot, plan: Plan, stop: StopSignal | None = None
+    snapshot: Snapshot,
+    plan: Plan,
+    stop: StopSignal | None = None,
+    scope: MigScope | None = None,
 ) -> tuple[str, SuggestedFix] | None:
     """The uid of the gang, and the nodes to reconfigure for it; None if this helps no pending gang.
 
@@ -31,10 +38,55 @@ def plan_mig(
         snapshot: the input of the plan.
         plan: the decisions of the cycle.
         stop: lets another thread end it early.
+        scope: what queuectl can change itself; None = all that policy permits.
     """
+    if scope is not None:
+        snapshot = replace(snapshot, config=_executing(snapshot.config))
     if not snapshot.config.mig_pools:
         return None
-    snapshot = carried_out(snapshot, plan)
+    for ctx in _waiting(carried_out(snapshot, plan), stop):
+        if scope is not None and ctx.uid not in scope.gangs:
+            continue
+        for fix in reconfigured_nodes(ctx, scope):
+            nodes = sum(len(c.configs) for c in fix.changes if isinstance(c, ReconfigureMig))
+            if scope is not None and nodes > scope.most:
+                continue
+            if all(isinstance(change, (Relocate, ReconfigureMig)) for change in fix.changes):
+                return ctx.uid, fix
+    return None
+
+
+def plan_moves(
+    snapshot: Snapshot, plan: Plan, uid: str, nodes: Sequence[str], stop: StopSignal | None = None
+) -> tuple[Move, ...] | None:
+    """The migrations that empty the GPUs of nodes for a pending gang; None if it is not pending, or some find no place.
+
+    Args:
+        snapshot: the input of the plan. The nodes are cordoned.
+        plan: the decisions of the cycle.
+        uid: of the gang.
+        nodes: by name.
+        stop: lets another thread end it early.
+    """
+    for ctx in _waiting(carried_out(snapshot, plan), stop):
+        if ctx.uid == uid:
+            return moves_off(ctx, nodes)
+    return None
+
+
+def _executing(config: QueueConfig) -> QueueConfig:
+    """The configuration in which only flavors with ``Execute`` have MIG configurations."""
+    flavors = {
+        name: flavor
+        if flavor.mig_reconfiguration is MigMode.EXECUTE
+        else replace(flavor, mig_configs=())
+        for name, flavor in config.flavors.items()
+    }
+    return replace(config, flavors=flavors)
+
+
+def _waiting(snapshot: Snapshot, stop: StopSignal | None) -> Iterator[Context]:
+    """The pending gangs that only nodes keep waiting, in queue order."""
     prepared = begin(survey(snapshot), stop)
     for pending in one_by_one(prepared):
         least = smallest(pending.workload)
@@ -43,12 +95,8 @@ def plan_mig(
         if any(prepared.cycle.limits.over_quotas(least)):
             continue
         ctx = context_of(prepared.cycle, pending)
-        if over_caps(ctx):
-            continue
-        for fix in reconfigured_nodes(ctx):
-            if all(isinstance(change, (Relocate, ReconfigureMig)) for change in fix.changes):
-                return pending.workload.uid, fix
-    return None
+        if not over_caps(ctx):
+            yield ctx
 
 
 def carried_out(snapshot: Snapshot, plan: Plan) -> Snapshot:

@@ -16,26 +16,23 @@ import numpy as np
 from queuectl.domain.changes import Change, ReconfigureMig, Relocate
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
 from queuectl.domain.mig import CONFIG, nvidia_gpus
-from queuectl.domain.queues import Defragment
+from queuectl.domain.mig_reconfiguration import MigPhase
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement, Workload
-from queuectl.planner.capacity.placements import placement_of
-from queuectl.planner.cycle.defragment import Policy
 from queuectl.planner.explain.context import Context, context_of
-from queuectl.planner.explain.mig_options import MigOptions, gpus_held, mig_options
+from queuectl.planner.explain.mig_moves import MigScope, moved_off, movers_of
+from queuectl.planner.explain.mig_options import MigOptions, mig_options
 from queuectl.planner.explain.relaxation import (
     Verdict,
     any_quota,
     ask,
     past_heads,
     quota_alone,
-    state_under,
 )
 from queuectl.planner.explain.remedy import after, finish, replay
-from queuectl.planner.placement.joint import arrange
-from queuectl.planner.problem.topology import Ints, Mask
+from queuectl.planner.problem.topology import Ints
 from queuectl.planner.reasons.words import some
-from queuectl.planner.relocate.candidates import MoveCandidates, move_candidates
+from queuectl.planner.relocate.candidates import MoveCandidates
 from queuectl.planner.solver.solver import Status
 
 _DOMAINS: Final = 4  # in which the planner is asked
@@ -60,18 +57,34 @@ class _Found:
         return (*moves, ReconfigureMig(self.configs))
 
 
-def reconfigured_nodes(ctx: Context) -> Iterator[SuggestedFix]:
-    """The fewest nodes whose MIG configuration lets the gang start, with the gangs that migrate first."""
+def reconfigured_nodes(ctx: Context, scope: MigScope | None = None) -> Iterator[SuggestedFix]:
+    """The fewest nodes whose MIG configuration lets the gang start, with the gangs that migrate first.
+
+    ``scope``: what queuectl can do itself; None = all that policy permits.
+    """
     if not ctx.snapshot.config.mig_pools or not _asks(ctx.pending.workload) or quota_alone(ctx):
         return
-    for movers in (None, _movers(ctx)):
+    if any(node.reconfigured_for == ctx.uid for node in ctx.snapshot.fleet.nodes):
+        return  # it is under way
+    for movers in (None, movers_of(ctx, execute=scope is not None)):
         if movers is not None and not movers.size:
             continue
-        found = _Search(ctx, movers).run()
+        found = _Search(ctx, movers, scope.nodes if scope is not None else None).run()
         if found is not None:
             fix = _fix(ctx, found, movers)
             yield from finish(ctx, fix, found.verdict.short)
             return
+
+
+def under_way(ctx: Context) -> Iterator[str]:
+    """The changes of MIG configurations that queuectl makes for the gang, and those that failed."""
+    for node in ctx.snapshot.fleet.nodes:
+        if (
+            node.mig is not None
+            and node.mig.gang == ctx.uid
+            and node.mig.phase is not MigPhase.SUCCEEDED
+        ):
+            yield node.mig.sentence(node.name)
 
 
 def _asks(workload: Workload) -> bool:
@@ -80,13 +93,6 @@ def _asks(workload: Workload) -> bool:
     return any(nvidia_gpus(name) for shape in shapes for name in shape.requests) and not any(
         shape.incidental for shape in shapes
     )
-
-
-def _movers(ctx: Context) -> MoveCandidates:
-    """Gangs that policy permits to migrate; what moves may cost a day does not count."""
-    modes = (Defragment.PLAN, Defragment.EXECUTE)
-    state = state_under(ctx, past_heads(ctx))
-    return move_candidates(state, Policy(ctx.cycle).may_move(ctx.pending, modes), {})
 
 
 def _fix(ctx: Context, found: _Found, movers: MoveCandidates | None) -> SuggestedFix:
@@ -193,13 +199,14 @@ def _first(useful: Ints, options: MigOptions) -> tuple[int, int] | None:
 
 @dataclass(eq=False, slots=True)
 class _Search:
-    """For one gang; ``movers``: gangs that can migrate off a node, None = only nodes without pods on GPUs count."""
+    """For one gang; ``movers`` and ``among``: as of :func:`mig_options`."""
 
     ctx: Context
     movers: MoveCandidates | None
+    among: frozenset[str] | None
 
     def run(self) -> _Found | None:
-        choices = list(mig_options(self.ctx, self.movers))
+        choices = list(mig_options(self.ctx, self.movers, self.among))
         sites = sorted((s for c in choices for s in _sites(c)), key=lambda site: site.bound)
         best: _Found | None = None
         for site in sites[:_DOMAINS]:
@@ -261,21 +268,4 @@ class _Search:
 
     def _moved(self, nodes: Sequence[int]) -> dict[str, Placement] | None:
         """New places for all gangs on the GPUs of these nodes; None if they find none on the other nodes."""
-        if self.movers is None:
-            return {}
-        ctx, table = self.ctx, self.movers.table
-        on_gpus = gpus_held(ctx.problem, table.rows)
-        gangs = np.unique(on_gpus.gang[np.isin(on_gpus.node, nodes)]).tolist()
-        if not gangs:
-            return {}
-        leaving: Mask = table.mask(gangs)
-        free = state_under(ctx, past_heads(ctx)).free() + table.freed(ctx.problem.size, leaving)
-        free[:, list(nodes)] = 0
-        requests = [self.movers.request(gang) for gang in gangs]
-        made = arrange((), requests, free, ctx.solver, ctx.pending.budget)
-        if made.status is not Status.FOUND:
-            return None
-        return {
-            table.gangs[gang].workload.uid: placement_of(ctx.problem, request, counts)
-            for gang, request, counts in zip(gangs, requests, made.new, strict=True)
-        }
+        return moved_off(self.ctx, self.movers, nodes) if self.movers is not None else {}

@@ -163,6 +163,9 @@ def _closed(occupancy: NodeOccupancy) -> str:
         return "not ready"
     if occupancy.node.unhealthy:
         return f"{_UNHEALTHY}: {occupancy.node.unhealthy}"
+    mig = occupancy.node.mig
+    if mig is not None and mig.phase.active:
+        return f"MIG configuration {mig.source.config} to {mig.target.config}: {mig.phase}"
     return "cordoned" if occupancy.node.unschedulable else ""
 
 

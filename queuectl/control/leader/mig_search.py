@@ -1,0 +1,70 @@
+"""Searches a plan for changes of MIG configurations: for a gang that waits, and for new places of gangs on nodes that are emptied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from queuectl.devices.shared import without_claim_podsets
+from queuectl.domain.changes import ReconfigureMig
+from queuectl.domain.plan import Move, Plan
+from queuectl.domain.snapshot import Snapshot
+from queuectl.planner import StopSignal
+from queuectl.planner.explain import MigScope, plan_mig, plan_moves
+from queuectl.state.mig_reconfiguration import ChangeKey
+
+
+@dataclass(frozen=True, slots=True)
+class Emptied:
+    """Nodes of one change that gangs must leave."""
+
+    change: ChangeKey
+    gang: str
+    nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MigSearch:
+    """The question for one plan.
+
+    Attributes:
+        emptied: the changes that wait for migrations.
+        scope: the changes that can begin; None = none can.
+    """
+
+    emptied: tuple[Emptied, ...] = ()
+    scope: MigScope | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MigFound:
+    """The answer.
+
+    Attributes:
+        moves: for each change of the question; None = some gangs find no place.
+        begins: gang and new configuration by node; None = no change helps.
+    """
+
+    moves: tuple[tuple[Emptied, tuple[Move, ...] | None], ...] = ()
+    begins: tuple[str, dict[str, str]] | None = None
+
+
+def search(asked: MigSearch, snapshot: Snapshot, plan: Plan, stop: StopSignal) -> MigFound:
+    """The answer for a plan and its snapshot. A stopped search finds nothing."""
+    moves = []
+    for one in asked.emptied:
+        found = plan_moves(snapshot, plan, one.gang, one.nodes, stop)
+        if found is not None:
+            found = without_claim_podsets(replace(plan, moved=found)).moved
+        moves.append((one, found))
+    fix = plan_mig(snapshot, plan, stop, asked.scope) if asked.scope is not None else None
+    if stop.stopped:
+        return MigFound()
+    if fix is None:
+        return MigFound(tuple(moves))
+    configs = {
+        name: config
+        for change in fix[1].changes
+        if isinstance(change, ReconfigureMig)
+        for name, config in change.configs.items()
+    }
+    return MigFound(tuple(moves), (fix[0], configs))

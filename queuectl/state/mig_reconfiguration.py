@@ -1,0 +1,129 @@
+"""The nodes whose MIG configuration is being changed, the use of their GPUs, and the gangs and nodes that can be next."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.mig import CONFIG, STATE, SUCCESS, nvidia_gpus
+from queuectl.domain.mig_reconfiguration import MigPhase
+from queuectl.domain.records import JobRecord, NodeRecord
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+from queuectl.state.usage import node_of
+
+ChangeKey = tuple[str, float]
+"""Gang and begin of a change."""
+
+
+@dataclass(frozen=True, slots=True)
+class MigChange:
+    """The nodes of one change, with or without those whose part has ended.
+
+    Attributes:
+        active: those that still change.
+        begun: how many have begun, with those that have ended.
+        failed: a node is rolled back, or was not changed.
+    """
+
+    gang: str
+    begun_at: float
+    nodes: int
+    active: tuple[NodeRecord, ...]
+    begun: int
+    failed: bool
+
+    @property
+    def key(self) -> ChangeKey:
+        return self.gang, self.begun_at
+
+    @property
+    def complete(self) -> bool:
+        """Whether each of its nodes has begun."""
+        return self.begun >= self.nodes
+
+    def in_phase(self, *phases: MigPhase) -> list[NodeRecord]:
+        """Its nodes in one of these phases."""
+        return [r for r in self.active if r.node.mig is not None and r.node.mig.phase in phases]
+
+
+def active_changes(nodes: Iterable[NodeRecord]) -> list[MigChange]:
+    """The changes with a node that still changes."""
+    by_change: dict[tuple[str, float, int], list[NodeRecord]] = {}
+    for record in nodes:
+        mig = record.node.mig
+        if mig is not None:
+            by_change.setdefault((*mig.change, mig.nodes), []).append(record)
+    changes = []
+    for (gang, begun_at, count), records in sorted(by_change.items()):
+        active = tuple(r for r in records if r.node.mig is not None and r.node.mig.phase.active)
+        if active:
+            failed = any(_failed(r) for r in records)
+            changes.append(MigChange(gang, begun_at, count, active, len(records), failed))
+    return changes
+
+
+def _failed(record: NodeRecord) -> bool:
+    phases = (MigPhase.ROLLING_BACK, MigPhase.FAILED, MigPhase.NOT_EMPTIED)
+    return record.node.mig is not None and record.node.mig.phase in phases
+
+
+@dataclass(frozen=True, slots=True)
+class GpuHolders:
+    """The users of the GPUs of some nodes.
+
+    Attributes:
+        gangs: uids of gangs that have started there and are not being evicted.
+        pods: whether a pod holds GPUs there, or will.
+    """
+
+    gangs: frozenset[str]
+    pods: bool
+
+
+def gpu_holders(
+    nodes: Container[str], mirror: Mirror, ledger: Ledger, hosts: Mapping[str, str]
+) -> GpuHolders:
+    """The users of GPUs that MIG changes, on these nodes. ``hosts``: hostname label -> node name."""
+    gangs = frozenset(
+        entry.uid
+        for entry in ledger.entries(State.STARTING, State.RUNNING)
+        if _on_gpus(entry, mirror.jobs.get(entry.uid), nodes)
+    )
+    pods = any(
+        not pod.terminal and any(map(nvidia_gpus, pod.requests)) and node_of(pod, hosts) in nodes
+        for pod in mirror.pods.values()
+    )
+    return GpuHolders(gangs, pods or bool(gangs))
+
+
+def _on_gpus(entry: Entry, job: JobRecord | None, nodes: Container[str]) -> bool:
+    """Whether a placement has slots with GPUs there. Without its job, each slot counts."""
+    podsets = entry.placement.podsets if entry.placement is not None else ()
+    shapes = {podset.name: podset.shape for podset in job.podsets} if job is not None else {}
+    for placed in podsets:
+        if any(name in nodes for name, _ in placed.nodes):
+            shape = shapes.get(placed.podset)
+            if shape is None or any(map(nvidia_gpus, shape.requests)):
+                return True
+    return False
+
+
+def changeable(nodes: Iterable[NodeRecord], now: float, backoff: float) -> Iterator[str]:
+    """The nodes whose configuration queuectl is permitted to change: their MIG manager works, and no change was recent."""
+    for record in nodes:
+        labels, mig = record.node.labels, record.node.mig
+        recent = mig is not None and (mig.phase.active or now - mig.since < backoff)
+        if CONFIG in labels and labels.get(STATE) == SUCCESS and not recent:
+            yield record.node.name
+
+
+def waited(
+    ledger: Ledger, nodes: Iterable[NodeRecord], now: float, wait: float, backoff: float
+) -> frozenset[str]:
+    """Uids of gangs that have been pending for ``wait`` seconds, and for which nothing was changed for ``backoff`` seconds."""
+    changes = [record.node.mig for record in nodes if record.node.mig is not None]
+    served = {mig.gang for mig in changes if now - mig.since < backoff}
+    pending = ledger.entries(State.PENDING)
+    return frozenset(e.uid for e in pending if now - e.since >= wait and e.uid not in served)

@@ -1,0 +1,274 @@
+"""The steps of a change of a node's MIG configuration, as a table, and its annotation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from queuectl.domain.fleet import Node
+from queuectl.domain.ledger import Entry, State
+from queuectl.domain.mig import CONFIG, STATE
+from queuectl.domain.mig_reconfiguration import MigGeometry, MigPhase, MigReconfiguration
+from queuectl.domain.quantity import Resources
+from queuectl.domain.records import NodeRecord
+from queuectl.lifecycle.mig_reconfiguration import GpuUse, MigGroup, MigResult, MigStep, step
+from queuectl.objects.kubernetes.mig_reconfiguration import (
+    mig_annotation,
+    mig_patch,
+    read_mig_reconfiguration,
+)
+from queuectl.state.ledger import Ledger
+from queuectl.state.mig_reconfiguration import active_changes, changeable, waited
+
+TIMEOUT = 600.0
+BEGUN = 1000.0
+OLD = MigGeometry("all-disabled", "H100", (("nvidia.com/gpu", 8),))
+NEW = MigGeometry("half", "H100", (("nvidia.com/gpu", 4), ("nvidia.com/mig-1g.10gb", 28)))
+EMPTYING, APPLYING, BACK = MigPhase.EMPTYING, MigPhase.APPLYING, MigPhase.ROLLING_BACK
+
+
+def change(
+    phase: MigPhase, since: float = BEGUN, gang: str = "u1", nodes: int = 1
+) -> MigReconfiguration:
+    return MigReconfiguration(OLD, NEW, gang, nodes, BEGUN, phase, since)
+
+
+def node(
+    mig: MigReconfiguration | None,
+    config: str = OLD.config,
+    state: str | None = "success",
+    gpus: MigGeometry = OLD,
+    *,
+    cordoned: bool = True,
+    name: str = "n1",
+) -> NodeRecord:
+    labels = {CONFIG: config, "nvidia.com/gpu.product": gpus.product}
+    if state is not None:
+        labels[STATE] = state
+    found = Node(name, labels, Resources(dict(gpus.gpus)), unschedulable=cordoned, mig=mig)
+    return NodeRecord(found, 7, cordoned=cordoned, uid="node-1")
+
+
+def ends(phase: MigPhase, result: MigResult, before: MigPhase, now: float) -> MigStep:
+    return MigStep(change(before).entered(phase, now), uncordon=True, result=result)
+
+
+NOW = BEGUN + 60
+LATE = BEGUN + TIMEOUT + 1
+ALL = MigGroup()
+STEPS = {
+    # what the node is like, its group, the time, and the next step
+    "no change": (node(None), ALL, NOW, None),
+    "an ended change": (node(change(MigPhase.FAILED)), ALL, NOW, None),
+    "pods hold GPUs": (node(change(EMPTYING)), MigGroup(use=GpuUse.USED), NOW, None),
+    "no pod holds GPUs": (
+        node(change(EMPTYING)),
+        ALL,
+        NOW,
+        MigStep(change(APPLYING, NOW), config=NEW.config),
+    ),
+    "pods do not leave": (
+        node(change(EMPTYING)),
+        MigGroup(use=GpuUse.USED),
+        LATE,
+        ends(MigPhase.NOT_EMPTIED, MigResult.NOT_EMPTIED, EMPTYING, LATE),
+    ),
+    "gangs have no other place": (
+        node(change(EMPTYING)),
+        MigGroup(use=GpuUse.STAYS),
+        NOW,
+        ends(MigPhase.NOT_EMPTIED, MigResult.NOT_EMPTIED, EMPTYING, NOW),
+    ),
+    "the gang is deleted": (
+        node(change(EMPTYING)),
+        MigGroup(wanted=False),
+        NOW,
+        MigStep(None, uncordon=True, result=MigResult.WITHDRAWN),
+    ),
+    "other nodes begin later": (node(change(EMPTYING)), MigGroup(complete=False), BEGUN + 5, None),
+    "other nodes do not begin": (
+        node(change(EMPTYING)),
+        MigGroup(complete=False),
+        NOW,
+        MigStep(None, uncordon=True, result=MigResult.WITHDRAWN),
+    ),
+    "no state yet": (node(change(APPLYING), NEW.config, None), ALL, NOW, None),
+    "the manager works": (node(change(APPLYING), NEW.config, "pending"), ALL, NOW, None),
+    "the resources are old": (node(change(APPLYING), NEW.config), ALL, NOW, None),
+    "the new resources are there": (
+        node(change(APPLYING), NEW.config, gpus=NEW),
+        ALL,
+        NOW,
+        ends(MigPhase.SUCCEEDED, MigResult.SUCCEEDED, APPLYING, NOW),
+    ),
+    "another node is not ready": (
+        node(change(APPLYING), NEW.config, gpus=NEW),
+        MigGroup(applied=False),
+        LATE,
+        None,
+    ),
+    "the gang is deleted, and the label is set": (
+        node(change(APPLYING), NEW.config, "pending"),
+        MigGroup(wanted=False),
+        NOW,
+        None,
+    ),
+    "the manager fails": (
+        node(change(APPLYING), NEW.config, "failed"),
+        ALL,
+        NOW,
+        MigStep(change(BACK, NOW), config=OLD.config),
+    ),
+    "the manager does not answer": (
+        node(change(APPLYING), NEW.config, "pending"),
+        ALL,
+        LATE,
+        MigStep(change(BACK, LATE), config=OLD.config),
+    ),
+    "it rolls back": (node(change(BACK), OLD.config, "pending"), ALL, LATE, None),
+    "it fails to roll back": (node(change(BACK), OLD.config, "failed"), ALL, LATE, None),
+    "it has applied the new one late": (node(change(BACK), OLD.config, gpus=NEW), ALL, NOW, None),
+    "it has rolled back": (
+        node(change(BACK)),
+        ALL,
+        NOW,
+        ends(MigPhase.FAILED, MigResult.ROLLED_BACK, BACK, NOW),
+    ),
+    "it has rolled back, and a GPU has failed": (
+        node(change(BACK), gpus=replace(OLD, gpus=(("nvidia.com/gpu", 7),))),
+        ALL,
+        LATE,
+        ends(MigPhase.FAILED, MigResult.ROLLED_BACK, BACK, LATE),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_the_next_step_follows_from_the_node(name: str) -> None:
+    record, group, now, expected = STEPS[name]
+    assert step(record, group, now, TIMEOUT) == expected
+
+
+@pytest.mark.parametrize("phase", [EMPTYING, APPLYING, BACK])
+def test_a_node_that_others_change_is_left_to_them(phase: MigPhase) -> None:
+    """Without a cordon at once; with another label once the MIG manager has applied it."""
+    own = change(phase).config
+    taken = ends(MigPhase.TAKEN_OVER, MigResult.TAKEN_OVER, phase, NOW)
+    assert step(node(change(phase), own, cordoned=False), ALL, NOW, TIMEOUT) == taken
+    assert step(node(change(phase), "other", "pending"), ALL, LATE, TIMEOUT) is None
+    assert step(node(change(phase), "other"), ALL, NOW, TIMEOUT) == taken
+
+
+@given(
+    phase=st.sampled_from(MigPhase),
+    config=st.sampled_from([OLD.config, NEW.config, "other"]),
+    state=st.sampled_from([None, "pending", "rebooting", "success", "failed"]),
+    gpus=st.sampled_from([OLD, NEW]),
+    cordoned=st.booleans(),
+    group=st.builds(MigGroup),
+    late=st.booleans(),
+)
+def test_a_step_is_taken_once(
+    phase: MigPhase,
+    config: str,
+    state: str | None,
+    gpus: MigGeometry,
+    cordoned: bool,
+    group: MigGroup,
+    late: bool,
+) -> None:
+    """After the write, the same node asks for the same write never again: a leader that repeats it finds nothing to do."""
+    record, now = node(change(phase), config, state, gpus, cordoned=cordoned), LATE if late else NOW
+    first = step(record, group, now, TIMEOUT)
+    if first is None:
+        return
+    after = record.node
+    labels = dict(after.labels)
+    if first.config is not None:
+        labels[CONFIG] = first.config
+        labels.pop(STATE, None)
+    written = replace(
+        record,
+        node=replace(after, labels=labels, mig=first.after),
+        cordoned=record.cordoned and not first.uncordon,
+    )
+    assert step(written, group, now, TIMEOUT) is None
+    assert first.uncordon is (first.result is not None)
+
+
+def test_a_patch_holds_the_version_of_the_node() -> None:
+    mig = change(EMPTYING)
+    record = node(mig)
+    patch = mig_patch(record, change(APPLYING), config=NEW.config)
+    assert patch["metadata"]["uid"] == "node-1"
+    assert patch["metadata"]["resourceVersion"] == "7"
+    assert patch["metadata"]["labels"] == {CONFIG: NEW.config, STATE: None}
+    assert "spec" not in patch
+    assert mig_patch(record, mig, cordon=True)["spec"] == {"unschedulable": True}
+    assert mig_patch(record, None, cordon=False)["spec"] == {"unschedulable": None}
+
+
+@pytest.mark.parametrize("phase", MigPhase)
+def test_the_annotation_can_be_read_again(phase: MigPhase) -> None:
+    assert read_mig_reconfiguration(mig_annotation(change(phase, NOW))) == change(phase, NOW)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "drained by hand", '{"phase": "Emptying"}', "[]"])
+def test_an_annotation_of_others_is_no_change(text: str) -> None:
+    assert read_mig_reconfiguration(text) is None
+
+
+def test_the_nodes_of_one_change_belong_together() -> None:
+    nodes = [
+        node(change(EMPTYING, nodes=3), name="n1"),
+        node(change(MigPhase.SUCCEEDED, nodes=3), name="n2"),
+        node(change(BACK, gang="u2"), name="n3"),
+        node(change(MigPhase.FAILED, gang="u3"), name="n4"),
+        node(None, name="n5"),
+    ]
+    first, second = active_changes(nodes)
+    assert ([r.node.name for r in first.active], first.complete, first.failed) == (
+        ["n1"],
+        False,
+        False,
+    )
+    assert ([r.node.name for r in second.active], second.complete, second.failed) == (
+        ["n3"],
+        True,
+        True,
+    )
+
+
+def test_a_node_is_changed_again_after_the_back_off_and_only_if_its_mig_manager_works() -> None:
+    nodes = [
+        node(None, name="new", cordoned=False),
+        node(None, state="failed", name="failed"),
+        node(None, state=None, name="no-state"),
+        node(change(MigPhase.FAILED, NOW - 50), name="recent"),
+        node(change(MigPhase.SUCCEEDED, NOW - 101), name="long-ago"),
+        node(change(EMPTYING, NOW - 101), name="active"),
+    ]
+    assert list(changeable(nodes, NOW, 100.0)) == ["new", "long-ago"]
+
+
+def test_nodes_are_changed_for_gangs_that_have_waited_and_for_which_none_was_changed() -> None:
+    def pending(uid: str, since: float, state: State = State.PENDING) -> Entry:
+        return Entry(uid, "Job", "a", uid, state, since=since)
+
+    ledger = Ledger(
+        [
+            pending("long", NOW - 300),
+            pending("short", NOW - 10),
+            pending("held", NOW - 300, State.HELD),
+            pending("failed", NOW - 300),
+            pending("failed-long-ago", NOW - 300),
+        ]
+    )
+    nodes = [
+        node(change(MigPhase.FAILED, NOW - 50, "failed"), name="n1"),
+        node(change(MigPhase.FAILED, NOW - 500, "failed-long-ago"), name="n2"),
+    ]
+    assert waited(ledger, nodes, NOW, 60.0, 100.0) == {"long", "failed-long-ago"}
