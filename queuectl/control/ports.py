@@ -13,7 +13,6 @@ from queuectl.domain.accounting import Free, Mark, UsageProgress
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.commands import Answer, Command
 from queuectl.domain.decisions import Decision
-from queuectl.domain.estimates import Run
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Document, Entry, EntryChange, Loaded
 from queuectl.domain.node_health import GpuClock, GpuFault, NodeHealthRules
@@ -22,6 +21,7 @@ from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, 
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PriorAdmission
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.rules import Retention
+from queuectl.domain.runs import Run
 from queuectl.domain.utilization import PodKey, Sample
 
 Sink = Callable[[Sequence[Delta]], None]

@@ -13,6 +13,7 @@ from queuectl.db.bulk import Row
 from queuectl.db.engine import storable
 from queuectl.db.tables import history, leases, outbox, placements, workloads
 from queuectl.domain.commands import Action, Command
+from queuectl.domain.execution import ExecutionLimits
 from queuectl.domain.ledger import Entry, EntryChange, Intent, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queries import HistoryLine
@@ -69,12 +70,18 @@ def workload_row(entry: Entry) -> Row:
 def _planned_document(planned: Planned) -> dict[str, Any]:
     """Amounts in the units of :mod:`queuectl.domain.quantity`."""
     requests = {podset: dict(asked) for podset, asked in planned.requests.items()}
-    return {"requests": requests, "digest": planned.digest}
+    limits = planned.execution
+    return {
+        "requests": requests,
+        "digest": planned.digest,
+        "execution": [limits.default, limits.most],
+    }
 
 
 def _planned_from(document: Mapping[str, Any]) -> Planned:
     requests = {podset: Resources(asked) for podset, asked in document["requests"].items()}
-    return Planned(requests, document["digest"])
+    limits = ExecutionLimits(*document.get("execution", ()))  # absent in rows of earlier releases
+    return Planned(requests, document["digest"], limits)
 
 
 def _reason_document(reason: Reason) -> dict[str, Any]:

@@ -44,9 +44,9 @@ from queuectl.domain.accounting import (
     by_hour,
 )
 from queuectl.domain.errors import Fenced, StaleSnapshot
-from queuectl.domain.estimates import Run
 from queuectl.domain.folding import Fold
 from queuectl.domain.reports import Grouping, Period, Report
+from queuectl.domain.runs import Run, Work
 from queuectl.domain.usage_history import UsageHours
 
 _TEXTS: Final[ARRAY[str]] = ARRAY(Text())
@@ -130,7 +130,7 @@ class UsageLedger:
         """The run times of the workloads that have finished last, oldest first."""
         async with self._snapshot("reading past run times") as connection:
             rows = (await connection.execute(runs_before(most))).all()
-            return tuple(Run(*row) for row in reversed(rows))
+            return tuple(Run(Work(*work), seconds) for *work, seconds in reversed(rows))
 
     async def prune(self, before: float, *, epoch: int) -> int:
         """Delete some hours that began before ``before``; see the Protocol."""
@@ -153,10 +153,12 @@ class UsageLedger:
 
 def runs_before(most: int) -> Select[Any]:
     """The statement behind ``past_runs``, newest first; the tests pin its plan."""
-    w, s = workloads.c, usage_subjects.c
-    user = select(s.user).where(s.uid == w.uid).limit(1).scalar_subquery()
+    w = workloads.c
     return (
-        select(w.namespace, w.queue, func.coalesce(user, ""), w.past_seconds)
+        select(
+            *(w.cluster_queue, w.namespace, w.queue, w.user, w.name, w.pods, w.gpus),
+            w.past_seconds,
+        )
         .where(w.finished_at.is_not(None), w.attempt > 0)
         .order_by(w.finished_at.desc())
         .limit(most)

@@ -13,16 +13,6 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """A finished workload: the seconds that it held its nodes, all attempts together. ``user`` "" = unknown."""
-
-    namespace: str
-    queue: str
-    user: str
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
 class HeldGpus:
     """GPUs that a gang holds. ``ends``: unix seconds of the expected end; None = unknown."""
 

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from queuectl.domain.accounting import Mark
+from queuectl.domain.execution import NO_LIMITS
 from queuectl.domain.pastuse import Used
 from queuectl.domain.reasons import FAILED_START, Code, Reason
 from queuectl.domain.snapshot import CapacityLease
@@ -146,6 +147,14 @@ class Entry:
         """Seconds for which it has held its place, over all attempts."""
         held = now - self.started_at if self.state.live and self.started_at is not None else 0.0
         return self.past_seconds + max(held, 0.0)
+
+    def execution_limit(self, stated: float | None) -> float | None:
+        """Seconds that a gang which was started can run, over all attempts; None = no limit.
+
+        The limits of its ClusterQueue are those at the start of the attempt. ``stated``: that of its job now.
+        """
+        known = self.planned.execution if self.planned is not None else NO_LIMITS
+        return known.limit(stated)
 
     @property
     def started_pods(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from queuectl.domain.execution import NO_LIMITS, ExecutionLimits
 from queuectl.domain.fleet import HOSTNAME, Requirement, Taint, Toleration
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigConfig, MigMode, MigPool
@@ -250,6 +251,7 @@ class ClusterQueue:
         max_priority: the highest priority of its gangs, from a command or a class; None = no limit.
         preemption_opt_out: when opt-outs of its jobs from preemption and idle reclaim count.
         backfill: for the strategy Backfill; one of its cohorts can set it for all its ClusterQueues instead.
+        execution: how long its gangs can run.
         unhealthy_nodes: the policy for its running gangs on nodes whose hardware fails.
         trusts_checkpoints: whether checkpoint times that its jobs declare count for lost work.
         shared_gpus: which pods of a gang can be on a node with shared GPUs; gangs can ask otherwise, unless it is Never.
@@ -288,6 +290,7 @@ class ClusterQueue:
     shared_gpus: SharedGpus = SharedGpus.ONE_PER_NODE
     unhealthy_nodes: UnhealthyNodes = UnhealthyNodes.STAY
     backfill: Backfill = Backfill()
+    execution: ExecutionLimits = NO_LIMITS
 
     def capped(self, priority: int) -> int:
         """The priority, limited to the highest of the queue."""

@@ -97,6 +97,7 @@ class JobRecord:
         parallelism: of a Job that may start with fewer pods, or did; None otherwise.
         gates: ``admission-gated-by``: the controllers that must release it before it is queued.
         max_execution: ``max-exec-time-seconds``: how long it may run, over all attempts; None = no limit.
+        expected_duration: ``expected-duration-seconds``: how long its user expects it to run, over all attempts; None = not stated.
         followed: another pod can follow a pod that succeeded, as ``expects`` states; else none does.
         preempt_requested: annotation: the last deadline of a notice, "" if none.
         preempt_ready: annotation: the job is ready to be suspended at once.
@@ -139,6 +140,7 @@ class JobRecord:
     parallelism: Parallelism | None = None
     gates: tuple[str, ...] = ()
     max_execution: float | None = None
+    expected_duration: float | None = None
     followed: bool = True
     preempt_requested: str = ""
     preempt_ready: bool = False

@@ -19,6 +19,9 @@ from queuectl.domain.quantity import CPU, PODS, Resources
 MOST: Final = 2**63 - 1
 """The largest amount of a resource. A larger result of a transformation counts as this amount."""
 
+DURATION_QUANTILE: Final = 0.8
+"""Default of ``durationQuantile``."""
+
 
 class FairStrategy(StrEnum):
     """When a gang can evict gangs of a ClusterQueue with a larger share (``preemptionStrategies``)."""
@@ -136,6 +139,7 @@ class Rules:
         accounting: labels, prices and retention of the usage ledger.
         trusted_submitters: accounts whose jobs can name another user in a label.
         node_health: which signals take a node out of placement.
+        duration_quantile: the probability, 0 to 1, that a gang ends within the run time that planning learnt for it.
         device_classes: (DeviceClass, resource that is charged for its devices), sorted; a class has at most one.
     """
 
@@ -152,6 +156,7 @@ class Rules:
     trusted_submitters: frozenset[str] = frozenset()
     device_classes: tuple[tuple[str, str], ...] = ()
     node_health: NodeHealthRules = NodeHealthRules()
+    duration_quantile: float = DURATION_QUANTILE
 
     @property
     def user_label(self) -> str | None:

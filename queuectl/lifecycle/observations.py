@@ -201,10 +201,12 @@ def _needed_eviction(
 
 
 def _over_time(entry: Entry, job: JobRecord, now: float) -> Evict | None:
-    limit = job.max_execution
+    limit = entry.execution_limit(job.max_execution)
     if limit is None or entry.executed(now) < limit:
         return None
     text = f"all attempts together ran for the maximum execution time of {limit:.0f} s"
+    if limit != job.max_execution:
+        text += f" of ClusterQueue {entry.cluster_queue}"
     reason = Reason(Code.MAX_EXECUTION_TIME, text)
     return Evict(reason, parked=reason)
 

@@ -14,8 +14,9 @@ def alarm_of(entry: Entry, job: JobRecord | None, rules: PodsReady) -> float | N
     """The first moment (unix seconds) at which time alone changes its state, or None."""
     requeue_at = entry.requeue_at if entry.state is State.BACKOFF else None
     moments = [requeue_at, entry.stop_at, entry.priority_until, ready_by(entry, rules)]
-    if entry.state.live and job is not None and job.max_execution is not None:
-        moments.append((entry.started_at or entry.since) + job.max_execution - entry.past_seconds)
+    limit = entry.execution_limit(job.max_execution) if job is not None else None
+    if entry.state.live and limit is not None:
+        moments.append((entry.started_at or entry.since) + limit - entry.past_seconds)
     return min((at for at in moments if at is not None), default=None)
 
 

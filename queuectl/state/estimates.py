@@ -1,51 +1,28 @@
 """Estimated starts of pending gangs, and the errors of earlier estimates.
 
-The run time of a gang is its maximum execution time, or else that of finished gangs: of its user in its LocalQueue, or of
-the whole LocalQueue. For a gang that has run longer than all of them, the run time is unknown.
+The run time of a gang is the one that its user expects, or else the median of finished gangs like it, at most its limit.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
 from typing import Final
 
-from queuectl.domain.estimates import HeldGpus, Run, Waits, estimated_starts
+from queuectl.domain.estimates import HeldGpus, Waits, estimated_starts
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order, turn
 from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
 from queuectl.domain.records import JobRecord
+from queuectl.durations.estimator import Estimator
+from queuectl.durations.expectations import typical
+from queuectl.state.durations import stated_of, work_of
 from queuectl.state.holdings import Holdings
 from queuectl.state.ledger import Ledger
-from queuectl.state.marking import gpus_of, user_of
+from queuectl.state.marking import gpus_of
 from queuectl.state.mirror import Mirror
 
-ENOUGH: Final = 3  # finished runs that an estimate needs
-_KEPT: Final = 50  # finished runs that are kept for each user and LocalQueue
 _HOLDING: Final = (State.STARTING, State.RUNNING, State.EVICTING)
-
-_Whose = tuple[str, str, str]
-
-
-class PastRuns:
-    """The run times of the last gangs of each LocalQueue, and of each user in it."""
-
-    def __init__(self) -> None:
-        # Never changed in place: another thread computes estimates.
-        self._of: dict[_Whose, tuple[float, ...]] = {}
-
-    def add(self, run: Run) -> None:
-        """Add a finished run."""
-        for user in {run.user, ""}:
-            whose = (run.namespace, run.queue, user)
-            self._of[whose] = (*self._of.get(whose, ())[1 - _KEPT :], run.seconds)
-
-    def enough(self) -> Mapping[_Whose, tuple[float, ...]]:
-        """The run times of each key with enough runs, shortest first."""
-        known = list(self._of.items())
-        return {whose: tuple(sorted(runs)) for whose, runs in known if len(runs) >= ENOUGH}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,16 +46,11 @@ class Estimates:
         starts: the newest estimate of each gang that has one, by uid; unix seconds.
     """
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(self, mirror: Mirror, estimator: Estimator) -> None:
         self._mirror = mirror
-        self._runs = PastRuns()
+        self._estimator = estimator
         self._first: dict[str, float] = {}  # the first estimate of each pending gang
         self.starts: Mapping[str, float] = {}
-
-    def learn(self, runs: Iterable[Run]) -> None:
-        """Add runs that finished before this leader, oldest first."""
-        for run in runs:
-            self._runs.add(run)
 
     def current(self, ledger: Ledger, holdings: Holdings, now: float) -> EstimateInput:
         """The input of estimates at ``now``."""
@@ -92,7 +64,7 @@ class Estimates:
 
     def make(self, current: EstimateInput) -> dict[str, float]:
         """Estimated starts by uid. Safe in any thread."""
-        lengths = _Runtimes(self._mirror, self._runs.enough(), current)
+        lengths = _Runtimes(self._mirror, self._estimator, current)
         lines: dict[str, list[Waits]] = {}
         for entry in sorted(filter(in_queue_order, current.waiting), key=turn):
             lines.setdefault(entry.cluster_queue, []).append(lengths.waits(entry))
@@ -130,7 +102,7 @@ class Estimates:
         waiting = set(ledger.uids(*IN_QUEUE_ORDER))
         self._first = {uid: start for uid, start in self._first.items() if uid in waiting}
 
-    def note(self, changes: Iterable[EntryChange], config: QueueConfig) -> list[tuple[str, float]]:
+    def note(self, changes: Iterable[EntryChange]) -> list[tuple[str, float]]:
         """Apply committed changes.
 
         Returns:
@@ -144,20 +116,15 @@ class Estimates:
             estimate = self._first.pop(after.uid, None)
             if estimate is not None and after.state is State.STARTING:
                 off.append((after.cluster_queue, abs(change.at - estimate)))
-            if after.state is State.FINISHED and after.attempt:
-                user = user_of(self._mirror.jobs.get(after.uid), config)
-                self._runs.add(Run(after.namespace, after.queue, user, after.past_seconds))
         return off
 
 
 class _Runtimes:
     """The known run times of gangs."""
 
-    def __init__(
-        self, mirror: Mirror, runs: Mapping[_Whose, tuple[float, ...]], current: EstimateInput
-    ) -> None:
+    def __init__(self, mirror: Mirror, estimator: Estimator, current: EstimateInput) -> None:
         self._jobs = mirror.jobs
-        self._runs = runs
+        self._estimator = estimator
         self._now = current.now
         self._config = current.config
 
@@ -175,15 +142,9 @@ class _Runtimes:
 
     def _left(self, entry: Entry, job: JobRecord | None) -> float | None:
         """Seconds for which it still runs, or will run after its start; None = unknown."""
-        so_far = entry.executed(self._now)
-        if job is not None and job.max_execution is not None:
-            return max(job.max_execution - so_far, 0.0)
-        for user in dict.fromkeys((user_of(job, self._config), "")):
-            runs = self._runs.get((entry.namespace, entry.queue, user), ())
-            longer = runs[bisect_right(runs, so_far) :]
-            if longer:
-                return median(longer) - so_far
-        return None
+        so_far, stated = entry.executed(self._now), stated_of(entry, job, self._config)
+        usual = typical(work_of(entry), stated, so_far, self._estimator)
+        return max(usual.seconds - so_far, 0.0) if usual is not None else None
 
 
 def _quota(queue: ClusterQueue, config: QueueConfig) -> float:

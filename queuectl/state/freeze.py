@@ -17,9 +17,10 @@ from queuectl.domain.records import JobRecord, NamespaceRecord
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot, SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.workload import Placement, Workload, fraction_of
-from queuectl.objects.configuration.admissibility import inadmissible_reason
+from queuectl.domain.workload import Duration, Placement, Workload, fraction_of
+from queuectl.objects.configuration.admissibility import inadmissible_reason, too_long
 from queuectl.state.claims import checkpoint_of
+from queuectl.state.durations import Durations
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 from queuectl.state.quota_reservations import allowances
@@ -46,8 +47,10 @@ class SnapshotBuilder:
         usage: Usage,
         uses: Callable[[], Mapping[str, GangUse]] = dict,
         idle_since: IdleSince = _never_idle,
+        durations: Durations | None = None,
     ) -> None:
-        """``uses``: the last measured GPU utilization of gangs, by uid."""
+        """``uses``: the last measured GPU utilization of gangs, by uid. ``durations``: None in a process that learns none."""
+        self._durations = durations if durations is not None else Durations(mirror)
         self._uses = uses
         self._idle_since = idle_since
         self._mirror = mirror
@@ -124,10 +127,18 @@ class SnapshotBuilder:
             queued_at=entry.queue_order_time,
             preemptible=job.preemptible,
             user=user,
+            duration=known[2].duration if known is not None else None,
         )
         if known is not None and known[2] == workload:
             workload = known[2]
         self._asked[entry.uid] = (job, place, workload)
+        return workload
+
+    def _lasting(self, workload: Workload, duration: Duration | None) -> Workload:
+        """The workload with another duration, also for later snapshots."""
+        job, place, _ = self._asked[workload.uid]
+        workload = replace(workload, duration=duration)
+        self._asked[workload.uid] = (job, place, workload)
         return workload
 
     def forget(self, uid: str) -> None:
@@ -141,7 +152,8 @@ class SnapshotBuilder:
         for entry in self._ledger.entries(State.PENDING, State.RESERVED):
             uid = entry.uid
             job, known = jobs.get(uid), waiting.get(uid)
-            if known is None or known[0] is not entry or known[1] is not job:
+            changed = known is None or known[0] is not entry or known[1] is not job
+            if known is None or changed:
                 if job is None or not job.suspended or job.deleting:
                     continue  # it runs without an entry (observations handle that first), or it is deleted
                 pending = self._made_pending(entry, job, config)
@@ -152,6 +164,11 @@ class SnapshotBuilder:
             if pending.borrows_at is not None and pending.may_borrow(now):
                 pending = replace(pending, borrows_at=None)
                 waiting[uid] = (entry, known[1], pending)
+            if changed or self._durations.due(uid, now):
+                duration = self._durations.attempt(entry, known[1], config, now)
+                if duration != pending.workload.duration:
+                    pending = replace(pending, workload=self._lasting(pending.workload, duration))
+                    waiting[uid] = (entry, known[1], pending)
             if pending.lease is not None and not self._comes(pending.lease, now):
                 pending = replace(pending, lease=None)
             yield pending
@@ -192,31 +209,39 @@ class SnapshotBuilder:
         if why is None and named is not None and named not in config.priority_classes:
             text = f"WorkloadPriorityClass {named} does not exist"
             return Reason(Code.MISCONFIGURED, text)
-        return why
+        return why or too_long(*queue, config, job.max_execution)
 
     def _admitted(self, config: QueueConfig, now: float) -> Iterator[Admitted]:
         """The running gangs. Gangs that are leaving or on unusable nodes are computed each time, because their pods change."""
         holding, uses = self._holding, self._uses()
         measured = bool(uses) or self._idle_since is not _never_idle
-        # Without measurements, a gang changes only with its entry and its job, unless its pods declare checkpoints.
+        # Without measurements, a gang changes only with its entry, its job and its end, unless its pods declare checkpoints.
         changing = measured or self._mirror.pods_declare_checkpoints
         for entry in self._ledger.entries(State.STARTING, State.RUNNING, State.EVICTING):
             job = self._mirror.jobs.get(entry.uid)
             if job is None or entry.placement is None:
                 continue
             known = holding.get(entry.uid)
-            if not changing and known is not None and known[0] is entry and known[1] is job:
+            same = known is not None and known[0] is entry and known[1] is job
+            if known is not None and same and not (changing or self._durations.due(entry.uid, now)):
                 yield known[2]
                 continue
             utilization = _utilization(entry, job, uses.get(entry.uid))
             idle_since = self._idle_since(entry, job, config, now)
-            if known is not None and known[0] is entry and known[1] is job:
+            if known is not None and same:
                 gang = known[2]
                 saved = checkpoint_of(self._mirror, entry, job, config)
-                now_known = (utilization, idle_since, saved)
-                if (gang.utilization, gang.idle_since, gang.checkpoint_at) != now_known:
+                ends = self._durations.end(entry, job, config, now)
+                now_known = (utilization, idle_since, saved, ends)
+                before = (gang.ends_at, gang.end_enforced)
+                if (gang.utilization, gang.idle_since, gang.checkpoint_at, before) != now_known:
                     gang = replace(
-                        gang, utilization=utilization, idle_since=idle_since, checkpoint_at=saved
+                        gang,
+                        utilization=utilization,
+                        idle_since=idle_since,
+                        checkpoint_at=saved,
+                        ends_at=ends[0],
+                        end_enforced=ends[1],
                     )
                     holding[entry.uid] = (entry, job, gang)
                 yield gang
@@ -243,6 +268,8 @@ class SnapshotBuilder:
         stays = _stays(entry)
         leaving = entry.state is State.EVICTING and not stays
         lease = entry.lease if not stays else None
+        live = entry.state.live
+        ends = self._durations.end(entry, job, config, now) if live else (None, False)
         return Admitted(
             workload=self.workload(entry, job),
             placement=self._still_held(entry, job) if leaving else placement,
@@ -253,6 +280,8 @@ class SnapshotBuilder:
             lost=() if leaving or stays else self._lost(entry, job, placement),
             evictions=entry.preempted_at,
             lease=lease if lease is not None and lease.expires_at > now else None,
+            ends_at=ends[0],
+            end_enforced=ends[1],
             evictable=not stays,
             restartable=job.error is None
             and not stays

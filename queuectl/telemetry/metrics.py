@@ -27,6 +27,7 @@ from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan, Preemption, PreemptionReason
 from queuectl.domain.queues import LocalQueue
 from queuectl.state.holdings import Holdings
+from queuectl.telemetry.durations import DurationMetrics
 from queuectl.telemetry.estimates import EstimateMetrics
 from queuectl.telemetry.fleet import FleetMetrics
 from queuectl.telemetry.lifecycle_metrics import BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE, LifecycleMetrics
@@ -104,6 +105,7 @@ class Metrics:
         self.mig = MigMetrics(self.registry)
         self.fleet = FleetMetrics(self.registry)
         self.estimates = EstimateMetrics(self.registry)
+        self.durations = DurationMetrics(self.registry)
         self._idle = IdleReclaims(self.registry)
         self._lifecycles = [
             LifecycleMetrics(self.registry, scope) for scope in (BY_CLUSTER_QUEUE, BY_LOCAL_QUEUE)

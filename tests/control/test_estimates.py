@@ -5,7 +5,7 @@ from __future__ import annotations
 from queuectl.control.leader.estimates import Estimator
 from queuectl.domain.ledger import Document, State
 from queuectl.domain.queries import QueuePosition
-from queuectl.state.estimates import ENOUGH
+from queuectl.durations.estimator import ENOUGH
 from tests.control.rig import Rig, gang, rig
 from tests.control.test_pastuse import Clock
 

@@ -231,6 +231,29 @@ async def test_a_gang_is_stopped_when_the_sum_of_its_attempts_reaches_the_limit(
         assert live(world.cluster.pods_of(uid)) == []
 
 
+async def limit_queue(world: Rig, **policy: int) -> None:
+    for document in configuration(16):
+        if document["kind"] == "ClusterQueue":
+            spec = {**document["spec"], "policy": policy}
+            await world.store.put_config({**document, "spec": spec})
+
+
+async def test_the_default_limit_of_a_queue_at_the_start_of_a_gang_is_enforced(
+    database_url: str,
+) -> None:
+    async with rig(database_url, 2) as world:
+        await limit_queue(world, defaultMaxExecTimeSeconds=2)
+        uid = world.cluster.submit(gang("Job", "train", 2))
+        await world.until_state(uid, State.RUNNING)
+        await limit_queue(world)
+        stopped = await world.until_state(uid, State.DEACTIVATED)
+        assert stopped.reason.code is Code.MAX_EXECUTION_TIME
+        assert "of 2 s of ClusterQueue pool" in stopped.reason.message
+        free = world.cluster.submit(gang("Job", "free", 2))
+        started = await world.until_state(free, State.RUNNING)
+        assert started.execution_limit(None) is None
+
+
 async def test_a_gated_job_starts_when_its_last_gate_is_removed(database_url: str) -> None:
     async with rig(database_url, 2) as world:
         document = dict(gang("Job", "train", 2))

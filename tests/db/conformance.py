@@ -21,7 +21,6 @@ from queuectl.domain.errors import (
     StaleConfiguration,
     StaleSnapshot,
 )
-from queuectl.domain.estimates import Run
 from queuectl.domain.events import (
     Admit,
     CommandReceived,
@@ -50,6 +49,7 @@ from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
 from queuectl.domain.rules import Retention
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload_order import Position, SortKey, WorkloadOrder
+from queuectl.state.durations import work_of
 from tests.db.histories import HERE, LEASE, WAITS, WHOLE_LIFE, ask, step, submitted
 from tests.doubles.store import MemoryStore
 from tests.support.stores import PostgresStore
@@ -167,8 +167,11 @@ class StoreConformance:
             await commit(store, epoch, began)
             ended = 1700000100.0 - number
             await commit(store, epoch, step(began.after, Ended(Outcome.SUCCEEDED), ended))
-        runs = [Run("team-a", "q-b", "", 89.0), Run("team-a", "q-a", "", 90.0)]
-        assert list(await store.usage.past_runs(2)) == runs
+        runs = await store.usage.past_runs(2)
+        assert [(run.work.queue, run.seconds) for run in runs] == [("q-b", 89.0), ("q-a", 90.0)]
+        first = await store.get_workload("a")
+        assert first is not None
+        assert runs[1].work == work_of(first)
         assert len(await store.usage.past_runs(100)) == 3
 
     @pytest.mark.parametrize(("floor", "epoch"), [(0, 2), (1, 2), (7, 8)])

@@ -19,11 +19,12 @@ from queuectl.domain.accounting import (
     by_hour,
 )
 from queuectl.domain.errors import Fenced, StaleSnapshot
-from queuectl.domain.estimates import Run
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Entry
 from queuectl.domain.reports import By, FleetRow, Grouping, Period, Report, ReportRow, check_size
+from queuectl.domain.runs import Run
 from queuectl.domain.usage_history import QueueHour, UsageHours
+from queuectl.state.durations import work_of
 
 AMOUNTS = tuple(f.name for f in fields(Amounts))
 
@@ -111,14 +112,10 @@ class MemoryUsage:
                 )
 
     async def past_runs(self, most: int) -> tuple[Run, ...]:
-        tables, _ = await self._reach()
-        users = {who.uid: who.user for who in tables.subjects.values()}
+        await self._reach()
         done = [(e.finished_at, e) for e in self._entries() if e.finished_at is not None]
         done = sorted((one for one in done if one[1].attempt), key=lambda one: one[0])
-        return tuple(
-            Run(e.namespace, e.queue, users.get(e.uid, ""), e.past_seconds)
-            for _, e in done[max(len(done) - most, 0) :]
-        )
+        return tuple(Run(work_of(e), e.past_seconds) for _, e in done[max(len(done) - most, 0) :])
 
     async def prune(self, before: float, *, epoch: int) -> int:
         tables, current = await self._reach()

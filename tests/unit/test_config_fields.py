@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from queuectl.domain.accounting import Accounting, Price
+from queuectl.domain.execution import ExecutionLimits
 from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights, SharedGpus
 from queuectl.domain.mig import MigConfig, MigDevices, MigMode
@@ -209,6 +210,8 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.idleReclaim.maxWarmupSeconds", 0, {"idle_reclaim": IdleReclaim(max_warmup=0.0)}, {}),
     ("ClusterQueue", "spec.policy.borrowBackoffSeconds", 90, {"borrow_backoff": 90.0}, {}),
     ("ClusterQueue", "spec.policy.reclaimWaitSeconds", 0, {"reclaim_wait": 0.0}, {}),
+    ("ClusterQueue", "spec.policy.defaultMaxExecTimeSeconds", 3600, {"execution": ExecutionLimits(default=3600.0)}, {}),
+    ("ClusterQueue", "spec.policy.maxExecTimeSeconds", 86400, {"execution": ExecutionLimits(most=86400.0)}, {}),
     ("ClusterQueue", "spec.policy.reclaimWaitSeconds", 90, {"reclaim_wait": 90.0}, {}),
     ("ClusterQueue", "spec.policy.splitFlavors", True, {"split_flavors": True}, {}),
     ("ClusterQueue", "spec.policy.evictWithinNominal", True, {"evicts_within_nominal": True}, {}),
@@ -272,6 +275,7 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("Configuration", "queuectl.userLabel", "example.com/user",
      {"usage_fairness": UsageFairness(half_life=60.0, user_label="example.com/user")},
      nested("admissionFairSharing.usageHalfLifeTime", "1m")),
+    ("Configuration", "queuectl.durationQuantile", 0.9, {"duration_quantile": 0.9}, {}),
     ("Configuration", "queuectl.backoffJitter", 0.5, {"pods_ready": PodsReady(backoff_jitter=0.5)}, {}),
     ("Configuration", "queuectl.evictionGrace", "30s", {"eviction_grace": 30.0}, {}),
     ("Configuration", "queuectl.nodeHealth.mode", "Report", {"node_health": NodeHealthRules(HealthMode.REPORT)}, {}),
@@ -504,6 +508,9 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("ClusterQueue", "spec.policy.idleReclaim", "Sometimes", "invalid enum value 'Sometimes'"),
     ("ClusterQueue", "spec.policy.idleReclaim", {"window": 5}, "unknown field"),
     ("ClusterQueue", "spec.policy.idleReclaim.windowSeconds", 0, "must be at least 1"),
+    ("ClusterQueue", "spec.policy.maxExecTimeSeconds", 0, "expected `int` >= 1"),
+    ("ClusterQueue", "spec.policy", {"defaultMaxExecTimeSeconds": 7200, "maxExecTimeSeconds": 3600},
+     ".defaultMaxExecTimeSeconds: 7200 is more than maxExecTimeSeconds 3600"),
     ("ClusterQueue", "spec.policy.idleReclaim.memoryWindowSeconds", 60, "is shorter than windowSeconds 1800"),
     ("ClusterQueue", "spec.policy.idleReclaim.idleBelow", 0.06, "is above activeAbove 0.05"),
     ("ClusterQueue", "spec.policy.idleReclaim.idleBelow", 2, "<= 1"),
@@ -532,6 +539,8 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("Configuration", "queuectl.usageBeforePriority", True, "has no effect without admissionFairSharing"),
     ("Configuration", "queuectl.userLabel", "user", "has no effect without admissionFairSharing"),
     ("Configuration", "queuectl.userLabel", "no label", "'no label' is not a label key"),
+    ("Configuration", "queuectl.durationQuantile", 0.4, "expected `float` >= 0.5"),
+    ("Configuration", "queuectl.durationQuantile", 1, "expected `float` <= 0.99"),
     ("Configuration", "queuectl.backoffJitter", 1.5, "expected `float` <= 1.0"),
     ("Configuration", "queuectl.evictionGrace", "soon", "'soon' is not a duration like 30s, 5m or 1h30m"),
     ("Configuration", "queuectl.kueueKeys", "never", "invalid enum value 'never'"),

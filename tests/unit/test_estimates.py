@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from queuectl.domain.accounting import Accounting
-from queuectl.domain.estimates import HeldGpus, Run, Waits, estimated_starts
+from queuectl.domain.estimates import HeldGpus, Waits, estimated_starts
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
@@ -24,8 +24,12 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Upserted
 from queuectl.domain.rules import Rules
+from queuectl.domain.runs import Run, Work
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
-from queuectl.state.estimates import ENOUGH, Estimates
+from queuectl.durations.estimator import ENOUGH
+from queuectl.durations.samples import KEPT
+from queuectl.state.durations import Durations
+from queuectl.state.estimates import Estimates
 from queuectl.state.holdings import Holdings
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -160,7 +164,8 @@ class Leader:
         self.ledger = Ledger()
         self.config = config()
         self.holdings = Holdings(self.mirror)
-        self.estimates = Estimates(self.mirror)
+        self.durations = Durations(self.mirror)
+        self.estimates = Estimates(self.mirror, self.durations.estimator)
 
     def add(
         self,
@@ -180,6 +185,7 @@ class Leader:
             "queue": "q",
             "cluster_queue": "cq",
             "gpus": gpus,
+            "user": user,
             "queued_at": 0.0,
         }
         if not state.waiting:
@@ -205,11 +211,12 @@ class Leader:
         assert before is not None
         after = replace(before, state=state, attempt=before.attempt + 1, started_at=at)
         self.put(after)
-        return self.estimates.note([EntryChange(before, after, at)], self.config)
+        return self.estimates.note([EntryChange(before, after, at)])
 
 
 def runs(*seconds: float, user: str = "ann", queue: str = "q") -> list[Run]:
-    return [Run("team", queue, user, one) for one in seconds]
+    work = Work("cq", "team", queue, user, "other", 1, 8)
+    return [Run(work, one) for one in seconds]
 
 
 def test_an_execution_time_gives_the_latest_end_of_a_gang() -> None:
@@ -222,22 +229,19 @@ def test_an_execution_time_gives_the_latest_end_of_a_gang() -> None:
 @pytest.mark.parametrize(
     ("past", "start"),
     [
-        (runs(100, 200, 300), {"w": 1150.0}),  # of those longer than 100, half are over after 250
-        (runs(200, 300), {}),  # too few to say anything
-        (runs(10, 20, 30), {}),  # it has run longer than any
-        (
-            runs(200, 300, 400, user="bob"),
-            {"w": 1200.0},
-        ),  # no run of the user: the queue's are used
-        (runs(200, 300, 400, user="bob") + runs(700, 700, 700), {"w": 1600.0}),
-        (runs(200, 300, 400, queue="other"), {}),
+        (runs(10, 200, 300, 400, 500), {"w": 1300.0}),  # the median of those longer than 100
+        (runs(200, 300), {}),  # too few
+        (runs(10, 20, 30, 40, 50), {"w": 1100.0}),  # it has run longer than any: 50 is doubled
+        (runs(*[300] * 5, user="bob"), {"w": 1200.0}),  # no run of the user: the queue's are used
+        (runs(*[300] * 5, user="bob") + runs(*[700] * 5), {"w": 1600.0}),
+        (runs(*[300] * 5, queue="other"), {"w": 1200.0}),  # else those of the ClusterQueue
     ],
 )
 def test_else_gangs_of_its_user_or_of_its_queue_did(
     past: list[Run], start: dict[str, float]
 ) -> None:
     leader = Leader()
-    leader.estimates.learn(past)
+    leader.durations.learn(past)
     leader.add("r", State.RUNNING, 16)
     leader.add("w")
     assert leader.look() == start
@@ -245,7 +249,7 @@ def test_else_gangs_of_its_user_or_of_its_queue_did(
 
 def test_only_the_last_runs_count() -> None:
     leader = Leader()
-    leader.estimates.learn(runs(*[9000.0] * 60, *[300.0] * 60))
+    leader.durations.learn(runs(*[9000.0] * KEPT, *[300.0] * KEPT))
     leader.add("r", State.RUNNING, 16)
     leader.add("w")
     assert leader.look() == {"w": 1200.0}
@@ -261,7 +265,7 @@ def test_what_ends_from_now_on_is_learned_from() -> None:
         over = replace(before, state=State.FINISHED, past_seconds=300.0, finished_at=NOW)
         assert leader.look() == {}
         leader.put(over)
-        leader.estimates.note([EntryChange(before, over, NOW)], leader.config)
+        leader.durations.note([EntryChange(before, over, NOW)], leader.config)
     assert leader.look() == {"w": 1200.0}
 
 

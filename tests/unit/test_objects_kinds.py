@@ -326,6 +326,30 @@ def test_a_maximum_execution_time_is_a_number_of_seconds(
     assert (record.error is None) == (seconds is not None)
 
 
+@pytest.mark.parametrize("place", ["annotations", "labels"])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("3600", 3600.0), ("0", None), ("1h", None), ("-1", None), ("", None)]
+)
+def test_an_expected_duration_is_a_number_of_seconds_in_an_annotation_or_a_label(
+    place: str, text: str, seconds: float | None
+) -> None:
+    body, key = job(), "queuectl.dev/expected-duration-seconds"
+    body["metadata"].setdefault(place, {})[key] = text
+    record = read(body)
+    assert record.expected_duration == seconds
+    wrong = f"metadata.{place}: {key}: {text!r} is not a number of seconds from 1"
+    assert record.error == (None if seconds is not None else wrong)
+
+
+def test_an_expected_duration_that_differs_as_annotation_and_label_is_an_error() -> None:
+    body, key = job(), "queuectl.dev/expected-duration-seconds"
+    body["metadata"].setdefault("annotations", {})[key] = "60"
+    body["metadata"].setdefault("labels", {})[key] = "90"
+    record = read(body)
+    assert record.expected_duration == 60.0
+    assert record.error == f"{key} is '60' as an annotation but '90' as a label: keep one of them"
+
+
 @pytest.mark.parametrize(
     "body", [job(), pytorch({"Worker": {"template": {"spec": {"containers": []}}}})]
 )

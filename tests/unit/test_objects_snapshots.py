@@ -727,7 +727,6 @@ def test_what_planning_has_no_use_for_needs_no_name() -> None:
 
 
 UNHONOURED: dict[str, dict[str, Any]] = {
-    "spec.maximumExecutionTimeSeconds": {"spec": {"maximumExecutionTimeSeconds": 60}},
     "spec.preemptionGates": {"spec": {"preemptionGates": [{"name": "elsewhere"}]}},
     "metadata.annotations.kueue.x-k8s.io/workload-slice-replacement-for": {
         "metadata": {

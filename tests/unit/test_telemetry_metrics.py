@@ -50,7 +50,7 @@ from tests.unit.test_telemetry_quota import documents, holdings, node
 # The labels are fixed; a workload, pod or node is never one.
 LABELS = {
     "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
-    "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version", "trusts", "level", "part",
+    "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version", "trusts", "level", "part", "source", "within",
 }  # fmt: skip
 
 # Kueue's names, under our prefix, where the meaning is Kueue's.
@@ -166,6 +166,7 @@ def busy() -> Metrics:
     metrics.fleet.started({"rack": Spread(used=3, least=2)})
     metrics.estimates.observe([("team-a", 600.0)])
     metrics.estimates.started([("team-a", 30.0)])
+    metrics.durations.finished([("Learnt", 60.0, True)])
     metrics.wrote("Job", WriteResult.OK, 0.02)
     metrics.watched("pods", 3, 1000.0)
     metrics.relisted("pods")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from queuectl.domain.events import Admit, Event, Evict, NoteAdded, Refuse, Repair, Reserve
+from queuectl.domain.execution import NO_LIMITS
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Admission, Cost, Move, Plan, Preemption, PreemptionReason, Refusal
 from queuectl.domain.queues import QueueConfig
@@ -83,7 +84,12 @@ class Decider:
                 entry.state not in (State.PENDING, State.RESERVED) or not self._may_start(entry)
             ):
                 continue
-            decided = replace(event, planned=planned_of(job)) if isinstance(event, Admit) else event
+            if isinstance(event, Admit):
+                queue = snapshot.queue_of(asked[uid])
+                limits = queue.execution if queue is not None else NO_LIMITS
+                decided: Event = replace(event, planned=planned_of(job, limits))
+            else:
+                decided = event
             change = handle(entry, decided, now, snapshot.config.rules)
             if change is not None:
                 found.append(change)

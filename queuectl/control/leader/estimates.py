@@ -1,8 +1,9 @@
-"""Estimates starts periodically, beside the cycles. Planning does not use the estimates."""
+"""Reads how long earlier gangs ran, and estimates starts periodically, beside the cycles. Planning does not use these estimates."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 import structlog
@@ -18,6 +19,7 @@ EVERY_SECONDS: Final = 30.0
 PAST_RUNS: Final = (
     5000  # finished runs that a new leader reads; older ones do not improve estimates
 )
+_AT_ONCE: Final = 100  # runs between two pauses: learning blocks the event loop
 
 
 class Estimator:
@@ -31,12 +33,17 @@ class Estimator:
         self._metrics = metrics
         self._clock = clock
 
-    async def run(self) -> None:
-        """Estimate until cancelled."""
+    async def run(self, learnt: Callable[[], None]) -> None:
+        """Estimate until cancelled. ``learnt``: called when the run times of earlier gangs are known."""
         try:
-            self._leader_state.estimates.learn(await self._store.past_runs(PAST_RUNS))
+            runs = await self._store.past_runs(PAST_RUNS)
         except StoreUnavailable as error:  # then it uses runs that finish from now on
             log.info("past_runs_not_read", error=str(error))
+            runs = ()
+        for first in range(0, len(runs), _AT_ONCE):
+            self._leader_state.durations.learn(runs[first : first + _AT_ONCE])
+            await asyncio.sleep(0)
+        learnt()
         while True:
             await self.estimate()
             await asyncio.sleep(EVERY_SECONDS)

@@ -34,6 +34,7 @@ from queuectl.lifecycle.refusals import Refusals
 from queuectl.lifecycle.stragglers import Stragglers
 from queuectl.objects.configuration.admissibility import closed
 from queuectl.objects.configuration.catalog import Catalog, concerned
+from queuectl.state.durations import Durations
 from queuectl.state.estimates import Estimates
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.holdings import Holdings
@@ -57,6 +58,7 @@ class LeaderState:
         ledger: all workloads that are not Finished.
         observer, decider: turn observations and plans into changes of the ledger.
         tally, holdings: past use, and current use.
+        durations: of gangs, stated and learnt.
         estimates: of the starts of pending gangs.
         gang_uses: the last measured GPU utilization of gangs, by uid.
         refusals: outstanding writes that the API server denies.
@@ -86,7 +88,8 @@ class LeaderState:
         self.unwritten: Collection[str] = frozenset()
         self.tally = PastUseSums(mirror)
         self.holdings = Holdings(mirror)
-        self.estimates = Estimates(mirror)
+        self.durations = Durations(mirror)
+        self.estimates = Estimates(mirror, self.durations.estimator)
         self.refusals = Refusals()
         self.stragglers = Stragglers(max_age_seconds)
         self._marker = Marker(mirror)
@@ -108,6 +111,7 @@ class LeaderState:
         self._adopt(loaded.entries)
         self.holdings.configure(self.config, loaded.entries)
         self.estimates.forget(self.ledger)
+        self.durations.forget(self.ledger)
 
     def _adopt(self, entries: Iterable[Entry]) -> None:
         mirror = self._mirror
@@ -119,6 +123,7 @@ class LeaderState:
             self._usage,
             lambda: self.gang_uses,
             self._idleness.since,
+            self.durations,
         )
         self.observer = Observer(
             mirror, self.ledger, self._usage, self._unschedulable_seconds, self.refusals

@@ -174,8 +174,10 @@ class LedgerWriter:
     def _follow(self, changes: list[EntryChange]) -> None:
         """The actions that follow committed changes: writes to the cluster, Events, sums."""
         self._leader_state.follow(changes)
-        self._metrics.estimates.started(
-            self._leader_state.estimates.note(changes, self._leader_state.config)
+        self._metrics.estimates.started(self._leader_state.estimates.note(changes))
+        self._metrics.durations.finished(
+            (str(error.source), error.seconds, error.within)
+            for error in self._leader_state.durations.note(changes, self._leader_state.config)
         )
         for change in changes:
             if change.after.state is State.FINISHED:

@@ -247,7 +247,7 @@ class Loop:
         labels = keep_labels(self._cluster, self._mirror, lambda: self.leader_state.config)
         group.create_task(labels, name="defaults")
         estimator = Estimator(self.leader_state, store.usage, self._metrics.estimates, clock)
-        group.create_task(estimator.run(), name="estimate")
+        group.create_task(estimator.run(self._wakeup.plan), name="estimate")
         group.create_task(self._auditor.run(), name="audit")
         group.create_task(self._mig.run(), name="reconfigure MIG")
         dead_seconds = self._settings.force_delete_seconds

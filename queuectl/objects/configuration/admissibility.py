@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from queuectl.domain.queues import ClusterQueue, LocalQueue, QueueConfig, StopPolicy
 from queuectl.domain.reasons import Code, Reason
+from queuectl.objects.keys import MAX_EXECUTION
 
 
 def inadmissible_reason(
@@ -26,6 +27,20 @@ def inadmissible_reason(
         if stopped is not None:
             return stopped
     return closed(namespace, queue, config, labels)
+
+
+def too_long(
+    namespace: str, queue: str, config: QueueConfig, stated: float | None
+) -> Reason | None:
+    """The reason for which its ClusterQueue refuses the maximum execution time that a job states, or None."""
+    target = config.cluster_queue_of(namespace, queue)
+    if stated is None or target is None or not target.execution.refuses(stated):
+        return None
+    text = (
+        f"{MAX_EXECUTION}: {stated:.0f} s is more than the {target.execution.most:.0f} s that ClusterQueue "
+        f"{target.name} permits"
+    )
+    return Reason(Code.MISCONFIGURED, text)
 
 
 def closed(

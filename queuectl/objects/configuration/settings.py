@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from queuectl.domain.rules import (
+    DURATION_QUANTILE,
     FairStrategy,
     KueueKeys,
     PodsReady,
@@ -81,6 +82,7 @@ def read_rules(document: wire.ConfigurationDocument) -> Rules:
         device_classes=read_device_classes(resources.device_class_mappings or ()),
         accounting=read_accounting(own.accounting),
         node_health=read_node_health(own.node_health or wire.NodeHealthSettings()),
+        duration_quantile=own.duration_quantile or DURATION_QUANTILE,
     )
 
 

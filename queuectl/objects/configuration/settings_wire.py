@@ -115,6 +115,7 @@ class OwnSettings(Strict):
     user_label: str | None = None
     trusted_submitters: list[str] | None = None
     backoff_jitter: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    duration_quantile: Annotated[float, msgspec.Meta(ge=0.5, le=0.99)] | None = None
     eviction_grace: str | None = None
     node_health: NodeHealthSettings | None = None
     accounting: AccountingSettings | None = None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Final
 
+from queuectl.domain.execution import ExecutionLimits
 from queuectl.domain.fleet import Requirement
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.node_health import UnhealthyNodes
@@ -104,6 +105,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         unhealthy_nodes=policy.unhealthy_nodes or UnhealthyNodes.STAY,
         admission_checks=_admission_checks(spec),
         backfill=_read_backfill(policy),
+        execution=_read_execution(policy),
     )
 
 
@@ -111,6 +113,17 @@ def _read_backfill(policy: wire.PolicySpec | wire.CohortPolicySpec) -> Backfill:
     default = Backfill()
     return Backfill(
         policy.planned_starts or default.planned_starts, policy.backfill_order or default.order
+    )
+
+
+def _read_execution(policy: wire.PolicySpec) -> ExecutionLimits:
+    default, most = policy.default_max_exec_time_seconds, policy.max_exec_time_seconds
+    if default is not None and most is not None and default > most:
+        raise RequestError(
+            f"spec.policy.defaultMaxExecTimeSeconds: {default} is more than maxExecTimeSeconds {most}"
+        )
+    return ExecutionLimits(
+        float(default) if default is not None else None, float(most) if most is not None else None
     )
 
 

@@ -147,6 +147,7 @@ Part = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 PlannedStarts = Annotated[int, msgspec.Meta(ge=1, le=MOST_PLANNED_STARTS)]
+ExecutionSeconds = Annotated[int, msgspec.Meta(ge=1, le=2**53)]
 
 
 class IdleReclaimSpec(Strict):
@@ -187,6 +188,8 @@ class PolicySpec(Strict):
     evict_within_nominal: bool | None = None
     planned_starts: PlannedStarts | None = None
     backfill_order: BackfillOrder | None = None
+    default_max_exec_time_seconds: ExecutionSeconds | None = None
+    max_exec_time_seconds: ExecutionSeconds | None = None
 
 
 class ClusterQueueSpec(Strict):

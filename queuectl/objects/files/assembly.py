@@ -22,10 +22,11 @@ from queuectl.domain.workload import (
     Workload,
     fraction_of,
 )
-from queuectl.objects.configuration.admissibility import inadmissible_reason
+from queuectl.objects.configuration.admissibility import inadmissible_reason, too_long
 from queuectl.objects.files.assignments import Assigned
 from queuectl.objects.files.charging import charge
 from queuectl.objects.files.devices import GivenDevices, left_out, named_by
+from queuectl.objects.files.durations import attempt, end
 from queuectl.objects.files.gangs import Gang, merged, owned
 from queuectl.objects.files.placements import FreeCapacity
 from queuectl.objects.files.slots import GivenPod, Owners, Slots
@@ -222,18 +223,22 @@ class Assembly:
         ready -= {self._hosts.get(name, name) for name in gang.unhealthy}
         lost = [(name, node, count) for (name, node), count in held.items() if node not in ready]
         started = gang.started_at if gang.started_at is not None else gang.created_at
+        started = self._now if started is None else started
+        ends_at, enforced = end(gang, self._queues, started, self._now)
         idle = gang.idle_since
         return Admitted(
             workload=self._workload(gang, podsets, gang.created_at or 0.0),
             placement=Placement(placed),
             leaving=gang.leaving,
-            started_at=self._now if started is None else started,
+            started_at=started,
             checkpoint_at=self._checkpoint(gang),
             utilization=gang.utilization,
             lost=() if gang.leaving else tuple(lost),
             evictions=tuple(sorted(set(gang.evictions))),
             restartable=gang.error is None,
             idle_since=idle if idle is not None and idle <= self._now else None,
+            ends_at=None if gang.leaving else ends_at,
+            end_enforced=enforced and not gang.leaving,
         )
 
     def _counted(self, podset: PodSet, gang: Gang, held: Mapping[tuple[str, str], int]) -> PodSet:
@@ -315,7 +320,8 @@ class Assembly:
         if gang.queue is None:
             return None
         labels = self._namespaces()[gang.namespace]
-        return inadmissible_reason(gang.namespace, gang.queue, self._queues, labels)
+        queue = (gang.namespace, gang.queue, self._queues)
+        return inadmissible_reason(*queue, labels) or too_long(*queue, gang.max_execution)
 
     # ---- both
 
@@ -331,6 +337,7 @@ class Assembly:
             queued_at=queued_at,
             preemptible=gang.preemptible,
             user=self._user(gang),
+            duration=attempt(gang, self._queues),
         )
 
     def _queue(self, gang: Gang) -> ClusterQueue | None:

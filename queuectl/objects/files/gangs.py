@@ -48,6 +48,9 @@ class Gang:
         labels: its labels, without those of queuectl.
         submitter: name of the user who created it, if admission recorded it.
         idle_since: the declared start of its idleness.
+        max_execution: the longest time that it can run, in seconds over all attempts, if its job states one.
+        expected_duration: the seconds that its user expects it to run.
+        past_seconds: for which its earlier attempts ran.
     """
 
     document: Document
@@ -83,6 +86,9 @@ class Gang:
     labels: tuple[tuple[str, str], ...] = ()
     submitter: str = ""
     idle_since: float | None = None
+    max_execution: float | None = None
+    expected_duration: float | None = None
+    past_seconds: float = 0.0
 
     @property
     def has_uid(self) -> bool:
@@ -136,6 +142,8 @@ def read_job_gang(document: Document) -> Gang:
         labels=record.labels,
         submitter=record.submitter,
         idle_since=read_idle_since(meta.get("annotations")),
+        max_execution=record.max_execution,
+        expected_duration=record.expected_duration,
     )
 
 
@@ -192,4 +200,7 @@ def merged(job: Gang, workload: Gang) -> Gang:
         evictions=(*job.evictions, *workload.evictions),
         unhealthy=workload.unhealthy,
         idle_since=read_idle_since({**(annotations or {}), **(own or {})}),
+        max_execution=job.max_execution or workload.max_execution,
+        expected_duration=job.expected_duration or workload.expected_duration,
+        past_seconds=workload.past_seconds,
     )

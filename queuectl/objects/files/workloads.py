@@ -14,7 +14,7 @@ import msgspec
 from queuectl.domain.workload import PodSet, Slice
 from queuectl.objects import keys
 from queuectl.objects.configuration.queue_config import API_VERSION, KUEUE_VERSIONS
-from queuectl.objects.configuration.wire import Priority, Strict
+from queuectl.objects.configuration.wire import ExecutionSeconds, Priority, Strict
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import MalformedError, RequestError, under
 from queuectl.objects.files.assignments import AdmissionStatus, Assigned, read_admission
@@ -24,6 +24,7 @@ from queuectl.objects.kinds.common import (
     lenient,
     read_checkpoint,
     read_evictions,
+    read_expected_duration,
     read_idle_since,
     read_utilization,
     user_labels,
@@ -79,7 +80,7 @@ class WorkloadSpec(Strict):
     priority_class_name: str | None = None
     priority_class_source: str | None = None
     active: bool | None = None
-    maximum_execution_time_seconds: int | None = None
+    maximum_execution_time_seconds: ExecutionSeconds | None = None
     preemption_gates: list[Any] | None = None
 
 
@@ -98,6 +99,7 @@ class WorkloadStatus(Wire):
     requeue_state: RequeueState | None = None
     reclaimable_pods: list[Named] | None = None
     unhealthy_nodes: list[Named] | None = None
+    accumulated_past_execution_time_seconds: int | None = None
 
 
 class WireWorkload(Wire):
@@ -179,7 +181,14 @@ def _assemble(document: Document, wire: WireWorkload, status: WorkloadStatus) ->
         evictions=(*read_evictions(meta.annotations), *_preempted(conditions)),
         idle_since=read_idle_since(meta.annotations),
         unhealthy=tuple(node.name for node in status.unhealthy_nodes or ()),
+        max_execution=_seconds(spec.maximum_execution_time_seconds),
+        expected_duration=read_expected_duration(meta),
+        past_seconds=_seconds(status.accumulated_past_execution_time_seconds) or 0.0,
     )
+
+
+def _seconds(stated: int | None) -> float | None:
+    return float(stated) if stated is not None else None
 
 
 def _preempted(conditions: list[Condition]) -> Iterator[float]:
@@ -307,7 +316,6 @@ def _warnings(wire: WireWorkload) -> list[str]:
     annotations = wire.metadata.annotations or {}
     unhonoured = [keys.KUEUE_PREFIX + name for name in _UNHONOURED]
     found = {f"metadata.annotations.{key}": key in annotations for key in unhonoured} | {
-        "spec.maximumExecutionTimeSeconds": spec.maximum_execution_time_seconds is not None,
         "spec.preemptionGates": bool(spec.preemption_gates),
         "status.reclaimablePods": bool(status.reclaimable_pods and status.admission),
     }

@@ -98,6 +98,7 @@ def read_job(
         parallelism=asked.parallelism,
         gates=_gates(meta, kueue),
         max_execution=_max_execution(meta, kueue),
+        expected_duration=read_expected_duration(meta),
         followed=asked.followed,
         preempt_requested=(meta.annotations or {}).get(keys.PREEMPT_REQUESTED, ""),
         preempt_ready=(meta.annotations or {}).get(keys.PREEMPT_READY) == "true",
@@ -154,6 +155,7 @@ def _check_labels(meta: Meta, kueue: bool) -> None:
         raise RequestError(
             f"metadata.labels: {keys.MAX_EXECUTION}: {limit!r} is not a number of seconds from 1"
         )
+    _check_expected_duration(meta)
     if keys.either(meta.annotations, keys.ELASTIC_JOB, kueue=kueue) == "true":
         raise RequestError(
             f"metadata.annotations: {keys.ELASTIC_JOB}: elastic jobs are not supported yet",
@@ -185,6 +187,28 @@ def _max_execution(meta: Meta, kueue: bool) -> float | None:
     """Seconds. For an invalid value, the record has an error, and there is no limit."""
     seconds = read_count(lenient(meta.labels, keys.MAX_EXECUTION, kueue) or "")
     return float(seconds) if seconds else None
+
+
+def read_expected_duration(meta: Meta) -> float | None:
+    """Seconds, from the annotation or else the label. For an invalid value, the record has an error, and none is expected."""
+    stated = (lenient(m, keys.EXPECTED_DURATION, False) for m in (meta.annotations, meta.labels))
+    seconds = read_count(next(filter(None, stated), ""))
+    return float(seconds) if seconds else None
+
+
+def _check_expected_duration(meta: Meta) -> None:
+    key = keys.PREFIX + keys.EXPECTED_DURATION
+    places = {"annotations": meta.annotations or {}, "labels": meta.labels or {}}
+    stated = {place: values[key] for place, values in places.items() if key in values}
+    for place, text in stated.items():
+        if not read_count(text):
+            raise RequestError(
+                f"metadata.{place}: {key}: {text!r} is not a number of seconds from 1"
+            )
+    if len(set(stated.values())) > 1:
+        raise RequestError(
+            f"{key} is {stated['annotations']!r} as an annotation but {stated['labels']!r} as a label: keep one of them"
+        )
 
 
 def _attempt(template: Template | None) -> int:

@@ -1,0 +1,199 @@
+"""How long gangs of the ledger run: the ends that planning assumes, and how good they were.
+
+An expectation is kept until it is due again, so that a snapshot does not change with each gang that finishes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from queuectl.domain.ledger import Entry, EntryChange, State
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.records import JobRecord
+from queuectl.domain.runs import Run, Work
+from queuectl.domain.workload import Duration
+from queuectl.durations.estimator import Estimator
+from queuectl.durations.expectations import MEDIAN, Expectation, Source, Stated, planned
+from queuectl.state.ledger import Ledger
+from queuectl.state.mirror import Mirror
+
+_AGAIN: Final = (
+    600.0  # seconds after which the run time of a pending or unknown gang is estimated again
+)
+
+_Known = tuple[Work, Stated, float, float | None]
+"""The input of an expectation: the gang, what is stated, the quantile, and of a live gang its begin."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunError:
+    """A finished run, and what was expected at its start.
+
+    Attributes:
+        source: of the run time that planning assumed.
+        seconds: the difference to the run time that was stated, or to the median of those that were learnt.
+        within: the run ended within the time that planning assumed.
+    """
+
+    source: Source
+    seconds: float
+    within: bool
+
+
+def work_of(entry: Entry) -> Work:
+    """The properties of a gang of the ledger by which gangs are similar."""
+    shape = (entry.pods, entry.gpus)
+    return Work(entry.cluster_queue, entry.namespace, entry.queue, entry.user, entry.name, *shape)
+
+
+def stated_of(entry: Entry, job: JobRecord | None, config: QueueConfig) -> Stated:
+    """The statements of job and ClusterQueue. For a gang that was started, the limits at its start count."""
+    stated = job.max_execution if job is not None else None
+    if entry.planned is not None or not entry.state.waiting:
+        limit = entry.execution_limit(stated)
+    else:
+        queue = config.cluster_queues.get(entry.cluster_queue)
+        limit = queue.execution.limit(stated) if queue is not None else stated
+    return Stated(limit, job.expected_duration if job is not None else None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An expectation, what it depends on, and the unix seconds at which it is estimated again."""
+
+    entry: Entry
+    job: JobRecord
+    config: QueueConfig
+    known: _Known
+    due: float
+    found: Expectation | None
+
+    def holds(self, entry: Entry, job: JobRecord, config: QueueConfig) -> bool:
+        """Whether nothing that it can depend on has changed."""
+        return self.entry is entry and self.job is job and self.config is config
+
+
+class Durations:
+    """The run times of one leader, learnt from the runs that finish."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self.estimator = Estimator()
+        self._kept: dict[str, _Kept] = {}
+        self._started: dict[str, tuple[Expectation, float]] = {}  # and what errors count from
+
+    def learn(self, runs: Iterable[Run]) -> None:
+        """Learn from runs that finished before this leader, oldest first. What is unknown is estimated again."""
+        for run in runs:
+            self.estimator.add(run)
+        self._kept = {uid: kept for uid, kept in self._kept.items() if kept.found is not None}
+
+    def due(self, uid: str, now: float) -> bool:
+        """Whether the expectation of a gang is to be estimated again, although nothing else has changed."""
+        kept = self._kept.get(uid)
+        return kept is None or now >= kept.due
+
+    def attempt(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> Duration | None:
+        """The attempt of a pending gang that starts at ``now``; None = unknown."""
+        found = self._expectation(entry, job, config, now)
+        return found.attempt(entry.past_seconds) if found is not None else None
+
+    def end(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> tuple[float | None, bool]:
+        """When a live gang leaves, in unix seconds, and whether the controller ends it then."""
+        found = self._expectation(entry, job, config, now)
+        if found is None:
+            return None, False
+        return _began(entry) + found.seconds, found.source is Source.LIMIT
+
+    def note(self, changes: Iterable[EntryChange], config: QueueConfig) -> list[RunError]:
+        """Apply committed changes: learn from each run that finished.
+
+        Returns:
+            The errors of what was expected of these runs.
+        """
+        errors = []
+        for change in changes:
+            entry = change.after
+            if entry.state is State.STARTING and entry.uid not in self._started:
+                self._expect(entry, config)
+            if entry.state is not State.FINISHED:
+                continue
+            self._kept.pop(entry.uid, None)
+            first = self._started.pop(entry.uid, None)
+            if not entry.attempt:
+                continue
+            self.estimator.add(Run(work_of(entry), entry.past_seconds))
+            if first is not None:
+                expected, usual = first
+                within = entry.past_seconds <= expected.seconds
+                errors.append(RunError(expected.source, abs(entry.past_seconds - usual), within))
+        return errors
+
+    def forget(self, ledger: Ledger) -> None:
+        """Forget the workloads that have left the ledger, after it was read again."""
+        self._kept = {uid: kept for uid, kept in self._kept.items() if ledger.get(uid)}
+        self._started = {uid: first for uid, first in self._started.items() if ledger.get(uid)}
+
+    def _expectation(
+        self, entry: Entry, job: JobRecord, config: QueueConfig, now: float
+    ) -> Expectation | None:
+        kept = self._kept.get(entry.uid)
+        if kept is not None and now < kept.due and kept.holds(entry, job, config):
+            return kept.found
+        known = _known(entry, job, config)
+        if kept is not None and now < kept.due and kept.known == known:
+            found, due = kept.found, kept.due
+        else:
+            work, stated, part, _ = known
+            found = planned(work, stated, entry.executed(now), part, self.estimator)
+            due = _due(entry, found, now)
+            if kept is not None and kept.known == known and not entry.state.live:
+                found = _unless_other(kept.found, found)
+        self._kept[entry.uid] = _Kept(entry, job, config, known, due, found)
+        return found
+
+    def _expect(self, entry: Entry, config: QueueConfig) -> None:
+        """Keep what is expected at the first start of a gang."""
+        if entry.past_seconds > 0.0:
+            return
+        job = self._mirror.jobs.get(entry.uid)
+        work, stated, part, _ = _known(entry, job, config)
+        expected = planned(work, stated, 0.0, part, self.estimator)
+        if expected is None:
+            return
+        usual = expected.seconds
+        if expected.source is Source.LEARNT:
+            usual = self.estimator.total(work, MEDIAN) or usual
+        self._started[entry.uid] = (expected, usual)
+
+
+def _known(entry: Entry, job: JobRecord | None, config: QueueConfig) -> _Known:
+    began = _began(entry) if entry.state.live else None
+    return work_of(entry), stated_of(entry, job, config), config.rules.duration_quantile, began
+
+
+def _unless_other(before: Expectation | None, now: Expectation | None) -> Expectation | None:
+    """The earlier expectation of a pending gang, unless the new one differs by more than a tenth."""
+    if before is None or now is None or before.source is not now.source:
+        return now
+    return before if abs(now.seconds - before.seconds) <= before.seconds / 10 else now
+
+
+def _due(entry: Entry, found: Expectation | None, now: float) -> float:
+    if found is None:
+        return now + _AGAIN
+    if found.source is Source.LIMIT:
+        return inf
+    return _began(entry) + found.until if entry.state.live else now + _AGAIN
+
+
+def _began(entry: Entry) -> float:
+    """When a live gang would have begun if its earlier attempts had preceded this one without a pause."""
+    return (entry.started_at if entry.started_at is not None else entry.since) - entry.past_seconds
