@@ -131,8 +131,9 @@ corpus: setup ## plan the recorded snapshots and compare with the recorded plans
 	$(RUN)/python -m tests.corpus.check $(if $(SCORE),--score)
 
 TRACES ?=
-traces: setup ## simulate published traces and compare with the reference: TRACES=FOLDER; RECORD=1 writes docs/explanation/simulated-traces.md
-	$(RUN)/python -m tests.traces.compare "$(TRACES)" $(if $(RECORD),--record)
+PLANNER ?=
+traces: setup ## simulate published traces and compare with the reference: TRACES=FOLDER PLANNER="ITP 03"; RECORD=1 writes docs/explanation/simulated-traces.md
+	$(RUN)/python -m tests.traces.compare "$(TRACES)" --planner "$(PLANNER)" $(if $(RECORD),--record)
 
 dashboards: setup ## write deploy/chart/dashboards/*.json from deploy/grafana/dashboards
 	$(RUN)/python -m deploy.grafana.dashboards

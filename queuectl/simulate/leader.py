@@ -19,7 +19,7 @@ from queuectl.domain.plan import Plan, Refusal
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord, NamespaceRecord, NodeRecord, Outcome, Upserted
-from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
 from queuectl.lifecycle.machine import MAX_BUDGET, handle
 from queuectl.planner import plan
@@ -181,7 +181,9 @@ class SimulatedLeader:
         if decided.stats.get("rooms_sought"):
             self._seek_at = now + SEEK_SECONDS
         news = replace(decided, pending=tuple(filter(self._is_news, decided.pending)))
-        changes = self._decider.changes(snapshot, without_claim_podsets(news), now)
+        changes = self._decider.changes(
+            self._about(snapshot, news), without_claim_podsets(news), now
+        )
         self._take_in(changes)
         self.weighs_work = any(map(_waits_to_reclaim, decided.pending))
         self.next_plan = _first(self._next_plans(now, lowered, decided))
@@ -200,6 +202,19 @@ class SimulatedLeader:
         for refusal in decided.pending:
             if refusal.lease is not None:
                 yield refusal.lease.expires_at
+
+    def _about(self, snapshot: Snapshot, news: Plan) -> Snapshot:
+        """The snapshot with the gangs of the decisions only: their number does not grow with the cluster."""
+        uids = {admission.uid for admission in news.admitted}
+        uids |= {refusal.uid for refusal in news.pending}
+        uids |= {eviction.uid for eviction in news.evicted}
+        for preemption in news.preempted:
+            uids |= {preemption.preemptor, preemption.victim}
+        for move in news.moved:
+            uids |= {move.uid, move.beneficiary}
+        known = [(self.ledger.get(uid), self._mirror.jobs.get(uid)) for uid in sorted(uids)]
+        asked = [self._builder.workload(entry, job) for entry, job in known if entry and job]
+        return replace(snapshot, pending=tuple(map(Pending, asked)), admitted=())
 
     def _is_news(self, refusal: Refusal) -> bool:
         """Whether the ledger must know it: the leader would write new numbers of the same reason, too."""

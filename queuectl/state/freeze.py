@@ -213,18 +213,17 @@ class SnapshotBuilder:
 
     def _admitted(self, config: QueueConfig, now: float) -> Iterator[Admitted]:
         """The running gangs. Gangs that are leaving or on unusable nodes are computed each time, because their pods change."""
-        holding, uses = self._holding, self._uses()
+        holding, uses, jobs = self._holding, self._uses(), self._mirror.jobs
         measured = bool(uses) or self._idle_since is not _never_idle
         # Without measurements, a gang changes only with its entry, its job and its end, unless its pods declare checkpoints.
         changing = measured or self._mirror.pods_declare_checkpoints
         for entry in self._ledger.entries(State.STARTING, State.RUNNING, State.EVICTING):
-            job = self._mirror.jobs.get(entry.uid)
-            if job is None or entry.placement is None:
-                continue
-            known = holding.get(entry.uid)
+            job, known = jobs.get(entry.uid), holding.get(entry.uid)
             same = known is not None and known[0] is entry and known[1] is job
             if known is not None and same and not (changing or self._durations.due(entry.uid, now)):
                 yield known[2]
+                continue
+            if job is None or entry.placement is None:
                 continue
             utilization = _utilization(entry, job, uses.get(entry.uid))
             idle_since = self._idle_since(entry, job, config, now)

@@ -1,4 +1,4 @@
-"""Run all traces with both placements and all strategies: ``python -m tests.traces.compare FOLDER [--record]``.
+"""Run all traces with both placements and all strategies: ``python -m tests.traces.compare FOLDER [--record] [--planner NAME]``.
 
 It ends with 1 if FIFO or SJF of the reference rule differ from the reference by more than 1 %.
 """
@@ -32,14 +32,18 @@ HEAD: Final = (
 )
 
 
-def rows(folder: Path, only: str) -> Iterator[tuple[str, bool]]:
-    """A line of the table for each simulation, and whether it is as the reference."""
+def rows(folder: Path, planner: str) -> Iterator[tuple[str, bool]]:
+    """A line of the table for each simulation, and whether it is as the reference.
+
+    ``planner``: a part of the names of the traces to run with the planner, too.
+    """
     for scenario in scenarios(folder):
-        if only not in scenario.name:
-            continue
+        placements = [Placement.BEST_FIT]
+        if planner in scenario.name:
+            placements.append(Placement.PLANNER)
         setting = scenario.setting(folder)
         for order in Order:
-            for placement in (Placement.BEST_FIT, Placement.PLANNER):
+            for placement in placements:
                 began = time.process_time()
                 total = simulate(setting, Policy(placement, order)).total
                 took = time.process_time() - began
@@ -69,11 +73,13 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--record", action="store_true", help="write the results to the page")
-    parser.add_argument("--only", default="", help="a part of the name of the traces to run")
+    parser.add_argument(
+        "--planner", default="", help="traces for the planner: a part of their names"
+    )
     given = parser.parse_args()
-    print(HEAD, end="")
+    print(HEAD, end="", flush=True)
     table, wrong = HEAD, 0
-    for row, agrees in rows(given.folder, given.only):
+    for row, agrees in rows(given.folder, given.planner):
         print(row, flush=True)
         table += row + "\n"
         wrong += not agrees
