@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from queuectl.domain.fleet import HOSTNAME
+from queuectl.domain.fleet import HOSTNAME, Fleet
 from queuectl.domain.plan import Admission, Plan, Preemption, Refusal
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import Defragment, Protection, ReclaimWithinCohort
@@ -24,6 +24,8 @@ from queuectl.domain.workload import (
 )
 from queuectl.planner.verify import Rule
 from tests.planner.oracle_fit import Oracle
+
+SHARED = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"}
 
 
 class Mutant(NamedTuple):
@@ -137,6 +139,19 @@ def crowd_a_node(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
                 less = [(last, count - 1)] if count > 1 else []
                 moved = (*rest, *less, (name, 1))
                 yield Mutant(Rule.CAPACITY, snapshot, elsewhere(plan, slot, moved))
+
+
+def share_the_gpus_of_a_node(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
+    """Each GPU of a node with several GPUs of a gang turns out to be offered several times."""
+    for slot in slots(snapshot, plan):
+        amount = slot.podset.shape.requests[GPU]
+        for name, count in slot.placed.nodes if amount else ():
+            if amount * count > 1:
+                nodes = tuple(
+                    replace(n, labels={**n.labels, **SHARED}) if n.name == name else n
+                    for n in snapshot.fleet.nodes
+                )
+                yield Mutant(Rule.SHARED_GPUS, replace(snapshot, fleet=Fleet(nodes)), plan)
 
 
 def use_a_node_that_is_out(snapshot: Snapshot, plan: Plan) -> Iterator[Mutant]:
@@ -518,6 +533,7 @@ MAKERS: tuple[Maker, ...] = (
     start_with_too_few,
     forget_a_podset,
     crowd_a_node,
+    share_the_gpus_of_a_node,
     use_a_node_that_is_out,
     break_a_domain,
     break_a_slice,

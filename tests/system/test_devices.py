@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.localcluster import devices as d
+from tests.system.actions import apply, configured, restart_controller
 from tests.system.claims import claim, devices, request
 from tests.system.device_cluster import DeviceWorkspace, device_installation, device_workspace
 from tests.system.installation import RACK, Installation
@@ -170,3 +172,46 @@ def test_pods_of_a_gang_share_a_named_claim_on_one_node(workspace: DeviceWorkspa
     workspace.job("beside", Pods(6), "one")
     workspace.base.until_state("beside", "Running")
     assert workspace.devices("beside") == {node: 6}
+
+
+@pytest.mark.gpus
+def test_the_resource_of_a_mapping_is_charged_for_the_devices_of_a_class(
+    workspace: DeviceWorkspace,
+) -> None:
+    mapped = "example.com/accelerators"
+    queue = workspace.base.namespace
+    mapping = {"name": mapped, "deviceClassNames": [d.DRIVER]}
+    with configured(workspace.base, resources={"deviceClassMappings": [mapping]}):
+        apply(workspace.base, m.cluster_queue(queue, "gpu", {mapped: 12, "cpu": "1M"}))
+        workspace.job("first", Pods(1), "eight")
+        workspace.base.until_state("first", "Running")
+        workspace.job("second", Pods(1), "eight")
+        workspace.base.until(
+            lambda: reason(workspace, "second").get("code") == "WaitingForQuota", "the reason"
+        )
+        assert mapped in reason(workspace, "second")["message"]
+        workspace.job("third", Pods(1), "four")
+        workspace.base.until_state("third", "Running")
+        workspace.base.empty()
+
+
+@pytest.mark.gpus
+def test_a_controller_that_starts_again_keeps_gangs_with_devices_and_plans_beside_them(
+    workspace: DeviceWorkspace,
+) -> None:
+    workspace.job("runs", Pods(12), "eight")
+    workspace.base.until_state("runs", "Running")
+    held = workspace.devices("runs")
+    workspace.job("waits", Pods(8, required=RACK), "eight")
+    workspace.base.until(lambda: reason(workspace, "waits").get("code"), "a reason")
+    before = reason(workspace, "waits")
+    restart_controller(workspace.base)
+    workspace.base.installation.controller.wait_ready()
+    workspace.job("beside", Pods(4), "eight")
+    workspace.base.until_state("beside", "Running")
+    assert workspace.devices("runs") == held
+    assert not set(workspace.devices("beside")) & set(held)
+    found = {name: workspace.base.workload(name) for name in ("runs", "beside")}
+    assert {(one["attempt"], one["evictions"]) for one in found.values()} == {(1, 0)}
+    assert reason(workspace, "waits")["code"] == before["code"]
+    assert workspace.refused() == []

@@ -1,0 +1,68 @@
+"""Gangs on nodes whose device plugin offers each GPU several times, on a real control plane."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import Final
+
+import pytest
+
+from queuectl.demo import manifests as m
+from queuectl.demo.manifests import Pods
+from queuectl.localcluster import NodeSpec
+from tests.support.shared_resource import SharedResource
+from tests.system.actions import apply
+from tests.system.installation import Installation, Workspace, installed
+
+pytestmark = [pytest.mark.system, pytest.mark.gpus]
+
+SHARED: Final = (
+    ("nvidia.com/gpu.replicas", "4"),
+    ("nvidia.com/gpu.sharing-strategy", "time-slicing"),
+)
+NODES: Final = NodeSpec(racks_per_block=1, hosts_per_rack=4, gpus=8, labels=SHARED)
+
+
+def _installed() -> AbstractContextManager[Installation]:
+    return installed(NODES, training_operator=False)
+
+
+@pytest.fixture
+def workspace(shared_resource: SharedResource) -> Iterator[Workspace]:
+    with shared_resource.get(_installed).workspace(32) as one:
+        yield one
+
+
+def test_the_pods_of_a_gang_are_on_different_nodes_and_gangs_share_them(
+    workspace: Workspace,
+) -> None:
+    for name in ("first", "second"):
+        workspace.job(name, Pods(4, gpus=1))
+    for name in ("first", "second"):
+        workspace.until_state(name, "Running")
+        assert len({pod.node for pod in workspace.running(name)}) == 4
+
+
+@pytest.mark.parametrize("pods", [Pods(5, gpus=1), Pods(1, gpus=2)])
+def test_a_gang_that_would_have_two_replicas_on_a_node_waits(
+    workspace: Workspace, pods: Pods
+) -> None:
+    workspace.job("gang", pods)
+    workspace.until(lambda: workspace.workload("gang").get("reason", {}).get("code"), "a reason")
+    assert workspace.state("gang") == "Pending"
+
+
+@pytest.mark.parametrize(("rule", "state"), [("Never", "Pending"), ("Any", "Running")])
+def test_the_rule_of_the_queue_holds(workspace: Workspace, rule: str, state: str) -> None:
+    queue = m.cluster_queue(workspace.namespace, "gpu", {"nvidia.com/gpu": 32, "cpu": "1M"})
+    queue["spec"]["policy"] = {"sharedGpus": rule}
+    apply(workspace, queue)
+    workspace.job("gang", Pods(8, gpus=1))
+    if state == "Running":
+        workspace.until_state("gang", state)
+    else:
+        workspace.until(
+            lambda: workspace.workload("gang").get("reason", {}).get("code"), "a reason"
+        )
+        assert workspace.state("gang") == state
