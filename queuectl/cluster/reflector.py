@@ -92,7 +92,7 @@ class Reflector:
         """``reported``: the APIs whose absence is in the log, for all reflectors of an API server."""
         self._reported = reported if reported is not None else set()
         self._api = api
-        self._resource = resource
+        self._newest = self._resource = resource
         self._sink = sink
         self._synced = synced
         self._hooks = hooks
@@ -232,13 +232,18 @@ class Reflector:
         except ClusterError as unconfirmed:
             await self._pause(unconfirmed)
             return
+        self._listed = False
+        if self._resource.older is not None:
+            self._use(self._resource.older)
+            return
         if not self._absent:
             self._report(error)
             self._feed, nothing = Feed(self._resource), WatchBatch()
             self._feed.complete(nothing)
             self._deliver(nothing)
             self._absent = True
-        self._listed = False
+            self._listed = False
+        self._use(self._newest)
         self._hooks.received(self._resource.name, 0)  # a response shows that the server is alive
         await self._sleep(self._pace.upgrade if self._resource.since else self._pace.absent)
 
@@ -255,5 +260,12 @@ class Reflector:
         self._reported.add(what)
         if since:
             log.warning("%s: not used, the API server is older than Kubernetes %s", what, since)
+        elif self._newest.older is not None:  # off by default in some releases
+            log.info("%s: not used, the API server serves no known version of it", what)
         else:
             log.warning("%s: kind disabled until it is installed: %s", what, error)
+
+    def _use(self, version: Resource) -> None:
+        """Follow the resource in this version of its API."""
+        if version is not self._resource:
+            self._resource, self._feed = version, Feed(version)

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from queuectl.domain.records import JobRecord, Record
+from queuectl.domain.records import JobRecord, Record, TaintRuleRecord
 from queuectl.objects.kinds import KINDS, JobKind, path
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
 from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
@@ -32,6 +32,13 @@ from queuectl.objects.kubernetes.resource_wire import (
     WireDeviceClass,
     WireResourceClaim,
     WireResourceSlice,
+    WireTaintRule,
+)
+from queuectl.objects.kubernetes.taint_rules import (
+    OLDER_VERSION,
+    VERSION,
+    read_older_taint_rule,
+    read_taint_rule,
 )
 from queuectl.objects.kubernetes.wire import (
     WireNamespace,
@@ -56,6 +63,7 @@ class Resource:
         by_uid: deltas identify the object by uid, not by name.
         optional: its API can be absent (a CustomResourceDefinition that is not installed, an older API server).
         since: the release of Kubernetes whose API server serves it; empty = it does not depend on the release.
+        older: the same resource in an older version of its API, for API servers that do not serve this one.
     """
 
     name: str
@@ -64,6 +72,7 @@ class Resource:
     by_uid: bool = False
     optional: bool = False
     since: str = ""
+    older: Resource | None = None
 
 
 def watched(*, kueue: bool = True) -> tuple[Resource, ...]:
@@ -113,8 +122,20 @@ def _devices() -> Iterator[Resource]:
     )
     for name, read in cluster_wide:
         yield Resource(name, f"{base}/{name}", read, optional=True, since="1.34")
+    yield _taint_rules(VERSION, read_taint_rule, _taint_rules(OLDER_VERSION, read_older_taint_rule))
     for name, read in namespaced:
         yield Resource(name, f"{base}/{name}", read, by_uid=True, optional=True, since="1.34")
+
+
+def _taint_rules(
+    version: str,
+    project: Callable[[WireTaintRule], TaintRuleRecord],
+    older: Resource | None = None,
+) -> Resource:
+    path = f"/apis/{version}/devicetaintrules"
+    return Resource(
+        "devicetaintrules", path, _reader(WireTaintRule, project), optional=True, older=older
+    )
 
 
 def _reader(

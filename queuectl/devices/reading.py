@@ -14,6 +14,7 @@ from queuectl.devices.matching import NotMatched
 from queuectl.devices.needs import ABSENT, Choice, Constraint, Need, NodeNeeds
 from queuectl.devices.rivals import MIXED, Rivals, Touched, drivers_mixed, mixed_pairs
 from queuectl.devices.shares import Share, consumed
+from queuectl.devices.taints import endures
 from queuectl.domain.devices import (
     AllocatedDevice,
     Device,
@@ -232,7 +233,10 @@ class _Reader:
             shared |= device.kind.shared
             if number in self.blocked or not all(_tolerated(t, option) for t in device.kind.taints):
                 prevented = True
-            elif device.kind.shared:
+                continue
+            if number not in self.taken:
+                _check_for_long(device, option)
+            if device.kind.shared:
                 shares.append((number, amounts))
                 bits |= 1 << number
             elif number in self.taken:
@@ -293,3 +297,11 @@ def _value(device: Device, attribute: str) -> object:
 
 def _tolerated(taint: DeviceTaint, option: DeviceOption) -> bool:
     return taint.effect is DeviceEffect.NONE or any(t.tolerates(taint) for t in option.tolerations)
+
+
+def _check_for_long(device: Device, option: DeviceOption) -> None:
+    """kube-scheduler can choose a device that a request tolerates for some time, and Kubernetes then deletes the pod."""
+    for taint in device.kind.taints:
+        if taint.effect is DeviceEffect.NO_EXECUTE and not endures(option.tolerations, taint):
+            text = f"a device of driver {device.id.driver} has the taint {taint}, which the request tolerates"
+            raise _Unusable(f"{text} for a limited time only, or without effect NoExecute")

@@ -77,19 +77,47 @@ class DeviceEffect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceTaint:
+    """``rule``: the name of the DeviceTaintRule; empty = it is in the ResourceSlice."""
+
     key: str
     effect: DeviceEffect
     value: str = ""
+    rule: str = ""
+
+    def __str__(self) -> str:
+        """For people."""
+        value = f"={self.value}" if self.value else ""
+        rule = f" (DeviceTaintRule {self.rule})" if self.rule else ""
+        return f"{self.key}{value}:{self.effect}{rule}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTaintRule:
+    """A taint that an administrator puts on devices.
+
+    Attributes:
+        taint: with the name of the rule.
+        driver, pool, device: the names of the devices; None = all.
+    """
+
+    taint: DeviceTaint
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceToleration:
-    """``key`` empty with ``Exists`` tolerates each taint; ``effect`` None means each effect."""
+    """``key`` empty with ``Exists`` tolerates each taint; ``effect`` None means each effect.
+
+    ``seconds``: after which Kubernetes deletes a pod that uses the device; None = never. Only for ``NoExecute``.
+    """
 
     key: str = ""
     operator: str = "Equal"  # Equal | Exists
     value: str = ""
     effect: DeviceEffect | None = None
+    seconds: int | None = None
 
     def tolerates(self, taint: DeviceTaint) -> bool:
         """Whether a request with this toleration can use a device with the taint."""
@@ -300,6 +328,7 @@ class AllocatedDevice:
     request: str
     admin: bool = False
     share: Amounts = ()
+    tolerations: tuple[DeviceToleration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,8 @@ class Straggler:
         uid, attempt: of its gang.
         pod, node: where it runs.
         device: the slowest GPU of the pod, in words.
-        part: its clock as a part of the median clock of its peers.
+        mhz, peers_mhz: its clock, and the median clock of its peers.
+        podset, rank: of the pod; a rank that its labels do not have is None.
     """
 
     uid: str
@@ -125,11 +126,24 @@ class Straggler:
     pod: str
     node: str
     device: str
-    part: float
+    mhz: float
+    peers_mhz: float
+    podset: str = ""
+    rank: int | None = None
+
+    @property
+    def part(self) -> float:
+        """Its clock as a part of that of its peers."""
+        return self.mhz / self.peers_mhz
 
     def __str__(self) -> str:
         """For people."""
-        return f"{self.device} of pod {self.pod} on {self.node} runs at {self.part:.0%} of the clock of its peers"
+        rank = "" if self.rank is None else f"rank {self.rank} of podset {self.podset}, "
+        clocks = f"{self.mhz:.0f} of {self.peers_mhz:.0f} MHz"
+        return (
+            f"{rank}pod {self.pod} on {self.node}: "
+            f"{self.device} runs at {self.part:.0%} of the clock of its peers ({clocks})"
+        )
 
 
 class UnhealthyNodes(StrEnum):

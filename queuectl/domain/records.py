@@ -11,7 +11,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import NamedTuple
 
-from queuectl.domain.devices import Claim, ClaimSpec, DeviceClass
+from queuectl.domain.devices import Claim, ClaimSpec, DeviceClass, DeviceTaintRule
 from queuectl.domain.fleet import Node, Toleration
 from queuectl.domain.gpus import BY_NAME, whole
 from queuectl.domain.limitrange import LimitRange
@@ -313,6 +313,15 @@ class DeviceClassRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class TaintRuleRecord:
+    """A DeviceTaintRule. ``content``: None = it selects no device."""
+
+    name: str
+    version: int
+    content: DeviceTaintRule | None
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimRecord:
     """A ResourceClaim. ``error``: why queuectl cannot plan its request, or None; its allocation counts in each case."""
 
@@ -354,6 +363,7 @@ Record = (
     | LimitRangeRecord
     | SliceRecord
     | DeviceClassRecord
+    | TaintRuleRecord
     | ClaimRecord
     | ClaimTemplateRecord
     | NodeTopologyRecord

@@ -55,9 +55,20 @@ class Stragglers:
             self._reported |= set(ranks)
             if not slow:
                 continue
-            details = {"stragglers": [{"pod": one.pod, "node": one.node} for one in slow]}
+            details = {"stragglers": list(map(_details, slow))}
             reason = Reason(Code.STRAGGLER, "; ".join(map(str, slow)), details)
             change = handle(entry, NoteAdded(reason), now, rules)
             if change is not None:
                 found.append(change)
         return found
+
+
+def _details(one: Straggler) -> dict[str, object]:
+    return {
+        "podSet": one.podset,
+        "rank": one.rank,
+        "pod": one.pod,
+        "node": one.node,
+        "device": one.device,
+        "partOfPeers": round(one.part, 3),
+    }

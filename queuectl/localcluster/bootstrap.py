@@ -85,12 +85,12 @@ class Bootstrap:
     def _components(self) -> dict[str, Component]:
         layout, spec = self._layout, self._spec
         lease = spec.effective_lease_seconds
-        wanted = [components.etcd(layout, fsync=spec.fsync), components.api_server(layout)]
+        wanted = [components.etcd(layout, fsync=spec.fsync), components.api_server(layout, spec)]
         if not spec.controllers:
             return {one.name: one for one in wanted}
         wanted += [
-            components.controller_manager(layout, node_grace_seconds=spec.node_grace_seconds),
-            components.scheduler(layout),
+            components.controller_manager(layout, spec),
+            components.scheduler(layout, spec),
             components.kwok(layout, _MANIFESTS / "stages.yaml", lease_seconds=lease),
         ]
         if spec.training_operator:

@@ -11,9 +11,11 @@ from queuectl.localcluster import audit
 from queuectl.localcluster.nodes import KUBELET
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from queuectl.localcluster.layout import Layout
+    from queuectl.localcluster.spec import ClusterSpec
 
 ETCD = "etcd"
 API_SERVER = "kube-apiserver"
@@ -121,7 +123,7 @@ def etcd(layout: Layout, *, fsync: bool) -> Component:
     return Component(ETCD, tuple(arguments), f"{client}/health")
 
 
-def api_server(layout: Layout) -> Component:
+def api_server(layout: Layout, spec: ClusterSpec) -> Component:
     """The API server, with client certificates, ServiceAccount tokens, RBAC, and without anonymous requests."""
     pki = layout.pki
     arguments = (
@@ -152,12 +154,14 @@ def api_server(layout: Layout) -> Component:
         # There is one server, so watchers need no time to find another.
         "--shutdown-watch-termination-grace-period=0s",
         "--profiling=false",
+        *_listed("runtime-config", spec.apis),
+        *_gates(spec),
         *audit.flags(layout),
     )
     return Component(API_SERVER, arguments, f"{layout.server}/readyz")
 
 
-def controller_manager(layout: Layout, *, node_grace_seconds: int) -> Component:
+def controller_manager(layout: Layout, spec: ClusterSpec) -> Component:
     """The controllers that jobs, pods, nodes, namespaces and identities need."""
     arguments = (
         *_served(layout, CONTROLLER_MANAGER),
@@ -169,14 +173,15 @@ def controller_manager(layout: Layout, *, node_grace_seconds: int) -> Component:
         f"--kube-api-qps={QPS}",
         f"--kube-api-burst={BURST}",
         "--concurrent-job-syncs=10",
-        f"--node-monitor-grace-period={node_grace_seconds}s",
+        f"--node-monitor-grace-period={spec.node_grace_seconds}s",
         "--leader-elect=false",
         "--profiling=false",
+        *_gates(spec),
     )
     return Component(CONTROLLER_MANAGER, arguments, f"{layout.url(CONTROLLER_MANAGER)}/healthz")
 
 
-def scheduler(layout: Layout) -> Component:
+def scheduler(layout: Layout, spec: ClusterSpec) -> Component:
     """The scheduler. It reads its client limits from a file."""
     path = layout.home / "scheduler.yaml"
     configuration = {
@@ -191,7 +196,7 @@ def scheduler(layout: Layout) -> Component:
         "enableProfiling": False,
     }
     path.write_text(yaml.safe_dump(configuration))
-    arguments = (*_served(layout, SCHEDULER), f"--config={path}")
+    arguments = (*_served(layout, SCHEDULER), f"--config={path}", *_gates(spec))
     return Component(SCHEDULER, arguments, f"{layout.url(SCHEDULER)}/healthz")
 
 
@@ -240,6 +245,15 @@ def training_operator(layout: Layout) -> Component:
     return Component(
         TRAINING_OPERATOR, arguments, f"{layout.url(TRAINING_OPERATOR, 'http')}/readyz"
     )
+
+
+def _gates(spec: ClusterSpec) -> tuple[str, ...]:
+    return _listed("feature-gates", spec.feature_gates)
+
+
+def _listed(flag: str, switched_on: Iterable[str]) -> tuple[str, ...]:
+    values = ",".join(f"{name}=true" for name in switched_on)
+    return (f"--{flag}={values}",) if values else ()
 
 
 def _served(layout: Layout, name: str) -> tuple[str, ...]:

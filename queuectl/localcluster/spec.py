@@ -24,6 +24,8 @@ class ClusterSpec:
         lease_seconds: Duration of the node leases, which are renewed four times in that time.  None takes Kubernetes'
             40 s, or longer for many nodes, whose renewals would load the API server.
         kubernetes: Release of Kubernetes, such as `1.36.3`.
+        feature_gates: Feature gates of Kubernetes that are on, beside those that are on by default.
+        apis: Versions of APIs that the API server serves, beside those that it serves by default, such as `resource.k8s.io/v1beta2`.
     """
 
     nodes: tuple[NodeSpec, ...] = (NodeSpec(),)
@@ -32,6 +34,8 @@ class ClusterSpec:
     training_operator: bool = True
     lease_seconds: int | None = None
     kubernetes: str = KUBERNETES
+    feature_gates: tuple[str, ...] = ()
+    apis: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.controllers and (self.nodes or self.training_operator):

@@ -6,10 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, TypeAlias
 
 from queuectl.devices.pools import Pools
+from queuectl.devices.taints import TaintedSlices, out_of_placement
 from queuectl.domain.devices import (
     IMPLICIT_RESOURCE,
     NO_DEVICES,
     Claim,
+    Device,
     DeviceClass,
     DeviceInventory,
 )
@@ -20,17 +22,24 @@ from queuectl.domain.records import (
     DeviceClassRecord,
     NodeTopologyRecord,
     SliceRecord,
+    TaintRuleRecord,
 )
 
 SLICES: Final = "resourceslices"
 CLASSES: Final = "deviceclasses"
 CLAIMS: Final = "resourceclaims"
 TEMPLATES: Final = "resourceclaimtemplates"
+TAINT_RULES: Final = "devicetaintrules"
 TOPOLOGIES: Final = "noderesourcetopologies"
-RESOURCES: Final = frozenset({SLICES, CLASSES, CLAIMS, TEMPLATES, TOPOLOGIES})
+RESOURCES: Final = frozenset({SLICES, CLASSES, CLAIMS, TEMPLATES, TAINT_RULES, TOPOLOGIES})
 
 DeviceRecord: TypeAlias = (
-    SliceRecord | DeviceClassRecord | ClaimRecord | ClaimTemplateRecord | NodeTopologyRecord
+    SliceRecord
+    | DeviceClassRecord
+    | TaintRuleRecord
+    | ClaimRecord
+    | ClaimTemplateRecord
+    | NodeTopologyRecord
 )
 ALL_NAMESPACES: Final = "*"
 
@@ -39,7 +48,7 @@ class DeviceMirror:
     """Records by key, and marks for changes. The reader of a mark clears it.
 
     Attributes:
-        plans_differ: a slice, a class, a NUMA node or an allocation changed, so plans can differ.
+        plans_differ: a slice, a class, a taint, a NUMA node or an allocation changed, so plans can differ.
         requests_changed: namespaces in which jobs can request other devices than before, because a template, a claim or a class
             was created or deleted; ``ALL_NAMESPACES`` among them stands for all.
         classes: by name; the same object until one of them changes.
@@ -56,6 +65,7 @@ class DeviceMirror:
         self.backed: frozenset[str] = frozenset()
         self._slices: dict[str, SliceRecord] = {}
         self._classes: dict[str, DeviceClassRecord] = {}
+        self._rules: dict[str, TaintRuleRecord] = {}
         self._claims: dict[str, ClaimRecord] = {}
         self._templates: dict[str, ClaimTemplateRecord] = {}
         self._topologies: dict[str, NodeTopologyRecord] = {}
@@ -63,6 +73,8 @@ class DeviceMirror:
         self._named: dict[tuple[str, str], ClaimRecord] = {}  # those that users made
         self._by_holder: dict[str, dict[str, ClaimRecord]] = {}
         self._pools = Pools()
+        self._tainted = TaintedSlices()
+        self._out: tuple[DeviceInventory, Mapping[str, tuple[Device, ...]]] | None = None
         self._inventory: DeviceInventory | None = None
         self._fleet: Fleet | None = None
         self.plans_differ = False
@@ -87,12 +99,14 @@ class DeviceMirror:
         return self._by_holder.keys()
 
     def inventory(self, fleet: Fleet) -> DeviceInventory:
-        """The devices of the nodes, and the classes; the same object until a slice, a class or a node changes."""
+        """The devices of the nodes, and the classes; the same object until a slice, a class, a taint or a node changes."""
         known = (self._slices, self._classes, self._templates, self._claims, self._topologies)
         if not any(known):
             return NO_DEVICES
         if self._inventory is None or fleet is not self._fleet:
-            slices = [self._slices[name].content for name in sorted(self._slices)]
+            published = (self._slices[name].content for name in sorted(self._slices))
+            rules = [self._rules[name].content for name in sorted(self._rules)]
+            slices = self._tainted.of(published, [rule for rule in rules if rule is not None])
             zones = {
                 name: record.content
                 for name, record in sorted(self._topologies.items())
@@ -102,11 +116,19 @@ class DeviceMirror:
             self._fleet = fleet
         return self._inventory
 
+    def out_of_placement(self, fleet: Fleet) -> Mapping[str, tuple[Device, ...]]:
+        """The devices with a taint that has an effect, by node; the same object until the inventory changes."""
+        inventory = self.inventory(fleet)
+        if self._out is None or self._out[0] is not inventory:
+            self._out = inventory, out_of_placement(inventory)
+        return self._out[1]
+
     def keys(self, resource: str) -> set[str]:
         """The keys of all records of a resource, as in deltas."""
         tables: dict[str, Mapping[str, DeviceRecord]] = {
             SLICES: self._slices,
             CLASSES: self._classes,
+            TAINT_RULES: self._rules,
             CLAIMS: self._claims,
             TEMPLATES: self._templates,
             TOPOLOGIES: self._topologies,
@@ -126,6 +148,11 @@ class DeviceMirror:
                 if known is None or record.version > known.version:
                     self._classes[record.name] = record
                     self._classified(known is None or known.content != record.content)
+            case TaintRuleRecord():
+                rule = self._rules.get(record.name)
+                if rule is None or record.version > rule.version:
+                    self._rules[record.name] = record
+                    self._published(rule is None or rule.content != record.content)
             case ClaimTemplateRecord():
                 self._templates[record.uid] = record
                 self._template_names[record.namespace, record.name] = record
@@ -146,6 +173,8 @@ class DeviceMirror:
             self._published(self._topologies.pop(key, None) is not None)
         elif resource == CLASSES:
             self._classified(self._classes.pop(key, None) is not None)
+        elif resource == TAINT_RULES:
+            self._published(self._rules.pop(key, None) is not None)
         elif resource == TEMPLATES:
             template = self._templates.pop(key, None)
             if template is not None:

@@ -10,24 +10,19 @@ from typing import Final, Protocol, assert_never
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.limitrange import LimitRange, Ranges
 from queuectl.domain.records import (
-    ClaimRecord,
-    ClaimTemplateRecord,
     Deleted,
     Delta,
-    DeviceClassRecord,
     JobRecord,
     LimitRangeRecord,
     ListCompleted,
     NamespaceRecord,
     NodeRecord,
-    NodeTopologyRecord,
     OwnerKey,
     PodRecord,
     PriorAdmission,
     PriorityClassRecord,
     Record,
     ResourceQuotaRecord,
-    SliceRecord,
     Upserted,
 )
 from queuectl.state import devices as device_objects
@@ -221,16 +216,8 @@ class Mirror:
                 if old_range is None or record.version > old_range.version:
                     self._limit_ranges[record.uid] = record
                     self._ranges_changed(record.namespace)
-            case (
-                SliceRecord()
-                | DeviceClassRecord()
-                | ClaimRecord()
-                | ClaimTemplateRecord()
-                | NodeTopologyRecord()
-            ):
-                self.devices.upsert(record)
             case _:
-                assert_never(record)
+                self.devices.upsert(record)
 
     def _devices_changed(self) -> None:
         """Pass on the marks of the changes of devices and claims."""

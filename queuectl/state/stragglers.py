@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from queuectl.domain.gpu_labels import model_of
 from queuectl.domain.node_health import GpuClock, NodeHealthRules, Straggler
+from queuectl.domain.records import PodRecord
 from queuectl.state.gpu_holders import HeldGang
 from queuectl.state.mirror import Mirror
 
@@ -22,7 +23,7 @@ _PEERS: Final = 2  # with fewer other pods, the slow one is not known
 
 
 class _Pod(NamedTuple):
-    name: str
+    record: PodRecord
     node: str
     slowest: GpuClock
 
@@ -59,12 +60,12 @@ def _comparable(
         record, measured = mirror.pods.get(pod.uid), clocks.get(pod.key, [])
         node = mirror.nodes.get(record.node) if record is not None and record.node else None
         young = pod.started_at is None or pod.started_at > begin
-        if node is None or young or pod.shared or len(measured) != pod.gpus:
+        if record is None or node is None or young or pod.shared or len(measured) != pod.gpus:
             continue
         model = model_of(node.node.labels)
         slowest = min(measured, key=lambda each: each.mhz)
         groups[model.name if model is not None else ""].append(
-            _Pod(pod.name, node.node.name, slowest)
+            _Pod(record, node.node.name, slowest)
         )
     return groups.values()
 
@@ -75,14 +76,16 @@ def _slow(gang: HeldGang, pods: list[_Pod], below: float) -> Iterator[Straggler]
         if len(peers) < _PEERS:
             return
         usual = median(peers)
-        part = pod.slowest.mhz / usual if usual > 0 else 1.0
-        if part < below:
+        if pod.slowest.mhz < below * usual:
             yield Straggler(
                 gang.uid,
                 gang.attempt,
                 gang.cluster_queue,
-                pod.name,
+                pod.record.name,
                 pod.node,
                 pod.slowest.device,
-                part,
+                pod.slowest.mhz,
+                usual,
+                pod.record.podset,
+                pod.record.rank,
             )

@@ -339,6 +339,33 @@ async def test_a_kind_that_is_not_installed_is_empty_and_discovered_later(run: R
     assert server.paths[1:5] == ["/apis", PYTORCHJOBS.path, "/apis", "/apis/kubeflow.org/v1"]
 
 
+def taint_rule(name: str, version: int) -> bytes:
+    document = pod(name, version) | {"spec": {"taint": {"key": "broken", "effect": "NoExecute"}}}
+    return msgspec.json.encode({"type": "ADDED", "object": document}) + b"\n"
+
+
+async def test_an_older_version_of_an_api_is_followed_until_the_newer_one_is_served(
+    run: Run,
+) -> None:
+    [rules] = (one for one in watched() if one.name == "devicetaintrules")
+    assert rules.older is not None
+    v1, v1beta2 = rules.path, rules.older.path
+    seen, server = await run(
+        *(refuse(404), groups("resource.k8s.io/v1"), resources("resourceslices")),
+        *(refuse(404), groups("resource.k8s.io/v1")),
+        *(refuse(404), groups("resource.k8s.io/v1", "resource.k8s.io/v1beta2"), resources()),
+        stream(taint_rule("a", 5), ALL),
+        *(refuse(404), groups("resource.k8s.io/v1")),
+        stream(taint_rule("b", 12), bookmark(20, end=True)),
+        resource=rules,
+    )
+    assert seen.story == ["=", "+a", "=a", "=", "+b", "=b"]
+    assert seen.synced == ["devicetaintrules"]
+    assert seen.waits == [60.0, 60.0]
+    asked = [path for path in server.paths if path.endswith("rules")]
+    assert asked == [v1, v1beta2, v1, v1beta2, v1beta2, v1, v1]
+
+
 @pytest.mark.parametrize(
     "then",
     [

@@ -167,7 +167,8 @@ def test_each_watch_has_its_own_connection() -> None:
 
 POOL = {"name": "n", "generation": 1, "resourceSliceCount": 1}
 MINIMAL: dict[str, dict[str, Any]] = {
-    "resourceslices": {"spec": {"driver": "gpu.example.com", "pool": POOL, "nodeName": "n"}}
+    "resourceslices": {"spec": {"driver": "gpu.example.com", "pool": POOL, "nodeName": "n"}},
+    "devicetaintrules": {"spec": {"taint": {"key": "broken", "effect": "NoExecute"}}},
 }
 """Fields that the API server requires, by resource."""
 

@@ -42,7 +42,9 @@ async def test_a_straggler_is_in_the_history_once_and_the_gang_stays(database_ur
         uid = world.cluster.submit(gang("Job", "train", 2))
         entry = await world.until_state(uid, State.RUNNING)
         pod = live(world.cluster.pods_of(uid))[0]
-        slow = Straggler(uid, entry.attempt, "pool", pod.name, str(pod.node), "GPU 3", 0.5)
+        slow = Straggler(
+            uid, entry.attempt, "pool", pod.name, str(pod.node), "GPU 3", 990.0, 1980.0
+        )
         assert world.loop is not None
         for _ in range(3):
             world.loop.compared([slow])

@@ -23,11 +23,8 @@ Document = dict[str, Any]
 Key = tuple[str, str]  # namespace ("" for none) and name
 
 CLUSTER_WIDE = (
-    "nodes",
-    "namespaces",
-    "priorityclasses",
-    "resourceslices",
-    "deviceclasses",
+    *("nodes", "namespaces", "priorityclasses"),
+    *("resourceslices", "deviceclasses", "devicetaintrules"),
     "noderesourcetopologies",
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -190,6 +191,45 @@ def test_a_device_has_the_values_of_its_resource_slice():
     # The consumption of a device is rounded up, and the amount of a counter down.
     assert only.consumes == ((("c", "m"), 2),)
     assert found.counters == (((DRIVER, "n0", "c", "m"), 7),)
+
+
+def taint_rule(selector: Body | None, version: str = "v1", **taint: Any) -> Body:
+    taint = {"key": "xid", "value": "79", "effect": "NoExecute", **taint}
+    spec = {"taint": taint} | ({} if selector is None else {"deviceSelector": selector})
+    made = resource("DeviceTaintRule", {"name": "broken"}, spec)
+    return made | {"apiVersion": f"resource.k8s.io/{version}"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "devices"),
+    [
+        (taint_rule({"driver": DRIVER, "pool": "n0", "device": "gpu-1"}), ["gpu-1"]),
+        (taint_rule({"device": "gpu-0"}, "v1beta2"), ["gpu-0"]),
+        (taint_rule({"driver": "other.example"}), []),
+        (taint_rule({}), ["gpu-0", "gpu-1"]),
+        (taint_rule(None), []),
+        (taint_rule(None, "v1beta2"), ["gpu-0", "gpu-1"]),
+        (taint_rule({}, effect="Unknown"), []),
+        (taint_rule({}, effect="None"), []),
+    ],
+    ids=["all criteria", "one", "another driver", "empty", "none", "none in 1.36", "unknown effect", "no effect"],
+)  # fmt: skip
+def test_a_device_has_the_taints_of_the_rules_that_select_it(rule, devices):
+    """Without a selector, kube-scheduler 1.36 selects all devices, and 1.37 none."""
+    found = snapshot(CLASS, slice_(), rule).devices
+    taint = DeviceTaint("xid", DeviceEffect.NO_EXECUTE, "79", "broken")
+    tainted = [d for d in found.nodes["n0"].devices if taint in d.kind.taints]
+    assert [d.id.name for d in tainted] == devices
+
+
+def test_an_allocation_has_the_tolerations_of_its_request():
+    tolerations: list[Body] = [{"key": "xid", "operator": "Exists", "effect": "NoExecute"}]
+    tolerations.append({**tolerations[0], "tolerationSeconds": 60})
+    held = claim("c", owner="uid-x", devices=["gpu-0"])
+    held["status"]["allocation"]["devices"]["results"][0]["tolerations"] = tolerations
+    [found] = snapshot(CLASS, slice_(), held).other_devices["n0"]
+    of_effect = DeviceToleration("xid", "Exists", effect=DeviceEffect.NO_EXECUTE)
+    assert found.tolerations == (of_effect, replace(of_effect, seconds=60))
 
 
 def test_a_device_class_has_its_selectors_and_its_extended_resource():
@@ -541,6 +581,10 @@ OPTION = "spec.spec.devices.requests[0].exactly"
                 "spec.template.spec.resourceClaims[0]: needs exactly one of resourceClaimName,"
                 " resourceClaimTemplateName"
             ),
+        ),
+        (
+            taint_rule({}, key=""),
+            "spec.taint.key: is required",
         ),
         (
             job({**ONE, **NAMED}),

@@ -180,6 +180,23 @@ def test_devices_that_other_pods_hold_are_not_used(planned):
     assert placements(planned(*given, held("gpu-0"))) == {}
 
 
+@pytest.mark.parametrize("version", ["v1", "v1beta2"])
+def test_devices_with_the_taint_of_a_rule_are_not_used(planned, version):
+    given = [node("n1"), devices("n1", "H100", "H100"), template("h100", H100)]
+    rule = {
+        "apiVersion": f"resource.k8s.io/{version}",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "broken"},
+        "spec": {
+            "deviceSelector": {"driver": DRIVER, "pool": "n1", "device": "gpu-0"},
+            "taint": {"key": "xid", "value": "79", "effect": "NoSchedule"},
+        },
+    }
+    assert placements(planned(*given, job("a", of("h100"), 2))) == {"a": {"n1": 2}}
+    assert placements(planned(*given, rule, job("a", of("h100"), 2))) == {}
+    assert placements(planned(*given, rule, job("a", of("h100"), 1))) == {"a": {"n1": 1}}
+
+
 def test_only_the_newest_complete_generation_of_a_pool_counts(planned):
     given = [node("n1"), template("h100", H100), job("a", of("h100"))]
     old, new = devices("n1", "H100"), devices("n1", "H100", generation=2, count=2)

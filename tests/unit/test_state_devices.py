@@ -15,10 +15,13 @@ from queuectl.domain.devices import (
     ClaimReference,
     ClaimSpec,
     DeviceClass,
+    DeviceEffect,
     DeviceId,
     DeviceKind,
     DeviceOption,
     DeviceRequest,
+    DeviceTaint,
+    DeviceTaintRule,
     PodDevices,
 )
 from queuectl.domain.ledger import State
@@ -34,6 +37,7 @@ from queuectl.domain.records import (
     ListCompleted,
     PodPhase,
     SliceRecord,
+    TaintRuleRecord,
 )
 from queuectl.domain.snapshot import Pending
 from queuectl.state.checks import over_nodes
@@ -82,6 +86,13 @@ def claimed(job: JobRecord, *references: ClaimReference) -> JobRecord:
 
 
 CLASSED = DeviceClassRecord("gpu", 1, CLASS)
+TAINT = DeviceTaint("xid", DeviceEffect.NO_EXECUTE, "79", "broken")
+
+
+def taint_rule(version: int = 1, taint: DeviceTaint = TAINT, **selector: Any) -> TaintRuleRecord:
+    return TaintRuleRecord(taint.rule, version, DeviceTaintRule(taint, **selector))
+
+
 NAMED = ClaimReference("g", template="four")
 CLAIMING = claimed(JOB, NAMED)
 RUNS = replace(CLAIMING, version=9, suspended=False, attempt=1)
@@ -109,6 +120,23 @@ class TestInventory:
         assert len(second.nodes["n1"].devices) == 4
         world.mirror.apply([Deleted("deviceclasses", "gpu", 9)])
         assert world.freeze().devices.classes == {}
+
+    def test_a_taint_rule_causes_a_plan_and_takes_devices_out_of_placement(self) -> None:
+        world = World(records=[published("n1"), published("n2"), CLASSED])
+        world.look()
+        first = world.freeze().devices
+        assert not world.look().plan_again
+        world.see(taint_rule(version=5, pool="n1", device="gpu-3"))
+        assert world.look().plan_again
+        second = world.freeze().devices
+        assert second.nodes["n2"] is first.nodes["n2"]
+        [device] = world.mirror.devices.out_of_placement(world.mirror.fleet)["n1"]
+        assert (device.id, device.kind.taints) == (gpu("n1", 3), (TAINT,))
+        world.see(taint_rule(version=6, pool="n1", device="gpu-3"), taint_rule(version=4))
+        assert world.freeze().devices is second
+        world.mirror.apply([ListCompleted("devicetaintrules", frozenset(), 9)])
+        assert world.look().plan_again
+        assert world.mirror.devices.out_of_placement(world.mirror.fleet) == {}
 
     def test_an_older_slice_never_replaces_a_newer_one(self) -> None:
         world = World(records=[published("n1", gpus=4, version=3), published("n1", version=2)])

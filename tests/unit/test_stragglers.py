@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -23,31 +25,40 @@ NOW = 10_000.0
 RULES = NodeHealthRules()
 H100, A100 = "NVIDIA-H100-80GB-HBM3", "NVIDIA-A100-SXM4-80GB"
 STARTED = NOW - 2 * WINDOW
+FAST, SLOW = (1980.0, 1965.0), (1980.0, 990.0)
 
 
-def found(
+def found(clocks: Sequence[Sequence[float]], **options: Any) -> list[str]:
+    """The names of the slow pods."""
+    return [one.pod for one in stragglers(clocks, **options)]
+
+
+def stragglers(
     clocks: Sequence[Sequence[float]],
     *,
     models: Sequence[str] = (),
     started: Sequence[float] = (),
     shared: frozenset[int] = frozenset(),
     rules: NodeHealthRules = RULES,
-) -> list[str]:
-    """The slow pods of a gang, by number. ``clocks``: of the GPUs of each pod that the source reports; each pod has two."""
+) -> list[Straggler]:
+    """The stragglers of a gang. ``clocks``: of the GPUs of each pod that the source reports; each pod has two."""
     mirror, pods, measured = Mirror({}), [], []
     for number, mhz in enumerate(clocks):
         labels = {"nvidia.com/gpu.product": models[number] if models else H100}
         mirror.apply([Upserted(NodeRecord(Node(f"n{number}", labels), 1))])
-        mirror.apply([Upserted(on(f"p{number}", f"n{number}"))])
+        mirror.apply([Upserted(on(f"p{number}", f"n{number}", rank=number))])
         uid = next(uid for uid, pod in mirror.pods.items() if pod.name == f"p{number}")
         began = started[number] if started else STARTED
         pods.append(HeldPod("a", f"p{number}", uid, 2, began, number in shared))
         measured += [GpuClock(("a", f"p{number}"), f"GPU {i}", each) for i, each in enumerate(mhz)]
     gang = HeldGang("u1", 1, "cq", IdleReclaim(), NOW, tuple(pods))
-    return [one.pod for one in find_stragglers([gang], measured, mirror, rules, NOW)]
+    return find_stragglers([gang], measured, mirror, rules, NOW)
 
 
-FAST, SLOW = (1980.0, 1965.0), (1980.0, 990.0)
+def test_a_report_names_the_rank_its_node_and_the_clock_of_its_peers() -> None:
+    [one] = stragglers([FAST, FAST, SLOW, (1950.0, 1935.0)])
+    assert (one.rank, one.podset, one.pod, one.node, one.device) == (2, "main", "p2", "n2", "GPU 1")
+    assert (one.mhz, one.peers_mhz, round(one.part, 3)) == (990.0, 1965.0, 0.504)
 
 
 @pytest.mark.parametrize(
@@ -71,19 +82,21 @@ FAST, SLOW = (1980.0, 1965.0), (1980.0, 990.0)
 def test_a_rank_is_slow_only_if_its_peers_are_known_and_faster(
     clocks: list[tuple[float, ...]], options: dict[str, object], slow: list[str]
 ) -> None:
-    assert found(clocks, **options) == slow  # type: ignore[arg-type]
+    assert found(clocks, **options) == slow
 
 
 def straggler(pod: str = "p1") -> Straggler:
-    return Straggler(RUNNING.uid, RUNNING.attempt, "cq", pod, "n1", "GPU 3", 0.5)
+    return Straggler(
+        RUNNING.uid, RUNNING.attempt, "cq", pod, "n1", "GPU 3", 990.0, 1980.0, "main", 7
+    )
 
 
 def test_an_episode_is_reported_once() -> None:
     world = World(RUNNING, records=[RESUMED, on("p1", "n1"), on("p2", "n2")])
-    stragglers, codes = Stragglers(180.0), []
+    known, codes = Stragglers(180.0), []
     for number, now_slow in enumerate([[straggler()], [straggler()], [], [straggler()]]):
-        stragglers.found(now_slow, NOW + number)
-        changes = stragglers.changes(world.ledger, Rules(), NOW + number, ())
+        known.found(now_slow, NOW + number)
+        changes = known.changes(world.ledger, Rules(), NOW + number, ())
         world.ledger.apply(changes)
         codes.append([change.note.reason.code for change in changes if change.note])
     assert codes == [[Code.STRAGGLER], [], [], [Code.STRAGGLER]]
@@ -91,19 +104,29 @@ def test_an_episode_is_reported_once() -> None:
 
 def test_a_report_waits_for_a_gang_that_changes_for_another_reason() -> None:
     world = World(RUNNING, records=[RESUMED, on("p1", "n1"), on("p2", "n2")])
-    stragglers = Stragglers(180.0)
-    assert stragglers.found([straggler()], NOW)
-    assert stragglers.changes(world.ledger, Rules(), NOW, {RUNNING.uid}) == []
-    (change,) = stragglers.changes(world.ledger, Rules(), NOW, ())
+    known = Stragglers(180.0)
+    assert known.found([straggler()], NOW)
+    assert known.changes(world.ledger, Rules(), NOW, {RUNNING.uid}) == []
+    (change,) = known.changes(world.ledger, Rules(), NOW, ())
     assert change.note is not None
-    assert (
-        change.note.reason.message == "GPU 3 of pod p1 on n1 runs at 50% of the clock of its peers"
-    )
+    text = "pod p1 on n1: GPU 3 runs at 50% of the clock of its peers (990 of 1980 MHz)"
+    assert change.note.reason.message == f"rank 7 of podset main, {text}"
+    assert change.note.reason.details["stragglers"] == [
+        {
+            "podSet": "main",
+            "rank": 7,
+            "pod": "p1",
+            "node": "n1",
+            "device": "GPU 3",
+            "partOfPeers": 0.5,
+        }
+    ]
+    assert str(replace(straggler(), rank=None)) == text
 
 
 def test_an_old_evaluation_is_not_shown() -> None:
-    stragglers = Stragglers(180.0)
-    stragglers.found([straggler()], NOW)
-    assert stragglers.of(RUNNING.uid, RUNNING.attempt, NOW + 180.0)
-    assert not stragglers.of(RUNNING.uid, RUNNING.attempt, NOW + 181.0)
-    assert not stragglers.of(RUNNING.uid, RUNNING.attempt + 1, NOW)
+    known = Stragglers(180.0)
+    known.found([straggler()], NOW)
+    assert known.of(RUNNING.uid, RUNNING.attempt, NOW + 180.0)
+    assert not known.of(RUNNING.uid, RUNNING.attempt, NOW + 181.0)
+    assert not known.of(RUNNING.uid, RUNNING.attempt + 1, NOW)

@@ -155,7 +155,7 @@ def busy() -> Metrics:
     metrics.node_health.evaluated({})
     metrics.mig.active([MigPhase.EMPTYING])
     metrics.mig.ended(MigResult.SUCCEEDED)
-    metrics.node_health.compared([Straggler("u1", 1, "team-a", "p1", "n1", "GPU 0", 0.5)])
+    metrics.node_health.compared([Straggler("u1", 1, "team-a", "p1", "n1", "GPU 0", 990.0, 1980.0)])
     metrics.utilization.evaluated(
         {SourceFault.STALE: 1}, [UseGauges("team-a", UseState.IDLE, 8, 0.0)], 0.2
     )

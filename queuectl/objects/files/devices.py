@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from queuectl.devices.pools import node_devices
+from queuectl.devices.taints import TaintedSlices
 from queuectl.domain.devices import (
     NO_DEVICES,
     AllocatedDevice,
@@ -14,6 +15,7 @@ from queuectl.domain.devices import (
     DeviceClass,
     DeviceId,
     DeviceInventory,
+    DeviceTaintRule,
 )
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.numa import NodeZones
@@ -24,6 +26,7 @@ from queuectl.domain.words import counted
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.gangs import Gang
+from queuectl.objects.kubernetes import taint_rules
 from queuectl.objects.kubernetes.node_topologies import WireNodeTopology, read_node_topology
 from queuectl.objects.kubernetes.resource_claims import (
     read_claim,
@@ -36,6 +39,7 @@ from queuectl.objects.kubernetes.resource_wire import (
     WireDeviceClass,
     WireResourceClaim,
     WireResourceSlice,
+    WireTaintRule,
 )
 
 API_VERSION = "resource.k8s.io/v1"
@@ -47,6 +51,7 @@ class GivenDevices:
 
     slices: list[PoolSlice] = field(default_factory=list)
     classes: dict[str, DeviceClass] = field(default_factory=dict)
+    taint_rules: dict[str, DeviceTaintRule] = field(default_factory=dict)
     claims: dict[tuple[str, str], ClaimRecord] = field(default_factory=dict)
     templates: dict[tuple[str, str], ClaimTemplateRecord] = field(default_factory=dict)
     zones: dict[str, NodeZones] = field(default_factory=dict)
@@ -80,6 +85,14 @@ class GivenDevices:
                 case "DeviceClass":
                     chosen = read_device_class(document.convert(WireDeviceClass))
                     self.classes[chosen.name] = chosen.content
+                case taint_rules.KIND:
+                    newest = document.api_version == taint_rules.VERSION
+                    read = (
+                        taint_rules.read_taint_rule if newest else taint_rules.read_older_taint_rule
+                    )
+                    rule = read(document.convert(WireTaintRule))
+                    if rule.content is not None:
+                        self.taint_rules[rule.name] = rule.content
                 case "ResourceClaimTemplate":
                     template = read_claim_template(document.convert(WireClaimTemplate))
                     self.templates[template.namespace, template.name] = template
@@ -97,7 +110,9 @@ class GivenDevices:
         if not (self.slices or self.classes or self.claims or self.templates or self.zones):
             return NO_DEVICES
         zones = {name: own for name, own in sorted(self.zones.items()) if name in fleet.by_name}
-        return DeviceInventory(node_devices(self.slices, fleet), self.classes, zones)
+        rules = [rule for _, rule in sorted(self.taint_rules.items())]
+        slices = TaintedSlices().of(self.slices, rules)
+        return DeviceInventory(node_devices(slices, fleet), self.classes, zones)
 
     def held_by_others(
         self,

@@ -7,7 +7,7 @@ The input is:
 - running gangs: Workloads with ``status.admission``, and resumed jobs with pods
 - all other pods that use a node
 - ResourceQuotas, and LimitRanges for values that templates omit
-- ResourceSlices, DeviceClasses, ResourceClaims and ResourceClaimTemplates
+- ResourceSlices, DeviceClasses, DeviceTaintRules, ResourceClaims and ResourceClaimTemplates
 - NodeResourceTopologies
 
 A gang in several forms counts once. Objects of other kinds are listed as ignored.
@@ -42,6 +42,7 @@ from queuectl.objects.files.gangs import Gang, is_job, read_job_gang, unseen
 from queuectl.objects.files.slots import read_given_pod
 from queuectl.objects.files.workloads import KIND as WORKLOAD
 from queuectl.objects.files.workloads import is_workload, read_workload_gang
+from queuectl.objects.kubernetes import taint_rules
 from queuectl.objects.kubernetes.limit_ranges import WireLimitRange, read_limit_range
 from queuectl.objects.kubernetes.node_topologies import API_VERSION as TOPOLOGIES
 from queuectl.objects.kubernetes.node_topologies import KIND as TOPOLOGY
@@ -271,6 +272,8 @@ _CORE: Final[Mapping[tuple[str, str], Callable[[Document, _Input], None]]] = {
     ("scheduling.k8s.io/v1", "PriorityClass"): _pod_class,
     (DEVICES, "ResourceSlice"): _devices,
     (DEVICES, "DeviceClass"): _devices,
+    (taint_rules.VERSION, taint_rules.KIND): _devices,
+    (taint_rules.OLDER_VERSION, taint_rules.KIND): _devices,
     (DEVICES, "ResourceClaim"): _devices,
     (DEVICES, "ResourceClaimTemplate"): _devices,
     (TOPOLOGIES, TOPOLOGY): _devices,

@@ -118,6 +118,10 @@ def _allocated(allocation: Allocation) -> Iterator[AllocatedDevice]:
             request=one.request,
             admin=bool(one.admin_access),
             share=_amounts(one.consumed_capacity, f"{path}[{i}].consumedCapacity"),
+            tolerations=tuple(
+                _toleration(each, f"{path}[{i}].tolerations[{j}]")
+                for j, each in enumerate(one.tolerations or ())
+            ),
         )
 
 
@@ -225,6 +229,7 @@ def _toleration(toleration: WireDeviceToleration, path: str) -> DeviceToleration
         operator=operator,
         value=toleration.value or "",
         effect=None if effect is None else _EFFECTS[effect],
+        seconds=toleration.toleration_seconds,
     )
 
 

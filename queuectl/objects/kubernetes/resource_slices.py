@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import lru_cache
 from math import ceil, floor
@@ -164,7 +164,7 @@ def _kind(device: WireDevice, driver: str, path: str) -> DeviceKind:
             driver=intern(driver),
             attributes=tuple(attributes[name] for name in sorted(attributes)),
             capacity=_same(capacity),
-            taints=_taints(device.taints or ()),
+            taints=tuple(map(read_taint, device.taints or ())),
             shared=bool(device.allow_multiple_allocations),
             policies=_same(policies),
         )
@@ -196,12 +196,10 @@ def _pair(name: str, value: AttributeValue) -> tuple[str, AttributeValue]:
     return (name, value) if isinstance(value, tuple) else _kept_pair(name, value)
 
 
-def _taints(taints: Sequence[Taint]) -> tuple[DeviceTaint, ...]:
-    """An unknown effect has no effect, as in kube-scheduler."""
-    return tuple(
-        DeviceTaint(taint.key, _EFFECTS.get(taint.effect, DeviceEffect.NONE), taint.value or "")
-        for taint in taints
-    )
+def read_taint(taint: Taint, rule: str = "") -> DeviceTaint:
+    """A taint. An unknown effect has no effect, as in kube-scheduler. ``rule``: the name of its DeviceTaintRule."""
+    effect = _EFFECTS.get(taint.effect, DeviceEffect.NONE)
+    return DeviceTaint(taint.key, effect, taint.value or "", rule)
 
 
 def _attribute(attribute: Attribute, path: str) -> AttributeValue:

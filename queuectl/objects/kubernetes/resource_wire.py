@@ -121,6 +121,7 @@ class WireDeviceToleration(Wire):
     operator: str | None = None
     value: str | None = None
     effect: str | None = None
+    toleration_seconds: int | None = None
 
 
 class CapacityRequests(Wire):
@@ -166,6 +167,7 @@ class Result(Wire):
     device: str = ""
     admin_access: bool | None = None
     consumed_capacity: dict[str, Quantity] | None = None
+    tolerations: list[WireDeviceToleration] | None = None
 
 
 class Results(Wire):
@@ -200,3 +202,22 @@ class TemplateClaim(Wire):
 class WireClaimTemplate(Wire):
     metadata: Meta = msgspec.field(default_factory=Meta)
     spec: TemplateClaim = msgspec.field(default_factory=TemplateClaim)
+
+
+# ---- DeviceTaintRule
+
+
+class TaintSelector(Wire):
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class TaintRuleSpec(Wire):
+    device_selector: TaintSelector | None = None
+    taint: Taint = msgspec.field(default_factory=Taint)
+
+
+class WireTaintRule(Wire):
+    metadata: Meta = msgspec.field(default_factory=Meta)
+    spec: TaintRuleSpec = msgspec.field(default_factory=TaintRuleSpec)

@@ -27,6 +27,7 @@ from queuectl.planner.explain.constraints import Constraint, only, sentence
 from queuectl.planner.explain.context import Context, context_of
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, shortage, state_under
 from queuectl.planner.explain.remedy import Known, know, of_plan
+from queuectl.planner.explain.tainted_devices import with_tainted_devices
 from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.parts import smallest
@@ -131,6 +132,7 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
     else:
         constraints, proved = conflict_of(ctx)
         conflict = tuple(sentence(ctx, constraint) for constraint in constraints)
+        conflict = with_tainted_devices(ctx, conflict)
         proof = Proof.OPTIMAL if proved else Proof.FEASIBLE
         finders = _FINDERS if conflict else ()
         if conflict and ctx.head is not None and ask(ctx, past_heads(ctx)).fits:

@@ -1,0 +1,143 @@
+"""Queues that drain unhealthy nodes requeue gangs from devices with taints that the claims of their pods do not tolerate."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from queuectl.domain.devices import (
+    AllocatedDevice,
+    ClaimReference,
+    DeviceEffect,
+    DeviceTaint,
+    DeviceToleration,
+)
+from queuectl.domain.ledger import State
+from queuectl.domain.node_health import HealthMode, NodeHealthRules, UnhealthyNodes
+from queuectl.domain.queues import ClusterQueue, QueueConfig
+from queuectl.domain.reasons import Code
+from queuectl.domain.records import ClaimRecord
+from queuectl.domain.rules import Rules
+from queuectl.lifecycle.node_health import requeued
+from tests.unit.test_state import LIVE, World, on
+from tests.unit.test_state_devices import (
+    CLAIMING,
+    CLASSED,
+    RUNS,
+    TAINT,
+    claim,
+    claimed,
+    gpu,
+    published,
+    spec,
+    taint_rule,
+    template,
+)
+
+NOW = 1000.0
+RUNNING = replace(LIVE, state=State.RUNNING)
+DRAIN, STAY = UnhealthyNodes.DRAIN, UnhealthyNodes.STAY
+CLOSED = replace(TAINT, effect=DeviceEffect.NO_SCHEDULE)
+INFORMS = replace(TAINT, effect=DeviceEffect.NONE)
+FOR_EVER = DeviceToleration("xid", "Exists", effect=DeviceEffect.NO_EXECUTE)
+FOR_A_MINUTE = replace(FOR_EVER, seconds=60)
+EACH = DeviceToleration(operator="Exists")
+EVIDENCE = (
+    "n1: device gpu.example.com/n1/gpu-0 has the taint xid=79:NoExecute (DeviceTaintRule broken)"
+)
+
+
+def holding(*tolerations: DeviceToleration, name: str | None = None) -> ClaimRecord:
+    """The claim of pod p1, or a named one, with the device gpu-0 of n1."""
+    made = claim("p1" if name is None else None, [gpu("n1", 0)], spec(1), name=name)
+    held = (AllocatedDevice(gpu("n1", 0), "gpu", tolerations=tolerations),)
+    return replace(made, content=replace(made.content, allocated=held))
+
+
+def world(*records: Any, job: Any = RUNS) -> World:
+    base = [published("n1"), published("n2"), CLASSED, template("four", spec(1)), CLAIMING, job]
+    return World(RUNNING, records=[*base, on("p1", "n1"), on("p2", "n2"), *records])
+
+
+def changes(given: World, policy: UnhealthyNodes = DRAIN, **health: Any) -> Sequence[Any]:
+    config = QueueConfig(
+        cluster_queues={"cq": ClusterQueue("cq", unhealthy_nodes=policy)},
+        rules=Rules(eviction_grace=30.0, node_health=NodeHealthRules(**health)),
+    )
+    return requeued(given.mirror, given.ledger, config, NOW, ())
+
+
+@pytest.mark.parametrize(
+    ("taint", "tolerations", "policy", "evicted"),
+    [
+        (TAINT, (), DRAIN, True),
+        (TAINT, (), STAY, False),
+        (TAINT, (FOR_A_MINUTE,), DRAIN, True),
+        (TAINT, (FOR_EVER,), DRAIN, False),
+        (TAINT, (EACH,), DRAIN, True),
+        (CLOSED, (), DRAIN, True),
+        (CLOSED, (), STAY, False),
+        (CLOSED, (EACH,), DRAIN, False),
+        (CLOSED, (FOR_EVER,), DRAIN, True),
+        (INFORMS, (), DRAIN, False),
+    ],
+)
+def test_a_gang_is_requeued_from_a_device_with_a_taint_that_its_claim_does_not_tolerate(
+    taint: DeviceTaint,
+    tolerations: tuple[DeviceToleration, ...],
+    policy: UnhealthyNodes,
+    evicted: bool,
+) -> None:
+    given = world(holding(*tolerations), taint_rule(taint=taint, pool="n1", device="gpu-0"))
+    found = changes(given, policy)
+    assert bool(found) is evicted
+    for change in found:
+        assert change.after.state is State.EVICTING
+        assert change.after.stop_at == NOW + 30.0
+        assert change.after.reason.code is Code.NODE_UNHEALTHY
+        text = EVIDENCE.replace("NoExecute", str(taint.effect))
+        assert change.after.reason.message == f"requeued from unhealthy nodes: {text}"
+
+
+def test_a_taint_in_a_resource_slice_counts_as_that_of_a_rule() -> None:
+    bad = published("n1", version=2)
+    [first, *others] = bad.content.devices
+    first = replace(
+        first, kind=replace(first.kind, taints=(DeviceTaint("xid", DeviceEffect.NO_EXECUTE),))
+    )
+    bad = replace(bad, content=replace(bad.content, devices=(first, *others)))
+    [change] = changes(world(holding(), bad))
+    assert (
+        "device gpu.example.com/n1/gpu-0 has the taint xid:NoExecute" in change.after.reason.message
+    )
+
+
+def test_devices_of_a_claim_that_pods_share_count() -> None:
+    sharing = claimed(RUNS, ClaimReference("g", claim="ours"))
+    given = world(holding(name="ours"), taint_rule(device="gpu-0", pool="n1"), job=sharing)
+    assert len(changes(given)) == 1
+
+
+@pytest.mark.parametrize("selector", [{"pool": "n1", "device": "gpu-1"}, {"pool": "n2"}])
+def test_devices_of_other_pods_do_not_count(selector: dict[str, Any]) -> None:
+    assert changes(world(holding(), taint_rule(**selector))) == []
+
+
+@pytest.mark.parametrize(
+    ("taint", "most", "evicted"),
+    [(CLOSED, 0.2, False), (CLOSED, 1.0, True), (TAINT, 0.2, True)],
+    ids=["maintenance", "few nodes", "Kubernetes deletes the pods"],
+)
+def test_devices_of_more_nodes_than_the_limit_count_only_if_their_pods_are_deleted(
+    taint: DeviceTaint, most: float, evicted: bool
+) -> None:
+    given = world(holding(), taint_rule(taint=taint))
+    assert bool(changes(given, most=most)) is evicted
+
+
+@pytest.mark.parametrize("mode", [HealthMode.REPORT, HealthMode.OFF])
+def test_no_gang_is_requeued_without_the_effect_of_node_health(mode: HealthMode) -> None:
+    assert changes(world(holding(), taint_rule()), mode=mode) == []
