@@ -15,10 +15,13 @@ _POINTS: Final = 400
 _WIDTH: Final = 900
 _HEIGHT: Final = 220
 _LEFT: Final = 70  # pixels for the labels of the vertical axis
+_ABOVE: Final = 10
 _BELOW: Final = 30
 _TICKS: Final = 4
 _STEPS: Final = (1, 2, 5, 10)
-_DAY: Final = 86_400.0
+_HOUR: Final = 3600.0
+_DAY: Final = 24 * _HOUR
+_LONG: Final = 3 * _DAY  # a longer axis is in days
 _COLOURS: Final = ("#0b66c3", "#c2410c", "#15803d", "#7e22ce")
 
 _STYLE: Final = """
@@ -74,18 +77,19 @@ def plot(title: str, curves: Sequence[tuple[str, _Curve]]) -> str:
     until = max((time for time, _ in points), default=0.0) or 1.0
     top, step = _scale(max((value for _, value in points), default=0.0))
     parts = [
-        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + _BELOW}" role="img" aria-label="{escape(title)}">'
+        f'<svg viewBox="0 {-_ABOVE} {_WIDTH} {_ABOVE + _HEIGHT + _BELOW}" role="img" aria-label="{escape(title)}">'
     ]
     for n in range(round(top / step) + 1):
         y = _HEIGHT * (1 - n * step / top)
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH}" y1="{y:.1f}" y2="{y:.1f}"/>')
         label = f"{n * step:,.10g}"
         parts.append(f'<text x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{label}</text>')
-    days, of_days = _scale(until / _DAY)
-    for n in range(1, round(days / of_days) + 1):
-        x = _LEFT + (_WIDTH - _LEFT) * n * of_days * _DAY / until
+    unit, seconds = ("d", _DAY) if until > _LONG else ("h", _HOUR)
+    length, stride = _scale(until / seconds)
+    for n in range(1, round(length / stride) + 1):
+        x = _LEFT + (_WIDTH - _LEFT) * n * stride * seconds / until
         if x <= _WIDTH - 20:
-            label = f"{n * of_days:,.10g} d"
+            label = f"{n * stride:,.10g} {unit}"
             parts.append(
                 f'<text x="{x:.1f}" y="{_HEIGHT + 20}" text-anchor="middle">{label}</text>'
             )
