@@ -249,17 +249,9 @@ def _queues(setting: Setting, order: Order | None) -> dict[str, Queue]:
                     f"ClusterQueues {other} and {name} share Node {node}, but not all their nodes"
                 )
                 raise BadInput(f"--placement best-fit: {what}")
-        own = _own_order(queue) if order is None else order
+        own = Order(queue.strategy) if order is None else order
         queues[name] = Queue(name, pools[names], own, _quota(queue))
     return queues
-
-
-def _own_order(queue: ClusterQueue) -> Order:
-    try:
-        return Order(queue.strategy)
-    except ValueError:
-        what = f"ClusterQueue {queue.name}: queueingStrategy {queue.strategy} needs the planner"
-        raise BadInput(f"--placement best-fit: {what}; --strategy names another one") from None
 
 
 def _quota(queue: ClusterQueue) -> int:

@@ -84,6 +84,18 @@ def test_jobs_that_are_left_out_are_warned_of() -> None:
     assert f"warning: trace.csv: line 6: {larger}" in result.stderr
 
 
+def test_a_queue_with_a_strategy_that_cannot_be_simulated_needs_another_one() -> None:
+    documents = json.loads(Path("cluster.json").read_text())
+    for document in documents["items"]:
+        if document["kind"] == "ClusterQueue":
+            document["spec"]["queueingStrategy"] = "Backfill"
+    Path("cluster.json").write_text(json.dumps(documents))
+    failed = run().exception
+    assert isinstance(failed, CommandFailed)
+    assert str(failed).startswith("ClusterQueue a: spec.queueingStrategy: Backfill cannot be")
+    assert printed("--strategy", "StrictFIFO")["finished"] == 3
+
+
 def test_several_strategies_are_side_by_side() -> None:
     orders = ("--strategy", "StrictFIFO", "--strategy", "SJF", "--placement", "best-fit")
     assert list(printed(*orders)) == ["StrictFIFO", "SJF"]
