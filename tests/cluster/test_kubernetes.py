@@ -613,6 +613,10 @@ async def test_queuectl_changes_of_a_node_only_what_a_mig_reconfiguration_needs(
         await refused(*NEVER.values(), CORDON, CONFIGURE)
         await world.cluster.patch_node(name, {**MARK, **CORDON})
         await refused(*NEVER.values())
+        with pytest.raises(WriteConflict):  # after a conflict, it reads the node
+            await world.cluster.patch_node(
+                name, of_meta(resourceVersion="1", annotations={MIG: ""})
+            )
         await world.cluster.patch_node(name, CONFIGURE)
         await world.cluster.patch_node(name, {**UNMARK, **UNCORDON})
         await asyncio.to_thread(world.admin.patch, target, CORDON)
