@@ -18,7 +18,7 @@ from queuectl.domain.ledger import Entry, EntryChange, Intent, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.workload import FlavorShare, Placement, Planned, PodSetPlacement
 
 # Fields of an Entry that are stored as they are, under the same name.
@@ -38,6 +38,7 @@ ENTRY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
         *("reason_code", "reason_message", "reason_details", "evicted_for", "parked", "gates"),
         "planned",
         "user",
+        "planned_start",
     )
 )
 WORKLOAD_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(workloads.c)
@@ -64,7 +65,26 @@ def workload_row(entry: Entry) -> Row:
     row["gates"] = [storable(gate) for gate in entry.gates]
     row["planned"] = _planned_document(entry.planned) if entry.planned is not None else None
     row["user"] = storable(entry.user)
+    row["planned_start"] = _start_document(entry.planned_start) if entry.planned_start else None
     return row
+
+
+def _start_document(start: PlannedStart) -> dict[str, Any]:
+    return {
+        "at": start.at,
+        "placement": placement_document(start.placement),
+        "promised": start.promised,
+        "awaits": start.awaits,
+        "revision": start.revision,
+        "made_at": start.made_at,
+        "overruns": start.overruns,
+    }
+
+
+def _start_from(document: Mapping[str, Any]) -> PlannedStart:
+    awaits = tuple((uid, end) for uid, end in document["awaits"])
+    placement = placement_from(document["placement"])
+    return PlannedStart(**{**document, "placement": placement, "awaits": awaits})
 
 
 def _planned_document(planned: Planned) -> dict[str, Any]:
@@ -219,9 +239,10 @@ def entry_from(
 ) -> Entry:
     """One workload from its ENTRY_COLUMNS and side tables. A new leader reads tens of thousands."""
     values = dict(zip(_PLAIN, row, strict=False))
-    state, excluded, preempted_at, code, message, details, why, parked, gates, planned, user = row[
+    state, excluded, preempted_at, code, message, details, why, parked, gates, *more = row[
         len(_PLAIN) :
     ]
+    planned, user, start = more
     uid = row[0]
     return Entry(
         **values,
@@ -237,6 +258,7 @@ def entry_from(
         gates=tuple(gates),
         planned=_planned_from(planned) if planned is not None else None,
         user=user,
+        planned_start=_start_from(start) if start is not None else None,
     )
 
 

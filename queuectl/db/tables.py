@@ -73,6 +73,7 @@ workloads: Final = Table(
     seconds("priority_until", nullable=True),
     Column("queue_set", Text),
     json("planned", nullable=True),
+    json("planned_start", nullable=True),
     Column("user", Text(collation="C"), nullable=False, server_default=text("''")),
     postgresql_with={
         "fillfactor": 70

@@ -8,9 +8,10 @@ from typing import Any
 
 from queuectl.domain.commands import Command
 from queuectl.domain.ledger import Purpose
+from queuectl.domain.plan import SlipCause
 from queuectl.domain.reasons import Reason
 from queuectl.domain.records import JobRecord, Outcome
-from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.workload import Placement, Planned
 
 
@@ -78,9 +79,16 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Not now. ``reason.code`` Undecided raises the next budget."""
+    """Not now. ``reason.code`` Undecided raises the next budget.
+
+    Attributes:
+        planned_start: when it is planned to start; None = it has no planned start.
+        slip: why that is later than before; None = it is not.
+    """
 
     reason: Reason
+    planned_start: PlannedStart | None = None
+    slip: SlipCause | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from queuectl.domain.accounting import Mark
 from queuectl.domain.execution import NO_LIMITS
 from queuectl.domain.pastuse import Used
 from queuectl.domain.reasons import FAILED_START, Code, Reason
-from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.workload import Placement, Planned
 
 
@@ -93,6 +93,7 @@ class Entry:
         placement: of the current attempt, less the slots of pods that are done for good; None while waiting.
         planned: what it asked when the current attempt was decided; None while it waits, and of one that was adopted.
         user: name of the user whose job it is, as in the usage ledger; "" where that is not known.
+        planned_start: as the last plan has it, in state Pending; None = it has none.
         lease: set in state Reserved, and while it is evicted only to be moved.
         intent: the unconfirmed write, for ``attempt``.
         version: of the row; +1 at each change, checked by the commit.
@@ -137,6 +138,7 @@ class Entry:
     queue_set: str | None = None
     planned: Planned | None = None
     user: str = ""
+    planned_start: PlannedStart | None = None
 
     @property
     def queue_order_time(self) -> float:

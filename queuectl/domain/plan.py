@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
@@ -116,6 +117,16 @@ class SlipCause(StrEnum):
     HIGHER_PRIORITY = "HigherPriority"  # a gang that is before it in queue order now
     RECLAIM = "Reclaim"  # another ClusterQueue uses quota that it would have borrowed
     CONFIGURATION = "Configuration"  # queues, quotas or other rules changed
+
+
+SLIPS: Final[Mapping[SlipCause, str]] = {
+    SlipCause.OVERRUN: "a gang runs longer than expected",
+    SlipCause.LOST_NODE: "a node that it was to use is lost",
+    SlipCause.HIGHER_PRIORITY: "a gang before it in queue order uses the room",
+    SlipCause.RECLAIM: "another ClusterQueue uses its own quota",
+    SlipCause.CONFIGURATION: "the configuration has changed",
+}
+"""Each cause in words."""
 
 
 @dataclass(frozen=True, slots=True)

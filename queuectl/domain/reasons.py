@@ -71,6 +71,7 @@ class Code(StrEnum):
     STRAGGLER = "Straggler"  # a report: a GPU of it runs far slower than those of its peers
     WOULD_RECLAIM = "WouldReclaim"  # its eviction for idle GPUs is only a dry run
     WRITE_REFUSED = "WriteRefused"  # the API server refuses a write of queuectl
+    PLANNED_START_MOVED = "PlannedStartMoved"  # to a later time; the cause is named
     QUEUED = "Queued"  # it is in its queue
 
 

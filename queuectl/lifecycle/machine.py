@@ -48,9 +48,12 @@ from queuectl.domain.events import (
     WriteRefused,
 )
 from queuectl.domain.ledger import REFUSED_WRITE, Entry, EntryChange, Intent, Note, State
+from queuectl.domain.plan import SLIPS, SlipCause
 from queuectl.domain.reasons import Code, Reason, gated
 from queuectl.domain.records import Outcome
 from queuectl.domain.rules import Rules
+from queuectl.domain.snapshot import PlannedStart
+from queuectl.domain.words import format_time
 from queuectl.lifecycle.transitions import drained, evict, move, next_of, rejoin
 from queuectl.lifecycle.user_commands import carry_out
 
@@ -267,14 +270,28 @@ def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> EntryChange | No
     state = State.RESERVED if lease is not None else State.PENDING
     undecided = event.reason.code is Code.UNDECIDED
     budget = min(entry.budget + 1, MAX_BUDGET) if undecided else 0
+    start = event.planned_start if isinstance(event, Refuse) else None
     if state is not entry.state:
-        return move(entry, state, now, event.reason, lease=lease, budget=budget)
-    if (event.reason, lease, budget) == (entry.reason, entry.lease, entry.budget):
+        return move(
+            entry, state, now, event.reason, lease=lease, budget=budget, planned_start=start
+        )
+    known = (entry.reason, entry.lease, entry.budget, entry.planned_start)
+    if (event.reason, lease, budget, start) == known:
         return None
-    after = next_of(entry, reason=event.reason, lease=lease, budget=budget)
+    after = next_of(entry, reason=event.reason, lease=lease, budget=budget, planned_start=start)
     changed = event.reason.code is not entry.reason.code
     note = Note(str(event.reason.code), entry.state, state, event.reason) if changed else None
+    if isinstance(event, Refuse) and event.slip is not None and start is not None:
+        moved = _moved(event.slip, entry.planned_start, start)
+        note = Note(str(moved.code), entry.state, state, moved)
     return EntryChange(entry, after, now, note)
+
+
+def _moved(slip: SlipCause, before: PlannedStart | None, after: PlannedStart) -> Reason:
+    """The line of the history for a planned start that is later than before."""
+    was = f" from {format_time(before.promised)}" if before is not None else ""
+    text = f"its planned start moved{was} to {format_time(after.at)}: {SLIPS[slip]}"
+    return Reason(Code.PLANNED_START_MOVED, text, {"cause": slip.value, "overruns": after.overruns})
 
 
 def _evict(entry: Entry, event: Evict, now: float, rules: Rules) -> EntryChange | None:

@@ -19,7 +19,9 @@ def next_of(entry: Entry, **changes: Any) -> Entry:
 
 
 def move(entry: Entry, state: State, now: float, reason: Reason, **changes: Any) -> EntryChange:
-    """Enter a state, with a line in the history."""
+    """Enter a state, with a line in the history. A planned start is one of a pending gang."""
+    if state is not State.PENDING:
+        changes["planned_start"] = None
     after = next_of(entry, state=state, since=now, reason=reason, **changes)
     return EntryChange(entry, after, now, Note(str(reason.code), entry.state, state, reason))
 

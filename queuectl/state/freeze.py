@@ -187,6 +187,7 @@ class SnapshotBuilder:
             blocked=self._blocked(entry, job, config),
             borrows_at=entry.requeue_at,
             reclaim_since=_reclaim_since(entry),
+            planned_start=entry.planned_start,
         )
 
     def _blocked(self, entry: Entry, job: JobRecord, config: QueueConfig) -> Reason | None:

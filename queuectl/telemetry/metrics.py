@@ -24,7 +24,7 @@ from prometheus_client import (
 
 from queuectl.domain.invariants import Invariant
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.plan import Plan, Preemption, PreemptionReason
+from queuectl.domain.plan import Plan, Planned, Preemption, PreemptionReason, SlipCause
 from queuectl.domain.queues import LocalQueue
 from queuectl.state.holdings import Holdings
 from queuectl.telemetry.durations import DurationMetrics
@@ -188,6 +188,11 @@ class Metrics:
             "GPU-seconds of work since the last checkpoint that preemption lost.",
             "cluster_queue", "reason",
         )  # fmt: skip
+        self._slips = self._counter(
+            "planned_start_slips_total",
+            "Planned starts of pending gangs that moved to a later time.",
+            "cluster_queue", "cause",
+        )  # fmt: skip
         self._cohort_admitted = self._counter(
             "cohort_subtree_admitted_workloads_total", "Committed starts in the ClusterQueues of the Cohort.", "cohort"
         )  # fmt: skip
@@ -293,6 +298,8 @@ class Metrics:
             for reason in PreemptionReason:  # as above
                 self._preempted.labels(cluster_queue, reason)
                 self._lost.labels(cluster_queue, reason)
+            for cause in SlipCause:
+                self._slips.labels(cluster_queue, cause.value)
             self._idle.meet(cluster_queue)
 
     def preempted(
@@ -304,6 +311,13 @@ class Metrics:
             labels = (queue, preemption.reason)
             self._preempted.labels(*labels).inc()
             self._lost.labels(*labels).inc(preemption.cost.lost_work)
+
+    def slipped(self, planned: Iterable[Planned], cluster_queue: Callable[[str], str]) -> None:
+        """Count committed planned starts that are later than before. ``cluster_queue`` returns the queue of a workload's uid."""
+        for each in planned:
+            if each.slip is not None:
+                queue = self._names.cluster_queue(cluster_queue(each.uid))
+                self._slips.labels(queue, each.slip.value).inc()
 
     def used_lately(
         self, used: Mapping[tuple[str, str], float], queues: Mapping[tuple[str, str], LocalQueue]

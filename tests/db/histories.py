@@ -39,7 +39,7 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import Rules
-from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.workload import FlavorShare, Placement, Planned, PodSetPlacement
 from queuectl.lifecycle.machine import handle
 
@@ -108,6 +108,7 @@ def step(entry: Entry, event: Event, at: float = 1700000001.0) -> EntryChange:
 WHOLE_LIFE: tuple[Event, ...] = (
     ObjectChanged("research", "gpus", 100, 64, 8),
     Refuse(WAITS),
+    Refuse(WAITS, PlannedStart(1700000900.5, HERE, 1700000800.0, (("v1", 1700000790.0),), 3, 1.0)),
     Refuse(Reason(Code.UNDECIDED, "the budget ended")),
     Reserve(LEASE, Reason(Code.WAITING_FOR_PREEMPTED)),
     Admit(HERE, {"objective": [1, 2]}, Planned({"main": Resources({"cpu": 500})}, "d1")),

@@ -41,11 +41,12 @@ from queuectl.domain.events import (
     WriteRefused,
 )
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
+from queuectl.domain.plan import SlipCause
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.rules import PodsReady as PodsReadyRules
 from queuectl.domain.rules import Rules
-from queuectl.domain.snapshot import CapacityLease
+from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.workload import Placement, PodSetPlacement
 from queuectl.lifecycle.machine import DEFAULT_RULES, IllegalTransition, handle
 
@@ -541,6 +542,32 @@ def test_undecided_raises_the_budget_and_any_answer_resets_it() -> None:
     entry = run(SUBMITTED, Refuse(UNDECIDED), Refuse(UNDECIDED))
     assert entry.budget == 2
     assert run(Refuse(QUOTA), entry=entry).budget == 0
+
+
+START = PlannedStart(500.0, PLACEMENT, 500.0, (("v1", 480.0),), revision=3, made_at=200.0)
+LATER = replace(START, at=900.0, promised=900.0, overruns=1)
+
+
+def test_a_pending_gang_keeps_its_planned_start_until_the_next_plan() -> None:
+    entry = run(SUBMITTED, Refuse(QUOTA, START))
+    assert entry.planned_start == START
+    assert handle(entry, Refuse(QUOTA, START), 300.0) is None
+    assert run(Refuse(QUOTA), entry=entry).planned_start is None
+
+
+@pytest.mark.parametrize("event", [Admit(PLACEMENT), Reserve(LEASE, WAITS)])
+def test_a_gang_that_starts_or_gets_a_reservation_has_no_planned_start(event: Event) -> None:
+    assert run(SUBMITTED, Refuse(QUOTA, START), event).planned_start is None
+
+
+def test_the_history_names_the_cause_of_a_later_planned_start() -> None:
+    entry = run(SUBMITTED, Refuse(QUOTA, START))
+    change = handle(entry, Refuse(QUOTA, LATER, SlipCause.OVERRUN), 300.0)
+    assert change is not None
+    assert change.note is not None
+    assert change.note.reason.code is Code.PLANNED_START_MOVED
+    assert change.note.reason.details["cause"] == "Overrun"
+    assert change.after.reason == QUOTA
 
 
 def test_the_same_refusal_again_is_not_a_change() -> None:

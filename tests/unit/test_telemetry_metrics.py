@@ -28,7 +28,7 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
 from queuectl.domain.mig_reconfiguration import MigPhase
 from queuectl.domain.node_health import Straggler
-from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof
+from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof, SlipCause
 from queuectl.domain.queues import LocalQueue
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
@@ -51,6 +51,7 @@ from tests.unit.test_telemetry_quota import documents, holdings, node
 LABELS = {
     "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
     "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version", "trusts", "level", "part", "source", "within",
+    "cause",
 }  # fmt: skip
 
 # Kueue's names, under our prefix, where the meaning is Kueue's.
@@ -316,6 +317,13 @@ class TestBirth:
         labels = {"cluster_queue": "team-a", "reason": "InClusterQueue"}
         assert value(metrics, "preempted_workloads_total", **labels) == 0
         assert value(metrics, "lost_gpu_seconds_total", **labels) == 0
+
+    @pytest.mark.parametrize("cause", list(SlipCause))
+    def test_of_planned_starts_that_move(self, cause: SlipCause) -> None:
+        metrics = Metrics()
+        metrics.committed(live_through(job("a")))
+        labels = {"cluster_queue": "team-a", "cause": cause.value}
+        assert value(metrics, "planned_start_slips_total", **labels) == 0
 
     def test_of_preemptions_of_a_queue_that_a_gang_is_given_later_and_not_of_no_queue(self) -> None:
         metrics = Metrics()

@@ -12,11 +12,20 @@ from typing import Any
 from queuectl.domain.events import Admit, Event, Evict, NoteAdded, Refuse, Repair, Reserve
 from queuectl.domain.execution import NO_LIMITS
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.plan import Admission, Cost, Move, Plan, Preemption, PreemptionReason, Refusal
+from queuectl.domain.plan import (
+    Admission,
+    Cost,
+    Move,
+    Plan,
+    Planned,
+    Preemption,
+    PreemptionReason,
+    Refusal,
+)
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
-from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
+from queuectl.domain.snapshot import Admitted, CapacityLease, PlannedStart, Snapshot
 from queuectl.domain.words import counted
 from queuectl.domain.workload import Placement, Workload
 from queuectl.lifecycle.machine import handle
@@ -142,9 +151,10 @@ class Decider:
         put_off = no_longer_idle | (
             {move.beneficiary for move in plan.moved} if not moves else set()
         )
-        for refusal in self._news(plan.pending, now):
+        planned = {each.uid: each for each in plan.planned}
+        for refusal in self._news(plan.pending, planned, now):
             if refusal.uid not in put_off:
-                yield refusal.uid, _refusal(refusal)
+                yield refusal.uid, _refusal(refusal, planned.get(refusal.uid))
 
     def _moves(
         self, plan: Plan, asked: Mapping[str, Workload], config: QueueConfig
@@ -214,14 +224,17 @@ class Decider:
             for name, _ in podset.nodes
         )
 
-    def _news(self, refusals: Iterable[Refusal], now: float) -> Iterator[Refusal]:
+    def _news(
+        self, refusals: Iterable[Refusal], planned: Mapping[str, Planned], now: float
+    ) -> Iterator[Refusal]:
         """Whether the reason of a gang is new: most gangs have the same recent reason, and hold no lease."""
         entry_of, refreshed, since = self._ledger.get, self._refreshed.get, now - self._rest
         for refusal in refusals:
             uid, code = refusal.uid, refusal.reasons[0].code
             if refusal.lease is None and code is not Code.UNDECIDED and refreshed(uid, 0.0) > since:
                 entry = entry_of(uid)
-                if entry is not None and entry.reason.code is code and entry.state is State.PENDING:
+                start = planned[uid].start if uid in planned else None
+                if entry is not None and _says(entry, code, start):
                     continue
             yield refusal
 
@@ -304,20 +317,31 @@ def _cost_of(preemption: Preemption) -> dict[str, Any]:
     }
 
 
+def _says(entry: Entry, code: Code, start: PlannedStart | None) -> bool:
+    """Whether a pending gang has this reason and this planned start already."""
+    return (
+        entry.state is State.PENDING and entry.reason.code is code and entry.planned_start == start
+    )
+
+
 def _admission(admission: Admission) -> Event:
     if admission.repaired:
         return Repair(admission.placement)
     return Admit(admission.placement)
 
 
-def _refusal(refusal: Refusal) -> Event:
+def _refusal(refusal: Refusal, planned: Planned | None) -> Event:
     first, *more = refusal.reasons
     details = dict(first.details)
     if more:
         details["also"] = [{"code": str(r.code), "message": r.message} for r in more]
     details["proof"] = str(refusal.proof)
     reason = Reason(first.code, first.message, details)
-    return Reserve(refusal.lease, reason) if refusal.lease is not None else Refuse(reason)
+    if refusal.lease is not None:
+        return Reserve(refusal.lease, reason)
+    if planned is None:
+        return Refuse(reason)
+    return Refuse(reason, planned.start, planned.slip)
 
 
 def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> str:

@@ -236,5 +236,7 @@ class Planning:
         committed = {change.after.uid for change in changes}
         preempted = [p for p in decision.preempted if p.victim in committed]
         self._metrics.preempted(preempted, self._leader_state.cluster_queue)
+        slipped = [p for p in decision.planned if p.uid in committed]
+        self._metrics.slipped(slipped, self._leader_state.cluster_queue)
         started = [a for a in decision.admitted if a.uid in committed]
         self._metrics.fleet.started(spreads(snapshot, started, self._cache))
