@@ -13,7 +13,6 @@ from queuectl.db.bulk import Row
 from queuectl.db.engine import storable
 from queuectl.db.tables import history, leases, outbox, placements, workloads
 from queuectl.domain.commands import Action, Command
-from queuectl.domain.execution import ExecutionLimits
 from queuectl.domain.ledger import Entry, EntryChange, Intent, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queries import HistoryLine
@@ -90,18 +89,13 @@ def _start_from(document: Mapping[str, Any]) -> PlannedStart:
 def _planned_document(planned: Planned) -> dict[str, Any]:
     """Amounts in the units of :mod:`queuectl.domain.quantity`."""
     requests = {podset: dict(asked) for podset, asked in planned.requests.items()}
-    limits = planned.execution
-    return {
-        "requests": requests,
-        "digest": planned.digest,
-        "execution": [limits.default, limits.most],
-    }
+    return {"requests": requests, "digest": planned.digest, "limit": planned.limit}
 
 
 def _planned_from(document: Mapping[str, Any]) -> Planned:
     requests = {podset: Resources(asked) for podset, asked in document["requests"].items()}
-    limits = ExecutionLimits(*document.get("execution", ()))  # absent in rows of earlier releases
-    return Planned(requests, document["digest"], limits)
+    limit = document.get("limit")  # absent in rows of earlier releases
+    return Planned(requests, document["digest"], limit)
 
 
 def _reason_document(reason: Reason) -> dict[str, Any]:

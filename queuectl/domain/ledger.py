@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import Any, Final
 
 from queuectl.domain.accounting import Mark
-from queuectl.domain.execution import NO_LIMITS
 from queuectl.domain.pastuse import Used
 from queuectl.domain.reasons import FAILED_START, Code, Reason
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
@@ -153,10 +152,10 @@ class Entry:
     def execution_limit(self, stated: float | None) -> float | None:
         """Seconds that a gang which was started can run, over all attempts; None = no limit.
 
-        The limits of its ClusterQueue are those at the start of the attempt. ``stated``: that of its job now.
+        It can become shorter than it was at the start of the attempt, and not longer. ``stated``: by its job now.
         """
-        known = self.planned.execution if self.planned is not None else NO_LIMITS
-        return known.limit(stated)
+        started = self.planned.limit if self.planned is not None else None
+        return min((limit for limit in (started, stated) if limit is not None), default=None)
 
     @property
     def started_pods(self) -> int:

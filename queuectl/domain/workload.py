@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from queuectl.domain.devices import ClaimReference, PodDevices
-from queuectl.domain.execution import NO_LIMITS, ExecutionLimits
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.gpu_fractions import GpuFraction
 from queuectl.domain.gpus import BY_NAME, SharedGpus, whole
@@ -171,12 +170,12 @@ class Planned:
     Attributes:
         requests: of one pod, by podset.
         digest: of all fields of its object that the decision depends on.
-        execution: the limits of its ClusterQueue.
+        limit: seconds that it can run, over all attempts; None = no limit.
     """
 
     requests: Mapping[str, Resources]
     digest: str
-    execution: ExecutionLimits = NO_LIMITS
+    limit: float | None = None
 
     def larger(self, podset: str, requests: Resources) -> bool:
         """Whether a pod with these requests asks for more than was planned for its podset."""

@@ -206,7 +206,7 @@ def _over_time(entry: Entry, job: JobRecord, now: float) -> Evict | None:
         return None
     text = f"all attempts together ran for the maximum execution time of {limit:.0f} s"
     if limit != job.max_execution:
-        text += f" of ClusterQueue {entry.cluster_queue}"
+        text += f", which ClusterQueue {entry.cluster_queue} or the job set before its start"
     reason = Reason(Code.MAX_EXECUTION_TIME, text)
     return Evict(reason, parked=reason)
 

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
-from queuectl.domain.execution import NO_LIMITS, ExecutionLimits
 from queuectl.domain.fleet import Node
 from queuectl.domain.ledger import Entry, Intent, Purpose, State
 from queuectl.domain.queues import ResourceFlavor
@@ -87,8 +86,8 @@ def outstanding_writes(
     return _place(entry, job, [p for p in pods if p.attempt == entry.attempt], nodes, flavors)
 
 
-def planned_of(job: JobRecord, execution: ExecutionLimits = NO_LIMITS) -> Planned:
-    """The requests and the digest of the job for which a start is decided now. ``execution``: of its ClusterQueue."""
+def planned_of(job: JobRecord, limit: float | None = None) -> Planned:
+    """The requests and the digest of the job for which a start is decided now. ``limit``: seconds that it can run."""
     asked = (
         job.queue,
         job.priority_class,
@@ -113,7 +112,7 @@ def planned_of(job: JobRecord, execution: ExecutionLimits = NO_LIMITS) -> Planne
     )
     digest = blake2b(repr(asked).encode(), digest_size=16).hexdigest()
     requests = {podset.name: podset.shape.requests for podset in job.podsets}
-    return Planned(requests, digest, execution)
+    return Planned(requests, digest, limit)
 
 
 def as_planned(entry: Entry, job: JobRecord) -> bool:

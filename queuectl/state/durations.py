@@ -50,7 +50,7 @@ def work_of(entry: Entry) -> Work:
 
 
 def stated_of(entry: Entry, job: JobRecord | None, config: QueueConfig) -> Stated:
-    """The statements of job and ClusterQueue. For a gang that was started, the limits at its start count."""
+    """The statements of job and ClusterQueue. For a gang that was started, the limit at its start counts."""
     stated = job.max_execution if job is not None else None
     if entry.planned is not None or not entry.state.waiting:
         limit = entry.execution_limit(stated)
@@ -86,7 +86,7 @@ class Durations:
         self._started: dict[str, tuple[Expectation, float]] = {}  # and what errors count from
 
     def learn(self, runs: Iterable[Run]) -> None:
-        """Learn from runs that finished before this leader, oldest first. What is unknown is estimated again."""
+        """Learn from runs that finished before this leader, oldest first. Unknown run times are estimated again."""
         for run in runs:
             self.estimator.add(run)
         self._kept = {uid: kept for uid, kept in self._kept.items() if kept.found is not None}

@@ -248,7 +248,7 @@ async def test_the_default_limit_of_a_queue_at_the_start_of_a_gang_is_enforced(
         await limit_queue(world)
         stopped = await world.until_state(uid, State.DEACTIVATED)
         assert stopped.reason.code is Code.MAX_EXECUTION_TIME
-        assert "of 2 s of ClusterQueue pool" in stopped.reason.message
+        assert "of 2 s, which ClusterQueue pool" in stopped.reason.message
         free = world.cluster.submit(gang("Job", "free", 2))
         started = await world.until_state(free, State.RUNNING)
         assert started.execution_limit(None) is None

@@ -111,7 +111,7 @@ WHOLE_LIFE: tuple[Event, ...] = (
     Refuse(WAITS, PlannedStart(1700000900.5, HERE, 1700000800.0, (("v1", 1700000790.0),), 3, 1.0)),
     Refuse(Reason(Code.UNDECIDED, "the budget ended")),
     Reserve(LEASE, Reason(Code.WAITING_FOR_PREEMPTED)),
-    Admit(HERE, {"objective": [1, 2]}, Planned({"main": Resources({"cpu": 500})}, "d1")),
+    Admit(HERE, {"objective": [1, 2]}, Planned({"main": Resources({"cpu": 500})}, "d1", 60.0)),
     StartConfirmed(),
     Repair(THERE),
     Evict(Reason(Code.PIN_UNSCHEDULABLE, "n9 refused a pod"), ("n9",)),

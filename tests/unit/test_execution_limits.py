@@ -49,17 +49,19 @@ def test_the_job_states_a_limit_else_the_cluster_queue_up_to_its_maximum(
     assert limits.refuses(stated) == refused
 
 
-def started(limits: ExecutionLimits) -> Entry:
-    return replace(RUNNING, planned=planned_of(JOB, limits))
+def started(limit: float | None) -> Entry:
+    return replace(RUNNING, planned=planned_of(JOB, limit))
 
 
 @pytest.mark.parametrize(
     ("entry", "stated", "ends"),
     [
-        (started(ExecutionLimits(default=60)), None, 70.0),
-        (started(ExecutionLimits(default=60)), 90.0, 100.0),
-        (started(ExecutionLimits(most=60)), 90.0, 70.0),  # the label was changed after the start
-        (replace(started(ExecutionLimits(default=60)), past_seconds=50.0), None, 20.0),
+        (started(60.0), None, 70.0),
+        (started(60.0), 90.0, 70.0),  # a label that is changed after the start lengthens nothing
+        (started(60.0), 30.0, 40.0),  # but it shortens
+        (started(None), 30.0, 40.0),
+        (started(None), None, None),
+        (replace(started(60.0), past_seconds=50.0), None, 20.0),
         (RUNNING, None, None),  # it ran before queuectl: no start has kept the limits
         (RUNNING, 60.0, 70.0),
     ],
@@ -80,18 +82,19 @@ def test_a_gang_is_stopped_at_the_limit_of_its_start(
 
 
 @pytest.mark.parametrize(
-    ("limits", "stated", "says"),
+    ("limit", "stated", "says"),
     [
-        (ExecutionLimits(default=60), None, "of 60 s of ClusterQueue cq"),
-        (ExecutionLimits(most=60), 90.0, "of 60 s of ClusterQueue cq"),
-        (NO_LIMITS, 60.0, "of 60 s"),
+        (60.0, None, "of 60 s, which ClusterQueue cq or the job set before its start"),
+        (60.0, 90.0, "of 60 s, which ClusterQueue cq or the job set before its start"),
+        (60.0, 60.0, "of 60 s"),
+        (None, 60.0, "of 60 s"),
     ],
 )
-def test_the_reason_names_the_cluster_queue_of_the_limit(
-    limits: ExecutionLimits, stated: float | None, says: str
+def test_the_reason_names_the_source_of_a_limit_that_the_job_does_not_state(
+    limit: float | None, stated: float | None, says: str
 ) -> None:
     job = replace(RESUMED, max_execution=stated)
-    world = World(started(limits), records=[job, on("p1", "n1"), on("p2", "n2")])
+    world = World(started(limit), records=[job, on("p1", "n1"), on("p2", "n2")])
     world.look(70.0)
     after = world.ledger.get("u1")
     assert after is not None

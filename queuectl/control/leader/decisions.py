@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from queuectl.domain.events import Admit, Event, Evict, NoteAdded, Refuse, Repair, Reserve
-from queuectl.domain.execution import NO_LIMITS
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import (
     Admission,
@@ -33,6 +32,7 @@ from queuectl.lifecycle.outstanding_writes import planned_of
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.planner.preempt.cost import RESTART_COST
 from queuectl.state.claims import priority_of
+from queuectl.state.durations import stated_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -94,9 +94,8 @@ class Decider:
             ):
                 continue
             if isinstance(event, Admit):
-                queue = snapshot.queue_of(asked[uid])
-                limits = queue.execution if queue is not None else NO_LIMITS
-                decided: Event = replace(event, planned=planned_of(job, limits))
+                limit = stated_of(entry, job, snapshot.config).limit
+                decided: Event = replace(event, planned=planned_of(job, limit))
             else:
                 decided = event
             change = handle(entry, decided, now, snapshot.config.rules)
