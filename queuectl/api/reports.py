@@ -110,6 +110,9 @@ class FleetItem(View):
         description="Free GPUs that the next pod is expected not to be able to use (fragmentation gradient descent)."
     )
     stranded_gpus: float = Field(description="Free GPUs on nodes that no pod shape fits.")
+    fragmented_inside_nodes_gpus: float = Field(
+        description="Of the fragmented GPUs, those on nodes with enough of them, but not of one PCIe root or NUMA node."
+    )
 
 
 class ReportView(View):
@@ -269,12 +272,13 @@ def _waits(row: ReportRow) -> WaitsItem:
 
 
 def _fleet(row: FleetRow) -> FleetItem:
-    parts: Iterable[float] = (row.capacity, row.free, row.fragmented, row.stranded)
-    gpus, free, fragmented, stranded = (round(x / row.seconds, 3) for x in parts)
+    parts: Iterable[float] = (row.capacity, row.free, row.fragmented, row.stranded, row.inside)
+    gpus, free, fragmented, stranded, inside = (round(x / row.seconds, 3) for x in parts)
     return FleetItem(
         flavor=row.flavor,
         gpus=gpus,
         free_gpus=free,
         fragmented_gpus=fragmented,
         stranded_gpus=stranded,
+        fragmented_inside_nodes_gpus=inside,
     )

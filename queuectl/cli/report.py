@@ -141,6 +141,7 @@ _FLEET: Final = (
     Column("GPUS", _number("gpus")),
     Column("FREE", _number("freeGpus")),
     Column("FRAGMENTED", _number("fragmentedGpus")),
+    Column("INSIDE NODES", _number("fragmentedInsideNodesGpus")),
     Column("STRANDED", _number("strandedGpus")),
 )
 

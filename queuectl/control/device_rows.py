@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from queuectl.devices.lower import DeviceCache, with_devices
+from queuectl.devices.lower import DeviceCache, for_reports, with_devices
 from queuectl.devices.reading import Selects
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
@@ -23,11 +23,11 @@ class DeviceRows:
         return cache.get(cache, cls) or cache.keep(cache, cls())
 
     def added(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with device rows; the same object if no gang requests devices."""
+        """The snapshot with device rows, for reports; the same object if no gang requests devices."""
         with self._lock:
-            return with_devices(snapshot, self._cache)
+            return for_reports(snapshot, self._cache)
 
     def lowered(self, snapshot: Snapshot) -> tuple[Snapshot, Selects]:
-        """The same, and the devices that requests select in it."""
+        """The snapshot with device rows, for plans, and the devices that requests select in it."""
         with self._lock:
             return with_devices(snapshot, self._cache), self._cache.selects

@@ -186,7 +186,7 @@ def _row(row: Result[Any], names: tuple[str, ...], lost: Mapping[str, LostWorkSu
 
 def _fleet(period: Period) -> Select[Any]:
     f = usage_fleet.c
-    names = ("seconds", "capacity", "free", "fragmented", "stranded")
+    names = ("seconds", "capacity", "free", "fragmented", "stranded", "inside")
     return (
         select(f.flavor, *(func.sum(f[name]) for name in names))
         .where(f.hour >= period.since, f.hour < period.until)

@@ -253,6 +253,7 @@ def _fleet_rows(free: Mapping[str, Free], over: float | None, until: float) -> l
             "free": seconds * one.free,
             "fragmented": seconds * one.fragmented,
             "stranded": seconds * one.stranded,
+            "inside": seconds * one.inside,
         }
         for hour, seconds in by_hour(until if over is None else over, until)
         for flavor, one in free.items()

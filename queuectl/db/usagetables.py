@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sqlalchemy import BigInteger, Column, Identity, Index, Table, Uuid
+from sqlalchemy import BigInteger, Column, Double, Identity, Index, Table, Uuid, text
 
 from queuectl.db.columns import amount, integer, json, key, metadata, seconds, single_row, words
 
@@ -82,6 +82,7 @@ usage_fleet: Final = Table(
     Column("hour", BigInteger, primary_key=True, autoincrement=False),
     key("flavor", primary=True),
     *map(amount, ("seconds", "capacity", "free", "fragmented", "stranded")),
+    Column("inside", Double, nullable=False, server_default=text("0")),
     comment="GPU-seconds of nodes: capacity, free, and unusable for any gang; seconds that were observed",
 )
 

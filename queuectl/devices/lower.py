@@ -134,25 +134,55 @@ class DeviceCache:
 
 def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
     """The snapshot with device rows; the same object if no gang requests devices."""
+    found = _with_rows(snapshot, cache)
+    if found is None:
+        return snapshot
+    lowered, given, taken = found
+    modes = cache.modes(given, lowered.cluster)
+    return replace(taken, other_pods=lowered.other_pods(given.other_pods, modes))
+
+
+def for_reports(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
+    """The same without regard to what is pending: an empty node serves each request."""
+    found = _with_rows(snapshot, cache)
+    if found is None:
+        return snapshot
+    lowered, given, taken = found
+    cluster, used = lowered.cluster, given.other_pods
+    held = cache.holders(given, cluster)
+    in_use = {
+        kind: [name for name in nodes if name in held] for kind, nodes in cluster.divided.items()
+    }
+    kept = {kind: modes_of(kind, names, held, {}) for kind, names in in_use.items()}
+    mixed: Modes = {kind: {(None,) * len(kind.groups): names} for kind, names in in_use.items()}
+    return replace(
+        taken,
+        other_pods=lowered.other_pods(used, kept),
+        mixed_nodes=lowered.other_pods(used, mixed),
+    )
+
+
+def _with_rows(
+    snapshot: Snapshot, cache: DeviceCache
+) -> tuple[_Lowered, Snapshot, Snapshot] | None:
+    """The snapshot without and with device rows, and those; None if no gang requests devices."""
     snapshot = cache.numa.added(snapshot)
     if snapshot.devices is NO_DEVICES:
-        return snapshot
+        return None
     classes = cache.classes(snapshot)
     requests = cache.requests(snapshot, classes)
     if not requests:
-        return snapshot
+        return None
     if any(map(_shares, requests)):
         snapshot = cache.shared(snapshot, classes)
         requests = cache.requests(snapshot, classes)
     cluster = cache.cluster(snapshot, requests)
     lowered = cache.lowered(cluster)
-    other_pods = lowered.other_pods(snapshot.other_pods, cache.modes(snapshot, cluster))
     pending = lowered.gangs(snapshot.pending, cache)
     admitted = lowered.gangs(snapshot.admitted, cache)
     lowered.forget_others(snapshot)
-    return replace(
-        snapshot, fleet=lowered.fleet, pending=pending, admitted=admitted, other_pods=other_pods
-    )
+    taken = replace(snapshot, fleet=lowered.fleet, pending=pending, admitted=admitted)
+    return lowered, snapshot, taken
 
 
 def _shares(request: PodRequest) -> bool:

@@ -222,3 +222,4 @@ class Free:
     free: float
     fragmented: float
     stranded: float
+    inside: float = 0.0

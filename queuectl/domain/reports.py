@@ -165,6 +165,7 @@ class FleetRow:
         free: of those, not held by a gang.
         fragmented: of the free, those on nodes too small for a shape, averaged over the shapes by how many pods want them.
         stranded: of the free, those on nodes that no shape fits.
+        inside: of the fragmented, those on nodes with enough for the shape, but not of one PCIe root or NUMA node.
     """
 
     flavor: str
@@ -173,6 +174,7 @@ class FleetRow:
     free: float
     fragmented: float
     stranded: float
+    inside: float
 
 
 @dataclass(frozen=True, slots=True)

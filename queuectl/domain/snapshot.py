@@ -197,6 +197,7 @@ class Snapshot:
         devices: of dynamic resource allocation.
         other_devices: node name to the devices that claims hold whose pods are in no admitted gang.
         claims: (namespace, name) to the ResourceClaims that gangs share.
+        mixed_nodes: only of reports: ``other_pods`` with the device rows of nodes that are kept for no kind of request.
     """
 
     now: float
@@ -215,6 +216,7 @@ class Snapshot:
     devices: DeviceInventory = NO_DEVICES
     other_devices: Mapping[str, tuple[AllocatedDevice, ...]] = field(default_factory=dict)
     claims: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
+    mixed_nodes: Mapping[str, Resources] | None = None
 
     def queue_of(self, workload: Workload) -> ClusterQueue | None:
         """The ClusterQueue of a workload; None when its LocalQueue or ClusterQueue does not exist."""

@@ -24,7 +24,7 @@ from queuectl.domain.utilization import GangUse
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, index_of
 from queuectl.planner.problem.topology import Tree
-from queuectl.reports.fragmentation import fragmented_on_nodes, left_on_nodes
+from queuectl.reports.fragmentation import fragmented_on_nodes, left_for_shapes
 
 _GangsOn = list[list[GangOnNode]]
 _MILLION: Final = 1_000_000
@@ -100,11 +100,11 @@ def _node_counts(
     snapshot: Snapshot, index: FleetIndex, gangs_on: _GangsOn, cache: PlannerCache
 ) -> tuple[NodeOccupancy, ...]:
     weights = snapshot.config.rules.accounting.gpus
-    left = left_on_nodes(snapshot, index, cache)
+    left = left_for_shapes(snapshot, index, cache)
     fragmented = fragmented_on_nodes(snapshot, index, left).tolist()
     node_counts = []
     for node, amounts, lost, tenants in zip(
-        index.nodes, left.T.tolist(), fragmented, gangs_on, strict=True
+        index.nodes, left[0].T.tolist(), fragmented, gangs_on, strict=True
     ):
         free = Resources(zip(index.resources, amounts, strict=True))
         node_counts.append(

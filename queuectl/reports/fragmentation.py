@@ -4,19 +4,24 @@ The measure is that of fragmentation gradient descent (FGD). The free GPUs of a 
 node, because other resources are used up, too few GPUs are free, or its labels and taints exclude the pod. The average over the
 shapes, weighted by their number of pods, is the expected number of free GPUs that the next pod cannot use. The shapes are those of
 pending and running gangs. A shape that does not fit any empty node of a flavor does not count for that flavor.
+
+A part of the fragments is *inside* nodes: all amounts are enough, but the devices that are left are not sure to be of one PCIe root, of
+one NUMA node, or cut from enough memory of a GPU. Device rows of the snapshot show it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from queuectl.domain.accounting import Free
+from queuectl.domain.devices import DEVICE_ROW
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.snapshot import Snapshot
@@ -42,24 +47,25 @@ def free_gpus(snapshot: Snapshot, cache: PlannerCache | None = None) -> Mapping[
     kinds = _kinds(snapshot, index)
     if not kinds:
         return {}
-    free = left_on_nodes(snapshot, index, cache)
+    free = left_for_shapes(snapshot, index, cache)
     found = {}
     for name, flavor, nodes in _open_nodes(snapshot, index):
-        sums = np.zeros(4)
+        sums = np.zeros(5)
         for row, weights, shapes in kinds:
             capacity = index.allocatable[row] * weights
             if not capacity[nodes].any():
                 continue
             parts = _fragments(shapes, flavor, nodes, free, row, index)
-            lost = parts.times * weights / parts.pods
-            each = np.array([capacity, free[row] * weights, lost, parts.stranded * weights])
+            lost, inside = (each * weights / parts.pods for each in (parts.times, parts.inside))
+            stranded = parts.stranded * weights
+            each = np.array([capacity, free[0][row] * weights, lost, stranded, inside])
             sums += each[:, nodes].sum(axis=1)
         if sums[0]:
             found[name] = Free(*map(float, sums))
     return found
 
 
-def fragmented_on_nodes(snapshot: Snapshot, index: FleetIndex, free: Ints) -> Floats:
+def fragmented_on_nodes(snapshot: Snapshot, index: FleetIndex, free: Sequence[Ints]) -> Floats:
     """(N,): the expected number of free GPUs of each node that the next pod cannot use, under the flavor that uses most.
 
     0 on unschedulable nodes, and on nodes without a flavor.
@@ -67,7 +73,7 @@ def fragmented_on_nodes(snapshot: Snapshot, index: FleetIndex, free: Ints) -> Fl
     Args:
         snapshot: with the gangs.
         index: of its nodes.
-        free: the result of :func:`left_on_nodes`.
+        free: the result of :func:`left_for_shapes`.
     """
     kinds = _kinds(snapshot, index)
     least = np.full(index.size, np.inf)
@@ -127,25 +133,40 @@ def left_on_nodes(snapshot: Snapshot, index: FleetIndex, cache: PlannerCache) ->
     return left
 
 
+def left_for_shapes(snapshot: Snapshot, index: FleetIndex, cache: PlannerCache) -> list[Ints]:
+    """The same, and once more with other device rows: a pod that fits one of them fits the node."""
+    left = [left_on_nodes(snapshot, index, cache)]
+    if snapshot.mixed_nodes is not None:
+        mixed = replace(snapshot, other_pods=snapshot.mixed_nodes)
+        left.append(left_on_nodes(mixed, index, cache))
+    return left
+
+
 @dataclass(frozen=True, slots=True)
 class _Fragments:
-    """For each node: free GPUs times the pods that cannot use them, of ``pods`` in total; and GPUs that no shape can use."""
+    """For each node: free GPUs times the pods that cannot use them, of ``pods`` in total; and GPUs that no shape can use.
+
+    ``inside``: free GPUs times the pods that cannot use them only because of devices inside the node.
+    """
 
     times: Ints
     pods: int
     stranded: Ints
+    inside: Ints
 
 
 def _fragments(
     shapes: Mapping[PodShape, int],
     flavor: ResourceFlavor,
     nodes: Mask,
-    free: Ints,
+    free: Sequence[Ints],
     row: int,
     index: FleetIndex,
 ) -> _Fragments:
     none = np.zeros(index.size, dtype=np.int64)
-    times, pods = none.copy(), 0
+    times, inside, pods = none.copy(), none.copy(), 0
+    plain = [i for i, name in enumerate(index.resources) if not name.startswith(DEVICE_ROW)]
+    gpus = free[0][row]
     usable = np.zeros(index.size, dtype=np.bool_)
     for shape, count in shapes.items():
         request = index.vector(shape.requests)
@@ -156,10 +177,21 @@ def _fragments(
         may = nodes & index.mask(tolerant)
         if not (may & (index.allocatable >= request[:, None]).all(axis=0)).any():
             continue
-        fits = may & (free >= request[:, None]).all(axis=0)
+        fits = may & _any(_fits(left, request) for left in free)
         usable |= fits
-        times += count * np.where(nodes & ~fits, free[row], 0)
+        times += count * np.where(nodes & ~fits, gpus, 0)
+        enough = may & _fits(free[0][plain], request[plain])
+        inside += count * np.where(enough & ~fits, gpus, 0)
         pods += count
     if not pods:
-        return _Fragments(none, 1, none)
-    return _Fragments(times, pods, np.where(nodes & ~usable, free[row], 0))
+        return _Fragments(none, 1, none, none)
+    return _Fragments(times, pods, np.where(nodes & ~usable, gpus, 0), inside)
+
+
+def _fits(left: Ints, request: Ints) -> Mask:
+    """The nodes with enough of each resource."""
+    return np.asarray((left >= request[:, None]).all(axis=0), dtype=np.bool_)
+
+
+def _any(masks: Iterable[Mask]) -> Mask:
+    return reduce(np.logical_or, masks)

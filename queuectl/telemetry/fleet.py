@@ -18,6 +18,9 @@ _GPUS: Final = {
     "fleet_free_gpus": "Free GPUs of nodes that accept pods.",
     "fleet_fragmented_gpus": "Free GPUs that the next pod is expected to be unable to use.",
     "fleet_stranded_gpus": "Free GPUs on nodes that fit no pod of any pending or running gang.",
+    "fleet_fragmented_inside_nodes_gpus": (
+        "Of the fragmented GPUs, those on nodes with enough of them, but not of one PCIe root or NUMA node."
+    ),
 }
 
 
@@ -59,7 +62,7 @@ class FleetMetrics:
         for gauge in self._gpus:
             gauge.clear()
         for flavor, gpus in found.items():
-            amounts = (gpus.capacity, gpus.free, gpus.fragmented, gpus.stranded)
+            amounts = (gpus.capacity, gpus.free, gpus.fragmented, gpus.stranded, gpus.inside)
             for gauge, amount in zip(self._gpus, amounts, strict=True):
                 gauge.labels(flavor).set(amount)
 

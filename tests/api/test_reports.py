@@ -81,7 +81,7 @@ async def stored(store: AnyStore) -> AnyStore:
     )
     none = Fold(HOUR_AT, HOUR_AT, TERMS)
     await store.usage.keep(none, over=None, until=HOUR_AT, marks=(), epoch=epoch, free={})
-    free = {"h100": Free(16, 8, 2.5, 1)}
+    free = {"h100": Free(16, 8, 2.5, 1, 0.5)}
     await store.usage.keep(
         fold, over=HOUR_AT, until=HOUR_AT + HOUR, marks=(), epoch=epoch, free=free
     )
@@ -157,6 +157,7 @@ async def test_waste_reports_lost_work_and_the_fleet(api: httpx2.AsyncClient) ->
             "freeGpus": 8.0,
             "fragmentedGpus": 2.5,
             "strandedGpus": 1.0,
+            "fragmentedInsideNodesGpus": 0.5,
         }
     ]
 

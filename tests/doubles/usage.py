@@ -101,7 +101,7 @@ class MemoryUsage:
             )
         for hour, seconds in by_hour(until if over is None else over, until):
             for flavor, one in free.items():
-                was = tables.fleet.get((hour, flavor)) or FleetRow(flavor, 0, 0, 0, 0, 0)
+                was = tables.fleet.get((hour, flavor)) or FleetRow(flavor, 0, 0, 0, 0, 0, 0)
                 tables.fleet[hour, flavor] = FleetRow(
                     flavor,
                     was.seconds + seconds,
@@ -109,6 +109,7 @@ class MemoryUsage:
                     was.free + seconds * one.free,
                     was.fragmented + seconds * one.fragmented,
                     was.stranded + seconds * one.stranded,
+                    was.inside + seconds * one.inside,
                 )
 
     async def past_runs(self, most: int) -> tuple[Run, ...]:
@@ -185,7 +186,7 @@ class MemoryUsage:
         fleet: dict[str, FleetRow] = {}
         for (hour, flavor), one in tables.fleet.items():
             if period.since <= hour < period.until and namespaces is None:
-                was = fleet.get(flavor) or FleetRow(flavor, 0, 0, 0, 0, 0)
+                was = fleet.get(flavor) or FleetRow(flavor, 0, 0, 0, 0, 0, 0)
                 sums = (getattr(was, f.name) + getattr(one, f.name) for f in fields(FleetRow)[1:])
                 fleet[flavor] = FleetRow(flavor, *sums)
         return Report(

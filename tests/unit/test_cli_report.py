@@ -44,7 +44,7 @@ async def fill(store: MemoryStore) -> None:
     await store.usage.keep(
         Fold(NOW, NOW, AccountingTerms()), over=None, until=NOW, marks=(), epoch=0, free={}
     )
-    free = {"h100": Free(4000, 2000, 12.5, 8)}
+    free = {"h100": Free(4000, 2000, 12.5, 8, 4)}
     await store.usage.keep(fold, over=NOW, until=NOW + HOUR, marks=(), epoch=0, free=free)
 
 
@@ -114,7 +114,7 @@ def test_a_row_of_one_hour_begins_with_the_hour(report: Call) -> None:
 
 def test_waste_ends_with_the_free_gpus(report: Call) -> None:
     _, out, _ = report("waste", "--by", "flavor")
-    assert out.splitlines()[-1].split() == ["h100", "4,000.0", "2,000.0", "12.5", "8.0"]
+    assert out.splitlines()[-1].split() == ["h100", "4,000.0", "2,000.0", "12.5", "4.0", "8.0"]
 
 
 def test_csv_carries_names_labels_and_figures(report: Call) -> None:

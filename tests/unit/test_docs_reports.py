@@ -76,7 +76,7 @@ async def day() -> MemoryStore:
     gang(fold, "nlp", 16, 6.0, (UseState.UNKNOWN, None))
     none = Fold(DAY, DAY, AccountingTerms())
     await store.usage.keep(none, over=None, until=DAY, marks=(), epoch=0, free={})
-    free = {"h100": Free(160, 48, 20.0, 4)}
+    free = {"h100": Free(160, 48, 20.0, 4, 2)}
     await store.usage.keep(fold, over=DAY, until=END, marks=(), epoch=0, free=free)
     return store
 

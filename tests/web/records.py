@@ -127,7 +127,7 @@ def _account(database: MemoryDatabase, now: float, gpus: int, rng: random.Random
         if not waits and begin < last and rng.random() < 0.3:
             tables.losses[begin, subject.id, "h100", Code.PREEMPTED] = LostWorkSum(9000.0, 1)
     for hour in range(last - HOURS * HOUR, last, HOUR):
-        shares = (1.0, 0.14, 0.04, 0.01)  # all, free, fragmented, stranded
+        shares = (1.0, 0.14, 0.04, 0.01, 0.0)  # all, free, fragmented, stranded, inside
         tables.fleet[hour, "h100"] = FleetRow("h100", HOUR, *(HOUR * gpus * x for x in shares))
 
 

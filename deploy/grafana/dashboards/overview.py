@@ -51,10 +51,12 @@ OVERVIEW: Final = Board(
                       [Query(f"{OFFERED} - {USED}", "free"), Query(PENDING, "requested")], Unit.RESOURCE),
                 Panel("Pending gangs by reason", "The current reason of each gang.",
                       [Query("sum by (reason) (queuectl_pending_workloads)", "{{reason}}")], Unit.GANGS, Look.STACK),
-                Panel("Fragmentation (GPUs)", "fragmented: free GPUs that the next pod is expected to be unable to use. stranded: free GPUs on nodes"
-                      " that fit no pod of any pending or running gang.",
+                Panel("Fragmentation (GPUs)", "fragmented: free GPUs that the next pod is expected to be unable to use. inside nodes: of these,"
+                      " GPUs on nodes with enough of them, but not of one PCIe root or NUMA node. stranded: free GPUs on nodes that"
+                      " fit no pod of any pending or running gang.",
                       [Query("sum(queuectl_fleet_free_gpus)", "free"),
                        Query("sum(queuectl_fleet_fragmented_gpus)", "fragmented"),
+                       Query("sum(queuectl_fleet_fragmented_inside_nodes_gpus)", "inside nodes"),
                        Query("sum(queuectl_fleet_stranded_gpus)", "stranded")], Unit.GPUS, width=12),
                 Panel("Spread (domains used / fewest possible)", "1 is best. Domains that started gangs use, over the fewest that hold them on empty nodes.",
                       [Query("sum by (level) (increase(queuectl_admitted_domains_total[1h]))"
