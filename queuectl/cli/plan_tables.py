@@ -43,6 +43,12 @@ def _tables(document: dict[str, Any]) -> Iterator[Table]:
     yield starts
     yield from _tables_of_evictions(document)
     yield from _tables_of_mig(document)
+    planned = Table("WORKLOAD", "START", title="Planned starts", box=None)
+    planned.add_column("NODES", overflow="fold", ratio=1)
+    for gang in document["pending"]:
+        if start := gang.get("plannedStart"):
+            planned.add_row(gang["workload"], start["at"], _nodes(start["podSets"]))
+    yield planned
     waits = Table("WORKLOAD", "REASON", title="Pending", box=None)
     waits.add_column("MESSAGE", overflow="fold", ratio=1)
     for gang in document["pending"]:

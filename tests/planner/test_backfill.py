@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from queuectl.domain.plan import Admission, Plan, SlipCause
 from queuectl.domain.queues import BackfillOrder
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.words import format_time
 from queuectl.domain.workload import Workload
+from queuectl.objects.files.plans import plan_document
 from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
 from tests.planner.backfill_clock import job, line
 from tests.planner.build import NOW, holding, node, placed, world
 
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs/reference/plan-schema.json").read_text())
 NODES = tuple(node(f"n{number}", gpu=1) for number in range(4))
 
 
@@ -149,3 +155,15 @@ def test_the_verifier_names_a_late_start_without_a_cause() -> None:
     again = plan(later)
     assert [p.slip for p in again.planned] == [SlipCause.HIGHER_PRIORITY]
     assert not verify(later, again)
+
+
+def test_the_document_of_a_plan_has_planned_starts() -> None:
+    snapshot = half_full(job("long", 1, 101, queued_at=1))
+    document = plan_document(snapshot, plan(snapshot))
+    large, long = document["pending"]
+    assert large["plannedStart"]["at"] == format_time(NOW + 100)
+    assert large["plannedStart"]["podSets"][0]["nodes"] == dict.fromkeys(
+        ["n0", "n1", "n2", "n3"], 1
+    )
+    assert "plannedStart" not in long
+    Draft202012Validator(SCHEMA).validate(document)

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
-from queuectl.domain.plan import Cost, Eviction, Plan, Preemption, Proof, Refusal
+from queuectl.domain.plan import Cost, Eviction, Plan, Planned, Preemption, Proof, Refusal
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.words import format_time
 from queuectl.domain.workload import Placement, Workload
 
 
@@ -38,6 +39,7 @@ def plan_document(
     diagnosed = {diagnosis.uid: diagnosis for diagnosis in diagnoses}
     known: dict[str, Workload] = {p.workload.uid: p.workload for p in snapshot.pending}
     known.update({a.workload.uid: a.workload for a in snapshot.admitted})
+    planned = {each.uid: each for each in plan.planned}
     moves = {"moves": _moves(plan, snapshot)} if plan.moved or snapshot.make_room else {}
     return {
         "admitted": [
@@ -58,6 +60,7 @@ def plan_document(
         **({"mig": [_mig(known[uid], fix) for uid, fix in mig]} if mig is not None else {}),
         "pending": [
             _pending(refusal, known, diagnosed.get(refusal.uid, Diagnosis(refusal.uid)))
+            | _planned_start(planned.get(refusal.uid))
             for refusal in plan.pending
         ],
         "proof": plan.proof.value,
@@ -173,6 +176,19 @@ def _pending(
     if refusal.lease is not None:
         written["podSets"] = _podsets(refusal.lease.placement)
     return written
+
+
+def _planned_start(planned: Planned | None) -> dict[str, Any]:
+    """The planned start of a pending gang, if it has one."""
+    if planned is None:
+        return {}
+    written: dict[str, Any] = {
+        "at": format_time(planned.start.at),
+        "podSets": _podsets(planned.start.placement),
+    }
+    if planned.slip is not None:
+        written["movedBy"] = planned.slip.value
+    return {"plannedStart": written}
 
 
 def _obstacle(obstacle: Obstacle) -> dict[str, Any]:
