@@ -5,8 +5,8 @@ from __future__ import annotations
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0021_pre"
-down_revision = "0020_pre"
+revision = "0022_pre"
+down_revision = "0021_pre"
 branch_labels = None
 depends_on = None
 
