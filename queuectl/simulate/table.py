@@ -29,7 +29,7 @@ class Row:
     line: int
     cells: Mapping[str, str]
 
-    def error(self, column: str, what: str) -> BadInput:
+    def invalid(self, column: str, what: str) -> BadInput:
         """An error about one cell."""
         return BadInput(f"{self.name}: line {self.line}: {column}: {what}")
 
@@ -41,7 +41,7 @@ class Row:
         """The cell; an empty one is an error."""
         text = self.text(column)
         if not text:
-            raise self.error(column, "is empty")
+            raise self.invalid(column, "is empty")
         return text
 
     def number(self, column: str) -> float | None:
@@ -52,9 +52,9 @@ class Row:
         try:
             value = float(text)
         except ValueError:
-            raise self.error(column, f"{text!r} is not a number") from None
+            raise self.invalid(column, f"{text!r} is not a number") from None
         if not isfinite(value) or value < 0:
-            raise self.error(column, f"{text!r} is not a number of at least 0")
+            raise self.invalid(column, f"{text!r} is not a number of at least 0")
         return value
 
     def seconds(self, column: str) -> float:
@@ -69,7 +69,7 @@ class Row:
         text = self.required(column)
         value = self.number(column)
         if value is None or value != int(value) or value < least:
-            raise self.error(column, f"{text!r} is not an integer of at least {least}")
+            raise self.invalid(column, f"{text!r} is not an integer of at least {least}")
         return int(value)
 
 

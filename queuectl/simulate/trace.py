@@ -134,7 +134,7 @@ def read_events(data: bytes, name: str) -> tuple[NodeEvent, ...]:
     for row in read_columns(data, name, _EVENT):
         state = row.required("state")
         if state not in _STATES:
-            raise row.error("state", f"{state!r} is not one of {', '.join(_STATES)}")
+            raise row.invalid("state", f"{state!r} is not one of {', '.join(_STATES)}")
         events.append(NodeEvent(row.seconds("time"), row.required("node"), state == "up"))
     return tuple(sorted(events, key=lambda event: event.time))
 
@@ -161,7 +161,7 @@ def read_utilization(data: bytes, name: str) -> Utilization:
     for row in rows:
         job = row.required("job_id")
         if job in found:
-            raise row.error("job_id", f"{job!r} is given twice")
+            raise row.invalid("job_id", f"{job!r} is given twice")
         found[job] = _percent(row, _USE) / 100
     return ByJob(found)
 
@@ -170,7 +170,7 @@ def _percent(row: Row, column: str) -> float:
     row.required(column)
     value = row.number(column)
     if value is None or value > 100:
-        raise row.error(column, f"{row.text(column)!r} is not a number from 0 to 100")
+        raise row.invalid(column, f"{row.text(column)!r} is not a number from 0 to 100")
     return value
 
 
@@ -179,7 +179,7 @@ def _job(row: Row) -> TraceJob:
     namespace, slash, queue = row.text("queue").rpartition("/")
     checkpoint = row.number("checkpoint_s")
     if checkpoint == 0:
-        raise row.error("checkpoint_s", "'0' is not a number of seconds greater than 0")
+        raise row.invalid("checkpoint_s", "'0' is not a number of seconds greater than 0")
     return TraceJob(
         rank=0,
         line=row.line,
