@@ -29,9 +29,12 @@ def page(device_installation: Installation) -> Iterator[Page]:
 
 
 def runs(installation: Installation, name: str) -> None:
+    """Workloads of other tests can have the same name in their namespaces."""
+
     def state() -> str:
         found = installation.rest.workloads().values()
-        return next((one["state"] for one in found if one["name"] == name), "")
+        own = (one for one in found if (one["namespace"], one["name"]) == ("default", name))
+        return next((one["state"] for one in own), "")
 
     wait_until(lambda: state() == "Running", f"{name} runs", SECONDS)
 
