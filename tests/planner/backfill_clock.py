@@ -43,7 +43,7 @@ def job(
     preferred: str | None = None,
     gpu: int = 1,
 ) -> Workload:
-    """A gang of equal pods that runs for some seconds; None = nobody knows."""
+    """A gang of equal pods that runs for some seconds; None = it is unknown."""
     made = gang(
         uid,
         podset(count=pods, gpu=gpu, required=required, preferred=preferred),

@@ -25,7 +25,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What a gang uses from one time to another, where it is placed."""
+    """The use of a gang from one time to another, where it is placed."""
 
     gang: Gang
     begins: float

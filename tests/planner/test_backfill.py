@@ -1,4 +1,4 @@
-"""Planned starts and backfill: which gangs start before an earlier one that waits, and what it is promised."""
+"""Planned starts and backfill: which gangs start before an earlier one that waits, and the time of its planned start."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def test_a_planned_gang_moves_to_other_nodes_for_a_later_one() -> None:
     assert promises(made) == {"first": 100.0}
 
 
-def test_as_many_gangs_have_planned_starts_as_the_queue_says() -> None:
+def test_as_many_gangs_have_planned_starts_as_the_queue_permits() -> None:
     later = [job(f"next{number}", 4, 50, queued_at=number) for number in (1, 2, 3)]
     assert promises(plan(half_full(*later))) == {"large": 100.0}
     made = plan(half_full(*later, planned_starts=3))
     assert promises(made) == {"large": 100.0, "next1": 600.0, "next2": 650.0}
 
 
-def test_the_shortest_candidate_is_first_where_the_queue_says_so() -> None:
+def test_the_shortest_candidate_is_first_with_that_backfill_order() -> None:
     slow, quick = job("slow", 2, 90, queued_at=1), job("quick", 2, 10, queued_at=2)
     snapshot = half_full(slow, quick)
     assert starts(plan(snapshot)) == ["slow"]

@@ -37,7 +37,7 @@ class Moments:
         return np.concatenate(self.free)
 
     def request(self, request: GangRequest, present: Present) -> GangRequest:
-        """What a gang asks for over all the times."""
+        """The request of a gang over all the times."""
         groups = tuple(self._group(group, present) for group in request.podset_groups)
         return replace(request, podset_groups=groups)
 

@@ -64,7 +64,7 @@ class PlannedStarts:
     # Which gangs.
 
     def room_for_more(self, queue: ClusterQueue | None) -> bool:
-        """Whether the line of a ClusterQueue has fewer planned starts than it may have."""
+        """Whether the line of a ClusterQueue has fewer planned starts than its rule permits."""
         line = self._line(queue)
         return line is not None and len(self.waiting.get(line, ())) < line.rule.planned_starts
 
@@ -182,7 +182,7 @@ class PlannedStarts:
         self._guard()
 
     def _earliest(self, request: GangRequest) -> _Start | None:
-        """On as good a topology level as in the last plan, if that is not later than promised."""
+        """On as good a topology level as in the last plan, if that is not later than it was planned."""
         last = request.pending.planned_start
         strict = self._as_promised(request) if last is not None else None
         if last is not None and strict is not None:

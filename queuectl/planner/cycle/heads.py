@@ -190,7 +190,7 @@ class HeadScheduler:
             cycle.refused.update(position.gangs.refuse(position.at, refusal))
 
     def _sort_the_rest(self, heads: QueueHeads) -> None:
-        """Sort the gangs behind those with planned starts, once there are as many as the line may have."""
+        """Sort the gangs behind those with planned starts, once the line has all of them."""
         order = self._cycle.heads.order
         queues = self._cycle.planned.shortest_first(heads.queue) - order.shortest
         if not queues:

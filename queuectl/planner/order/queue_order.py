@@ -62,7 +62,7 @@ class QueueOrder:
     def _stretch(self, workload: Workload) -> float:
         """The time from submission to end if it started now, as a multiple of its length: it grows faster for short gangs.
 
-        So the shortest of those that came together is first, and none is passed for ever.
+        The shortest of those that came together is first, and none is passed without limit.
         """
         if workload.duration is None:
             return 0.0

@@ -87,7 +87,7 @@ def delays(ref: str, at: float, longest: float, duration: Duration | None) -> Re
 
 
 def length_unknown(ref: str) -> Reason:
-    """A gang before it in its line waits, and nothing says how long this one runs."""
+    """A gang before it in its line waits, and the length of this one is unknown."""
     text = (
         f"Backfill: it waits behind {ref}, because the end of its run is unknown; "
         "a gang with a limit of its execution time can start before that gang"

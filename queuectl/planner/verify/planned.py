@@ -1,6 +1,6 @@
 """Planned starts: each can happen at its time beside all that starts now, and none is late without a cause.
 
-The plan is checked again as it would be at each of these times: the gangs that have ended by then are gone, those that start now
+The plan is checked again as it would be at each of these times: the gangs that have ended by then are left out, those that start now
 run, and the gangs planned for that time start. The other checks then say whether they fit.
 """
 
@@ -20,7 +20,7 @@ from queuectl.planner.verify.order import inadmissible, never, place
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 from queuectl.planner.verify.quota import check_quota
 
-_SLACK = 60.0  # seconds that the gangs before a planned start may take to stop
+_SLACK = 60.0  # seconds that the gangs before a planned start can take to stop
 _MOST_OVERRUNS = 2
 
 
@@ -44,10 +44,12 @@ def _promise(index: PlanIndex, planned: Planned) -> Iterator[Violation]:
         yield Violation(Rule.PLANNED_START, planned.uid, "its planned start is in the past")
     late = last is not None and start.at > last.promised + _SLACK
     if late and planned.slip is None:
-        text = f"starts at {start.at:.0f}, promised {last.promised:.0f}" if last else ""
+        text = f"starts at {start.at:.0f}, planned {last.promised:.0f}" if last else ""
         yield Violation(Rule.PLANNED_START, planned.uid, f"is late without a cause: {text}")
     if last is not None and planned.slip is None and start.promised > last.promised:
-        yield Violation(Rule.PLANNED_START, planned.uid, "forgets what was promised")
+        yield Violation(
+            Rule.PLANNED_START, planned.uid, "is planned for a later time without a cause"
+        )
 
 
 def _at(index: PlanIndex, at: float, planned: list[Planned]) -> Iterator[Violation]:
