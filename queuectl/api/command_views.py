@@ -10,6 +10,7 @@ from pydantic import AwareDatetime, Field
 from queuectl.api.params import NAME
 from queuectl.api.schemas import View, maybe, moment
 from queuectl.domain.commands import LARGEST_PRIORITY, Action, Command, CommandState
+from queuectl.domain.gpus import rounded
 from queuectl.domain.identity import Caller
 from queuectl.domain.ledger import Entry
 from queuectl.domain.preview import Preview
@@ -106,7 +107,7 @@ class PreviewView(View):
     action: Action
     evicts: bool = Field(description="Whether it runs and would be evicted.")
     pods: int = Field(description="Number of pods that would be stopped.")
-    gpus: int | None = Field(
+    gpus: float | None = Field(
         description="GPUs that become free; null = not known at the moment: send the request again."
     )
     lost_gpu_seconds: int | None = Field(
@@ -162,7 +163,7 @@ def preview_view(
         action=action,
         evicts=evicts,
         pods=entry.started_pods if evicts else 0,
-        gpus=(cost.gpus if cost is not None else 0) if known else None,
+        gpus=(rounded(cost.gpus) if cost is not None else 0) if known else None,
         lost_gpu_seconds=(cost.lost_work if cost is not None else 0) if known else None,
         notice_seconds=preview.notice if preview is not None else None,
         starts=starts,

@@ -9,6 +9,7 @@ from pydantic import Field
 from queuectl.api.events import EventView
 from queuectl.api.schemas import View, moment
 from queuectl.domain.decisions import StoredDecision
+from queuectl.domain.gpus import rounded
 from queuectl.domain.plan import Proof
 
 
@@ -26,7 +27,7 @@ class DecisionView(View):
     pending: int = Field(description="Pending gangs in the snapshot.")
     running: int = Field(description="Gangs that hold capacity in the snapshot.")
     started: int
-    gpus_started: int
+    gpus_started: float
     evicted: int = Field(description="Evicted gangs, without moved gangs.")
     moved: int
     waiting: int = Field(description="Gangs that stay pending.")
@@ -65,7 +66,7 @@ def decision_view(decided: StoredDecision) -> DecisionView:
         pending=decision.pending,
         running=decision.running,
         started=decision.started,
-        gpus_started=decision.gpus,
+        gpus_started=rounded(decision.gpus),
         evicted=decision.evicted,
         moved=decision.moved,
         waiting=decision.waiting,

@@ -26,6 +26,7 @@ from queuectl.api.schemas import (
 )
 from queuectl.api.views import obstacle_view, placement_view, reason_view, suggested_fix_view
 from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.gpus import rounded, summed
 from queuectl.domain.plan import Cost, Eviction, Plan
 from queuectl.domain.reasons import Reason
 from queuectl.domain.redaction import ANOTHER_TEAM
@@ -89,7 +90,7 @@ class Outcome(StrEnum):
 class CostView(View):
     priority: int = Field(description="Priority of the evicted gang.")
     lost_gpu_seconds: int
-    gpus: int = Field(description="GPUs that become free.")
+    gpus: float = Field(description="GPUs that become free.")
 
 
 class GangOutcomeView(View):
@@ -103,7 +104,9 @@ class GangOutcomeView(View):
     )
     uid: str | None
     cluster_queue: str | None
-    gpus: int = Field(description="GPUs that it requests.")
+    gpus: float = Field(
+        description="GPUs that it requests; an instance or a replica counts as a part of a GPU."
+    )
     submitted: bool = Field(description="Whether the request submits it.")
     outcome: Outcome
     before: Outcome | None = Field(
@@ -127,7 +130,7 @@ class GangOutcomeView(View):
 
 class CountsView(View):
     starts: int
-    gpus_started: int
+    gpus_started: float
     waits: int = Field(description="Pending gangs, with those that have a reservation.")
     leaves: int = Field(description="Evicted gangs, with moved gangs.")
     lost_gpu_seconds: int
@@ -225,7 +228,7 @@ def _counts(gang_plans: Mapping[str, _GangPlan], snapshot: Snapshot) -> CountsVi
     costs = [o.cost.lost_work for o in gang_plans.values() if o.cost is not None]
     return CountsView(
         starts=outcomes.count(Outcome.STARTS),
-        gpus_started=sum(started),
+        gpus_started=rounded(summed(started)),
         waits=outcomes.count(Outcome.WAITS) + outcomes.count(Outcome.RESERVES),
         leaves=outcomes.count(Outcome.LEAVES) + outcomes.count(Outcome.MOVES),
         lost_gpu_seconds=sum(costs),
@@ -263,7 +266,7 @@ class _PlanPresenter:
             kind=workload.kind if seen else None,
             uid=uid if seen and not submitted else None,
             cluster_queue=queue.name if seen and queue is not None else None,
-            gpus=workload.gpus,
+            gpus=rounded(workload.gpus),
             submitted=submitted,
             outcome=gang_plan.outcome,
             before=before.outcome if before is not None else None,
@@ -305,4 +308,6 @@ class _PlanPresenter:
 def _cost(cost: Cost | None) -> CostView | None:
     if cost is None:
         return None
-    return CostView(priority=cost.priority, lost_gpu_seconds=cost.lost_work, gpus=cost.gpus)
+    return CostView(
+        priority=cost.priority, lost_gpu_seconds=cost.lost_work, gpus=rounded(cost.gpus)
+    )

@@ -18,6 +18,7 @@ from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.api.schemas import View
 from queuectl.domain.errors import Conflict
+from queuectl.domain.gpus import rounded
 from queuectl.domain.ledger import Document
 from queuectl.domain.preview import DrainCost
 from queuectl.domain.queries import ConfigDocument, DocumentKey
@@ -49,7 +50,7 @@ class DrainView(View):
 
     gangs: int
     pods: int
-    gpus: int = Field(description="GPUs that become free.")
+    gpus: float = Field(description="GPUs that become free.")
     lost_gpu_seconds: int = Field(
         description="Lost work since the last checkpoints in GPU-seconds, as for each victim."
     )
@@ -151,5 +152,5 @@ def _view(
 
 def _drains(cost: DrainCost) -> DrainView:
     return DrainView(
-        gangs=cost.gangs, pods=cost.pods, gpus=cost.gpus, lost_gpu_seconds=cost.lost_work
+        gangs=cost.gangs, pods=cost.pods, gpus=rounded(cost.gpus), lost_gpu_seconds=cost.lost_work
     )

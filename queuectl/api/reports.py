@@ -9,7 +9,14 @@ from typing import Any, Final
 from pydantic import Field
 
 from queuectl.api.schemas import View, maybe, moment
-from queuectl.domain.accounting import HOUR, Amounts, LostWorkSum
+from queuectl.domain.accounting import (
+    HOUR,
+    MILLISECONDS,
+    UNITS,
+    Amounts,
+    ClusterAmounts,
+    LostWorkSum,
+)
 from queuectl.domain.reports import By, FleetRow, Report, ReportRow
 
 
@@ -115,6 +122,18 @@ class FleetItem(View):
     )
 
 
+class ClusterItem(View):
+    """All GPU-hours of the cluster. The last four add up to the first."""
+
+    physical_gpu_hours: float
+    allocated_gpu_hours: float = Field(description="Held by gangs.")
+    unallocated_gpu_hours: float = Field(description="Free on nodes that take pods.")
+    unmanaged_gpu_hours: float = Field(description="Held by pods that belong to no gang.")
+    unhealthy_gpu_hours: float = Field(
+        description="Failed, or free on nodes that are not ready or cordoned."
+    )
+
+
 class ReportView(View):
     by: str
     since: datetime = Field(description="Start of the first hour.")
@@ -139,6 +158,7 @@ class WasteReport(ReportView):
     items: list[WasteItem]
     total: WasteItem
     fleet: list[FleetItem]
+    cluster: ClusterItem | None = Field(description="null if the caller does not see the nodes.")
 
 
 class WaitsReport(ReportView):
@@ -161,7 +181,22 @@ def waste_report(report: Report) -> WasteReport:
     period = report.period
     hours = (min(period.until, report.as_of or period.until) - period.since) / HOUR
     items = _items(report, lambda row: _waste(row, hours))
-    return WasteReport(**_head(report), **items, fleet=[_fleet(row) for row in report.fleet])
+    return WasteReport(
+        **_head(report),
+        **items,
+        fleet=[_fleet(row) for row in report.fleet],
+        cluster=_cluster(report.cluster) if report.cluster is not None else None,
+    )
+
+
+def _cluster(amounts: ClusterAmounts) -> ClusterItem:
+    return ClusterItem(
+        physical_gpu_hours=_gpu_hours(amounts.physical),
+        allocated_gpu_hours=_gpu_hours(amounts.allocated),
+        unallocated_gpu_hours=_gpu_hours(amounts.unallocated),
+        unmanaged_gpu_hours=_gpu_hours(amounts.unmanaged),
+        unhealthy_gpu_hours=_gpu_hours(amounts.unhealthy),
+    )
 
 
 def waits_report(report: Report) -> WaitsReport:
@@ -187,8 +222,7 @@ def total_of(report: Report) -> ReportRow:
     """The sum of all rows. A workload in several rows counts in each."""
     amounts, losses = Amounts(), dict[str, LostWorkSum]()
     for row in report.rows:
-        for name in Amounts.__slots__:
-            setattr(amounts, name, getattr(amounts, name) + getattr(row.amounts, name))
+        amounts.add(row.amounts)
         for reason, lost in row.losses.items():
             known = losses.setdefault(reason, LostWorkSum())
             known.gpu_seconds += lost.gpu_seconds
@@ -203,6 +237,10 @@ def _hours(seconds: float) -> float:
     return round(seconds / HOUR, _DIGITS) + 0.0  # no -0.0
 
 
+def _gpu_hours(units: int) -> float:
+    return _hours(units / UNITS)
+
+
 def _group(row: ReportRow) -> GroupView:
     names: dict[str, Any] = dict(row.names)
     if By.HOUR in names:
@@ -215,11 +253,11 @@ def _usage(row: ReportRow) -> UsageItem:
     return UsageItem(
         group=_group(row),
         workloads=row.workloads,
-        allocated_gpu_hours=_hours(a.allocated),
-        used_gpu_hours=_hours(a.used),
-        idle_gpu_hours=_hours(a.idle),
-        stuck_gpu_hours=_hours(a.stuck),
-        unknown_gpu_hours=_hours(a.unknown),
+        allocated_gpu_hours=_gpu_hours(a.allocated),
+        used_gpu_hours=_gpu_hours(a.used),
+        idle_gpu_hours=_gpu_hours(a.idle),
+        stuck_gpu_hours=_gpu_hours(a.stuck),
+        unknown_gpu_hours=_gpu_hours(a.unknown),
         efficiency=row.efficiency,
     )
 
@@ -228,25 +266,25 @@ def _cost(row: ReportRow) -> CostItem:
     return CostItem(
         group=_group(row),
         workloads=row.workloads,
-        allocated_gpu_hours=_hours(row.amounts.allocated),
+        allocated_gpu_hours=_gpu_hours(row.amounts.allocated),
         cost=round(row.amounts.cost, _DIGITS) + 0.0,
         wasted_cost=round(row.wasted_cost, _DIGITS) + 0.0,
-        unpriced_gpu_hours=_hours(row.amounts.unpriced),
+        unpriced_gpu_hours=_gpu_hours(row.amounts.unpriced),
     )
 
 
 def _waste(row: ReportRow, hours: float) -> WasteItem:
     a = row.amounts
-    wasted = _hours(row.wasted)
+    wasted = _gpu_hours(row.wasted)
     return WasteItem(
         group=_group(row),
         workloads=row.workloads,
-        allocated_gpu_hours=_hours(a.allocated),
+        allocated_gpu_hours=_gpu_hours(a.allocated),
         wasted_gpu_hours=wasted,
         wasted_gpus=round(wasted / hours, _DIGITS) if hours > 0 else 0.0,
-        idle_gpu_hours=_hours(a.idle),
-        stuck_gpu_hours=_hours(a.stuck),
-        unknown_gpu_hours=_hours(a.unknown),
+        idle_gpu_hours=_gpu_hours(a.idle),
+        stuck_gpu_hours=_gpu_hours(a.stuck),
+        unknown_gpu_hours=_gpu_hours(a.unknown),
         efficiency=row.efficiency,
         lost_to_others_gpu_hours=_hours(row.lost_to_others),
         lost_in_starts_gpu_hours=_hours(row.lost_in_starts),
@@ -261,11 +299,11 @@ def _reasons(losses: Mapping[str, LostWorkSum]) -> dict[str, float]:
 
 
 def _waits(row: ReportRow) -> WaitsItem:
-    waiting = row.amounts.waiting
+    waiting = row.amounts.waiting / MILLISECONDS
     return WaitsItem(
         group=_group(row),
         workloads=row.workloads,
-        waited_gpu_hours=_hours(row.amounts.waited),
+        waited_gpu_hours=_gpu_hours(row.amounts.waited),
         waiting_hours=_hours(waiting),
         waiting_hours_per_workload=_hours(waiting / row.workloads) if row.workloads else 0.0,
     )

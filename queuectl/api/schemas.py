@@ -187,7 +187,9 @@ class WorkloadView(View):
     )
     state: State
     reason: ReasonView
-    gpus: int
+    gpus: float = Field(
+        description="GPUs that it requests; an instance or a replica counts as a part of a GPU."
+    )
     pods: int
     attempt: int = Field(description="Number of starts so far.")
     evictions: int

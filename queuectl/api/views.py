@@ -22,6 +22,7 @@ from queuectl.api.schemas import (
     moment,
 )
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
+from queuectl.domain.gpus import rounded
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine, QueuePosition
 from queuectl.domain.reasons import Code, Reason
@@ -67,7 +68,7 @@ def workload_view(
         queue_set=entry.queue_set,
         state=entry.state,
         reason=reason_view(entry.reason),
-        gpus=entry.gpus,
+        gpus=rounded(entry.gpus),
         pods=entry.pods,
         attempt=entry.attempt,
         evictions=entry.evictions,

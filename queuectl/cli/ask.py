@@ -18,7 +18,7 @@ from queuectl.cli.client import workload_path as path_of
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import Kind
 from queuectl.domain.commands import LARGEST_PRIORITY, Action
-from queuectl.domain.words import counted, format_time
+from queuectl.domain.words import counted, counted_gpus, format_time
 
 POLL_SECONDS: Final = 0.3
 
@@ -233,7 +233,7 @@ def _preview(client: Client, action: Action, found: Json) -> None:
         typer.echo("  cost not known: this server does not watch the cluster yet")
         return
     lost, notice = answer["lostGpuSeconds"], answer["noticeSeconds"]
-    typer.echo(f"  frees   {counted(answer['gpus'], 'GPU')}")
+    typer.echo(f"  frees   {counted_gpus(answer['gpus'])}")
     typer.echo(f"  loses   {lost} GPU-seconds of work ({lost / 3600:.1f} GPU-hours)")
     typer.echo(f"  notice  {f'{notice:.0f} s' if notice else 'none'}")
     typer.echo(f"  starts  {_starts(answer)}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from queuectl.api.kinds import ConfigKind
 from queuectl.cli.render import Column, Json, age, until, used
+from queuectl.domain.words import gpu_count
 
 
 def _amounts(resources: Json) -> str:
@@ -32,13 +34,17 @@ def _short(amount: float) -> str:
     return f"{amount:g}"
 
 
+def _gpus(name: str) -> Callable[[Json], str]:
+    return lambda row: gpu_count(row[name])
+
+
 def _tenants(node: Json) -> str:
-    return ", ".join(f"{each['workload']} ({_short(each['gpus'])})" for each in node["tenants"])
+    return ", ".join(f"{each['workload']} ({gpu_count(each['gpus'])})" for each in node["tenants"])
 
 
 def _largest_free(domain: Json) -> str | None:
     largest = domain["largestFree"]
-    return None if largest is None else f"{largest['node']} ({_short(largest['freeGpus'])})"
+    return None if largest is None else f"{largest['node']} ({gpu_count(largest['freeGpus'])})"
 
 
 def _domain_use(domain: Json) -> str | None:
@@ -67,9 +73,9 @@ EVENT_COLUMNS: Final = (
 NODE_COLUMNS: Final = (
     Column("NAME", lambda o: o["name"]),
     Column("STATUS", _status),
-    Column("GPUS", lambda o: _short(o["gpus"])),
-    Column("FREE", lambda o: _short(o["freeGpus"])),
-    Column("FRAGMENTED", lambda o: _short(o["fragmentedGpus"]), wide=True),
+    Column("GPUS", _gpus("gpus")),
+    Column("FREE", _gpus("freeGpus")),
+    Column("FRAGMENTED", _gpus("fragmentedGpus"), wide=True),
     Column("DOMAINS", lambda o: ",".join(f"{k}={v}" for k, v in o["domains"].items()), wide=True),
     Column("WORKLOADS", _tenants, long=True),
 )
@@ -81,10 +87,10 @@ DOMAIN_COLUMNS: Final = (
     Column("LEVEL", lambda o: o["level"], spare=3),
     Column("NODES", lambda o: o["nodes"]),
     Column("OPEN", lambda o: o["openNodes"], wide=True),
-    Column("GPUS", lambda o: _short(o["gpus"])),
-    Column("FREE", lambda o: _short(o["freeGpus"])),
+    Column("GPUS", _gpus("gpus")),
+    Column("FREE", _gpus("freeGpus")),
     Column("LARGEST FREE", _largest_free, spare=2),
-    Column("FRAGMENTED", lambda o: _short(o["fragmentedGpus"]), wide=True),
+    Column("FRAGMENTED", _gpus("fragmentedGpus"), wide=True),
     Column("WORKLOADS", lambda o: o["gangs"]),
     Column("USE", _domain_use, spare=1),
 )
@@ -111,7 +117,7 @@ DECISION_COLUMNS: Final = (
     Column("TIME", lambda o: o["at"][:19] + "Z"),
     Column("AGE", lambda o: age(o["at"]), spare=2),
     Column("STARTED", lambda o: o["started"]),
-    Column("GPUS", lambda o: o["gpusStarted"]),
+    Column("GPUS", _gpus("gpusStarted")),
     Column("EVICTED", lambda o: o["evicted"]),
     Column("MOVED", lambda o: o["moved"]),
     Column("PENDING", lambda o: o["waiting"]),
@@ -136,13 +142,13 @@ PAST_USE_COLUMNS: Final = (
 UNMANAGED_SUM_COLUMNS: Final = (
     Column("NAMESPACE", lambda o: o["namespace"]),
     Column("PODS", lambda o: o["pods"]),
-    Column("GPUS", lambda o: _short(o["gpus"])),
+    Column("GPUS", _gpus("gpus")),
 )
 
 UNMANAGED_COLUMNS: Final = (
     Column("POD", lambda o: f"{o['namespace']}/{o['name']}"),
     Column("NODE", lambda o: o["node"], spare=2),
-    Column("GPUS", lambda o: _short(o["gpus"])),
+    Column("GPUS", _gpus("gpus")),
     Column("FOR", lambda o: age(o["since"]), spare=1),
     Column("SINCE", lambda o: o["since"], wide=True),
 )
@@ -270,7 +276,7 @@ WORKLOAD_COLUMNS: Final = (
     Column("KIND", lambda o: o["kind"], spare=3),
     Column("QUEUE", lambda o: o["queue"]),
     Column("PRIORITY", lambda o: o["priority"], spare=4),
-    Column("GPUS", lambda o: o["gpus"]),
+    Column("GPUS", _gpus("gpus")),
     Column("PODS", lambda o: o["pods"], spare=5),
     Column("STATE", lambda o: o["state"]),
     Column("REASON", lambda o: o["reason"]["code"], spare=1),

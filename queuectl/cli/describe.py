@@ -24,7 +24,7 @@ from queuectl.cli.client import (
 from queuectl.cli.columns import override_amount
 from queuectl.cli.explain import Kind, explain_lines
 from queuectl.cli.render import age
-from queuectl.domain.words import counted, format_time
+from queuectl.domain.words import counted, counted_gpus, format_time
 from queuectl.objects.times import parse_time
 
 _UNFINISHED = [
@@ -133,7 +133,7 @@ def _workload(client: Client, path: str, kind: Kind) -> list[str]:
 
 def _size(body: Json, placement: Json | None) -> str:
     """The requested pods and GPUs, and the number of pods after a partial admission."""
-    requested = f"{counted(body['pods'], 'pod')}, {counted(body['gpus'], 'GPU')}"
+    requested = f"{counted(body['pods'], 'pod')}, {counted_gpus(body['gpus'])}"
     if placement is None or placement["planned"]:
         return requested
     started = sum(each["count"] for each in placement["podSets"])

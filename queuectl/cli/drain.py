@@ -20,6 +20,7 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.times import span
 from queuectl.cli.whatif import show_other_gangs, tried
 from queuectl.domain.commands import Action
+from queuectl.domain.words import counted_gpus
 
 _HIDDEN: Final = (
     "gangs that you are not allowed to see hold the nodes: --move needs the right to list workloads"
@@ -205,7 +206,7 @@ def _add(found: dict[str, Holder], tenant: Json) -> None:
 
 
 def _list(holders: Mapping[str, Holder]) -> str:
-    return ", ".join(f"{one.workload} ({one.gpus:g} GPUs)" for one in holders.values())
+    return ", ".join(f"{one.workload} ({counted_gpus(one.gpus)})" for one in holders.values())
 
 
 def _requeue(client: Client, holder: Holder, by: str | None, why: str | None) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any
 
 import msgspec
@@ -18,12 +19,14 @@ from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.extras import Extra
 from queuectl.cli.targets import Target, is_configuration, read
-from queuectl.domain.fleet import Node
+from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.quantity import Resources
 from queuectl.domain.words import counted
 from queuectl.objects.configuration.diff import differences
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.objects.documents import Document
-from queuectl.objects.errors import RequestError
+from queuectl.objects.errors import Address, DocumentError, RequestError
+from queuectl.objects.files.devices import GivenDevices
 from queuectl.objects.kubernetes.nodes import read_node
 from queuectl.objects.kubernetes.wire import WireNode
 from queuectl.objects.names import is_name
@@ -33,6 +36,7 @@ from queuectl.objects.proposal.text import as_yaml
 _NODES = "/api/v1/nodes"
 _NAMESPACES = "/api/v1/namespaces"
 _SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_CLASSES = "/apis/resource.k8s.io/v1/deviceclasses"
 
 
 @dataclass
@@ -43,6 +47,7 @@ class _Found:
         source: where it was read, in words.
         namespaces: their names; None = not known.
         devices: the number of devices that each driver publishes for dynamic resource allocation.
+        given: these devices, and the DeviceClasses.
         existing: configuration objects.
     """
 
@@ -50,6 +55,7 @@ class _Found:
     nodes: list[Node] = field(default_factory=list)
     namespaces: set[str] | None = None
     devices: Counter[str] = field(default_factory=Counter)
+    given: GivenDevices = field(default_factory=GivenDevices)
     existing: list[Json] = field(default_factory=list)
 
 
@@ -89,7 +95,8 @@ def init_command(
         if not is_name(name):
             raise CommandFailed(f"{name!r} is not a name", Exit.BAD_INPUT)
     found = _of_files(files) if files else _of_cluster(server)
-    proposal = propose(found.nodes, chosen, queue, _devices(found.devices))
+    nodes, left_out = _with_devices(found)
+    proposal = propose(nodes, chosen, queue, left_out)
     _require_nodes(found, proposal)
     bodies = [entry.body for entry in proposal.entries]
     _refuse_existing(bodies, found.existing)
@@ -109,7 +116,9 @@ def _of_files(files: Sequence[str]) -> _Found:
         elif document.kind == "Node":
             found.nodes.append(_node(document))
         elif document.kind == "ResourceSlice":
-            _count_devices(document.body, found.devices)
+            _count_devices(document, found)
+        elif document.kind == "DeviceClass":
+            found.given.add(document)
     return found
 
 
@@ -149,8 +158,10 @@ async def _read_cluster() -> _Found:
         ]
         found.namespaces = {item["metadata"]["name"] for item in await items(api, _NAMESPACES)}
         try:
-            for item in await items(api, _SLICES):
-                _count_devices(item, found.devices)
+            for number, item in enumerate(await items(api, _SLICES)):
+                _count_devices(_document(item, "ResourceSlice", number), found)
+            for number, item in enumerate(await items(api, _CLASSES)):
+                found.given.add(_document(item, "DeviceClass", number))
         except ObjectGone:
             pass  # the server has no dynamic resource allocation
         return found
@@ -158,21 +169,41 @@ async def _read_cluster() -> _Found:
         await api.close()
 
 
-def _count_devices(resource_slice: Mapping[str, Any], devices: Counter[str]) -> None:
-    spec = resource_slice.get("spec") or {}
-    devices[str(spec.get("driver"))] += len(spec.get("devices") or ())
+def _document(item: Mapping[str, Any], kind: str, number: int) -> Document:
+    """An item of a list, which does not name its kind."""
+    body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, **item}
+    return Document(Address("the cluster", number + 1, 0), body)
+
+
+def _count_devices(document: Document, found: _Found) -> None:
+    spec = document.body.get("spec") or {}
+    found.devices[str(spec.get("driver"))] += len(spec.get("devices") or ())
+    with suppress(DocumentError):  # it has no complete pool
+        found.given.add(document)
 
 
 # ---- judging
 
 
-def _devices(devices: Mapping[str, int]) -> list[str]:
-    """A sentence for each driver of dynamic resource allocation."""
-    return [
+def _with_devices(found: _Found) -> tuple[list[Node], list[str]]:
+    """The nodes with the devices that a DeviceClass selects as resources, and a sentence for each driver with others."""
+    left, nodes = Counter(found.devices), found.nodes
+    if found.given.slices and found.given.classes and not extras.missing(Extra.SERVER):
+        from queuectl.devices.offers import offers, selected
+
+        inventory = found.given.inventory(Fleet(tuple(sorted(nodes, key=lambda n: n.name))))
+        left.subtract(selected(inventory))
+        known = offers(inventory)
+        nodes = [_offering(node, known.get(node.name, {})) for node in nodes]
+    return nodes, [
         f"{counted(number, 'device')} that {driver} publishes in ResourceSlices: add the quota of their DeviceClass"
-        for driver, number in sorted(devices.items())
-        if number
+        for driver, number in sorted(left.items())
+        if number > 0
     ]
+
+
+def _offering(node: Node, devices: Mapping[str, int]) -> Node:
+    return replace(node, allocatable=node.allocatable + Resources(devices)) if devices else node
 
 
 def _require_nodes(found: _Found, proposal: Proposal) -> None:

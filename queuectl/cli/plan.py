@@ -197,8 +197,9 @@ def _planned_again(refused: Refused) -> CheckedPlan:
 def _checked(given: SnapshotInput) -> CheckedPlan:
     """The plan of the input."""
     from queuectl.control.checked_plan import checked_plan  # the solver is slow to import
+    from queuectl.devices.gpu_sizes import with_sizes
 
-    checked = checked_plan(given.snapshot)
+    checked = checked_plan(with_sizes(given.snapshot))
     if checked.decided.cut:
         _fail(DEFECT, "the planning time limit was reached; the plan is incomplete")
     if checked.violations:

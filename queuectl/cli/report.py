@@ -145,6 +145,14 @@ _FLEET: Final = (
     Column("STRANDED", _number("strandedGpus")),
 )
 
+_CLUSTER: Final = (
+    Column("PHYSICAL", _number("physicalGpuHours")),
+    Column("ALLOCATED", _number("allocatedGpuHours")),
+    Column("UNALLOCATED", _number("unallocatedGpuHours")),
+    Column("UNMANAGED", _number("unmanagedGpuHours")),
+    Column("UNHEALTHY", _number("unhealthyGpuHours")),
+)
+
 _NAMES: Final = {
     By.QUEUE: ("namespace", "queue"),
     By.CLUSTER_QUEUE: ("clusterQueue",),
@@ -177,6 +185,9 @@ def _emit_tables(kind: ReportKind, grouping: Grouping, body: Json) -> None:
             "\nAverage GPUs of the nodes; fragmented and stranded GPUs are free but not usable"
         )
         _emit(_FLEET[:1], _FLEET[1:], body["fleet"], None)
+    if (body.get("cluster") or {}).get("physicalGpuHours"):
+        typer.echo("\nGPU-hours of all nodes; the other columns add up to the first")
+        _emit((), _CLUSTER, [body["cluster"]], None)
 
 
 def _range(item: Json) -> str:

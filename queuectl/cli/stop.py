@@ -10,7 +10,7 @@ from queuectl.cli.client import DEFAULT_SERVER, Json, Namespace, Server, connect
 from queuectl.cli.connection import default_namespace
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.targets import Target, target_kind
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, counted_gpus
 
 _WORKLOADS: Final = "use `queuectl hold` and `queuectl release`"
 _STOPPABLE: Final = ("ClusterQueue", "LocalQueue")
@@ -94,6 +94,6 @@ def _previewed(target: Target, answer: Json) -> list[str]:
     return [
         head,
         f"  evicts  {counted(drains['gangs'], 'gang')} with {counted(drains['pods'], 'pod')}",
-        f"  frees   {counted(drains['gpus'], 'GPU')}",
+        f"  frees   {counted_gpus(drains['gpus'])}",
         f"  loses   {counted(lost, 'GPU-second')} of work ({lost / 3600:.1f} GPU-hours)",
     ]

@@ -23,7 +23,7 @@ from queuectl.cli import program
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
 from queuectl.cli.render import Column, age, emit_table, laid_out, until, used
 from queuectl.domain.gpus import BY_NAME
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, gpu_count
 
 HOLDING: Final = ("Starting", "Running", "Evicting")
 WAITING: Final = ("Pending", "Reserved", "Backoff", "Held")
@@ -118,12 +118,12 @@ def _row(queue: Queue) -> Json:
     measured = queue.held - queue.unmeasured
     return {
         "name": queue.name,
-        "quota": None if queue.quota is None else f"{queue.quota:g}",
-        "held": f"{queue.held:g}",
+        "quota": None if queue.quota is None else gpu_count(queue.quota),
+        "held": gpu_count(queue.held),
         "used": f"{queue.used / measured:.0%}" if measured else ("unknown" if queue.held else None),
-        "idle": f"{queue.idle:g}",
+        "idle": gpu_count(queue.idle),
         "waiting": queue.waiting,
-        "waitingGpus": f"{queue.waiting_gpus:g}",
+        "waitingGpus": gpu_count(queue.waiting_gpus),
         "why": f"{reason[0][0]} ({reason[0][1]})" if reason else None,
     }
 
@@ -139,7 +139,7 @@ QUEUES: Final = (
     Column("MAIN REASON", lambda o: o["why"], spare=1),
 )
 _WORKLOAD: Final = Column("WORKLOAD", lambda o: f"{o['namespace']}/{o['name']}")
-_GPUS: Final = Column("GPUS", lambda o: o["gpus"])
+_GPUS: Final = Column("GPUS", lambda o: gpu_count(o["gpus"]))
 _WHERE: Final = Column("CLUSTERQUEUE", lambda o: o["clusterQueue"], spare=3)
 HOLDERS: Final = (
     _WORKLOAD,

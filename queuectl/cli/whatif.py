@@ -19,7 +19,7 @@ from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.explain import folded, obstacle_lines, placement_lines
 from queuectl.cli.render import Column, emit_json, emit_table, emit_yaml
 from queuectl.cli.targets import Target, addressed, is_configuration, placed, read, target_kind
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted_gpus, gpu_count
 from queuectl.objects.documents import Document
 
 TIMEOUT_SECONDS: Final = 300.0  # the server answers one question at a time, with pauses
@@ -176,7 +176,7 @@ def show_other_gangs(body: Json) -> None:
 
 def _sentence(gang: Json) -> list[str]:
     """The outcome of a submitted gang, with its placement or its reason."""
-    who = f"{gang['workload']} ({counted(gang['gpus'], 'GPU')})"
+    who = f"{gang['workload']} ({counted_gpus(gang['gpus'])})"
     match gang["outcome"]:
         case "starts":
             return [f"{who} would start at once.", *placement_lines(gang["placement"])]
@@ -213,7 +213,7 @@ def _what(gang: Json) -> str:
 
 _OTHERS: Final = (
     Column("WORKLOAD", lambda o: o["workload"]),
-    Column("GPUS", lambda o: o["gpus"]),
+    Column("GPUS", lambda o: gpu_count(o["gpus"])),
     Column("BEFORE", lambda o: o["before"]),
     Column("AFTER", lambda o: o["outcome"]),
     Column("REASON AND PLACEMENT", _what, long=True),
@@ -221,7 +221,7 @@ _OTHERS: Final = (
 _COUNTS: Final = (
     Column("", lambda o: o["when"]),
     Column("STARTED", lambda o: o["starts"]),
-    Column("GPUS STARTED", lambda o: o["gpusStarted"]),
+    Column("GPUS STARTED", lambda o: gpu_count(o["gpusStarted"])),
     Column("PENDING", lambda o: o["waits"]),
     Column("EVICTED", lambda o: o["leaves"]),
     Column("LOST GPU-SECONDS", lambda o: o["lostGpuSeconds"]),

@@ -9,6 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import decisions, history
 from queuectl.domain.decisions import KEPT_SECONDS, Decision, StoredDecision
+from queuectl.domain.gpus import as_number, in_parts, of_parts
 from queuectl.domain.plan import Proof
 from queuectl.domain.queries import LONGEST_PAGE
 
@@ -25,6 +26,7 @@ async def add(
     first, last, found = (await connection.execute(ends)).one()
     after = first if found > lines else 0
     values = {name: getattr(decision, name) for name in _COUNTS}
+    values["gpus"] = as_number(decision.gpus)
     await connection.execute(
         insert(decisions).values(
             at=decision.at,
@@ -86,6 +88,6 @@ def _decided(row: Row[Any]) -> StoredDecision:
             proof=Proof(row.proof),
             seconds=row.seconds,
             stats=row.stats,
-            **{name: row.counts[name] for name in _COUNTS},
+            **row.counts | {"gpus": of_parts(in_parts(row.counts["gpus"]))},
         ),
     )

@@ -29,6 +29,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.tables import commands, workloads
 from queuectl.db.usagetables import (
+    usage_cluster,
     usage_fleet,
     usage_hours,
     usage_losses,
@@ -84,7 +85,7 @@ async def prune_usage(connection: AsyncConnection, before: float) -> int:
     hours = await connection.scalars(older(usage_hours, before).returning(usage_hours.c.subject))
     subjects = list(hours)
     deleted = len(subjects)
-    for table in (usage_losses, usage_fleet):
+    for table in (usage_losses, usage_fleet, usage_cluster):
         rows: CursorResult[Any] = await connection.execute(older(table, before))
         deleted += rows.rowcount
     if subjects:

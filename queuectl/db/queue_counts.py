@@ -9,8 +9,9 @@ from sqlalchemy import Select, func, literal_column, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.reads import TURN
-from queuectl.db.rows import ENTRY_COLUMNS, history_line_from
+from queuectl.db.rows import ENTRY_COLUMNS, GPU_PARTS, history_line_from
 from queuectl.db.tables import history, workloads
+from queuectl.domain.gpus import of_parts
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_QUEUE_ORDER, HistoryLine
 from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
@@ -30,7 +31,7 @@ def tallying() -> Select[Any]:
         select(
             *_KEY,
             func.count().label("workloads"),
-            func.sum(_W.gpus).label("gpus"),
+            func.sum(GPU_PARTS).label("parts"),
             func.min(_W.queued_at).label("oldest"),
         )
         .where(_W.finished_at.is_(None))
@@ -50,7 +51,7 @@ async def tallies(connection: AsyncConnection) -> tuple[QueueCounts, ...]:
             State(row.state),
             Code(row.reason_code),
             row.workloads,
-            int(row.gpus),
+            of_parts(int(row.parts)),
             row.oldest,
         )
         for row in rows

@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, FromClause, Select, cast, func, select
+from sqlalchemy import BigInteger, ColumnElement, FromClause, Select, cast, func, select
 from sqlalchemy import Row as Result
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from queuectl.db.usagetables import (
+    WHOLE,
+    usage_cluster,
     usage_fleet,
     usage_hours,
     usage_losses,
     usage_progress,
     usage_subjects,
 )
-from queuectl.domain.accounting import Amounts, LostWorkSum
+from queuectl.domain.accounting import Amounts, ClusterAmounts, LostWorkSum
 from queuectl.domain.reports import (
     MOST_ROWS,
     By,
@@ -62,7 +64,11 @@ async def make(
     check_size(len(found), grouping)
     rows = tuple(_row(row, names, lost.get(_key(row, names), {})) for row in found)
     fleet = (await connection.execute(_fleet(period))).all() if namespaces is None else ()
-    return Report(period, grouping, as_of, rows, tuple(FleetRow(*row) for row in fleet))
+    cluster = None
+    if namespaces is None:
+        sums = (await connection.execute(_cluster(period))).one()
+        cluster = ClusterAmounts(*(int(total or 0) for total in sums))
+    return Report(period, grouping, as_of, rows, tuple(FleetRow(*row) for row in fleet), cluster)
 
 
 async def hours(connection: AsyncConnection, period: Period) -> UsageHours:
@@ -106,10 +112,17 @@ def hours_by(
     period: Period, grouping: Grouping, namespaces: frozenset[str] | None = None
 ) -> Select[Any]:
     """The statement behind the rows; the tests pin its plan."""
-    h = usage_hours.c
-    sums = [func.sum(h[name]).label(name) for name in _AMOUNTS]
+    sums = [_total(name).label(name) for name in _AMOUNTS]
     workloads = func.count(usage_subjects.c.uid.distinct()).label("workloads")
     return _of(namespaces, _grouped(usage_hours, [*sums, workloads], (), period, grouping))
+
+
+def _total(name: str) -> ColumnElement[Any]:
+    """The exact sum of whole units, or of money."""
+    column = usage_hours.c[name]
+    if name not in WHOLE:
+        return func.sum(column)
+    return func.sum(cast(func.round(column * WHOLE[name]), BigInteger))
 
 
 def losses_by(
@@ -179,9 +192,16 @@ def _key(row: Result[Any], names: tuple[str, ...]) -> tuple[str, ...]:
 def _row(row: Result[Any], names: tuple[str, ...], lost: Mapping[str, LostWorkSum]) -> ReportRow:
     values = dict(zip(names, row, strict=False))
     labels = values.pop(_LABELS, {})
-    amounts = Amounts(*row[len(names) : len(names) + len(_AMOUNTS)])
+    sums = zip(_AMOUNTS, row[len(names) : len(names) + len(_AMOUNTS)], strict=True)
+    amounts = Amounts(*(int(total) if name in WHOLE else total for name, total in sums))
     named = {name: str(value) for name, value in values.items()}
     return ReportRow(named, amounts, row.workloads, lost, labels)
+
+
+def _cluster(period: Period) -> Select[Any]:
+    c = usage_cluster.c
+    sums = (func.sum(c[name]) for name in ("physical", "unallocated", "unmanaged", "unhealthy"))
+    return select(*sums).where(c.hour >= period.since, c.hour < period.until)
 
 
 def _fleet(period: Period) -> Select[Any]:

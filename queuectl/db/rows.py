@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from math import ceil
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Column
+from sqlalchemy import Column, case
 from sqlalchemy import Row as Result
 
 from queuectl.db.bulk import Row
 from queuectl.db.engine import storable
 from queuectl.db.tables import history, leases, outbox, placements, workloads
 from queuectl.domain.commands import Action, Command
+from queuectl.domain.gpus import PARTS, of_parts
 from queuectl.domain.ledger import Entry, EntryChange, Intent, State
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queries import HistoryLine
@@ -22,7 +25,7 @@ from queuectl.domain.workload import FlavorShare, Placement, Planned, PodSetPlac
 
 # Fields of an Entry that are stored as they are, under the same name.
 _PLAIN: Final = (
-    "uid", "version", "kind", "namespace", "name", "queue", "cluster_queue", "priority", "gpus", "pods", "attempt",
+    "uid", "version", "kind", "namespace", "name", "queue", "cluster_queue", "priority", "pods", "attempt",
     "queued_at", "since", "requeue_at", "started_at", "ready_at", "finished_at", "failures", "evictions", "budget",
     "requeued_at", "unready_since", "past_seconds", "stop_at", "priority_set",
     "priority_until", "queue_set",
@@ -35,9 +38,7 @@ ENTRY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(
     for name in (
         *(*_PLAIN, "state", "excluded", "preempted_at"),
         *("reason_code", "reason_message", "reason_details", "evicted_for", "parked", "gates"),
-        "planned",
-        "user",
-        "planned_start",
+        *("planned", "user", "planned_start", "gpus", "gpu_parts"),
     )
 )
 WORKLOAD_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(workloads.c)
@@ -48,6 +49,13 @@ PLACEMENT_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(placements.c)
 LEASE_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(leases.c)
 OUTBOX_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(outbox.c)
 HISTORY_COLUMNS: Final[tuple[Column[Any], ...]] = tuple(c for c in history.c if c.name != "id")
+
+
+GPU_PARTS: Final = case(
+    ((workloads.c.gpu_parts + PARTS - 1) / PARTS == workloads.c.gpus, workloads.c.gpu_parts),
+    else_=workloads.c.gpus * PARTS,
+)
+"""The size of a gang in parts, as :func:`gpus_from` reads it."""
 
 
 def workload_row(entry: Entry) -> Row:
@@ -65,6 +73,8 @@ def workload_row(entry: Entry) -> Row:
     row["planned"] = _planned_document(entry.planned) if entry.planned is not None else None
     row["user"] = storable(entry.user)
     row["planned_start"] = _start_document(entry.planned_start) if entry.planned_start else None
+    row["gpus"] = ceil(entry.gpus)
+    row["gpu_parts"] = entry.gpu_parts
     return row
 
 
@@ -84,6 +94,12 @@ def _start_from(document: Mapping[str, Any]) -> PlannedStart:
     awaits = tuple((uid, end) for uid, end in document["awaits"])
     placement = placement_from(document["placement"])
     return PlannedStart(**{**document, "placement": placement, "awaits": awaits})
+
+
+def gpus_from(whole: int, parts: int | None) -> Fraction:
+    """The size of a gang. The release before writes it rounded up, and leaves the parts as they were."""
+    exact = of_parts(parts) if parts is not None else None
+    return exact if exact is not None and ceil(exact) == whole else Fraction(whole)
 
 
 def _planned_document(planned: Planned) -> dict[str, Any]:
@@ -233,10 +249,8 @@ def entry_from(
 ) -> Entry:
     """One workload from its ENTRY_COLUMNS and side tables. A new leader reads tens of thousands."""
     values = dict(zip(_PLAIN, row, strict=False))
-    state, excluded, preempted_at, code, message, details, why, parked, gates, *more = row[
-        len(_PLAIN) :
-    ]
-    planned, user, start = more
+    state, excluded, preempted_at, code, message, details, *more = row[len(_PLAIN) :]
+    why, parked, gates, planned, user, start, gpus, parts = more
     uid = row[0]
     return Entry(
         **values,
@@ -253,6 +267,7 @@ def entry_from(
         planned=_planned_from(planned) if planned is not None else None,
         user=user,
         planned_start=_start_from(start) if start is not None else None,
+        gpus=gpus_from(gpus, parts),
     )
 
 

@@ -45,7 +45,7 @@ workloads: Final = Table(
     words("queue"),
     words("cluster_queue"),
     integer("priority"),
-    integer("gpus"),
+    integer("gpus"),  # rounded up, for the release before
     integer("pods"),
     integer("attempt"),
     seconds("queued_at"),
@@ -75,6 +75,7 @@ workloads: Final = Table(
     json("planned", nullable=True),
     json("planned_start", nullable=True),
     Column("user", Text(collation="C"), nullable=False, server_default=text("''")),
+    Column("gpu_parts", BigInteger),
     postgresql_with={
         "fillfactor": 70
     },  # room for the next version of a row on its page: HOT updates

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from fractions import Fraction
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Select, Table, bindparam, cast, delete, func, select, update
+from sqlalchemy import ColumnElement, Select, Table, bindparam, cast, delete, func, select, update
 from sqlalchemy.dialects.postgresql import ARRAY, Insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Text
@@ -24,6 +25,8 @@ from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows
 from queuectl.db.prune import prune_usage
 from queuectl.db.tables import leadership, workloads
 from queuectl.db.usagetables import (
+    WHOLE,
+    usage_cluster,
     usage_fleet,
     usage_hours,
     usage_losses,
@@ -33,6 +36,7 @@ from queuectl.db.usagetables import (
     usage_subjects,
 )
 from queuectl.domain.accounting import (
+    MILLISECONDS,
     FlavorGpus,
     Free,
     LostWork,
@@ -45,6 +49,7 @@ from queuectl.domain.accounting import (
 )
 from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.folding import Fold
+from queuectl.domain.gpus import in_parts, of_parts
 from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.runs import Run, Work
 from queuectl.domain.usage_history import UsageHours
@@ -114,7 +119,7 @@ class UsageLedger:
             )
             hours = [
                 {"hour": hour, "subject": subject, "flavor": flavor, "price": price}
-                | {name: getattr(row, name) for name in _HOURS.added}
+                | {name: getattr(row, name) / WHOLE.get(name, 1) for name in _HOURS.added}
                 for (hour, subject, flavor, price), row in fold.hours.items()
             ]
             await _merge(connection, _HOURS, hours)
@@ -125,6 +130,8 @@ class UsageLedger:
             ]
             await _merge(connection, _LOSSES, losses)
             await _merge(connection, _FLEET, _fleet_rows(free, over, until))
+            cluster = [{"hour": hour, **asdict(row)} for hour, row in fold.cluster.items()]
+            await _merge(connection, _CLUSTER, cluster)
 
     async def past_runs(self, most: int) -> tuple[Run, ...]:
         """The run times of the workloads that have finished last, oldest first."""
@@ -202,8 +209,16 @@ class _Merge:
         new = insert_rows(self.table, tuple(self.table.c))
         if not self.added:
             return new.on_conflict_do_nothing()
-        sums = {name: self.table.c[name] + new.excluded[name] for name in self.added}
+        sums = {name: _sum(name, self.table.c[name], new.excluded[name]) for name in self.added}
         return new.on_conflict_do_update(constraint=self.table.primary_key, set_=sums)
+
+
+def _sum(name: str, old: ColumnElement[Any], more: ColumnElement[Any]) -> ColumnElement[Any]:
+    """The sum of whole units is the number next to a whole unit."""
+    scale = WHOLE.get(name)
+    if scale is None:
+        return old + more
+    return (func.round(old * scale) + func.round(more * scale)) / scale
 
 
 def _merge_into(table: Table, *, keys: int) -> _Merge:
@@ -213,9 +228,10 @@ def _merge_into(table: Table, *, keys: int) -> _Merge:
 _HOURS: Final = _merge_into(usage_hours, keys=4)
 _LOSSES: Final = _merge_into(usage_losses, keys=4)
 _FLEET: Final = _merge_into(usage_fleet, keys=2)
+_CLUSTER: Final = _merge_into(usage_cluster, keys=1)
 _SUBJECTS: Final = _Merge(usage_subjects, ())
 _STATEMENTS: Final = {
-    merge.table: merge.statement for merge in (_HOURS, _LOSSES, _FLEET, _SUBJECTS)
+    merge.table: merge.statement for merge in (_HOURS, _LOSSES, _FLEET, _CLUSTER, _SUBJECTS)
 }
 
 
@@ -248,14 +264,14 @@ def _fleet_rows(free: Mapping[str, Free], over: float | None, until: float) -> l
         {
             "hour": hour,
             "flavor": flavor,
-            "seconds": seconds,
-            "capacity": seconds * one.capacity,
-            "free": seconds * one.free,
-            "fragmented": seconds * one.fragmented,
-            "stranded": seconds * one.stranded,
-            "inside": seconds * one.inside,
+            "seconds": span / MILLISECONDS,
+            "capacity": span * one.capacity / MILLISECONDS,
+            "free": span * one.free / MILLISECONDS,
+            "fragmented": span * one.fragmented / MILLISECONDS,
+            "stranded": span * one.stranded / MILLISECONDS,
+            "inside": span * one.inside / MILLISECONDS,
         }
-        for hour, seconds in by_hour(until if over is None else over, until)
+        for hour, span in by_hour(until if over is None else over, until)
         for flavor, one in free.items()
     ]
 
@@ -268,7 +284,7 @@ def _mark_row(mark: Mark) -> Row:
     held = _held_document(mark.held) if mark.held is not None else None
     subject = _subject_document(mark.subject) if mark.subject is not None else None
     loss = [mark.loss.reason, mark.loss.gpu_seconds] if mark.loss is not None else None
-    doing = (mark.phase.value, mark.attempt, mark.gpus)
+    doing = (mark.phase.value, mark.attempt, float(mark.gpus))
     return {"uid": mark.uid, "mark": [mark.at, mark.seen, *doing, held, subject, loss]}
 
 
@@ -280,7 +296,7 @@ def _mark(uid: str, document: Sequence[Any]) -> Mark:
         seen,
         Phase(phase),
         attempt,
-        gpus,
+        _gpus(gpus),
         _held(held) if held is not None else None,
         _subject(uid, subject) if subject is not None else None,
         LostWork(*loss) if loss is not None else None,
@@ -288,22 +304,27 @@ def _mark(uid: str, document: Sequence[Any]) -> Mark:
 
 
 def _meter_row(uid: str, meter: Meter) -> Row:
-    doing = (meter.phase.value, meter.attempt, meter.gpus)
+    doing = (meter.phase.value, meter.attempt, float(meter.gpus))
     held, subject = _held_document(meter.held), _subject_document(meter.subject)
     return {"uid": uid, "meter": [*doing, held, subject]}
 
 
 def _meter(uid: str, document: Sequence[Any]) -> Meter:
     phase, attempt, gpus, held, subject = document
-    return Meter(Phase(phase), attempt, gpus, _held(held), _subject(uid, subject))
+    return Meter(Phase(phase), attempt, _gpus(gpus), _held(held), _subject(uid, subject))
+
+
+def _gpus(number: float) -> Fraction:
+    """A size that was written as the nearest double precision number, as earlier releases write and read it."""
+    return of_parts(in_parts(number))
 
 
 def _held_document(held: Iterable[FlavorGpus]) -> list[Any]:
-    return [[one.flavor, one.price, one.gpus] for one in held]
+    return [[one.flavor, one.price, float(one.gpus)] for one in held]
 
 
 def _held(document: Iterable[Sequence[Any]]) -> tuple[FlavorGpus, ...]:
-    return tuple(FlavorGpus(*one) for one in document)
+    return tuple(FlavorGpus(flavor, price, _gpus(gpus)) for flavor, price, gpus in document)
 
 
 def _subject_document(subject: Subject) -> list[Any]:

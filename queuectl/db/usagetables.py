@@ -11,6 +11,7 @@ from typing import Final
 from sqlalchemy import BigInteger, Column, Double, Identity, Index, Table, Uuid, text
 
 from queuectl.db.columns import amount, integer, json, key, metadata, seconds, single_row, words
+from queuectl.domain.accounting import MILLISECONDS, UNITS
 
 usage_marks: Final = Table(
     "usage_marks",
@@ -45,6 +46,14 @@ usage_subjects: Final = Table(
     comment="a workload under one queue, cohort, user and set of labels",
 )
 Index("usage_subjects_uid_idx", usage_subjects.c.uid)
+
+_GPU_SECONDS: Final = ("allocated", "used", "idle", "stuck", "unknown", "waited", "unpriced")
+WHOLE: Final = {"waiting": float(MILLISECONDS), **dict.fromkeys(_GPU_SECONDS, float(UNITS))}
+"""Amounts that are whole numbers when they are multiplied by this. A row has the nearest double precision number.
+
+Rounding gives the whole number again, up to 2**51 units: 6,200 GPU-hours of one workload in one hour. Earlier releases
+read and write the same columns.
+"""
 
 usage_hours: Final = Table(
     "usage_hours",
@@ -84,6 +93,14 @@ usage_fleet: Final = Table(
     *map(amount, ("seconds", "capacity", "free", "fragmented", "stranded")),
     Column("inside", Double, nullable=False, server_default=text("0")),
     comment="GPU-seconds of nodes: capacity, free, and unusable for any gang; seconds that were observed",
+)
+
+usage_cluster: Final = Table(
+    "usage_cluster",
+    metadata,
+    Column("hour", BigInteger, primary_key=True, autoincrement=False),
+    *map(integer, ("physical", "unallocated", "unmanaged", "unhealthy")),
+    comment="all GPUs of the cluster by hour, in units of the usage ledger; gangs hold the rest",
 )
 
 usage_progress: Final = single_row(

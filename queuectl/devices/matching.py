@@ -56,6 +56,13 @@ class Matching:
                 raise NotMatched(str(found[1]))
         return tuple(selected)
 
+    def selects(self, option: DeviceOption, kind: DeviceKind) -> bool:
+        """Whether an option selects devices of a kind; not if a selector cannot be evaluated."""
+        try:
+            return self._selects(option, kind)
+        except NotMatched:
+            return False
+
     def _known_of(self, option: DeviceOption) -> dict[int, tuple[DeviceKind, bool | str]]:
         """Results by identity: a kind is hashed slowly, and it is kept alive here."""
         known = self._known.setdefault((option.device_class, option.selectors), {})

@@ -72,6 +72,11 @@ class Classes:
                 self.backing.setdefault(each.extended_resource, each.name)
             self.backing.setdefault(f"{IMPLICIT_RESOURCE}{each.name}", each.name)
 
+    @property
+    def names(self) -> Iterable[str]:
+        """Of all DeviceClasses."""
+        return self._by_name.keys()
+
     def charged(self, device_class: str) -> str:
         """The resource that is charged for devices of a class."""
         known = self._by_name.get(device_class)

@@ -15,7 +15,7 @@ from math import floor
 from typing import Final, TypeAlias
 from uuid import UUID
 
-from queuectl.domain.gpus import GpuWeights
+from queuectl.domain.gpus import PARTS, Gpus, GpuWeights
 
 HOUR: Final = 3600
 
@@ -103,7 +103,7 @@ class FlavorGpus:
 
     flavor: str
     price: str
-    gpus: float
+    gpus: Gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ class Mark:
     seen: float
     phase: Phase
     attempt: int
-    gpus: float
+    gpus: Gpus
     held: tuple[FlavorGpus, ...] | None = ()
     subject: Subject | None = None
     loss: LostWork | None = None
@@ -145,28 +145,43 @@ class Meter:
 
     phase: Phase
     attempt: int
-    gpus: float
+    gpus: Gpus
     held: tuple[FlavorGpus, ...]
     subject: Subject
 
 
+MILLISECONDS: Final = 1000
+UNITS: Final = PARTS * MILLISECONDS
+"""Units of a GPU-second. The ledger counts whole units, so that the parts of a sum add up to it exactly."""
+
+
+def milliseconds(at: float) -> int:
+    """A time or a duration in whole milliseconds."""
+    return round(at * MILLISECONDS)
+
+
 @dataclass(slots=True)
 class Amounts:
-    """Of one workload, hour, flavor and price. All in GPU-seconds but ``waiting`` (seconds) and ``cost`` (money).
+    """Of one workload, hour, flavor and price. All in units but ``waiting`` (milliseconds) and ``cost`` (money).
 
     ``allocated`` = what was measured busy and not busy, plus ``unknown``. ``used``: allocated times measured utilization;
     none of it while stuck. ``idle`` and ``stuck``: what was allocated while in that state.
     """
 
-    allocated: float = 0.0
-    used: float = 0.0
-    idle: float = 0.0
-    stuck: float = 0.0
-    unknown: float = 0.0
-    waited: float = 0.0
-    waiting: float = 0.0
+    allocated: int = 0
+    used: int = 0
+    idle: int = 0
+    stuck: int = 0
+    unknown: int = 0
+    waited: int = 0
+    waiting: int = 0
     cost: float = 0.0
-    unpriced: float = 0.0
+    unpriced: int = 0
+
+    def add(self, other: Amounts) -> None:
+        """Add other amounts to these."""
+        for name in self.__slots__:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
 
 
 @dataclass(slots=True)
@@ -196,14 +211,45 @@ def hour_of(at: float) -> int:
     return floor(at / HOUR) * HOUR
 
 
-def by_hour(start: float, end: float) -> Iterator[tuple[int, float]]:
-    """A span cut at full hours: (start of the hour, seconds in it). Seconds are negative if it runs backwards."""
-    sign, low, high = (1.0, start, end) if start <= end else (-1.0, end, start)
+def by_hour(start: float, end: float) -> Iterator[tuple[int, int]]:
+    """A span cut at full hours: (start of the hour, milliseconds in it). They are negative if it runs backwards."""
+    first, last = milliseconds(start), milliseconds(end)
+    sign, low, high = (1, first, last) if first <= last else (-1, last, first)
     while low < high:
-        hour = hour_of(low)
-        cut = min(high, float(hour + HOUR))
+        hour = low // (HOUR * MILLISECONDS) * HOUR
+        cut = min(high, (hour + HOUR) * MILLISECONDS)
         yield hour, sign * (cut - low)
         low = cut
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterGpus:
+    """All GPUs of the cluster at a time.
+
+    Attributes:
+        physical: of all nodes, failed GPUs included, and those that gangs hold on deleted nodes.
+        unmanaged: held by pods of no gang.
+        unhealthy: failed, or free on nodes that take no pods.
+    """
+
+    physical: Gpus = 0
+    unmanaged: Gpus = 0
+    unhealthy: Gpus = 0
+
+
+@dataclass(slots=True)
+class ClusterAmounts:
+    """All GPUs of the cluster in one hour, in units: physical = allocated + unallocated + unmanaged + unhealthy, exactly."""
+
+    physical: int = 0
+    unallocated: int = 0
+    unmanaged: int = 0
+    unhealthy: int = 0
+
+    @property
+    def allocated(self) -> int:
+        """Held by gangs."""
+        return self.physical - self.unallocated - self.unmanaged - self.unhealthy
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from queuectl.domain.gpus import Gpus
 from queuectl.domain.plan import Proof
 
 KEPT_SECONDS: Final = 7 * 86400.0
@@ -35,7 +36,7 @@ class Decision:
     pending: int
     running: int
     started: int
-    gpus: int
+    gpus: Gpus
     evicted: int
     moved: int
     waiting: int

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queuectl.domain.commands import Command
+from queuectl.domain.gpus import Gpus
 from queuectl.domain.ledger import Purpose
 from queuectl.domain.plan import SlipCause
 from queuectl.domain.reasons import Reason
@@ -38,7 +39,7 @@ class ObjectChanged:
     queue: str
     cluster_queue: str
     priority: int
-    gpus: int
+    gpus: Gpus
     pods: int
     max_priority: int | None = None
     user: str = ""

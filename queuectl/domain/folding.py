@@ -17,8 +17,11 @@ from uuid import UUID
 
 from queuectl.domain.accounting import (
     HOUR,
+    UNITS,
     AccountingTerms,
     Amounts,
+    ClusterAmounts,
+    ClusterGpus,
     HourKey,
     LossKey,
     LostWork,
@@ -30,6 +33,7 @@ from queuectl.domain.accounting import (
     by_hour,
     hour_of,
 )
+from queuectl.domain.gpus import in_parts, summed
 from queuectl.domain.measured import pieces
 from queuectl.domain.utilization import GangUse, UseState, used_share
 
@@ -63,7 +67,7 @@ class Fold:
     """The hours of one span of time.
 
     Attributes:
-        hours, losses: what is to be added to the ledger.
+        hours, losses, cluster: what is to be added to the ledger; ``cluster`` by the start of the hour.
         accounts: of all that ``hours`` and ``losses`` refer to.
         meters: those that changed; None = the workload has ended.
     """
@@ -79,6 +83,24 @@ class Fold:
         self.hours: dict[HourKey, Amounts] = {}
         self.losses: dict[LossKey, LostWorkSum] = {}
         self.meters: dict[str, Meter | None] = {}
+        self.cluster: dict[int, ClusterAmounts] = {}
+
+    def divide(self, gpus: ClusterGpus) -> None:
+        """Divide all GPUs of the cluster, as they are at the end of the span. Call it once, after all workloads.
+
+        GPUs that no gang holds are what the exact allocated time leaves, also where a late mark corrects an earlier hour.
+        """
+        for hour, span in by_hour(self._since, self._until):
+            row = self.cluster.setdefault(hour, ClusterAmounts())
+            row.physical += span * in_parts(gpus.physical)
+            row.unmanaged += span * in_parts(gpus.unmanaged)
+            row.unhealthy += span * in_parts(gpus.unhealthy)
+            row.unallocated += span * (
+                in_parts(gpus.physical) - in_parts(gpus.unmanaged) - in_parts(gpus.unhealthy)
+            )
+        for (hour, _, _, _), amounts in self.hours.items():
+            if amounts.allocated:
+                self.cluster.setdefault(hour, ClusterAmounts()).unallocated -= amounts.allocated
 
     def workload(
         self,
@@ -115,19 +137,21 @@ class Fold:
 
     def _accrue(self, meter: Meter, start: float, end: float, samples: Sequence[GangUse]) -> None:
         if meter.phase is Phase.WAITS:
-            for hour, seconds in by_hour(start, end):
+            parts = in_parts(meter.gpus)
+            for hour, span in by_hour(start, end):
                 row = self._row(meter, hour, "", "")
-                row.waiting += seconds
-                row.waited += seconds * meter.gpus
+                row.waiting += span
+                row.waited += span * parts
         elif meter.phase is Phase.HOLDS:
             for begins, ends, sample in pieces(start, end, samples, meter.attempt, self._since):
-                for hour, seconds in by_hour(begins, ends):
-                    self._hold(meter, hour, seconds, sample)
+                for hour, span in by_hour(begins, ends):
+                    self._hold(meter, hour, span, sample)
 
-    def _hold(self, meter: Meter, hour: int, seconds: float, sample: GangUse | None) -> None:
+    def _hold(self, meter: Meter, hour: int, span: int, sample: GangUse | None) -> None:
         for held in meter.held:
             row = self._row(meter, hour, held.flavor, held.price)
-            _allocate(row, seconds * held.gpus, sample, self._terms.prices.get(held.price))
+            amount = span * in_parts(held.gpus)
+            _allocate(row, amount, sample, self._terms.prices.get(held.price))
 
     def _row(self, meter: Meter, hour: int, flavor: str, price: str) -> Amounts:
         key = (hour, self._account(meter), flavor, price)
@@ -142,12 +166,12 @@ class Fold:
 
     def _lose(self, meter: Meter, loss: LostWork, at: float) -> None:
         """On account of the hour of the eviction, over the flavors as they were held."""
-        gpus = sum(held.gpus for held in meter.held)
+        gpus = summed(held.gpus for held in meter.held)
         hour = hour_of(at)
         for number, held in enumerate(meter.held):
             key = (hour, self._account(meter), held.flavor, loss.reason)
             row = self.losses.setdefault(key, LostWorkSum())
-            row.gpu_seconds += loss.gpu_seconds * held.gpus / gpus
+            row.gpu_seconds += loss.gpu_seconds * float(held.gpus / gpus)
             row.evictions += number == 0
 
 
@@ -161,16 +185,16 @@ def _next(meter: Meter | None, mark: Mark) -> Meter | None:
     return Meter(mark.phase, mark.attempt, mark.gpus, held, subject)
 
 
-def _allocate(row: Amounts, amount: float, sample: GangUse | None, price: float | None) -> None:
+def _allocate(row: Amounts, amount: int, sample: GangUse | None, price: float | None) -> None:
     row.allocated += amount
     share = used_share(sample)
     if sample is None or share is None:
         row.unknown += amount
     else:
-        row.used += amount * share
-        row.stuck += amount if sample.state is UseState.STUCK else 0.0
-        row.idle += amount if sample.state is UseState.IDLE else 0.0
+        row.used += round(amount * share)
+        row.stuck += amount if sample.state is UseState.STUCK else 0
+        row.idle += amount if sample.state is UseState.IDLE else 0
     if price is None:
         row.unpriced += amount
     else:
-        row.cost += amount * price / HOUR
+        row.cost += amount * price / (HOUR * UNITS)

@@ -28,6 +28,7 @@ _SHARING: Final = ".sharing-strategy"
 _AMD_PRODUCTS: Final = ("amd.com/gpu.product-name", "beta.amd.com/gpu.product-name")
 _AMD_PARTITION: Final = "amd.com/gpu.compute-memory-partition"
 
+_MIG_PROFILE: Final = re.compile(r"(?:([1-9])c\.)?([1-9])g\.\d")
 _MIG_RESOURCE: Final = re.compile(r"nvidia\.com/mig-(?:([1-9])c\.)?([1-9])g\.\d")
 _MIG_PRODUCT: Final = re.compile(r"-MIG-(?:([1-9])c\.)?([1-9])g\.\d[^-]*")
 _MIG_INVALID: Final = "-MIG-INVALID"
@@ -186,9 +187,22 @@ def _nvidia_model(product: str) -> GpuModel:
     )
 
 
+def mig_part(profile: str, product: str) -> Fraction | None:
+    """The part of a GPU of this model that a MIG instance is; None if the text is no profile, such as ``1g.5gb``."""
+    found = _MIG_PROFILE.match(profile)
+    return Fraction(int(found[1] or found[2]), _slices(product)) if found is not None else None
+
+
+def amd_part(partition: str, product: str) -> Fraction:
+    """The part of an AMD GPU that one of its partitions is, for example in the mode ``cpx_nps4``."""
+    mode = partition.partition("_")[0]
+    count = _AMD_PARTITIONS.get(mode, 1)
+    return Fraction(1, _MI300A_CPX if mode == "cpx" and _MI300A in product else count)
+
+
 def _slices(product: str) -> int:
     """Compute slices of a whole GPU of this model."""
-    words = f"-{product}-"
+    words = f"-{product.replace(' ', '-')}-"
     return next((count for name, count in _FEWER_SLICES if f"-{name}-" in words), _MIG_SLICES)
 
 
@@ -201,7 +215,4 @@ def _amd_unit(resource: str, product: str, partition: str) -> GpuUnit | None:
         mode = partition.partition("_")[0]
     else:
         return None
-    count = _AMD_PARTITIONS.get(mode, 1)
-    if mode == "cpx" and _MI300A in product:
-        count = _MI300A_CPX
-    return GpuUnit(Vendor.AMD, Fraction(1, count))
+    return GpuUnit(Vendor.AMD, amd_part(mode, product))

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
 from functools import lru_cache
-from math import ceil
-from typing import Final
+from typing import Final, TypeAlias
 
 from queuectl.domain.gpu_labels import label_keys, unit_of
 from queuectl.domain.quantity import Resources
@@ -77,12 +76,41 @@ BY_NAME: Final = GpuWeights()
 """Where no configuration is at hand."""
 
 
-def whole(gpus: Fraction) -> int:
-    """Rounded up to whole GPUs: the size that people speak of."""
-    return ceil(gpus)
+Gpus: TypeAlias = Fraction | int
+"""An exact number of GPUs."""
+
+PARTS: Final = 100_800
+"""Sizes of gangs and amounts of the usage ledger are whole numbers of this part of a GPU.
+
+It is a multiple of 1 to 10, 12, 14, 15, 16, 20, 21, 24, 25, 28, 32, 48, 50, 56, 64, 70, 96 and 100, and so of the instances and replicas
+that a GPU is divided into. Another fraction is rounded to the nearest part.
+"""
 
 
-def summed(amounts: Iterable[Fraction]) -> Fraction:
+@dataclass(frozen=True, slots=True)
+class PodGpus:
+    """The size of the pods of a podset.
+
+    Attributes:
+        each: GPUs of one pod, without claims that it shares.
+        claims: name and GPUs of each ResourceClaim that its pods share. They count once for all pods of the gang.
+    """
+
+    each: Fraction = _NONE
+    claims: tuple[tuple[str, Fraction], ...] = ()
+
+
+def in_parts(gpus: Gpus | float) -> int:
+    """The number of :data:`PARTS`."""
+    return round(gpus * PARTS)
+
+
+def of_parts(parts: int) -> Fraction:
+    """The GPUs of a number of :data:`PARTS`."""
+    return Fraction(parts, PARTS)
+
+
+def summed(amounts: Iterable[Gpus]) -> Fraction:
     """The sum. Whole numbers, which most amounts are, are added as integers: a sum of fractions takes ten times as long."""
     numerator, rest = 0, _NONE
     for amount in amounts:
@@ -93,9 +121,14 @@ def summed(amounts: Iterable[Fraction]) -> Fraction:
     return rest + numerator
 
 
-def rounded(gpus: Fraction) -> float:
-    """To a millionth of a GPU, for people and for other programs."""
+def rounded(gpus: Gpus) -> float:
+    """To a millionth of a GPU, for other programs."""
     return round(float(gpus), _DIGITS)
+
+
+def as_number(gpus: Gpus) -> int | float:
+    """For a document: a whole number as it is, another one to a millionth of a GPU."""
+    return gpus.numerator if gpus.denominator == 1 else rounded(gpus)
 
 
 def exact(given: float | str) -> Fraction:

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from queuectl.domain.accounting import Mark
+from queuectl.domain.gpus import Gpus, in_parts
 from queuectl.domain.pastuse import Used
 from queuectl.domain.reasons import FAILED_START, Code, Reason
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
@@ -68,6 +69,7 @@ class Entry:
     """A row of the ledger. Times are unix seconds.
 
     Attributes:
+        gpus: that it requests; a whole number of parts.
         attempt: number of starts committed so far; labels the pods of the current one.
         queued_at: when it first queued.
         since: when ``state`` was entered.
@@ -106,7 +108,7 @@ class Entry:
     queue: str = ""
     cluster_queue: str = ""
     priority: int = 0
-    gpus: int = 0
+    gpus: Gpus = 0
     pods: int = 0
     attempt: int = 0
     queued_at: float = 0.0
@@ -138,6 +140,11 @@ class Entry:
     planned: Planned | None = None
     user: str = ""
     planned_start: PlannedStart | None = None
+
+    @property
+    def gpu_parts(self) -> int:
+        """``gpus`` as a number of :data:`queuectl.domain.gpus.PARTS`."""
+        return in_parts(self.gpus)
 
     @property
     def queue_order_time(self) -> float:

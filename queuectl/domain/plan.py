@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fractions import Fraction
 from typing import Final
 
 from queuectl.domain.reasons import Code, Reason
@@ -42,7 +43,7 @@ class Cost:
 
     priority: int
     lost_work: int
-    gpus: int
+    gpus: Fraction
 
 
 class PreemptionReason(StrEnum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from queuectl.domain.gpus import Gpus
 from queuectl.domain.plan import Cost
 
 
@@ -35,5 +36,5 @@ class DrainCost:
 
     gangs: int
     pods: int
-    gpus: int
+    gpus: Gpus
     lost_work: int

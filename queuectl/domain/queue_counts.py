@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from queuectl.domain.gpus import Gpus
 from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code
 
@@ -26,7 +27,7 @@ class QueueCounts:
     state: State
     code: Code
     workloads: int
-    gpus: int
+    gpus: Gpus
     oldest: float
 
 

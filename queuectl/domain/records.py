@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 from queuectl.domain.devices import Claim, ClaimSpec, DeviceClass, DeviceTaintRule
 from queuectl.domain.fleet import Node, Toleration
-from queuectl.domain.gpus import BY_NAME, whole
 from queuectl.domain.limitrange import LimitRange
 from queuectl.domain.numa import NodeZones
 from queuectl.domain.pool_slices import PoolSlice
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.reasons import Reason
 from queuectl.domain.resource_quota import Allowance
-from queuectl.domain.workload import PodSet
+from queuectl.domain.workload import PodSet, gpus_of
 
 
 class OwnerKey(NamedTuple):
@@ -170,9 +169,8 @@ class JobRecord:
         return sum(p.count for p in self.podsets)
 
     @property
-    def gpus(self) -> int:
-        each = (p.count * BY_NAME.counted(p.shape.requests) for p in self.podsets)
-        return whole(sum(each, Fraction()))
+    def gpus(self) -> Fraction:
+        return gpus_of((podset, podset.count) for podset in self.podsets)
 
 
 class PodPhase(StrEnum):

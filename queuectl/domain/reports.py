@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, Self
 
-from queuectl.domain.accounting import HOUR, Amounts, LostWorkSum
+from queuectl.domain.accounting import HOUR, Amounts, ClusterAmounts, LostWorkSum
 from queuectl.domain.errors import BadInput
 from queuectl.domain.reasons import BY_POLICY, FAILED_START
 
@@ -112,8 +112,8 @@ class ReportRow:
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def known(self) -> float:
-        """GPU-seconds that were measured."""
+    def known(self) -> int:
+        """Units that were measured."""
         return self.amounts.allocated - self.amounts.unknown
 
     @property
@@ -122,8 +122,8 @@ class ReportRow:
         return self.amounts.used / self.known if self.known > 0 else None
 
     @property
-    def wasted(self) -> float:
-        """GPU-seconds."""
+    def wasted(self) -> int:
+        """Units."""
         return self.known - self.amounts.used
 
     @property
@@ -179,13 +179,14 @@ class FleetRow:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """``as_of``: everything before it is in; None = nothing was accounted for yet."""
+    """``as_of``: everything before it is in; None = nothing was accounted for yet. ``cluster``: None = not for this caller."""
 
     period: Period
     grouping: Grouping
     as_of: float | None
     rows: tuple[ReportRow, ...]
     fleet: tuple[FleetRow, ...] = ()
+    cluster: ClusterAmounts | None = None
 
 
 def check_size(rows: int, grouping: Grouping) -> None:

@@ -16,12 +16,11 @@ from fractions import Fraction
 
 from queuectl.domain.devices import NO_DEVICES, AllocatedDevice, Claim, DeviceInventory
 from queuectl.domain.fleet import Fleet
-from queuectl.domain.gpus import BY_NAME, whole
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Reason
 from queuectl.domain.resource_quota import Allowance
-from queuectl.domain.workload import Placement, Workload
+from queuectl.domain.workload import Placement, Workload, gpus_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +133,11 @@ class Admitted:
     end_enforced: bool = False
 
     @property
-    def gpus(self) -> int:
-        """Whole GPUs that its pods hold; none for pods it started without, or that are done."""
-        held = Fraction()
-        for podset in self.workload.podsets:
-            placed = self.placement.of(podset.name)
-            pods = podset.count if placed is None else placed.pods_of(podset)
-            held += BY_NAME.counted(podset.shape.requests) * pods
-        return whole(held)
+    def gpus(self) -> Fraction:
+        """GPUs that its pods hold; none for pods it started without, or that are done."""
+        podsets = self.workload.podsets
+        placed = ((podset, self.placement.of(podset.name)) for podset in podsets)
+        return gpus_of((p, p.count if at is None else at.pods_of(p)) for p, at in placed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Final
 
 from queuectl.domain.quantity import format_quantity
+
+_LEAST: Final = 0.005
 
 
 def counted(number: int, thing: str) -> str:
     """``1 pod``, ``2 pods``."""
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
+def gpu_count(gpus: float | Fraction) -> str:
+    """A number of GPUs with at most two digits after the point: ``8``, ``0.14``; ``<0.01`` if it is smaller and not 0."""
+    if 0 < gpus < _LEAST:
+        return "<0.01"
+    return f"{float(gpus):.2f}".rstrip("0").rstrip(".")
+
+
+def counted_gpus(gpus: float | Fraction) -> str:
+    """``1 GPU``, ``0.14 GPUs``."""
+    text = gpu_count(gpus)
+    return f"{text} GPU" if text == "1" else f"{text} GPUs"
 
 
 def is_or_are(resource: str, value: int) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from fractions import Fraction
 
-from queuectl.domain.devices import ClaimReference, PodDevices
+from queuectl.domain.devices import ClaimReference, PodDevices, stands_for_claims
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.gpu_fractions import GpuFraction
-from queuectl.domain.gpus import BY_NAME, SharedGpus, whole
+from queuectl.domain.gpus import BY_NAME, PodGpus, SharedGpus
 from queuectl.domain.needs import PodNeeds
 from queuectl.domain.quantity import NOTHING, Resources, total
 
@@ -79,6 +80,7 @@ class PodSet:
     ``shared_gpus``: None = the rule of its ClusterQueue.
     ``gpu_fraction``: a request that no scheduler here can fulfil, so the gang does not start.
     ``one_numa_node``: each pod gets its CPUs, memory and devices from one NUMA node of its node.
+    ``sized``: the GPUs of its pods; None = as the names of its resources state.
     """
 
     name: str
@@ -93,6 +95,17 @@ class PodSet:
     shared_gpus: SharedGpus | None = None
     gpu_fraction: GpuFraction | None = None
     one_numa_node: bool = False
+    sized: PodGpus | None = None
+
+    @property
+    def gpus(self) -> PodGpus:
+        """The GPUs of its pods."""
+        return self.sized or PodGpus(BY_NAME.counted(self.shape.requests))
+
+    @property
+    def shared_claims(self) -> tuple[str, ...]:
+        """Names of the ResourceClaims that its pods share."""
+        return self.shape.devices.shared if self.shape.devices is not None else ()
 
     @property
     def requests(self) -> Resources:
@@ -149,13 +162,26 @@ class Workload:
         return total(p.requests for p in self.podsets)
 
     @property
-    def gpus(self) -> int:
-        """Whole GPUs of the gang; the size people speak of."""
-        return whole(BY_NAME.counted(self.requests))
+    def gpus(self) -> Fraction:
+        """GPUs of the gang."""
+        return gpus_of((podset, podset.count) for podset in self.podsets)
 
     @property
     def pods(self) -> int:
-        return sum(p.count for p in self.podsets)
+        """Its pods; podsets that stand for claims have none."""
+        return sum(p.count for p in self.podsets if not stands_for_claims(p.name))
+
+
+def gpus_of(podsets: Iterable[tuple[PodSet, int]]) -> Fraction:
+    """GPUs of a gang with so many pods of each podset. Claims that pods share count once."""
+    total = Fraction()
+    claims: dict[str, Fraction] = {}
+    for podset, pods in podsets:
+        if pods:
+            size = podset.gpus
+            total += size.each * pods
+            claims.update(size.claims)
+    return sum(claims.values(), total)
 
 
 def fraction_of(podsets: Iterable[PodSet]) -> GpuFraction | None:

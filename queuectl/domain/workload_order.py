@@ -33,7 +33,7 @@ FIELDS: Final = {
     SortKey.STATE: "state",
     SortKey.CLUSTER_QUEUE: "cluster_queue",
     SortKey.USER: "user",
-    SortKey.GPUS: "gpus",
+    SortKey.GPUS: "gpu_parts",
     SortKey.PRIORITY: "priority",
     SortKey.QUEUED_AT: "queued_at",
     SortKey.SINCE: "since",

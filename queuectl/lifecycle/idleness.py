@@ -12,13 +12,14 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from queuectl.domain.events import Evict, NoteAdded
+from queuectl.domain.gpus import as_number
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import ClusterQueue, IdleReclaim, OptOut, QueueConfig, ReclaimMode
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted_gpus
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.keys import IDLE_RECLAIM, PREFIX
 from queuectl.objects.times import format_time
@@ -206,7 +207,7 @@ def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, first: float, numb
         ReclaimMode.ON_DEMAND: f"from {ends} on it is evicted when another gang needs its capacity",
         ReclaimMode.ALWAYS: f"after {ends} it is evicted",
     }[rule.mode]
-    held = f" with {counted(entry.gpus, 'GPU')}" if entry.gpus else ""
+    held = f" with {counted_gpus(entry.gpus)}" if entry.gpus else ""
     unless = "" if rule.mode is ReclaimMode.DRY_RUN else ", unless its GPUs are in use by then"
     text = (
         f"idle since {format_time(use.since)}{held}: {use.text}; {what}{unless}. {_remedy(queue)}"
@@ -216,7 +217,7 @@ def _warning(entry: Entry, use: GangUse, queue: ClusterQueue, first: float, numb
         "mode": rule.mode.value,
         "idleSince": format_time(use.since),
         "graceEnds": ends,
-        "gpus": entry.gpus,
+        "gpus": as_number(entry.gpus),
     }
     return Reason(Code.IDLE_GPUS, text, details)
 
@@ -240,13 +241,13 @@ def _taken(gang: Admitted, use: GangUse, rule: IdleReclaim, now: float) -> Reaso
     since = format_time(use.since)
     text = (
         f"idle since {since}, and warned twice: {use.text}; this loses {cost.lost_work} GPU-seconds of work "
-        f"and frees {counted(cost.gpus, 'GPU')}"
+        f"and frees {counted_gpus(cost.gpus)}"
     )
     details = {
         "idleSince": since,
         "restSeconds": rule.cooldown,
         "lostGpuSeconds": cost.lost_work,
         "priority": cost.priority,
-        "gpus": cost.gpus,
+        "gpus": as_number(cost.gpus),
     }
     return Reason(Code.IDLE_RECLAIMED, text, details)

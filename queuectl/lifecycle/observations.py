@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
+from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.events import (
     Adopt,
@@ -62,6 +64,8 @@ from queuectl.state.marking import user_of
 from queuectl.state.mirror import Mirror
 from queuectl.state.readiness import all_ready, still_needed
 from queuectl.state.usage import Usage
+
+_WAITING: Final = tuple(state for state in State if state.waiting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +241,7 @@ class Observer:
         self._usage = usage
         self._unschedulable = unschedulable
         self._plan_again = False
+        self._sizes: GpuSizes | None = None
         self.alarms = Timers()
         self.log_messages: list[str] = []  # for the log; the reader clears it
         self._left_alone: set[str] = set()
@@ -248,6 +253,7 @@ class Observer:
         mirror = self._mirror
         moved, mirror.moved_pods = mirror.moved_pods, set()
         touched, mirror.touched = mirror.touched, set()
+        touched.update(self._resized(config))
         edited, mirror.edited = mirror.edited, set()
         self._plan_again = self._usage.refresh(moved) or mirror.planning_changed
         self._plan_again |= any(map(self._waits, edited))
@@ -348,6 +354,7 @@ class Observer:
         return entry is not None and entry.state.waiting
 
     def _submitted(self, job: JobRecord, config: QueueConfig, now: float) -> EntryChange | None:
+        job = self._mirror.sized(job, config)
         described = self._described(job, config)
         prior = self._mirror.prior_of(job)
         if not (job.suspended or job.attempt or described.cluster_queue):
@@ -413,7 +420,19 @@ class Observer:
         most = queue.max_priority if queue else None
         name = queue.name if queue else ""
         user = user_of(job, config)[:LONGEST_NAME]
-        return ObjectChanged(job.queue or "", name, priority, job.gpus, job.pods, most, user)
+        gpus = self._mirror.sized(job, config).gpus
+        return ObjectChanged(job.queue or "", name, priority, gpus, job.pods, most, user)
+
+    def _resized(self, config: QueueConfig) -> Iterator[str]:
+        """The waiting workloads that have another size since nodes, devices or the configuration changed."""
+        sizes = self._mirror.gpus(config)
+        if sizes is self._sizes:
+            return
+        self._sizes = sizes
+        for entry in self._ledger.entries(*_WAITING):
+            job = self._mirror.jobs.get(entry.uid)
+            if job is not None and self._mirror.sized(job, config).gpus != entry.gpus:
+                yield entry.uid
 
 
 def _own_priority_over(entry: Entry, now: float) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Final
 
+from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.cluster_map import (
     ClusterMap,
     Domain,
@@ -16,15 +17,15 @@ from queuectl.domain.cluster_map import (
     TopologyLevel,
     utilization_of,
 )
-from queuectl.domain.devices import stands_for_claims
-from queuectl.domain.gpus import GpuWeights, summed
+from queuectl.domain.gpus import summed
 from queuectl.domain.quantity import NOTHING, Resources
-from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, index_of
 from queuectl.planner.problem.topology import Tree
 from queuectl.reports.fragmentation import fragmented_on_nodes, left_for_shapes
+from queuectl.reports.node_gpus import gpus_on, held_by, sizes_of
 
 _GangsOn = list[list[GangOnNode]]
 _MILLION: Final = 1_000_000
@@ -32,11 +33,21 @@ _NONE: Final = Fraction()
 
 
 def cluster_map_of(
-    snapshot: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache | None = None
+    snapshot: Snapshot,
+    uses: Mapping[str, GangUse],
+    cache: PlannerCache | None = None,
+    given: Snapshot | None = None,
 ) -> ClusterMap:
-    """The cluster map. ``uses``: the known GPU utilization of gangs, by uid."""
+    """The cluster map.
+
+    Args:
+        snapshot: with device rows.
+        uses: the known GPU utilization of gangs, by uid.
+        cache: of the process.
+        given: the snapshot without device rows; None = it has none.
+    """
     cache = cache or PlannerCache()
-    gangs, node_counts = occupied(snapshot, uses, cache)
+    gangs, node_counts = occupied(snapshot, uses, cache, given or snapshot)
     index = index_of(snapshot.fleet, cache)
     layouts = tuple(
         TopologyLayout(name, _levels(index.tree(topology.levels), node_counts, gangs))
@@ -46,32 +57,31 @@ def cluster_map_of(
 
 
 def occupied(
-    snapshot: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache
+    snapshot: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache, given: Snapshot
 ) -> tuple[tuple[GangOnMap, ...], tuple[NodeOccupancy, ...]]:
     """The gangs and the nodes of the cluster map."""
-    index = index_of(snapshot.fleet, cache)
-    gangs, gangs_on = _gangs_by_node(snapshot, index, uses)
-    return gangs, _node_counts(snapshot, index, gangs_on, cache)
+    index, sizes = index_of(snapshot.fleet, cache), sizes_of(given, cache)
+    gangs, gangs_on = _gangs_by_node(given, index, uses, sizes)
+    return gangs, _node_counts(snapshot, index, gangs_on, cache, given, sizes)
 
 
 def _gangs_by_node(
-    snapshot: Snapshot, index: FleetIndex, uses: Mapping[str, GangUse]
+    given: Snapshot, index: FleetIndex, uses: Mapping[str, GangUse], sizes: GpuSizes
 ) -> tuple[tuple[GangOnMap, ...], _GangsOn]:
-    weights = snapshot.config.rules.accounting.gpus
     gangs: list[GangOnMap] = []
     gangs_on: _GangsOn = [[] for _ in index.nodes]
-    for gang in sorted(snapshot.admitted, key=lambda a: (a.workload.ref, a.workload.uid)):
+    for gang in sorted(given.admitted, key=lambda a: (a.workload.ref, a.workload.uid)):
         workload = gang.workload
-        queue = snapshot.config.cluster_queue_of(workload.namespace, workload.queue)
-        held = _held(gang, index, weights)
-        for place, (pods, gpus) in held.items():
-            gangs_on[place].append(GangOnNode(len(gangs), pods, gpus))
+        queue = given.config.cluster_queue_of(workload.namespace, workload.queue)
+        held = held_by(gang, given, sizes)
+        for name, own in held.items():
+            gangs_on[index.position[name]].append(GangOnNode(len(gangs), own.pods, own.gpus))
         gangs.append(
             GangOnMap(
                 workload=workload,
                 cluster_queue=queue.name if queue is not None else "",
-                gpus=summed(gpus for _, gpus in held.values()),
-                pods=sum(pods for pods, _ in held.values()),
+                gpus=summed(own.gpus for own in held.values()),
+                pods=sum(own.pods for own in held.values()),
                 leaving=gang.leaving,
                 use=uses.get(workload.uid),
             )
@@ -79,44 +89,32 @@ def _gangs_by_node(
     return tuple(gangs), gangs_on
 
 
-def _held(
-    gang: Admitted, index: FleetIndex, weights: GpuWeights
-) -> dict[int, tuple[int, Fraction]]:
-    """Pods and GPUs on the nodes that are there, by their place in the index."""
-    held: dict[int, tuple[int, Fraction]] = {}
-    for podset in gang.workload.podsets:
-        placed = gang.placement.of(podset.name)
-        real = not stands_for_claims(podset.name)
-        for name, count in placed.nodes if placed is not None else ():
-            place = index.position.get(name)
-            if place is not None:
-                each = weights.counted(podset.shape.requests, index.nodes[place].labels)
-                pods, gpus = held.get(place, (0, Fraction()))
-                held[place] = (pods + count * real, gpus + each * count)
-    return held
-
-
 def _node_counts(
-    snapshot: Snapshot, index: FleetIndex, gangs_on: _GangsOn, cache: PlannerCache
+    snapshot: Snapshot,
+    index: FleetIndex,
+    gangs_on: _GangsOn,
+    cache: PlannerCache,
+    given: Snapshot,
+    sizes: GpuSizes,
 ) -> tuple[NodeOccupancy, ...]:
-    weights = snapshot.config.rules.accounting.gpus
     left = left_for_shapes(snapshot, index, cache)
-    fragmented = fragmented_on_nodes(snapshot, index, left).tolist()
+    fragmented = fragmented_on_nodes(snapshot, index, left, sizes).tolist()
     node_counts = []
-    for node, amounts, lost, tenants in zip(
-        index.nodes, left[0].T.tolist(), fragmented, gangs_on, strict=True
+    for node, plain, amounts, lost, tenants in zip(
+        index.nodes, given.fleet.nodes, left[0].T.tolist(), fragmented, gangs_on, strict=True
     ):
         free = Resources(zip(index.resources, amounts, strict=True))
+        found = gpus_on(plain, free, summed(one.gpus for one in tenants), given, sizes)
         node_counts.append(
             NodeOccupancy(
                 node=node,
                 free=free,
-                gpus=weights.counted(node.allocatable, node.labels),
-                free_gpus=weights.counted(free, node.labels),
-                failed_gpus=weights.counted(node.failed, node.labels),
+                gpus=found.gpus,
+                free_gpus=found.free,
+                failed_gpus=found.failed,
                 fragmented=Fraction(round(lost * _MILLION), _MILLION) if lost else _NONE,
                 tenants=tuple(sorted(tenants, key=lambda t: (-t.gpus, -t.pods, t.gang))),
-                others=snapshot.other_pods.get(node.name, NOTHING),
+                others=given.other_pods.get(node.name, NOTHING),
             )
         )
     return tuple(node_counts)

@@ -41,10 +41,13 @@ def efficiency_of(
 
 
 def all_parts(
-    snapshot: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache | None = None
+    snapshot: Snapshot,
+    uses: Mapping[str, GangUse],
+    cache: PlannerCache | None = None,
+    given: Snapshot | None = None,
 ) -> GpuParts:
-    """The parts of all GPUs together. ``uses``: the known GPU utilization of gangs, by uid."""
-    found = efficiency_of(*occupied(snapshot, uses, cache or PlannerCache()))
+    """The parts of all GPUs together; the arguments are those of the cluster map."""
+    found = efficiency_of(*occupied(snapshot, uses, cache or PlannerCache(), given or snapshot))
     return sum(found.values(), NO_GPUS)
 
 

@@ -14,15 +14,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import reduce
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.accounting import Free
 from queuectl.domain.devices import DEVICE_ROW
 from queuectl.domain.fleet import NodeRules
+from queuectl.domain.quantity import NOTHING
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import PodShape
@@ -30,42 +33,85 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, index_of
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.problem.usage import beside_other_pods, usage_of
+from queuectl.reports.node_gpus import gpus_on, held_by, sizes_of
 
 Floats: TypeAlias = NDArray[np.float64]
 
 MOST_SHAPES: Final = 64  # the most frequent ones; the jobs of a cluster have few shapes
 
 
-def free_gpus(snapshot: Snapshot, cache: PlannerCache | None = None) -> Mapping[str, Free]:
+def free_gpus(
+    snapshot: Snapshot, cache: PlannerCache | None = None, given: Snapshot | None = None
+) -> Mapping[str, Free]:
     """GPUs on schedulable nodes, by the ResourceFlavor whose labels the nodes have. Flavors without GPUs are left out.
 
-    If several resources are GPUs (whole GPUs, instances, another vendor's), each is computed with the shapes that request it, and
-    counts with its weight on each node.
+    If several resources are GPUs (whole GPUs, instances, another vendor's), fragments of each are computed with the shapes that
+    request it, and count with its weight on each node.
+
+    Args:
+        snapshot: with device rows.
+        cache: of the process.
+        given: the snapshot without device rows; None = it has none.
     """
-    cache = cache or PlannerCache()
-    index = index_of(snapshot.fleet, cache)
-    kinds = _kinds(snapshot, index)
-    if not kinds:
+    cache, given = cache or PlannerCache(), given or snapshot
+    index, sizes = index_of(snapshot.fleet, cache), sizes_of(given, cache)
+    kinds = _kinds(snapshot, index, sizes)
+    left = left_for_shapes(snapshot, index, cache)
+    capacity, free = _gpus(kinds, left[0], index, given, sizes)
+    if not capacity.any():
         return {}
-    free = left_for_shapes(snapshot, index, cache)
     found = {}
     for name, flavor, nodes in _open_nodes(snapshot, index):
-        sums = np.zeros(5)
+        lost, stranded, inside = np.zeros((3, index.size))
         for row, weights, shapes in kinds:
-            capacity = index.allocatable[row] * weights
-            if not capacity[nodes].any():
+            if not (index.allocatable[row] * weights)[nodes].any():
                 continue
-            parts = _fragments(shapes, flavor, nodes, free, row, index)
-            lost, inside = (each * weights / parts.pods for each in (parts.times, parts.inside))
-            stranded = parts.stranded * weights
-            each = np.array([capacity, free[0][row] * weights, lost, stranded, inside])
-            sums += each[:, nodes].sum(axis=1)
+            parts = _fragments(shapes, flavor, nodes, left, row, index)
+            lost += parts.times * weights / parts.pods
+            stranded += parts.stranded * weights
+            inside += parts.inside * weights / parts.pods
+        each = np.array(
+            [
+                capacity,
+                free,
+                np.minimum(lost, free),
+                np.minimum(stranded, free),
+                np.minimum(inside, free),
+            ]
+        )
+        sums = each[:, nodes].sum(axis=1)
         if sums[0]:
             found[name] = Free(*map(float, sums))
     return found
 
 
-def fragmented_on_nodes(snapshot: Snapshot, index: FleetIndex, free: Sequence[Ints]) -> Floats:
+def _gpus(
+    kinds: Sequence[tuple[int, Floats, Mapping[PodShape, int]]],
+    left: Ints,
+    index: FleetIndex,
+    given: Snapshot,
+    sizes: GpuSizes,
+) -> tuple[Floats, Floats]:
+    """All GPUs and the free GPUs of each node (N,)."""
+    capacity, free = np.zeros(index.size), np.zeros(index.size)
+    for row, weights, _ in kinds:
+        capacity += index.allocatable[row] * weights
+        free += left[row] * weights
+    with_devices = [node for node in given.fleet.nodes if sizes.has_devices(node)]
+    held: dict[str, Fraction] = {}
+    for gang in given.admitted if with_devices else ():
+        for name, own in held_by(gang, given, sizes).items():
+            held[name] = held.get(name, Fraction()) + own.gpus
+    for node in with_devices:
+        at = index.position[node.name]
+        found = gpus_on(node, NOTHING, held.get(node.name, Fraction()), given, sizes)
+        capacity[at], free[at] = float(found.gpus), float(found.free)
+    return capacity, free
+
+
+def fragmented_on_nodes(
+    snapshot: Snapshot, index: FleetIndex, free: Sequence[Ints], sizes: GpuSizes
+) -> Floats:
     """(N,): the expected number of free GPUs of each node that the next pod cannot use, under the flavor that uses most.
 
     0 on unschedulable nodes, and on nodes without a flavor.
@@ -74,8 +120,9 @@ def fragmented_on_nodes(snapshot: Snapshot, index: FleetIndex, free: Sequence[In
         snapshot: with the gangs.
         index: of its nodes.
         free: the result of :func:`left_for_shapes`.
+        sizes: of pods and nodes.
     """
-    kinds = _kinds(snapshot, index)
+    kinds = _kinds(snapshot, index, sizes)
     least = np.full(index.size, np.inf)
     for _, flavor, nodes in _open_nodes(snapshot, index):
         lost = np.zeros(index.size)
@@ -88,19 +135,18 @@ def fragmented_on_nodes(snapshot: Snapshot, index: FleetIndex, free: Sequence[In
 
 
 def _kinds(
-    snapshot: Snapshot, index: FleetIndex
+    snapshot: Snapshot, index: FleetIndex, sizes: GpuSizes
 ) -> list[tuple[int, Floats, Mapping[PodShape, int]]]:
     """Row, weight on each node (N,) and requested shapes of each resource that is a GPU."""
-    weights = snapshot.config.rules.accounting.gpus
 
     def on_nodes(resource: str) -> Floats:
-        of = (float(weights.of(resource, node.labels)) for node in index.nodes)
+        of = (float(sizes.unit_on(resource, node)) for node in index.nodes)
         return np.fromiter(of, np.float64, index.size)
 
     return [
         (row, on_nodes(resource), shapes_wanted(snapshot, resource))
         for resource, row in index.column.items()
-        if weights.of(resource)
+        if sizes.is_gpu(resource)
     ]
 
 

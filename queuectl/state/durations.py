@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from math import inf
+from math import ceil, inf
 from typing import Final
 
 from queuectl.domain.ledger import Entry, EntryChange, State
@@ -45,7 +45,7 @@ class RunError:
 
 def work_of(entry: Entry) -> Work:
     """The properties of a gang of the ledger by which gangs are similar."""
-    shape = (entry.pods, entry.gpus)
+    shape = (entry.pods, ceil(entry.gpus))
     return Work(entry.cluster_queue, entry.namespace, entry.queue, entry.user, entry.name, *shape)
 
 

@@ -12,14 +12,13 @@ from typing import Final
 from queuectl.domain.estimates import HeldGpus, Waits, estimated_starts
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order, turn
-from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
+from queuectl.domain.queues import QueueConfig, QueueingStrategy
 from queuectl.domain.records import JobRecord
 from queuectl.durations.estimator import Estimator
 from queuectl.durations.expectations import typical
 from queuectl.state.durations import stated_of, work_of
 from queuectl.state.holdings import Holdings
 from queuectl.state.ledger import Ledger
-from queuectl.state.marking import gpus_of
 from queuectl.state.mirror import Mirror
 
 _HOLDING: Final = (State.STARTING, State.RUNNING, State.EVICTING)
@@ -29,7 +28,7 @@ _HOLDING: Final = (State.STARTING, State.RUNNING, State.EVICTING)
 class EstimateInput:
     """The input of estimates at ``now`` (unix seconds): a copy for another thread.
 
-    ``held``: GPUs charged to each ClusterQueue.
+    ``held``: GPUs charged to each ClusterQueue. ``quotas``: its nominal GPUs, over all flavors.
     """
 
     now: float
@@ -37,6 +36,7 @@ class EstimateInput:
     waiting: tuple[Entry, ...]
     holding: tuple[Entry, ...]
     held: Mapping[str, float]
+    quotas: Mapping[str, float]
 
 
 class Estimates:
@@ -55,12 +55,21 @@ class Estimates:
     def current(self, ledger: Ledger, holdings: Holdings, now: float) -> EstimateInput:
         """The input of estimates at ``now``."""
         config = holdings.effective
-        weights = config.rules.accounting.gpus
+        sizes = self._mirror.gpus(holdings.config)
         held: dict[str, float] = {}
-        for (_, _, queue, _, resource), amount in holdings.held.items():
-            held[queue] = held.get(queue, 0.0) + float(weights.of(resource) * amount)
+        for (_, _, queue, flavor, resource), amount in holdings.held.items():
+            held[queue] = held.get(queue, 0.0) + float(sizes.unit(resource, flavor) * amount)
+        quotas = {
+            name: sum(
+                float(sizes.unit(resource, flavor.flavor) * amount)
+                for group in queue.groups
+                for flavor in group.flavors
+                for resource, amount in flavor.nominal.items()
+            )
+            for name, queue in config.cluster_queues.items()
+        }
         waiting, holding = ledger.entries(*IN_QUEUE_ORDER), ledger.entries(*_HOLDING)
-        return EstimateInput(now, config, tuple(waiting), tuple(holding), held)
+        return EstimateInput(now, config, tuple(waiting), tuple(holding), held, quotas)
 
     def make(self, current: EstimateInput) -> dict[str, float]:
         """Estimated starts by uid. Safe in any thread."""
@@ -77,7 +86,7 @@ class Estimates:
             queue = current.config.cluster_queues.get(name)
             if queue is None:
                 continue
-            free = _quota(queue, current.config) - current.held.get(name, 0.0)
+            free = current.quotas[name] - current.held.get(name, 0.0)
             strict = queue.strategy is QueueingStrategy.STRICT_FIFO
             starts |= estimated_starts(line, running[name], free, current.now, strict=strict)
         return starts
@@ -131,28 +140,17 @@ class _Runtimes:
     def waits(self, entry: Entry) -> Waits:
         """The gang in queue order."""
         job = self._jobs.get(entry.uid)
-        return Waits(entry.uid, gpus_of(entry, job, self._config), self._left(entry, job))
+        return Waits(entry.uid, float(entry.gpus), self._left(entry, job))
 
     def holds(self, entry: Entry) -> HeldGpus:
         """A gang that holds capacity. An evicting gang counts as finished."""
         job = self._jobs.get(entry.uid)
         left = 0.0 if entry.state is State.EVICTING else self._left(entry, job)
         until = None if left is None else self._now + left
-        return HeldGpus(gpus_of(entry, job, self._config), until)
+        return HeldGpus(float(entry.gpus), until)
 
     def _left(self, entry: Entry, job: JobRecord | None) -> float | None:
         """Seconds for which it still runs, or will run after its start; None = unknown."""
         so_far, stated = entry.executed(self._now), stated_of(entry, job, self._config)
         usual = typical(work_of(entry), stated, so_far, self._estimator)
         return max(usual.seconds - so_far, 0.0) if usual is not None else None
-
-
-def _quota(queue: ClusterQueue, config: QueueConfig) -> float:
-    """The nominal GPUs of a ClusterQueue, over all flavors."""
-    weights = config.rules.accounting.gpus
-    return sum(
-        float(weights.of(resource) * amount)
-        for group in queue.groups
-        for flavor in group.flavors
-        for resource, amount in flavor.nominal.items()
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.devices.numa import with_numa_nodes_of_others
 from queuectl.domain.devices import Claim
 from queuectl.domain.fleet import Fleet
@@ -57,7 +58,9 @@ class SnapshotBuilder:
         self._ledger = ledger
         self._usage = usage
         self._node_quota = NodeQuota()
-        self._asked: dict[str, tuple[JobRecord, _Place, Workload]] = {}
+        self._asked: dict[str, tuple[JobRecord, _Place, GpuSizes | None, Workload]] = {}
+        self._sizes: GpuSizes | None = None
+        self._resized = False
         self._waiting: dict[str, tuple[Entry, JobRecord, Pending]] = {}
         self._holding: dict[str, tuple[Entry, JobRecord, Admitted]] = {}
         self._config: QueueConfig | None = None
@@ -68,7 +71,10 @@ class SnapshotBuilder:
 
     def freeze(self, config: QueueConfig, now: float, limits: SolverLimits) -> Snapshot:
         """The snapshot at ``now`` (unix seconds), without workloads that the watch no longer shows, and without device rows."""
+        sizes = self._mirror.gpus(config)
         config = self._node_quota.of(config, self._mirror.fleet)
+        self._resized = sizes is not self._sizes
+        self._sizes = sizes
         self._drop_outdated(config)
         known = self._mirror.devices
         devices = known.inventory(self._mirror.fleet)
@@ -114,31 +120,34 @@ class SnapshotBuilder:
         user = job.user(rules.user_label, rules.trusted_submitters)
         place = (entry.priority, entry.queue, entry.queue_order_time, user)
         # The version of the job is not a key: the requests of its pods also change with LimitRanges.
-        if known is not None and known[0] is job and known[1] == place:
-            return known[2]
+        if known and known[0] is job and known[1] == place and known[2] is self._sizes:
+            return known[3]
+        config = self._config if self._config is not None else QueueConfig()
+        sizes = self._sizes if self._sizes is not None else self._mirror.gpus(config)
+        claims = self._mirror.devices.named_claims
         workload = Workload(
             uid=entry.uid,
             kind=entry.kind,
             namespace=entry.namespace,
             name=entry.name,
-            podsets=job.podsets,
+            podsets=sizes.sized(job.podsets, entry.namespace, entry.cluster_queue, claims),
             queue=entry.queue,
             priority=entry.priority,
             queued_at=entry.queue_order_time,
             preemptible=job.preemptible,
             user=user,
-            duration=known[2].duration if known is not None else None,
+            duration=known[3].duration if known is not None else None,
         )
-        if known is not None and known[2] == workload:
-            workload = known[2]
-        self._asked[entry.uid] = (job, place, workload)
+        if known is not None and known[3] == workload:
+            workload = known[3]
+        self._asked[entry.uid] = (job, place, self._sizes, workload)
         return workload
 
     def _lasting(self, workload: Workload, duration: Duration | None) -> Workload:
         """The workload with another duration, also for later snapshots."""
-        job, place, _ = self._asked[workload.uid]
+        job, place, sizes, _ = self._asked[workload.uid]
         workload = replace(workload, duration=duration)
-        self._asked[workload.uid] = (job, place, workload)
+        self._asked[workload.uid] = (job, place, sizes, workload)
         return workload
 
     def forget(self, uid: str) -> None:
@@ -152,7 +161,7 @@ class SnapshotBuilder:
         for entry in self._ledger.entries(State.PENDING, State.RESERVED):
             uid = entry.uid
             job, known = jobs.get(uid), waiting.get(uid)
-            changed = known is None or known[0] is not entry or known[1] is not job
+            changed = known is None or known[0] is not entry or known[1] is not job or self._resized
             if known is None or changed:
                 if job is None or not job.suspended or job.deleting:
                     continue  # it runs without an entry (observations handle that first), or it is deleted

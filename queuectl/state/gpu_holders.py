@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
+from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.gpus import NO_LABELS, GpuWeights
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
@@ -64,9 +65,10 @@ def held_gangs(
 ) -> list[HeldGang]:
     """All gangs that hold GPUs now; ``borrowing``: ClusterQueues that use more than their nominal quota."""
     gangs = []
+    sizes = mirror.gpus(config)
     for entry in ledger.entries(State.STARTING, State.RUNNING):
         weights = config.rules.accounting.gpus
-        pods = tuple(_pods(entry, mirror, weights))
+        pods = tuple(_pods(entry, mirror, weights, sizes))
         if pods:
             gangs.append(
                 HeldGang(
@@ -98,13 +100,16 @@ def _ready_at(entry: Entry, pods: Iterable[HeldPod]) -> float | None:
     return max([entry.ready_at or entry.since, *starts])
 
 
-def _pods(entry: Entry, mirror: Mirror, weights: GpuWeights) -> Iterable[HeldPod]:
+def _pods(entry: Entry, mirror: Mirror, weights: GpuWeights, sizes: GpuSizes) -> Iterable[HeldPod]:
     for pod in mirror.pods_of(entry):
-        gpus = accelerators(pod.requests, weights)
+        claims = [claim.content.allocated or () for claim in mirror.devices.claims_of(pod.uid)]
+        devices = sum(map(sizes.count_of, claims))
+        parts = any(one.share for claim in claims for one in claim)
+        gpus = devices or accelerators(pod.requests, weights)
         if gpus and pod.attempt == entry.attempt and not pod.terminal and pod.node is not None:
             node = mirror.fleet.by_name.get(pod.node)
             labels = node.labels if node is not None else NO_LABELS
-            shared = not weights.measured(pod.requests, labels)
+            shared = parts if devices else not weights.measured(pod.requests, labels)
             yield HeldPod(pod.namespace, pod.name, pod.uid, gpus, pod.started_at, shared)
 
 

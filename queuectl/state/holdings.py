@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
+from queuectl.devices.charges import charged_gang, with_charges
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.node_quota import NodeQuota
@@ -159,7 +160,10 @@ class Holdings:
 
     def _requests(self, job: JobRecord) -> Mapping[str, int]:
         sums: Counter[str] = Counter()
-        for podset in job.podsets:
+        workload = Workload(job.uid, job.kind, job.namespace, job.name, job.podsets)
+        if self._mirror.devices.classes:
+            workload = with_charges(workload, self._mirror.gpus(self.config).classes)
+        for podset in workload.podsets:
             for name, amount in self.config.rules.charged(podset.shape.requests).items():
                 sums[name] += amount * podset.count
         return sums
@@ -184,5 +188,9 @@ def charged(
     workload = Workload(
         entry.uid, entry.kind, entry.namespace, entry.name, job.podsets, queue=entry.queue
     )
-    alone = Snapshot(0.0, mirror.fleet, config)
-    return tuple(charges_of(Admitted(workload, placement), alone))
+    devices = mirror.devices
+    alone = Snapshot(0.0, mirror.fleet, config, claims=devices.named_claims)
+    gang = Admitted(workload, placement)
+    if devices.classes:
+        gang = charged_gang(gang, alone, mirror.gpus(config).classes)
+    return tuple(charges_of(gang, alone))

@@ -9,10 +9,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Final
 
 from queuectl.domain.accounting import FlavorGpus, LostWork, Mark, Phase, Subject
-from queuectl.domain.gpus import NO_LABELS
+from queuectl.domain.fleet import Node
+from queuectl.domain.gpus import NO_LABELS, in_parts, of_parts
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import FAILED_START
@@ -22,7 +24,6 @@ from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.planner.problem.usage import takes_nodes
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.mirror import Mirror
-from queuectl.state.requested_gpus import RequestedGpus
 
 _PHASES: Final = {
     State.PENDING: Phase.WAITS,
@@ -42,7 +43,6 @@ class Marker:
 
     def __init__(self, mirror: Mirror) -> None:
         self._mirror = mirror
-        self._requested = RequestedGpus(mirror)
         self._named: set[str] = set()  # workloads whose identity is in a mark
 
     def forget(self) -> None:
@@ -81,9 +81,7 @@ class Marker:
         job = self._mirror.jobs.get(entry.uid)
         if phase is Phase.HOLDS and entry.placement is not None:
             held = self._held(job, entry.placement, config) if job is not None else None
-        gpus: float = entry.gpus  # if its job is not in the watch
-        if job is not None:
-            gpus = float(self._requested.of(job, entry.cluster_queue, config))
+        gpus = self._mirror.sized(job, config).gpus if job is not None else entry.gpus
         return Mark(entry.uid, at, at, phase, entry.attempt, gpus, held)
 
     def _held(
@@ -91,32 +89,55 @@ class Marker:
     ) -> tuple[FlavorGpus, ...]:
         gpus: defaultdict[tuple[str, str], Fraction] = defaultdict(Fraction)
         accounting = config.rules.accounting
+        for part, node, resource, held in self._parts(job, placement, config):
+            flavor = _flavor(part, resource)
+            labels = self._labels(part, node, config, resource)
+            gpus[flavor, accounting.price_of(flavor, labels)] += held
+        parts = ((key, in_parts(count)) for key, count in sorted(gpus.items()))
+        return tuple(FlavorGpus(*key, of_parts(count)) for key, count in parts if count)
+
+    def _parts(
+        self, job: JobRecord, placement: Placement, config: QueueConfig
+    ) -> Iterator[tuple[PodSetPlacement, Node | None, str, Fraction]]:
+        """The placement that is charged, the node, the charged resource and the GPUs of each part of a gang."""
+        sizes, nodes = self._mirror.gpus(config), self._mirror.fleet.by_name
+        counted: set[str] = set()
         for podset in job.podsets:
             placed = placement.of(podset.name)
             if placed is None:
                 continue
-            requests = podset.shape.requests
-            for resource, _ in accounting.gpus.by_resource(requests):
-                for part in placed.by_share():
-                    flavor = _flavor(part, resource)
-                    for labels, pods in self._nodes(part, podset, flavor, config):
-                        each = accounting.gpus.of(resource, labels) * requests[resource]
-                        gpus[flavor, accounting.price_of(flavor, labels)] += each * pods
-        return tuple(FlavorGpus(*key, float(count)) for key, count in sorted(gpus.items()) if count)
+            for part in placed.by_share():
+                for node, pods in self._nodes(part, podset, config):
+                    labels = partial(self._labels, part, node, config)
+                    for resource, each in sizes.by_resource(podset.shape, node, labels):
+                        yield part, node, resource, each * pods
+            for name in podset.shared_claims if placed.nodes else ():
+                claim = self._mirror.devices.named_claims.get((job.namespace, name))
+                if claim is not None and name not in counted:
+                    counted.add(name)
+                    node = nodes.get(placed.nodes[0][0])
+                    for resource, held in sizes.by_claim(claim, node):
+                        yield placed, node, resource, held
 
     def _nodes(
-        self, part: PodSetPlacement, podset: PodSet, flavor: str, config: QueueConfig
-    ) -> Iterator[tuple[Mapping[str, str], int]]:
-        """Pods by the labels of their nodes, or by those of the flavor for a placement of quota only."""
+        self, part: PodSetPlacement, podset: PodSet, config: QueueConfig
+    ) -> Iterator[tuple[Node | None, int]]:
+        """Nodes with the number of pods; None for a placement of quota only, and for a node that does not exist."""
         fleet = self._mirror.fleet
         if part.nodes or takes_nodes(Snapshot(0.0, fleet, config), part):
             for name, pods in part.nodes:
-                node = fleet.by_name.get(name)
-                yield node.labels if node is not None else NO_LABELS, pods
+                yield fleet.by_name.get(name), pods
         else:
-            known = config.flavors.get(flavor)
-            labels = dict(known.node_labels) if known is not None else {}
-            yield labels, part.pods_of(podset)
+            yield None, part.pods_of(podset)
+
+    def _labels(
+        self, part: PodSetPlacement, node: Node | None, config: QueueConfig, resource: str
+    ) -> Mapping[str, str]:
+        """The labels of the node; for a placement of quota only, those of the flavor of a resource."""
+        if node is not None:
+            return node.labels
+        known = config.flavors.get(_flavor(part, resource)) if not part.nodes else None
+        return dict(known.node_labels) if known is not None else NO_LABELS
 
     def _loss(self, before: Entry, after: Entry, at: float, config: QueueConfig) -> LostWork:
         """The lost work from the plan that chose the victim; otherwise its GPU time since its last checkpoint."""
@@ -126,23 +147,15 @@ class Marker:
             return LostWork(code.value, float(recorded))
         job = self._mirror.jobs.get(after.uid)
         since = before.started_at if before.started_at is not None else before.since
-        gpus, used = float(before.gpus), 1.0
+        gpus, used = before.gpus, 1.0
         if job is not None and before.placement is not None:
-            gpus = sum(held.gpus for held in self._held(job, before.placement, config))
+            held = self._held(job, before.placement, config)
+            gpus = sum((one.gpus for one in held), Fraction())
         if job is not None and code not in FAILED_START:
             saved = checkpoint_of(self._mirror, before, job, config)
             since = max(since, min(saved or since, at))
             used = 1.0 if job.utilization is None else job.utilization
-        return LostWork(code.value, max(0.0, at - since) * gpus * used)
-
-
-def gpus_of(entry: Entry, job: JobRecord | None, config: QueueConfig) -> float:
-    """GPUs that a gang requests, counted by the configuration; from the ledger if its job is not in the watch."""
-    if job is None:
-        return entry.gpus
-    weights = config.rules.accounting.gpus
-    each = (podset.count * weights.counted(podset.shape.requests) for podset in job.podsets)
-    return float(sum(each, Fraction()))
+        return LostWork(code.value, max(0.0, at - since) * float(gpus) * used)
 
 
 def user_of(job: JobRecord | None, config: QueueConfig) -> str:

@@ -7,8 +7,10 @@ from dataclasses import fields, replace
 from operator import attrgetter
 from typing import Final, Protocol, assert_never
 
+from queuectl.devices.gpu_sizes import GpuSizes
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.limitrange import LimitRange, Ranges
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import (
     Deleted,
     Delta,
@@ -107,6 +109,21 @@ class Mirror:
         self._fleet: Fleet | None = None
         self._unhealthy: Mapping[str, str] = {}
         self.devices = DeviceMirror(self._in_queue)
+        self._gpus: GpuSizes | None = None
+
+    def gpus(self, config: QueueConfig) -> GpuSizes:
+        """The GPUs of pods and nodes; the same object until nodes, devices or the configuration change."""
+        devices = self.devices.inventory(self.fleet)
+        self._gpus = GpuSizes.of(self.fleet, devices, config, self._gpus)
+        return self._gpus
+
+    def sized(self, job: JobRecord, config: QueueConfig) -> JobRecord:
+        """The job with the sizes of its pods in its ClusterQueue; the same object if their resources have the size as a name."""
+        queue = config.cluster_queue_of(job.namespace, job.queue)
+        name = queue.name if queue is not None else ""
+        claims = self.devices.named_claims
+        podsets = self.gpus(config).sized(job.podsets, job.namespace, name, claims)
+        return replace(job, podsets=podsets) if podsets != job.podsets else job
 
     @property
     def resources(self) -> set[str]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from queuectl.domain.gpus import NO_LABELS, GpuWeights
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import Resources
+from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import PodRecord
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.workload import PodShape
@@ -74,13 +74,17 @@ class Usage:
                 found.add(node)
         return found
 
-    def unmanaged(self, weights: GpuWeights) -> tuple[UnmanagedPod, ...]:
+    def unmanaged(self, config: QueueConfig) -> tuple[UnmanagedPod, ...]:
         """Pods of no job in a queue that hold GPUs, by namespace and name."""
         found: list[UnmanagedPod] = []
+        sizes, known = self._mirror.gpus(config), self._mirror.devices
         for uid, (node, requests) in self._counted.items():
             pod = self._mirror.pods.get(uid)
             at = self._mirror.fleet.by_name.get(node)
-            gpus = weights.counted(requests, at.labels if at is not None else NO_LABELS)
+            weights = config.rules.accounting.gpus
+            gpus = sizes.plugins(requests, at) if at is not None else weights.counted(requests)
+            for claim in known.claims_of(uid):
+                gpus += sizes.allocated(claim.content.allocated or ())
             if pod is not None and gpus and self._entry_of(pod) is None:
                 held = UnmanagedPod(pod.namespace, pod.name, node, gpus, pod.started_at)
                 found.append(held)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlencode
 
+from queuectl.domain.gpus import Gpus, summed
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import IN_QUEUE_ORDER
 from queuectl.domain.queue_counts import QueueCounts
@@ -25,7 +26,7 @@ class Count:
     """Gangs, and the GPUs that they request."""
 
     gangs: int
-    gpus: int
+    gpus: Gpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class PendingReason:
     code: Code
     meaning: str
     gangs: int
-    gpus: int
+    gpus: Gpus
     address: str
 
 
@@ -88,7 +89,7 @@ def by_local_queue(
 def count(tallies: Iterable[QueueCounts], states: frozenset[State]) -> Count:
     """The gangs in these states."""
     found = [tally for tally in tallies if tally.state in states]
-    return Count(sum(t.workloads for t in found), sum(t.gpus for t in found))
+    return Count(sum(t.workloads for t in found), summed(t.gpus for t in found))
 
 
 def pending_reasons(tallies: Iterable[QueueCounts], **of: str) -> list[PendingReason]:

@@ -25,7 +25,7 @@ from queuectl.domain.overrides import in_force
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import PodRecord
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, counted_gpus
 from queuectl.planner.cache import PlannerCache
 from queuectl.web import words
 from queuectl.web.access_scope import AccessScope, access_of
@@ -72,6 +72,8 @@ def _environment() -> jinja2.Environment:
         "spaced": words.spaced,
         "article": words.article,
         "counted": counted,
+        "counted_gpus": counted_gpus,
+        "gpu_count": words.gpus,
     }
     made.globals |= {
         "asset": asset,

@@ -6,10 +6,12 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Final
 
+from queuectl.domain.accounting import HOUR, UNITS
 from queuectl.domain.ledger import State
 from queuectl.domain.plan import Proof
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.utilization import UseState
+from queuectl.domain.words import gpu_count
 
 _UNITS: Final = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
 
@@ -68,6 +70,14 @@ def number(value: float | Fraction) -> str:
     return text.replace(",", "\u202f")
 
 
+def gpus(amount: float | Fraction) -> str:
+    """As in messages, with a thin space between thousands."""
+    whole, point, digits = gpu_count(amount).partition(".")
+    return (
+        (f"{int(whole):,}".replace(",", "\u202f") if whole.isdecimal() else whole) + point + digits
+    )
+
+
 def decimals(value: float) -> str:
     """With three digits after the point, as a share has."""
     return f"{value:.3f}"
@@ -83,9 +93,9 @@ def percent(part: float | Fraction, whole: float | Fraction = 1.0) -> str:
     return f"{float(part / whole):.0%}" if whole else "-"
 
 
-def gpu_hours(gpu_seconds: float) -> str:
-    """GPU-seconds as GPU-hours: one digit after the point below 1,000, and ``< 0.1`` where the amount is small but not 0."""
-    hours = gpu_seconds / 3600
+def gpu_hours(units: int) -> str:
+    """Units of the usage ledger as GPU-hours: one digit after the point below 1,000, and ``< 0.1`` where the amount is small but not 0."""
+    hours = units / (HOUR * UNITS)
     if hours >= 999.95:
         return number(round(hours))
     return "< 0.1" if 0 < hours < 0.05 else f"{hours:.1f}" if hours else "0"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import httpx2
@@ -324,7 +325,7 @@ async def test_a_dry_run_shows_lost_work_and_later_starts_and_stores_nothing(
 ) -> None:
     diagnoser = FixedDiagnoser()
     starts = ("uid-job-pending", "uid-unheard-of")
-    preview = Preview(Cost(0, 7260, 32), 30.0, starts)
+    preview = Preview(Cost(0, 7260, Fraction(32)), 30.0, starts)
     diagnoser.previews["uid-job-running", Action(action)] = preview
     async with talking_to(create_app(store, health, metrics.registry, diagnoser)) as api:
         answer = await api.post(f"{NAMED}/running/{action}", params={"dry_run": "true"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from fractions import Fraction
 
 import pytest
 from fastapi import FastAPI
@@ -95,7 +96,7 @@ async def _fill(store: MemoryStore, diagnoser: FixedDiagnoser, access: MemoryAcc
     epoch = await store.take_over("test", 0)
     await store.commit(cycle[:1], epoch=epoch, revision=None, cycle=1)
     await store.commit(cycle[1:], epoch=epoch, revision=None, cycle=1, decision=CYCLE)
-    preview = Preview(Cost(0, 40, 32), 0.0, ("uid-secret", "uid-job-waits"))
+    preview = Preview(Cost(0, 40, Fraction(32)), 0.0, ("uid-secret", "uid-job-waits"))
     diagnoser.previews["uid-job-runs", Action.PREEMPT] = preview
 
 

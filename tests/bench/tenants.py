@@ -219,7 +219,7 @@ def snapshot(line: Line, seed: int) -> Snapshot:
     running = tuple(tenants(line, fleet, rng))
     queues = config()
     if line.lenders:
-        queues = cohort_config(line, sum(g.workload.gpus for g in running))
+        queues = cohort_config(line, sum(int(g.workload.gpus) for g in running))
         running = tuple(
             replace(g, workload=replace(g.workload, queue=f"q{rng.randrange(line.lenders)}"))
             for g in running

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from queuectl.domain.accounting import UNITS
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code
@@ -71,18 +72,26 @@ async def report(world: Rig) -> Report:
 async def agrees(world: Rig) -> Report:
     """Check that the sums of the usage ledger are those of the history."""
     found = await report(world)
-    reported = {row.names["uid"]: (row.amounts.allocated, row.amounts.waited) for row in found.rows}
+    reported = {
+        row.names["uid"]: (row.amounts.allocated / UNITS, row.amounts.waited / UNITS)
+        for row in found.rows
+    }
     sums: dict[str, tuple[float, float]] = {}
     for row in found.rows:
         was = sums.get(row.names["uid"], (0.0, 0.0))
-        sums[row.names["uid"]] = (was[0] + row.amounts.allocated, was[1] + row.amounts.waited)
+        sums[row.names["uid"]] = (
+            was[0] + row.amounts.allocated / UNITS,
+            was[1] + row.amounts.waited / UNITS,
+        )
     assert reported == sums, "one row for each workload"
     wanted = await expected(world.store)
     assert sums.keys() == wanted.keys()
     for uid, amounts in wanted.items():
-        assert sums[uid] == pytest.approx(amounts, abs=1e-3)
+        assert sums[uid] == pytest.approx(amounts, abs=0.05), "times are whole milliseconds"
     for row in found.rows:
-        assert row.amounts.cost == pytest.approx(row.amounts.allocated), "a GPU-second costs 1"
+        assert row.amounts.cost == pytest.approx(row.amounts.allocated / UNITS), (
+            "a GPU-second costs 1"
+        )
     return found
 
 

@@ -46,7 +46,7 @@ def _workloads(snapshot: Snapshot, change: Callable[[Workload], Workload]) -> Sn
 
 def resource_quota(snapshot: Snapshot, rng: random.Random) -> Snapshot:
     """The namespace has a ResourceQuota for GPUs, and sometimes one for pods."""
-    used = sum(a.gpus for a in snapshot.admitted)
+    used = sum(int(a.gpus) for a in snapshot.admitted)
     limits = [Limit(f"requests.{GPU}", GPU, used + rng.randint(0, 6), used)]
     if rng.random() < 0.5:
         pods = sum(a.workload.pods for a in snapshot.admitted)

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from queuectl.control.leader.accounting import Accountant, UsageInputs
 from queuectl.db.engine import DatabaseSettings
 from queuectl.db.usage import UsageLedger
-from queuectl.domain.accounting import Amounts
+from queuectl.domain.accounting import UNITS
 from queuectl.domain.commands import Action
 from queuectl.domain.errors import Fenced, StaleSnapshot, StoreUnavailable
 from queuectl.domain.events import Admit, Event, ObjectDeleted
@@ -43,6 +43,7 @@ from queuectl.state.mirror import Mirror
 from queuectl.state.samples import SampleLog
 from tests.db.histories import HERE, Lives, ask, submitted
 from tests.support.examples import examples
+from tests.support.gpu_seconds import GpuSeconds, gpu_seconds
 from tests.support.postgres import TestPostgres
 from tests.support.relay import LATE, postgres_relay
 from tests.support.stores import PostgresStore
@@ -75,8 +76,9 @@ class Fragile:
 
 def job(entry: Entry) -> JobRecord:
     """A job that requests as many GPUs as the entry has."""
-    workers = (entry.gpus - 1) // GPUS["worker"]
-    masters = entry.gpus - workers * GPUS["worker"]
+    gpus = int(entry.gpus)
+    workers = (gpus - 1) // GPUS["worker"]
+    masters = gpus - workers * GPUS["worker"]
     podsets = tuple(
         PodSet(name, pods, PodShape(Resources({GPU: GPUS[name]})))
         for name, pods in (("worker", workers), ("master", masters))
@@ -181,10 +183,9 @@ class World:
         found: dict[str, tuple[float, float]] = {}
         for row in report.rows:
             a, uid = row.amounts, row.names["uid"]
-            split = a.used + a.unknown + a.stuck
-            assert split <= a.allocated + 1e-3
+            assert a.used + a.unknown + a.stuck <= a.allocated + UNITS / 1000
             was = found.get(uid, (0.0, 0.0))
-            found[uid] = (was[0] + a.allocated, was[1] + a.waited)
+            found[uid] = (was[0] + a.allocated / UNITS, was[1] + a.waited / UNITS)
         return found
 
 
@@ -364,10 +365,10 @@ async def test_used_and_idle_are_those_of_every_evaluation_after_any_failure(
         assert total == pytest.approx(expected[name], abs=1e-3), name
 
 
-async def total(store: PostgresStore, now: float) -> Amounts:
+async def total(store: PostgresStore, now: float) -> GpuSeconds:
     report = await store.usage.report(Period.around(now - 1e5, now + 1e5), Grouping.parse("cohort"))
     (row,) = report.rows
-    return row.amounts
+    return gpu_seconds(row.amounts)
 
 
 def until_it_runs(world: World) -> list[EntryChange]:

@@ -7,7 +7,10 @@ from dataclasses import dataclass, field, fields, replace
 from uuid import UUID
 
 from queuectl.domain.accounting import (
+    MILLISECONDS,
+    UNITS,
     Amounts,
+    ClusterAmounts,
     Free,
     HourKey,
     LossKey,
@@ -39,6 +42,7 @@ class MemoryUsageTables:
     hours: dict[HourKey, Amounts] = field(default_factory=dict)
     losses: dict[LossKey, LostWorkSum] = field(default_factory=dict)
     fleet: dict[tuple[int, str], FleetRow] = field(default_factory=dict)
+    cluster: dict[int, ClusterAmounts] = field(default_factory=dict)
 
     def note(self, mark: Mark) -> None:
         self.number += 1
@@ -94,12 +98,17 @@ class MemoryUsage:
         tables.subjects |= fold.accounts.new
         for key, row in fold.hours.items():
             tables.hours[key] = added(tables.hours.get(key, Amounts()), row)
+        for hour, part in fold.cluster.items():
+            total = tables.cluster.setdefault(hour, ClusterAmounts())
+            for f in fields(ClusterAmounts):
+                setattr(total, f.name, getattr(total, f.name) + getattr(part, f.name))
         for key, lost in fold.losses.items():
             known = tables.losses.get(key, LostWorkSum())
             tables.losses[key] = LostWorkSum(
                 known.gpu_seconds + lost.gpu_seconds, known.evictions + lost.evictions
             )
-        for hour, seconds in by_hour(until if over is None else over, until):
+        for hour, span in by_hour(until if over is None else over, until):
+            seconds = span / MILLISECONDS
             for flavor, one in free.items():
                 was = tables.fleet.get((hour, flavor)) or FleetRow(flavor, 0, 0, 0, 0, 0, 0)
                 tables.fleet[hour, flavor] = FleetRow(
@@ -144,7 +153,9 @@ class MemoryUsage:
                 key = (hour, who.namespace, who.queue, who.cluster_queue)
                 sums[key] = added(sums.get(key, Amounts()), amounts)
         rows = (
-            QueueHour(*key, one.allocated, one.used, one.unknown, one.waited)
+            QueueHour(
+                *key, *(n / UNITS for n in (one.allocated, one.used, one.unknown, one.waited))
+            )
             for key, one in sorted(sums.items())
         )
         return UsageHours(tables.until, tuple(rows), _capacities(tables, period))
@@ -195,7 +206,17 @@ class MemoryUsage:
             tables.until,
             tuple(rows[key] for key in sorted(rows)),
             tuple(fleet[name] for name in sorted(fleet)),
+            _cluster(tables, period) if namespaces is None else None,
         )
+
+
+def _cluster(tables: MemoryUsageTables, period: Period) -> ClusterAmounts:
+    total = ClusterAmounts()
+    for hour, one in tables.cluster.items():
+        if period.since <= hour < period.until:
+            for f in fields(ClusterAmounts):
+                setattr(total, f.name, getattr(total, f.name) + getattr(one, f.name))
+    return total
 
 
 def _capacities(tables: MemoryUsageTables, period: Period) -> dict[int, float]:

@@ -225,7 +225,7 @@ def no_user_exceeds_the_cap(history: History) -> Complaints:
             if admission.repaired or most is None or workload.user is None:
                 continue
             whose = workload.queue or "", workload.user
-            held[whose] += workload.gpus
+            held[whose] += int(workload.gpus)
             if held[whose] > most:
                 yield f"at {cycle.now} {workload.uid} brings {whose} to {held[whose]} of {most}"
 
@@ -327,7 +327,7 @@ def _most_used(snapshot: Snapshot, made: Plan, queue: str) -> int:
     known = _known(snapshot)
     uids = [a.uid for a in made.admitted if not a.repaired]
     uids += [r.uid for r in made.pending if r.lease is not None]
-    coming = sum(known[uid].gpus for uid in uids if known[uid].queue == queue)
+    coming = sum(int(known[uid].gpus) for uid in uids if known[uid].queue == queue)
     return coming + _use(a for a in snapshot.admitted if not a.leaving)[queue]
 
 
@@ -351,7 +351,7 @@ def _over_quota(cycle: Cycle, history: History) -> Complaints:
     after = defaultdict(int, before)
     for admission in cycle.made.admitted:
         if not admission.repaired:
-            after[known[admission.uid].queue or ""] += known[admission.uid].gpus
+            after[known[admission.uid].queue or ""] += int(known[admission.uid].gpus)
     for name, queue in config.cluster_queues.items():
         limits = [f.borrowing.get(GPU) for group in queue.groups for f in group.flavors]
         most = None if None in limits else nominal(queue.groups) + sum(n or 0 for n in limits)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -370,7 +371,7 @@ def test_the_verifier_rejects_each_wrong_move() -> None:
         {"uid": "small1"},
         {"uid": "nobody"},
         {"beneficiary": "small1"},
-        {"cost": replace(move.cost, gpus=5)},
+        {"cost": replace(move.cost, gpus=Fraction(5))},
     ):
         assert Rule.MOVE in rules(snapshot, with_move(answer, **changes)), changes
     assert Rule.MOVE in rules(snapshot, replace(answer, moved=(move, move)))

@@ -37,7 +37,7 @@ def test_a_dry_run_names_the_gang_that_would_be_evicted_and_its_loss() -> None:
     made = plan(snapshot)
     (one,) = made.spared
     assert (one.victim, one.preemptor, one.reason) == ("idle", "in", PreemptionReason.IDLE)
-    assert (one.cost.priority, one.cost.gpus) == (1, 8)
+    assert (one.cost.priority, int(one.cost.gpus)) == (1, 8)
     assert made.preempted == ()
     assert [r.reasons[0].code for r in made.pending] == [Code.WAITING_FOR_QUOTA]
     assert verify(snapshot, made) == ()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 
 from queuectl.domain.plan import Cost
@@ -66,7 +68,7 @@ def test_a_preferred_level_evicts_no_gang() -> None:
     other = holding(gang("other", podset(count=1, gpu=8), priority=9), {"b1": 1})
     wanted = Pending(gang("w", podset(count=2, gpu=8, preferred="rack"), priority=5))
     snapshot = world(nodes, [wanted], [dear, cheap, other])
-    priced = {"dear": Cost(0, 900, 8), "cheap": Cost(0, 1, 8)}
+    priced = {"dear": Cost(0, 900, Fraction(8)), "cheap": Cost(0, 1, Fraction(8))}
     found = least_victims(snapshot, wanted, priced)
     assert found is not None
     assert found[1] == {"cheap"}

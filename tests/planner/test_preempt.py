@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -322,7 +323,7 @@ def test_the_cost_of_each_victim_is_stated() -> None:
     assert answer is not None
     (preemption,) = answer.victims
     assert preemption.preemptor == "high"
-    assert preemption.cost == Cost(0, 8 * 100 // 2 + RESTART_COST, 8)
+    assert preemption.cost == Cost(0, 8 * 100 // 2 + RESTART_COST, Fraction(8))
 
 
 def test_an_idle_gang_is_evicted_before_a_busy_one() -> None:

@@ -57,7 +57,7 @@ def test_undeclared_checkpoints_count_as_the_median_of_the_declared() -> None:
 
 def test_a_gang_without_gpus_still_costs_a_restart() -> None:
     (cost,) = costs([running(gpu=0, started_at=0.0)], NOW).values()
-    assert (cost.priority, cost.lost_work, cost.gpus) == (3, RESTART_COST, 0)
+    assert (cost.priority, cost.lost_work, int(cost.gpus)) == (3, RESTART_COST, 0)
     assert RESTART_COST > 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from math import inf
 from typing import Any
 
@@ -99,7 +100,7 @@ def test_planner_and_verifier_agree_on_the_protected_gangs(
     assert verify(snapshot, made) == ()
     assert [p.victim for p in made.preempted] == ([] if until is not None else ["low"])
     forced = Plan(
-        preempted=(Preemption("low", "wanted", Cost(0, 60, 8)),),
+        preempted=(Preemption("low", "wanted", Cost(0, 60, Fraction(8))),),
         pending=(waits(WANTED, lease(placed(WANTED, {"a0": 1}), "low")),),
     )
     assert rules(snapshot, forced) == ({Rule.VICTIM} if until is not None else set())

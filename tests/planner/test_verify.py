@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -365,7 +366,7 @@ def test_preemption_for_a_later_gang_passes_the_strict_head_too() -> None:
     strict = queue(strategy=QueueingStrategy.STRICT_FIFO)
     snapshot = world(NODES, [HEAD, NEXT], [victim], strict)
     plan = Plan(
-        preempted=(Preemption("victim", "next", Cost(-1, 1, 8)),),
+        preempted=(Preemption("victim", "next", Cost(-1, 1, Fraction(8))),),
         pending=(waits(HEAD), waits(NEXT, lease(placed(NEXT, {"a0": 1}), "victim"))),
     )
     assert rules(snapshot, plan) == {Rule.ORDER}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -37,7 +38,7 @@ def evicting(victim: Admitted, within: WithinClusterQueue = WithinClusterQueue.L
     uid = victim.workload.uid
     nodes = [node("a0", gpu=8)]
     snapshot = world(nodes, [WANTED], [victim], queue(within=within), queue("other", within=within))
-    cost = Cost(victim.workload.priority, 60, 8)
+    cost = Cost(victim.workload.priority, 60, Fraction(8))
     plan = Plan(
         preempted=(Preemption(uid, "wanted", cost),),
         pending=(waits(WANTED, lease(placed(WANTED, {"a0": 1}), uid)),),
@@ -97,7 +98,7 @@ def test_a_victim_belongs_to_one_preemptor_and_has_one_outcome() -> None:
 
 def test_the_stated_cost_is_the_cost_of_the_victims() -> None:
     snapshot, plan = evicting(victim(priority=4))
-    wrong = replace(plan.preempted[0], cost=Cost(0, 60, 8))
+    wrong = replace(plan.preempted[0], cost=Cost(0, 60, Fraction(8)))
     assert rules(snapshot, replace(plan, preempted=(wrong,))) == {Rule.VICTIM}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -29,6 +29,7 @@ from queuectl.domain.folding import Fold
 from queuectl.domain.measured import FRESH_SECONDS, pieces
 from queuectl.domain.reports import ReportRow
 from queuectl.domain.utilization import GangUse, UseState
+from tests.support.gpu_seconds import GpuSeconds, gpu_seconds
 
 T = 1_700_000_000 - 1_700_000_000 % HOUR  # a full hour
 WHO = Subject("u1", "Job", "team-a", "train", "research", "gpus", "", "ann", (("team", "nlp"),))
@@ -56,13 +57,16 @@ def folded(
     return fold
 
 
-def total(*folds: Fold) -> Amounts:
+def units(*folds: Fold) -> Amounts:
     sums = Amounts()
     for fold in folds:
         for row in fold.hours.values():
-            for f in fields(Amounts):
-                setattr(sums, f.name, getattr(sums, f.name) + getattr(row, f.name))
+            sums.add(row)
     return sums
+
+
+def total(*folds: Fold) -> GpuSeconds:
+    return gpu_seconds(units(*folds))
 
 
 RUNS = Meter(Phase.HOLDS, 1, 8, H100, WHO)
@@ -70,19 +74,19 @@ RUNS = Meter(Phase.HOLDS, 1, 8, H100, WHO)
 
 def test_a_span_is_cut_at_full_hours() -> None:
     assert list(by_hour(T - 10, T + HOUR + 5)) == [
-        (T - HOUR, 10.0),
-        (T, HOUR),
-        (T + HOUR, 5.0),
+        (T - HOUR, 10_000),
+        (T, 1000 * HOUR),
+        (T + HOUR, 5000),
     ]
 
 
 def test_a_span_that_runs_backwards_counts_negative() -> None:
-    assert list(by_hour(T + 5, T - 10)) == [(T - HOUR, -10.0), (T, -5.0)]
+    assert list(by_hour(T + 5, T - 10)) == [(T - HOUR, -10_000), (T, -5000)]
 
 
 def test_waiting_and_held_time_are_summed_by_flavor_hour_and_cohort() -> None:
     fold = folded(T, T + 100, None, mark(T - 30, Phase.WAITS), mark(T + 60, Phase.HOLDS))
-    by_key = {(hour, flavor): row for (hour, _, flavor, _), row in fold.hours.items()}
+    by_key = {(hour, f): gpu_seconds(row) for (hour, _, f, _), row in fold.hours.items()}
     assert by_key[T - HOUR, ""].waited == 8 * 30
     assert by_key[T, ""].waited == 8 * 60
     assert by_key[T, ""].waiting == 60
@@ -108,7 +112,7 @@ def test_what_was_measured_splits_what_was_allocated(
     state: UseState, utilization: float | None, amounts: dict[str, float]
 ) -> None:
     found = total(folded(T, T + 100, RUNS, samples=[sample(state, utilization)]))
-    assert found == Amounts(allocated=800.0, unpriced=800.0, **amounts)
+    assert found == GpuSeconds(allocated=800.0, unpriced=800.0, **amounts)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +157,7 @@ def test_a_correction_subtracts_what_the_samples_of_its_time_added() -> None:
     early, late = sample(UseState.IDLE, 0.0, at=T + 20), sample(UseState.ACTIVE, 1.0, at=T + 70)
     first = folded(T, T + 60, RUNS, samples=[early])
     second = folded(T + 60, T + 100, RUNS, mark(T + 50, Phase.GONE), samples=[early, late])
-    assert total(first, second) == Amounts(allocated=400.0, idle=400.0, unpriced=400.0)
+    assert total(first, second) == GpuSeconds(allocated=400.0, idle=400.0, unpriced=400.0)
 
 
 LOOKED = st.lists(
@@ -249,9 +253,7 @@ def test_it_does_not_matter_when_marks_are_folded(
         fold = folded(since, until, meter, *marks[low:high])
         meter = fold.meters.get("u1", meter)
         folds.append(fold)
-    pieces, whole = total(*folds), total(folded(T, end, None, *marks))
-    for f in fields(Amounts):
-        assert getattr(pieces, f.name) == pytest.approx(getattr(whole, f.name), abs=1e-3), f.name
+    assert units(*folds) == units(folded(T, end, None, *marks))
 
 
 def test_efficiency_and_waste_are_of_what_was_measured() -> None:

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -701,7 +702,7 @@ class TestAsk:
         ("preview", "says"),
         [
             pytest.param(
-                Preview(Cost(0, 7260, 32), 30.0, ("uid-job-pending",)),
+                Preview(Cost(0, 7260, Fraction(32)), 30.0, ("uid-job-pending",)),
                 [
                     "job/team-a/running: preempt would evict 4 pods",
                     "  frees   32 GPUs",
@@ -712,7 +713,7 @@ class TestAsk:
                 id="another starts",
             ),
             pytest.param(
-                Preview(Cost(0, 60, 1), 0.0, ("uid-job-running",)),
+                Preview(Cost(0, 60, Fraction(1)), 0.0, ("uid-job-running",)),
                 [
                     "job/team-a/running: preempt would evict 4 pods",
                     "  frees   1 GPU",

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from queuectl.domain.gpus import BY_NAME, GpuWeights, exact, rounded, whole
+from queuectl.domain.gpus import BY_NAME, GpuWeights, exact, in_parts, of_parts, rounded
 from queuectl.domain.quantity import Resources
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted
@@ -88,11 +88,11 @@ def test_gpus_of_two_pods_are_those_of_each(one: Resources, other: Resources) ->
         ("nvidia.com/gpu", 3, 3),
         ("amd.com/gpu", 3, 3),
         ("nvidia.com/mig-1g.5gb", 7, 1),
-        ("nvidia.com/mig-1g.5gb", 8, 2),
+        ("nvidia.com/mig-1g.5gb", 8, Fraction(8, 7)),
         ("cpu", 8, 0),
     ],
 )
-def test_the_size_of_a_gang_is_in_whole_gpus(resource: str, pods: int, gpus: int) -> None:
+def test_the_size_of_a_gang_is_exact(resource: str, pods: int, gpus: Fraction) -> None:
     podsets = (PodSet("w", pods, PodShape(Resources({resource: 1}))),)
     workload = Workload("u", "Job", "team", "train", podsets)
     placement = Placement((PodSetPlacement("w", (("n", pods),)),))
@@ -102,5 +102,4 @@ def test_the_size_of_a_gang_is_in_whole_gpus(resource: str, pods: int, gpus: int
 
 @given(st.integers(0, 10_000))
 def test_whole_gpus_remain_whole(count: int) -> None:
-    assert whole(Fraction(count)) == whole(7 * count * Fraction(1, 7)) == count
-    assert rounded(Fraction(count)) == count
+    assert of_parts(in_parts(7 * count * Fraction(1, 7))) == rounded(Fraction(count)) == count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from queuectl.domain.workload import Workload
 from tests.unit.test_state import CONFIG, ENTRY, JOB, PLACEMENT, RESUMED, World
 from tests.unit.test_use_watch import RUNNING
 
-COST = Cost(priority=3, lost_work=60, gpus=16)
+COST = Cost(priority=3, lost_work=60, gpus=Fraction(16))
 WAITS = replace(ENTRY, uid="u2", name="waits")
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.quantity import Resources, parse_quantity, total
+from queuectl.localcluster.devices import device, device_class, gpus, pool
 from queuectl.objects.configuration.links import dangling
 from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.documents import read_documents
@@ -290,6 +291,49 @@ def test_the_file_names_what_was_left_out(queuectl: Cli, tmp_path: Path) -> None
         "The nodes have the taint nvidia.com/gpu",
     ):
         assert sentence in text
+
+
+CLASSES = {
+    "gpu.example.com": ("device.driver == 'gpu.example.com'", "example.com/gpu"),
+    "big": ("device.capacity['gpu.example.com'].memory.isGreaterThan(quantity('50Gi'))", None),
+    "none": ("device.driver == 'nic.example.com'", None),
+}
+IMPLICIT = "deviceclass.resource.kubernetes.io/big"
+
+
+@pytest.mark.parametrize(
+    ("devices", "quota", "left_out"),
+    [
+        ([*gpus(8, "H100")], {"example.com/gpu": 16, IMPLICIT: 16}, False),
+        ([*gpus(4, "L4", memory="24Gi")], {"example.com/gpu": 8}, False),
+        ([device("gpu-0", taints=[{"key": "bad", "effect": "NoSchedule"}])], {}, False),
+        (
+            [
+                device(f"part-{n}", consumesCounters=[{"counterSet": "c", "counters": {"s": {"value": str(n)}}}])
+                for n in (1, 2, 7)
+            ],
+            {"example.com/gpu": 4},
+            False,
+        ),
+        ([], {}, False),
+    ],
+    ids=["two classes", "one class", "tainted", "divisions of one device", "no devices"],
+)  # fmt: skip
+def test_the_quota_has_the_devices_of_each_class(
+    queuectl: Cli, tmp_path: Path, devices: list[Body], quota: dict[str, int], *, left_out: bool
+) -> None:
+    nodes = [
+        node(f"n{number}", {}, {"cpu": "8", "memory": "64Gi", "pods": "110"}) for number in range(2)
+    ]
+    counters = [{"name": "c", "counters": {"s": {"value": "7"}}}]
+    slices = [
+        one for each in nodes for one in pool(each["metadata"]["name"], devices, counters=counters)
+    ]
+    classes = [device_class(n, cel, extended_resource=name) for n, (cel, name) in CLASSES.items()]
+    text = proposed(queuectl, tmp_path, [*nodes, *slices, *classes])
+    (found,) = quotas(text).values()
+    assert {name: found[name] for name in found if "example" in name or "class" in name} == quota
+    assert ("publishes in ResourceSlices" in text) is left_out
 
 
 def test_nodes_with_shared_gpus_are_described(queuectl: Cli, tmp_path: Path) -> None:

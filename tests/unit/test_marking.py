@@ -44,7 +44,6 @@ from queuectl.domain.workload import FlavorShare, Placement, PodSet, PodSetPlace
 from queuectl.lifecycle.machine import handle
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
-from queuectl.state.requested_gpus import RequestedGpus
 from tests.db.histories import ask
 
 SPOT = Price("spot", 1.0, None, (("capacity", "spot"),))
@@ -321,4 +320,4 @@ def test_a_gang_waits_for_the_gpus_of_the_flavors_that_its_queue_has(
         mirror.apply([Upserted(NodeRecord(node, 1))])
     podsets = (PodSet("w", 12, PodShape(Resources({GPU: 1}))),)
     asked = JobRecord("Job", "default", "train", "u1", 1, 90.0, "research", podsets)
-    assert float(RequestedGpus(mirror).of(asked, "gpus", config)) == gpus
+    assert float(mirror.sized(asked, config).gpus) == gpus

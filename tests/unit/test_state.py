@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from queuectl.domain.accounting import Accounting
 from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.gpus import GpuWeights
 from queuectl.domain.ledger import Entry, Intent, State
@@ -268,18 +269,21 @@ class TestUsage:
         ]
         world = World(LIVE, records=[RESUMED, *seen])
         world.freeze()
-        assert world.usage.unmanaged(GpuWeights()) == (
+        assert world.usage.unmanaged(QueueConfig()) == (
             UnmanagedPod("a", "bare", "n1", Fraction(4), 12.0),
             UnmanagedPod("b", "claims", "n2", Fraction(4), None),
         )
-        halves = world.usage.unmanaged(GpuWeights(((GPU, Fraction(1, 2)),)))
+        weights = GpuWeights(((GPU, Fraction(1, 2)),))
+        halves = world.usage.unmanaged(
+            QueueConfig(rules=Rules(accounting=Accounting(gpus=weights)))
+        )
         assert summed(halves) == (
             NamespaceSum("a", 1, Fraction(2)),
             NamespaceSum("b", 1, Fraction(2)),
         )
         world.mirror.apply([Deleted("pods", "bare", 9)])
         world.usage.refresh(["bare"])
-        assert [held.name for held in world.usage.unmanaged(GpuWeights())] == ["claims"]
+        assert [held.name for held in world.usage.unmanaged(QueueConfig())] == ["claims"]
 
     def test_sevenths_of_a_gpu_sum_to_a_whole_one(self) -> None:
         parts = [UnmanagedPod("a", f"p{n}", "n1", Fraction(1, 7), None) for n in range(7)]

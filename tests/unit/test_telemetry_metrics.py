@@ -149,7 +149,7 @@ def busy() -> Metrics:
         metrics.committed(live_through(job(name), *life), lambda _: "high")
     stuck = WriteRefused(Purpose.STOP, "a webhook denies it")
     metrics.committed(live_through(job("stuck"), *LIVES["evicting"], stuck))
-    cost = Cost(priority=0, lost_work=120, gpus=8)
+    cost = Cost(priority=0, lost_work=120, gpus=Fraction(8))
     metrics.preempted([Preemption("a", "b", cost)], lambda _: "team-a")
     local = LocalQueue("team", "training", "team-a")
     metrics.used_lately({("team", "training"): 8.0}, {("team", "training"): local})
@@ -496,7 +496,7 @@ class TestDecisions:
 
     def test_preemption_counts_for_the_queue_that_gains(self) -> None:
         metrics = Metrics()
-        cost = Cost(priority=0, lost_work=120, gpus=8)
+        cost = Cost(priority=0, lost_work=120, gpus=Fraction(8))
         queues = {"victim": "team-a", "winner": "team-b"}
         metrics.preempted([Preemption("victim", "winner", cost)], queues.__getitem__)
         labels = {"cluster_queue": "team-b", "reason": "InClusterQueue"}

@@ -14,6 +14,7 @@ from queuectl.domain.plan import Proof
 from queuectl.domain.reasons import Code
 from queuectl.domain.reports import FleetRow
 from tests.doubles.store import MemoryDatabase
+from tests.support.gpu_seconds import GpuSeconds
 
 USERS = ("ann", "ben", "cleo", "")
 HOURS = 24
@@ -120,9 +121,9 @@ def _account(database: MemoryDatabase, now: float, gpus: int, rng: random.Random
             flavor = "" if waits else "h100"
             key = (hour, subject.id, flavor, "" if waits else "on-demand")
             tables.hours[key] = (
-                Amounts(waited=HOUR * entry.gpus, waiting=HOUR)
+                GpuSeconds(waited=HOUR * int(entry.gpus), waiting=HOUR).units()
                 if waits
-                else _held(entry.gpus, share, unknown=unknown, idle=rng.random() < 0.07)
+                else _held(int(entry.gpus), share, unknown=unknown, idle=rng.random() < 0.07)
             )
         if not waits and begin < last and rng.random() < 0.3:
             tables.losses[begin, subject.id, "h100", Code.PREEMPTED] = LostWorkSum(9000.0, 1)
@@ -142,10 +143,10 @@ def _subject(entry: Entry) -> Subject:
 def _held(gpus: int, share: float, *, unknown: bool, idle: bool) -> Amounts:
     """An hour of a gang."""
     seconds = float(HOUR * gpus)
-    return Amounts(
+    return GpuSeconds(
         allocated=seconds,
         used=0.0 if unknown or idle else seconds * share,
         idle=seconds if idle and not unknown else 0.0,
         unknown=seconds if unknown else 0.0,
         cost=PRICE * gpus,
-    )
+    ).units()

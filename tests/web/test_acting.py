@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import pytest
 from playwright.async_api import Browser, Page, expect
 
@@ -49,7 +51,9 @@ async def test_a_cost_that_is_not_known_yet_is_requested_again(
     await page.get_by_role("button", name="Preempt", exact=True).click()
     price = page.get_by_role("dialog").get_by_role("status")
     await expect(price).to_contain_text("not known yet")
-    sample.diagnoser.previews["run-00001", Action.PREEMPT] = Preview(Cost(1, 7200, 16), 0.0)
+    sample.diagnoser.previews["run-00001", Action.PREEMPT] = Preview(
+        Cost(1, 7200, Fraction(16)), 0.0
+    )
     await expect(price).to_have_text("About 2.0 GPU-hours of work would be lost.")
     assert sample.database.commands == {}
 

@@ -15,7 +15,7 @@ import structlog
 
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.ports import Clock, UsageStore
-from queuectl.domain.accounting import AccountingTerms, Free, Mark, Meter, Phase
+from queuectl.domain.accounting import AccountingTerms, ClusterGpus, Free, Mark, Meter, Phase
 from queuectl.domain.errors import StaleSnapshot, StoreUnavailable
 from queuectl.domain.folding import Accounts, Fold
 from queuectl.domain.ledger import Entry
@@ -24,6 +24,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.fragmentation import free_gpus
+from queuectl.reports.node_gpus import cluster_gpus
 from queuectl.state.marking import Marker
 
 log = structlog.get_logger()
@@ -142,11 +143,14 @@ class Accountant:
         until = max(now, since) if whole else since
         fold = await self._fold(meters, marks, since, until, whole=whole)
         free: Mapping[str, Free] = {}
+        cluster = ClusterGpus()
         if whole:
             snapshot = self._facts.snapshot()
             planned = await asyncio.to_thread(DeviceRows.of(self._cache).added, snapshot)
-            free = await asyncio.to_thread(free_gpus, planned, self._cache)
+            free = await asyncio.to_thread(free_gpus, planned, self._cache, snapshot)
             self._show(free)
+            cluster = await asyncio.to_thread(cluster_gpus, snapshot, self._cache)
+        fold.divide(cluster)
         numbers = [number for number, _ in marks if number]
         await self._store.keep(
             fold, over=over, until=until, marks=numbers, epoch=self._epoch, free=free

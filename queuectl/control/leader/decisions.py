@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 from queuectl.domain.events import Admit, Event, Evict, NoteAdded, Refuse, Repair, Reserve
+from queuectl.domain.gpus import as_number, summed
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import (
     Admission,
@@ -25,7 +27,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, CapacityLease, PlannedStart, Snapshot
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted_gpus
 from queuectl.domain.workload import Placement, Workload
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.outstanding_writes import planned_of
@@ -281,7 +283,7 @@ class Decider:
         queue = config.cluster_queues.get(entry.cluster_queue) if entry is not None else None
         if queue is not None and preemption.reason != PreemptionReason.IDLE:
             pause = queue.pause_before_borrowing(
-                (cost.lost_work - RESTART_COST) / max(1, cost.gpus)
+                (cost.lost_work - RESTART_COST) / max(1.0, float(cost.gpus))
             )
             details["borrowBackoffSeconds"] = round(pause, 1)
         return Evict(Reason(Code.PREEMPTED, text, details))
@@ -301,8 +303,7 @@ class Decider:
 
 
 def _loss(cost: Cost) -> str:
-    gpus = counted(cost.gpus, "GPU")
-    return f"this loses {cost.lost_work} GPU-seconds of work and frees {gpus}"
+    return f"this loses {cost.lost_work} GPU-seconds of work and frees {counted_gpus(cost.gpus)}"
 
 
 def _cost_of(preemption: Preemption) -> dict[str, Any]:
@@ -312,7 +313,7 @@ def _cost_of(preemption: Preemption) -> dict[str, Any]:
         "why": preemption.reason,
         "lostGpuSeconds": preemption.cost.lost_work,
         "priority": preemption.cost.priority,
-        "gpus": preemption.cost.gpus,
+        "gpus": as_number(preemption.cost.gpus),
     }
 
 
@@ -354,7 +355,7 @@ def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> 
     started = [e for e in admitted if e.reason.code is Code.ADMITTED]
     if started:
         gpus = _gpus_started(snapshot, plan, {e.uid for e in started})
-        parts.append(f"admitted {len(started)} ({gpus} GPUs)")
+        parts.append(f"admitted {len(started)} ({counted_gpus(gpus)})")
     leaving = [c.after for c in committed if c.after.state is State.EVICTING and c.note]
     moving = [e for e in leaving if e.reason.code is Code.DEFRAGMENTED]
     evicted = [e for e in leaving if e not in moving]
@@ -372,10 +373,10 @@ def sentence(snapshot: Snapshot, plan: Plan, changes: Iterable[EntryChange]) -> 
     return "; ".join(parts) or "no change"
 
 
-def _gpus_started(snapshot: Snapshot, plan: Plan, uids: Container[str]) -> int:
+def _gpus_started(snapshot: Snapshot, plan: Plan, uids: Container[str]) -> Fraction:
     asked = {p.workload.uid: p.workload for p in snapshot.pending}
     placed = ((a.uid, a.placement) for a in plan.admitted if a.uid in uids)
-    return sum(Admitted(asked[uid], placement).gpus for uid, placement in placed)
+    return summed(Admitted(asked[uid], placement).gpus for uid, placement in placed)
 
 
 def _more(count: int) -> str:

@@ -291,7 +291,7 @@ class LeaderState:
 
     def unmanaged(self) -> tuple[UnmanagedPod, ...]:
         """Pods of no job in a queue that hold GPUs, by namespace and name."""
-        return self._usage.unmanaged(self.config.rules.accounting.gpus)
+        return self._usage.unmanaged(self.config)
 
     def command_refusal(self, entry: Entry, command: Command) -> str | None:
         """Why its queue, or the queue to which it moves, does not allow a command; None if it does."""

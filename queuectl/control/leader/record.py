@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from queuectl.domain.decisions import Decision
+from queuectl.domain.gpus import summed
 from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.reasons import Code
@@ -43,7 +44,7 @@ def record_of(
         pending=len(snapshot.pending),
         running=len(snapshot.admitted),
         started=len(started),
-        gpus=sum(started),
+        gpus=summed(started),
         evicted=len(leaving) - moved,
         moved=moved,
         waiting=len(plan.pending),

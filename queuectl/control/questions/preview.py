@@ -18,8 +18,8 @@ from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
 from queuectl.domain.changes import Leave
 from queuectl.domain.commands import Action
-from queuectl.domain.devices import stands_for_claims
 from queuectl.domain.errors import TookTooLong
+from queuectl.domain.gpus import summed
 from queuectl.domain.ledger import Entry
 from queuectl.domain.plan import Plan
 from queuectl.domain.preview import DrainCost, Preview
@@ -59,10 +59,8 @@ def drain_cost(snapshot: Snapshot, queue: DocumentKey) -> DrainCost:
     prices = costs(gangs, snapshot.now).values()
     return DrainCost(
         gangs=len(gangs),
-        pods=sum(
-            p.count for g in gangs for p in g.workload.podsets if not stands_for_claims(p.name)
-        ),
-        gpus=sum(price.gpus for price in prices),
+        pods=sum(gang.workload.pods for gang in gangs),
+        gpus=summed(price.gpus for price in prices),
         lost_work=sum(price.lost_work for price in prices),
     )
 

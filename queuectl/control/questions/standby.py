@@ -67,7 +67,7 @@ class Standby:
 
     def unmanaged(self) -> tuple[UnmanagedPod, ...]:
         """Unmanaged pods that hold GPUs, by namespace and name, as of the last update."""
-        return self._usage.unmanaged(self._config.rules.accounting.gpus)
+        return self._usage.unmanaged(self._config)
 
     def _adopt(self, loaded: Loaded) -> None:
         gone = {entry.uid for entry in self.ledger} - {entry.uid for entry in loaded.entries}

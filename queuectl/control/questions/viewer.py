@@ -126,7 +126,9 @@ class Viewer:
                 return None
             if self._cluster_map is None or self._cluster_map[0] is not seen:
                 counted = await self._counted(seen)
-                made = await asyncio.to_thread(cluster_map_of, counted, seen.uses, self._cache)
+                made = await asyncio.to_thread(
+                    cluster_map_of, counted, seen.uses, self._cache, seen.snapshot
+                )
                 self._cluster_map = (seen, made)
             return self._cluster_map[1]
 

@@ -11,6 +11,7 @@ import structlog
 from queuectl.control.checked_plan import CheckedPlan, checked_plan
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
+from queuectl.devices.gpu_sizes import with_sizes
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.ledger import Document
@@ -94,7 +95,7 @@ def _worked_out(
     """The result; None after a time-out."""
     done = changed(snapshot, documents, asked, around)
     without = _checked(snapshot, cache, stop)
-    after = _checked(done.snapshot, cache, stop)
+    after = _checked(with_sizes(done.snapshot), cache, stop)
     if without is None or after is None:
         return None
     excesses = over_quota(after.snapshot, after.snapshot.config)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
+from queuectl.domain.gpus import as_number
 from queuectl.domain.plan import Cost, Eviction, Plan, Planned, Preemption, Proof, Refusal
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Snapshot
@@ -159,8 +160,8 @@ def _mig(workload: Workload, fix: SuggestedFix) -> dict[str, Any]:
     }
 
 
-def _cost(cost: Cost) -> dict[str, int]:
-    return {"priority": cost.priority, "lostWork": cost.lost_work, "gpus": cost.gpus}
+def _cost(cost: Cost) -> dict[str, int | float]:
+    return {"priority": cost.priority, "lostWork": cost.lost_work, "gpus": as_number(cost.gpus)}
 
 
 def _pending(

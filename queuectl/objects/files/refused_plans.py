@@ -69,7 +69,7 @@ def _plain(value: object) -> object:
 
 
 def _made(kind: type, value: Any) -> object:
-    return kind(*value) if kind is Fraction else kind(value)
+    return Fraction(*value) if kind is Fraction and isinstance(value, list) else kind(value)
 
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=_plain).encode

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from fractions import Fraction
 from functools import partial
 from itertools import chain
 from typing import Any, Final
 
 from queuectl.domain.changes import Change, apply_all
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
+from queuectl.domain.gpus import as_number
 from queuectl.domain.permits import (
     AllowPreemption,
     LiftProtection,
@@ -31,7 +33,7 @@ from queuectl.domain.queues import (
     ReclaimWithinCohort,
 )
 from queuectl.domain.snapshot import Admitted
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, counted_gpus
 from queuectl.planner.explain.context import HOLDERS, Context
 from queuectl.planner.explain.relaxation import ask, past_heads, requests
 from queuectl.planner.explain.remedy import after, replay, victims_of
@@ -185,19 +187,24 @@ def _victims(ctx: Context, changes: Sequence[Change]) -> list[Preemption]:
 def _fix(ctx: Context, changes: Sequence[Change], victims: Sequence[Preemption]) -> SuggestedFix:
     refs = ctx.refs
     victims = sorted(victims, key=lambda v: refs[v.victim])
-    gpus, lost = sum(v.cost.gpus for v in victims), sum(v.cost.lost_work for v in victims)
+    gpus = sum((v.cost.gpus for v in victims), Fraction())
+    lost = sum(v.cost.lost_work for v in victims)
     descriptions = [_in_words(ctx, change) for change in changes]
     message = (
         f"{' and '.join(text for text, _ in descriptions)}; the gang then evicts {counted(len(victims), 'gang')} "
-        f"({counted(gpus, 'GPU')}, {lost} GPU-seconds of lost work): "
+        f"({counted_gpus(gpus)}, {lost} GPU-seconds of lost work): "
         f"{some([refs[v.victim] for v in victims])}"
     )
     gangs = [
-        {"workload": refs[v.victim], "gpus": v.cost.gpus, "lostGpuSeconds": v.cost.lost_work}
+        {
+            "workload": refs[v.victim],
+            "gpus": as_number(v.cost.gpus),
+            "lostGpuSeconds": v.cost.lost_work,
+        }
         for v in victims
     ]
     policy = list(chain.from_iterable(rows for _, rows in descriptions))
-    details = {"policy": policy, "gangs": gangs, "count": len(victims), "gpus": gpus}
+    details = {"policy": policy, "gangs": gangs, "count": len(victims), "gpus": as_number(gpus)}
     return SuggestedFix(Remedy.ALLOW_PREEMPTION, message, details, tuple(changes))
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 from queuectl.domain.changes import Leave, Relocate, Withdraw
 from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
+from queuectl.domain.gpus import as_number, summed
 from queuectl.domain.plan import Proof
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -143,7 +144,7 @@ def _ending(ctx: Context, chosen: tuple[Admitted, ...], *, least: bool) -> Itera
     if len(gone) > len(chosen):
         message += f", and wait until {_stopped([g.workload.ref for g in ctx.leaving])}"
     gangs = [{"workload": ref, "policy": policy} for ref, policy in why.items()]
-    details = {"gangs": gangs, "gpus": sum(g.gpus for g in chosen)}
+    details = {"gangs": gangs, "gpus": as_number(summed(g.gpus for g in chosen))}
     change = Leave(tuple(g.workload.uid for g in gone))
     least &= not ctx.movable and gone is chosen  # moved, gangs before it might spare one
     yield from finish(ctx, SuggestedFix(Remedy.END_OTHERS, message, details, (change,), least), {})

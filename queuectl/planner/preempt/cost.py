@@ -36,7 +36,7 @@ class Ages:
     started: NDArray[np.float64]
     checkpoint: NDArray[np.float64]
     utilization: NDArray[np.float64]
-    gpus: Ints
+    gpus: NDArray[np.float64]
 
     def lost_work(self, now: float, among: Mask) -> Ints:
         """GPU-seconds each gang would lose, restart included.
@@ -61,7 +61,7 @@ def ages_of(gangs: Sequence[Admitted]) -> Ages:
         np.array([g.started_at for g in gangs], dtype=np.float64),
         np.array([nan if g.checkpoint_at is None else g.checkpoint_at for g in gangs], np.float64),
         np.array([nan if g.utilization is None else g.utilization for g in gangs], np.float64),
-        np.array([g.gpus for g in gangs], dtype=np.int64),
+        np.array([float(g.gpus) for g in gangs], dtype=np.float64),
     )
 
 
@@ -70,8 +70,8 @@ def costs(candidates: Sequence[Admitted], now: float) -> Mapping[str, Cost]:
     ages = ages_of(candidates)
     lost = ages.lost_work(now, np.ones(len(candidates), dtype=np.bool_))
     return {
-        c.workload.uid: Cost(c.workload.priority, int(work), int(gpus))
-        for c, work, gpus in zip(candidates, lost, ages.gpus, strict=True)
+        c.workload.uid: Cost(c.workload.priority, int(work), c.gpus)
+        for c, work in zip(candidates, lost, strict=True)
     }
 
 

@@ -190,12 +190,14 @@ def reclaim_wait(
         return None
     since = now if pending.reclaim_since is None else pending.reclaim_since
     lost = sum(v.cost.lost_work - RESTART_COST for v in victims)
-    gpus = pending.workload.gpus
+    gpus = float(pending.workload.gpus)
     short = lost - gpus * (now - since)
     if short <= 0 or now - since >= queue.reclaim_wait:
         return None
     until = since + queue.reclaim_wait
-    grows = sum(v.cost.gpus for v in victims)  # what the victims hold is lost with every second
+    grows = float(
+        sum(v.cost.gpus for v in victims)
+    )  # what the victims hold is lost with every second
     if gpus > grows:
         until = min(until, now + short / (gpus - grows))
     text = (

@@ -29,7 +29,7 @@ class Eviction:
 
     line: HistoryLine
     price: float | None
-    gpus: int | None
+    gpus: float | None
     rule: str
     favoured: tuple[str, str] | None
 
@@ -72,7 +72,7 @@ def _eviction(
     return Eviction(
         line,
         float(price) if isinstance(price, int | float) else None,
-        gpus if isinstance(gpus, int) else None,
+        gpus if isinstance(gpus, int | float) else None,
         str(details.get("why") or ""),
         (uid, name) if uid is not None and name is not None and visible else None,
     )

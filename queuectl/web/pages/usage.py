@@ -58,10 +58,10 @@ class Group:
     sums: ReportRow
 
     @property
-    def rest(self) -> float:
-        """GPU-seconds with samples that busy gangs left unused: neither used, nor idle or stuck."""
+    def rest(self) -> int:
+        """Units with samples that busy gangs left unused: neither used, nor idle or stuck."""
         held = self.sums.amounts
-        return max(0.0, held.allocated - held.used - held.idle - held.stuck - held.unknown)
+        return max(0, held.allocated - held.used - held.idle - held.stuck - held.unknown)
 
 
 def routes(site: Site) -> list[Route]:
@@ -139,7 +139,7 @@ async def _context(site: Site, access: AccessScope, report: Report) -> dict[str,
     return {
         "total": total,
         "groups": groups,
-        "largest": max((group.sums.amounts.allocated for group in groups), default=0.0),
+        "largest": max((group.sums.amounts.allocated for group in groups), default=0),
         "wasted_gpus": waste.total.wasted_gpus,
         "fleet": waste.fleet,
     }

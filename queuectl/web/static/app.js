@@ -271,7 +271,7 @@ const price = (hours) => (hours < 0.1 ? "Less than 0.1 GPU-hours" : `About ${hou
 
 function drained({ gangs, gpus, lostGpuSeconds }) {
   if (!gangs) return "No gang runs: none is evicted.";
-  const of = `${gangs} ${gangs === 1 ? "gang is" : "gangs are"} evicted, and ${gpus} GPUs are freed.`;
+  const of = `${gangs} ${gangs === 1 ? "gang is" : "gangs are"} evicted, and ${Number(gpus.toFixed(2))} GPUs are freed.`;
   return `${of} ${price(lostGpuSeconds / 3600)} of work would be lost.`;
 }
 

@@ -25,7 +25,7 @@ function caption(value) {
   return value.startsWith(name) ? value : `${name} ${value}`;
 }
 
-const number = (value) => (Number.isInteger(value) ? String(value) : value.toFixed(1));
+const number = (value) => (Number.isInteger(value) ? String(value) : Number(value.toFixed(2)).toString());
 
 async function load() {
   const answer = await fetch(canvas.dataset.source);

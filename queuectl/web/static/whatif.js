@@ -62,13 +62,13 @@ function show(plan) {
   const why = (one) => [one.reason?.message, ...one.suggestedFixes.map((fix) => `suggested fix: ${fix.message}`)].filter(Boolean).join("; ");
   const parts = [
     counts(plan),
-    table("Gangs that start", ["Gang", "Without the change", "GPUs", "Nodes"], plan.starts.map((o) => [gang(o), o.before ?? "-", String(o.gpus), nodes(o)])),
+    table("Gangs that start", ["Gang", "Without the change", "GPUs", "Nodes"], plan.starts.map((o) => [gang(o), o.before ?? "-", String(Number(o.gpus.toFixed(2))), nodes(o)])),
     table(
       "Evicted gangs",
       ["Gang", "Preemptor", "GPUs", "Lost work, GPU-hours"],
-      plan.leaves.map((o) => [gang(o), o.preemptor ?? "-", String(o.gpus), o.cost ? (o.cost.lostGpuSeconds / 3600).toFixed(1) : "-"]),
+      plan.leaves.map((o) => [gang(o), o.preemptor ?? "-", String(Number(o.gpus.toFixed(2))), o.cost ? (o.cost.lostGpuSeconds / 3600).toFixed(1) : "-"]),
     ),
-    table("Pending gangs", ["Gang", "Without the change", "GPUs", "Reason"], plan.waits.map((o) => [gang(o), o.before ?? "-", String(o.gpus), why(o)])),
+    table("Pending gangs", ["Gang", "Without the change", "GPUs", "Reason"], plan.waits.map((o) => [gang(o), o.before ?? "-", String(Number(o.gpus.toFixed(2))), why(o)])),
   ];
   if (plan.overQuota?.length) {
     parts.push(table("Over quota", ["Object", "Flavor and resource", "Used", "Allowed"], plan.overQuota.map((o) => [o.name, `${o.flavor} ${o.resource}`, String(o.used), String(o.allowed)])));

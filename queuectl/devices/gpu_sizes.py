@@ -1,0 +1,370 @@
+"""The GPUs of pods, gangs and nodes: device plugins and devices of ResourceSlices together. All sizes that users see come from here.
+
+A pod that is placed has the GPUs that its requests get on its node. Before that, the nodes of the flavors that its ClusterQueue has
+for a resource decide, if the request gets the same on all of them. Otherwise the name of the resource decides, and of
+devices the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import Final, TypeAlias, TypeVar
+
+from queuectl.devices.device_gpus import DeviceGpus
+from queuectl.devices.matching import Matching
+from queuectl.devices.requests import Classes
+from queuectl.domain.devices import (
+    AllocatedDevice,
+    Claim,
+    Device,
+    DeviceId,
+    DeviceInventory,
+    DeviceOption,
+    DeviceRequest,
+    NodeDevices,
+)
+from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.gpu_labels import label_keys
+from queuectl.domain.gpus import NO_LABELS, PodGpus, in_parts, of_parts
+from queuectl.domain.quantity import Resources
+from queuectl.domain.queues import QueueConfig
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import PodSet, PodShape
+
+_Gang = TypeVar("_Gang", Pending, Admitted)
+Claims: TypeAlias = Mapping[tuple[str, str], Claim]
+"""By namespace and name."""
+_Labels: TypeAlias = Mapping[str, str]
+_NONE: Final = Fraction()
+_NO_DEVICES: Final = NodeDevices()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeGpus:
+    """GPUs of a node that pods can hold, and the failed ones."""
+
+    gpus: Fraction
+    failed: Fraction
+
+
+class GpuSizes:
+    """For the nodes, devices and configuration of one time; see :meth:`of`."""
+
+    def __init__(
+        self, fleet: Fleet, inventory: DeviceInventory, config: QueueConfig, matching: Matching
+    ) -> None:
+        """``matching``: over the classes of the inventory."""
+        self._fleet = fleet
+        self._inventory = inventory
+        self._config = config
+        self._matching = matching
+        self._weights = config.rules.accounting.gpus
+        self.classes = Classes(inventory.classes, config.rules.device_classes)
+        self.devices = DeviceGpus(self.classes, self._weights, matching)
+        self._kinds: dict[str, list[Node]] = {}
+        self._of_nodes: dict[str, NodeGpus] = {}
+        self._known: dict[tuple[str, str | DeviceRequest], Fraction] = {}
+        self._pods: dict[tuple[PodShape, str], Fraction] = {}
+
+    @classmethod
+    def of(
+        cls,
+        fleet: Fleet,
+        inventory: DeviceInventory,
+        config: QueueConfig,
+        last: GpuSizes | None = None,
+    ) -> GpuSizes:
+        """The sizes; the same object as ``last`` if nothing has changed since."""
+        if last is None or last._inventory.classes is not inventory.classes:
+            return cls(fleet, inventory, config, Matching(inventory.classes))
+        if (last._fleet, last._inventory, last._config) == (fleet, inventory, config):
+            return last
+        return cls(fleet, inventory, config, last._matching)
+
+    # -- before a pod has a node
+
+    def sized(
+        self, podsets: tuple[PodSet, ...], namespace: str, queue: str, claims: Claims
+    ) -> tuple[PodSet, ...]:
+        """The podsets with the sizes of their pods in a ClusterQueue; the same objects where their resources have the size as a name."""
+        return tuple(self._with_size(podset, namespace, queue, claims) for podset in podsets)
+
+    def unit(self, resource: str, flavor: str) -> Fraction:
+        """GPUs of one unit of a resource in a flavor; as its name states it if units of the flavor have several sizes."""
+        key = (f"/{flavor}", resource)
+        if key not in self._known:
+            known = self._config.flavors.get(flavor)
+            labels = [dict(known.node_labels)] if known is not None else []
+            self._known[key] = self._of_resource(resource, labels)
+        return self._known[key]
+
+    def _with_size(self, podset: PodSet, namespace: str, queue: str, claims: Claims) -> PodSet:
+        key = (podset.shape, queue)
+        if key not in self._pods:
+            amounts = (gpus for _, gpus in self._requested(podset.shape, queue))
+            self._pods[key] = of_parts(in_parts(sum(amounts, _NONE)))
+        of_claims = ((name, claims.get((namespace, name))) for name in podset.shared_claims)
+        size = PodGpus(
+            self._pods[key],
+            tuple((name, self.of_claim(claim, queue)) for name, claim in of_claims if claim),
+        )
+        plain = replace(podset, sized=None) if podset.sized is not None else podset
+        return plain if plain.gpus == size else replace(podset, sized=size)
+
+    def of_claim(self, claim: Claim, queue: str = "") -> Fraction:
+        """GPUs of a ResourceClaim: of its devices if it is allocated."""
+        if claim.allocated is not None:
+            return of_parts(in_parts(self.allocated(claim.allocated)))
+        found = (self._request(request, queue)[1] for request in claim.spec.requests)
+        return of_parts(in_parts(sum(found, _NONE)))
+
+    def _requested(self, shape: PodShape, queue: str) -> Iterator[tuple[str, Fraction]]:
+        for resource in self._resources(shape.requests):
+            each = self._of_queue(resource, queue)
+            yield self._charged(resource), each * shape.requests[resource]
+        for claim in shape.devices.claims if shape.devices is not None else ():
+            for request in claim.requests:
+                yield self._request(request, queue)
+
+    def _request(self, request: DeviceRequest, queue: str) -> tuple[str, Fraction]:
+        """The charged resource of a request, and its GPUs."""
+        name = self.classes.charged(request.options[0].device_class)
+        key = (queue, request)
+        if key not in self._known:
+            nodes = self._nodes(list(self._flavors(queue, name)))
+            sizes = (self._on_node(request, node) for node in nodes)
+            found = {size for size in sizes if size is not None}
+            self._known[key] = max(found) if found else self._named(request)
+        return name, self._known[key]
+
+    def _named(self, request: DeviceRequest) -> Fraction:
+        options = (option for option in request.options if not option.admin)
+        return max(map(self.devices.by_name, options), default=_NONE)
+
+    def _of_queue(self, resource: str, queue: str) -> Fraction:
+        key = (queue, resource)
+        if key not in self._known:
+            self._known[key] = self._of_resource(resource, list(self._flavors(queue, resource)))
+        return self._known[key]
+
+    def _of_resource(self, resource: str, flavors: Sequence[_Labels]) -> Fraction:
+        """A unit on the nodes with the labels of one of the flavors, if it is the same on all; without nodes, on such a node."""
+        nodes = self._kinds_with(resource)
+        found = {
+            self._weights.of(resource, node.labels)
+            for wanted in flavors
+            for node in nodes
+            if wanted.items() <= node.labels.items()
+        }
+        backing = self.classes.backing.get(resource)
+        if backing is not None:
+            option = DeviceOption(backing)
+            devices = map(self._devices_of, self._nodes(flavors))
+            sizes = (self.devices.requested(option, each) for each in devices)
+            found |= {size for size in sizes if size is not None}
+            if not found:
+                return self.devices.by_name(option)
+        if not found:
+            found = {self._weights.of(resource, wanted) for wanted in flavors}
+        return found.pop() if len(found) == 1 else self._weights.of(resource)
+
+    # -- on a node
+
+    def on(self, shape: PodShape, node: Node) -> Fraction:
+        """GPUs of a pod on a node, without claims that it shares."""
+        if shape.devices is None and self.classes.backing.keys().isdisjoint(shape.requests):
+            return self._weights.counted(shape.requests, node.labels)
+        found = (gpus for _, gpus in self.by_resource(shape, node, lambda _: node.labels))
+        return sum(found, _NONE)
+
+    def by_resource(
+        self, shape: PodShape, node: Node | None, labels: Callable[[str], _Labels]
+    ) -> Iterator[tuple[str, Fraction]]:
+        """The resources that a pod is charged for on a node, with the GPUs of each, without claims that it shares.
+
+        Args:
+            shape: of the pod.
+            node: None = it does not exist.
+            labels: of the nodes on which the pod is charged for a resource.
+        """
+        for resource in self._resources(shape.requests):
+            amount = shape.requests[resource]
+            backing = self.classes.backing.get(resource)
+            if node is not None and backing is not None and not node.allocatable[resource]:
+                option = DeviceOption(backing, count=amount)
+                found = self.devices.requested(option, self._devices_of(node))
+                yield self._charged(resource), found or self.devices.by_name(option)
+            else:
+                charged = self._charged(resource)
+                yield charged, self._weights.of(resource, labels(charged)) * amount
+        for claim in shape.devices.claims if shape.devices is not None else ():
+            yield from self._requests(claim.requests, node)
+
+    def by_claim(self, claim: Claim, node: Node | None) -> Iterator[tuple[str, Fraction]]:
+        """The same for a claim that pods share. The devices count once it is allocated."""
+        if claim.allocated is None or not claim.spec.requests:
+            yield from self._requests(claim.spec.requests, node)
+            return
+        for request in claim.spec.requests:
+            own = (d for d in claim.allocated if d.request.partition("/")[0] == request.name)
+            yield self.classes.charged(request.options[0].device_class), self.allocated(own)
+
+    def _requests(
+        self, requests: Iterable[DeviceRequest], node: Node | None
+    ) -> Iterator[tuple[str, Fraction]]:
+        for request in requests:
+            size = self._on_node(request, node) if node is not None else None
+            if size is None:
+                yield self._request(request, "")
+            else:
+                yield self.classes.charged(request.options[0].device_class), size
+
+    def is_gpu(self, resource: str) -> bool:
+        """Whether units of a resource are GPUs, or are charged for devices that can be GPUs."""
+        return bool(self._weights.of(resource)) or resource in self._classes_of
+
+    def unit_on(self, resource: str, node: Node) -> Fraction:
+        """GPUs of one unit of a resource on a node, also of one that is charged for devices."""
+        each = self._weights.of(resource, node.labels)
+        if each or resource not in self._classes_of:
+            return each
+        options = map(DeviceOption, self._classes_of[resource])
+        sizes = (self.devices.requested(option, self._devices_of(node)) for option in options)
+        return max((size for size in sizes if size is not None), default=_NONE)
+
+    @cached_property
+    def _classes_of(self) -> Mapping[str, list[str]]:
+        """Charged resource to its DeviceClasses."""
+        found: dict[str, list[str]] = {}
+        for name in sorted(self.classes.names):
+            found.setdefault(self.classes.charged(name), []).append(name)
+        return found
+
+    def of_node(self, node: Node) -> NodeGpus:
+        """GPUs of a node: those of its device plugins and of its devices."""
+        known = self._of_nodes.get(node.name)
+        if known is None:
+            known = self._of_nodes[node.name] = self._of_node(node)
+        return known
+
+    def _of_node(self, node: Node) -> NodeGpus:
+        devices, tainted = self.devices.on_node(self._devices_of(node))
+        plugin = self._weights.counted(node.allocatable, node.labels)
+        failed = self._weights.counted(node.failed, node.labels)
+        return NodeGpus(plugin + devices - tainted, failed + tainted)
+
+    def has_devices(self, node: Node) -> bool:
+        """Whether a device of the node is a GPU."""
+        return any(map(self.devices.of, self._devices_of(node).devices))
+
+    def plugins(self, amounts: Resources, node: Node) -> Fraction:
+        """GPUs of the device plugins of a node in these amounts."""
+        if not self.classes.backing.keys().isdisjoint(amounts):
+            amounts = Resources({name: n for name, n in amounts.items() if node.allocatable[name]})
+        return self._weights.counted(amounts, node.labels)
+
+    def allocated(self, devices: Iterable[AllocatedDevice]) -> Fraction:
+        """GPUs of allocated devices. Access for administration takes none."""
+        return sum((self._allocated(one) for one in devices if not one.admin), _NONE)
+
+    def count_of(self, devices: Iterable[AllocatedDevice]) -> int:
+        """The number of allocated devices that are GPUs or parts of GPUs. Exporters report each separately."""
+        return sum(not one.admin and self._allocated(one) > 0 for one in devices)
+
+    def _allocated(self, one: AllocatedDevice) -> Fraction:
+        device = self._by_id.get(one.id)
+        if device is None:
+            return _NONE
+        totals = dict(device.kind.capacity)
+        parts = [amount / totals[name] for name, amount in one.share if totals.get(name)]
+        return self.devices.of(device) * max(parts, default=Fraction(1))
+
+    # -- the nodes
+
+    @cached_property
+    def _by_id(self) -> Mapping[DeviceId, Device]:
+        nodes = self._inventory.nodes.values()
+        return {device.id: device for node in nodes for device in node.devices}
+
+    @cached_property
+    def _all_kinds(self) -> list[Node]:
+        """One node of each kind, as far as flavors and weights read nodes."""
+        resources = {name for node in self._fleet.nodes for name in node.allocatable}
+        units = {
+            name for name in resources if self._weights.of(name) or name in self.classes.backing
+        }
+        of_flavors = {key for f in self._config.flavors.values() for key, _ in f.node_labels}
+        keys = sorted(of_flavors.union(*map(label_keys, units)))
+        kinds: dict[tuple[object, ...], Node] = {}
+        for node in self._fleet.nodes:
+            offered = frozenset(name for name in node.allocatable if name in units)
+            kinds.setdefault((offered, *map(node.labels.get, keys)), node)
+        return list(kinds.values())
+
+    def _kinds_with(self, resource: str) -> list[Node]:
+        """One node of each kind whose device plugin offers a resource."""
+        if resource not in self._kinds:
+            self._kinds[resource] = [n for n in self._all_kinds if n.allocatable[resource]]
+        return self._kinds[resource]
+
+    def _nodes(self, flavors: Iterable[_Labels]) -> Iterator[Node]:
+        """The nodes with devices and the labels of one of the flavors."""
+        for wanted in flavors:
+            for name in self._inventory.nodes:
+                node = self._fleet.by_name.get(name)
+                if node is not None and wanted.items() <= node.labels.items():
+                    yield node
+
+    def _flavors(self, cluster_queue: str, resource: str) -> Iterator[_Labels]:
+        """The node labels of each flavor of a resource in a ClusterQueue; no labels if it has none."""
+        queue = self._config.cluster_queues.get(cluster_queue)
+        names = [
+            quotas.flavor
+            for group in (queue.groups if queue is not None else ())
+            if resource in group.covered
+            for quotas in group.flavors
+        ]
+        for name in names:
+            if name in self._config.flavors:
+                yield dict(self._config.flavors[name].node_labels)
+        if not names:
+            yield NO_LABELS
+
+    def _resources(self, requests: Resources) -> list[str]:
+        """The resources that are GPUs, or that a DeviceClass backs."""
+        return [name for name in requests if self._weights.of(name) or name in self.classes.backing]
+
+    def _charged(self, resource: str) -> str:
+        """The resource that is charged for an extended resource."""
+        backing = self.classes.backing.get(resource)
+        return self.classes.charged(backing) if backing is not None else resource
+
+    def _devices_of(self, node: Node) -> NodeDevices:
+        return self._inventory.nodes.get(node.name, _NO_DEVICES)
+
+    def _on_node(self, request: DeviceRequest, node: Node) -> Fraction | None:
+        """GPUs of a request on a node; None if no device of the node can serve it. Of alternatives, the largest counts."""
+        devices = self._devices_of(node)
+        options = (option for option in request.options if not option.admin)
+        sizes = [self.devices.requested(option, devices) for option in options]
+        return max((size for size in sizes if size is not None), default=None)
+
+
+def with_sizes(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with the sizes of all gangs; gangs that have them remain the same objects."""
+    sizes = GpuSizes.of(snapshot.fleet, snapshot.devices, snapshot.config)
+
+    def sized(gang: _Gang) -> _Gang:
+        workload = gang.workload
+        queue = snapshot.queue_of(workload)
+        name = queue.name if queue is not None else ""
+        podsets = sizes.sized(workload.podsets, workload.namespace, name, snapshot.claims)
+        if podsets == workload.podsets:
+            return gang
+        return replace(gang, workload=replace(workload, podsets=podsets))
+
+    pending, admitted = map(sized, snapshot.pending), map(sized, snapshot.admitted)
+    return replace(snapshot, pending=tuple(pending), admitted=tuple(admitted))

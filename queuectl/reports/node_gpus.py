@@ -1,0 +1,131 @@
+"""The GPUs of each node: those of gangs, of other pods, free and failed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from queuectl.devices.gpu_sizes import GpuSizes
+from queuectl.domain.accounting import ClusterGpus
+from queuectl.domain.fleet import Node
+from queuectl.domain.gpus import summed
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.planner.cache import PlannerCache
+
+_NONE: Final = Fraction()
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The part of a gang on one node."""
+
+    pods: int
+    gpus: Fraction
+
+
+@dataclass(frozen=True, slots=True)
+class GpusOnNode:
+    """GPUs of one node that pods can hold, the free ones of them, and failed ones."""
+
+    gpus: Fraction
+    free: Fraction
+    failed: Fraction
+
+
+def sizes_of(given: Snapshot, cache: PlannerCache) -> GpuSizes:
+    """The sizes of pods and nodes in a snapshot."""
+    last = cache.get(cache, GpuSizes)
+    return cache.keep(cache, GpuSizes.of(given.fleet, given.devices, given.config, last))
+
+
+def held_by(gang: Admitted, given: Snapshot, sizes: GpuSizes) -> dict[str, Held]:
+    """Pods and GPUs of a gang on each node that exists."""
+    nodes = given.fleet.by_name
+    held: dict[str, Held] = {}
+    for name, pods, gpus in _parts(gang, given, sizes):
+        if name in nodes:
+            was = held.get(name, Held(0, _NONE))
+            held[name] = Held(was.pods + pods, was.gpus + gpus)
+    return held
+
+
+def _parts(gang: Admitted, given: Snapshot, sizes: GpuSizes) -> Iterator[tuple[str, int, Fraction]]:
+    nodes, counted = given.fleet.by_name, set[str]()
+    for podset in gang.workload.podsets:
+        placed = gang.placement.of(podset.name)
+        if placed is None or not placed.nodes:
+            continue
+        for name, pods in placed.nodes:
+            node = nodes.get(name)
+            if node is not None:
+                yield name, pods, sizes.on(podset.shape, node) * pods
+        for claim in podset.shared_claims:
+            known = given.claims.get((gang.workload.namespace, claim))
+            if known is not None and claim not in counted:
+                counted.add(claim)
+                first = placed.nodes[0][0]
+                found = sizes.by_claim(known, nodes.get(first))
+                yield first, 0, sum((gpus for _, gpus in found), _NONE)
+
+
+def gpus_on(
+    node: Node, free: Resources, held: Fraction, given: Snapshot, sizes: GpuSizes
+) -> GpusOnNode:
+    """The GPUs of a node.
+
+    Args:
+        node: as in ``given``.
+        free: what pods leave of it; it decides on a node without devices.
+        held: GPUs of gangs on it.
+        given: the snapshot without device rows.
+        sizes: of ``given``.
+    """
+    own = sizes.of_node(node)
+    if sizes.has_devices(node):
+        left = own.gpus - held - others_on(node, given, sizes)
+        return GpusOnNode(own.gpus, max(left, _NONE), own.failed)
+    return GpusOnNode(own.gpus, sizes.plugins(free, node), own.failed)
+
+
+def others_on(node: Node, given: Snapshot, sizes: GpuSizes) -> Fraction:
+    """GPUs of a node that pods of no gang hold."""
+    pods: Mapping[str, Resources] = given.other_pods
+    plugins = sizes.plugins(pods.get(node.name, NOTHING), node)
+    return plugins + sizes.allocated(given.other_devices.get(node.name, ()))
+
+
+def cluster_gpus(given: Snapshot, cache: PlannerCache) -> ClusterGpus:
+    """All GPUs of the cluster. Held GPUs are looked up only on nodes where they decide what is unhealthy."""
+    sizes, nodes = sizes_of(given, cache), given.fleet.by_name
+    own = {node.name: sizes.of_node(node) for node in given.fleet.nodes}
+    doubtful = {
+        node.name
+        for node in given.fleet.nodes
+        if own[node.name].failed or not node.ready or node.unschedulable
+    }
+    held: dict[str, Fraction] = dict.fromkeys(doubtful, _NONE)
+    gone = _NONE
+    for gang in given.admitted:
+        for podset in gang.workload.podsets:
+            placed = gang.placement.of(podset.name)
+            for name, pods in placed.nodes if placed is not None else ():
+                if name not in nodes:
+                    gone += podset.gpus.each * pods
+                elif name in doubtful:
+                    held[name] += sizes.on(podset.shape, nodes[name]) * pods
+    others = {
+        name: others_on(nodes[name], given, sizes)
+        for name in given.other_pods.keys() | given.other_devices.keys()
+        if name in nodes
+    }
+    unhealthy = _NONE
+    for name in doubtful:
+        gpus, node = own[name], nodes[name]
+        left = max(gpus.gpus + gpus.failed - held[name] - others.get(name, _NONE), _NONE)
+        closed = not node.ready or node.unschedulable
+        unhealthy += left if closed else min(left, gpus.failed)
+    physical = summed(one.gpus + one.failed for one in own.values())
+    return ClusterGpus(physical + gone, summed(others.values()), unhealthy)
