@@ -59,18 +59,22 @@ test: test-fast test-system ## all tests; builds the control plane the first tim
 # Three workers on two cores: a third of the time tests wait for a database, a lease or a browser. The longest tests start first,
 # as tests/longest.py says.
 test-fast: setup ## everything that needs no control plane
-	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not gpus and not image and not real and not operations" \
+	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not gpus and not image and not real and not operations and not browser" \
 	  -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 # In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
 # a lot, for gangs that run, windows that pass, and leases that end.
 test-system: controlplane ## on a real control plane, with a real Prometheus
-	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization) -m "system and not bench and not docs and not faults and not gpus" \
+	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system tests/cluster tests/utilization) -m "system and not bench and not browser and not docs and not faults and not gpus" \
 	  -n 4 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 # pgbouncer is Debian's package of that name; its tests are skipped without it.
 test-operations: controlplane ## installation, takeover from Kueue, upgrade, back-up, restore, removal, PgBouncer, TLS to the database, and a gang on 512 nodes; fifteen minutes
 	$(RUN)/python -m pytest $(or $(TESTS),tests/operations) -m operations $(PYTEST_ARGS)
+
+test-browser: controlplane ## the dashboard in a real Chromium, also on a real control plane; three minutes
+	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/web tests/oidc tests/system) -m browser \
+	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 test-docs: controlplane ## the commands of every page of the documentation, on a real control plane; four minutes
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system/docs) -m "docs and not gpus" \
@@ -152,9 +156,6 @@ docs: setup ## build the documentation site in build/site
 
 vendor: setup ## fetch the dashboard's vendored files anew through npm and compare their digests
 	$(RUN)/python -m queuectl.web.vendor
-
-test-browser: setup ## of the fast ones, the dashboard in a real Chromium
-	$(RUN)/pytest -m browser tests/web $(PYTEST_ARGS)
 
 clean: ## remove what setup made here
 	rm -rf $(VENV) $(TOOLS) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -13,7 +13,6 @@ import pytest
 from tests.support.units import Units, number_apart
 
 LONGEST: Final = (
-    "web/test_browser.py",
     "control/test_lifecycle.py::test_a_kill_at_any_step_of_it_changes_no_outcome",
     "control/test_crash_matrix.py::test_a_kill_at_any_step_changes_no_outcome",
     "control/test_lost_answers.py::test_a_lost_answer_to_any_request_changes_no_outcome",
