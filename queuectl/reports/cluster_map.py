@@ -44,7 +44,7 @@ def cluster_map_of(
         snapshot: with device rows.
         uses: the known GPU utilization of gangs, by uid.
         cache: of the process.
-        given: the snapshot without device rows; None = it has none.
+        given: the snapshot without device rows, whose devices are counted; None = no rows were added to ``snapshot``.
     """
     cache = cache or PlannerCache()
     gangs, node_counts = occupied(snapshot, uses, cache, given or snapshot)

@@ -51,7 +51,7 @@ def free_gpus(
     Args:
         snapshot: with device rows.
         cache: of the process.
-        given: the snapshot without device rows; None = it has none.
+        given: the snapshot without device rows, whose devices are counted; None = no rows were added to ``snapshot``.
     """
     cache, given = cache or PlannerCache(), given or snapshot
     index, sizes = index_of(snapshot.fleet, cache), sizes_of(given, cache)

@@ -147,7 +147,8 @@ async def test_a_shared_claim_counts_as_devices_and_not_as_a_pod() -> None:
     cost = await previewer.drain_cost(DocumentKey("ClusterQueue", "", "main"))
     assert cost is not None
     assert (cost.gangs, cost.pods, cost.gpus) == (1, 3, 2)
-    (shown,) = cluster_map_of(checked_plan(snapshot).snapshot, {}).gangs
+    made = checked_plan(snapshot)
+    (shown,) = cluster_map_of(made.snapshot, {}, given=made.given).gangs
     assert (shown.pods, float(shown.gpus)) == (3, 2.0)
 
 
@@ -179,6 +180,10 @@ async def test_a_standby_explains_from_a_plan_with_devices(
     counted = await viewer.counted()
     assert counted is not None
     assert counted.fleet.nodes[0].allocatable[GPU] == 2
+    on_map = await viewer.cluster_map()
+    assert on_map is not None
+    (shown,) = on_map.occupancies
+    assert (float(shown.gpus), float(shown.free_gpus)) == (2.0, 2.0)
 
 
 def test_no_fix_moves_pods_away_from_the_claim_that_they_share() -> None:

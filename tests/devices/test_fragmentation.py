@@ -28,8 +28,8 @@ QUAD = build.pod(build.option(count=4), match=build.ROOT)
 def free(snapshot: Snapshot) -> Free:
     cache = PlannerCache()
     counted = for_reports(snapshot, DeviceCache())
-    found = free_gpus(counted, cache)[FLAVOR]
-    on_map = cluster_map_of(counted, {}, cache).occupancies
+    found = free_gpus(counted, cache, snapshot)[FLAVOR]
+    on_map = cluster_map_of(counted, {}, cache, snapshot).occupancies
     assert float(sum(node.fragmented for node in on_map)) == pytest.approx(found.fragmented)
     return found
 
