@@ -400,6 +400,17 @@ class QueueConfig:
         local = self.local_queues.get((namespace, queue)) if queue is not None else None
         return self.cluster_queues.get(local.cluster_queue) if local is not None else None
 
+    def backfill_cohort(self, queue: ClusterQueue) -> Cohort | None:
+        """The Cohort whose ClusterQueues, this one among them, are one line with the strategy Backfill: the highest that sets it."""
+        found, name, seen = None, queue.cohort, set[str]()
+        while name is not None and name not in seen:
+            seen.add(name)
+            cohort = self.cohorts.get(name)
+            if cohort is not None and cohort.backfill is not None:
+                found = cohort
+            name = cohort.parent if cohort is not None else None
+        return found
+
     @property
     def mig_pools(self) -> tuple[MigPool, ...]:
         """The nodes that can be reconfigured, in the order of their flavors' names."""

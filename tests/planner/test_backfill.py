@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from queuectl.domain.plan import Admission, Plan, SlipCause
-from queuectl.domain.queues import BackfillOrder
+from queuectl.domain.queues import Backfill, BackfillOrder, Cohort, QueueingStrategy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.words import format_time
@@ -19,7 +19,8 @@ from queuectl.objects.files.plans import plan_document
 from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
 from tests.planner.backfill_clock import job, line
-from tests.planner.build import NOW, holding, node, placed, world
+from tests.planner.build import NOW, holding, node, placed, queue, world
+from tests.planner.splits import A, B, on, splitting
 
 SCHEMA = json.loads((Path(__file__).parents[2] / "docs/reference/plan-schema.json").read_text())
 NODES = tuple(node(f"n{number}", gpu=1) for number in range(4))
@@ -117,6 +118,46 @@ def test_the_shortest_candidate_is_first_with_that_backfill_order() -> None:
     queues = {"main": line(order=BackfillOrder.SHORTEST)}
     config = replace(snapshot.config, cluster_queues=queues)
     assert starts(plan(replace(snapshot, config=config))) == ["quick"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "started"),
+    [pytest.param(60, ["later"], id="ends before"), pytest.param(101, [], id="would still run")],
+)
+def test_the_clusterqueues_of_a_cohort_are_one_line(seconds: float, started: list[str]) -> None:
+    """The gang of another ClusterQueue passes the first gang of the Cohort by the same rule."""
+    large = job("large", 4, 500)
+    later = replace(job("later", 1, seconds, queued_at=1), queue="other")
+    queues = [
+        replace(queue(name), cohort="all", strategy=QueueingStrategy.BACKFILL, backfill=Backfill())
+        for name in ("main", "other")
+    ]
+    busy = running(job("busy", 2, None), "n0", "n1", ends=100.0)
+    snapshot = world(NODES, [large, later], [busy], *queues)
+    cohorts = {"all": Cohort("all", backfill=Backfill())}
+    made = plan(replace(snapshot, config=replace(snapshot.config, cohorts=cohorts)))
+    assert starts(made) == started
+    assert promises(made) == {"large": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("seconds", "started"),
+    [pytest.param(60, ["later"], id="ends before"), pytest.param(101, [], id="would still run")],
+)
+def test_a_gang_that_is_split_over_flavors_keeps_the_time_of_the_first_one(
+    seconds: float, started: list[str]
+) -> None:
+    fleet = [on("a", "n0", "b/r"), on("b", "n1", "b/s", gpu=3)]
+    large = job("large", 4, 500, required="rack")
+    later = job("later", 4, seconds, queued_at=1)
+    work = job("busy", 2, None)
+    busy = Admitted(work, placed(work, {"n0": 2}, flavor="a"), ends_at=NOW + 100, end_enforced=True)
+    of_both = replace(splitting(), strategy=QueueingStrategy.BACKFILL)
+    snapshot = world(fleet, [large, later], [busy], of_both, flavors=(A, B))
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    assert starts(made) == started
+    assert promises(made) == {"large": 100.0}
 
 
 @pytest.mark.parametrize(

@@ -504,3 +504,23 @@ def test_any_document_is_kept_stably_or_refused_with_a_sentence(
     else:
         assert validate(deepcopy(kept)) == (kept, warnings)
         build([kept], 1)
+
+
+def test_the_clusterqueues_below_a_cohort_with_backfill_have_its_strategy() -> None:
+    def named(kind: str, name: str, **spec: Any) -> dict[str, Any]:
+        api = {"apiVersion": "queuectl.dev/v1", "kind": kind}
+        return api | {"metadata": {"name": name}, "spec": spec}
+
+    config = build(
+        [
+            named("Cohort", "top", queueingStrategy="Backfill", policy={"plannedStarts": 3}),
+            named("Cohort", "below", parentName="top"),
+            named("ClusterQueue", "strict", cohort="below", queueingStrategy="StrictFIFO"),
+            named("ClusterQueue", "apart", queueingStrategy="StrictFIFO"),
+        ],
+        1,
+    )
+    strict, apart = config.cluster_queues["strict"], config.cluster_queues["apart"]
+    assert strict.strategy is QueueingStrategy.BACKFILL
+    assert strict.backfill.planned_starts == 3
+    assert apart.strategy is QueueingStrategy.STRICT_FIFO

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from queuectl.domain.queues import QueueConfig
+from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
 from queuectl.domain.rules import Rules
 from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.flavors import read_flavor, read_topology
@@ -288,7 +288,7 @@ def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
     cohorts = parts["Cohort"]
     for name in circular_cohorts({name: cohort.parent for name, cohort in cohorts.items()}):
         cohorts[name] = replace(cohorts[name], parent=None)
-    return QueueConfig(
+    config = QueueConfig(
         revision=revision,
         cluster_queues=parts["ClusterQueue"],
         local_queues=parts["LocalQueue"],
@@ -299,3 +299,13 @@ def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
         overrides=parts["QuotaOverride"],
         rules=parts["Configuration"].get(ONLY_NAME, Rules()),
     )
+    queues = {name: _in_line(queue, config) for name, queue in config.cluster_queues.items()}
+    return replace(config, cluster_queues=queues)
+
+
+def _in_line(queue: ClusterQueue, config: QueueConfig) -> ClusterQueue:
+    """The ClusterQueue with the strategy of its Cohort, if that is Backfill."""
+    cohort = config.backfill_cohort(queue)
+    if cohort is None or cohort.backfill is None:
+        return queue
+    return replace(queue, strategy=QueueingStrategy.BACKFILL, backfill=cohort.backfill)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from queuectl.domain.queues import Backfill, ClusterQueue, QueueConfig, QueueingStrategy
+from queuectl.domain.queues import Backfill, QueueConfig, QueueingStrategy
 from queuectl.planner.cache import PlannerCache
 
 
@@ -40,21 +40,9 @@ def find_lines(config: QueueConfig) -> Lines:
     """The lines of a configuration. The highest Cohort that sets a line counts."""
     lines = Lines()
     for name, queue in config.cluster_queues.items():
-        line = _of_cohorts(config, queue)
-        if line is None and queue.strategy is QueueingStrategy.BACKFILL:
-            line = Line(name, cohort=False, rule=queue.backfill)
-        if line is not None:
-            lines[name] = line
-    return lines
-
-
-def _of_cohorts(config: QueueConfig, queue: ClusterQueue) -> Line | None:
-    found: Line | None = None
-    name, seen = queue.cohort, set[str]()
-    while name is not None and name not in seen:
-        seen.add(name)
-        cohort = config.cohorts.get(name)
+        cohort = config.backfill_cohort(queue)
         if cohort is not None and cohort.backfill is not None:
-            found = Line(name, cohort=True, rule=cohort.backfill)
-        name = cohort.parent if cohort is not None else None
-    return found
+            lines[name] = Line(cohort.name, cohort=True, rule=cohort.backfill)
+        elif queue.strategy is QueueingStrategy.BACKFILL:
+            lines[name] = Line(name, cohort=False, rule=queue.backfill)
+    return lines

@@ -107,16 +107,22 @@ class FlavorChooser:
         if short is not None:
             return short
         decision = self.decide(request)
-        if decision.status is Status.FOUND and self.planned is not None:
-            beside = self.planned.beside(request, decision)
-            if isinstance(beside, Reason):
-                return beside
-            decision = beside
         if decision.status is Status.FOUND:
-            return Fit(request, decision, borrows(self.state, request))
+            return self.beside_planned(Fit(request, decision, borrows(self.state, request)))
         if decision.status is not Status.REFUTED:
             return Unknown(decision.alarm)
         return self.why_nowhere(request)
+
+    def beside_planned(self, fit: Fit) -> Fit | Unknown | Reason:
+        """The same start without a delay of a planned start, or why there is none."""
+        if self.planned is None:
+            return fit
+        beside = self.planned.beside(fit.request, fit.decision)
+        if isinstance(beside, Reason):
+            return beside
+        if beside.status is not Status.FOUND:
+            return Unknown(beside.alarm)
+        return replace(fit, decision=beside)
 
     def decide(self, request: GangRequest) -> Decision:
         """Whether a gang that has the quota finds a place."""

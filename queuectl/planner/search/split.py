@@ -87,9 +87,12 @@ def split(
     search = _Search(by, pending, queue, options, usable)
     if not search.possible:
         return whole
-    found = search.find()
+    split_fit = search.find()
+    found = by.beside_planned(split_fit) if isinstance(split_fit, Fit) else split_fit
     if isinstance(found, Fit):
         return replace(found, sure=found.sure and not isinstance(whole, Unknown))
+    if isinstance(found, Reason):  # it would delay a planned start
+        return Refuted((found, *whole.why)) if isinstance(whole, Refuted) else whole
     if isinstance(found, Unknown):
         return whole if isinstance(whole, FitsAfterEviction) and last_try else found
     if isinstance(whole, Refuted):
