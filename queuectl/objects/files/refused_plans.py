@@ -63,7 +63,8 @@ def _plain(value: object) -> object:
         case Resources():
             return dict(value)
         case Fraction():
-            return [value.numerator, value.denominator]
+            whole = value.denominator == 1
+            return value.numerator if whole else [value.numerator, value.denominator]
         case _:
             raise NotImplementedError(f"{type(value)} has no place in a snapshot")
 
