@@ -34,6 +34,7 @@ from queuectl.planner.capacity.placements import node_counts_of, placement_of
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.explain.context import Context, context_of, least_of
 from queuectl.planner.explain.relaxation import Relaxation, as_it_is, ask, quota_alone
+from queuectl.planner.order.lines import lines_of
 from queuectl.planner.placement.feasible import Decision, place
 from queuectl.planner.plan_cycle import Prepared, begin, one_by_one
 from queuectl.planner.preempt.candidates import may_evict
@@ -98,6 +99,8 @@ def _settled(
 
     Those before it can take a part of it: then more is added, a few times over. None = it does not start.
     """
+    if _behind_planned_starts(ctx):
+        return None
     for _ in range(_ROUNDS):
         quota = []
         if ctx.queue is not None:
@@ -121,6 +124,16 @@ def _settled(
         for row, more in verdict.short.items():
             short[row] = short.get(row, 0) + more
     return None
+
+
+def _behind_planned_starts(ctx: Context) -> bool:
+    """Whether gangs before it can have planned starts, which the gang must not delay: then no fix is proved."""
+    snapshot = ctx.problem.snapshot
+    lines = lines_of(snapshot.config, ctx.problem.cache)
+    if not lines or ctx.before is None:
+        return bool(lines)
+    queues = (snapshot.queue_of(pending.workload) for pending in ctx.before)
+    return any(queue is not None and queue.name in lines for queue in queues)
 
 
 def _unsettled(ctx: Context, changes: Sequence[Change]) -> bool:
