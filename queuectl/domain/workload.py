@@ -158,6 +158,11 @@ class Workload:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def requested(self) -> tuple[PodSet, ...]:
+        """The podsets as the job requests them: without the sizes in GPUs that were found for them."""
+        return tuple(replace(p, sized=None) if p.sized is not None else p for p in self.podsets)
+
+    @property
     def requests(self) -> Resources:
         return total(p.requests for p in self.podsets)
 

@@ -9,6 +9,13 @@ from tests.control.rig import gang, rig
 from tests.db.histories import submitted
 from tests.planner.build import world as snapshot_of
 
+DOUBLE_GPUS = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "Configuration",
+    "metadata": {"name": "default"},
+    "queuectl": {"accounting": {"gpuWeights": {"nvidia.com/gpu": 2}}},
+}
+
 
 async def test_a_cycle_that_starts_a_gang_is_recorded_with_its_steps(database_url: str) -> None:
     async with rig(database_url, 2) as world:
@@ -24,6 +31,17 @@ async def test_a_cycle_that_starts_a_gang_is_recorded_with_its_steps(database_ur
         own = [line for line in lines if line.id <= started.upto]
         assert [(line.uid, line.to_state) for line in own] == [(first, State.STARTING)]
         assert {(line.epoch, line.cycle) for line in own} == {(started.epoch, started.cycle)}
+
+
+async def test_a_gang_starts_whose_size_differs_from_the_number_of_its_units(
+    database_url: str,
+) -> None:
+    """A unit of its resource is two GPUs."""
+    async with rig(database_url, 2) as world:
+        await world.store.put_config(DOUBLE_GPUS)
+        first = world.cluster.submit(gang("Job", "first", 2))
+        entry = await world.until_state(first, State.RUNNING)
+        assert entry.gpus == 32
 
 
 async def test_a_cycle_that_evicts_is_recorded_with_the_preemptor_and_the_victim(

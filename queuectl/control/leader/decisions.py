@@ -83,7 +83,7 @@ class Decider:
             job = self._mirror.jobs.get(uid)
             if entry is None or job is None or job.outcome is not None:
                 continue
-            if isinstance(event, Repair) and job.podsets != asked[uid].podsets:
+            if isinstance(event, Repair) and job.podsets != asked[uid].requested:
                 continue  # resized since the snapshot
             if isinstance(event, Admit | Reserve) and not self._as_seen(
                 entry, job, asked[uid], snapshot.config
@@ -112,7 +112,7 @@ class Decider:
         """Whether a pending gang still has the size and the position in queue order of the snapshot."""
         if job.deleting or not job.suspended or job.error is not None or job.forbidden is not None:
             return False
-        if job.podsets != workload.podsets:
+        if job.podsets != workload.requested:
             return False
         user = job.user(config.rules.user_label, config.rules.trusted_submitters)
         priority = entry.priority
@@ -200,7 +200,7 @@ class Decider:
         entry, job = self._ledger.get(workload.uid), self._mirror.jobs.get(workload.uid)
         if entry is None or job is None or not entry.state.live:
             return False
-        return job.outcome is None and not job.deleting and job.podsets == workload.podsets
+        return job.outcome is None and not job.deleting and job.podsets == workload.requested
 
     def _may_start(self, entry: Entry) -> bool:
         """Whether its LocalQueue admits a gang that has not started."""
