@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
-from queuectl.domain.accounting import UNITS
+from queuectl.domain.accounting import MILLISECONDS, UNITS, milliseconds
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import HistoryLine
 from queuectl.domain.reasons import Code
@@ -38,6 +38,11 @@ async def history(store: PostgresStore) -> list[HistoryLine]:
     return lines
 
 
+def seconds(since: float, until: float) -> float:
+    """The ledger counts from and to whole milliseconds."""
+    return (milliseconds(until) - milliseconds(since)) / MILLISECONDS
+
+
 async def expected(store: PostgresStore) -> Mapping[str, tuple[float, float]]:
     """GPU-seconds allocated and waited by uid, from the history alone."""
     sums: dict[str, defaultdict[str, float]] = {}
@@ -46,11 +51,11 @@ async def expected(store: PostgresStore) -> Mapping[str, tuple[float, float]]:
         before, mine = last.get(line.uid), sums.setdefault(line.uid, defaultdict(float))
         if before is not None:
             held = "held" if before.to_state in HOLDS else "waited"
-            mine[held] += (line.at - before.at) * GPUS * (before.to_state in (*HOLDS, *WAITS))
+            mine[held] += seconds(before.at, line.at) * GPUS * (before.to_state in (*HOLDS, *WAITS))
         else:
             entry = await store.get_workload(line.uid)
             assert entry is not None
-            mine["waited"] += (line.at - entry.queued_at) * GPUS
+            mine["waited"] += seconds(entry.queued_at, line.at) * GPUS
         last[line.uid] = line
     assert {line.to_state for line in last.values()} == {State.FINISHED}
     return {uid: (found["held"], found["waited"]) for uid, found in sums.items()}
@@ -87,7 +92,7 @@ async def agrees(world: Rig) -> Report:
     wanted = await expected(world.store)
     assert sums.keys() == wanted.keys()
     for uid, amounts in wanted.items():
-        assert sums[uid] == pytest.approx(amounts, abs=0.05), "times are whole milliseconds"
+        assert sums[uid] == pytest.approx(amounts, abs=1e-3)
     for row in found.rows:
         assert row.amounts.cost == pytest.approx(row.amounts.allocated / UNITS), (
             "a GPU-second costs 1"
