@@ -178,6 +178,10 @@ class Node:
         """Value of the hostname label, which pods are pinned by; it can differ from the name."""
         return self.labels.get(HOSTNAME, self.name)
 
+    def has_labels(self, labels: Iterable[tuple[str, str]]) -> bool:
+        """Whether it has all of these labels, with these values."""
+        return all(self.labels.get(key) == value for key, value in labels)
+
     def takes(self, tolerations: Iterable[Toleration]) -> bool:
         """Whether the node accepts new pods with these tolerations: it is ready, and not cordoned unless they tolerate that."""
         return self.ready and (

@@ -188,7 +188,7 @@ def choices(node: Node, pools: Iterable[MigPool]) -> Iterator[tuple[MigConfig, N
     """
     allowed: dict[str, MigConfig] = {}
     for pool in pools:
-        if all(node.labels.get(key) == value for key, value in pool.node_labels):
+        if node.has_labels(pool.node_labels):
             for config in pool.configs:
                 allowed.setdefault(config.name, config)
     gpus = gpus_of(node, tuple(allowed.values())) if allowed else None

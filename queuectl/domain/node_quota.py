@@ -97,7 +97,7 @@ def _offered(flavor: ResourceFlavor, nodes: Iterable[Node]) -> dict[str, int]:
     for node in nodes:
         if not node.ready or node.unschedulable:
             continue
-        if all(node.labels.get(key) == value for key, value in flavor.node_labels):
+        if node.has_labels(flavor.node_labels):
             for resource, amount in node.allocatable.items():
                 offered[resource] = offered.get(resource, 0) + amount
     return offered

@@ -5,7 +5,7 @@ Only supported fields are here. The parser (objects/configuration/queue_config.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -402,14 +402,18 @@ class QueueConfig:
 
     def backfill_cohort(self, queue: ClusterQueue) -> Cohort | None:
         """The Cohort whose ClusterQueues, this one among them, are one line with the strategy Backfill: the highest that sets it."""
-        found, name, seen = None, queue.cohort, set[str]()
+        above = (self.cohorts.get(name) for name in self.cohorts_above(queue))
+        setting = [cohort for cohort in above if cohort is not None and cohort.backfill is not None]
+        return setting[-1] if setting else None
+
+    def cohorts_above(self, queue: ClusterQueue) -> Iterator[str]:
+        """Names of its Cohort and of those above that, to the root; each once, also where parents form a circle."""
+        name, seen = queue.cohort, set[str]()
         while name is not None and name not in seen:
+            yield name
             seen.add(name)
             cohort = self.cohorts.get(name)
-            if cohort is not None and cohort.backfill is not None:
-                found = cohort
             name = cohort.parent if cohort is not None else None
-        return found
 
     @property
     def mig_pools(self) -> tuple[MigPool, ...]:

@@ -98,6 +98,6 @@ def _flavor_of(
         return known[0]
     for name in offered:
         flavor = config.flavors.get(name)
-        if flavor and all(node.labels.get(key) == value for key, value in flavor.node_labels):
+        if flavor and node.has_labels(flavor.node_labels):
             return name
     return offered[0]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.queues import ClusterQueue, QueueConfig
+from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.snapshot import Snapshot
 
 
@@ -31,7 +31,7 @@ def parts(given: Snapshot) -> list[Part]:
     for name, queue in sorted(config.cluster_queues.items()):
         shared = [f"node {node.name}" for node in nodes[name]]
         if queue.cohort is not None:
-            shared.append(f"cohort {_root(queue.cohort, config)}")
+            shared.append(f"cohort {list(config.cohorts_above(queue))[-1]}")
         for thing in shared:
             other = groups[leader_of.setdefault(thing, name)]
             if other is not groups[name]:
@@ -54,21 +54,7 @@ def _nodes(queue: ClusterQueue, given: Snapshot) -> list[Node]:
         for quotas in group.flavors
         if quotas.flavor in given.config.flavors
     ]
-    return [
-        node
-        for node in given.fleet.nodes
-        if any(all(node.labels.get(key) == value for key, value in each) for each in labels)
-    ]
-
-
-def _root(cohort: str, config: QueueConfig) -> str:
-    seen = {cohort}
-    while (known := config.cohorts.get(cohort)) is not None and known.parent is not None:
-        if known.parent in seen:
-            break
-        cohort = known.parent
-        seen.add(cohort)
-    return cohort
+    return [node for node in given.fleet.nodes if any(map(node.has_labels, labels))]
 
 
 def _part(queues: frozenset[str], given: Snapshot, nodes: Iterable[Node]) -> Part:

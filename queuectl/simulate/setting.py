@@ -66,10 +66,7 @@ class Setting:
             node
             for node in self.fleet.nodes
             if node.allocatable[GPU]
-            and any(
-                all(node.labels.get(key) == value for key, value in flavor.node_labels)
-                for flavor in flavors
-            )
+            and any(node.has_labels(flavor.node_labels) for flavor in flavors)
         ]
 
     @property
@@ -139,9 +136,8 @@ def make_setting(
             skipped.append(job)
             continue
         priorities[job.rank] = queue.capped(_priority(job, trace, snapshot.config))
-        if utilization is not None:
-            job = replace(job, utilization=utilization.of(job, draw))  # noqa: PLW2901
-        known.append(job)
+        share = job.utilization if utilization is None else utilization.of(job, draw)
+        known.append(replace(job, utilization=share))
     _check_nodes(events, snapshot.fleet)
     return Setting(snapshot, trace, tuple(known), tuple(skipped), tuple(events), priorities)
 

@@ -86,7 +86,7 @@ class ByJob:
 
     shares: Mapping[str, float]
 
-    def of(self, job: TraceJob, draw: Callable[[], float]) -> float | None:  # noqa: ARG002
+    def of(self, job: TraceJob, draw: Callable[[], float]) -> float | None:  # noqa: ARG002 - one signature for both
         """The utilization of a job; that of the trace if this table does not have it."""
         return self.shares.get(job.job_id, job.utilization)
 
@@ -97,7 +97,7 @@ class Distribution:
 
     quantiles: tuple[tuple[float, float], ...]
 
-    def of(self, job: TraceJob, draw: Callable[[], float]) -> float | None:  # noqa: ARG002
+    def of(self, job: TraceJob, draw: Callable[[], float]) -> float | None:  # noqa: ARG002 - one signature for both
         """The utilization at the first percentile that is not less than a random one. ``draw``: gives 0 to 1."""
         at = bisect_left(self.quantiles, (100.0 * draw(), 0.0))
         return self.quantiles[min(at, len(self.quantiles) - 1)][1]

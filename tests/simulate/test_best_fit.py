@@ -30,6 +30,7 @@ def test_the_mean_wait_of_a_published_trace_is_that_of_the_reference(
 FOUR = trace("0,10,1,8,a", "1,10,2,8,a", "2,2,1,1,a", "3,30,1,1,a")
 
 
+@pytest.mark.parametrize("placement", list(Placement))
 @pytest.mark.parametrize(
     ("order", "expected"),
     [
@@ -39,9 +40,9 @@ FOUR = trace("0,10,1,8,a", "1,10,2,8,a", "2,2,1,1,a", "3,30,1,1,a")
     ],
 )
 def test_jobs_behind_one_that_does_not_fit_start_by_the_strategy(
-    order: Order, expected: list[float]
+    order: Order, expected: list[float], placement: Placement
 ) -> None:
-    assert waits(reference(FOUR, {"a": 2}, order)) == expected
+    assert waits(outcome(setting({"a": 2}, FOUR), placement, order)) == expected
 
 
 def test_a_job_of_higher_priority_is_first() -> None:

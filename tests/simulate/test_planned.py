@@ -9,7 +9,6 @@ import pytest
 from queuectl.simulate.policy import Order, Placement
 from queuectl.simulate.results import Outcome, document
 from tests.simulate.cases import SLICE, outcome, setting, trace, waits
-from tests.simulate.test_best_fit import FOUR
 
 
 def planned(*args: object, order: Order | None = None, **more: object) -> Outcome:
@@ -25,20 +24,6 @@ def test_on_equal_nodes_without_a_cohort_the_planner_gives_the_waits_of_the_refe
     by_planner, by_rule = (outcome(given, placement, order) for placement in Placement)
     assert waits(by_planner) == waits(by_rule)
     assert max(waits(by_planner)) > 1000
-
-
-@pytest.mark.parametrize(
-    ("order", "expected"),
-    [
-        (Order.STRICT_FIFO, [0, 9, 18, 17]),
-        (Order.BEST_EFFORT_FIFO, [0, 32, 0, 0]),
-        (Order.SJF, [0, 9, 0, 17]),
-    ],
-)
-def test_jobs_behind_one_that_does_not_fit_start_by_the_strategy(
-    order: Order, expected: list[float]
-) -> None:
-    assert waits(planned({"a": 2}, FOUR, order=order)) == expected
 
 
 def test_a_queue_borrows_in_its_cohort_and_the_owner_takes_its_quota_back() -> None:

@@ -284,7 +284,7 @@ class Assembly:
         known = self._queues.flavors.get(flavor)
         if known is None or node is None:
             return False
-        return all(node.labels.get(key) == value for key, value in known.node_labels)
+        return node.has_labels(known.node_labels)
 
     # ---- pending gangs
 

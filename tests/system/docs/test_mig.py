@@ -134,15 +134,12 @@ def test_a_change_that_the_mig_manager_does_not_apply_is_rolled_back(
     _, printed = shell.type("queuectl explain team-a/notebooks")
     assert sentence in printed
     events = "/apis/events.k8s.io/v1/namespaces/team-a/events"
-    told = [
+    reported = [
         (event["type"], event["note"])
         for event in nodes.cluster.client.get(events)["items"]
         if event["reason"] == "MIGReconfiguration"
     ]
-    assert (
-        "Warning",
-        f"the MIG manager did not apply half-1g.10gb on node {name}, which has all-disabled again",
-    ) in told
+    assert ("Warning", sentence) in reported
 
 
 def by_hand(demo_cluster: DemoCluster, nodes: MigNodes, page: Page) -> str:
