@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -39,7 +39,7 @@ class Strategy(StrEnum):
     SJF = "SJF"
 
 
-class Durations(StrEnum):
+class DurationsOption(StrEnum):
     DECLARED = "declared"
     LEARNT = "learnt"
     UNKNOWN = "unknown"
@@ -48,9 +48,6 @@ class Durations(StrEnum):
 class PlacementOption(StrEnum):
     PLANNER = "planner"
     BEST_FIT = "best-fit"
-
-
-_NOT_YET: Final = "is not available: queuectl does not plan with the end times of gangs"
 
 
 def simulate_command(
@@ -71,9 +68,9 @@ def simulate_command(
         ),
     ] = None,
     durations: Annotated[
-        Durations,
+        DurationsOption,
         typer.Option(help="Run times of jobs that the scheduler knows when it decides."),
-    ] = Durations.DECLARED,
+    ] = DurationsOption.DECLARED,
     placement: Annotated[
         PlacementOption,
         typer.Option(
@@ -120,20 +117,15 @@ def simulate_command(
 
 
 def _policies(
-    strategies: list[Strategy], durations: Durations, placement: PlacementOption
+    strategies: list[Strategy], durations: DurationsOption, placement: PlacementOption
 ) -> list[Policy]:
-    from queuectl.simulate.policy import Order, Placement, Policy
+    from queuectl.simulate.policy import Durations, Order, Placement, Policy
 
-    if durations is Durations.LEARNT:
-        raise BadInput(f"--durations learnt: {_NOT_YET}")
-    for strategy in strategies:
-        if strategy is Strategy.BACKFILL:
-            raise BadInput(f"--strategy Backfill: {_NOT_YET}")
-        if strategy is Strategy.SJF and durations is Durations.UNKNOWN:
-            raise BadInput("--strategy SJF: needs the run times of jobs; use --durations declared")
+    if Strategy.SJF in strategies and durations is not DurationsOption.DECLARED:
+        raise BadInput("--strategy SJF: needs the run times of jobs; use --durations declared")
     orders = [Order(strategy) for strategy in dict.fromkeys(strategies)]
     listed: list[Order | None] = [*orders] or [None]
-    return [Policy(Placement(placement), order) for order in listed]
+    return [Policy(Placement(placement), order, Durations(durations)) for order in listed]
 
 
 def _setting(

@@ -250,6 +250,8 @@ def _queues(setting: Setting, order: Order | None) -> dict[str, Queue]:
                 )
                 raise BadInput(f"--placement best-fit: {what}")
         own = Order(queue.strategy) if order is None else order
+        if own is Order.BACKFILL:
+            raise BadInput(f"ClusterQueue {name}: Backfill needs the planner: --placement planner")
         queues[name] = Queue(name, pools[names], own, _quota(queue))
     return queues
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from queuectl.domain.errors import BadInput
 from queuectl.simulate.best_fit import BestFit
 from queuectl.simulate.planned import Planned
-from queuectl.simulate.policy import Order, Placement, Policy
+from queuectl.simulate.policy import Placement, Policy
 from queuectl.simulate.results import Outcome, outcome
 from queuectl.simulate.run import Run
 from queuectl.simulate.setting import Setting
@@ -24,8 +23,6 @@ def simulate(
     Raises:
         BadInput: the policy cannot serve this setting.
     """
-    if policy.order is None:
-        _check_strategies(setting)
     world = World()
     scheduler = _scheduler(setting, policy, world)
     never_fit = [job for job in setting.jobs if scheduler.never_fits(job)]
@@ -35,14 +32,7 @@ def simulate(
     return outcome(policy.name, setting, runs, never_fit, world.samples)
 
 
-def _check_strategies(setting: Setting) -> None:
-    for name, queue in sorted(setting.config.cluster_queues.items()):
-        if queue.strategy.value not in {order.value for order in Order}:
-            what = f"spec.queueingStrategy: {queue.strategy} cannot be simulated yet"
-            raise BadInput(f"ClusterQueue {name}: {what}; --strategy sets another one")
-
-
 def _scheduler(setting: Setting, policy: Policy, world: World) -> Scheduler:
     if policy.placement is Placement.BEST_FIT:
         return BestFit(setting, policy.order, world)
-    return Planned(setting, policy.order, world)
+    return Planned(setting, policy, world)

@@ -6,7 +6,7 @@ pods of a gang are ready when it is admitted, and have ended when it is stopped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -15,7 +15,7 @@ from queuectl.control.leader.decisions import Decider
 from queuectl.devices.shared import without_claim_podsets
 from queuectl.domain.events import Drained, Ended, Event, PodsReady, RetryDue, Submitted
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.plan import Plan, Refusal
+from queuectl.domain.plan import Plan, Planned, Refusal
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord, NamespaceRecord, NodeRecord, Outcome, Upserted
@@ -26,7 +26,9 @@ from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.simulate.blocked import BlockedSubmissions
+from queuectl.simulate.policy import Durations
 from queuectl.simulate.trace import TraceJob
+from queuectl.state.durations import Durations as RunTimes
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.migration_budget import MigrationBudget
@@ -66,9 +68,10 @@ class SimulatedLeader:
         weighs_work: a gang waits to evict others because they would lose much work, so each checkpoint counts.
     """
 
-    def __init__(self, given: Snapshot, now: float) -> None:
+    def __init__(self, given: Snapshot, now: float, durations: Durations) -> None:
         """``given``: configuration, nodes and namespaces; ``now``: the begin of the simulation."""
         self.config = given.config
+        self._known = durations
         self._mirror = Mirror({"jobs": KIND})
         spaces = given.namespaces.items()
         self._mirror.apply(
@@ -83,7 +86,10 @@ class SimulatedLeader:
         self.ledger = Ledger()
         self._blocked = BlockedSubmissions(self.ledger)
         self._usage = Usage(self._mirror, self.ledger)
-        self._builder = SnapshotBuilder(self._mirror, self.ledger, self._usage)
+        self._run_times = RunTimes(self._mirror)
+        self._builder = SnapshotBuilder(
+            self._mirror, self.ledger, self._usage, durations=self._run_times
+        )
         self._decider = Decider(self._mirror, self.ledger)
         self._past_use = PastUseSums(self._mirror)
         self._past_use.configure(self.config, (), now)
@@ -113,6 +119,8 @@ class SimulatedLeader:
             podsets=self._podsets(job),
             utilization=job.utilization,
             submitter=job.user,
+            max_execution=self.limit(job),
+            expected_duration=job.expected if self._known is not Durations.UNKNOWN else None,
         )
         self._show(record)
         change = handle(None, Submitted(record, priority, cluster_queue.name, job.user), now)
@@ -120,6 +128,16 @@ class SimulatedLeader:
         entry = replace(change.after, queued_at=queued_at, priority_set=priority)
         self._take_in([replace(change, after=entry)])
         return not self._blocked.add(entry, record.podsets, cluster_queue)
+
+    def limit(self, job: TraceJob) -> float | None:
+        """The limit of its execution time that a job states, in seconds; None = none."""
+        match self._known:
+            case Durations.DECLARED:
+                return job.duration if job.limit is None else job.limit
+            case Durations.LEARNT:
+                return job.limit
+            case Durations.UNKNOWN:
+                return None
 
     def _podsets(self, job: TraceJob) -> tuple[PodSet, ...]:
         shape = (job.pods, job.gpus_per_pod, job.topology_level)
@@ -180,7 +198,9 @@ class SimulatedLeader:
         decided = plan(lowered, cache=self._cache)
         if decided.stats.get("rooms_sought"):
             self._seek_at = now + SEEK_SECONDS
-        news = replace(decided, pending=tuple(filter(self._is_news, decided.pending)))
+        planned = {each.uid: each for each in decided.planned}
+        pending = (refusal for refusal in decided.pending if self._is_news(refusal, planned))
+        news = replace(decided, pending=tuple(pending))
         changes = self._decider.changes(
             self._about(snapshot, news), without_claim_podsets(news), now
         )
@@ -216,12 +236,14 @@ class SimulatedLeader:
         asked = [self._builder.workload(entry, job) for entry, job in known if entry and job]
         return replace(snapshot, pending=tuple(map(Pending, asked)), admitted=())
 
-    def _is_news(self, refusal: Refusal) -> bool:
+    def _is_news(self, refusal: Refusal, planned: Mapping[str, Planned]) -> bool:
         """Whether the ledger must know it: the leader would write new numbers of the same reason, too."""
         entry = self.ledger.get(refusal.uid)
+        if entry is None or entry.state is not State.PENDING or refusal.lease is not None:
+            return True
         code = refusal.reasons[0].code
-        known = entry is not None and entry.reason.code is code and entry.state is State.PENDING
-        return not known or refusal.lease is not None or code in _COUNTED
+        start = planned[refusal.uid].start if refusal.uid in planned else None
+        return entry.reason.code is not code or entry.planned_start != start or code in _COUNTED
 
     def _worth_more(self, refusal: Refusal) -> bool:
         """Whether a larger limit of the solver can decide it."""
@@ -257,6 +279,8 @@ class SimulatedLeader:
         self._usage.refresh_owned(change.after for change in listed)
         self._moves.note(listed)
         self._past_use.note(listed)
+        if self._known is Durations.LEARNT:
+            self._run_times.note(listed, self.config)
 
 
 def _waits_to_reclaim(refusal: Refusal) -> bool:

@@ -10,7 +10,7 @@ from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.snapshot import Snapshot
 from queuectl.simulate.leader import SimulatedLeader
 from queuectl.simulate.parts import parts
-from queuectl.simulate.policy import Order
+from queuectl.simulate.policy import Order, Policy
 from queuectl.simulate.run import Run
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.simulation import World
@@ -22,6 +22,7 @@ BEGIN: Final = 946_684_800.0
 _STRATEGIES: Final = {
     Order.STRICT_FIFO: QueueingStrategy.STRICT_FIFO,
     Order.BEST_EFFORT_FIFO: QueueingStrategy.BEST_EFFORT_FIFO,
+    Order.BACKFILL: QueueingStrategy.BACKFILL,
     Order.SJF: QueueingStrategy.STRICT_FIFO,
 }
 
@@ -29,9 +30,9 @@ _STRATEGIES: Final = {
 class Planned:
     """Plans each independent part of the setting after each instant in which something has changed there."""
 
-    def __init__(self, setting: Setting, order: Order | None, world: World) -> None:
-        if order is not None:
-            setting = setting.under(_STRATEGIES[order])
+    def __init__(self, setting: Setting, policy: Policy, world: World) -> None:
+        if policy.order is not None:
+            setting = setting.under(_STRATEGIES[policy.order])
         self._setting = setting
         self._world = world
         self._parts: dict[str, _Part] = {}  # by ClusterQueue
@@ -39,9 +40,7 @@ class Planned:
         self._touched: dict[int, _Part] = {}
         self._wakes: dict[int, float] = {}
         for number, part in enumerate(parts(setting.snapshot)):
-            planner = _Part(
-                number, part.snapshot, setting.priorities, world, sjf=order is Order.SJF
-            )
+            planner = _Part(number, part.snapshot, setting.priorities, world, policy)
             self._parts |= dict.fromkeys(part.queues, planner)
             for node in part.snapshot.fleet.nodes:
                 self._of_node.setdefault(node.name, []).append(planner)
@@ -94,15 +93,14 @@ class _Part:
         snapshot: Snapshot,
         priorities: Mapping[int, int],
         world: World,
-        *,
-        sjf: bool,
+        policy: Policy,
     ) -> None:
         self.number = number
         self._priorities = priorities
-        self._sjf = sjf
+        self._sjf = policy.order is Order.SJF
         self._world = world
         self._begin = max(BEGIN, snapshot.now)
-        self._leader = SimulatedLeader(snapshot, self._begin)
+        self._leader = SimulatedLeader(snapshot, self._begin, policy.durations)
         self._runs: dict[str, Run] = {}
         self._fits: dict[tuple[object, ...], bool] = {}
         self._due: dict[str, float] = {}  # ends of notices and back-offs, in unix seconds
@@ -115,10 +113,15 @@ class _Part:
         return self._begin + self._world.now
 
     def fits(self, job: TraceJob) -> bool:
-        kind = (job.queue, job.pods, job.gpus_per_pod, job.topology_level)
+        kind = (job.queue, job.pods, job.gpus_per_pod, job.topology_level, self._too_long(job))
         if kind not in self._fits:
             self._fits[kind] = self._leader.fits_alone(_uid(job), job, self._now)
         return self._fits[kind]
+
+    def _too_long(self, job: TraceJob) -> bool:
+        """Whether it states more time than its ClusterQueue permits."""
+        queue = self._leader.config.cluster_queue_of(*job.queue)
+        return queue is not None and queue.execution.refuses(self._leader.limit(job))
 
     def submitted(self, run: Run) -> None:
         job, uid = run.job, _uid(run.job)

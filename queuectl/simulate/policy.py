@@ -11,7 +11,20 @@ class Order(StrEnum):
 
     STRICT_FIFO = "StrictFIFO"
     BEST_EFFORT_FIFO = "BestEffortFIFO"
+    BACKFILL = "Backfill"
     SJF = "SJF"
+
+
+class Durations(StrEnum):
+    """The run times that the scheduler knows.
+
+    ``DECLARED``: each job has its run time, or ``limit_s`` of the trace, as its limit. ``LEARNT``: what the trace states, and run times
+    of jobs that have finished earlier. ``UNKNOWN``: none.
+    """
+
+    DECLARED = "declared"
+    LEARNT = "learnt"
+    UNKNOWN = "unknown"
 
 
 class Placement(StrEnum):
@@ -27,6 +40,7 @@ class Policy:
 
     placement: Placement = Placement.PLANNER
     order: Order | None = None
+    durations: Durations = Durations.DECLARED
 
     @property
     def name(self) -> str:

@@ -79,12 +79,15 @@ class Setting:
         return sum(node.allocatable[GPU] for node in self.nodes_of(self.cluster_queue(queue)))
 
     def under(self, strategy: QueueingStrategy) -> Setting:
-        """The same, with this strategy in each ClusterQueue."""
+        """The same, with this strategy in each ClusterQueue, whatever its Cohorts say."""
         queues = {
             name: replace(queue, strategy=strategy)
             for name, queue in self.config.cluster_queues.items()
         }
-        config = replace(self.config, cluster_queues=queues)
+        cohorts = self.config.cohorts
+        if strategy is not QueueingStrategy.BACKFILL:
+            cohorts = {n: replace(cohort, backfill=None) for n, cohort in cohorts.items()}
+        config = replace(self.config, cluster_queues=queues, cohorts=cohorts)
         return replace(self, snapshot=replace(self.snapshot, config=config))
 
     def warnings(self) -> Iterator[str]:
@@ -137,9 +140,15 @@ def make_setting(
             continue
         priorities[job.rank] = queue.capped(_priority(job, trace, snapshot.config))
         share = job.utilization if utilization is None else utilization.of(job, draw)
-        known.append(replace(job, utilization=share))
+        known.append(replace(job, utilization=share, limit=_limit(job, queue)))
     _check_nodes(events, snapshot.fleet)
     return Setting(snapshot, trace, tuple(known), tuple(skipped), tuple(events), priorities)
+
+
+def _limit(job: TraceJob, queue: ClusterQueue) -> float | None:
+    """The limit of the execution time of a job, that of its ClusterQueue included; a limit that it refuses stays as it is."""
+    execution = queue.execution
+    return job.limit if execution.refuses(job.limit) else execution.limit(job.limit)
 
 
 def _priority(job: TraceJob, trace: str, config: QueueConfig) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from queuectl.objects.documents import read_documents
 from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.simulate.comparison import simulate
-from queuectl.simulate.policy import Order, Placement, Policy
+from queuectl.simulate.policy import Durations, Order, Placement, Policy
 from queuectl.simulate.results import Outcome
 from queuectl.simulate.setting import Setting, make_setting
 from queuectl.simulate.trace import read_events, read_trace
@@ -49,8 +49,13 @@ def trace(*rows: str, more: str = "") -> str:
     return "\n".join([HEADER + ("," + more if more else ""), *rows]) + "\n"
 
 
-def outcome(given: Setting, placement: Placement, order: Order | None = None) -> Outcome:
-    return simulate(given, Policy(placement, order))
+def outcome(
+    given: Setting,
+    placement: Placement,
+    order: Order | None = None,
+    durations: Durations = Durations.DECLARED,
+) -> Outcome:
+    return simulate(given, Policy(placement, order, durations))
 
 
 def waits(found: Outcome) -> list[float]:

@@ -84,16 +84,17 @@ def test_jobs_that_are_left_out_are_warned_of() -> None:
     assert f"warning: trace.csv: line 6: {larger}" in result.stderr
 
 
-def test_a_queue_with_a_strategy_that_cannot_be_simulated_needs_another_one() -> None:
+def test_the_reference_rule_does_not_know_backfill() -> None:
     documents = json.loads(Path("cluster.json").read_text())
     for document in documents["items"]:
         if document["kind"] == "ClusterQueue":
             document["spec"]["queueingStrategy"] = "Backfill"
     Path("cluster.json").write_text(json.dumps(documents))
-    failed = run().exception
+    failed = run("--placement", "best-fit").exception
     assert isinstance(failed, CommandFailed)
-    assert str(failed).startswith("ClusterQueue a: spec.queueingStrategy: Backfill cannot be")
-    assert printed("--strategy", "StrictFIFO")["finished"] == 3
+    assert str(failed) == "ClusterQueue a: Backfill needs the planner: --placement planner"
+    assert printed("--placement", "best-fit", "--strategy", "StrictFIFO")["finished"] == 3
+    assert printed()["finished"] == 3
 
 
 def test_several_strategies_are_side_by_side() -> None:
@@ -107,19 +108,26 @@ def test_several_strategies_are_side_by_side() -> None:
     assert page.count("<svg") == 2
 
 
-@pytest.mark.parametrize("form", ["table", "json", "html"])
-def test_two_runs_give_the_same_bytes(form: str) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("-o", "table"),
+        ("-o", "html"),
+        ("-o", "json", "--strategy", "Backfill"),
+        ("-o", "json", "--strategy", "Backfill", "--durations", "learnt"),
+    ],
+)
+def test_two_runs_give_the_same_bytes(options: tuple[str, ...]) -> None:
     Path("use.csv").write_text("percentile,all\n0,0\n50,30\n100,100\n")
-    first, second = (run("-o", form, "--utilization", "use.csv", "--seed", "7") for _ in range(2))
+    first, second = (run(*options, "--utilization", "use.csv", "--seed", "7") for _ in range(2))
     assert first.stdout == second.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--strategy", "Backfill"), "--strategy Backfill: is not available"),
-        (("--durations", "learnt"), "--durations learnt: is not available"),
         (("--strategy", "SJF", "--durations", "unknown"), "--strategy SJF: needs the run times"),
+        (("--strategy", "SJF", "--durations", "learnt"), "--strategy SJF: needs the run times"),
         (("--events", "none.csv"), "none.csv: No such file"),
         (("--events", "events.csv"), "--events: Node x is not in the input"),
         (("--trace", "classes.csv"), "classes.csv: line 2: priority: 'high' is neither"),

@@ -34,7 +34,7 @@ RECLAIM = {
 }
 
 
-@pytest.mark.parametrize("order", list(Order))
+@pytest.mark.parametrize("order", [Order.STRICT_FIFO, Order.BEST_EFFORT_FIFO, Order.SJF])
 @pytest.mark.parametrize("options", [{}, RECLAIM], ids=["alone", "cohort"])
 def test_a_submission_that_is_not_planned_would_not_have_started(
     order: Order, options: dict[str, object], monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,64 @@
+"""Backfill in simulated time: later jobs start before a gang that waits, as far as the run times that are known permit it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from queuectl.simulate.policy import Durations, Order, Placement
+from tests.simulate.cases import outcome, setting, trace, waits
+
+DECLARED, LEARNT, UNKNOWN = Durations
+GANG = (
+    "0,100,1,8,a",  # half of the nodes, until 100
+    "1,50,2,8,a",  # a gang of all nodes: it waits, and its planned start is 100
+)
+
+
+def backfilled(rows: tuple[str, ...], durations: Durations, **more: Any) -> list[float]:
+    given = setting({"a": 2}, trace(*rows, **more))
+    return waits(outcome(given, Placement.PLANNER, Order.BACKFILL, durations))
+
+
+@pytest.mark.parametrize(
+    ("durations", "seconds", "expected"),
+    [
+        (DECLARED, 98, 0),  # it ends at the planned start
+        (DECLARED, 99, 148),  # it would end one second later, and waits until the gang has ended
+        (LEARNT, 98, 148),  # its run time is not known
+        (UNKNOWN, 98, 148),
+    ],
+)
+def test_a_later_job_starts_if_it_is_known_to_end_before_the_planned_start(
+    durations: Durations, seconds: int, expected: float
+) -> None:
+    found = backfilled((*GANG, f"2,{seconds},1,8,a"), durations)
+    assert found == [0, 99, expected]
+
+
+def test_a_limit_of_the_trace_is_known_in_place_of_the_run_time() -> None:
+    """Its limit is 99 s, so it cannot start at 2, although it would end after 10 s."""
+    rows = (*(f"{row}," for row in GANG), "2,10,1,8,a,99")
+    assert backfilled(rows, DECLARED, more="limit_s") == [0, 99, 148]
+
+
+def test_run_times_are_learnt_from_jobs_that_have_ended_in_simulated_time() -> None:
+    """Five jobs of the user ran for 20 s, so the last one is expected to end before the planned start."""
+    before = [f"{at},20,1,1,a,u" for at in range(0, 100, 20)]
+    gang = ("200,100,1,8,a,v,100", "201,50,2,8,a,v,")
+    last = "202,20,1,8,a,u"
+    rows = (*(f"{row}," for row in before), *gang, f"{last},")
+    assert backfilled(rows, LEARNT, more="user,expected_s")[-1] == 0
+    assert backfilled(rows[1:], LEARNT, more="user,expected_s")[-1] > 0
+
+
+def test_a_job_that_states_more_time_than_its_queue_permits_never_fits() -> None:
+    jobs = trace("0,10,1,8,a,50", "0,10,1,8,a,51", more="limit_s")
+    found = outcome(setting({"a": 1}, jobs, policy={"maxExecTimeSeconds": 50}), Placement.PLANNER)
+    assert [job.limit for job in found.never_fit] == [51]
+
+
+def test_the_default_limit_of_a_queue_ends_a_job() -> None:
+    given = setting({"a": 1}, trace("0,100,1,8,a"), policy={"defaultMaxExecTimeSeconds": 50})
+    assert outcome(given, Placement.PLANNER).total.completion == 50
