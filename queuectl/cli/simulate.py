@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
+    CSV = "csv"
+    CSV_OVER_TIME = "csv-over-time"
     HTML = "html"
 
 
@@ -191,10 +193,18 @@ def _warn(setting: Setting, outcomes: list[Outcome]) -> None:
 def _emit(output: Output, outcomes: list[Outcome]) -> None:
     match output:
         case Output.JSON:
-            from queuectl.simulate.results import document
+            from queuectl.simulate.documents import document
 
             documents = {found.policy: document(found) for found in outcomes}
             emit_json(documents if len(outcomes) > 1 else documents[outcomes[0].policy])
+        case Output.CSV:
+            from queuectl.simulate.documents import figures_csv
+
+            sys.stdout.write(figures_csv(outcomes))
+        case Output.CSV_OVER_TIME:
+            from queuectl.simulate.documents import over_time_csv
+
+            sys.stdout.write(over_time_csv(outcomes))
         case Output.HTML:
             from queuectl.simulate.report import report
 

@@ -8,17 +8,20 @@ from rich.console import Console
 from rich.table import Table
 
 from queuectl.cli.render import natural_width
-from queuectl.simulate.amounts import tables
+from queuectl.simulate.amounts import over_time_table, tables
 
 if TYPE_CHECKING:
     from queuectl.simulate.results import Outcome
 
 
 def print_outcomes(outcomes: list[Outcome]) -> None:
-    """Print the policies, the queues and the sizes of jobs."""
+    """Print the policies, the queues and the sizes of jobs, and of one policy the state over time."""
     console = Console(highlight=False, soft_wrap=True)
     made = []
-    for title, columns, rows in tables(outcomes):
+    listed = tables(outcomes)
+    if len(outcomes) == 1:
+        listed.append(over_time_table(outcomes[0]))
+    for title, columns, rows in listed:
         table = Table(title=title, box=None, title_justify="left")
         for index, column in enumerate(columns):
             table.add_column(column, justify="right" if index else "left", no_wrap=True)

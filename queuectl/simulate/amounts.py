@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from queuectl.simulate.documents import over_time
 from queuectl.simulate.results import Figures, Outcome, Waits
+from queuectl.simulate.size_classes import size_name
 
 _HOUR: Final = 3600.0
 
@@ -26,16 +28,29 @@ _FIGURES: Final[tuple[tuple[str, Callable[[Figures], str]], ...]] = (
     ("LOST GPU-H", lambda f: f"{f.lost / _HOUR:,.1f}"),
 )
 
+_OF_CLUSTER: Final[tuple[tuple[str, Callable[[Outcome], str]], ...]] = (
+    ("USED", lambda o: _percent(o.utilization)),
+    ("FRAGMENTED", lambda o: _percent(o.fragmentation)),
+    ("MAKESPAN H", lambda o: f"{o.total.makespan / _HOUR:,.1f}"),
+    ("FAIRNESS", lambda o: _index(o.fairness)),
+)
+
+_OVER_TIME: Final = {
+    "allocatedGpus": "ALLOCATED GPUS",
+    "usedGpus": "USED GPUS",
+    "fragmentedGpus": "FRAGMENTED GPUS",
+    "waitingJobs": "WAITING JOBS",
+}
+_INTERVALS: Final = 10
+
 
 def tables(outcomes: Sequence[Outcome]) -> list[Table]:
     """The policies, then the queues and the sizes of jobs, each with all policies side by side."""
     names = tuple(outcome.policy for outcome in outcomes)
     figures = tuple(title for title, _ in _FIGURES)
-    rows = [
-        (o.policy, *_texts(o.total), f"{o.total.makespan / _HOUR:,.1f}", _index(o.fairness))
-        for o in outcomes
-    ]
-    made: list[Table] = [("Policies", ("POLICY", *figures, "MAKESPAN H", "FAIRNESS"), rows)]
+    rows = [(o.policy, *_texts(o.total), *(text(o) for _, text in _OF_CLUSTER)) for o in outcomes]
+    of_cluster = tuple(title for title, _ in _OF_CLUSTER)
+    made: list[Table] = [("Policies", ("POLICY", *figures, *of_cluster), rows)]
     if len(outcomes) == 1:
         queues = [(_name(queue), *_texts(f)) for queue, f in outcomes[0].by_queue.items()]
         made.append(("By queue", ("QUEUE", *figures), queues))
@@ -46,11 +61,22 @@ def tables(outcomes: Sequence[Outcome]) -> list[Table]:
         ]
         made.append(("Mean wait by queue", ("QUEUE", *names), of_queues))
     sizes = [
-        (_size(size), *(_seconds(_mean(o.by_size.get(size))) for o in outcomes))
+        (size_name(size), *(_seconds(_mean(o.by_size.get(size))) for o in outcomes))
         for size in outcomes[0].by_size
     ]
     made.append(("Mean wait by size", ("GPUS", *names), sizes))
     return made
+
+
+def over_time_table(found: Outcome) -> Table:
+    """Averages over intervals of time."""
+    columns = over_time(found, _INTERVALS)
+    ends = columns.pop("untilSeconds")
+    rows = [
+        (f"{end / _HOUR:,.1f}", *(f"{values[at]:,.1f}" for values in columns.values()))
+        for at, end in enumerate(ends)
+    ]
+    return ("Over time", ("UNTIL H", *(_OVER_TIME[name] for name in columns)), rows)
 
 
 def _texts(figures: Figures) -> Row:
@@ -59,11 +85,6 @@ def _texts(figures: Figures) -> Row:
 
 def _name(queue: tuple[str, str]) -> str:
     return "/".join(queue)
-
-
-def _size(most: int) -> str:
-    least = most // 2 + 1
-    return str(most) if most <= 2 else f"{least}-{most}"
 
 
 def _mean(waits: Waits | None) -> float | None:

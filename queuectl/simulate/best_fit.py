@@ -159,7 +159,7 @@ class Queue:
             if not self._lines[shape]:
                 del self._lines[shape]
             self.held += run.job.gpus
-            world.start(run)
+            world.start(run, [(self.pool.names[node], gpus) for node, gpus in taken])
             yield run, taken
 
 

@@ -23,13 +23,13 @@ def simulate(
     Raises:
         BadInput: the policy cannot serve this setting.
     """
-    world = World()
+    world = World(setting.free_gpus())
     scheduler = _scheduler(setting, policy, world)
     never_fit = [job for job in setting.jobs if scheduler.never_fits(job)]
     larger = {job.rank for job in never_fit}
     runs = [Run(job) for job in setting.jobs if job.rank not in larger]
     world.run(runs, setting.events, scheduler, progress)
-    return outcome(policy.name, setting, runs, never_fit, world.samples)
+    return outcome(policy.name, setting, runs, never_fit, world)
 
 
 def _scheduler(setting: Setting, policy: Policy, world: World) -> Scheduler:

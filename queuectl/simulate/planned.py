@@ -197,10 +197,10 @@ class _Part:
         match entry.state:
             case State.STARTING:
                 self._leader.ready(entry.uid, self._now)
-                self._world.start(run)
+                self._world.start(run, _held(entry, run.job))
             case State.RUNNING if run.running_since is None:
                 self._stalled.discard(entry.uid)  # it is repaired
-                self._world.start(run)
+                self._world.start(run, _held(entry, run.job))
             case State.EVICTING:
                 self._notice(entry)
             case _:
@@ -219,6 +219,12 @@ class _Part:
         if entry.state is State.BACKOFF and entry.requeue_at is not None:
             self._due[uid] = entry.requeue_at
         self._changed = True
+
+
+def _held(entry: Entry, job: TraceJob) -> list[tuple[str, int]]:
+    """Names of nodes, and the GPUs that a gang holds on each."""
+    placed = entry.placement.podsets if entry.placement is not None else ()
+    return [(node, pods * job.gpus_per_pod) for podset in placed for node, pods in podset.nodes]
 
 
 def _uid(job: TraceJob) -> str:

@@ -58,17 +58,20 @@ def _table(table: Table) -> str:
 
 
 def _plots(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    plots: tuple[tuple[str, Callable[[Sample], float]], ...] = (
-        ("Allocated GPUs", lambda sample: sample.held),
-        ("Used GPUs", lambda sample: sample.used),
-        ("Waiting jobs", lambda sample: sample.waiting),
+    plots: tuple[tuple[str, Callable[[Sample], float], Callable[[Outcome], bool]], ...] = (
+        ("Allocated GPUs", lambda sample: sample.held, lambda _: True),
+        ("Used GPUs", lambda sample: sample.used, lambda o: o.utilization is not None),
+        (
+            "Free GPUs that the next pod cannot use",
+            lambda sample: sample.fragmented,
+            lambda o: o.fragmentation is not None,
+        ),
+        ("Waiting jobs", lambda sample: sample.waiting, lambda _: True),
     )
-    measured = any(sample.used != sample.held for o in outcomes for sample in o.samples)
-    for title, value in plots:
-        if title == "Used GPUs" and not measured:
-            continue
-        curves = [(o.policy, series(o.samples, value, _POINTS)) for o in outcomes]
-        yield f"<h2>{title}</h2>\n{plot(title, curves)}\n"
+    for title, value, known in plots:
+        curves = [(o.policy, series(o.samples, value, _POINTS)) for o in outcomes if known(o)]
+        if curves:
+            yield f"<h2>{title}</h2>\n{plot(title, curves)}\n"
 
 
 def plot(title: str, curves: Sequence[tuple[str, _Curve]]) -> str:

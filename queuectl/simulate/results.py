@@ -6,16 +6,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
-from typing import Any
 
 from queuectl.domain.quantity import GPU
 from queuectl.domain.words import counted
 from queuectl.simulate.run import Run
 from queuectl.simulate.setting import LocalQueueKey, Setting
-from queuectl.simulate.simulation import Sample
+from queuectl.simulate.simulation import Sample, World
+from queuectl.simulate.size_classes import size_class
 from queuectl.simulate.trace import TraceJob
-
-_HOUR = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +33,7 @@ class Figures:
     Attributes:
         jobs: of the trace, with the skipped ones and those that never fit.
         completion: mean from the submission to the last end.
+        begin: time of the first submission.
         makespan: from the first submission to the last end.
         held: GPU-seconds that the jobs held.
         gpus: that the jobs can use.
@@ -47,6 +46,7 @@ class Figures:
     never_fit: int
     waits: Waits
     completion: float | None
+    begin: float
     makespan: float
     held: float
     gpus: int
@@ -74,6 +74,9 @@ class Outcome:
         runs: of all jobs that could start.
         samples: the state over time.
         gpus: of all nodes.
+        utilization: used GPU-seconds as a fraction of all during the makespan; None if the utilization of no job is known.
+        fragmentation: GPU-seconds that were free and that the next pod is expected to be unable to use, as such a fraction; None
+            if the nodes of a gang are not known.
         fairness: Jain's index of the queues' shares of time in which their jobs ran, 0 to 1; None without finished jobs.
         never_fit: jobs that are larger than their queue or its nodes.
     """
@@ -85,18 +88,17 @@ class Outcome:
     runs: Sequence[Run]
     samples: Sequence[Sample]
     gpus: int
+    utilization: float | None
+    fragmentation: float | None
     fairness: float | None
     never_fit: tuple[TraceJob, ...]
 
 
 def outcome(
-    policy: str,
-    setting: Setting,
-    runs: Sequence[Run],
-    never_fit: Sequence[TraceJob],
-    samples: Sequence[Sample],
+    policy: str, setting: Setting, runs: Sequence[Run], never_fit: Sequence[TraceJob], world: World
 ) -> Outcome:
     """The figures of a finished simulation. ``runs``: of all jobs that could start."""
+    samples = world.samples
     until = samples[-1].time if samples else 0.0
     of_queue: dict[LocalQueueKey, tuple[list[Run], list[TraceJob]]] = {}
     for run in runs:
@@ -108,17 +110,40 @@ def outcome(
         for queue, (mine, larger) in sorted(of_queue.items())
     }
     total = _figures(runs, len(never_fit), len(setting.skipped), setting.gpus, until)
+    measured = any(run.job.utilization is not None for run in runs)
     return Outcome(
-        policy,
-        total,
-        by_queue,
-        _by_size(runs),
-        runs,
-        samples,
-        setting.gpus,
-        _jain([share for mine, _ in of_queue.values() if (share := _running(mine)) is not None]),
-        tuple(never_fit),
+        policy=policy,
+        total=total,
+        by_queue=by_queue,
+        by_size=_by_size(runs),
+        runs=runs,
+        samples=samples,
+        gpus=setting.gpus,
+        utilization=_part(samples, lambda sample: sample.used, total) if measured else None,
+        fragmentation=(
+            _part(samples, lambda sample: sample.fragmented, total) if world.free.known else None
+        ),
+        fairness=_jain(
+            [share for mine, _ in of_queue.values() if (share := _running(mine)) is not None]
+        ),
+        never_fit=tuple(never_fit),
     )
+
+
+def _part(
+    samples: Sequence[Sample], value: Callable[[Sample], float], total: Figures
+) -> float | None:
+    """A number of GPUs over the makespan, as a fraction of all GPU-seconds."""
+    everything = total.gpus * total.makespan
+    if not everything:
+        return None
+    end = total.begin + total.makespan
+    sums = (
+        value(sample) * (min(after.time, end) - max(sample.time, total.begin))
+        for sample, after in pairwise(samples)
+        if sample.time < end and after.time > total.begin
+    )
+    return sum(sums) / everything
 
 
 def _figures(runs: Sequence[Run], never_fit: int, skipped: int, gpus: int, until: float) -> Figures:
@@ -136,6 +161,7 @@ def _figures(runs: Sequence[Run], never_fit: int, skipped: int, gpus: int, until
         never_fit=never_fit,
         waits=_waits(runs),
         completion=_mean([run.completion for run in finished]),
+        begin=first,
         makespan=last - first,
         held=held,
         gpus=gpus,
@@ -152,11 +178,9 @@ def _waits(runs: Iterable[Run]) -> Waits:
 
 
 def _by_size(runs: Iterable[Run]) -> dict[int, Waits]:
-    """By the smallest power of two that is at least the GPUs of a job."""
     classes: dict[int, list[Run]] = {}
     for run in runs:
-        gpus = run.job.gpus
-        classes.setdefault(1 << (gpus - 1).bit_length() if gpus else 0, []).append(run)
+        classes.setdefault(size_class(run.job.gpus), []).append(run)
     return {size: _waits(classes[size]) for size in sorted(classes)}
 
 
@@ -192,40 +216,6 @@ def warnings(found: Outcome, trace: str) -> Iterator[str]:
         asked = f"{counted(pods, 'pod')} × {gpus} {GPU}" + (f" in one {level}" if level else "")
         what = f"{asked} never fit in LocalQueue {namespace}/{name}"
         yield f"{trace}: line {min(lines)}: {what}: {counted(len(lines), 'job')}"
-
-
-def document(found: Outcome) -> dict[str, Any]:
-    """The outcome as it is printed with ``-o json``."""
-    by_queue = {f"{ns}/{name}": _record(one) for (ns, name), one in found.by_queue.items()}
-    return {**_record(found.total), "byQueue": by_queue}
-
-
-def _record(figures: Figures) -> dict[str, Any]:
-    waits, several = figures.waits, figures.several
-    return {
-        "jobs": figures.jobs,
-        "finished": waits.finished,
-        "skipped": figures.skipped,
-        "neverFit": figures.never_fit,
-        "meanWaitSeconds": _rounded(waits.mean),
-        "p50WaitSeconds": _rounded(waits.p50),
-        "p99WaitSeconds": _rounded(waits.p99),
-        "meanCompletionSeconds": _rounded(figures.completion),
-        "makespanSeconds": _rounded(figures.makespan),
-        "gpuHours": _rounded(figures.held / _HOUR),
-        "allocation": _rounded(figures.allocation, 6),
-        "evictions": figures.evictions,
-        "lostGpuSeconds": _rounded(figures.lost),
-        "multiNode": {
-            "jobs": figures.several_jobs,
-            "meanWaitSeconds": _rounded(several.mean),
-            "p99WaitSeconds": _rounded(several.p99),
-        },
-    }
-
-
-def _rounded(value: float | None, digits: int = 3) -> float | None:
-    return None if value is None else round(value, digits)
 
 
 def series(

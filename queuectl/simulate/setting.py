@@ -13,6 +13,7 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.words import counted
+from queuectl.simulate.free_gpus import FreeGpus
 from queuectl.simulate.trace import NodeEvent, TraceJob, Utilization
 
 LocalQueueKey = tuple[str, str]
@@ -77,6 +78,15 @@ class Setting:
     def gpus_of(self, queue: LocalQueueKey) -> int:
         """Of all nodes that the jobs of a LocalQueue can use."""
         return sum(node.allocatable[GPU] for node in self.nodes_of(self.cluster_queue(queue)))
+
+    def free_gpus(self) -> FreeGpus:
+        """The GPUs of the nodes, none of which is held."""
+        largest: dict[str, int] = {}
+        for flavor in self.config.flavors.values():
+            nodes = [node for node in self.fleet.nodes if node.has_labels(flavor.node_labels)]
+            most = max((node.allocatable[GPU] for node in nodes), default=0)
+            largest |= {node.name: max(most, largest.get(node.name, 0)) for node in nodes}
+        return FreeGpus({node.name: node.allocatable[GPU] for node in self.fleet.nodes}, largest)
 
     def under(self, strategy: QueueingStrategy) -> Setting:
         """The same, with this strategy in each ClusterQueue, whatever its Cohorts say."""

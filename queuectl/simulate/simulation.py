@@ -11,6 +11,7 @@ from enum import IntEnum
 from heapq import heappop, heappush
 from typing import Protocol
 
+from queuectl.simulate.free_gpus import FreeGpus, Placed
 from queuectl.simulate.run import Run
 from queuectl.simulate.trace import NodeEvent, TraceJob
 
@@ -56,18 +57,21 @@ class Sample:
         held: GPUs that gangs hold.
         used: held GPUs, weighted with the utilization of their jobs where it is known, else fully.
         waiting: jobs that are submitted and do not run.
+        fragmented: free GPUs that the next pod is expected to be unable to use.
     """
 
     time: float
     held: int
     used: float
     waiting: int
+    fragmented: float
 
 
 @dataclass(slots=True)
 class World:
-    """The clock, the running jobs, and how the state changes over time."""
+    """The clock, the running jobs, and how the state changes over time. ``free``: the GPUs of the nodes."""
 
+    free: FreeGpus
     now: float = 0.0
     held: int = 0
     used: float = 0.0
@@ -77,11 +81,13 @@ class World:
     _events: list[tuple[float, Phase, int, int, object]] = field(default_factory=list)
     _order: int = 0
     _alarm: float | None = None
+    _placed: dict[Run, list[tuple[str, int]]] = field(default_factory=dict)
 
-    def start(self, run: Run) -> None:
-        """A waiting job starts now, or one that has lost a node continues."""
+    def start(self, run: Run, placed: Placed) -> None:
+        """A waiting job starts now, or one that has lost a node continues on these nodes."""
         if run.held_since is None:
             self._hold(run, 1)
+        self._place(run, placed)
         self.waiting -= 1
         self._add(run.start(self.now), Phase.END, run.generation, run)
 
@@ -96,6 +102,7 @@ class World:
         self.interrupt(run)
         run.evict(self.now)
         self._hold(run, -1)
+        self._place(run, ())
 
     def run(
         self,
@@ -113,7 +120,7 @@ class World:
             self.now = self._events[0][0]
             if self._instant(scheduler):
                 self._wake_at(scheduler.decide())
-                self.samples.append(Sample(self.now, self.held, self.used, self.waiting))
+                self.samples.append(self._sample())
                 progress(self)
 
     def _instant(self, scheduler: Scheduler) -> bool:
@@ -127,12 +134,16 @@ class World:
                         continue
                     what.finish(self.now)
                     self._hold(what, -1)
+                    self._place(what, ())
+                    self.free.want(what.job.pods, what.job.gpus_per_pod, -1)
                     self.finished += 1
                     scheduler.ended(what)
                 case Phase.NODE, NodeEvent():
+                    self.free.set_up(what.node, up=what.up)
                     scheduler.node_changed(what)
                 case Phase.SUBMISSION, Run():
                     self.waiting += 1
+                    self.free.want(what.job.pods, what.job.gpus_per_pod, 1)
                     scheduler.submitted(what)
                 case _:
                     if self._alarm is None or self._alarm > self.now:
@@ -145,6 +156,19 @@ class World:
         known, self._alarm = self._alarm, time
         if time is not None and time != known:
             self._add(time, Phase.ALARM, 0, None)
+
+    def _sample(self) -> Sample:
+        return Sample(self.now, self.held, self.used, self.waiting, self.free.fragmented)
+
+    def _place(self, run: Run, placed: Placed) -> None:
+        """The nodes of a job from now on; none = it holds none."""
+        self.free.hold(self._placed.pop(run, ()), -1)
+        nodes = list(placed)
+        if nodes:
+            self.free.hold(nodes, 1)
+            self._placed[run] = nodes
+        elif run.held_since is not None and run.job.gpus:
+            self.free.known = False
 
     def _hold(self, run: Run, sign: int) -> None:
         share = 1.0 if run.job.utilization is None else run.job.utilization

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -34,6 +36,7 @@ FIGURES = {
     "lostGpuSeconds",
     "multiNode",
 }
+OF_CLUSTER = {"utilization", "fragmentation", "fairness", "bySize", "overTime"}
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +63,7 @@ def printed(*arguments: str) -> Any:
 def test_the_json_has_the_figures_of_all_jobs_and_of_each_queue(placement: str) -> None:
     document = printed("--placement", placement)
     queues = document.pop("byQueue")
-    assert document.keys() == FIGURES
+    assert document.keys() == FIGURES | OF_CLUSTER
     assert queues.keys() == {"default/a", "default/b"}
     assert all(figures.keys() == FIGURES for figures in queues.values())
     assert document["multiNode"] == {"jobs": 1, "meanWaitSeconds": 0, "p99WaitSeconds": 0}
@@ -105,7 +108,37 @@ def test_several_strategies_are_side_by_side() -> None:
     assert "Mean wait by queue" in table
     page = run(*orders, "-o", "html").stdout
     assert page.startswith("<!doctype html>")
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 3
+
+
+def test_csv_has_a_line_for_each_policy_and_each_of_its_queues_and_sizes() -> None:
+    document = printed("--strategy", "StrictFIFO")
+    text = run("--strategy", "StrictFIFO", "--strategy", "SJF", "-o", "csv").stdout
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert {line["policy"] for line in lines} == {"StrictFIFO", "SJF"}
+    first = [line for line in lines if line["policy"] == "StrictFIFO"]
+    names = [(line["queue"], line["gpus"]) for line in first]
+    assert names == [
+        ("", ""),
+        ("default/a", ""),
+        ("default/b", ""),
+        ("", "1"),
+        ("", "5-8"),
+        ("", "9-16"),
+    ]
+    assert float(first[0]["meanWaitSeconds"]) == document["meanWaitSeconds"]
+    assert float(first[0]["fragmentation"]) == document["fragmentation"]
+    assert (
+        float(first[1]["multiNode_jobs"]) == document["byQueue"]["default/a"]["multiNode"]["jobs"]
+    )
+    assert float(first[4]["meanWaitSeconds"]) == document["bySize"]["5-8"]["meanWaitSeconds"]
+
+
+def test_csv_over_time_has_a_line_for_each_interval() -> None:
+    over_time = printed()["overTime"]
+    lines = list(csv.DictReader(io.StringIO(run("-o", "csv-over-time").stdout)))
+    assert [float(line["allocatedGpus"]) for line in lines] == over_time["allocatedGpus"]
+    assert [float(line["untilSeconds"]) for line in lines] == over_time["untilSeconds"]
 
 
 @pytest.mark.parametrize(
@@ -113,6 +146,8 @@ def test_several_strategies_are_side_by_side() -> None:
     [
         ("-o", "table"),
         ("-o", "html"),
+        ("-o", "csv"),
+        ("-o", "csv-over-time"),
         ("-o", "json", "--strategy", "Backfill"),
         ("-o", "json", "--strategy", "Backfill", "--durations", "learnt"),
     ],

@@ -6,8 +6,9 @@ import gzip
 
 import pytest
 
+from queuectl.simulate.documents import document
 from queuectl.simulate.policy import Order, Placement
-from queuectl.simulate.results import Outcome, document
+from queuectl.simulate.results import Outcome
 from tests.simulate.cases import SLICE, outcome, setting, trace, waits
 
 
