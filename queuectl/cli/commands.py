@@ -107,6 +107,12 @@ COMMANDS: Final = {
         Reader.ADMINISTRATOR,
         extra=Extra.PLANNER,
     ),
+    "advise": LazyCommand(
+        "queuectl.cli.advise:advise_command",
+        "Rank changes of queues and policies for a trace of jobs.",
+        Reader.ADMINISTRATOR,
+        extra=Extra.PLANNER,
+    ),
     "serve": LazyCommand(
         "queuectl.cli.serve:serve_command",
         "Run the controller, its REST API and its metrics.",

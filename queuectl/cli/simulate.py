@@ -6,24 +6,28 @@ The planner is the same as in the controller. The command does not connect to a 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from queuectl.cli.errors import CommandFailed, Exit
-from queuectl.cli.input_files import read_bytes, read_objects
 from queuectl.cli.render import emit_json
+from queuectl.cli.simulation_input import (
+    Events,
+    Files,
+    Trace,
+    UtilizationFile,
+    progress_bar,
+    read_files,
+    read_jobs,
+)
 from queuectl.domain.errors import BadInput
-from queuectl.objects.files.snapshots import read_snapshot
 
 if TYPE_CHECKING:
     from queuectl.simulate.policy import Policy
     from queuectl.simulate.results import Outcome
     from queuectl.simulate.setting import Setting
-    from queuectl.simulate.simulation import World
 
 
 class Output(StrEnum):
@@ -53,16 +57,8 @@ class PlacementOption(StrEnum):
 
 
 def simulate_command(
-    file: Annotated[
-        list[str],
-        typer.Option(
-            "-f",
-            "--file",
-            metavar="FILE",
-            help="YAML or JSON file with Nodes and configuration; - reads stdin. Can be repeated.",
-        ),
-    ],
-    trace: Annotated[str, typer.Option(metavar="FILE", help="Jobs as CSV, plain or gzipped.")],
+    file: Files = None,
+    trace: Trace = None,
     strategy: Annotated[
         list[Strategy] | None,
         typer.Option(
@@ -79,20 +75,8 @@ def simulate_command(
             help="The planner of the controller, or the reference rule of published simulators."
         ),
     ] = PlacementOption.PLANNER,
-    events: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Failures and recoveries of nodes as CSV: seconds, node, down or up.",
-        ),
-    ] = None,
-    utilization: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="GPU utilization in percent as CSV, by job_id or by percentile.",
-        ),
-    ] = None,
+    events: Events = None,
+    utilization: UtilizationFile = None,
     output: Annotated[
         Output, typer.Option("-o", "--output", help="Format of the output.")
     ] = Output.TABLE,
@@ -110,7 +94,8 @@ def simulate_command(
     """
     try:
         policies = _policies(strategy or [], durations, placement)
-        setting = _setting(file, trace, events, utilization, seed)
+        jobs = read_jobs(trace, events, utilization, seed)
+        setting = jobs.setting(read_files(file or []))
         outcomes = [_simulated(setting, policy) for policy in policies]
     except BadInput as error:
         raise CommandFailed(str(error), Exit.BAD_INPUT) from None
@@ -130,56 +115,11 @@ def _policies(
     return [Policy(Placement(placement), order, Durations(durations)) for order in listed]
 
 
-def _setting(
-    files: list[str], trace: str, events: str | None, utilization: str | None, seed: int
-) -> Setting:
-    from queuectl.simulate.setting import make_setting
-    from queuectl.simulate.trace import read_events, read_trace, read_utilization
-
-    given = read_snapshot([document for name in files for document in read_objects(name)])
-    for warning in given.warnings:
-        sys.stderr.write(f"warning: {warning}\n")
-    return make_setting(
-        given.snapshot,
-        trace,
-        read_trace(read_bytes(trace), trace),
-        read_events(read_bytes(events), events) if events is not None else (),
-        read_utilization(read_bytes(utilization), utilization) if utilization is not None else None,
-        seed,
-    )
-
-
 def _simulated(setting: Setting, policy: Policy) -> Outcome:
     from queuectl.simulate.comparison import simulate  # the solver is slow to import
 
-    with _progress_bar(policy.name, len(setting.jobs)) as progress:
+    with progress_bar(policy.name, len(setting.jobs)) as progress:
         return simulate(setting, policy, progress)
-
-
-@contextmanager
-def _progress_bar(name: str, jobs: int) -> Iterator[Callable[[World], None]]:
-    """A bar of finished jobs on a terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(
-        *columns, console=console, transient=True, disable=not console.is_terminal
-    ) as bar:
-        task = bar.add_task(name, total=jobs)
-        yield lambda world: bar.update(task, completed=world.finished)
 
 
 def _warn(setting: Setting, outcomes: list[Outcome]) -> None:

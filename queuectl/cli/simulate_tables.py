@@ -11,16 +11,22 @@ from queuectl.cli.render import natural_width
 from queuectl.simulate.amounts import over_time_table, tables
 
 if TYPE_CHECKING:
+    from queuectl.simulate.amounts import Table as Titled
     from queuectl.simulate.results import Outcome
 
 
 def print_outcomes(outcomes: list[Outcome]) -> None:
     """Print the policies, the queues and the sizes of jobs, and of one policy the state over time."""
-    console = Console(highlight=False, soft_wrap=True)
-    made = []
     listed = tables(outcomes)
     if len(outcomes) == 1:
         listed.append(over_time_table(outcomes[0]))
+    print_tables(listed)
+
+
+def print_tables(listed: list[Titled]) -> None:
+    """Print tables of texts, the first column at the left."""
+    console = Console(highlight=False, soft_wrap=True)
+    made = []
     for title, columns, rows in listed:
         table = Table(title=title, box=None, title_justify="left")
         for index, column in enumerate(columns):

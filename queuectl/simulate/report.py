@@ -25,11 +25,11 @@ _LONG: Final = 3 * _DAY  # a longer axis is in days
 _COLOURS: Final = ("#0b66c3", "#c2410c", "#15803d", "#7e22ce")
 
 _STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 72rem; padding: 0 1rem; color: #1f2937; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 96rem; padding: 0 1rem; color: #1f2937; }
 table { border-collapse: collapse; margin-bottom: 1.5rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #e5e7eb; white-space: nowrap; }
+th, td { padding: .2rem .5rem; text-align: right; border-bottom: 1px solid #e5e7eb; white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
-svg { width: 100%; height: auto; }
+svg { width: 100%; height: auto; max-width: 72rem; }
 svg text { font-size: 12px; fill: #4b5563; }
 svg .grid { stroke: #e5e7eb; }
 svg .line { fill: none; stroke-width: 1.5; }
@@ -41,15 +41,19 @@ _Curve = list[tuple[float, float]]
 
 def report(outcomes: Sequence[Outcome]) -> str:
     """The page. The same outcomes give the same bytes."""
-    body = "".join([*map(_table, tables(outcomes)), *_plots(outcomes)])
-    title = "Simulation"
+    return page("Simulation", "".join([*map(html_table, tables(outcomes)), *_plots(outcomes)]))
+
+
+def page(title: str, body: str) -> str:
+    """A page that loads nothing."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
         f"<style>{_STYLE}</style></head><body><h1>{title}</h1>\n{body}</body></html>\n"
     )
 
 
-def _table(table: Table) -> str:
+def html_table(table: Table) -> str:
+    """A table below its title."""
     title, columns, rows = table
     head = "".join(f"<th>{escape(column)}</th>" for column in columns)
     lines = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)

@@ -226,16 +226,27 @@ def series(
         return []
     begin, end = samples[0].time, samples[-1].time
     step = (end - begin) / points
+    averages = series_between(samples, value, begin, end, points)
+    return [(begin + (i + 1) * step, average) for i, average in enumerate(averages)]
+
+
+def series_between(
+    samples: Sequence[Sample],
+    value: Callable[[Sample], float],
+    begin: float,
+    end: float,
+    points: int,
+) -> list[float]:
+    """Averages of a quantity over equal intervals between two times in seconds."""
+    step = (end - begin) / points
     sums = [0.0] * points
     for sample, after in pairwise(samples):
-        at = sample.time
-        while at < after.time:
+        at, last = max(sample.time, begin), min(after.time, end)
+        while at < last:
             index = min(int((at - begin) / step), points - 1)
-            until = (
-                after.time if index == points - 1 else min(after.time, begin + (index + 1) * step)
-            )
+            until = last if index == points - 1 else min(last, begin + (index + 1) * step)
             if until <= at:  # rounding: the next interval begins here
-                index, until = index + 1, min(after.time, begin + (index + 2) * step)
+                index, until = index + 1, min(last, begin + (index + 2) * step)
             sums[min(index, points - 1)] += value(sample) * (until - at)
             at = until
-    return [(begin + (i + 1) * step, total / step) for i, total in enumerate(sums)]
+    return [total / step for total in sums]

@@ -29,6 +29,7 @@ _END: Final = re.compile(r" (?:[|;>&]|#) ?.*|;.*|…")
 _RUN: Final = {
     "plan",
     "simulate",
+    "advise",
     "apply",
     "get",
     "report",

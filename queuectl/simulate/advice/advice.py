@@ -1,0 +1,185 @@
+"""Simulates the trace under each change, and ranks the changes by the objectives, with intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from queuectl.domain.errors import BadInput
+from queuectl.objects.documents import Document
+from queuectl.simulate.advice.blocks import Blocks, blocks_of
+from queuectl.simulate.advice.changes import Body, Change, Kind, changed_objects, combined
+from queuectl.simulate.advice.objectives import Evaluation, Floats, Objective, improvement
+from queuectl.simulate.results import Outcome
+from queuectl.simulate.setting import Setting
+
+PERCENT: Final = 90
+"""The part of resamples in an interval."""
+
+_TAILS: Final = ((100 - PERCENT) / 2, (100 + PERCENT) / 2)
+_PRESENT: Final = Change((), "as configured")
+
+MakeSetting = Callable[[Sequence[Document], Change], Setting]
+"""The setting of documents, with the jobs of a change. Can raise BadInput."""
+Run = Callable[[Setting, str], Outcome]
+"""Simulates a setting; the text is the name of the change."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure of the whole trace, and the interval of the resamples; None without jobs."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The result of one change.
+
+    Attributes:
+        change: what changes.
+        figures: by objective.
+        differences: to the present configuration, by objective.
+        score: weighted improvement, -1 to 1.
+        objects: the ClusterQueues that change, as they would be.
+        lost: jobs that fit now and would never fit.
+        gained: jobs that would fit and do not fit now. Their waits do not count, because there is nothing to compare them with.
+    """
+
+    change: Change
+    figures: Mapping[Objective, Interval]
+    differences: Mapping[Objective, Interval]
+    score: Interval
+    objects: Sequence[Body]
+    lost: int
+    gained: int
+
+    @property
+    def better(self) -> bool:
+        """Whether it improves the score in nearly all resamples, and all jobs still fit."""
+        return not self.lost and self.score.low is not None and self.score.low > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """The result of all changes.
+
+    Attributes:
+        weights: of the objectives.
+        blocks: of the trace, which were drawn.
+        present: the figures of the configuration as it is.
+        ranked: the changes, best first.
+        refused: name of each change that cannot be simulated, and the reason.
+    """
+
+    weights: Mapping[Objective, float]
+    blocks: Blocks
+    present: Mapping[Objective, Interval]
+    ranked: Sequence[Ranked]
+    refused: Sequence[tuple[str, str]]
+
+    @property
+    def recommended(self) -> Ranked | None:
+        """The best change, if it is better than the present configuration; else None."""
+        best = self.ranked[0] if self.ranked else None
+        return best if best is not None and best.better else None
+
+
+class Adviser:
+    """Of one input."""
+
+    def __init__(
+        self,
+        documents: Sequence[Document],
+        make: MakeSetting,
+        run: Run,
+        weights: Mapping[Objective, float],
+        seed: int,
+    ) -> None:
+        """Simulate the present configuration.
+
+        Args:
+            documents: nodes and configuration.
+            make: reads documents.
+            run: simulates.
+            weights: of the objectives; they add up to 1.
+            seed: of the resamples.
+        """
+        self._documents = documents
+        self._make = make
+        self._run = run
+        self._weights = weights
+        self.setting = make(documents, _PRESENT)
+        self._blocks = blocks_of(self.setting.jobs)
+        self._drawn = self._blocks.resamples(seed)
+        found = run(self.setting, _PRESENT.name)
+        self._fit = frozenset(run.job.rank for run in found.runs)
+        self._present = self._evaluated(found)
+        self._refused: list[tuple[str, str]] = []
+
+    def advise(self, changes: Sequence[Change]) -> Advice:
+        """Simulate each change, then the best ones of several kinds together."""
+        ranked = [found for change in changes if (found := self._ranked(change)) is not None]
+        best = _best_of_each_kind(_ordered(ranked))
+        if len(best) > 1 and (found := self._ranked(combined(best))) is not None:
+            ranked.append(found)
+        figures = {o: _interval(self._present.values(o)) for o in Objective}
+        return Advice(self._weights, self._blocks, figures, _ordered(ranked), self._refused)
+
+    def _ranked(self, change: Change) -> Ranked | None:
+        documents = change.documents(self._documents)
+        try:
+            setting = self._make(documents, change)
+            found = self._run(setting, change.name)
+        except BadInput as error:
+            self._refused.append((change.name, str(error)))
+            return None
+        after, fit = self._evaluated(found), {run.job.rank for run in found.runs}
+        return Ranked(
+            change,
+            {o: _interval(after.values(o)) for o in Objective},
+            {o: _interval(after.values(o) - self._present.values(o)) for o in Objective},
+            self._score(after),
+            changed_objects(self._documents, documents),
+            len(self._fit - fit),
+            len(fit - self._fit),
+        )
+
+    def _evaluated(self, found: Outcome) -> Evaluation:
+        return Evaluation(found, self._blocks, self._drawn, self._fit)
+
+    def _score(self, after: Evaluation) -> Interval:
+        total = np.zeros(len(self._drawn))
+        for objective, weight in self._weights.items():
+            better = improvement(
+                objective, self._present.values(objective), after.values(objective)
+            )
+            total += weight * np.where(np.isfinite(better), better, 0.0)
+        return _interval(total)
+
+
+def _interval(values: Floats) -> Interval:
+    """``values``: of the whole trace, then of each resample."""
+    known = values[1:][np.isfinite(values[1:])]
+    if not np.isfinite(values[0]) or not known.size:
+        return Interval(None, None, None)
+    low, high = np.percentile(known, _TAILS)
+    return Interval(float(values[0]), float(low), float(high))
+
+
+def _ordered(ranked: Sequence[Ranked]) -> list[Ranked]:
+    """Changes under which all jobs still fit are first, then the score counts."""
+    return sorted(ranked, key=lambda one: (one.lost > 0, -(one.score.value or 0.0)))
+
+
+def _best_of_each_kind(ranked: Sequence[Ranked]) -> list[Change]:
+    best: dict[tuple[Kind, ...], Change] = {}
+    for one in ranked:
+        if one.better:
+            best.setdefault(one.change.kinds, one.change)
+    return list(best.values())
