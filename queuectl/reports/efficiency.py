@@ -33,10 +33,9 @@ def efficiency_of(
     """
     found: dict[str, GpuParts] = {}
     for occupancy in occupancies:
-        parts = parts_of(occupancy, gangs)
-        if parts.total:
+        if occupancy.gpus or occupancy.failed_gpus:
             value = occupancy.node.labels.get(label, "") if label is not None else ""
-            found[value] = found.get(value, NO_GPUS) + parts
+            found[value] = found.get(value, NO_GPUS) + parts_of(occupancy, gangs)
     return dict(sorted(found.items()))
 
 

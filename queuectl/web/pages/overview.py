@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.efficiency import NO_GPUS, GpuParts
-from queuectl.domain.gpus import rounded
+from queuectl.domain.gpus import rounded, summed
 from queuectl.domain.queue_counts import WaitingOrder
 from queuectl.domain.utilization import UseState
 from queuectl.reports.efficiency import efficiency_of
@@ -63,13 +63,13 @@ class Sums:
 def sums_of(cluster_map: ClusterMap) -> Sums:
     """The sums over a cluster map."""
     takes = [occupancy for occupancy in cluster_map.occupancies if occupancy.open]
-    everything = sum((occupancy.gpus for occupancy in cluster_map.occupancies), _NONE)
-    free = sum((occupancy.free_gpus for occupancy in takes), _NONE)
-    unused = sum((occupancy.free_gpus for occupancy in cluster_map.occupancies), _NONE)
+    everything = summed(occupancy.gpus for occupancy in cluster_map.occupancies)
+    free = summed(occupancy.free_gpus for occupancy in takes)
+    unused = summed(occupancy.free_gpus for occupancy in cluster_map.occupancies)
     use = dict.fromkeys(UseState, _NONE)
     for gang in cluster_map.gangs:
         use[gang.use.state if gang.use is not None else UseState.UNKNOWN] += gang.gpus
-    others = everything - unused - sum(use.values(), _NONE)
+    others = everything - unused - summed(use.values())
     parts = (
         ("in use", "active", use[UseState.ACTIVE] + use[UseState.LOW]),
         ("warming up", "warmup", use[UseState.WARMUP]),
@@ -83,7 +83,7 @@ def sums_of(cluster_map: ClusterMap) -> Sums:
         sum(1 for occupancy in takes if occupancy.gpus and occupancy.free_gpus == occupancy.gpus),
         rounded(free),
         rounded(everything - unused),
-        rounded(sum((occupancy.fragmented for occupancy in takes), _NONE)),
+        rounded(summed(occupancy.fragmented for occupancy in takes)),
         tuple(Part(name, style, rounded(gpus)) for name, style, gpus in parts if gpus > 0),
         sum(efficiency_of(cluster_map.gangs, cluster_map.occupancies).values(), NO_GPUS),
     )
