@@ -136,8 +136,9 @@ corpus: setup ## plan the recorded snapshots and compare with the recorded plans
 
 TRACES ?=
 PLANNER ?=
-traces: setup ## simulate published traces and compare with the reference: TRACES=FOLDER PLANNER="ITP 03"; RECORD=1 writes docs/explanation/simulated-traces.md
-	$(RUN)/python -m tests.traces.compare "$(TRACES)" --planner "$(PLANNER)" $(if $(RECORD),--record)
+traces: setup ## simulate published traces and compare with the reference: TRACES=FOLDER PLANNER="ITP 03" BACKFILL="ITP" RULES="ITP 07"; RECORD=1 writes docs/explanation/simulated-traces.md
+	$(RUN)/python -m tests.traces.compare "$(TRACES)" --planner "$(PLANNER)" --backfill "$(BACKFILL)" \
+		$(if $(RULES),--rules "$(RULES)") $(if $(RECORD),--record)
 
 dashboards: setup ## write deploy/chart/dashboards/*.json from deploy/grafana/dashboards
 	$(RUN)/python -m deploy.grafana.dashboards

@@ -43,10 +43,12 @@ class Backfill:
     Attributes:
         planned_starts: the gangs that wait and have a planned start: the first ones in queue order.
         order: of the gangs behind them.
+        delay: the part of its run time by which later gangs can delay a planned start.
     """
 
     planned_starts: int = 1
-    order: BackfillOrder = BackfillOrder.QUEUE
+    order: BackfillOrder = BackfillOrder.SHORTEST
+    delay: float = 0.1
 
 
 class WithinClusterQueue(StrEnum):

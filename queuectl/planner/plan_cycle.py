@@ -69,6 +69,7 @@ def plan(
 def _tidy(cycle: AdmissionCycle) -> int:
     """Place the gangs that start in better places; how many. As they were, if a planned start would not be kept."""
     state = cycle.state
+    cycle.planned.settle()
     before = [(admission, admission.node_counts) for admission in state.admissions]
     narrow(state, cycle.moved)
     consolidated = consolidate(state, list(cycle.starting.values()), cycle.solver)

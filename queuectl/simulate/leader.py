@@ -84,7 +84,7 @@ class SimulatedLeader:
             ]
         )
         self.ledger = Ledger()
-        self._blocked = BlockedSubmissions(self.ledger)
+        self._blocked = BlockedSubmissions(self.config, self.ledger)
         self._usage = Usage(self._mirror, self.ledger)
         self._run_times = RunTimes(self._mirror)
         self._builder = SnapshotBuilder(
@@ -127,7 +127,8 @@ class SimulatedLeader:
         assert change is not None
         entry = replace(change.after, queued_at=queued_at, priority_set=priority)
         self._take_in([replace(change, after=entry)])
-        return not self._blocked.add(entry, record.podsets, cluster_queue)
+        limit = cluster_queue.execution.limit(record.max_execution)
+        return not self._blocked.add(entry, record.podsets, cluster_queue, limit)
 
     def limit(self, job: TraceJob) -> float | None:
         """The limit of its execution time that a job states, in seconds; None = none."""
@@ -150,6 +151,7 @@ class SimulatedLeader:
         self._apply(uid, Ended(Outcome.SUCCEEDED), now)
         self._builder.forget(uid)
         self._decider.forget(uid)
+        self._blocked.forget(uid)
         del self._mirror.jobs[uid]
 
     def ready(self, uid: str, now: float) -> None:

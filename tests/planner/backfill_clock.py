@@ -25,10 +25,11 @@ def line(
     planned_starts: int = 1,
     order: BackfillOrder = BackfillOrder.QUEUE,
     within: WithinClusterQueue = WithinClusterQueue.NEVER,
+    delay: float = 0.0,
 ) -> ClusterQueue:
     """The ClusterQueue ``main`` with the strategy Backfill."""
     made = queue(strategy=QueueingStrategy.BACKFILL, within=within)
-    return replace(made, backfill=Backfill(planned_starts, order))
+    return replace(made, backfill=Backfill(planned_starts, order, delay))
 
 
 def job(

@@ -34,14 +34,19 @@ class Held:
 
 @dataclass(eq=False)
 class Cluster:
-    """Nodes with GPUs, each in a rack; on each node the GPUs in use, with the time until which (relative to now)."""
+    """Nodes with GPUs, each in a rack; on each node the GPUs in use, with the time until which (relative to now).
+
+    ``delay``: the part of its run by which a single planned gang can start later than it could at first.
+    """
 
     gpus: Counts
     racks: Counts
     busy: Sequence[tuple[int, int, float]]
     planned_starts: int
+    delay: float = 0.0
     starting: list[Gang] = field(default_factory=list)
     planned: list[tuple[Gang, float]] = field(default_factory=list)
+    latest: dict[str, float] = field(default_factory=dict)
     waiting: int = 0
 
     def consider(self, gang: Gang) -> bool:
@@ -50,13 +55,25 @@ class Cluster:
         if free and not self.waiting:
             self.starting.append(gang)
             return True
-        if free and gang.seconds is not None and self.fits([gang], later=self.planned):
+        if free and gang.seconds is not None and self.fits([gang], later=self._delayed()):
             self.starting.append(gang)
             return True
         if self.waiting < self.planned_starts:
+            self.settle()
             self.waiting += 1
             self._plan(gang)
         return False
+
+    def settle(self) -> None:
+        """Plan all of them again, at the earliest times that are left."""
+        planned, self.planned = self.planned, []
+        for gang, _ in planned:
+            self._plan(gang)
+
+    def _delayed(self) -> list[tuple[Gang, float]]:
+        if len(self.planned) != 1:
+            return self.planned
+        return [(gang, self.latest[gang.uid]) for gang, _ in self.planned]
 
     def fits(self, more: Sequence[Gang], later: Sequence[tuple[Gang, float]]) -> bool:
         """Whether all that start and these gangs start now, and the others later, in some placement."""
@@ -75,6 +92,8 @@ class Cluster:
         for at in sorted(end for end in ends if max(least, 0.1) <= end < inf):
             if self.fits((), later=[*self.planned, (gang, at)]):
                 self.planned.append((gang, at))
+                late = 0.0 if gang.seconds is None else self.delay * gang.seconds
+                self.latest.setdefault(gang.uid, at + late)
                 return
 
     def _place(self, held: Sequence[Held]) -> bool:

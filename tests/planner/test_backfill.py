@@ -10,7 +10,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from queuectl.domain.plan import Admission, Plan, SlipCause
-from queuectl.domain.queues import Backfill, BackfillOrder, Cohort, QueueingStrategy
+from queuectl.domain.queues import BackfillOrder, Cohort, QueueingStrategy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.words import format_time
@@ -129,12 +129,14 @@ def test_the_clusterqueues_of_a_cohort_are_one_line(seconds: float, started: lis
     large = job("large", 4, 500)
     later = replace(job("later", 1, seconds, queued_at=1), queue="other")
     queues = [
-        replace(queue(name), cohort="all", strategy=QueueingStrategy.BACKFILL, backfill=Backfill())
+        replace(
+            queue(name), cohort="all", strategy=QueueingStrategy.BACKFILL, backfill=line().backfill
+        )
         for name in ("main", "other")
     ]
     busy = running(job("busy", 2, None), "n0", "n1", ends=100.0)
     snapshot = world(NODES, [large, later], [busy], *queues)
-    cohorts = {"all": Cohort("all", backfill=Backfill())}
+    cohorts = {"all": Cohort("all", backfill=line().backfill)}
     made = plan(replace(snapshot, config=replace(snapshot.config, cohorts=cohorts)))
     assert starts(made) == started
     assert promises(made) == {"large": 100.0}
@@ -152,7 +154,8 @@ def test_a_gang_that_is_split_over_flavors_keeps_the_time_of_the_first_one(
     later = job("later", 4, seconds, queued_at=1)
     work = job("busy", 2, None)
     busy = Admitted(work, placed(work, {"n0": 2}, flavor="a"), ends_at=NOW + 100, end_enforced=True)
-    of_both = replace(splitting(), strategy=QueueingStrategy.BACKFILL)
+    rule = line().backfill
+    of_both = replace(splitting(), strategy=QueueingStrategy.BACKFILL, backfill=rule)
     snapshot = world(fleet, [large, later], [busy], of_both, flavors=(A, B))
     made = plan(snapshot)
     assert verify(snapshot, made) == ()

@@ -38,7 +38,8 @@ def clusters(draw: st.DrawFn) -> tuple[Cluster, list[Gang]]:
         )
         for number in range(draw(st.integers(3, 6)))
     ]
-    return Cluster(gpus, racks, busy, draw(st.integers(1, 3))), gangs
+    delay = draw(st.sampled_from([0.0, 0.5, 1.0]))
+    return Cluster(gpus, racks, busy, draw(st.integers(1, 3)), delay), gangs
 
 
 def snapshot_of(cluster: Cluster, gangs: list[Gang]) -> Snapshot:
@@ -58,7 +59,7 @@ def snapshot_of(cluster: Cluster, gangs: list[Gang]) -> Snapshot:
         )
         for number, gang in enumerate(gangs)
     ]
-    return world(nodes, pending, admitted, line(cluster.planned_starts))
+    return world(nodes, pending, admitted, line(cluster.planned_starts, delay=cluster.delay))
 
 
 def _running(number: int, on: int, gpus: int, ends: float) -> Admitted:
@@ -81,5 +82,6 @@ def test_the_same_gangs_start_and_planned_starts_are_the_earliest(
     assert not verify(snapshot, made)
     expected = [g.uid for g in gangs if can_ever_start(cluster, g) and cluster.consider(g)]
     assert [admission.uid for admission in made.admitted] == expected
+    cluster.settle()
     starts = {planned.uid: planned.start.at - NOW for planned in made.planned}
     assert starts == {gang.uid: at for gang, at in cluster.planned}

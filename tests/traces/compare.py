@@ -1,4 +1,4 @@
-"""Run all traces with both placements and all strategies: ``python -m tests.traces.compare FOLDER [--record] [--planner NAME]``.
+"""Run the traces: ``python -m tests.traces.compare FOLDER [--record] [--planner NAME] [--backfill NAME] [--rules NAME]``.
 
 It ends with 1 if FIFO or SJF of the reference rule differ from the reference by more than 1 %.
 """
@@ -6,105 +6,101 @@ It ends with 1 if FIFO or SJF of the reference rule differ from the reference by
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from queuectl.simulate.comparison import simulate
-from queuectl.simulate.policy import Order, Placement, Policy
-from queuectl.simulate.results import Figures
+from queuectl.simulate.policy import Durations, Order, Placement, Policy
+from tests.traces import records
+from tests.traces.records import RULE, Record
 from tests.traces.scenarios import Scenario, scenarios
 
-ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = ROOT / "docs/explanation/simulated-traces.md"
-BEGIN: Final = "<!-- results: make traces RECORD=1 -->"
-END: Final = "<!-- end of results -->"
 TOLERANCE: Final = 0.01
 EXACT: Final = (Order.STRICT_FIFO, Order.SJF)
-
-HEAD: Final = (
-    "| trace | strategy | placement | mean wait (s) | reference (s) | multi-node (s) | p99 (s) | allocation | CPU time (s) |\n"
-    "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+REFERENCE: Final = (Order.STRICT_FIFO, Order.BEST_EFFORT_FIFO, Order.SJF)
+LIMITS: Final = (Durations.DECLARED, Durations.LEARNT)
+RULES: Final[tuple[Mapping[str, Any], ...]] = tuple(
+    {"plannedStarts": number, "backfillOrder": order, "plannedStartDelay": delay}
+    for order in ("Queue", "Shortest")
+    for number, delay in ((1, 0), (1, 0.1), (1, 0.3), (2, 0), (4, 0))
 )
 
 
-def rows(folder: Path, planner: str) -> Iterator[tuple[str, bool]]:
-    """A line of the table for each simulation, and whether it is as the reference.
-
-    ``planner``: a part of the names of the traces to run with the planner, too.
-    """
-    for scenario in scenarios(folder):
-        placements = [Placement.BEST_FIT]
-        if planner in scenario.name:
-            placements.append(Placement.PLANNER)
-        setting = scenario.setting(folder)
-        for order in Order:
-            for placement in placements:
-                began = time.process_time()
-                total = simulate(setting, Policy(placement, order)).total
-                took = time.process_time() - began
-                yield (
-                    _row(scenario, order, placement, total, took),
-                    _agrees(scenario, order, placement, total),
-                )
+def runs(
+    planner: str | None, backfill: str | None, rules: str | None, scenario: Scenario
+) -> Iterator[tuple[Policy, Mapping[str, Any]]]:
+    """The policies for a trace, and their settings. Each name is a part of the names of the traces; None = of none."""
+    for order in REFERENCE if scenario.reference else ():
+        yield Policy(Placement.BEST_FIT, order), {}
+        if planner is not None and planner in scenario.name:
+            yield Policy(Placement.PLANNER, order), {}
+    if backfill is not None and backfill in scenario.name:
+        for durations in LIMITS:
+            yield Policy(Placement.PLANNER, Order.BACKFILL, durations), {}
+    if rules is not None and rules in scenario.name:
+        for rule in RULES:
+            yield Policy(Placement.PLANNER, Order.BACKFILL), rule
 
 
-def _row(
-    scenario: Scenario, order: Order, placement: Placement, total: Figures, took: float
-) -> str:
-    values = (total.waits.mean, scenario.reference[order], total.several.mean, total.waits.p99)
-    cells = [scenario.name, order, placement, *(f"{value or 0:,.0f}" for value in values)]
-    cells += [f"{100 * (total.allocation or 0):.1f} %", f"{took:,.0f}"]
-    return f"| {' | '.join(cells)} |"
+def run(
+    scenario: Scenario, folder: Path, policy: Policy, rule: Mapping[str, Any], made: tuple[str, str]
+) -> Record:
+    """Simulate a trace. ``rule``: ``spec.policy`` of the ClusterQueues; ``made``: date and commit."""
+    setting = scenario.setting(folder, rule)
+    began = time.process_time()
+    total = simulate(setting, policy).total
+    took = time.process_time() - began
+    reference = scenario.reference.get(policy.order) if policy.order is not None else None
+    return Record(
+        trace=scenario.name,
+        strategy=str(policy.order),
+        placement=str(policy.placement),
+        durations="-" if policy.order is not Order.BACKFILL else str(policy.durations),
+        rule=", ".join(f"{name}: {value}" for name, value in rule.items()) or RULE,
+        mean=round(total.waits.mean or 0.0, 1),
+        several=round(total.several.mean or 0.0, 1),
+        p99=round(total.waits.p99 or 0.0, 1),
+        reference="" if reference is None else f"{reference:,}",
+        allocation=round(total.allocation or 0.0, 4),
+        evictions=total.evictions,
+        cpu=round(took, 1),
+        date=made[0],
+        commit=made[1],
+    )
 
 
-def _agrees(scenario: Scenario, order: Order, placement: Placement, total: Figures) -> bool:
-    if placement is Placement.PLANNER or order not in EXACT:
+def agrees(scenario: Scenario, policy: Policy, found: Record) -> bool:
+    """Whether FIFO and SJF of the reference rule are as the reference has them."""
+    if policy.placement is Placement.PLANNER or policy.order not in EXACT:
         return True
-    expected, found = scenario.reference[order], total.waits.mean
-    return found is not None and abs(found - expected) <= TOLERANCE * expected
+    expected = scenario.reference[policy.order]
+    return abs(found.mean - expected) <= TOLERANCE * expected
 
 
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("--record", action="store_true", help="write the results to the page")
-    parser.add_argument(
-        "--planner", default="", help="traces for the planner: a part of their names"
-    )
+    of_traces = "traces, as a part of their names"
+    parser.add_argument("--planner", help=f"{of_traces}, for the planner with each strategy")
+    parser.add_argument("--backfill", help=f"{of_traces}, for Backfill")
+    parser.add_argument("--rules", help=f"{of_traces}, for the settings of Backfill")
     given = parser.parse_args()
-    print(HEAD, end="", flush=True)
-    table, wrong = HEAD, 0
-    for row, agrees in rows(given.folder, given.planner):
-        print(row, flush=True)
-        table += row + "\n"
-        wrong += not agrees
-    if given.record:
-        _record(table)
+    print(records.HEAD, end="", flush=True)
+    made, wrong = records.now(), 0
+    for scenario in scenarios(given.folder):
+        for policy, rule in runs(given.planner, given.backfill, given.rules, scenario):
+            found = run(scenario, given.folder, policy, rule, made)
+            print(records.row(found), found.rule, flush=True)
+            wrong += not agrees(scenario, policy, found)
+            if given.record:
+                records.write(found)
     if wrong:
         print(f"{wrong} results differ from the reference by more than 1 %", file=sys.stderr)
     return 1 if wrong else 0
-
-
-def _record(table: str) -> None:
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.strip()
-    today = datetime.now(UTC).date().isoformat()
-    text = PAGE.read_text()
-    before, _, rest = text.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    PAGE.write_text(
-        f"{before}{BEGIN}\n\nRun on {today} at commit {commit}.\n\n{table}\n{END}{after}"
-    )
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from queuectl.objects.documents import read_documents
 from queuectl.objects.files.snapshots import read_snapshot
@@ -17,6 +18,7 @@ from tests.traces.clusters import virtual_clusters
 
 PHILLY = "philly-2017/philly_2017_sep_oct.csv.gz"
 PHILLY_NODES = "philly-2017/philly_vc_nodes.csv"
+RECLAIM = {"reclaimWithinCohort": "Any"}
 ITP = "itp-2021/itp_2021_clusters_02_03_05_07_10.csv.gz"
 
 
@@ -25,19 +27,27 @@ class Scenario:
     """A trace on nodes.
 
     Attributes:
+        name: of the trace and the nodes.
         trace: path below the folder of the traces.
         nodes: by virtual cluster. Jobs of other virtual clusters are left out.
         reference: mean wait in seconds that an independent implementation gives, by strategy.
+        shared: all virtual clusters are in one cohort, share all nodes, and take their quota back.
     """
 
     name: str
     trace: str
     nodes: Mapping[str, int]
     reference: Mapping[Order, float]
+    shared: bool = False
 
-    def setting(self, folder: Path) -> Setting:
-        """Nodes, queues and jobs."""
-        listed = {"apiVersion": "v1", "kind": "List", "items": virtual_clusters(self.nodes)}
+    def setting(self, folder: Path, rule: Mapping[str, Any] | None = None) -> Setting:
+        """Nodes, queues and jobs. ``rule``: ``spec.policy`` of the ClusterQueues."""
+        items = virtual_clusters(self.nodes, "all" if self.shared else None)
+        for item in items:
+            if item["kind"] == "ClusterQueue":
+                item["spec"] |= {"policy": rule} if rule else {}
+                item["spec"] |= {"preemption": RECLAIM} if self.shared else {}
+        listed = {"apiVersion": "v1", "kind": "List", "items": items}
         given = read_snapshot(read_documents(json.dumps(listed).encode(), self.name))
         jobs = read_trace((folder / self.trace).read_bytes(), self.trace)
         return make_setting(given.snapshot, self.trace, jobs)
@@ -52,6 +62,7 @@ def scenarios(folder: Path) -> Iterator[Scenario]:
         nodes = {name: max(1, count // part) for name, count in sizes.items()}
         name = f"Philly, {'all nodes' if part == 1 else f'1/{part} of the nodes'}"
         yield Scenario(name, PHILLY, nodes, _means(fifo, backfill, sjf))
+        yield Scenario(f"{name}, one cohort", PHILLY, nodes, {}, shared=True)
     yield Scenario("ITP 03, 20 nodes", ITP, {"cluster03": 20}, _means(269_554, 212_568, 46_905))
     yield Scenario("ITP 07, 36 nodes", ITP, {"cluster07": 36}, _means(48_720, 19_675, 8_017))
 

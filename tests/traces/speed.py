@@ -1,4 +1,4 @@
-"""The speed of a simulation of a large cluster: ``python -m tests.traces.speed FOLDER [--cohort] [--jobs NUMBER]``.
+"""The speed of a simulation of a large cluster: ``python -m tests.traces.speed FOLDER [--strategy Backfill] [--cohort] [--jobs NUMBER]``.
 
 The trace is Philly's, twice, at twelve times its speed, on 1,000 nodes that are divided like those of Philly: 105,682 jobs, of which at most about
 1,050 wait at a time.
@@ -17,7 +17,7 @@ from typing import Final
 from queuectl.objects.documents import read_documents
 from queuectl.objects.files.snapshots import read_snapshot
 from queuectl.simulate.comparison import simulate
-from queuectl.simulate.policy import Order, Placement, Policy
+from queuectl.simulate.policy import Durations, Order, Placement, Policy
 from queuectl.simulate.setting import Setting, make_setting
 from queuectl.simulate.simulation import World
 from queuectl.simulate.trace import TraceJob, read_trace
@@ -51,6 +51,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--cohort", action="store_true", help="all queues are in one cohort")
     parser.add_argument("--jobs", type=int, default=None, help="number of jobs")
+    parser.add_argument("--strategy", type=Order, default=Order.BACKFILL)
+    parser.add_argument("--durations", type=Durations, default=Durations.DECLARED)
     given = parser.parse_args()
     setting = busy_cluster(given.folder, given.jobs, cohort=given.cohort)
     most, held = 0, 0
@@ -60,11 +62,12 @@ def main() -> None:
         most, held = max(most, world.waiting), max(held, world.held)
 
     began = time.process_time()
-    found = simulate(setting, Policy(Placement.PLANNER, Order.BEST_EFFORT_FIFO), progress)
+    found = simulate(setting, Policy(Placement.PLANNER, given.strategy, given.durations), progress)
     took = time.process_time() - began
     each = 1000 * took / max(1, found.total.waits.finished)
     print(f"{found.total.waits.finished:,} jobs, at most {most:,} waiting and {held:,} GPUs held:")
     print(f"{took:,.0f} s of CPU time, {each:.2f} ms for each job")
+    print(f"mean wait {found.total.waits.mean or 0:,.0f} s")
 
 
 if __name__ == "__main__":

@@ -111,8 +111,11 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
 
 def _read_backfill(policy: wire.PolicySpec | wire.CohortPolicySpec) -> Backfill:
     default = Backfill()
+    delay = policy.planned_start_delay
     return Backfill(
-        policy.planned_starts or default.planned_starts, policy.backfill_order or default.order
+        policy.planned_starts or default.planned_starts,
+        policy.backfill_order or default.order,
+        default.delay if delay is None else delay,
     )
 
 
@@ -335,10 +338,16 @@ def warn_cohort(document: wire.CohortDocument) -> Iterator[Warned]:
 def _warn_backfill(policy: wire.PolicySpec | wire.CohortPolicySpec | None) -> Iterator[Warned]:
     """Fields of planned starts, for queues without them."""
     reason = "has no effect: queueingStrategy is not Backfill"
-    if policy is not None and policy.planned_starts is not None:
-        yield Warned("spec.policy.plannedStarts", reason)
-    if policy is not None and policy.backfill_order is not None:
-        yield Warned("spec.policy.backfillOrder", reason)
+    if policy is None:
+        return
+    fields = {
+        "plannedStarts": policy.planned_starts,
+        "backfillOrder": policy.backfill_order,
+        "plannedStartDelay": policy.planned_start_delay,
+    }
+    for name, value in fields.items():
+        if value is not None:
+            yield Warned(f"spec.policy.{name}", reason)
 
 
 def _warn_limits(groups: list[wire.ResourceGroupSpec] | None, reason: str) -> Iterator[Warned]:

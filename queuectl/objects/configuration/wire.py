@@ -188,6 +188,7 @@ class PolicySpec(Strict):
     evict_within_nominal: bool | None = None
     planned_starts: PlannedStarts | None = None
     backfill_order: BackfillOrder | None = None
+    planned_start_delay: Part | None = None
     default_max_exec_time_seconds: ExecutionSeconds | None = None
     max_exec_time_seconds: ExecutionSeconds | None = None
 
@@ -214,6 +215,7 @@ class CohortPolicySpec(Strict):
 
     planned_starts: PlannedStarts | None = None
     backfill_order: BackfillOrder | None = None
+    planned_start_delay: Part | None = None
 
 
 class CohortSpec(Strict):

@@ -1,7 +1,8 @@
 """The planned starts of one cycle: the first gangs of each line that wait, and when each can start.
 
 They are planned in the order in which the cycle considers them. A gang that the cycle considers later starts only if all of them keep their
-times. It can have them placed elsewhere, on as good a topology level.
+times. It can have them placed elsewhere, on as good a topology level. A single planned gang can also start later by a part of its run
+time, up to its latest time: otherwise nodes would be idle for longer.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ class PlannedStarts:
     gangs: list[PlannedGang] = field(default_factory=list)
     waiting: dict[Line, dict[str, str]] = field(default_factory=dict)
     undecided: bool = False
+    _delayed: dict[str, PlannedGang] = field(default_factory=dict)  # at their latest times
+    _settled: bool = True
 
     def __post_init__(self) -> None:
         problem = self.state.problem
@@ -101,7 +104,16 @@ class PlannedStarts:
         for line in self.waiting.values():
             line.pop(uid, None)
         self.gangs = [gang for gang in self.gangs if gang.uid != uid]
+        self._delayed.pop(uid, None)
+        self._settled = not self._delayed
         self._guard()
+
+    def settle(self) -> None:
+        """Plan the starts that later gangs have delayed at the times that are now the earliest."""
+        if not self._settled and not self.stand():
+            self.plan_again()
+        self._settled = True
+        self._delayed.clear()
 
     # Later gangs.
 
@@ -110,6 +122,8 @@ class PlannedStarts:
         ahead = self.respected(request)
         if (why := self._length_unknown(request)) is not None or not ahead:
             return why or decision
+        if len(ahead) == 1:
+            ahead = [self._at_its_latest(ahead[0])]
         question = self._question(request, NOW, ahead)
         if self._harmless(request, decision, ahead) or question.holds(decision):
             return decision
@@ -128,6 +142,7 @@ class PlannedStarts:
 
     def beside_reservation(self, request: GangRequest, node_counts: NodeCounts) -> Reason | None:
         """Why a gang must not evict others for a place; None if no planned start is delayed by that."""
+        self.settle()
         ahead = self.respected(request)
         if (why := self._length_unknown(request)) is not None or not ahead:
             return why
@@ -162,15 +177,20 @@ class PlannedStarts:
         return True
 
     def plan_again(self) -> None:
-        """Plan all of them again, in the same order."""
+        """Plan all of them again, in the same order, each no later than it could be delayed."""
         gangs, self.gangs = self.gangs, []
+        latest = {gang.uid: gang.latest for gang in gangs}
+        self._settled = True
         for gang in gangs:
             self._plan([gang.request])
+        for gang in self.gangs:
+            gang.latest = max(gang.at, min(gang.latest, latest[gang.uid]))
 
     # Times.
 
     def _plan(self, requests: Iterable[GangRequest]) -> None:
         """Plan the earliest start under any of these requests; the first of equal ones."""
+        self.settle()
         found = [start for request in requests if (start := self._earliest(request)) is not None]
         if not found:
             return
@@ -201,9 +221,31 @@ class PlannedStarts:
             found = self._question(request, at, self.gangs).ask(self.solver)
             if found.status is Status.FOUND:
                 levels = _as_placed(request, found.node_counts)
-                return PlannedGang(levels, found.node_counts, at, _end(request, at)), found
+                end, latest = _end(request, at), self._latest(request, at)
+                return PlannedGang(levels, found.node_counts, at, end, latest), found
             self.undecided |= found.status is not Status.REFUTED
         return None
+
+    def _latest(self, request: GangRequest, at: float) -> float:
+        """The time until which later gangs can delay a start that is possible at ``at``."""
+        line, duration = self.lines.of(request.queue), request.pending.workload.duration
+        last = request.pending.planned_start
+        guarded = last is not None and last.overruns >= MOST_OVERRUNS
+        if line is None or duration is None or guarded:
+            return at
+        latest = at + line.rule.delay * duration.seconds
+        if last is not None and at <= last.promised + SLACK:
+            latest = min(latest, last.promised)
+        return max(at, latest)
+
+    def _at_its_latest(self, gang: PlannedGang) -> PlannedGang:
+        """A planned gang as it would start if later gangs delay it as far as they can."""
+        if gang.latest <= gang.at:
+            return gang
+        if gang.uid not in self._delayed:
+            end = _end(gang.request, gang.latest)
+            self._delayed[gang.uid] = replace(gang, at=gang.latest, until=end)
+        return self._delayed[gang.uid]
 
     def _not_before(self, request: GangRequest) -> float:
         """A gang of unknown length starts before no other of its line: the last of the starts planned so far."""

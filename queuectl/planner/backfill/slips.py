@@ -30,11 +30,11 @@ def planned(timeline: Timeline, gang: PlannedGang) -> Planned:
     last = gang.request.pending.planned_start
     slips = last is not None and gang.at > last.promised + SLACK
     cause = _cause(timeline, gang, last) if last is not None and slips else None
-    kept = last is not None and cause is None and last.promised <= gang.at
+    kept = last is not None and cause is None and last.promised <= gang.latest
     start = PlannedStart(
         at=gang.at,
         placement=placement_of(problem, gang.request, gang.node_counts),
-        promised=last.promised if last is not None and kept else gang.at,
+        promised=last.promised if last is not None and kept else gang.latest,
         awaits=tuple(_awaited(timeline, gang)),
         revision=snapshot.config.revision,
         made_at=last.made_at if last is not None and kept else snapshot.now,

@@ -20,7 +20,7 @@ from queuectl.planner.capacity.node_counts import TentativeAdmission, add_at, gi
 from queuectl.planner.capacity.state import State
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Ints
-from queuectl.planner.quota.tree import QuotaUse
+from queuectl.planner.quota.tree import QuotaRow, QuotaUse
 
 NOW: Final = -inf
 """The instant of the state that is called *now*; its *later* is the time of the snapshot: the gangs that leave have left."""
@@ -37,6 +37,7 @@ class _Ends:
     nodes: Ints
     amounts: Ints
     upto: Ints  # slots of the first so many gangs
+    charges: dict[QuotaRow, Ints]  # of the first so many gangs
 
 
 @dataclass(eq=False)
@@ -104,9 +105,10 @@ class Timeline:
         if at == NOW:
             return self.state.quota.open
         use = self.state.later.quota.copy()
-        for gang in self.ended(at):
-            for row, amount in self.state.problem.usage.charges(gang):
-                use.add(row, -amount)
+        ends = self._sorted()
+        gone = int(np.searchsorted(ends.times, at, side="right"))
+        for charged, sums in ends.charges.items():
+            use.add(charged, -int(sums[gone]))
         for admission in self._left(at):
             for row, amount in admission.request.rows():
                 use.add(row, -amount)
@@ -138,6 +140,7 @@ class Timeline:
             np.concatenate([nodes for nodes, _ in slots]) if slots else empty[0],
             np.concatenate([amounts for _, amounts in slots], axis=1) if slots else empty[1],
             np.cumsum([0, *(len(nodes) for nodes, _ in slots)]),
+            _summed([usage.charges(gang) for _, _, gang in known]),
         )
 
     def _runs(self, workload: Workload) -> bool:
@@ -152,3 +155,14 @@ class Timeline:
             return False
         allowed = queue.within_cluster_queue is not WithinClusterQueue.NEVER
         return allowed and workload.priority < first.priority
+
+
+def _summed(charges: Sequence[Sequence[tuple[QuotaRow, int]]]) -> dict[QuotaRow, Ints]:
+    """Of each row, the sum over the first so many of these."""
+    each: dict[QuotaRow, Ints] = {}
+    for number, charged in enumerate(charges):
+        for row, amount in charged:
+            if row not in each:
+                each[row] = np.zeros(len(charges) + 1, dtype=np.int64)
+            each[row][number + 1] += amount
+    return {row: np.cumsum(amounts) for row, amounts in each.items()}

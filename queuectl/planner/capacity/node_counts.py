@@ -48,12 +48,14 @@ class PlannedGang:
         request: a preferred level that it gets is required, so that it can be placed elsewhere without losing that.
         at: unix seconds of its start.
         until: unix seconds of its expected end; infinite if unknown.
+        latest: unix seconds until which later gangs can delay its start.
     """
 
     request: GangRequest
     node_counts: NodeCounts
     at: float
     until: float
+    latest: float
 
     @property
     def uid(self) -> str:

@@ -122,7 +122,7 @@ class AdmissionCycle:
         head = self._head(gang)
         if self.leases.holds(uid) and self._leased(gang, head):
             return
-        refusal = gang.known.refusal
+        refusal = gang.refusal
         if refusal is not None and (refusal[0].code in NEVER_FITS or head is None):
             self._refute(gang)
         elif head is not None:
@@ -130,7 +130,7 @@ class AdmissionCycle:
         elif self.over:
             self.unproved = True
             self._wait(gang, _NOT_YET, proof=Proof.UNDECIDED)
-        elif pending.budget <= gang.known.undecided:
+        elif gang.known.open(pending):
             self._leave_open(gang)
         else:
             self._search(gang)
@@ -303,7 +303,7 @@ class AdmissionCycle:
             self.unproved |= self.planned.undecided
 
     def _refute(self, gang: Candidate) -> None:
-        reasons = gang.known.refusal
+        reasons = gang.refusal
         assert reasons is not None
         if reasons[0].code in NEVER_FITS:
             self._refuse(gang.pending, reasons)

@@ -22,22 +22,11 @@ from queuectl.domain.queues import ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import NEVER_FITS, Code
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.cycle.cycle import AdmissionCycle
+from queuectl.planner.cycle.positions import Position, all_of
 from queuectl.planner.cycle.ranking import ByBorrowing, ByShare, Ranking
 from queuectl.planner.cycle.refutations import Refutations
-from queuectl.planner.order.pending_gangs import EqualGangs, PendingGangs
+from queuectl.planner.order.pending_gangs import EqualGangs, PendingGangs, length_of
 from queuectl.planner.order.queue_order import QueueOrder, Rank
-
-
-@dataclass(eq=False, slots=True)
-class Position:
-    """Equal gangs in one cycle; those before ``at`` are decided."""
-
-    gangs: EqualGangs
-    at: int = 0
-
-    @property
-    def first(self) -> Pending:
-        return self.gangs.gangs[self.at]
 
 
 @dataclass(eq=False, slots=True)
@@ -76,12 +65,16 @@ class QueueHeads:
 
     def put(self, position: Position) -> None:
         """Put equal gangs into the order by the first that is not decided, if there is one."""
-        if position.at < len(position.gangs.gangs):
+        if self.name in self.order.shortest:
+            position.sort(self.order.snapshot.now)
+        if len(position):
             rank = self.order.within(position.first.workload, self.queue)
             heappush(self.waiting, (rank, position))
 
     def sort(self) -> None:
-        """Rank all again, by an order that has changed."""
+        """Rank all again, the shortest first."""
+        for _, position in self.waiting:
+            position.sort(self.order.snapshot.now)
         ranked = [(self.order.within(p.first.workload, self.queue), p) for _, p in self.waiting]
         heapify(ranked)
         self.waiting = ranked
@@ -96,7 +89,7 @@ def queue_heads(
     name: str | None, queue: ClusterQueue | None, order: QueueOrder, gangs: Sequence[EqualGangs]
 ) -> QueueHeads:
     """All pending gangs of a ClusterQueue, none decided."""
-    ranked = [(order.within(g.gangs[0].workload, queue), Position(g)) for g in gangs]
+    ranked = [(order.within(g.gangs[0].workload, queue), all_of(g)) for g in gangs]
     heapify(ranked)
     return QueueHeads(name, queue, order, ranked)
 
@@ -110,6 +103,7 @@ class HeadScheduler:
         self._cycle = cycle
         self._gangs = gangs
         self._singly = singly
+        self._lengths = bool(cycle.planned.lines)  # whether answers depend on them
         order, queues = cycle.heads.order, snapshot.config.cluster_queues
         self._queues = [
             queue_heads(name, queues.get(name or ""), order, of_queue)
@@ -139,7 +133,7 @@ class HeadScheduler:
             while heads.head is not None:
                 yield from self._turn(heads)
         for position, refusal in chain.from_iterable(heads.deferred for heads in self._queues):
-            self._cycle.refused.update(position.gangs.refuse(position.at, refusal))
+            self._cycle.refused.update(position.refuse(refusal))
         if self._refuted is not None:
             self._refuted.keep()
 
@@ -176,18 +170,31 @@ class HeadScheduler:
         heads.considered += cycle.considered - before
         self._sort_the_rest(heads)
         refusal = cycle.refused.get(pending.workload.uid)
-        position.at += 1
         if self._singly or refusal is None or refusal.lease is not None:
-            heads.put(position)
+            position.pass_first()
         elif cycle.planned.room_for_more(heads.queue) and not _never(refusal):
-            heads.put(position)  # the next one can get a planned start too
-        elif self._stays_refuted(heads, pending):
-            position.at -= 1  # it is the first again if they are considered again
-            heads.deferred.append((position, refusal))
+            position.pass_first()  # the next one can get a planned start too
         elif heads.strict and refusal.reasons[0].code not in _FOR_ALL:
-            heads.put(position)  # it is now the head that holds back the next gang
+            position.pass_first()  # it is now the head that holds back the next gang
         else:
-            cycle.refused.update(position.gangs.refuse(position.at, refusal))
+            self._refuse_equal(heads, position, refusal)
+        heads.put(position)
+
+    def _refuse_equal(self, heads: QueueHeads, position: Position, refusal: Refusal) -> None:
+        """Refuse the first gang and all equal ones for which its answer holds, too; the others are left."""
+        pending = position.first
+        least = self._holds_from(pending, heads.queue)
+        refused = position.take_longer(least)
+        if self._stays_refuted(heads, pending):
+            heads.deferred.append((refused, refusal))
+        else:
+            self._cycle.refused.update(refused.refuse(refusal))
+
+    def _holds_from(self, pending: Pending, queue: ClusterQueue | None) -> float:
+        """The shortest run in seconds of an equal gang that gets the same answer."""
+        if self._cycle.classes.of(pending, queue).refusal is not None or not self._lengths:
+            return 0.0
+        return length_of(pending.workload)
 
     def _sort_the_rest(self, heads: QueueHeads) -> None:
         """Sort the gangs behind those with planned starts, once the line has all of them."""
@@ -206,7 +213,8 @@ class HeadScheduler:
         """Whether a refutation of its class still holds, where a change can undo it."""
         if heads.strict:
             return False
-        return self._cycle.classes.of(pending, heads.queue).refusal is not None
+        known = self._cycle.classes.of(pending, heads.queue)
+        return known.refuted(pending.workload) is not None
 
     def _follow_changes(self) -> None:
         """Rank heads again where quota was returned, and consider refuted gangs again where refutations were dropped."""

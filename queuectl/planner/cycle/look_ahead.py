@@ -132,7 +132,7 @@ class LookAhead(FlavorChooser):
                 continue
             queue = self.problem.snapshot.queue_of(workload)
             kind = cycle.classes.of(pending, queue)
-            if kind.refusal is None and kind.requests:
+            if kind.refuted(workload) is None and kind.requests:
                 choice, asked = kind.requests[0]
                 if asked.podset_groups and cycle.heads.ahead(queue, choice) is None:
                     yield GangRequest(

@@ -1,7 +1,8 @@
 """The pending gangs of a snapshot in queue order, and which of them are equal, carried from one snapshot to the next.
 
 Gangs of one LocalQueue are *equal* when they ask the same in every respect that can change an answer. They differ in name, priority
-and age alone. A proof for the first holds for all, so a cycle considers groups of equal gangs, not gangs. To sort and
+and age, and in length where there are planned starts: a proof that one would delay a planned start holds for the longer ones. Any
+other proof for the first holds for all, so a cycle considers groups of equal gangs, not gangs. To sort and
 compare 50,000 gangs takes longer than most plans. Between two cycles few of them come or go, and the others are the same objects.
 The result is the same as without a cache.
 """
@@ -11,18 +12,24 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from operator import attrgetter, is_
-from typing import Final, TypeVar, cast
+from typing import Final, TypeAlias, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
 
 from queuectl.domain.plan import Refusal
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.domain.workload import Workload
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.lines import Lines, lines_of
 from queuectl.planner.order.queue_order import Place, place
 from queuectl.planner.problem.parts import admissible
 
 H = TypeVar("H", bound=Hashable)
+Floats: TypeAlias = npt.NDArray[np.float64]
 
 
 class ClassKey:
@@ -50,12 +57,18 @@ def class_key(pending: Pending, queue: str | None, lines: Lines) -> ClassKey:
     Args:
         pending: the gang.
         queue: the name of its ClusterQueue, None without one.
-        lines: of the configuration. Where there are planned starts, a refusal depends on the length of a gang.
+        lines: of the configuration. Where there are planned starts, it depends on the kind of its end how an answer depends on its length.
     """
     podsets = pending.workload.podsets
     asks = tuple((p.count, p.shape, p.topology, p.group, admissible(p)) for p in podsets)
-    length = pending.workload.duration if lines else None
-    return ClassKey(queue, (asks, pending.excluded, pending.borrows_at, length))
+    duration = pending.workload.duration if lines else None
+    end = None if duration is None else duration.enforced
+    return ClassKey(queue, (asks, pending.excluded, pending.borrows_at, end))
+
+
+def length_of(workload: Workload) -> float:
+    """The seconds for which a gang runs; infinite if unknown."""
+    return inf if workload.duration is None else workload.duration.seconds
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -81,6 +94,31 @@ class EqualGangs:
     gangs: Sequence[Pending]
     _sorted: Sequence[_Sorted]
     _refused: dict[int, Mapping[str, Refusal]] = field(default_factory=dict)  # one entry at most
+    _numbers: list[Floats] = field(default_factory=list)  # made at first use
+
+    @property
+    def lengths(self) -> Floats:
+        """The seconds for which each gang runs; infinite if unknown."""
+        return self._properties[0]
+
+    @property
+    def queued_at(self) -> Floats:
+        """The unix seconds since which each gang has its place in the order."""
+        return self._properties[1]
+
+    @property
+    def priorities(self) -> Floats:
+        """Of each gang."""
+        return self._properties[2]
+
+    @property
+    def _properties(self) -> Sequence[Floats]:
+        if not self._numbers:
+            workloads = [gang.workload for gang in self.gangs]
+            self._numbers.append(np.array([length_of(w) for w in workloads]))
+            self._numbers.append(np.array([w.queued_at for w in workloads]))
+            self._numbers.append(np.array([float(w.priority) for w in workloads]))
+        return self._numbers
 
     def refuse(self, first: int, like: Refusal) -> Mapping[str, Refusal]:
         """The refusals, by uid, of the gangs from number ``first`` on; the same objects as last time where they are equal."""

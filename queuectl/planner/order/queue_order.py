@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from queuectl.domain.queues import WEIGHT_UNIT, ClusterQueue, QueueingStrategy
 from queuectl.domain.reasons import Code, Reason
@@ -19,6 +22,18 @@ Place: TypeAlias = tuple[int, float, str]
 Rank: TypeAlias = tuple[
     int | float | str, ...
 ]  # smaller is earlier; compared within one kind of order
+
+Number = TypeVar("Number", np.float64, npt.NDArray[np.float64])
+
+
+def stretch(now: float, queued_at: Number, seconds: Number) -> Number:
+    """The times from submission to end of gangs that start now, as multiples of their lengths: they grow faster for short gangs.
+
+    The shortest of those that came together is first, and none is passed without limit.
+    """
+    waited = np.maximum(0.0, now - queued_at)
+    found: Number = 1.0 + waited / np.maximum(seconds, 1.0)
+    return found
 
 
 def place(workload: Workload) -> Place:
@@ -60,14 +75,11 @@ class QueueOrder:
         return -workload.priority, *used, workload.queued_at, workload.uid
 
     def _stretch(self, workload: Workload) -> float:
-        """The time from submission to end if it started now, as a multiple of its length: it grows faster for short gangs.
-
-        The shortest of those that came together is first, and none is passed without limit.
-        """
-        if workload.duration is None:
+        """See :func:`stretch`; the least if its length is unknown."""
+        duration, now = workload.duration, self.snapshot.now
+        if duration is None:
             return 0.0
-        waited = max(0.0, self.snapshot.now - workload.queued_at)
-        return 1.0 + waited / max(workload.duration.seconds, 1.0)
+        return float(stretch(now, np.float64(workload.queued_at), np.float64(duration.seconds)))
 
     def among(self, workload: Workload, queue: ClusterQueue | None) -> Rank:
         """Among the heads of ClusterQueues that borrow alike: past use of the whole queue breaks ties of priority."""

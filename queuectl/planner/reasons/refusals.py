@@ -80,7 +80,6 @@ def delays(ref: str, at: float, longest: float, duration: Duration | None) -> Re
     details = {
         "behind": ref,
         "plannedStart": until,
-        "runsSeconds": None if duration is None else duration.seconds,
         "mostSeconds": max(0.0, longest),
     }
     return Reason(Code.WOULD_DELAY, text, details)

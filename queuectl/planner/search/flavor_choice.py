@@ -54,9 +54,10 @@ class FitsAfterEviction:
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A limit, or a defect (``alarm``), ended the search."""
+    """A limit, or a defect (``alarm``), ended the search. ``beside_planned``: the one for a start beside planned starts."""
 
     alarm: str = ""
+    beside_planned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +122,7 @@ class FlavorChooser:
         if isinstance(beside, Reason):
             return beside
         if beside.status is not Status.FOUND:
-            return Unknown(beside.alarm)
+            return Unknown(beside.alarm, beside_planned=True)
         return replace(fit, decision=beside)
 
     def decide(self, request: GangRequest) -> Decision:

@@ -1,21 +1,26 @@
-"""Gangs that are equal except for name, priority and age: what is proved of one holds for all."""
+"""Gangs that are equal except for name, priority, age and length: what is proved of one holds for all, or for all that are longer."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
+from typing import TypeAlias
 
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy
-from queuectl.domain.reasons import NEVER_FITS, Reason
+from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.order.lines import lines_of
-from queuectl.planner.order.pending_gangs import ClassKey, class_key
+from queuectl.planner.order.pending_gangs import ClassKey, class_key, length_of
 from queuectl.planner.problem.flavors import Choice, Options, options_of
 from queuectl.planner.problem.parts import admissible
 from queuectl.planner.problem.problem import Problem
 from queuectl.planner.problem.request import GangRequest, request_of
 from queuectl.planner.reasons import refusals
+
+Proved: TypeAlias = tuple[tuple[Reason, ...] | None, tuple[Reason, ...], float]
+"""Of a class: ``refusal``, ``delays`` and ``delayed``."""
 
 
 @dataclass(slots=True)
@@ -26,7 +31,9 @@ class GangClass:
         requests: what they ask under each choice of flavors, in order of preference.
         flavors: all flavors of these choices; in a StrictFIFO queue, those of which it could ever get enough.
         refusal: why none of them fits, once proved.
+        delays: why none of them that runs for at least ``delayed`` seconds starts beside the planned starts, once proved.
         undecided: the largest budget under which the search ended without an answer, -1 if none did.
+        undecided_from: the shortest run in seconds for which a search did.
         alarm: what broke in that search, if anything did.
     """
 
@@ -34,8 +41,34 @@ class GangClass:
     requests: list[tuple[Choice, GangRequest]]
     flavors: frozenset[str]
     refusal: tuple[Reason, ...] | None = None
+    delays: tuple[Reason, ...] = ()
+    delayed: float = inf
     undecided: int = -1
+    undecided_from: float = inf
     alarm: str = ""
+
+    def refuted(self, workload: Workload) -> tuple[Reason, ...] | None:
+        """Why a gang of the class does not start, as far as that is proved."""
+        if self.refusal is not None or not self.delays:
+            return self.refusal
+        return self.delays if length_of(workload) >= self.delayed else None
+
+    def open(self, pending: Pending) -> bool:
+        """Whether a search with its budget ended without an answer, for a gang that runs no longer."""
+        length = length_of(pending.workload)
+        return pending.budget <= self.undecided and length >= self.undecided_from
+
+    def refute(self, workload: Workload, why: tuple[Reason, ...]) -> None:
+        """Keep a proof: that a gang of known length delays a planned start does not hold for shorter ones."""
+        if workload.duration is None or all(r.code is not Code.WOULD_DELAY for r in why):
+            self.refusal = why
+        elif not self.delays or length_of(workload) < self.delayed:
+            self.delays, self.delayed = why, length_of(workload)
+
+    def leave_open(self, pending: Pending, alarm: str, least: float) -> None:
+        """Keep that a search ended without an answer, for gangs that run for at least ``least`` seconds."""
+        self.undecided, self.alarm = max(self.undecided, pending.budget), alarm
+        self.undecided_from = min(self.undecided_from, least)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +87,11 @@ class Candidate:
     @property
     def uid(self) -> str:
         return self.pending.workload.uid
+
+    @property
+    def refusal(self) -> tuple[Reason, ...] | None:
+        """Why it does not start, as far as that is proved."""
+        return self.known.refuted(self.pending.workload)
 
 
 @dataclass(slots=True)
@@ -133,22 +171,28 @@ class GangClasses:
         taken = frozenset(name for choice, _ in requests for name in choice.values())
         return GangClass(options, requests, taken)
 
-    def set_aside(self) -> dict[ClassKey, tuple[Reason, ...]]:
+    def set_aside(self) -> dict[ClassKey, Proved]:
         """Take out what was proved on the present capacity, to search with more of it."""
-        proved = {k: known.refusal for k, known in self._known.items() if known.refusal is not None}
+        proved = {
+            kind: (known.refusal, known.delays, known.delayed)
+            for kind, known in self._known.items()
+            if known.refusal is not None or known.delays
+        }
         for kind in proved:
-            self._known[kind].refusal = None
+            self._known[kind].refusal, self._known[kind].delays = None, ()
         return proved
 
-    def put_back(self, proved: Mapping[ClassKey, tuple[Reason, ...]]) -> None:
+    def put_back(self, proved: Mapping[ClassKey, Proved]) -> None:
         """Restore results that were kept, on the same capacity."""
-        for kind, refusal in proved.items():
-            self._known[kind].refusal = refusal
+        for kind, (refusal, delays, delayed) in proved.items():
+            known = self._known[kind]
+            known.refusal, known.delays, known.delayed = refusal, delays, delayed
 
     def forget_refusals(self) -> None:
         """Drop what was proved on less capacity than there is now; what never fits stays refused."""
         self.reopened += 1
         for known in self._known.values():
+            known.delays = ()
             if known.refusal is not None and known.refusal[0].code not in NEVER_FITS:
                 known.refusal = None
 

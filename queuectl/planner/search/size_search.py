@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.order.limits import Limits
+from queuectl.planner.order.pending_gangs import length_of
 from queuectl.planner.order.queue_order import StrictFifoHeads
 from queuectl.planner.problem.flavors import Choice
 from queuectl.planner.problem.parts import admissible, at_least, shrinks, with_counts
@@ -72,9 +73,10 @@ class SizeSearch:
     def learn(self, pending: Pending, kind: GangClass, outcome: Outcome) -> None:
         """Keep for the equal gangs that follow what is known of this one."""
         if isinstance(outcome, Refuted):
-            kind.refusal = outcome.why
+            kind.refute(pending.workload, outcome.why)
         elif isinstance(outcome, Unknown):
-            kind.undecided, kind.alarm = max(kind.undecided, pending.budget), outcome.alarm
+            least = length_of(pending.workload) if outcome.beside_planned else 0.0
+            kind.leave_open(pending, outcome.alarm, least)
 
     def _largest(self, gang: Candidate) -> Outcome:
         """The outcome of the largest admissible part of a gang."""
@@ -87,9 +89,9 @@ class SizeSearch:
                 return False
             candidate = self.classes.candidate(part, gang.queue)
             known = candidate.known
-            if known.refusal is not None:
-                outcomes[counts] = Refuted(known.refusal)
-            elif pending.budget <= known.undecided:
+            if (refusal := candidate.refusal) is not None:
+                outcomes[counts] = Refuted(refusal)
+            elif known.open(part):
                 outcomes[counts] = Unknown(known.alarm)
             else:
                 outcomes[counts] = self._ask(candidate)

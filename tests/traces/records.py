@@ -1,0 +1,132 @@
+"""The recorded results of traces, and the tables of the page that are made from them."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+RESULTS: Final = Path(__file__).parent / "results.csv"
+PAGE: Final = ROOT / "docs/explanation/simulated-traces.md"
+RULE: Final = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One simulation.
+
+    Attributes:
+        trace, strategy, placement, durations: what was simulated.
+        rule: settings of Backfill that differ from the defaults, or ``RULE``.
+        mean, several, p99: waits in seconds: of all jobs, of those with more than one pod, and the 99th percentile.
+        reference: mean wait of an independent implementation; empty without one.
+        allocation: 0 to 1.
+        evictions: of gangs.
+        cpu: seconds.
+        date, commit: of the run.
+    """
+
+    trace: str
+    strategy: str
+    placement: str
+    durations: str
+    rule: str
+    mean: float
+    several: float
+    p99: float
+    reference: str
+    allocation: float
+    evictions: int
+    cpu: float
+    date: str
+    commit: str
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key of the simulation."""
+        return self.trace, self.strategy, self.placement, self.durations, self.rule
+
+
+def read() -> dict[tuple[str, ...], Record]:
+    """The recorded results, by what was simulated."""
+    if not RESULTS.exists():
+        return {}
+    kinds = {
+        field.name: {"float": float, "int": int}.get(str(field.type), str)
+        for field in fields(Record)
+    }
+    with RESULTS.open(newline="") as lines:
+        rows = [Record(**{k: kinds[k](v) for k, v in row.items()}) for row in csv.DictReader(lines)]
+    return {row.key: row for row in rows}
+
+
+def write(found: Record) -> None:
+    """Record a result, also in the tables of the page. Other processes can record other results meanwhile."""
+    listed = sorted((read() | {found.key: found}).values(), key=lambda record: record.key)
+    with RESULTS.open("w", newline="") as lines:
+        table = csv.DictWriter(lines, [f.name for f in fields(Record)], lineterminator="\n")
+        table.writeheader()
+        table.writerows(map(asdict, listed))
+    text = PAGE.read_text()
+    for name, lines_of in tables(listed).items():
+        begin, end = f"<!-- {name}: make traces RECORD=1 -->", f"<!-- end of {name} -->"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}\n\n{lines_of}\n{end}{rest.partition(end)[2]}"
+    PAGE.write_text(text)
+
+
+def now() -> tuple[str, str]:
+    """Date and commit of a run that begins now."""
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True, check=True)
+    return datetime.now(UTC).date().isoformat(), found.stdout.strip()
+
+
+def tables(records: Iterable[Record]) -> dict[str, str]:
+    """The tables of the page, by name."""
+    listed = list(records)
+    return {
+        "results": _table(HEAD, map(row, (r for r in listed if r.rule == RULE))),
+        "rules": _table(RULES_HEAD, _rules(listed)),
+    }
+
+
+HEAD: Final = (
+    "| trace | strategy | placement | run times | mean wait (s) | reference (s) | multi-node (s) | p99 (s) | allocation | evictions "
+    "| CPU time (s) | run |\n"
+    "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n"
+)
+RULES_HEAD: Final = (
+    "| trace | rule | mean wait (s) | multi-node (s) | p99 (s) | run |\n"
+    "| --- | --- | ---: | ---: | ---: | --- |\n"
+)
+
+
+def row(record: Record) -> str:
+    """Its line of the table of results."""
+    cells = [record.trace, record.strategy, record.placement, record.durations]
+    cells += [_seconds(record.mean), record.reference or "-", _seconds(record.several)]
+    cells += [_seconds(record.p99), f"{100 * record.allocation:.1f} %", f"{record.evictions:,}"]
+    cells += [f"{record.cpu:,.0f}", f"{record.date}, {record.commit}"]
+    return f"| {' | '.join(cells)} |"
+
+
+def _rules(records: Iterable[Record]) -> Iterator[str]:
+    for each in records:
+        if each.rule != RULE:
+            cells = [each.trace, each.rule, _seconds(each.mean), _seconds(each.several)]
+            cells += [_seconds(each.p99), f"{each.date}, {each.commit}"]
+            yield f"| {' | '.join(cells)} |"
+
+
+def _table(head: str, rows: Iterable[str]) -> str:
+    return head + "".join(f"{line}\n" for line in rows)
+
+
+def _seconds(value: float) -> str:
+    return f"{value:,.0f}"
