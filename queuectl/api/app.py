@@ -29,6 +29,7 @@ from queuectl.api.openapi import describe
 from queuectl.api.ports import ApiStore, ClusterReader, Diagnoser, Health
 from queuectl.api.routes import (
     audit,
+    budgets,
     config,
     decisions,
     dryrun,
@@ -96,6 +97,7 @@ def create_app(
     history = app.state.history = UsageHistory(store)
     usage.add_routes(app.router, guard, store, stated, history)
     unmanaged.add_routes(app.router, guard, store, cluster_reader)
+    budgets.add_routes(app.router, guard, store, cluster_reader)
     efficiency.add_routes(app.router, guard, cluster_reader)
     feed = app.state.feed = Feed(store)
     events.add_routes(app.router, guard, store, feed)

@@ -51,6 +51,8 @@ CONFIG_KINDS: Final = (
     ConfigKind("ResourceFlavor", "resourceflavors", aliases=("rf", "flavor", "flavors")),
     ConfigKind("Topology", "topologies"),
     ConfigKind("QuotaOverride", "quotaoverrides", aliases=("qo",), kueue_versions=()),
+    ConfigKind("Budget", "budgets", kueue_versions=()),
+    ConfigKind("BudgetTopUp", "budgettopups", aliases=("topup", "topups"), kueue_versions=()),
     ConfigKind(
         "WorkloadPriorityClass",
         "priorityclasses",

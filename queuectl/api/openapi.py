@@ -15,6 +15,7 @@ from pydantic.json_schema import models_json_schema
 
 from queuectl.api import merge
 from queuectl.api.body import JSON_TYPES, YAML_TYPES
+from queuectl.api.budgets import TopUpBody
 from queuectl.api.command_views import BODIES
 from queuectl.api.kinds import BY_KIND
 from queuectl.api.plans import PlanBody
@@ -140,6 +141,7 @@ def _bodies() -> dict[str, Any]:
         ResumeBody,
         PlanBody,
         SignInBody,
+        TopUpBody,
     ]
     _, schemas = models_json_schema(
         [(model, "validation") for model in models], ref_template=_template()

@@ -28,6 +28,7 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import PodRecord
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reports import Grouping, Period, Report
+from queuectl.domain.spending import BudgetReport
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.usage_history import UsageHours
 from queuectl.domain.utilization import GangUse
@@ -223,6 +224,12 @@ class ClusterReader(Protocol):
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         """Unmanaged pods that hold GPUs, by namespace and name, at most about a second old.
+
+        None until this process has a view of the cluster. Can raise StoreUnavailable.
+        """
+
+    async def budgets(self) -> BudgetReport | None:
+        """The use of budgets and its forecast, at most about a second old.
 
         None until this process has a view of the cluster. Can raise StoreUnavailable.
         """

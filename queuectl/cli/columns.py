@@ -7,6 +7,7 @@ from typing import Final
 
 from queuectl.api.kinds import ConfigKind
 from queuectl.cli.render import Column, Json, age, until, used
+from queuectl.domain.budgets import holder_of
 from queuectl.domain.words import gpu_count
 
 
@@ -236,6 +237,24 @@ _CONFIG: Final[dict[str, tuple[Column, ...]]] = {
         Column("FROM", lambda o: _spec(o).get("from")),
         Column("UNTIL", lambda o: _spec(o).get("until")),
         Column("REASON", lambda o: _spec(o).get("reason"), wide=True),
+        _VERSION,
+    ),
+    "Budget": (
+        _NAME,
+        Column("FOR", lambda o: holder_of(_spec(o))),
+        Column("GPU-HOURS", lambda o: _spec(o).get("gpuHoursPerMonth")),
+        Column("WHEN SPENT", lambda o: _spec(o).get("whenSpent") or "Hold"),
+        Column("TIME ZONE", lambda o: _spec(o).get("timeZone") or "UTC", wide=True),
+        _VERSION,
+    ),
+    "BudgetTopUp": (
+        _NAME,
+        Column("BUDGET", lambda o: _spec(o).get("budget")),
+        Column("MONTH", lambda o: _spec(o).get("month")),
+        Column("GPU-HOURS", lambda o: f"+{_spec(o).get('gpuHours')}"),
+        Column("BY", lambda o: _spec(o).get("by")),
+        Column("AT", lambda o: _spec(o).get("at")),
+        Column("REASON", lambda o: _spec(o).get("reason"), long=True),
         _VERSION,
     ),
     "Cohort": (_NAME, Column("PARENT", lambda o: _spec(o).get("parentName")), _VERSION),

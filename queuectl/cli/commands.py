@@ -72,9 +72,14 @@ COMMANDS: Final = {
     "activate": LazyCommand(
         "queuectl.cli.ask:activate_command", "Activate a deactivated workload.", Reader.LEAD
     ),
+    "topup": LazyCommand(
+        "queuectl.cli.topup:topup_command",
+        "Add GPU-hours to one month of a Budget.",
+        Reader.LEAD,
+    ),
     "report": LazyCommand(
         "queuectl.cli.report:report_command",
-        "Report GPU-hours, cost, waste, waiting times and efficiency.",
+        "Report GPU-hours, cost, waste, waits, efficiency and budgets.",
         Reader.LEAD,
     ),
     "init": LazyCommand(

@@ -58,14 +58,16 @@ def report_command(
     ] = Form.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Report sums over full hours, or the efficiency of the cluster now.
+    """Report sums over full hours, the efficiency of the cluster now, or the Budgets in the present month.
 
     CSV and JSON have all fields of a row; the table has the main fields.
     """
-    if kind is ReportKind.EFFICIENCY and (since or until):
-        message = "efficiency is that of the cluster now: it has no --since and no --until"
+    if not kind.summed and (since or until):
+        message = f"{kind} are those of now: they have no --since and no --until"
         raise CommandFailed(message, Exit.BAD_INPUT)
-    grouping = None if kind is ReportKind.EFFICIENCY else Grouping.parse(by or "queue")
+    if kind is ReportKind.BUDGETS and by:
+        raise CommandFailed("budgets have one row each: they have no --by", Exit.BAD_INPUT)
+    grouping = Grouping.parse(by or "queue") if kind.summed else None
     with connect(server) as client:
         body = client.get(f"{PREFIX}/reports/{kind}", by=by, since=since, until=until)
     match output:
@@ -73,6 +75,8 @@ def report_command(
             emit_json(body)
         case Form.CSV:
             _emit_csv(body)
+        case Form.TABLE if kind is ReportKind.BUDGETS:
+            _emit_budgets(body)
         case Form.TABLE if grouping is None:
             _emit_efficiency(body)
         case Form.TABLE:
@@ -217,6 +221,27 @@ def _emit_efficiency(body: Json) -> None:
     typer.echo("in GPUs; wasted = idle + fragmented + unhealthy + unallocated")
     names = [Column(body["by"] or "NODES", lambda item: item["value"] or _NONE)]
     _emit(names, _PARTS, body["items"] if body["by"] else (), body["total"])
+
+
+_BUDGETS: Final = (
+    Column("GRANTED", _number("grantedGpuHours")),
+    Column("SPENT", _number("spentGpuHours")),
+    Column("COMMITTED", _number("committedGpuHours")),
+    Column("LEFT", _number("leftGpuHours")),
+    Column("SPENT AT", lambda item: _minute(item["spentAt"]) if item["spentAt"] else "-"),
+    Column("PENDING", _number("pendingGpuHours")),
+)
+
+
+def _emit_budgets(body: Json) -> None:
+    typer.echo(f"budgets, {_minute(body['at'])} UTC")
+    typer.echo("in GPU-hours; committed: what running gangs use until their ends")
+    names = [
+        Column("NAME", lambda item: item["name"]),
+        Column("FOR", lambda item: f"{item['scope']} {item['holder']}"),
+        Column("MONTH", lambda item: item["month"]),
+    ]
+    _emit(names, _BUDGETS, body["items"], None)
 
 
 def _headline(kind: ReportKind, body: Json) -> str:

@@ -34,6 +34,8 @@ ORDER: Final = (
     "ClusterQueue",
     "QuotaOverride",
     "LocalQueue",
+    "Budget",
+    "BudgetTopUp",
 )
 """Kinds in an order in which an object refers only to earlier ones."""
 

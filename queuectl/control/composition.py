@@ -33,6 +33,7 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import PodRecord
 from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.spending import BudgetReport
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import WhatIfResult
@@ -108,6 +109,10 @@ class Controller:
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         """Unmanaged pods that hold GPUs; None until this process has a snapshot."""
         return await self.supervisor.viewer.unmanaged()
+
+    async def budgets(self) -> BudgetReport | None:
+        """The use of budgets and its forecast; None until this process has a snapshot."""
+        return await self.supervisor.viewer.budgets()
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         """A workload's pods; None until the watch has listed all objects."""

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from queuectl.domain.accounting import Free, Mark, UsageProgress
 from queuectl.domain.broadcast import LeaderFindings
+from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.commands import Answer, Command
 from queuectl.domain.decisions import Decision
 from queuectl.domain.folding import Fold
@@ -65,6 +66,9 @@ class UsageStore(Protocol):
             StoreUnavailable: the outcome is unknown: read the progress again. The write can still happen after that, so only
                 the marks show it.
         """
+
+    async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
+        """The use of budgets in the month of ``at`` (unix seconds)."""
 
     async def past_runs(self, most: int) -> tuple[Run, ...]:
         """The run times of the workloads that have finished last, at most so many, oldest first."""

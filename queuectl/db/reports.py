@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from sqlalchemy import BigInteger, ColumnElement, FromClause, Select, cast, func, select
@@ -19,6 +19,7 @@ from queuectl.db.usagetables import (
     usage_subjects,
 )
 from queuectl.domain.accounting import Amounts, ClusterAmounts, LostWorkSum
+from queuectl.domain.budgets import Budget, BudgetScope, Month, SpentUnits
 from queuectl.domain.reports import (
     MOST_ROWS,
     By,
@@ -95,6 +96,38 @@ def hours_of_queues(period: Period) -> Select[Any]:
         .group_by(*keys)
         .order_by(*keys)
     )
+
+
+def spent_in(scope: BudgetScope, holders: Collection[str], period: Period) -> Select[Any]:
+    """Units that these spenders used in a period, by name; the tests pin its plan."""
+    s, h = usage_subjects.c, usage_hours.c
+    names = {
+        BudgetScope.CLUSTER_QUEUE: s.cluster_queue,
+        BudgetScope.LOCAL_QUEUE: s.namespace + "/" + s.queue,
+        BudgetScope.NAMESPACE: s.namespace,
+        BudgetScope.USER: s.user,
+    }
+    return (
+        select(names[scope], _total("allocated"))
+        .select_from(usage_hours.join(usage_subjects, s.id == h.subject))
+        .where(h.hour >= period.since, h.hour < period.until, names[scope].in_(sorted(holders)))
+        .group_by(names[scope])
+    )
+
+
+async def spent(connection: AsyncConnection, budgets: Iterable[Budget], at: float) -> SpentUnits:
+    """The use of budgets in the month of a time; the caller's transaction must be REPEATABLE READ."""
+    until = await connection.scalar(select(usage_progress.c.until))
+    asked: dict[tuple[BudgetScope, Month], list[Budget]] = {}
+    for budget in budgets:
+        asked.setdefault((budget.scope, budget.month(at)), []).append(budget)
+    units: dict[tuple[str, int], int] = {}
+    for (scope, month), those in asked.items():
+        period = Period(month.begins, month.ends)
+        rows = await connection.execute(spent_in(scope, {b.holder for b in those}, period))
+        found = {name: int(total) for name, total in rows}
+        units |= {(b.name, month.begins): found.get(b.holder, 0) for b in those}
+    return SpentUnits(until, units)
 
 
 def _capacities(period: Period) -> Select[Any]:

@@ -47,6 +47,7 @@ from queuectl.domain.accounting import (
     UsageProgress,
     by_hour,
 )
+from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.folding import Fold
 from queuectl.domain.gpus import in_parts, of_parts
@@ -151,6 +152,11 @@ class UsageLedger:
         """Sums of a period by group, in the order of the groups' names; see the Protocol."""
         async with self._snapshot("making a report") as connection:
             return await reports.make(connection, period, grouping, namespaces)
+
+    async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
+        """The use of budgets in the month of ``at`` (unix seconds)."""
+        async with self._snapshot("reading sums of the usage ledger") as connection:
+            return await reports.spent(connection, budgets, at)
 
     async def hours(self, period: Period) -> UsageHours:
         """The use and the requests of each LocalQueue in each hour of a period, by hour and name."""

@@ -10,7 +10,7 @@ and a part without a sample is unknown, never idle.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from math import inf
 from uuid import UUID
@@ -33,6 +33,7 @@ from queuectl.domain.accounting import (
     by_hour,
     hour_of,
 )
+from queuectl.domain.budgets import Spender
 from queuectl.domain.gpus import in_parts, summed
 from queuectl.domain.measured import pieces
 from queuectl.domain.utilization import GangUse, UseState, used_share
@@ -44,6 +45,7 @@ class Accounts:
     def __init__(self) -> None:
         self._known: dict[str, tuple[Subject, str, UUID]] = {}
         self.new: dict[UUID, Subject] = {}
+        self._by_id: dict[UUID, Subject] = {}
 
     def of(self, subject: Subject, cohort: str) -> UUID:
         """Id of the subject with this cohort; one that is asked for the first time is among ``new``."""
@@ -53,14 +55,20 @@ class Accounts:
         full = replace(subject, cohort=cohort)
         number = full.id
         self._known[subject.uid] = (subject, cohort, number)
+        self._by_id[number] = full
         self.new[number] = full
         return number
+
+    def subject(self, number: UUID) -> Subject:
+        """The subject with this id, of which an amount was accounted for since the last settlement."""
+        return self._by_id[number]
 
     def settle(self, gone: Iterable[str]) -> None:
         """The new amounts are stored; these workloads have ended."""
         self.new.clear()
         for uid in gone:
             self._known.pop(uid, None)
+        self._by_id = {number: subject for subject, _, number in self._known.values()}
 
 
 class Fold:
@@ -84,6 +92,14 @@ class Fold:
         self.losses: dict[LossKey, LostWorkSum] = {}
         self.meters: dict[str, Meter | None] = {}
         self.cluster: dict[int, ClusterAmounts] = {}
+
+    def spent(self) -> Iterator[tuple[int, Spender, int]]:
+        """Start of the hour, spender and units of all GPU time that this folding adds. Call it before ``accounts.settle``."""
+        for (hour, account, _, _), amounts in self.hours.items():
+            if amounts.allocated:
+                subject = self.accounts.subject(account)
+                names = (subject.cluster_queue, subject.namespace, subject.queue, subject.user)
+                yield hour, Spender(*names), amounts.allocated
 
     def divide(self, gpus: ClusterGpus) -> None:
         """Divide all GPUs of the cluster, as they are at the end of the span. Call it once, after all workloads.

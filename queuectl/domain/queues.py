@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from queuectl.domain.budgets import Budget, TopUp
 from queuectl.domain.execution import NO_LIMITS, ExecutionLimits
 from queuectl.domain.fleet import HOSTNAME, Requirement, Taint, Toleration
 from queuectl.domain.gpus import SharedGpus
@@ -384,7 +385,7 @@ class QuotaOverride:
 class QueueConfig:
     """The configuration of one revision. It is compared by identity, so derived structures can be cached.
 
-    ``overrides``: by name, those that are not yet applied to the quotas.
+    ``overrides``: by name, those that are not yet applied to the quotas. ``budgets`` and ``top_ups`` are by name, too.
     """
 
     revision: int = 0
@@ -396,6 +397,8 @@ class QueueConfig:
     cohorts: Mapping[str, Cohort] = field(default_factory=dict)
     rules: Rules = Rules()
     overrides: Mapping[str, QuotaOverride] = field(default_factory=dict)
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
+    top_ups: Mapping[str, TopUp] = field(default_factory=dict)
 
     def cluster_queue_of(self, namespace: str, queue: str | None) -> ClusterQueue | None:
         """The ClusterQueue behind a LocalQueue, or None when either does not exist."""

@@ -23,6 +23,7 @@ class Code(StrEnum):
     RESOURCE_QUOTA_EXCEEDED = "ResourceQuotaExceeded"  # a ResourceQuota of its namespace is full
     LIMIT_RANGE_VIOLATED = "LimitRangeViolated"  # a LimitRange of its namespace refuses its pods
     MAX_PER_USER = "MaxPerUserExceeded"  # its user would hold more than maxPerUser
+    BUDGET_SPENT = "BudgetSpent"  # a budget has too few GPU-hours left in this month
     WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"  # evicted gangs free capacity for it
     WAITING_TO_RECLAIM = "WaitingToReclaim"  # after reclaimWait it evicts gangs that borrow
     UNDECIDED = "Undecided"  # the solver reached its limit; retried with a larger limit
@@ -95,6 +96,7 @@ MEANINGS: Final[Mapping[Code, str]] = {
     Code.RESOURCE_QUOTA_EXCEEDED: "A ResourceQuota of the namespace does not permit the pods.",
     Code.LIMIT_RANGE_VIOLATED: "A LimitRange of the namespace does not permit the pods.",
     Code.MAX_PER_USER: "The user already holds the most that the ClusterQueue permits one user.",
+    Code.BUDGET_SPENT: "A budget has too few GPU-hours left in this month.",
     Code.WAITING_FOR_PREEMPTED: "A reservation is kept for the gang until its victims have stopped.",
     Code.WAITING_TO_RECLAIM: "Gangs that borrow its quota are evicted if they do not end soon.",
     Code.UNDECIDED: "The solver reached its time limit; it tries again with a longer one.",
@@ -157,6 +159,7 @@ NOT_IN_LINE: Final = NEVER_FITS | {
     Code.QUEUE_STOPPED,
     Code.LOCAL_QUEUE_STOPPED,
     Code.UNSATISFIED_CHECKS,
+    Code.BUDGET_SPENT,
 }
 
 # It requires no action and often ends soon: it becomes an Event only if it lasts.

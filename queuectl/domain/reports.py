@@ -22,6 +22,11 @@ MOST_ROWS: Final = 20_000  # of one report: it is made in memory
 class ReportKind(StrEnum):
     """The subjects of reports."""
 
+    @property
+    def summed(self) -> bool:
+        """Whether it is a sum over hours that are asked for."""
+        return self not in (ReportKind.EFFICIENCY, ReportKind.BUDGETS)
+
     USAGE = "usage"
     COST = "cost"
     WASTE = "waste"
@@ -29,6 +34,7 @@ class ReportKind(StrEnum):
     EFFICIENCY = (
         "efficiency"  # of the cluster now; the others are sums over hours of the usage ledger
     )
+    BUDGETS = "budgets"  # in the present month
 
 
 class By(StrEnum):

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
+from queuectl.domain.budgets import BudgetBalance
 from queuectl.domain.devices import NO_DEVICES, AllocatedDevice, Claim, DeviceInventory
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.quantity import Resources
@@ -193,6 +194,7 @@ class Snapshot:
         devices: of dynamic resource allocation.
         other_devices: node name to the devices that claims hold whose pods are in no admitted gang.
         claims: (namespace, name) to the ResourceClaims that gangs share.
+        budgets: in the present month, by name.
         mixed_nodes: only of reports: ``other_pods`` with the device rows of nodes that are kept for no kind of request.
     """
 
@@ -213,6 +215,7 @@ class Snapshot:
     other_devices: Mapping[str, tuple[AllocatedDevice, ...]] = field(default_factory=dict)
     claims: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
     mixed_nodes: Mapping[str, Resources] | None = None
+    budgets: tuple[BudgetBalance, ...] = ()
 
     def queue_of(self, workload: Workload) -> ClusterQueue | None:
         """The ClusterQueue of a workload; None when its LocalQueue or ClusterQueue does not exist."""

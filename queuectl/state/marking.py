@@ -38,6 +38,11 @@ _PHASES: Final = {
 }
 
 
+def holds(state: State) -> bool:
+    """Whether a workload in this state is charged for what it holds."""
+    return _PHASES[state] is Phase.HOLDS
+
+
 class Marker:
     """Makes the marks of one leader."""
 

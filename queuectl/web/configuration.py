@@ -12,6 +12,7 @@ import yaml
 from queuectl.api.kinds import BY_KIND, CONFIG_KINDS, ConfigKind
 from queuectl.api.params import NAME
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.domain.budgets import holder_of
 from queuectl.domain.queries import DocumentKey
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.web.site import PREFIX
@@ -111,6 +112,10 @@ def line_of(document: Mapping[str, Any]) -> str:
             amount = f"{spec['add']} additional" if added else spec.get("nominalQuota", "")
             what = f"{amount} {spec['resource']} of {spec['flavor']} for {spec['clusterQueue']}"
             return f"{what}, {spec['from']} to {spec['until']}"
+        case "Budget":
+            return f"{spec['gpuHoursPerMonth']} GPU-hours a month for {holder_of(spec)}"
+        case "BudgetTopUp":
+            return f"{spec['gpuHours']} GPU-hours for {spec['budget']} in {spec['month']}: {spec['reason']}"
         case "WorkloadPriorityClass":
             return _joined([str(document["value"]), document.get("description") or ""])
         case _:

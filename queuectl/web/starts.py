@@ -89,6 +89,27 @@ spec:
   add: 8 # or nominalQuota, which replaces the quota of the queue
   reason: paper deadline
 """,
+    "Budget": """\
+apiVersion: queuectl.dev/v1
+kind: Budget
+metadata:
+  name: team-a
+spec:
+  clusterQueue: team-a # or localQueue: NAMESPACE/NAME, namespace, user
+  gpuHoursPerMonth: 1000
+  whenSpent: Hold # or LowerPriority, with priorityWhenSpent
+""",
+    "BudgetTopUp": """\
+apiVersion: queuectl.dev/v1
+kind: BudgetTopUp
+metadata:
+  name: team-a-{month}
+spec:
+  budget: team-a
+  month: "{month}"
+  gpuHours: 100
+  reason: paper deadline
+""",
     "WorkloadPriorityClass": """\
 apiVersion: queuectl.dev/v1
 kind: WorkloadPriorityClass
@@ -113,7 +134,7 @@ _WEEK: Final = 7 * 86400.0
 def start_of(kind: str, now: float) -> str:
     """The first text of a new object of this kind. ``now``: unix seconds."""
     days = {"{today}": now, "{next_week}": now + _WEEK}
-    text = STARTS[kind]
+    text = STARTS[kind].replace("{month}", iso(now)[:7])
     for mark, at in days.items():
         text = text.replace(mark, iso(at).partition("T")[0])
     return text

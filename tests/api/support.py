@@ -37,6 +37,7 @@ from queuectl.domain.records import JobRecord, Outcome, PodRecord
 from queuectl.domain.rules import PodsReady as PodsReadyRules
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import Admitted, CapacityLease, Snapshot
+from queuectl.domain.spending import BudgetReport, report
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.domain.what_if import WhatIfResult
@@ -123,6 +124,9 @@ class FixedLookout:
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         return self.held
 
+    async def budgets(self) -> BudgetReport | None:
+        return BudgetReport(0.0) if self.known is not None else None
+
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         return self._pods
 
@@ -147,6 +151,9 @@ class FixedClusterReader:
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         return () if self.snapshot is not None else None
+
+    async def budgets(self) -> BudgetReport | None:
+        return report(self.snapshot) if self.snapshot is not None else None
 
     async def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         return () if self.snapshot is not None else None

@@ -7,7 +7,7 @@ devices of ResourceSlices. Gangs arrive, end and are evicted at any millisecond.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from random import Random
 from typing import Any
@@ -15,8 +15,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from queuectl.control.leader.accounting import Accountant, UsageInputs
+from queuectl.control.leader.accounting import Accountant, Follower, UsageInputs
 from queuectl.domain.accounting import HOUR, MILLISECONDS, Accounting, ClusterAmounts, Price
+from queuectl.domain.budgets import Budget, BudgetScope, Spender
 from queuectl.domain.devices import ClaimReference, DeviceClass
 from queuectl.domain.events import Admit, Drained, Event, Evict, ObjectDeleted, Submitted
 from queuectl.domain.fleet import HOSTNAME, Node
@@ -53,6 +54,7 @@ from queuectl.objects.kubernetes.resource_wire import WireClaimTemplate, WireRes
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.reports.efficiency import efficiency_of
+from queuectl.state.budgets import BudgetSums
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
@@ -138,6 +140,18 @@ CONFIG = QueueConfig(
     rules=Rules(accounting=Accounting(prices=(Price("some", 2.0, "h100"),), labels=("project",))),
 )  # fmt: skip
 
+HOLDERS = {
+    BudgetScope.CLUSTER_QUEUE: list(KINDS),
+    BudgetScope.LOCAL_QUEUE: [f"team-{name}/q" for name in KINDS],
+    BudgetScope.NAMESPACE: [f"team-{name}" for name in KINDS],
+    BudgetScope.USER: ["user-1", "user-2"],
+}
+BUDGETS = {
+    f"{scope}-{i}": Budget(f"{scope}-{i}", scope, holder, 0)
+    for scope, holders in HOLDERS.items()
+    for i, holder in enumerate(holders)
+}
+
 
 @dataclass
 class World:
@@ -152,6 +166,7 @@ class World:
     gpu_ms: Fraction = Fraction()
     physical_ms: int = 0
     numbers: int = 0
+    sums: BudgetSums = field(default_factory=BudgetSums)
 
     @property
     def now(self) -> float:
@@ -205,9 +220,30 @@ class World:
             samples=lambda uid: (),
             snapshot=self.snapshot,
         )
+        follower = Follower(added=self.sums.add, read=self.read_sums)
         self.accountant = Accountant(
-            self.store.usage, facts, lambda: self.now, self.epoch, PlannerCache()
+            self.store.usage,
+            facts,
+            lambda: self.now,
+            self.epoch,
+            PlannerCache(),
+            follower=follower,
         )
+
+    async def read_sums(self) -> None:
+        self.sums.learn(BUDGETS, await self.store.usage.spent(BUDGETS.values(), self.now))
+
+    def used(self) -> dict[str, int]:
+        """Units that each budget has used until now, with running gangs."""
+        sums = {}
+        for balance in self.sums.balances(replace(CONFIG, budgets=BUDGETS), self.now):
+            running = (e for e in self.entries.values() if e.uid in self.held)
+            sums[balance.budget.name] = balance.used + sum(
+                balance.cost(e.gpus, max(e.started_at or 0.0, balance.counted), self.now)
+                for e in running
+                if balance.budget.pays(Spender(e.cluster_queue, e.namespace, e.queue, e.user))
+            )
+        return sums
 
     def snapshot(self) -> Snapshot:
         ledger = Ledger(self.entries.values())
@@ -220,6 +256,7 @@ class World:
         changes = self.marker.marked([change], CONFIG)
         await self.store.commit(changes, epoch=self.epoch, revision=None, cycle=1)
         self.entries[change.after.uid] = change.after
+        self.sums.note([change])
 
     async def submit(self, name: str, pool: str, pods: int) -> None:
         """Submit a gang and start it at once."""
@@ -295,10 +332,31 @@ async def lived(store: PostgresStore, seed: int) -> World:
                         RECUT if name == "mixed" and not busy and world.rng.random() < 0.5 else kind
                     )
                     world.node(name, kind if busy else cut)
+        held = sum((gpus * (world.at - since) for since, gpus in world.held.values()), Fraction())
+        used = world.used()
+        for scope in BudgetScope:
+            total = sum(used[name] for name, one in BUDGETS.items() if one.scope is scope)
+            assert total == (world.gpu_ms + held) * PARTS, scope
     for name in sorted(world.held):
         await world.stop(name)
     await world.account()
     return world
+
+
+async def test_budgets_spend_the_gpu_hours_of_the_ledger_at_each_moment(
+    store: PostgresStore,
+) -> None:
+    world = await lived(store, 2)
+    in_the_database = await store.usage.spent(BUDGETS.values(), world.now)
+    in_memory = world.sums.balances(replace(CONFIG, budgets=BUDGETS), world.now)
+    assert in_the_database.until == world.now
+    assert [b.ended for b in in_memory] == [0] * len(BUDGETS)
+    for balance in in_memory:
+        key = (balance.budget.name, balance.month.begins)
+        assert balance.spent == in_the_database.units[key]
+    for scope in BudgetScope:
+        those = [b.spent for b in in_memory if b.budget.scope is scope]
+        assert sum(those) == world.gpu_ms * PARTS
 
 
 async def test_the_reports_of_a_mixed_fleet_are_its_physical_gpu_hours(

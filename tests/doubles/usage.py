@@ -21,6 +21,7 @@ from queuectl.domain.accounting import (
     UsageProgress,
     by_hour,
 )
+from queuectl.domain.budgets import Budget, Spender, SpentUnits
 from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Entry
@@ -120,6 +121,20 @@ class MemoryUsage:
                     was.stranded + seconds * one.stranded,
                     was.inside + seconds * one.inside,
                 )
+
+    async def spent(self, budgets: Iterable[Budget], at: float) -> SpentUnits:
+        tables, _ = await self._reach()
+        units: dict[tuple[str, int], int] = {}
+        for budget in budgets:
+            month = budget.month(at)
+            key = (budget.name, month.begins)
+            units[key] = 0
+            for (hour, number, _, _), amounts in tables.hours.items():
+                who = tables.subjects[number]
+                spender = Spender(who.cluster_queue, who.namespace, who.queue, who.user)
+                if month.begins <= hour < month.ends and budget.pays(spender):
+                    units[key] += amounts.allocated
+        return SpentUnits(tables.until, units)
 
     async def past_runs(self, most: int) -> tuple[Run, ...]:
         await self._reach()

@@ -6,6 +6,7 @@ to it that no field of the reader is missing from the tables.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 
 from queuectl.domain.accounting import Accounting, Price
+from queuectl.domain.budgets import GPU_HOUR, Budget, BudgetScope, TopUp, WhenSpent
 from queuectl.domain.execution import ExecutionLimits
 from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights, SharedGpus
@@ -56,6 +58,7 @@ from queuectl.domain.rules import (
 )
 from queuectl.objects.configuration.queue_config import CONFIG_KINDS, build, validate
 from queuectl.objects.errors import DocumentError
+from queuectl.objects.times import parse_time
 
 OURS = "queuectl.dev/v1"
 GPU = "nvidia.com/gpu"
@@ -103,6 +106,10 @@ BARE: dict[str, Fields] = {
             "until": "2026-01-31T13:00:00Z",
         }
     },
+    "Budget": {"spec": {"namespace": "team", "gpuHoursPerMonth": 10}},
+    "BudgetTopUp": {
+        "spec": {"budget": "b", "month": "2026-11", "gpuHours": 1, "reason": "a deadline"}
+    },
     "Configuration": {},
 }
 
@@ -127,6 +134,8 @@ def read(kind: str, *parts: Fields, version: str = OURS) -> Any:
         "Topology": config.topologies,
         "WorkloadPriorityClass": config.priority_classes,
         "QuotaOverride": config.overrides,
+        "Budget": config.budgets,
+        "BudgetTopUp": config.top_ups,
     }
     (value,) = tables[kind].values()
     return value
@@ -387,6 +396,65 @@ def test_an_override_has_an_amount_a_start_and_an_end(spec: Fields, means: Quota
     assert read("QuotaOverride", {"spec": spec}) == means
 
 
+TEAM = Budget("x", BudgetScope.NAMESPACE, "team", 10 * GPU_HOUR)
+BUDGETS: list[tuple[Fields, Budget]] = [
+    ({}, TEAM),
+    ({"gpuHoursPerMonth": "0.1"}, replace(TEAM, monthly=GPU_HOUR // 10)),
+    ({"gpuHoursPerMonth": "1/3"}, replace(TEAM, monthly=GPU_HOUR // 3)),
+    ({"gpuHoursPerMonth": 0}, replace(TEAM, monthly=0)),
+    ({"namespace": None, "user": "ann@example.com"}, replace(TEAM, scope=BudgetScope.USER, holder="ann@example.com")),
+    ({"namespace": None, "clusterQueue": "cq"}, replace(TEAM, scope=BudgetScope.CLUSTER_QUEUE, holder="cq")),
+    ({"namespace": None, "localQueue": "team/q"}, replace(TEAM, scope=BudgetScope.LOCAL_QUEUE, holder="team/q")),
+    ({"timeZone": "Europe/Berlin"}, replace(TEAM, time_zone="Europe/Berlin")),
+    ({"whenSpent": "Hold", "wholeRun": True}, replace(TEAM, whole_run=True)),
+    ({"whenSpent": "LowerPriority", "priorityWhenSpent": -5}, replace(TEAM, when_spent=WhenSpent.LOWER_PRIORITY, priority_when_spent=-5)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "means"), BUDGETS, ids=str)
+def test_a_budget_names_a_spender_and_gpu_hours_of_each_month(spec: Fields, means: Budget) -> None:
+    assert read("Budget", {"spec": spec}) == means
+
+
+MORE = TopUp("x", "b", "2026-11", GPU_HOUR, "a deadline")
+TOP_UPS: list[tuple[Fields, TopUp]] = [
+    ({}, MORE),
+    ({"budget": "c", "month": "2027-01"}, replace(MORE, budget="c", month="2027-01")),
+    ({"gpuHours": "2.5", "reason": "r"}, replace(MORE, amount=GPU_HOUR * 5 // 2, reason="r")),
+    ({"by": "ann", "at": "2026-11-23T12:00:00Z"}, replace(MORE, by="ann", at="2026-11-23T12:00:00Z")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("spec", "means"), TOP_UPS, ids=str)
+def test_a_top_up_adds_gpu_hours_to_one_month(spec: Fields, means: TopUp) -> None:
+    assert read("BudgetTopUp", {"spec": spec}) == means
+
+
+@pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({"clusterQueue": "cq"}, "spec: give one of clusterQueue, localQueue, namespace, user"),
+        ({"namespace": None}, "spec: give one of clusterQueue, localQueue, namespace, user"),
+        ({"whenSpent": "LowerPriority"}, "spec.priorityWhenSpent: give it if whenSpent is LowerPriority"),
+        ({"whenSpent": "LowerPriority", "priorityWhenSpent": 1, "wholeRun": True}, "spec.wholeRun: has no effect"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_budget_with_contradictory_fields_is_refused(spec: Fields, says: str) -> None:
+    with pytest.raises(DocumentError, match=re.escape(says)):
+        validate(document("Budget", {"spec": spec}))
+
+
+def test_a_month_begins_at_midnight_of_its_time_zone() -> None:
+    at = parse_time("2026-10-31T23:30:00Z")
+    assert replace(TEAM, time_zone="UTC").month(at).name == "2026-10"
+    berlin = replace(TEAM, time_zone="Europe/Berlin").month(at)
+    begins, ends = parse_time("2026-10-31T23:00:00Z"), parse_time("2026-11-30T23:00:00Z")
+    assert (berlin.name, berlin.begins, berlin.ends) == ("2026-11", begins, ends)
+    october = replace(TEAM, time_zone="Europe/Berlin").month(at - 3600)
+    assert october.ends - october.begins == (31 * 24 + 1) * 3600  # summer time ends in it
+
+
 def test_a_priority_class_has_a_value_and_a_description() -> None:
     assert read("WorkloadPriorityClass", {"value": -7, "description": "low"}) == -7
 
@@ -585,6 +653,17 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("Configuration", "objectRetentionPolicies.workloads.afterDeactivated", "1h", "unknown field"),
     ("WorkloadPriorityClass", "value", 2**31, "expected `int` <= 2147483647"),
     ("WorkloadPriorityClass", "description", "x" * 2049, "expected `str` of length <= 2048"),
+    ("Budget", "spec.gpuHoursPerMonth", "-1", "'-1' is not a number from 0 to 1,000,000,000"),
+    ("Budget", "spec.gpuHoursPerMonth", "many", "'many' is not a number"),
+    ("Budget", "spec.namespace", "a b", "'a b' is not a name"),
+    ("Budget", "spec.timeZone", "Nowhere/There", "'Nowhere/There' is not a time zone"),
+    ("Budget", "spec.timeZone", "Asia/Kolkata", "do not begin at a full hour of UTC"),
+    ("Budget", "spec.priorityWhenSpent", 5, "give it if whenSpent is LowerPriority"),
+    ("BudgetTopUp", "spec.month", "2026-13", "'2026-13' is not a month"),
+    ("BudgetTopUp", "spec.gpuHours", 0, "0 is not more than 0"),
+    ("BudgetTopUp", "spec.reason", " ", "is empty"),
+    ("BudgetTopUp", "spec.at", "noon", "'noon' is not an RFC 3339 time"),
+    ("BudgetTopUp", "spec.budget", "a b", "'a b' is not a name"),
     ("QuotaOverride", "spec.clusterQueue", "a b", "'a b' is not a name"),
     ("QuotaOverride", "spec.flavor", "", "'' is not a name"),
     ("QuotaOverride", "spec.resource", "g p u", "is not a resource name"),
@@ -805,6 +884,8 @@ def test_the_one_configuration_needs_no_name() -> None:
 
 EVERY_ROW: list[Fields] = [
     *(document("QuotaOverride", {"spec": spec}) for spec, _ in AMOUNTS),
+    *(document("Budget", {"spec": spec}) for spec, _ in BUDGETS),
+    *(document("BudgetTopUp", {"spec": spec}) for spec, _ in TOP_UPS),
     *(document("ClusterQueue", {"spec": spec}) for spec, *_ in CHECKS),
     *(document(kind, beside, written(field, value)) for kind, field, value, _, beside in HONOURED),
     *(document(kind, nested(field, value)) for kind, field, value in WARNED),

@@ -7,8 +7,8 @@ and the progress are in the database, and the next leader continues from there.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -52,6 +52,25 @@ class UsageInputs:
     snapshot: Callable[[], Snapshot]
 
 
+async def _nothing_to_read() -> None:
+    """No sums follow the ledger."""
+
+
+@dataclass(frozen=True)
+class Follower:
+    """Sums that follow the usage ledger.
+
+    Attributes:
+        lock: held while hours are written and ``added`` is called, so that sums that are read meanwhile are complete.
+        added: receives each folding that is written, and the time before which everything is counted then.
+        read: reads the sums, because it is not known what was written.
+    """
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    added: Callable[[Fold, float], None] = lambda *_: None
+    read: Callable[[], Awaitable[None]] = _nothing_to_read
+
+
 class Accountant:
     """Folds marks into hours for one epoch of the leader."""
 
@@ -63,8 +82,10 @@ class Accountant:
         epoch: int,
         cache: PlannerCache,
         show: Callable[[Mapping[str, Free]], None] = lambda _: None,
+        follower: Follower | None = None,
     ) -> None:
         """``show`` receives the free GPUs by flavor at each sample."""
+        self._follower = follower or Follower()
         self._show = show
         self._store = store
         self._facts = facts
@@ -109,6 +130,7 @@ class Accountant:
             self._until, self._meters = progress.until, dict(progress.meters)
             self._accounts = Accounts()
             self._checked = False
+            await self._follower.read()
         now = self._clock()
         live = [] if self._checked else list(self._facts.live())
         while len(marks := await self._store.marks(BATCH)) == BATCH:
@@ -152,9 +174,11 @@ class Accountant:
             cluster = await asyncio.to_thread(cluster_gpus, snapshot, self._cache)
         fold.divide(cluster)
         numbers = [number for number, _ in marks if number]
-        await self._store.keep(
-            fold, over=over, until=until, marks=numbers, epoch=self._epoch, free=free
-        )
+        async with self._follower.lock:
+            await self._store.keep(
+                fold, over=over, until=until, marks=numbers, epoch=self._epoch, free=free
+            )
+            self._follower.added(fold, until)
         self._until = until
         self._accounts.settle(uid for uid, meter in fold.meters.items() if meter is None)
         for uid, meter in fold.meters.items():

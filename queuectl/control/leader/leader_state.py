@@ -34,6 +34,7 @@ from queuectl.lifecycle.refusals import Refusals
 from queuectl.lifecycle.stragglers import Stragglers
 from queuectl.objects.configuration.admissibility import closed
 from queuectl.objects.configuration.catalog import Catalog, concerned
+from queuectl.state.budgets import BudgetSums
 from queuectl.state.durations import Durations
 from queuectl.state.estimates import Estimates
 from queuectl.state.freeze import SnapshotBuilder
@@ -58,6 +59,7 @@ class LeaderState:
         ledger: all workloads that are not Finished.
         observer, decider: turn observations and plans into changes of the ledger.
         tally, holdings: past use, and current use.
+        budgets: what budgets have spent.
         durations: of gangs, stated and learnt.
         estimates: of the starts of pending gangs.
         gang_uses: the last measured GPU utilization of gangs, by uid.
@@ -88,6 +90,7 @@ class LeaderState:
         self.unwritten: Collection[str] = frozenset()
         self.tally = PastUseSums(mirror)
         self.holdings = Holdings(mirror)
+        self.budgets = BudgetSums()
         self.durations = Durations(mirror)
         self.estimates = Estimates(mirror, self.durations.estimator)
         self.refusals = Refusals()
@@ -223,6 +226,7 @@ class LeaderState:
         self._idleness.note(changes)
         self.tally.note(changes)
         self.holdings.note(changes)
+        self.budgets.note(changes)
 
     def evaluated(self, uses: Mapping[str, GangUse]) -> IdlenessResult:
         """Store the GPU utilization of gangs, by uid, as of now."""
@@ -253,6 +257,7 @@ class LeaderState:
     def snapshot(self, *, seek_room: bool) -> Snapshot:
         """The snapshot for the next plan. ``seek_room``: whether the plan can move gangs."""
         frozen = self._snapshot_builder.freeze(self.config, self._clock(), self._limits)
+        frozen = self.budgets.applied(frozen)
         return replace(
             frozen,
             moved_work=self._spending.by_queue(frozen.now),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
-from queuectl.control.leader.accounting import Accountant
+from queuectl.control.leader.accounting import Accountant, Follower
 from queuectl.control.leader.actuator import Actuator
 from queuectl.control.leader.commands import carry_out
 from queuectl.control.leader.default_queues import keep_labels
@@ -33,6 +33,7 @@ from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
 from queuectl.domain.accounting import Free
+from queuectl.domain.budgets import SpentUnits
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
 from queuectl.domain.invariants import Checked
@@ -96,6 +97,7 @@ class Loop:
         self._inbox_read = asyncio.Event()
         # A read must not replace the result of a later read: a change is announced only once.
         self._reading = asyncio.Lock()
+        self._folding = asyncio.Lock()  # held while hours are written or summed up
         self._auditor = InvariantChecker(
             leader_state=self.leader_state,
             mirror=mirror,
@@ -234,7 +236,13 @@ class Loop:
         rules = prune(store, lambda: self.leader_state.config.rules, clock, epoch)
         group.create_task(rules, name="prune")
         accountant = Accountant(
-            store.usage, self.leader_state.facts(), clock, epoch, self._cache, self._show_gpus
+            store.usage,
+            self.leader_state.facts(),
+            clock,
+            epoch,
+            self._cache,
+            self._show_gpus,
+            Follower(self._folding, self.leader_state.budgets.add, self._read_budgets),
         )
         group.create_task(accountant.run(self._settings.account_seconds), name="account")
         efficiency = show_efficiency(
@@ -361,6 +369,7 @@ class Loop:
     async def _reload(self) -> None:
         async with self._reading:
             await self._writer.reload()
+            await self._read_budgets()
         self._inbox = True
         self._wakeup.plan()
 
@@ -372,8 +381,19 @@ class Loop:
             used = await self._store.past_use()
             self.leader_state.tally.learn(used)
             self.leader_state.configure(changes)
+            if not self.leader_state.budgets.knows(self.leader_state.config):
+                await self._read_budgets()
         self._show_use(self._clock())
         self._wakeup.plan()
+
+    async def _read_budgets(self) -> None:
+        """Read what budgets have spent. No plan is made before."""
+        async with self._folding:
+            budgets = self.leader_state.config.budgets
+            spent = SpentUnits()
+            if budgets:
+                spent = await self._store.usage.spent(budgets.values(), self._clock())
+            self.leader_state.budgets.learn(budgets, spent)
 
     async def commands_added(self) -> None:
         """Wait for commands. Returns when each command has a result."""

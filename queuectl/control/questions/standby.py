@@ -7,6 +7,7 @@ objects that are derived from it.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from queuectl.control.ports import Clock, Store
 from queuectl.domain.ledger import Loaded
@@ -16,11 +17,15 @@ from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.objects.configuration.queue_config import build
+from queuectl.state.budgets import BudgetSums
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.migration_budget import MigrationBudget
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
+
+BUDGETS_SECONDS: Final = 30.0
+"""The time for which a sum of the usage ledger is valid."""
 
 
 class Standby:
@@ -38,6 +43,8 @@ class Standby:
         self.ledger = Ledger()
         self._usage = Usage(mirror, self.ledger)
         self._snapshot_builder = SnapshotBuilder(mirror, self.ledger, self._usage)
+        self._budgets = BudgetSums()
+        self._budgets_due = 0.0
         self._loaded: Loaded | None = None
         self._stated = self._config = QueueConfig()
         self._turns_at: float | None = None  # when an override begins or ends next
@@ -59,8 +66,9 @@ class Standby:
             self._config = in_force(self._stated, now)
             self._turns_at = next_boundary(self._stated, now)
         self._adopt(loaded)
+        await self._read_budgets(now)
         return replace(
-            self._snapshot_builder.freeze(self._config, now, self._limits),
+            self._budgets.applied(self._snapshot_builder.freeze(self._config, now, self._limits)),
             moved_work=MigrationBudget(loaded.spent).by_queue(now),
             past_use=past_use(loaded.used, self._config),
         )
@@ -68,6 +76,14 @@ class Standby:
     def unmanaged(self) -> tuple[UnmanagedPod, ...]:
         """Unmanaged pods that hold GPUs, by namespace and name, as of the last update."""
         return self._usage.unmanaged(self._config)
+
+    async def _read_budgets(self, now: float) -> None:
+        """Read what budgets have spent. The leader writes it each minute."""
+        known = self._budgets.knows(self._config) and now < self._budgets_due
+        if self._config.budgets and not known:
+            spent = await self._store.usage.spent(self._config.budgets.values(), now)
+            self._budgets.learn(self._config.budgets, spent)
+            self._budgets_due = now + BUDGETS_SECONDS
 
     def _adopt(self, loaded: Loaded) -> None:
         gone = {entry.uid for entry in self.ledger} - {entry.uid for entry in loaded.entries}

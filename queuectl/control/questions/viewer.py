@@ -30,6 +30,7 @@ from queuectl.domain.ledger import Entry
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import PodRecord
 from queuectl.domain.snapshot import Snapshot, SolverLimits
+from queuectl.domain.spending import BudgetReport, report
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
 from queuectl.planner.cache import PlannerCache
@@ -136,6 +137,11 @@ class Viewer:
         """Unmanaged pods that hold GPUs; None until this process has a view. Can raise StoreUnavailable."""
         seen = await self.seen()
         return seen.unmanaged() if seen is not None else None
+
+    async def budgets(self) -> BudgetReport | None:
+        """The use of budgets and its forecast; None until this process has a view. Can raise StoreUnavailable."""
+        seen = await self.seen()
+        return await asyncio.to_thread(report, seen.snapshot) if seen is not None else None
 
     def pods(self, entry: Entry) -> tuple[PodRecord, ...] | None:
         """A workload's pods in the watch; None until the watch has listed all objects."""

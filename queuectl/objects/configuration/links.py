@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, Final
 
+from queuectl.domain.budgets import BudgetScope
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig, QuotaOverride
 from queuectl.objects.documents import Document, as_document
@@ -91,6 +92,10 @@ def references(document: Mapping[str, Any]) -> frozenset[DocumentKey]:
             named = {("ClusterQueue", spec["clusterQueue"])}
         case "ResourceFlavor":
             named = {("Topology", spec.get("topologyName"))}
+        case "Budget":
+            named = {("ClusterQueue", spec.get("clusterQueue"))}
+        case "BudgetTopUp":
+            named = {("Budget", spec["budget"])}
     return frozenset(DocumentKey(kind, "", name) for kind, name in named if name)
 
 
@@ -113,10 +118,21 @@ def dangling(config: QueueConfig) -> tuple[str, ...]:
     for override in config.overrides.values():
         if (reason := _no_quota(config, override)) is not None:
             found.append(f"QuotaOverride {override.name}: {reason}")
+    found += _of_budgets(config)
     for flavor in config.flavors.values():
         if flavor.topology is not None and flavor.topology not in config.topologies:
             found.append(f"ResourceFlavor {flavor.name}: Topology {flavor.topology} does not exist")
     return tuple(found)
+
+
+def _of_budgets(config: QueueConfig) -> Iterator[str]:
+    for budget in config.budgets.values():
+        of_queue = budget.scope is BudgetScope.CLUSTER_QUEUE
+        if of_queue and budget.holder not in config.cluster_queues:
+            yield f"Budget {budget.name}: ClusterQueue {budget.holder} does not exist"
+    for top_up in config.top_ups.values():
+        if top_up.budget not in config.budgets:
+            yield f"BudgetTopUp {top_up.name}: Budget {top_up.budget} does not exist"
 
 
 def _no_quota(config: QueueConfig, override: QuotaOverride) -> str | None:

@@ -16,6 +16,7 @@ import msgspec
 from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
 from queuectl.domain.rules import Rules
 from queuectl.objects.configuration import wire
+from queuectl.objects.configuration.budgets import read_budget, read_top_up
 from queuectl.objects.configuration.flavors import read_flavor, read_topology
 from queuectl.objects.configuration.links import circular_cohorts, refuse_circular_cohorts
 from queuectl.objects.configuration.overrides import read_override
@@ -104,6 +105,14 @@ CONFIG_KINDS: Final[Mapping[str, ConfigKind]] = MappingProxyType(
                 "quotaoverrides",
                 wire.QuotaOverrideDocument,
                 read_override,
+                kueue_versions=(),
+            ),
+            ConfigKind("Budget", "budgets", wire.BudgetDocument, read_budget, kueue_versions=()),
+            ConfigKind(
+                "BudgetTopUp",
+                "budgettopups",
+                wire.BudgetTopUpDocument,
+                read_top_up,
                 kueue_versions=(),
             ),
             ConfigKind(
@@ -297,6 +306,8 @@ def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
         priority_classes=parts["WorkloadPriorityClass"],
         cohorts=cohorts,
         overrides=parts["QuotaOverride"],
+        budgets=parts["Budget"],
+        top_ups=parts["BudgetTopUp"],
         rules=parts["Configuration"].get(ONLY_NAME, Rules()),
     )
     queues = {name: _in_line(queue, config) for name, queue in config.cluster_queues.items()}

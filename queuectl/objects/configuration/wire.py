@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from queuectl.domain.budgets import WhenSpent
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigMode
 from queuectl.domain.node_health import UnhealthyNodes
@@ -309,6 +310,35 @@ class QuotaOverrideSpec(Strict):
 
 class QuotaOverrideDocument(Head, kw_only=True):
     spec: QuotaOverrideSpec
+
+
+class BudgetSpec(Strict):
+    gpu_hours_per_month: Quantity
+    cluster_queue: str | None = None
+    local_queue: str | None = None
+    namespace: str | None = None
+    user: Annotated[str, msgspec.Meta(max_length=253)] | None = None
+    time_zone: Annotated[str, msgspec.Meta(max_length=64)] | None = None
+    when_spent: WhenSpent | None = None
+    priority_when_spent: Priority | None = None
+    whole_run: bool | None = None
+
+
+class BudgetDocument(Head, kw_only=True):
+    spec: BudgetSpec
+
+
+class BudgetTopUpSpec(Strict):
+    budget: str
+    month: str
+    gpu_hours: Quantity
+    reason: Annotated[str, msgspec.Meta(max_length=500)]
+    by: Annotated[str, msgspec.Meta(max_length=253)] | None = None
+    at: str | None = None
+
+
+class BudgetTopUpDocument(Head, kw_only=True):
+    spec: BudgetTopUpSpec
 
 
 class PriorityClassDocument(Head, kw_only=True):

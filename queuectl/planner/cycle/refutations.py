@@ -136,13 +136,14 @@ class Refutations:
     def _lasts(self, pending: Pending, queue: ClusterQueue | None, found: GangClass) -> bool:
         """Whether what is proved of it now is proved on what was held when the cycle began.
 
-        Not if other gangs are before it in queue order, nor of a gang that can start with fewer pods, as far as a ResourceQuota or
-        its user's cap allows.
+        Not if other gangs are before it in queue order, nor of a gang that can start with fewer pods, as far as a ResourceQuota,
+        its user's cap or a budget allows.
         """
         if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
             return False
-        caps = queue is not None and queue.max_per_user
-        if (caps or self.cycle.problem.snapshot.allowances) and shrinks(pending.workload):
+        snapshot = self.cycle.problem.snapshot
+        limited = (queue is not None and queue.max_per_user) or snapshot.budgets
+        if (limited or snapshot.allowances) and shrinks(pending.workload):
             return False
         return not self._among(self._changed_now, queue, found)
 

@@ -111,9 +111,8 @@ def diagnose_those(
         if pending.workload.uid not in uids:
             continue
         least = smallest(pending.workload)
-        if inadmissible(snapshot, pending) is not None or any(
-            prepared.cycle.limits.over_quotas(least)
-        ):
+        held = inadmissible(snapshot, pending) is not None
+        if held or prepared.cycle.limits.stated_in_full(least):
             yield Diagnosis(pending.workload.uid)  # the reason of its refusal is complete
         else:
             refused = pending.workload.uid in known.refused

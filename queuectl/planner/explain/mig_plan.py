@@ -92,7 +92,7 @@ def _waiting(snapshot: Snapshot, stop: StopSignal | None) -> Iterator[Context]:
         least = smallest(pending.workload)
         if pending.lease is not None or inadmissible(snapshot, pending) is not None:
             continue
-        if any(prepared.cycle.limits.over_quotas(least)):
+        if prepared.cycle.limits.stated_in_full(least):
             continue
         ctx = context_of(prepared.cycle, pending)
         if not over_caps(ctx):

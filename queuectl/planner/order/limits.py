@@ -1,4 +1,4 @@
-"""The limits beside quota, as a plan goes: ResourceQuotas of namespaces, and what one user may hold in a ClusterQueue.
+"""The limits beside quota, as a plan goes: ResourceQuotas of namespaces, what one user may hold in a ClusterQueue, and budgets.
 
 A gang over a limit waits for that limit alone. It evicts no other gang: those of other namespaces and users would not help,
 and its own free nothing before they have left. It holds no place that others could take. In a StrictFIFO ClusterQueue the
@@ -21,6 +21,7 @@ from queuectl.domain.resource_quota import Allowance, Limit
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.words import is_or_are
 from queuectl.domain.workload import Workload
+from queuectl.planner.order.budgets import BudgetUse, Charge, reason_maker
 from queuectl.planner.order.queue_order import StrictFifoHeads, behind
 from queuectl.planner.problem.usage import charges_of
 
@@ -36,8 +37,9 @@ class Bound:
         row: equal for all gangs that count against it.
         most: what it allows.
         held: the use of others, and of the gangs that this plan starts.
-        need: what the gang would add.
+        need: what must be left for the gang.
         make_reason: makes the reason of a gang that is over it.
+        adds: what the gang adds if that is not ``need``.
     """
 
     row: Row
@@ -46,6 +48,7 @@ class Bound:
     held: int
     need: int
     make_reason: Callable[[Bound], Reason]
+    adds: int | None = None
 
     def exceeded(self) -> bool:
         """Whether there is too little left for the gang."""
@@ -161,10 +164,12 @@ class Limits:
 
     snapshot: Snapshot
     users: UserCaps = field(init=False)
+    budgets: BudgetUse = field(init=False)
     _taken: Counter[Row] = field(default_factory=Counter)  # by this plan
 
     def __post_init__(self) -> None:
         self.users = UserCaps(self.snapshot)
+        self.budgets = BudgetUse(self.snapshot)
 
     def refusal(
         self, workload: Workload, queue: ClusterQueue | None, heads: StrictFifoHeads
@@ -183,8 +188,10 @@ class Limits:
         return None
 
     def short(self, workload: Workload) -> Reason | None:
-        """The first limit, those of its namespace before those of its user, that a gang is over."""
-        over = chain(self.over_quotas(workload), self.over_caps(workload))
+        """The first limit that a gang is over: of its namespace, then of its user, then of its budgets."""
+        over = chain(
+            self.over_quotas(workload), self.over_caps(workload), self.over_budgets(workload)
+        )
         return next((bound.reason() for bound in over), None)
 
     def over_quotas(self, workload: Workload) -> Iterator[Bound]:
@@ -195,12 +202,21 @@ class Limits:
         """The resources of which its user would hold too much with a gang."""
         return filter(Bound.exceeded, self._caps(workload))
 
+    def over_budgets(self, workload: Workload) -> Iterator[Bound]:
+        """The budgets that cannot pay a gang."""
+        return filter(Bound.exceeded, self._budgets(workload))
+
+    def stated_in_full(self, workload: Workload) -> bool:
+        """Whether a limit holds a gang whose reason has all that there is to say about it."""
+        return any(chain(self.over_quotas(workload), self.over_budgets(workload)))
+
     def take(self, workload: Workload) -> None:
         """A gang starts, or waits on a lease."""
         self.users.claim(workload)
+        self.budgets.claim(workload)
         for _, _, bounds in self._shared(workload):
             for bound in bounds:
-                self._taken[bound.row] += bound.need
+                self._taken[bound.row] += bound.need if bound.adds is None else bound.adds
 
     def _shared(self, workload: Workload) -> Iterator[_Shared]:
         if workload.namespace in self.snapshot.allowances:
@@ -208,6 +224,8 @@ class Limits:
             yield _Shared(waits, workload.namespace, self._quotas(workload))
         if (user := self.users.user(workload)) is not None:
             yield _Shared("exceeds maxPerUser of its ClusterQueue", user, self._caps(workload))
+        for bound in self._budgets(workload):
+            yield _Shared("exceeds a Budget", bound.row[1], iter((bound,)))
 
     def _quotas(self, workload: Workload) -> Iterator[Bound]:
         return self._beside(_of_namespace(self.snapshot, workload))
@@ -215,11 +233,27 @@ class Limits:
     def _caps(self, workload: Workload) -> Iterator[Bound]:
         return self._beside(self.users.bounds(workload))
 
+    def _budgets(self, workload: Workload) -> Iterator[Bound]:
+        return self._beside(map(partial(_of_budget, workload), self.budgets.charges(workload)))
+
     def _beside(self, bounds: Iterable[Bound]) -> Iterator[Bound]:
         """With what this plan has added."""
         for bound in bounds:
             taken = self._taken[bound.row]
             yield replace(bound, held=bound.held + taken) if taken else bound
+
+
+def _of_budget(workload: Workload, charge: Charge) -> Bound:
+    reason = reason_maker(workload, charge)
+    return Bound(
+        row=("Budget", charge.name),
+        resource="",
+        most=charge.balance.granted,
+        held=charge.held,
+        need=charge.need,
+        make_reason=lambda bound: reason(bound.held),
+        adds=charge.cost,
+    )
 
 
 def _of_namespace(snapshot: Snapshot, workload: Workload) -> Iterator[Bound]:

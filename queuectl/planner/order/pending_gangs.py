@@ -257,7 +257,7 @@ def _sort(
         workload = pending.workload
         queue = config.cluster_queue_of(workload.namespace, workload.queue)
         key = _one(common, class_key(pending, queue.name if queue is not None else None, lines))
-        yield _Sorted(pending, place(workload), key, _one(common, _equal(pending, key)))
+        yield _Sorted(pending, place(workload), key, _one(common, _equal(pending, key, config)))
 
 
 def _one(common: dict[Hashable, Hashable], made: H) -> H:
@@ -265,10 +265,11 @@ def _one(common: dict[Hashable, Hashable], made: H) -> H:
     return cast(H, common.setdefault(made, made))
 
 
-def _equal(pending: Pending, key: ClassKey) -> Hashable:
+def _equal(pending: Pending, key: ClassKey, config: QueueConfig) -> Hashable:
     """Equal for equal gangs: of one LocalQueue and user; a gang with a lease has no equal."""
     workload = pending.workload
     if pending.lease is not None:
         return workload.uid
     limits = tuple(podset.limits for podset in workload.podsets)  # ResourceQuotas count them
-    return key, workload.namespace, workload.queue, workload.user, pending.budget, limits
+    run = workload.duration if config.budgets else None  # budgets pay for it
+    return key, workload.namespace, workload.queue, workload.user, pending.budget, limits, run

@@ -31,6 +31,9 @@ _TAKES_BACK: Final = frozenset(
 )
 
 
+_ENDS_BY_TIME: Final = frozenset((Code.WAITING_TO_RECLAIM, Code.BUDGET_SPENT))
+
+
 @dataclass(frozen=True, slots=True)
 class _Question:
     """A running gang, the ClusterQueue it is charged to, and unix seconds.
@@ -169,10 +172,10 @@ def next_change(snapshot: Snapshot) -> float | None:
 def next_plan_due(snapshot: Snapshot, plan: Plan) -> float | None:
     """The time from which the next plan can do more than this one without another change (unix seconds); None = never.
 
-    The first wait to reclaim ends, or what ``next_change`` names.
+    The first wait to reclaim ends, a budget has a new month, or what ``next_change`` names.
     """
     reasons = (refusal.reasons[0] for refusal in plan.pending)
-    ends = [float(r.details["until"]) for r in reasons if r.code is Code.WAITING_TO_RECLAIM]
+    ends = [float(r.details["until"]) for r in reasons if r.code in _ENDS_BY_TIME]
     change = next_change(snapshot)
     return min(ends if change is None else (*ends, change), default=None)
 

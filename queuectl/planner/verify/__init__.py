@@ -16,7 +16,7 @@ from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.devices import check_devices
 from queuectl.planner.verify.gangs import check_gangs, check_shares
 from queuectl.planner.verify.kept import check_kept
-from queuectl.planner.verify.limits import check_allowances, check_users
+from queuectl.planner.verify.limits import check_allowances, check_budgets, check_users
 from queuectl.planner.verify.moves import check_moves
 from queuectl.planner.verify.order import check_order
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
@@ -40,7 +40,7 @@ def verify(snapshot: Snapshot, plan: Plan, selects: Selects | None = None) -> tu
     checks = (
         *(check_gangs, check_shares, check_capacity, check_quota),
         *(check_order, check_victims, check_kept, check_moves, check_allowances),
-        *(check_users, check_spared, check_shared_gpus, check_planned),
+        *(check_users, check_budgets, check_spared, check_shared_gpus, check_planned),
     )
     found = [*_partition(index), *_reasons(index)]
     for check in checks:

@@ -1,14 +1,16 @@
-"""No gang starts that a ResourceQuota of its namespace, or the limit of its user, does not allow beside the others."""
+"""No gang starts that a ResourceQuota of its namespace, the limit of its user, or a budget does not allow beside the others."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
 
+from queuectl.domain.budgets import UNKNOWN_RUN, BudgetBalance, WhenSpent
 from queuectl.domain.quantity import CPU, MEMORY
 from queuectl.domain.resource_quota import Limit
-from queuectl.domain.workload import Placement, PodSet, Workload
-from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
+from queuectl.domain.spending import Spending
+from queuectl.domain.workload import Placement, PodSet, Workload, gpus_of
+from queuectl.planner.verify.plan_index import Claim, PlanIndex, Rule, Violation
 from queuectl.planner.verify.quota import charges
 
 
@@ -43,6 +45,44 @@ def _counts(podset: PodSet, line: Limit) -> int:
 
 def _best_effort(podset: PodSet) -> bool:
     return {CPU, MEMORY}.isdisjoint(podset.shape.requests)
+
+
+def check_budgets(index: PlanIndex) -> Iterator[Violation]:
+    """No gang starts that a budget cannot pay beside the others, in whatever order they start.
+
+    The last gang to start under ``wholeRun: false`` needs a rest of any size. Therefore all but the largest such gang must leave one.
+    """
+    snapshot = index.snapshot
+    spending = Spending(snapshot)
+    for balance in snapshot.budgets:
+        if balance.budget.when_spent is not WhenSpent.HOLD:
+            continue
+        name, starts = balance.budget.name, []
+        held = balance.spent + balance.ended
+        for gang in snapshot.admitted:
+            if balance in spending.of(gang.workload):
+                ends = snapshot.now + UNKNOWN_RUN
+                if gang.ends_at is not None and gang.ends_at > snapshot.now:
+                    ends = gang.ends_at
+                ends = snapshot.now if gang.leaving else ends
+                held += balance.cost(gang.gpus, max(gang.started_at, balance.counted), ends)
+        for claim in index.claims:
+            if claim.running is None and balance in spending.of(claim.workload):
+                cost = _cost(index, balance, claim)
+                held += 0 if claim.now else cost
+                starts += [cost] if claim.now and cost else []
+        spare = 0 if balance.budget.whole_run else max(starts, default=0) - 1
+        if starts and held + sum(starts) - spare > balance.granted:
+            text = (
+                f"{held} + {sum(starts)} units for gangs that start, {balance.granted} are granted"
+            )
+            yield Violation(Rule.BUDGET, name, text)
+
+
+def _cost(index: PlanIndex, balance: BudgetBalance, claim: Claim) -> int:
+    run, now = claim.workload.duration, index.snapshot.now
+    pods = [(podset, placed.pods_of(podset)) for podset, placed in claim.parts()]
+    return balance.cost(gpus_of(pods), now, now + (run.seconds if run else UNKNOWN_RUN))
 
 
 _Row = tuple[str, str, str]  # ClusterQueue, user and resource

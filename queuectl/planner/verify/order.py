@@ -23,6 +23,7 @@ _NEVER = frozenset(
     {
         *(Code.SHAPE_NEVER_FITS, Code.EXCEEDS_MAX_QUOTA, Code.NO_MATCHING_FLAVOR),
         *(Code.UNSUPPORTED, Code.RESOURCE_QUOTA_EXCEEDED, Code.MAX_PER_USER),
+        Code.BUDGET_SPENT,
     }
 )
 

@@ -1,0 +1,174 @@
+"""Budgets over REST: top-ups, and the report of their use and its forecast."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime
+from typing import Final
+
+from fastapi import Request
+from pydantic import Field
+
+from queuectl.api.access import caller_of
+from queuectl.api.auth.audit import record_change
+from queuectl.api.kinds import API_VERSION
+from queuectl.api.ports import ApiStore
+from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.schemas import View, maybe, moment
+from queuectl.domain.budgets import BudgetScope, TopUp, WhenSpent, gpu_hours
+from queuectl.domain.errors import Conflict
+from queuectl.domain.gpus import rounded
+from queuectl.domain.queries import DocumentKey
+from queuectl.domain.spending import BudgetReport, Forecast
+from queuectl.domain.words import format_time
+from queuectl.objects.configuration.queue_config import read, validate
+
+P = ProblemType
+_TRIES: Final = 20  # each fails only if another request made the same top-up in between
+
+
+class TopUpBody(View):
+    """A top-up of one month."""
+
+    gpu_hours: float | str = Field(description="GPU-hours to add; more than 0.")
+    reason: str = Field(min_length=1, max_length=500, description="The reason.")
+    month: str | None = Field(
+        default=None, max_length=7, description="The month, as 2026-11. Default: the present one."
+    )
+
+
+class TopUpView(View):
+    """GPU-hours that were added to a month of a Budget."""
+
+    name: str = Field(description="Name of the BudgetTopUp.")
+    budget: str
+    month: str
+    gpu_hours: float
+    reason: str
+    by: str | None = Field(description="The user of the request; null = a document was applied.")
+    at: str | None = Field(description="The time of the request; null = a document was applied.")
+
+
+class BudgetStatusView(View):
+    """A Budget in the present month. Amounts in GPU-hours."""
+
+    name: str
+    scope: BudgetScope = Field(description="The field that names whose gangs spend it.")
+    holder: str = Field(description="The name in that field.")
+    month: str
+    time_zone: str
+    month_ends: datetime
+    when_spent: WhenSpent
+    granted_gpu_hours: float = Field(description="Of the month, with top-ups.")
+    spent_gpu_hours: float = Field(description="Used until the time of the report.")
+    ledger_gpu_hours: float = Field(description="The part in the usage ledger, until countedUntil.")
+    counted_until: datetime
+    committed_gpu_hours: float = Field(
+        description="Use by running gangs until their ends; a gang without a known end counts for one hour."
+    )
+    left_gpu_hours: float = Field(description="granted - spent - committed; can be negative.")
+    running_gpus: float = Field(description="GPUs of the gangs that run now.")
+    spent_at: datetime | None = Field(
+        description="When running gangs will have spent it, if no other starts; null = not in this month."
+    )
+    pending_gpu_hours: float = Field(
+        description="Use by pending gangs with an enforced limit in this month, if they start now."
+    )
+    top_ups: list[TopUpView] = Field(description="Of the month, by name.")
+
+
+class BudgetsView(View):
+    at: datetime = Field(description="Time of the report.")
+    items: list[BudgetStatusView] = Field(description="By name.")
+
+
+def shown(one: Forecast, namespaces: frozenset[str] | None) -> bool:
+    """Whether a caller who sees these namespaces (None = all) sees a budget."""
+    budget = one.balance.budget
+    if namespaces is None:
+        return True
+    inside = budget.scope in (BudgetScope.NAMESPACE, BudgetScope.LOCAL_QUEUE)
+    return inside and budget.holder.partition("/")[0] in namespaces
+
+
+async def top_up(request: Request, store: ApiStore, key: DocumentKey, body: TopUpBody) -> TopUpView:
+    """Add GPU-hours to one month of a budget, as a BudgetTopUp with the caller and the time.
+
+    Raises:
+        Problem: not-found; precondition-failed when other requests keep taking the name.
+        DocumentError: the amount or the month is wrong.
+    """
+    stored = await store.get_config(key)
+    if stored is None:
+        raise Problem(P.NOT_FOUND, f"{key} does not exist")
+    budget = read(stored.document).value
+    month = body.month or budget.month(time.time()).name
+    for number in range(1, _TRIES + await _known(store, key.name, month)):
+        name = f"{key.name}-{month}-{number}"
+        spec = {
+            "budget": key.name,
+            "month": month,
+            "gpuHours": body.gpu_hours,
+            "reason": body.reason,
+            "by": caller_of(request).name or None,
+            "at": format_time(time.time()),
+        }
+        given = {
+            "apiVersion": API_VERSION,
+            "kind": "BudgetTopUp",
+            "metadata": {"name": name},
+            "spec": {field: value for field, value in spec.items() if value is not None},
+        }
+        document, _ = validate(given)
+        try:
+            await store.put_config(document, 0)
+        except Conflict:
+            continue  # the name is taken
+        record_change(request, f"created {name}: {body.gpu_hours} GPU-hours; reason: {body.reason}")
+        return top_up_view(read(document).value)
+    raise Problem(P.PRECONDITION_FAILED, f"{key} is topped up by others; try again")
+
+
+async def _known(store: ApiStore, budget: str, month: str) -> int:
+    """The number of top-ups of a month, so that each free name is found."""
+    top_ups = await store.list_config("BudgetTopUp")
+    specs = [one.document["spec"] for one in top_ups]
+    return sum((spec["budget"], spec["month"]) == (budget, month) for spec in specs)
+
+
+def top_up_view(one: TopUp) -> TopUpView:
+    """A top-up as the API answers it."""
+    return TopUpView(
+        name=one.name,
+        budget=one.budget,
+        month=one.month,
+        gpu_hours=gpu_hours(one.amount),
+        reason=one.reason,
+        by=one.by or None,
+        at=one.at or None,
+    )
+
+
+def status_view(one: Forecast, report: BudgetReport) -> BudgetStatusView:
+    """A budget as the API answers it."""
+    balance, budget = one.balance, one.balance.budget
+    own = [t for t in report.top_ups if (t.budget, t.month) == (budget.name, balance.month.name)]
+    return BudgetStatusView(
+        name=budget.name,
+        scope=budget.scope,
+        holder=budget.holder,
+        month=balance.month.name,
+        time_zone=budget.time_zone,
+        month_ends=moment(balance.month.ends),
+        when_spent=budget.when_spent,
+        granted_gpu_hours=gpu_hours(balance.granted),
+        spent_gpu_hours=gpu_hours(one.used),
+        ledger_gpu_hours=gpu_hours(balance.spent),
+        counted_until=moment(balance.counted),
+        committed_gpu_hours=gpu_hours(one.committed),
+        left_gpu_hours=gpu_hours(one.left),
+        running_gpus=rounded(one.rate),
+        spent_at=maybe(one.spent_at),
+        pending_gpu_hours=gpu_hours(one.waiting),
+        top_ups=[top_up_view(t) for t in sorted(own, key=lambda t: t.name)],
+    )

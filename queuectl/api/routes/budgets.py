@@ -1,0 +1,85 @@
+"""Budgets: their top-ups, and the report of what they have spent and will spend."""
+
+# No postponed annotations here: see routes/config.py.
+
+import time
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Request
+
+from queuectl.api.access import Guard
+from queuectl.api.body import missing, read_small
+from queuectl.api.budgets import BudgetsView, TopUpBody, TopUpView, shown, status_view, top_up
+from queuectl.api.kinds import BY_KIND, PREFIX
+from queuectl.api.openapi import model_body, responses
+from queuectl.api.params import key_in_path
+from queuectl.api.ports import ApiStore, ClusterReader
+from queuectl.api.problems import ProblemType, not_known_yet
+from queuectl.api.schemas import moment
+from queuectl.domain.queries import DocumentKey
+from queuectl.domain.spending import BudgetReport
+
+P = ProblemType
+PATH: Final = f"{PREFIX}/reports/budgets"
+
+
+def add_routes(
+    routes: APIRouter, guard: Guard, store: ApiStore, cluster_reader: ClusterReader | None
+) -> None:
+    """Offer the paths. ``cluster_reader``: None in a process that does not watch the cluster."""
+    kind = BY_KIND["Budget"]
+    Key = Annotated[DocumentKey, Depends(key_in_path(kind))]  # noqa: N806 - a type
+
+    @routes.post(
+        f"{kind.path('', '{name}')}/topups",
+        tags=[kind.kind],
+        operation_id="topUpBudget",
+        summary="Add GPU-hours to one month of a Budget",
+        dependencies=[guard.needs("create", "budgets/topups")],
+        status_code=201,
+        responses=responses(
+            P.MALFORMED_BODY,
+            P.NOT_FOUND,
+            P.PRECONDITION_FAILED,
+            P.BODY_TOO_LARGE,
+            P.UNSUPPORTED_MEDIA_TYPE,
+            P.INVALID_DOCUMENT,
+            P.INVALID_PARAMETER,
+        ),
+        openapi_extra=model_body(TopUpBody),
+    )
+    async def top_up_budget(request: Request, key: Key) -> TopUpView:
+        body = await read_small(request, TopUpBody)
+        if body is None:
+            raise missing()
+        return await top_up(request, store, key, body)
+
+    @routes.get(
+        PATH,
+        tags=["Reports"],
+        operation_id="reportBudgets",
+        summary="The Budgets in the present month: granted, spent, committed, and when they will be spent",
+        description="Budgets of the namespaces in which you are allowed to get reports. Those of ClusterQueues and users are for callers that are allowed to get reports in all namespaces.",
+        responses=responses(ProblemType.NOT_KNOWN_YET),
+    )
+    async def report_budgets(request: Request) -> BudgetsView:
+        seen = await guard.visible(request, "get", "reports", store.namespaces)
+        if seen is not None and not seen:
+            return BudgetsView(at=moment(time.time()), items=[])
+        found = await known_budgets(cluster_reader)
+        return BudgetsView(
+            at=moment(found.at),
+            items=[status_view(one, found) for one in found.forecasts if shown(one, seen)],
+        )
+
+
+async def known_budgets(cluster_reader: ClusterReader | None) -> BudgetReport:
+    """The report of this process.
+
+    Raises:
+        Problem: not-known-yet.
+    """
+    found = await cluster_reader.budgets() if cluster_reader is not None else None
+    if found is None:
+        raise not_known_yet()
+    return found

@@ -1,0 +1,32 @@
+"""``queuectl topup``: add GPU-hours to one month of a Budget."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from queuectl.api.kinds import BY_KIND
+from queuectl.cli.client import DEFAULT_SERVER, Server, config_path, connect
+
+
+def topup_command(
+    name: Annotated[str, typer.Argument(metavar="BUDGET", help="Name of the Budget.")],
+    gpu_hours: Annotated[
+        str,
+        typer.Option("--gpu-hours", metavar="HOURS", help="GPU-hours to add; more than 0."),
+    ],
+    reason: Annotated[str, typer.Option(metavar="TEXT", help="Reason, for the audit log.")],
+    month: Annotated[
+        str | None,
+        typer.Option(metavar="YYYY-MM", help="The month. Default: the present one."),
+    ] = None,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    """Add GPU-hours to one month of a Budget. Held gangs start as soon as it can pay for them."""
+    body = {"gpuHours": gpu_hours, "reason": reason, "month": month}
+    with connect(server) as client:
+        made = client.post(f"{config_path(BY_KIND['Budget'], name, '')}/topups", body)
+    typer.echo(
+        f"budgettopup/{made['name']} created: {made['gpuHours']:g} GPU-hours for {made['month']}"
+    )

@@ -1,0 +1,187 @@
+"""Budgets and the gangs of a snapshot: what is committed, which priorities are lowered, and when a budget will be spent."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from queuectl.domain.accounting import MILLISECONDS
+from queuectl.domain.budgets import BudgetBalance, BudgetScope, Spender, TopUp, WhenSpent
+from queuectl.domain.gpus import in_parts
+from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.workload import Workload
+
+
+def running_cost(snapshot: Snapshot, balance: BudgetBalance, gang: Admitted) -> int:
+    """Units that a running gang uses until its end; one that is leaving, until now."""
+    if gang.leaving:
+        return balance.cost(gang.gpus, max(gang.started_at, balance.counted), snapshot.now)
+    return balance.running_cost(gang.gpus, gang.started_at, gang.ends_at, snapshot.now)
+
+
+def start_cost(snapshot: Snapshot, balance: BudgetBalance, workload: Workload) -> int:
+    """Units that a pending gang uses in this month if it starts now."""
+    seconds = workload.duration.seconds if workload.duration is not None else None
+    return balance.start_cost(workload.gpus, seconds, snapshot.now)
+
+
+class Spending:
+    """Which budgets of a snapshot its gangs spend."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        self._balances: dict[tuple[BudgetScope, str], list[BudgetBalance]] = {}
+        for balance in snapshot.budgets:
+            key = (balance.budget.scope, balance.budget.holder)
+            self._balances.setdefault(key, []).append(balance)
+        self._running: dict[str, list[Admitted]] = {}
+        for gang in snapshot.admitted if snapshot.budgets else ():
+            for balance in self.of(gang.workload):
+                self._running.setdefault(balance.budget.name, []).append(gang)
+
+    def of(self, workload: Workload) -> list[BudgetBalance]:
+        """The budgets that a gang spends."""
+        if not self._balances:
+            return []
+        queue = self.snapshot.queue_of(workload)
+        spender = Spender(
+            queue.name if queue is not None else "",
+            workload.namespace,
+            workload.queue or "",
+            workload.user or "",
+        )
+        return [
+            b for scope in BudgetScope for b in self._balances.get((scope, spender.of(scope)), ())
+        ]
+
+    def running(self, balance: BudgetBalance) -> Sequence[Admitted]:
+        """The gangs that hold capacity and spend a budget."""
+        return self._running.get(balance.budget.name, ())
+
+    def committed(self, balance: BudgetBalance) -> int:
+        """Units that the running gangs of a budget use until their ends."""
+        return sum(running_cost(self.snapshot, balance, gang) for gang in self.running(balance))
+
+
+def lowering(spending: Spending) -> tuple[BudgetBalance, ...]:
+    """The budgets that are spent and lower the priority of pending gangs."""
+    return tuple(
+        balance
+        for balance in spending.snapshot.budgets
+        if balance.budget.when_spent is WhenSpent.LOWER_PRIORITY
+        and balance.used + spending.committed(balance) >= balance.granted
+    )
+
+
+def with_priority(
+    spending: Spending, pending: Pending, lowers: Collection[BudgetBalance]
+) -> Pending:
+    """A pending gang with the priority that these budgets leave it."""
+    own = [b for b in spending.of(pending.workload) if b in lowers]
+    priority = min([b.budget.priority_when_spent for b in own], default=pending.workload.priority)
+    if priority >= pending.workload.priority:
+        return pending
+    return replace(pending, workload=replace(pending.workload, priority=priority))
+
+
+def with_budgets(snapshot: Snapshot) -> Snapshot:
+    """A snapshot from files with its budgets. There is no usage ledger, so only what running gangs use in this month counts."""
+    config = snapshot.config
+    if not config.budgets:
+        return snapshot
+    balances = []
+    for _, budget in sorted(config.budgets.items()):
+        month = budget.month(snapshot.now)
+        granted = budget.granted(month, config.top_ups.values())
+        balances.append(BudgetBalance(budget, month, granted, counted=month.begins))
+    snapshot = replace(snapshot, budgets=tuple(balances))
+    spending = Spending(snapshot)
+    lowers = lowering(spending)
+    pending = tuple(with_priority(spending, one, lowers) for one in snapshot.pending)
+    return replace(snapshot, pending=pending) if lowers else snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """A budget as it is now, and as it will be if no other gang starts. Amounts in units of the usage ledger.
+
+    Attributes:
+        used: of the month until now.
+        committed: of running gangs from now to their ends; one without a known end counts for an hour.
+        rate: GPUs that run now.
+        spent_at: unix seconds at which nothing is left; None = not in this month.
+        waiting: what pending gangs with an enforced limit would use in this month.
+    """
+
+    balance: BudgetBalance
+    used: int
+    committed: int
+    rate: Fraction
+    spent_at: float | None
+    waiting: int
+
+    @property
+    def left(self) -> int:
+        """The a gang can still spend; negative if running gangs use more than is granted."""
+        return self.balance.granted - self.used - self.committed
+
+
+def forecast(spending: Spending, balance: BudgetBalance) -> Forecast:
+    """The forecast of one budget. Running gangs without a known end run on."""
+    snapshot, running = spending.snapshot, spending.running(balance)
+    now = snapshot.now
+    since = [(gang, max(gang.started_at, balance.counted)) for gang in running]
+    used = balance.used + sum(balance.cost(gang.gpus, begin, now) for gang, begin in since)
+    kept = balance.used + spending.committed(balance) - used
+    stays = [gang for gang in running if not gang.leaving]
+    waiting = sum(
+        start_cost(snapshot, balance, pending.workload)
+        for pending in snapshot.pending
+        if pending.workload.duration is not None
+        and pending.workload.duration.enforced
+        and balance in spending.of(pending.workload)
+    )
+    rate = sum((gang.gpus for gang in stays), Fraction())
+    left = balance.granted - used
+    return Forecast(
+        balance, used, max(0, kept), rate, _runs_out(balance, stays, left, now), waiting
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetReport:
+    """All budgets at a time (unix seconds), with the top-ups of all months."""
+
+    at: float
+    forecasts: tuple[Forecast, ...] = ()
+    top_ups: tuple[TopUp, ...] = ()
+
+
+def report(snapshot: Snapshot) -> BudgetReport:
+    """The budgets of a snapshot, by name."""
+    spending = Spending(snapshot)
+    forecasts = tuple(forecast(spending, balance) for balance in snapshot.budgets)
+    return BudgetReport(snapshot.now, forecasts, tuple(snapshot.config.top_ups.values()))
+
+
+def _runs_out(
+    balance: BudgetBalance, running: list[Admitted], left: int, now: float
+) -> float | None:
+    """The time at which running gangs have used what is left; None = not in this month."""
+    if left <= 0:
+        return now
+    ends = {
+        gang.workload.uid: gang.ends_at if gang.ends_at is not None and gang.ends_at > now else None
+        for gang in running
+    }
+    times = sorted({min(end, balance.month.ends) for end in ends.values() if end is not None})
+    at = now
+    for until in [*times, float(balance.month.ends)]:
+        going = (g for g in running if (end := ends[g.workload.uid]) is None or end > at)
+        each = sum(in_parts(gang.gpus) for gang in going) * MILLISECONDS  # units in a second
+        if each and left <= each * (until - at):
+            return at + left / each
+        left -= round(each * (until - at))
+        at = until
+    return None

@@ -1,0 +1,160 @@
+"""Budgets over REST and on the command line: top-ups with a right of their own, and the report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from queuectl.api.app import create_app
+from queuectl.api.auth.authentication import OpenPaths
+from queuectl.api.auth.layers import AuthenticationLayer
+from queuectl.cli.main import run
+from queuectl.domain.budgets import GPU_HOUR
+from queuectl.domain.identity import Right
+from queuectl.domain.snapshot import Snapshot
+from queuectl.telemetry.metrics import Metrics
+from tests.api.serving import serving
+from tests.api.signed import ADMIN, asking, people, signed_app
+from tests.api.support import FixedClusterReader, FixedHealth
+from tests.doubles.store import MemoryStore
+from tests.planner.test_budgets import budget, of, runs, spending
+
+BUDGET = "/api/v1/budgets/b"
+DOCUMENT = {
+    "apiVersion": "queuectl.dev/v1",
+    "kind": "Budget",
+    "metadata": {"name": "b"},
+    "spec": {"clusterQueue": "main", "gpuHoursPerMonth": 10},
+}
+BODY = {"gpuHours": 2.5, "month": "2026-12", "reason": "paper deadline"}
+TENANT = "of-the-tenant"
+
+
+async def stored(store: MemoryStore) -> list[dict[str, Any]]:
+    return [one.document["spec"] for one in await store.list_config("BudgetTopUp")]
+
+
+async def test_a_top_up_is_an_object_with_its_user_and_a_line_of_the_audit_log() -> None:
+    store, access = MemoryStore(), people()
+    access.know(TENANT, "tenant", Right("create", "budgets/topups"))
+    app = signed_app(store, access)
+    async with asking(app, ADMIN) as admin:
+        assert (await admin.put(BUDGET, json=DOCUMENT)).status_code == 201
+    async with asking(app, TENANT) as tenant:
+        assert (await tenant.put(BUDGET, json=DOCUMENT)).status_code == 403
+        first = await tenant.post(f"{BUDGET}/topups", json=BODY)
+        second = await tenant.post(f"{BUDGET}/topups", json={**BODY, "gpuHours": "1/2"})
+    assert first.status_code == second.status_code == 201
+    assert [a.json()["name"] for a in (first, second)] == ["b-2026-12-1", "b-2026-12-2"]
+    assert [a.json()["gpuHours"] for a in (first, second)] == [2.5, 0.5]
+    assert first.json()["by"] == "tenant"
+    kept = await stored(store)
+    assert {(spec["by"], spec["reason"]) for spec in kept} == {("tenant", "paper deadline")}
+    async with asking(app, ADMIN) as admin:
+        lines = (await admin.get("/api/v1/audit")).json()["items"]
+    top_ups = [line for line in lines if line["operation"] == "topUpBudget"]
+    assert {line["caller"] for line in top_ups} == {"tenant"}
+    assert any("2.5 GPU-hours; reason: paper deadline" in line["detail"] for line in top_ups)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/api/v1/budgets/other/topups", BODY, 404),
+        (f"{BUDGET}/topups", None, 422),
+        (f"{BUDGET}/topups", {**BODY, "reason": ""}, 422),
+        (f"{BUDGET}/topups", {**BODY, "gpuHours": 0}, 422),
+        (f"{BUDGET}/topups", {**BODY, "gpuHours": -1}, 422),
+        (f"{BUDGET}/topups", {**BODY, "month": "2026-13"}, 422),
+        (f"{BUDGET}/topups", {**BODY, "by": "another"}, 422),
+    ],
+)
+async def test_a_wrong_top_up_is_refused_and_changes_nothing(
+    api: httpx2.AsyncClient, path: str, body: dict[str, Any] | None, status: int
+) -> None:
+    assert (await api.put(BUDGET, json=DOCUMENT)).status_code == 201
+    answer = await api.post(path, json=body) if body is not None else await api.post(path)
+    assert answer.status_code == status, answer.text
+    assert (await api.get("/api/v1/budgettopups")).json()["items"] == []
+
+
+def snapshot() -> Snapshot:
+    """8 of 10 GPU-hours are spent; a gang of 2 GPUs runs on, and one of 8 GPU-hours waits."""
+    return spending(budget(), [of("p", 4, run=2)], [runs("r", 2, None)], 8.0)
+
+
+async def report(token: str, *rights: Right) -> Any:
+    access, store = people(), MemoryStore()
+    access.know(TENANT, "tenant", *rights)
+    app = create_app(
+        store,
+        FixedHealth(),
+        Metrics().registry,
+        cluster_reader=FixedClusterReader(snapshot(), store),
+        authenticated=AuthenticationLayer(access, secure=True, open_paths=OpenPaths()),
+    )
+    async with asking(app, token) as client:
+        return (await client.get("/api/v1/reports/budgets")).json()
+
+
+async def test_the_report_has_the_use_and_the_forecast() -> None:
+    (item,) = (await report(ADMIN))["items"]
+    assert item["grantedGpuHours"] == 10
+    assert item["spentGpuHours"] == item["ledgerGpuHours"] == 8
+    assert item["committedGpuHours"] == 2  # one hour of the gang without a known end
+    assert item["leftGpuHours"] == 0
+    assert item["runningGpus"] == 2
+    assert item["spentAt"] == "1970-01-12T14:46:40Z"
+    assert item["pendingGpuHours"] == 8
+
+
+async def test_a_tenant_sees_the_budgets_of_the_namespaces_in_which_it_gets_reports() -> None:
+    assert (await report(TENANT, Right("get", "reports", "team")))["items"] == []
+    assert (await report(TENANT))["items"] == []
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    store = MemoryStore()
+    reader = FixedClusterReader(snapshot(), store)
+    with serving(store, cluster_reader=reader) as url:
+        yield url
+
+
+def typed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str) -> str:
+    monkeypatch.setattr("sys.argv", ["queuectl", *line.split()])
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert not ended.value.code
+    return capsys.readouterr().out
+
+
+def test_the_commands_show_budgets_and_top_them_up(
+    server: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Any,
+) -> None:
+    monkeypatch.setenv("QUEUECTL_SERVER", server)
+    file = tmp_path / "budget.json"
+    file.write_text(httpx2.Response(200, json=DOCUMENT).text)
+
+    def type_in(line: str) -> str:
+        return typed(capsys, monkeypatch, line)
+
+    assert "budget/b created" in type_in(f"apply -f {file}")
+    made = type_in("topup b --gpu-hours 2.5 --month 2026-12 --reason deadline")
+    assert made == "budgettopup/b-2026-12-1 created: 2.5 GPU-hours for 2026-12\n"
+    assert "clusterQueue main" in type_in("get budgets")
+    assert "+2.5" in type_in("get budgettopups")
+    head, row = type_in("report budgets").splitlines()[2:]
+    assert head.split()[:3] == ["NAME", "FOR", "MONTH"]
+    assert row.split()[-7:-3] == ["10.0", "8.0", "2.0", "0.0"]
+    assert "deleted" in type_in("delete budget b")
+
+
+def test_amounts_are_exact_units() -> None:
+    assert GPU_HOUR == 3600 * 1000 * 100_800
