@@ -40,6 +40,7 @@ from queuectl.api.routes import (
     pastuse,
     plans,
     queue_stops,
+    recorded_jobs,
     refused,
     session,
     unmanaged,
@@ -99,6 +100,7 @@ def create_app(
     unmanaged.add_routes(app.router, guard, store, cluster_reader)
     budgets.add_routes(app.router, guard, store, cluster_reader)
     efficiency.add_routes(app.router, guard, cluster_reader)
+    recorded_jobs.add_routes(app.router, guard, store)
     feed = app.state.feed = Feed(store)
     events.add_routes(app.router, guard, store, feed)
     nodes.add_routes(app.router, guard, cluster_reader)

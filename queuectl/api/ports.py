@@ -25,6 +25,7 @@ from queuectl.domain.queries import (
     WorkloadPage,
 )
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.recorded_jobs import RecordedWorkload
 from queuectl.domain.records import PodRecord
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reports import Grouping, Period, Report
@@ -50,6 +51,11 @@ class Reports(Protocol):
         Raises:
             BadInput: the report has too many rows.
         """
+
+    async def recorded(
+        self, period: Period, after: str, limit: int
+    ) -> tuple[RecordedWorkload, ...]:
+        """Workloads that were started, and were there in a period: by uid, those after one. Can raise StoreUnavailable."""
 
     async def hours(self, period: Period) -> UsageHours:
         """The use and the requests of each LocalQueue in each hour of a period. Can raise StoreUnavailable."""

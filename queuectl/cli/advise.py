@@ -13,17 +13,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queuectl.cli.client import DEFAULT_SERVER, Server
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import emit_json
 from queuectl.cli.simulation_input import (
     Events,
     Files,
+    History,
     Jobs,
+    Live,
     Trace,
     UtilizationFile,
     progress_bar,
-    read_files,
     read_jobs,
+    read_setting,
 )
 from queuectl.domain.errors import BadInput
 
@@ -52,7 +55,9 @@ class DurationsOption(StrEnum):
 
 def advise_command(
     file: Files = None,
+    live: Live = False,
     trace: Trace = None,
+    history: History = None,
     objective: Annotated[
         list[str] | None,
         typer.Option(
@@ -76,14 +81,15 @@ def advise_command(
     seed: Annotated[
         int, typer.Option(metavar="NUMBER", min=0, help="Seed of the random numbers.")
     ] = 0,
+    server: Server = DEFAULT_SERVER,
 ) -> None:
     """Rank changes of quota, strategy, preemption, topology level and idle reclaim for the jobs of a trace.
 
     Simulates the jobs under each change, and under the best ones together. The same input gives the same output.
     """
     try:
-        documents = read_files(file or [])
-        jobs = read_jobs(trace, events, utilization, seed)
+        documents = read_setting(file or [], server, live=live)
+        jobs = read_jobs(trace, history, server, events, utilization, seed)
         found = _advice(documents, jobs, objective or [], durations)
     except BadInput as error:
         raise CommandFailed(str(error), Exit.BAD_INPUT) from None

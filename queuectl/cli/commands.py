@@ -112,6 +112,11 @@ COMMANDS: Final = {
         Reader.ADMINISTRATOR,
         extra=Extra.PLANNER,
     ),
+    "trace": LazyCommand(
+        "queuectl.cli.trace:trace_command",
+        "Print recorded jobs as a trace for simulations.",
+        Reader.ADMINISTRATOR,
+    ),
     "advise": LazyCommand(
         "queuectl.cli.advise:advise_command",
         "Rank changes of queues and policies for a trace of jobs.",

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queuectl.cli.client import DEFAULT_SERVER, Server
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import emit_json
 from queuectl.cli.simulation_input import (
     Events,
     Files,
+    History,
+    Live,
     Trace,
     UtilizationFile,
     progress_bar,
-    read_files,
     read_jobs,
+    read_setting,
 )
 from queuectl.domain.errors import BadInput
 
@@ -58,7 +61,9 @@ class PlacementOption(StrEnum):
 
 def simulate_command(
     file: Files = None,
+    live: Live = False,
     trace: Trace = None,
+    history: History = None,
     strategy: Annotated[
         list[Strategy] | None,
         typer.Option(
@@ -87,6 +92,7 @@ def simulate_command(
             help="Seed of the random numbers that choose from the percentiles of --utilization.",
         ),
     ] = 0,
+    server: Server = DEFAULT_SERVER,
 ) -> None:
     """Simulate the waits of a trace of jobs, without a cluster.
 
@@ -94,8 +100,8 @@ def simulate_command(
     """
     try:
         policies = _policies(strategy or [], durations, placement)
-        jobs = read_jobs(trace, events, utilization, seed)
-        setting = jobs.setting(read_files(file or []))
+        jobs = read_jobs(trace, history, server, events, utilization, seed)
+        setting = jobs.setting(read_setting(file or [], server, live=live))
         outcomes = [_simulated(setting, policy) for policy in policies]
     except BadInput as error:
         raise CommandFailed(str(error), Exit.BAD_INPUT) from None

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from queuectl.cli.client import connect
 from queuectl.cli.input_files import read_bytes, read_objects
+from queuectl.cli.recorded_trace import recorded_trace
 from queuectl.domain.errors import BadInput
 from queuectl.objects.documents import Document
 from queuectl.objects.files.snapshots import read_snapshot
@@ -74,22 +76,64 @@ class Jobs:
         )
 
 
-def read_files(files: Sequence[str]) -> list[Document]:
-    """The objects of all files. Can raise BadInput."""
-    return [document for name in files for document in read_objects(name)]
+Live = Annotated[
+    bool,
+    typer.Option(
+        "--live",
+        help="Nodes of the kubeconfig's cluster and configuration of the server. Objects of -f replace those of the same name.",
+    ),
+]
+History = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHEN",
+        help="Jobs that the server recorded since then: a duration before now (30d, 24h) or an RFC 3339 time.",
+    ),
+]
 
 
-def read_jobs(trace: str | None, events: str | None, utilization: str | None, seed: int) -> Jobs:
-    """The jobs of a trace, and the files that belong to it. Can raise BadInput."""
+def read_setting(files: Sequence[str], server: str, *, live: bool) -> list[Document]:
+    """The objects of all files and, if ``live``, of the cluster. Can raise BadInput."""
+    given = [document for name in files for document in read_objects(name)]
+    if not live:
+        if not files:
+            raise BadInput("-f or --live is required")
+        return given
+    from queuectl.cli.live_setting import live_objects
+
+    named = {(document.kind, document.name) for document in given}
+    found = live_objects(server)
+    return [one for one in found if (one.kind, one.name) not in named] + given
+
+
+def read_jobs(
+    trace: str | None,
+    history: str | None,
+    server: str,
+    events: str | None,
+    utilization: str | None,
+    seed: int,
+) -> Jobs:
+    """The jobs of a trace or of a server, and the files that belong to it. Can raise BadInput."""
     from queuectl.simulate.trace import read_events, read_trace, read_utilization
 
-    if trace is None:
-        raise BadInput("--trace is required")
+    if (trace is None) is (history is None):
+        raise BadInput("either --trace or --history is required")
+    measured = read_bytes(utilization) if utilization is not None else None
+    if trace is not None:
+        name, text = trace, read_bytes(trace)
+    else:
+        assert history is not None
+        with connect(server) as client:
+            found = recorded_trace(client, history, None)
+        name, text = f"history of {history}", found.jobs_csv().encode()
+        if measured is None and any(item["utilization"] for item in found.items):
+            measured = found.utilization_csv().encode()
     return Jobs(
-        trace,
-        read_trace(read_bytes(trace), trace),
+        name,
+        read_trace(text, name),
         read_events(read_bytes(events), events) if events is not None else (),
-        read_utilization(read_bytes(utilization), utilization) if utilization is not None else None,
+        read_utilization(measured, utilization or name) if measured is not None else None,
         seed,
     )
 

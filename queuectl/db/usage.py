@@ -20,7 +20,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, Insert
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.types import Text
 
-from queuectl.db import reports
+from queuectl.db import recorded_jobs, reports
 from queuectl.db.bulk import Row, arrays, delete_rows, insert_rows
 from queuectl.db.prune import prune_usage
 from queuectl.db.tables import leadership, workloads
@@ -51,6 +51,7 @@ from queuectl.domain.budgets import Budget, SpentUnits
 from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.folding import Fold
 from queuectl.domain.gpus import in_parts, of_parts
+from queuectl.domain.recorded_jobs import RecordedWorkload
 from queuectl.domain.reports import Grouping, Period, Report
 from queuectl.domain.runs import Run, Work
 from queuectl.domain.usage_history import UsageHours
@@ -157,6 +158,13 @@ class UsageLedger:
         """The use of budgets in the month of ``at`` (unix seconds)."""
         async with self._snapshot("reading sums of the usage ledger") as connection:
             return await reports.spent(connection, budgets, at)
+
+    async def recorded(
+        self, period: Period, after: str, limit: int
+    ) -> tuple[RecordedWorkload, ...]:
+        """Past workloads by uid; see the Protocol."""
+        async with self._snapshot("reading past workloads") as connection:
+            return await recorded_jobs.page(connection, period, after, limit)
 
     async def hours(self, period: Period) -> UsageHours:
         """The use and the requests of each LocalQueue in each hour of a period, by hour and name."""

@@ -16,20 +16,20 @@ from queuectl.devices.shared import without_claim_podsets
 from queuectl.domain.events import Drained, Ended, Event, PodsReady, RetryDue, Submitted
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan, Planned, Refusal
-from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord, NamespaceRecord, NodeRecord, Outcome, Upserted
 from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
-from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest
+from queuectl.domain.workload import PodSet
 from queuectl.lifecycle.machine import MAX_BUDGET, handle
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.simulate.blocked import BlockedSubmissions
+from queuectl.simulate.idle_gangs import IdleGangs
+from queuectl.simulate.podsets import podset_of
 from queuectl.simulate.policy import Durations
 from queuectl.simulate.trace import TraceJob
 from queuectl.state.durations import Durations as RunTimes
-from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.migration_budget import MigrationBudget
 from queuectl.state.mirror import Mirror
@@ -37,7 +37,6 @@ from queuectl.state.pastuse import PastUseSums
 from queuectl.state.usage import Usage
 
 KIND: Final = "Job"
-PODSET: Final = "main"
 _COUNTED: Final = frozenset({Code.UNDECIDED, Code.WAITING_TO_RECLAIM})
 """Reasons whose repetition changes the next plan."""
 
@@ -51,19 +50,12 @@ RETRY_SECONDS: Final = 1.0
 _LIMITS: Final = SolverLimits(wall_seconds=1e6)
 
 
-def podset_of(job: TraceJob) -> PodSet:
-    """The request of a job."""
-    level = job.topology_level
-    topology = TopologyRequest(TopologyMode.REQUIRED, level) if level else None
-    shape = PodShape(Resources({GPU: job.gpus_per_pod, PODS: 1}))
-    return PodSet(PODSET, job.pods, shape, topology)
-
-
 class SimulatedLeader:
     """Of one simulation. Times are in unix seconds.
 
     Attributes:
         ledger: all workloads that have not ended.
+        idle_gangs: evaluates the GPU utilization of gangs.
         next_plan: when a plan can differ from the last one without an event; None = never.
         weighs_work: a gang waits to evict others because they would lose much work, so each checkpoint counts.
     """
@@ -87,9 +79,10 @@ class SimulatedLeader:
         self._blocked = BlockedSubmissions(self.config, self.ledger)
         self._usage = Usage(self._mirror, self.ledger)
         self._run_times = RunTimes(self._mirror)
-        self._builder = SnapshotBuilder(
-            self._mirror, self.ledger, self._usage, durations=self._run_times
+        self.idle_gangs = IdleGangs(
+            self._mirror, self.ledger, self._usage, self._run_times, self.config, now
         )
+        self._builder = self.idle_gangs.builder
         self._decider = Decider(self._mirror, self.ledger)
         self._past_use = PastUseSums(self._mirror)
         self._past_use.configure(self.config, (), now)
@@ -174,6 +167,12 @@ class SimulatedLeader:
         job = self._mirror.jobs[uid]
         if job.checkpoint_at != at:
             self._show(replace(job, checkpoint_at=at, version=job.version + 1))
+
+    def evaluate_use(self, now: float) -> tuple[list[EntryChange], bool]:
+        """Evaluate the utilization of quiet gangs. Returns warnings and evictions, and whether plans can differ now."""
+        changes, again = self.idle_gangs.evaluate(now)
+        self._take_in(changes)
+        return changes, again
 
     def set_ready(self, node: str, *, ready: bool) -> list[str]:
         """A node fails or recovers. Returns the uids of the gangs with pods on it."""

@@ -136,6 +136,7 @@ class _Part:
         uid = _uid(run.job)
         self._leader.end(uid, self._now)
         del self._runs[uid]
+        self._leader.idle_gangs.stopped(uid)
         self._due.pop(uid, None)
         self._savers.pop(uid, None)
         self._changed = True
@@ -144,6 +145,7 @@ class _Part:
         for uid in self._leader.set_ready(event.node, ready=event.up):
             if not event.up:
                 self._world.interrupt(self._runs[uid])
+                self._leader.idle_gangs.stopped(uid)
                 self._stalled.add(uid)
         self._changed = True
 
@@ -152,6 +154,7 @@ class _Part:
         for uid in [uid for uid, at in self._due.items() if at <= self._now]:
             del self._due[uid]
             self._after_wait(uid)
+        self._evaluate_use()
         due = self._leader.next_plan
         self._changed |= self._leader.weighs_work or (due is not None and due <= self._now)
         while self._changed:
@@ -165,9 +168,24 @@ class _Part:
             yield at - self._begin
         if self._leader.next_plan is not None:
             yield self._leader.next_plan - self._begin
+        if (evaluation := self._leader.idle_gangs.next_evaluation) is not None:
+            yield evaluation - self._begin
         if self._leader.weighs_work:
             saves = (run.saves_at(self._world.now) for run in self._savers.values())
             yield from (at for at in saves if at is not None)
+
+    def _evaluate_use(self) -> None:
+        at = self._leader.idle_gangs.next_evaluation
+        if at is None or at > self._now:
+            return
+        changes, again = self._leader.evaluate_use(self._now)
+        self._changed |= again
+        for change in changes:
+            self._carry_out(change)
+
+    def _start(self, entry: Entry, run: Run) -> None:
+        self._world.start(run, _held(entry, run.job))
+        self._leader.idle_gangs.started(entry.uid, run, self._now)
 
     def _after_wait(self, uid: str) -> None:
         """The notice or the back-off of a gang is over."""
@@ -197,10 +215,10 @@ class _Part:
         match entry.state:
             case State.STARTING:
                 self._leader.ready(entry.uid, self._now)
-                self._world.start(run, _held(entry, run.job))
+                self._start(entry, run)
             case State.RUNNING if run.running_since is None:
                 self._stalled.discard(entry.uid)  # it is repaired
-                self._world.start(run, _held(entry, run.job))
+                self._start(entry, run)
             case State.EVICTING:
                 self._notice(entry)
             case _:
@@ -214,6 +232,7 @@ class _Part:
 
     def _stop(self, uid: str) -> None:
         self._stalled.discard(uid)
+        self._leader.idle_gangs.stopped(uid)
         self._world.evict(self._runs[uid])
         entry = self._leader.drained(uid, self._now)
         if entry.state is State.BACKOFF and entry.requeue_at is not None:

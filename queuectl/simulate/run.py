@@ -76,6 +76,11 @@ class Run:
         self._give_back(now)
         self.finished_at = now
 
+    def work(self, now: float) -> float:
+        """Seconds of its work that are done, the unsaved ones included; while it runs."""
+        assert self.running_since is not None
+        return self.done + now - self.running_since
+
     def saved_at(self, now: float) -> float | None:
         """The time of its last checkpoint in this attempt; None without one."""
         interval = self.job.checkpoint

@@ -149,8 +149,8 @@ def make_setting(
             skipped.append(job)
             continue
         priorities[job.rank] = queue.capped(_priority(job, trace, snapshot.config))
-        share = job.utilization if utilization is None else utilization.of(job, draw)
-        known.append(replace(job, utilization=share, limit=_limit(job, queue)))
+        measured = job if utilization is None else utilization.applied(job, draw)
+        known.append(replace(measured, limit=_limit(job, queue)))
     _check_nodes(events, snapshot.fleet)
     return Setting(snapshot, trace, tuple(known), tuple(skipped), tuple(events), priorities)
 

@@ -1,6 +1,7 @@
 """The discrete-event simulation: time jumps from one event to the next, and a scheduler decides after the events of each instant.
 
-At one instant jobs end first, then nodes fail and recover, then alarms of the scheduler ring, then jobs are submitted.
+At one instant jobs end first, then utilization changes, then nodes fail and recover, then alarms of the scheduler ring, then jobs are
+submitted.
 """
 
 from __future__ import annotations
@@ -20,9 +21,10 @@ class Phase(IntEnum):
     """The order of events at one instant."""
 
     END = 0
-    NODE = 1
-    ALARM = 2
-    SUBMISSION = 3
+    USE = 1
+    NODE = 2
+    ALARM = 3
+    SUBMISSION = 4
 
 
 class Scheduler(Protocol):
@@ -81,6 +83,7 @@ class World:
     _events: list[tuple[float, Phase, int, int, object]] = field(default_factory=list)
     _order: int = 0
     _alarm: float | None = None
+    _shares: dict[Run, float] = field(default_factory=dict)
     _placed: dict[Run, list[tuple[str, int]]] = field(default_factory=dict)
 
     def start(self, run: Run, placed: Placed) -> None:
@@ -90,6 +93,7 @@ class World:
         self._place(run, placed)
         self.waiting -= 1
         self._add(run.start(self.now), Phase.END, run.generation, run)
+        self._measure(run)
 
     def interrupt(self, run: Run) -> None:
         """A running job loses its work since its last checkpoint and keeps its GPUs."""
@@ -138,6 +142,10 @@ class World:
                     self.free.want(what.job.pods, what.job.gpus_per_pod, -1)
                     self.finished += 1
                     scheduler.ended(what)
+                case Phase.USE, Run():
+                    if what.generation != generation:
+                        continue
+                    self._measure(what)
                 case Phase.NODE, NodeEvent():
                     self.free.set_up(what.node, up=what.up)
                     scheduler.node_changed(what)
@@ -171,9 +179,25 @@ class World:
             self.free.known = False
 
     def _hold(self, run: Run, sign: int) -> None:
-        share = 1.0 if run.job.utilization is None else run.job.utilization
         self.held += sign * run.job.gpus
-        self.used += sign * share * run.job.gpus
+        if sign > 0:
+            self._shares[run] = 1.0 if run.job.utilization is None else run.job.utilization
+            self.used += self._shares[run] * run.job.gpus
+        else:
+            self.used -= self._shares.pop(run) * run.job.gpus
+
+    def _measure(self, run: Run) -> None:
+        """The utilization of a running job from now on, until its next change."""
+        curve = run.job.curve
+        if curve is None:
+            return
+        work = run.work(self.now)
+        share = curve.at(work)
+        self.used += (share - self._shares[run]) * run.job.gpus
+        self._shares[run] = share
+        after = curve.next_change(work)
+        if after is not None:
+            self._add(self.now + after - work, Phase.USE, run.generation, run)
 
     def _add(self, time: float, phase: Phase, generation: int, what: object) -> None:
         self._order += 1

@@ -8,12 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from queuectl.domain.errors import BadInput
+from queuectl.simulate.curve import Curve, constant
 from queuectl.simulate.table import Row, read_columns, read_table
 
 NAMESPACE: Final = "default"
 _NEEDED: Final = ("submit_s", "duration_s", "nodes_or_pods", "gpus_per_pod", "queue")
 _EVENT: Final = ("time", "node", "state")
 _USE: Final = "gpu_util_pct"
+_AFTER: Final = "after_s"
 _STATES: Final = ("down", "up")
 
 
@@ -32,7 +34,8 @@ class TraceJob:
         limit: seconds after which it is stopped, over all its attempts; None = no limit.
         expected: seconds for which it is expected to run; None = not stated.
         checkpoint: seconds from one checkpoint to the next; None = it writes none.
-        utilization: 0 to 1, of its GPUs; None = unknown.
+        utilization: 0 to 1, of its GPUs, on average; None = unknown.
+        curve: its utilization over its work; None = unknown.
         topology_level: node label of the domain that must hold all its pods; empty = any nodes.
         user: of the submitter; empty if unknown.
     """
@@ -51,12 +54,18 @@ class TraceJob:
     expected: float | None = None
     checkpoint: float | None = None
     utilization: float | None = None
+    curve: Curve | None = None
     topology_level: str = ""
     user: str = ""
 
     @property
     def gpus(self) -> int:
         return self.pods * self.gpus_per_pod
+
+    def used(self, curve: Curve | None) -> TraceJob:
+        """The same job with this utilization; None = unknown."""
+        mean = curve.mean(0.0, max(self.duration, 1.0)) if curve is not None else None
+        return replace(self, curve=curve, utilization=mean)
 
     @property
     def runs_for(self) -> float:
@@ -82,13 +91,14 @@ class NodeEvent:
 
 @dataclass(frozen=True, slots=True)
 class ByJob:
-    """``shares``: utilization, 0 to 1, by job_id."""
+    """``curves``: utilization by job_id."""
 
-    shares: Mapping[str, float]
+    curves: Mapping[str, Curve]
 
-    def of(self, job: TraceJob, draw: Callable[[], float]) -> float | None:  # noqa: ARG002 - one signature for both
-        """The utilization of a job; that of the trace if this table does not have it."""
-        return self.shares.get(job.job_id, job.utilization)
+    def applied(self, job: TraceJob, draw: Callable[[], float]) -> TraceJob:  # noqa: ARG002 - one signature for both
+        """The job with its utilization; that of the trace if this table does not have it."""
+        curve = self.curves.get(job.job_id)
+        return job if curve is None else job.used(curve)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +107,10 @@ class Distribution:
 
     quantiles: tuple[tuple[float, float], ...]
 
-    def of(self, job: TraceJob, draw: Callable[[], float]) -> float | None:  # noqa: ARG002 - one signature for both
-        """The utilization at the first percentile that is not less than a random one. ``draw``: gives 0 to 1."""
+    def applied(self, job: TraceJob, draw: Callable[[], float]) -> TraceJob:
+        """The job with the utilization at the first percentile that is not less than a random one. ``draw``: gives 0 to 1."""
         at = bisect_left(self.quantiles, (100.0 * draw(), 0.0))
-        return self.quantiles[min(at, len(self.quantiles) - 1)][1]
+        return job.used(constant(self.quantiles[min(at, len(self.quantiles) - 1)][1]))
 
 
 Utilization = ByJob | Distribution
@@ -140,9 +150,10 @@ def read_events(data: bytes, name: str) -> tuple[NodeEvent, ...]:
 
 
 def read_utilization(data: bytes, name: str) -> Utilization:
-    """The utilization of the GPUs of jobs, in percent: by job_id, or as a distribution by percentile.
+    """The utilization of the GPUs of jobs, in percent: by job_id, over time, or as a distribution by percentile.
 
-    The header is ``job_id,gpu_util_pct``, or ``percentile`` and the name of a distribution; further columns are not read.
+    The header is ``job_id,gpu_util_pct``, with ``after_s`` if it changes over time, or ``percentile`` and the name of a distribution.
+    ``after_s`` is the number of seconds of work after which the utilization begins. Further columns are not read.
 
     Raises:
         BadInput: naming file, line and column.
@@ -157,13 +168,19 @@ def read_utilization(data: bytes, name: str) -> Utilization:
     if "job_id" not in header or _USE not in header:
         what = f"the header has neither job_id and {_USE} nor percentile and a distribution"
         raise BadInput(f"{name}: line 1: {what}")
-    found: dict[str, float] = {}
+    found: dict[str, list[tuple[float, float]]] = {}
+    last: dict[str, float] = {}
     for row in rows:
-        job = row.required("job_id")
-        if job in found:
+        job, at = row.required("job_id"), row.number(_AFTER) or 0.0
+        steps = found.setdefault(job, [])
+        if steps and _AFTER not in header:
             raise row.invalid("job_id", f"{job!r} is given twice")
-        found[job] = _percent(row, _USE) / 100
-    return ByJob(found)
+        if at <= last.get(job, -1.0):
+            raise row.invalid(_AFTER, f"is not later than in the row of {job!r} before")
+        last[job] = at
+        # Utilization before the first row is that of the first row.
+        steps.append((at if steps else 0.0, _percent(row, _USE) / 100))
+    return ByJob({job: Curve(tuple(steps)) for job, steps in found.items()})
 
 
 def _percent(row: Row, column: str) -> float:
@@ -195,6 +212,7 @@ def _job(row: Row) -> TraceJob:
         expected=row.number("expected_s"),
         checkpoint=checkpoint,
         utilization=None if percent is None else percent / 100.0,
+        curve=None if percent is None else constant(percent / 100.0),
         topology_level=row.text("topology_level"),
         user=row.text("user"),
     )

@@ -25,6 +25,7 @@ from queuectl.domain.budgets import Budget, Spender, SpentUnits
 from queuectl.domain.errors import Fenced, StaleSnapshot
 from queuectl.domain.folding import Fold
 from queuectl.domain.ledger import Entry
+from queuectl.domain.recorded_jobs import RecordedWorkload, UsedHour
 from queuectl.domain.reports import By, FleetRow, Grouping, Period, Report, ReportRow, check_size
 from queuectl.domain.runs import Run
 from queuectl.domain.usage_history import QueueHour, UsageHours
@@ -159,6 +160,20 @@ class MemoryUsage:
         }
         return before_all - len(tables.hours) - len(tables.losses) - len(tables.fleet)
 
+    async def recorded(
+        self, period: Period, after: str, limit: int
+    ) -> tuple[RecordedWorkload, ...]:
+        tables, _ = await self._reach()
+        found = [
+            entry
+            for entry in sorted(self._entries(), key=lambda entry: entry.uid)
+            if entry.uid > after
+            and entry.attempt
+            and entry.queued_at < period.until
+            and (entry.finished_at is None or entry.finished_at > period.since)
+        ]
+        return tuple(_recorded(entry, tables) for entry in found[:limit])
+
     async def hours(self, period: Period) -> UsageHours:
         tables, _ = await self._reach()
         sums: dict[tuple[int, str, str, str], Amounts] = {}
@@ -272,3 +287,17 @@ def _group_of(
             return {"price": price}
         case By.HOUR:
             return {"hour": str(hour)}
+
+
+def _recorded(entry: Entry, tables: MemoryUsageTables) -> RecordedWorkload:
+    mine = {number for number, who in tables.subjects.items() if who.uid == entry.uid}
+    lost = sum(one.gpu_seconds for (_, who, _, _), one in tables.losses.items() if who in mine)
+    hours: dict[int, Amounts] = {}
+    for (hour, who, _, _), amounts in tables.hours.items():
+        if who in mine:
+            hours[hour] = added(hours.get(hour, Amounts()), amounts)
+    used = (
+        UsedHour(hour, *(n / UNITS for n in (one.allocated, one.used, one.unknown)))
+        for hour, one in sorted(hours.items())
+    )
+    return RecordedWorkload(entry, float(lost), tuple(used))

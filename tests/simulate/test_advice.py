@@ -219,4 +219,4 @@ def test_a_trace_is_needed() -> None:
     write(mixed(5, 5), a=2)
     result = CliRunner().invoke(app, ["advise", "-f", "cluster.json"])
     assert isinstance(result.exception, CommandFailed)
-    assert str(result.exception) == "--trace is required"
+    assert str(result.exception) == "either --trace or --history is required"

@@ -15,7 +15,7 @@ from queuectl.domain.workload import Placement as Nodes
 from queuectl.domain.workload import PodSetPlacement, Workload
 from queuectl.reports.fragmentation import free_gpus
 from queuectl.simulate.documents import document
-from queuectl.simulate.leader import podset_of
+from queuectl.simulate.podsets import podset_of
 from queuectl.simulate.policy import Order, Placement
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.trace import read_trace

@@ -7,6 +7,7 @@ import gzip
 import pytest
 
 from queuectl.domain.errors import BadInput
+from queuectl.simulate.curve import Curve, constant
 from queuectl.simulate.trace import (
     ByJob,
     Distribution,
@@ -125,11 +126,14 @@ def test_a_wrong_cell_of_an_event_is_named(row: str, message: str) -> None:
 
 def test_utilization_is_by_job_or_a_distribution() -> None:
     by_job = read_utilization(b"job_id,gpu_util_pct\na,50\n", "u.csv")
-    assert by_job == ByJob({"a": 0.5})
+    assert by_job == ByJob({"a": constant(0.5)})
+    over_time = read_utilization(b"job_id,after_s,gpu_util_pct\na,5,50\na,60,0\n", "u.csv")
+    assert over_time == ByJob({"a": Curve(((0, 0.5), (60, 0)))})
     drawn = read_utilization(b"percentile,philly,other\n0,0,9\n50,40,9\n100,90,9\n", "u.csv")
     assert isinstance(drawn, Distribution)
     (job,) = read_trace(trace("0,1,1,1,a").encode(), "t.csv")
-    shares = [drawn.of(job, iter([place]).__next__) for place in (0.0, 0.3, 0.5, 0.51, 1.0)]
+    places = (0.0, 0.3, 0.5, 0.51, 1.0)
+    shares = [drawn.applied(job, iter([place]).__next__).utilization for place in places]
     assert shares == [0.0, 0.4, 0.4, 0.9, 0.9]
 
 
@@ -140,6 +144,10 @@ def test_utilization_is_by_job_or_a_distribution() -> None:
         (b"name,value\na,1\n", "line 1: the header has neither job_id and gpu_util_pct nor"),
         (b"job_id,gpu_util_pct\na,101\n", "line 2: gpu_util_pct: '101' is not a number from 0"),
         (b"job_id,gpu_util_pct\na,1\na,1\n", "line 3: job_id: 'a' is given twice"),
+        (
+            b"job_id,after_s,gpu_util_pct\na,9,1\na,9,1\n",
+            "line 3: after_s: is not later than in the row of 'a' before",
+        ),
         (b"percentile,x\n0,\n", "line 2: x: is empty"),
     ],
 )

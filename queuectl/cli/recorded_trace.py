@@ -1,0 +1,112 @@
+"""The jobs that a server recorded, as a trace: CSV of jobs, and CSV of their GPU utilization over time."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from queuectl.api.kinds import PREFIX
+from queuectl.cli.client import Client, Json
+
+_JOBS: Final = (
+    *("job_id", "submit_s", "duration_s", "nodes_or_pods", "gpus_per_pod"),
+    *("queue", "name", "user", "priority", "gpu_util_pct", "finished"),
+)
+_UTILIZATION: Final = ("job_id", "after_s", "gpu_util_pct")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedTrace:
+    """The answer of a server. ``until``: its end, in seconds after its begin."""
+
+    items: Sequence[Json]
+    until: float
+
+    def jobs_csv(self, *, anonymous: bool = False) -> str:
+        """A line for each job, in the order of submission.
+
+        ``anonymous``: users and jobs have numbers instead of names. Namespaces and queues keep their names.
+        """
+        items = sorted(self.items, key=lambda item: (item["submitSeconds"], item["uid"]))
+        users: dict[str, str] = {"": ""}
+        rows = []
+        for number, item in enumerate(items):
+            user = users.setdefault(item["user"], f"user-{len(users)}")
+            rows.append(
+                (
+                    _job_id(number) if anonymous else item["uid"],
+                    f"{item['submitSeconds']:.10g}",
+                    f"{item['durationSeconds']:.10g}",
+                    item["pods"],
+                    item["gpusPerPod"],
+                    f"{item['namespace']}/{item['queue']}",
+                    _job_id(number) if anonymous else item["name"],
+                    user if anonymous else item["user"],
+                    item["priority"],
+                    _mean(item),
+                    "true" if item["finished"] else "false",
+                )
+            )
+        return _csv(_JOBS, rows)
+
+    def utilization_csv(self, *, anonymous: bool = False) -> str:
+        """A line for each job and time at which its utilization changes."""
+        items = sorted(self.items, key=lambda item: (item["submitSeconds"], item["uid"]))
+        return _csv(
+            _UTILIZATION,
+            (
+                (
+                    _job_id(number) if anonymous else item["uid"],
+                    f"{one['afterSeconds']:.10g}",
+                    _percent(one["utilization"]),
+                )
+                for number, item in enumerate(items)
+                for one in item["utilization"]
+            ),
+        )
+
+
+def recorded_trace(client: Client, since: str, until: str | None) -> RecordedTrace:
+    """All jobs of a period, page by page. ``since``, ``until``: a time, or how long ago."""
+    pages = list(client.answers(f"{PREFIX}/reports/jobs", since=hours(since), until=until))
+    begin, end = pages[0]["since"], max(page["until"] for page in pages)
+    return RecordedTrace([item for page in pages for item in page["items"]], end - begin)
+
+
+def hours(period: str) -> str:
+    """The REST API has no days: ``30d`` is ``720h``."""
+    number = period.removesuffix("d")
+    return f"{24 * int(number)}h" if period.endswith("d") and number.isdecimal() else period
+
+
+def _job_id(number: int) -> str:
+    return f"job-{number + 1}"
+
+
+def _mean(item: Json) -> str:
+    """Mean utilization over the work, in percent; empty if it is not known."""
+    curve = item["utilization"]
+    if not curve:
+        return ""
+    ends = [one["afterSeconds"] for one in curve[1:]] + [item["durationSeconds"]]
+    spans = [max(end - one["afterSeconds"], 0.0) for one, end in zip(curve, ends, strict=True)]
+    total = sum(spans)
+    if not total:
+        return _percent(curve[-1]["utilization"])
+    weighed = (one["utilization"] * span for one, span in zip(curve, spans, strict=True))
+    return _percent(sum(weighed) / total)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.4g}"
+
+
+def _csv(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return text.getvalue()

@@ -1,0 +1,243 @@
+"""The recorded jobs of a server as a trace: over REST from either store, on the command line, and in a simulation."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx2
+import pytest
+
+from queuectl.api.routes import recorded_jobs
+from queuectl.cli.main import run
+from queuectl.domain.accounting import (
+    HOUR,
+    AccountingTerms,
+    FlavorGpus,
+    LostWork,
+    Mark,
+    Phase,
+    Subject,
+)
+from queuectl.domain.events import Admit, Ended, Event, PodsReady
+from queuectl.domain.folding import Fold
+from queuectl.domain.identity import Right
+from queuectl.domain.ledger import Entry
+from queuectl.domain.recorded_jobs import RecordedWorkload, UsedHour, recorded_job
+from queuectl.domain.records import Outcome
+from queuectl.domain.utilization import GangUse, UseState
+from tests.api.conftest import AnyStore, commit
+from tests.api.serving import serving
+from tests.api.signed import ADMIN, NO_RIGHTS, asking, people, signed_app
+from tests.api.support import PLACED, QUOTA, job, live_through
+from tests.doubles.store import MemoryStore
+from tests.support.samples import all_along
+from tests.traces.clusters import virtual_clusters
+
+PATH = "/api/v1/reports/jobs"
+AT = float(int(time.time() // HOUR) * HOUR - 2 * HOUR)
+NOW = AT + 1.5 * HOUR
+RAN: tuple[Event, ...] = (Admit(PLACED), PodsReady(), Ended(Outcome.SUCCEEDED))
+LIVES: dict[str, tuple[float, tuple[Event, ...]]] = {
+    "early": (-5000, RAN),
+    "ran": (100, RAN),
+    "runs": (100, (Admit(PLACED), PodsReady())),
+    "waits": (200, (QUOTA,)),
+}
+
+
+@pytest.fixture(autouse=True)
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recorded_jobs, "time", SimpleNamespace(time=lambda: NOW))
+
+
+def lives() -> Iterator[Any]:
+    for name, (at, events) in LIVES.items():
+        yield live_through(job(name, at=AT + at), *events, priority=7)
+
+
+def ledger_hour() -> Fold:
+    """The gang that runs holds its 32 GPUs from 110 s to 3,600 s, a quarter used, and an eviction has lost 640 GPU-seconds."""
+    who = Subject("uid-job-runs", "Job", "team-a", "runs", "default", "gpus", "", "ann", ())
+    held = FlavorGpus("h100", "", 32)
+
+    def mark(at: float, phase: Phase, loss: LostWork | None = None) -> Mark:
+        return Mark(who.uid, at, at, phase, 1, held.gpus, (held,), who, loss)
+
+    fold = Fold(AT, AT + HOUR, AccountingTerms({"gpus": ""}, {}))
+    use = GangUse(who.uid, 1, UseState.ACTIVE, AT, AT + HOUR, 0.25, 1.0, "")
+    marks = [mark(AT + 110, Phase.HOLDS), mark(AT + 200, Phase.HOLDS, LostWork("Preempted", 640.0))]
+    fold.workload(None, marks, all_along(use, AT))
+    return fold
+
+
+async def recorded(store: AnyStore) -> None:
+    for changes in lives():
+        await commit(store, changes)
+    epoch = await store.take_over("test", 0)
+    none = Fold(AT, AT, AccountingTerms({}, {}))
+    await store.usage.keep(none, over=None, until=AT, marks=(), epoch=epoch, free={})
+    await store.usage.keep(ledger_hour(), over=AT, until=AT + HOUR, marks=(), epoch=epoch, free={})
+
+
+async def test_a_job_has_its_submission_its_work_and_its_utilization(
+    api: httpx2.AsyncClient, store: AnyStore
+) -> None:
+    await recorded(store)
+    body = (await api.get(PATH, params={"since": "1h30m"})).json()
+    assert (body["since"], body["until"], body["nextCursor"]) == (AT, NOW, None)
+    ran, runs = body["items"]
+    assert (ran["uid"], ran["namespace"], ran["queue"]) == ("uid-job-ran", "team-a", "default")
+    assert (ran["pods"], ran["gpusPerPod"], ran["priority"]) == (4, 8, 7)
+    assert (ran["submitSeconds"], ran["durationSeconds"], ran["finished"]) == (100, 20, True)
+    assert ran["utilization"] == []
+    # Since 110 s, less the lost work: 640 GPU-seconds are 20 s of 32 GPUs.
+    assert (runs["durationSeconds"], runs["finished"]) == (1.5 * HOUR - 110 - 20, False)
+    assert runs["utilization"] == [{"afterSeconds": 0, "utilization": 0.25}]
+
+
+async def test_jobs_that_ended_before_the_period_or_never_started_are_left_out(
+    api: httpx2.AsyncClient, store: AnyStore
+) -> None:
+    await recorded(store)
+    body = (await api.get(PATH, params={"since": "1h30m"})).json()
+    assert {item["name"] for item in body["items"]} == {"ran", "runs"}
+    longer = (await api.get(PATH, params={"since": "3h"})).json()
+    assert {item["name"] for item in longer["items"]} == {"early", "ran", "runs"}
+
+
+async def test_a_page_ends_at_its_limit(api: httpx2.AsyncClient, store: AnyStore) -> None:
+    await recorded(store)
+    first = (await api.get(PATH, params={"since": "3h", "limit": "2"})).json()
+    rest = {"since": "3h", "limit": "2", "cursor": first["nextCursor"]}
+    second = (await api.get(PATH, params=rest)).json()
+    names = [item["name"] for page in (first, second) for item in page["items"]]
+    assert (names, second["nextCursor"]) == (["early", "ran", "runs"], None)
+
+
+async def test_only_callers_with_both_rights_in_all_namespaces_are_answered() -> None:
+    both = (Right("get", "reports"), Right("list", "workloads"))
+    in_one = (Right("get", "reports", "team-a"), Right("list", "workloads", "team-a"))
+    for rights, status in ((both, 200), (both[:1], 403), (both[1:], 403), (in_one, 403)):
+        access = people()
+        access.know("tenant", "tenant", *rights)
+        async with asking(signed_app(MemoryStore(), access), "tenant") as client:
+            assert (await client.get(PATH)).status_code == status
+    for token, status in ((ADMIN, 200), (NO_RIGHTS, 403), (None, 401)):
+        async with asking(signed_app(MemoryStore(), people()), token) as client:
+            assert (await client.get(PATH)).status_code == status
+
+
+def entry(queued: float, begin: float, end: float | None) -> Entry:
+    """A gang of 4 pods with 8 GPUs each that ran once."""
+    changes = live_through(job("x", at=queued), Admit(PLACED), PodsReady())
+    last = replace(changes[-1].after, started_at=begin)
+    if end is None:
+        return last
+    return replace(last, finished_at=end, past_seconds=end - begin, started_at=None)
+
+
+@pytest.mark.parametrize(
+    ("found", "submit", "duration"),
+    [
+        (RecordedWorkload(entry(4000, 5000, 6000), 0), 400, 1000),
+        (RecordedWorkload(entry(4000, 5000, None), 0), 400, 2200),
+        (RecordedWorkload(entry(4000, 5000, 9000), 0), 400, 3200),
+        (RecordedWorkload(entry(4000, 5000, 6000), 3200), 400, 900),
+        # It ran from 1,800 s on, of which the ledger has 1,800 s before the begin.
+        (RecordedWorkload(entry(0, 1800, 6000), 0, (UsedHour(0, 1800 * 32, 0, 0),)), 0, 2400),
+        # Without hours, it did not work longer than it was there.
+        (RecordedWorkload(entry(0, 1800, 6000), 0), 0, 2400),
+    ],
+)
+def test_the_part_of_a_job_in_a_period(
+    found: RecordedWorkload, submit: float, duration: float
+) -> None:
+    """From 3,600 s to 7,200 s."""
+    job = recorded_job(found, 3600, 7200)
+    assert (job.submit, job.duration) == (submit, duration)
+
+
+def test_utilization_is_that_of_each_hour_over_the_work() -> None:
+    hours = (
+        UsedHour(3600, 1800 * 32, 900 * 32, 0),
+        UsedHour(7200, 3600 * 32, 0, 3600 * 32),  # not measured
+        UsedHour(10800, 3600 * 32, 0, 0),
+    )
+    found = recorded_job(RecordedWorkload(entry(3600, 5400, None), 0, hours), 3600, 14400)
+    assert found.utilization == ((0, 0.5), (5400, 0))
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    store = MemoryStore()
+    for changes in lives():
+        for change in changes:
+            store._write(change, 1)
+    with serving(store) as address:
+        yield address
+
+
+@pytest.fixture
+def printed(
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Callable[..., str]:
+    monkeypatch.chdir(tmp_path)
+
+    def type_in(*words: str) -> str:
+        monkeypatch.setattr("sys.argv", ["queuectl", *words, "--server", server])
+        with pytest.raises(SystemExit) as ended:
+            run()
+        captured = capsys.readouterr()
+        assert not ended.value.code, captured.err
+        return captured.out
+
+    return type_in
+
+
+def test_the_trace_of_a_server_is_a_csv_for_simulations(printed: Callable[..., str]) -> None:
+    lines = list(csv.DictReader(io.StringIO(printed("trace", "--since", "90m"))))
+    assert [line["name"] for line in lines] == ["ran", "runs"]
+    assert lines[0]["queue"] == "team-a/default"
+    assert (lines[0]["submit_s"], lines[0]["duration_s"], lines[0]["finished"]) == (
+        "100",
+        "20",
+        "true",
+    )
+
+
+def test_an_anonymous_trace_has_no_names_of_jobs_and_users(printed: Callable[..., str]) -> None:
+    text = printed("trace", "--since", "90m", "--anonymous", "--utilization", "use.csv")
+    lines = list(csv.DictReader(io.StringIO(text)))
+    assert [(line["job_id"], line["name"]) for line in lines] == [
+        ("job-1", "job-1"),
+        ("job-2", "job-2"),
+    ]
+    assert Path("use.csv").read_text() == "job_id,after_s,gpu_util_pct\n"
+
+
+def test_the_history_is_simulated_as_the_trace_that_it_is(printed: Callable[..., str]) -> None:
+    """Of two jobs of 4 nodes, the second one waits until the first one has ended."""
+    items = virtual_clusters({"a": 4})
+    for item in items:
+        if item["kind"] == "LocalQueue":
+            item["metadata"] = {"name": "default", "namespace": "team-a"}
+    listed = {"apiVersion": "v1", "kind": "List", "items": items}
+    Path("cluster.json").write_text(json.dumps(listed))
+    Path("trace.csv").write_text(printed("trace", "--since", "90m"))
+    by_trace, by_history = (
+        json.loads(printed("simulate", "-f", "cluster.json", *source, "-o", "json"))
+        for source in (("--trace", "trace.csv"), ("--history", "90m"))
+    )
+    assert by_trace == by_history
+    assert by_history["meanWaitSeconds"] == 10
