@@ -2,6 +2,7 @@
 
 # No postponed annotations here: see routes/config.py.
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from queuectl.api.merge import merged
 from queuectl.api.ports import ApiStore, Diagnoser
 from queuectl.api.preconditions import check_write, etag, unchanged
 from queuectl.api.problems import Problem, ProblemType
+from queuectl.api.reservation_status import with_status
 from queuectl.domain.errors import Conflict, NotFound
 from queuectl.domain.pastuse import AccountScope
 from queuectl.domain.queries import ConfigDocument, DocumentKey
@@ -60,7 +62,7 @@ class Documents:
             {
                 "apiVersion": API_VERSION,
                 "kind": f"{self._kind.kind}List",
-                "items": [_shown(document) for document in stored],
+                "items": await self._with_status([_shown(document) for document in stored]),
             }
         )
 
@@ -69,9 +71,18 @@ class Documents:
         if stored is None:
             raise Problem(P.NOT_FOUND, f"{key} does not exist")
         headers = {"ETag": etag(stored.version)}
-        if unchanged(stored.version, if_none_match):
+        # The status of a Reservation changes without a new version.
+        if self._kind.kind != "Reservation" and unchanged(stored.version, if_none_match):
             return Response(status_code=304, headers=headers)
-        return JSONResponse(_shown(stored), headers=headers)
+        (shown,) = await self._with_status([_shown(stored)])
+        return JSONResponse(shown, headers=headers)
+
+    async def _with_status(self, shown: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+        """The documents, with the status that Reservations have."""
+        if self._kind.kind != "Reservation" or not shown:
+            return shown
+        states = await self._store.reservations()
+        return [with_status(document, states) for document in shown]
 
     async def write(
         self, request: Request, key: DocumentKey, if_match: str | None, if_none_match: str | None

@@ -53,6 +53,7 @@ CONFIG_KINDS: Final = (
     ConfigKind("QuotaOverride", "quotaoverrides", aliases=("qo",), kueue_versions=()),
     ConfigKind("Budget", "budgets", kueue_versions=()),
     ConfigKind("BudgetTopUp", "budgettopups", aliases=("topup", "topups"), kueue_versions=()),
+    ConfigKind("Reservation", "reservations", aliases=("resv",), kueue_versions=()),
     ConfigKind(
         "WorkloadPriorityClass",
         "priorityclasses",

@@ -29,6 +29,7 @@ from queuectl.domain.recorded_jobs import RecordedWorkload
 from queuectl.domain.records import PodRecord
 from queuectl.domain.refused import RefusedPlan
 from queuectl.domain.reports import Grouping, Period, Report
+from queuectl.domain.reservations import ReservationState
 from queuectl.domain.spending import BudgetReport
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.usage_history import UsageHours
@@ -112,6 +113,9 @@ class ApiStore(Protocol):
 
     async def get_config(self, key: DocumentKey) -> ConfigDocument | None:
         """One document, or None."""
+
+    async def reservations(self) -> tuple[ReservationState, ...]:
+        """The placements of Reservations by the last plan of the leader."""
 
     async def get_configs(self, keys: Collection[DocumentKey]) -> tuple[ConfigDocument, ...]:
         """The documents with these keys that exist, in the order of their keys."""

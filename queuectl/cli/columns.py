@@ -8,7 +8,7 @@ from typing import Final
 from queuectl.api.kinds import ConfigKind
 from queuectl.cli.render import Column, Json, age, until, used
 from queuectl.domain.budgets import holder_of
-from queuectl.domain.words import gpu_count
+from queuectl.domain.words import counted, gpu_count
 
 
 def _amounts(resources: Json) -> str:
@@ -196,6 +196,28 @@ def override_amount(item: Json) -> str:
     return added if added.startswith("-") else f"+{added}"
 
 
+def reserved_capacity(item: Json) -> str:
+    """What a Reservation keeps: ``16 pods x 8 nvidia.com/gpu``, or ``2 nodes``."""
+    spec = _spec(item)
+    capacity = spec.get("capacity")
+    if not capacity:
+        return counted(len(spec.get("nodes") or []), "node")
+    asked = " + ".join(f"{amount} {name}" for name, amount in capacity["requests"].items())
+    return f"{counted(capacity['pods'], 'pod')} x {asked}"
+
+
+def _reserved_nodes(item: Json) -> str:
+    status = _reservation_status(item)
+    names = ",".join(node["name"] for node in status.get("nodes") or [])
+    later = f"; earliest {status['earliest']}" if status.get("earliest") else ""
+    return names or f"{status.get('reason') or ''}{later}"
+
+
+def _reservation_status(item: Json) -> Json:
+    status: Json = item.get("status") or {}
+    return status
+
+
 def _pairs(mapping: object) -> str:
     return ",".join(f"{k}={v}" for k, v in mapping.items()) if isinstance(mapping, dict) else ""
 
@@ -255,6 +277,17 @@ _CONFIG: Final[dict[str, tuple[Column, ...]]] = {
         Column("BY", lambda o: _spec(o).get("by")),
         Column("AT", lambda o: _spec(o).get("at")),
         Column("REASON", lambda o: _spec(o).get("reason"), long=True),
+        _VERSION,
+    ),
+    "Reservation": (
+        _NAME,
+        Column("CLUSTERQUEUE", lambda o: _spec(o).get("clusterQueue")),
+        Column("CAPACITY", reserved_capacity),
+        Column("FROM", lambda o: _reservation_status(o).get("from") or _spec(o).get("from")),
+        Column("UNTIL", lambda o: _reservation_status(o).get("until") or _spec(o).get("until")),
+        Column("PHASE", lambda o: _reservation_status(o).get("phase")),
+        Column("RECURRENCE", lambda o: _spec(o).get("recurrence"), wide=True),
+        Column("NODES", _reserved_nodes, wide=True),
         _VERSION,
     ),
     "Cohort": (_NAME, Column("PARENT", lambda o: _spec(o).get("parentName")), _VERSION),

@@ -61,7 +61,7 @@ def delete_command(
     ] = False,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Delete configuration: queues, cohorts, flavors, topologies, priority classes, overrides, budgets or the Configuration."""
+    """Delete configuration: queues, cohorts, flavors, topologies, priority classes, overrides, Reservations, budgets or the Configuration."""
     scope = namespace or default_namespace()
     targets = list(_targets(kind, names or [], files or [], scope))
     if version is not None and len(targets) != 1:

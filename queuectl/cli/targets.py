@@ -33,6 +33,7 @@ ORDER: Final = (
     "Cohort",
     "ClusterQueue",
     "QuotaOverride",
+    "Reservation",
     "LocalQueue",
     "Budget",
     "BudgetTopUp",

@@ -21,6 +21,7 @@ from queuectl.domain.pastuse import Used
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta, JobRecord, LeaderRecord, PriorAdmission
 from queuectl.domain.refused import RefusedPlan
+from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.runs import Run
 from queuectl.domain.utilization import PodKey, Sample
@@ -160,6 +161,7 @@ class Store(Protocol):
         answers: Sequence[Answer] = (),
         decision: Decision | None = None,
         tolerance: Tolerance | None = None,
+        reserved: Sequence[ReservationState] | None = None,
     ) -> None:
         """Write rows, placements, leases, outbox and history in one transaction.
 
@@ -170,6 +172,7 @@ class Store(Protocol):
             cycle: number of the cycle, stored in the history.
             answers: results of commands; each command gets one result.
             decision: record of the cycle, stored beside the history.
+            reserved: the placements of all Reservations, which replace the stored ones; None = these stay.
             tolerance: accepts changes of the configuration after ``revision``; None = accepts none.
 
         Raises:

@@ -13,6 +13,7 @@ from queuectl.db import (
     queue_counts,
     reads,
     refused,
+    reservations,
     writes,
 )
 from queuectl.db.audit import AuditLog
@@ -34,6 +35,7 @@ from queuectl.domain.queries import (
 )
 from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.refused import RefusedPlan
+from queuectl.domain.reservations import ReservationState
 from queuectl.domain.workload_order import BY_NAME, WorkloadOrder
 
 
@@ -60,6 +62,11 @@ class ApiStore(Database):
         """The file of the refused plan with this id, or None."""
         async with self._statement("reading a refused plan") as connection:
             return await refused.content(connection, number)
+
+    async def reservations(self) -> tuple[ReservationState, ...]:
+        """The placements of Reservations by the last plan of the leader."""
+        async with self._statement("reading Reservations") as connection:
+            return await reservations.load(connection)
 
     async def add_command(self, command: Command) -> Command:
         """Add a command for the leader; see :func:`queuectl.db.commands.add`."""

@@ -15,6 +15,7 @@ from queuectl.db import (
     pastuse,
     reads,
     refused,
+    reservations,
     usage,
     writes,
 )
@@ -31,6 +32,7 @@ from queuectl.domain.queries import (
     Tolerance,
 )
 from queuectl.domain.refused import RefusedPlan
+from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 
 _NOW: Final = func.extract("epoch", func.clock_timestamp())
@@ -78,7 +80,9 @@ class LeaderStore(Database):
             revision, found = await documents.revision_and_documents(connection)
             spent = await reads.spent_on_moves(connection)
             used = await pastuse.load(connection)
-            return Loaded(await reads.live_entries(connection), found, revision, spent, used)
+            entries = await reads.live_entries(connection)
+            reserved = await reservations.load(connection)
+            return Loaded(entries, found, revision, spent, used, reserved)
 
     async def follow(self, before: Loaded) -> Loaded:
         """The same after an earlier read: an entry without a change is the same object."""
@@ -89,7 +93,8 @@ class LeaderStore(Database):
             spent = await reads.spent_on_moves(connection)
             used = await pastuse.load(connection)
             entries = await reads.live_entries_since(connection, before.entries)
-            return Loaded(entries, found, revision, spent, used)
+            reserved = await reservations.load(connection)
+            return Loaded(entries, found, revision, spent, used, reserved)
 
     async def commit(
         self,
@@ -101,6 +106,7 @@ class LeaderStore(Database):
         answers: Sequence[Answer] = (),
         decision: Decision | None = None,
         tolerance: Tolerance | None = None,
+        reserved: Sequence[ReservationState] | None = None,
     ) -> None:
         """Write rows, placements, leases, outbox, history and marks in one transaction; see the Protocol for the errors."""
         async with self._transaction("committing") as connection:
@@ -111,6 +117,8 @@ class LeaderStore(Database):
             lines = await writes.write(connection, changes, epoch=epoch, cycle=cycle)
             if decision is not None:
                 await decisions.add(connection, decision, epoch=epoch, cycle=cycle, lines=lines)
+            if reserved is not None:
+                await reservations.keep(connection, reserved)
             await usage.note(connection, [mark for change in changes for mark in change.marks])
 
     async def prune(self, retention: Retention, now: float, *, epoch: int) -> int:

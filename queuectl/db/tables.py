@@ -2,6 +2,7 @@
 
 One workload is one row of ``workloads`` plus, while it has them, rows of ``placements``, ``leases`` and ``outbox``; all
 four change only together, by the leader, in :meth:`queuectl.db.leader_store.LeaderStore.commit`. ``history`` only grows.
+``reservations`` is written with them, too: it has the placements of Reservations.
 ``refused_plans`` holds plans that the verifier refused. ``past_use`` holds samples of the leader, and ``findings`` its results for
 standbys. No table refers to these three.
 ``commands`` is the only table in which other processes ask the leader for changes.
@@ -209,6 +210,18 @@ past_use: Final = Table(
     Column("value", Double, nullable=False),
     seconds("at"),
     comment="decayed use at a time; scope is LocalQueue, ClusterQueue or User",
+)
+
+reservations: Final = Table(
+    "reservations",
+    metadata,
+    key("name", primary=True),
+    seconds("begins"),
+    seconds("ends"),
+    json("nodes"),
+    words("reason"),
+    seconds("earliest", nullable=True),
+    comment="Reservations by the last plan of the leader; nodes is [[node, pods], ...]",
 )
 
 documents: Final = Table(

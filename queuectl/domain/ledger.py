@@ -14,6 +14,7 @@ from queuectl.domain.accounting import Mark
 from queuectl.domain.gpus import Gpus, in_parts
 from queuectl.domain.pastuse import Used
 from queuectl.domain.reasons import FAILED_START, Code, Reason
+from queuectl.domain.reservations import ReservationState
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.workload import Placement, Planned
 
@@ -231,7 +232,7 @@ class MigrationCost:
 class Loaded:
     """The ledger as the database holds it: every workload that is not Finished, and the configuration.
 
-    ``spent``: on moves in the last 24 hours at least. ``used``: past use as last sampled.
+    ``spent``: on moves in the last 24 hours at least. ``used``: past use as last sampled. ``reserved``: the placements of Reservations.
     """
 
     entries: tuple[Entry, ...]
@@ -239,6 +240,7 @@ class Loaded:
     revision: int
     spent: tuple[MigrationCost, ...] = ()
     used: tuple[Used, ...] = ()
+    reserved: tuple[ReservationState, ...] = ()
 
 
 def parked_state(parked: Reason) -> State:

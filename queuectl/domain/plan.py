@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Final
 
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reservations import ReservationState
 from queuectl.domain.snapshot import CapacityLease, PlannedStart
 from queuectl.domain.workload import Placement
 
@@ -169,3 +170,4 @@ class Plan:
     uneven: tuple[tuple[str, str], ...] = ()
     spared: tuple[Preemption, ...] = ()
     planned: tuple[Planned, ...] = ()
+    reserved: tuple[ReservationState, ...] = ()

@@ -15,6 +15,7 @@ from queuectl.domain.fleet import HOSTNAME, Requirement, Taint, Toleration
 from queuectl.domain.gpus import SharedGpus
 from queuectl.domain.mig import MigConfig, MigMode, MigPool
 from queuectl.domain.node_health import UnhealthyNodes
+from queuectl.domain.reservations import AdvanceReservation
 from queuectl.domain.rules import Rules
 
 
@@ -399,6 +400,7 @@ class QueueConfig:
     overrides: Mapping[str, QuotaOverride] = field(default_factory=dict)
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     top_ups: Mapping[str, TopUp] = field(default_factory=dict)
+    reservations: Mapping[str, AdvanceReservation] = field(default_factory=dict)
 
     def cluster_queue_of(self, namespace: str, queue: str | None) -> ClusterQueue | None:
         """The ClusterQueue behind a LocalQueue, or None when either does not exist."""

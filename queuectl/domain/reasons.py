@@ -30,6 +30,7 @@ class Code(StrEnum):
     PENDING_EVALUATION = "PendingEvaluation"  # the planner has not evaluated it yet
     WAITING_IN_ORDER = "WaitingInOrder"  # StrictFIFO: the head of its ClusterQueue is pending
     WOULD_DELAY = "WouldDelayPlannedStart"  # Backfill: an earlier gang would start later
+    RESERVATION_AHEAD = "ReservationAhead"  # a Reservation keeps the nodes that it needs
     MISCONFIGURED = "Misconfigured"  # an invalid label, queue or request; the message names it
     UNSUPPORTED = "UnsupportedConstraint"  # the request has an unsupported constraint
     QUEUE_STOPPED = "ClusterQueueStopped"  # stopPolicy of its ClusterQueue
@@ -47,6 +48,7 @@ class Code(StrEnum):
     # evictions
     PREEMPTED = "Preempted"  # evicted for another gang
     DEFRAGMENTED = "Defragmented"  # evicted to migrate, so that another gang fits
+    RESERVATION_STARTS = "ReservationStarts"  # evicted for a Reservation with evict: true
     IDLE_RECLAIMED = "IdleReclaimed"  # its GPUs were idle, after two warnings
     PODS_READY_TIMEOUT = "PodsReadyTimeout"  # not all pods were ready in time
     NODE_FAILURES = "NodeFailures"  # its nodes failed, and no repair is possible
@@ -102,6 +104,7 @@ MEANINGS: Final[Mapping[Code, str]] = {
     Code.UNDECIDED: "The solver reached its time limit; it tries again with a longer one.",
     Code.WAITING_IN_ORDER: "The queue is StrictFIFO, and an earlier gang cannot start.",
     Code.WOULD_DELAY: "The start of the gang would delay the planned start of an earlier gang.",
+    Code.RESERVATION_AHEAD: "A Reservation keeps nodes at a time at which the gang would still run.",
     Code.MISCONFIGURED: "A label, a queue or a request is wrong; the reason of the gang names it.",
     Code.UNSUPPORTED: "The gang requests a constraint that queuectl does not support.",
     Code.QUEUE_STOPPED: "The ClusterQueue is stopped. Resume it to admit its gangs.",
@@ -123,7 +126,7 @@ NEVER_FITS: Final = frozenset(
 )
 
 # Free nodes would let it start: migrating other gangs can help.
-WAITS_FOR_NODES: Final = frozenset({Code.TOPOLOGY_PLACEMENT_FAILED})
+WAITS_FOR_NODES: Final = frozenset({Code.TOPOLOGY_PLACEMENT_FAILED, Code.RESERVATION_AHEAD})
 
 # Free quota or nodes would let it start: evicting other gangs can help.
 WAITS_FOR_ROOM: Final = WAITS_FOR_NODES | {Code.WAITING_FOR_QUOTA}
@@ -145,6 +148,7 @@ PLANNED: Final = (
 # Among reasons for several flavors, the order in which they are shown: the one that ends soonest is first.
 SHOWN_FIRST: Final = (
     Code.WOULD_DELAY,
+    Code.RESERVATION_AHEAD,
     Code.TOPOLOGY_PLACEMENT_FAILED,
     Code.WAITING_FOR_QUOTA,
     Code.SHAPE_NEVER_FITS,
@@ -179,6 +183,7 @@ TRANSIENT: Final = WAITS_FOR_ROOM | {
 WARNINGS: Final = NOT_IN_LINE | {
     Code.PREEMPTED,
     Code.DEFRAGMENTED,
+    Code.RESERVATION_STARTS,
     Code.IDLE_RECLAIMED,
     Code.PODS_READY_TIMEOUT,
     Code.PIN_UNSCHEDULABLE,
@@ -211,7 +216,7 @@ FAILED_START: Final = frozenset(
 MADE_ROOM: Final = frozenset({Code.PREEMPTED, Code.DEFRAGMENTED})
 
 # Evictions by the policy of a queue, of a gang that ran correctly: protections count them.
-BY_POLICY: Final = MADE_ROOM | {Code.IDLE_RECLAIMED}
+BY_POLICY: Final = MADE_ROOM | {Code.IDLE_RECLAIMED, Code.RESERVATION_STARTS}
 
 # Evictions that can wait for the gang to save its work.
 COOPERATIVE: Final = BY_POLICY | {

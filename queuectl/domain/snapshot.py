@@ -20,6 +20,7 @@ from queuectl.domain.fleet import Fleet
 from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Reason
+from queuectl.domain.reservations import Occurrence
 from queuectl.domain.resource_quota import Allowance
 from queuectl.domain.workload import Placement, Workload, gpus_of
 
@@ -195,6 +196,7 @@ class Snapshot:
         other_devices: node name to the devices that claims hold whose pods are in no admitted gang.
         claims: (namespace, name) to the ResourceClaims that gangs share.
         budgets: in the present month, by name.
+        reservations: the current or next occurrence of each Reservation, in the order of their starts.
         mixed_nodes: only of reports: ``other_pods`` with the device rows of nodes that are kept for no kind of request.
     """
 
@@ -216,6 +218,7 @@ class Snapshot:
     claims: Mapping[tuple[str, str], Claim] = field(default_factory=dict)
     mixed_nodes: Mapping[str, Resources] | None = None
     budgets: tuple[BudgetBalance, ...] = ()
+    reservations: tuple[Occurrence, ...] = ()
 
     def queue_of(self, workload: Workload) -> ClusterQueue | None:
         """The ClusterQueue of a workload; None when its LocalQueue or ClusterQueue does not exist."""

@@ -12,6 +12,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.reservations import valid_leases
 from queuectl.planner.capacity.state import open_state
 from queuectl.planner.consolidate.consolidation import consolidate
+from queuectl.planner.cycle.advance import Advance, reserve_in_advance
 from queuectl.planner.cycle.cycle import AdmissionCycle
 from queuectl.planner.cycle.defragment import defragment
 from queuectl.planner.cycle.dry_run import dry_run
@@ -57,6 +58,7 @@ def plan(
     made = replace(
         made,
         planned=starts,
+        reserved=prepared.advance.states(),
         moved=cleared.moves,
         returning=cycle.leases.returning,
         stats={**made.stats, "rooms_sought": cleared.sought},
@@ -90,6 +92,7 @@ class Prepared:
     cycle: AdmissionCycle
     repairs: Repairs
     pending: PendingGangs
+    advance: Advance
 
     @property
     def in_order(self) -> Sequence[Pending]:
@@ -109,10 +112,12 @@ def begin(problem: Problem, stop: StopSignal | None = None) -> Prepared:
     state = open_state(problem)
     pending = pending_gangs(snapshot, problem.cache)
     leases = valid_leases(problem, state, pending.in_order)
+    advance = reserve_in_advance(problem, state, solver)
     cycle = AdmissionCycle(
         problem, state, solver, leases, GangClasses(problem, pending.keys), StrictFifoHeads(problem)
     )
-    return Prepared(cycle, Repairs(cycle), pending)
+    cycle.evicted.extend(advance.evicted)
+    return Prepared(cycle, Repairs(cycle), pending, advance)
 
 
 def one_by_one(prepared: Prepared) -> Iterator[Pending]:

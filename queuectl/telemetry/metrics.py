@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from enum import StrEnum
 from importlib.metadata import version
 from typing import Final
@@ -26,6 +27,8 @@ from queuectl.domain.invariants import Invariant
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan, Planned, Preemption, PreemptionReason, SlipCause
 from queuectl.domain.queues import LocalQueue
+from queuectl.domain.reservations import ReservationPhase, ReservationState
+from queuectl.domain.snapshot import Snapshot
 from queuectl.state.holdings import Holdings
 from queuectl.telemetry.durations import DurationMetrics
 from queuectl.telemetry.estimates import EstimateMetrics
@@ -193,6 +196,11 @@ class Metrics:
             "Planned starts of pending gangs that moved to a later time.",
             "cluster_queue", "cause",
         )  # fmt: skip
+        self._reservations = self._gauge(
+            "reservations",
+            "Reservations by phase, as the last plan of the leader has them.",
+            "phase",
+        )
         self._cohort_admitted = self._counter(
             "cohort_subtree_admitted_workloads_total", "Committed starts in the ClusterQueues of the Cohort.", "cohort"
         )  # fmt: skip
@@ -318,6 +326,18 @@ class Metrics:
             if each.slip is not None:
                 queue = self._names.cluster_queue(cluster_queue(each.uid))
                 self._slips.labels(queue, each.slip.value).inc()
+
+    def reserved(self, snapshot: Snapshot, states: Iterable[ReservationState]) -> None:
+        """Show the Reservations of a plan by phase."""
+        known = {state.name: state for state in states}
+        counts = dict.fromkeys(ReservationPhase, 0)
+        for each in snapshot.reservations:
+            state = known.get(each.name)
+            placed = replace(each, placed=state.nodes) if state is not None else each
+            counts[placed.phase(state, snapshot.now)] += 1
+        for phase, count in counts.items():
+            if phase is not ReservationPhase.ENDED:
+                self._reservations.labels(phase.value).set(count)
 
     def used_lately(
         self, used: Mapping[tuple[str, str], float], queues: Mapping[tuple[str, str], LocalQueue]

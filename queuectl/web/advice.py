@@ -26,6 +26,7 @@ PENDING: Final = {
     Code.WAITING_TO_RECLAIM: f"{_NOTHING} It reclaims quota from gangs that borrow.",
     Code.WAITING_IN_ORDER: f"{_NOTHING} Its queue is StrictFIFO: it starts after the gangs before it.",
     Code.WOULD_DELAY: f"{_NOTHING} A shorter time limit or expected duration can start it earlier.",
+    Code.RESERVATION_AHEAD: f"{_NOTHING} It starts on other nodes, or before the Reservation with a shorter time limit.",
     Code.UNDECIDED: f"{_NOTHING} The next planning cycle considers it again.",
     Code.PENDING_EVALUATION: f"{_NOTHING} The next planning cycle considers it.",
     Code.QUEUED: f"{_NOTHING} The next planning cycle considers it.",

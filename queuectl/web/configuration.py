@@ -14,6 +14,7 @@ from queuectl.api.params import NAME
 from queuectl.api.problems import Problem, ProblemType
 from queuectl.domain.budgets import holder_of
 from queuectl.domain.queries import DocumentKey
+from queuectl.domain.words import counted
 from queuectl.objects.configuration.queue_config import validate
 from queuectl.web.site import PREFIX
 
@@ -116,10 +117,22 @@ def line_of(document: Mapping[str, Any]) -> str:
             return f"{spec['gpuHoursPerMonth']} GPU-hours a month for {holder_of(spec)}"
         case "BudgetTopUp":
             return f"{spec['gpuHours']} GPU-hours for {spec['budget']} in {spec['month']}: {spec['reason']}"
+        case "Reservation":
+            what = _joined([capacity_of(spec), _labelled("for", spec.get("clusterQueue"))])
+            return f"{what}, {spec['from']} to {spec['until']}"
         case "WorkloadPriorityClass":
             return _joined([str(document["value"]), document.get("description") or ""])
         case _:
             return ", ".join(key for key in document if key not in _HEAD)
+
+
+def capacity_of(spec: Mapping[str, Any]) -> str:
+    """What a Reservation keeps: ``4 pods with 8 nvidia.com/gpu each``, or the names of nodes."""
+    capacity = spec.get("capacity")
+    if not capacity:
+        return ", ".join(spec.get("nodes") or ())
+    asked = ", ".join(f"{amount} {name}" for name, amount in capacity["requests"].items())
+    return f"{counted(capacity['pods'], 'pod')} with {asked} each"
 
 
 def _quotas(spec: Mapping[str, Any]) -> Iterable[str]:

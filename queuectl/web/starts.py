@@ -110,6 +110,24 @@ spec:
   gpuHours: 100
   reason: paper deadline
 """,
+    "Reservation": """\
+apiVersion: queuectl.dev/v1
+kind: Reservation
+metadata:
+  name: training-run
+spec:
+  clusterQueue: team-a # only its gangs use the capacity
+  from: "{today}T00:00:00Z"
+  until: "{next_week}T00:00:00Z"
+  # recurrence: FREQ=WEEKLY # a rule of RFC 5545; without it, the Reservation does not repeat
+  capacity: # or nodes: [NAME, ...], which are kept for maintenance
+    pods: 4
+    requests:
+      nvidia.com/gpu: 8
+    flavor: h100
+  # evict: true # gangs that still run there at the start are evicted
+  reason: training of the next release
+""",
     "WorkloadPriorityClass": """\
 apiVersion: queuectl.dev/v1
 kind: WorkloadPriorityClass

@@ -37,6 +37,7 @@ from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queries import ConfigChanges, ConfigDocument, DocumentKey, Tolerance
 from queuectl.domain.records import Delta, PodRecord
 from queuectl.domain.refused import RefusedPlan
+from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.objects.kinds import KINDS
 from queuectl.planner.cache import PlannerCache
@@ -152,6 +153,7 @@ class KillingStore:
         answers: Sequence[Answer] = (),
         decision: Decision | None = None,
         tolerance: Tolerance | None = None,
+        reserved: Sequence[ReservationState] | None = None,
     ) -> None:
         number = self.commits.before()
         await self.store.commit(
@@ -162,6 +164,7 @@ class KillingStore:
             answers=answers,
             decision=decision,
             tolerance=tolerance,
+            reserved=reserved,
         )
         self.commits.after(number)
 

@@ -49,6 +49,7 @@ from queuectl.domain.queries import (
 from queuectl.domain.queue_counts import QueueCounts, WaitingOrder
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.refused import KEPT, KEPT_BYTES, RefusedPlan
+from queuectl.domain.reservations import ReservationState
 from queuectl.domain.rules import Retention
 from queuectl.domain.workload_order import BY_NAME, Position, WorkloadOrder
 from queuectl.objects.documents import in_order
@@ -77,6 +78,7 @@ class MemoryDatabase:
     refused: list[tuple[RefusedPlan, bytes]] = field(default_factory=list)
     commands: dict[int, Command] = field(default_factory=dict)
     used: dict[PastUseAccount, Used] = field(default_factory=dict)
+    reserved: tuple[ReservationState, ...] = ()
     findings: LeaderFindings = field(default_factory=LeaderFindings)
     usage: MemoryUsageTables = field(default_factory=MemoryUsageTables)
     sessions: dict[str, Session] = field(default_factory=dict)
@@ -143,7 +145,11 @@ class MemoryStore:
             database.revision,
             tuple(spent for spent in costs if spent is not None),
             await self.past_use(),
+            database.reserved,
         )
+
+    async def reservations(self) -> tuple[ReservationState, ...]:
+        return (await self._reach()).reserved
 
     async def commit(
         self,
@@ -155,6 +161,7 @@ class MemoryStore:
         answers: Sequence[Answer] = (),
         decision: Decision | None = None,
         tolerance: Tolerance | None = None,
+        reserved: Sequence[ReservationState] | None = None,
     ) -> None:
         database = await self._reach()
         fault = database.faults.pop(0) if database.faults else None
@@ -176,6 +183,7 @@ class MemoryStore:
         for change in changes:
             for mark in change.marks:
                 database.usage.note(mark)
+        database.reserved = database.reserved if reserved is None else tuple(reserved)
         database.outcomes |= {answer.id: answer.outcome for answer in answers}
         if decision is not None:
             number = max((one.id for one in database.decisions), default=0) + 1

@@ -22,6 +22,7 @@ from queuectl.domain.fleet import Effect, Requirement, Taint, Toleration
 from queuectl.domain.gpus import GpuWeights, SharedGpus
 from queuectl.domain.mig import MigConfig, MigDevices, MigMode
 from queuectl.domain.node_health import HealthMode, HealthSignal, NodeHealthRules, UnhealthyNodes
+from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import (
     Backfill,
     BackfillOrder,
@@ -47,6 +48,7 @@ from queuectl.domain.queues import (
     WhenCan,
     WithinClusterQueue,
 )
+from queuectl.domain.reservations import AdvanceReservation, ReservedCapacity
 from queuectl.domain.rules import (
     FairStrategy,
     KueueKeys,
@@ -56,6 +58,7 @@ from queuectl.domain.rules import (
     Transformation,
     UsageFairness,
 )
+from queuectl.domain.workload import TopologyMode, TopologyRequest
 from queuectl.objects.configuration.queue_config import CONFIG_KINDS, build, validate
 from queuectl.objects.errors import DocumentError
 from queuectl.objects.times import parse_time
@@ -110,6 +113,9 @@ BARE: dict[str, Fields] = {
     "BudgetTopUp": {
         "spec": {"budget": "b", "month": "2026-11", "gpuHours": 1, "reason": "a deadline"}
     },
+    "Reservation": {
+        "spec": {"from": "2026-01-31T12:00:00Z", "until": "2026-01-31T13:00:00Z"},
+    },
     "Configuration": {},
 }
 
@@ -136,6 +142,7 @@ def read(kind: str, *parts: Fields, version: str = OURS) -> Any:
         "QuotaOverride": config.overrides,
         "Budget": config.budgets,
         "BudgetTopUp": config.top_ups,
+        "Reservation": config.reservations,
     }
     (value,) = tables[kind].values()
     return value
@@ -455,6 +462,81 @@ def test_a_month_begins_at_midnight_of_its_time_zone() -> None:
     assert october.ends - october.begins == (31 * 24 + 1) * 3600  # summer time ends in it
 
 
+GANG = {"pods": 4, "requests": {GPU: 8}}
+ASKED = ReservedCapacity(4, Resources({GPU: 8, "pods": 1}))
+HELD = AdvanceReservation("x", 1769860800.0, 1769864400.0, cluster_queue="cq", capacity=ASKED)
+RESERVED: list[tuple[Fields, AdvanceReservation]] = [
+    ({"clusterQueue": "cq", "capacity": GANG, "reason": "a demo"}, HELD),
+    ({"clusterQueue": "cq", "capacity": GANG, "evict": True}, replace(HELD, evicts=True)),
+    (
+        {"clusterQueue": "cq", "capacity": GANG, "users": ["eve"], "namespaces": ["team"]},
+        replace(HELD, users=frozenset({"eve"}), namespaces=frozenset({"team"})),
+    ),
+    (
+        {"clusterQueue": "cq", "capacity": GANG, "recurrence": "FREQ=WEEKLY"},
+        replace(HELD, recurrence="FREQ=WEEKLY"),
+    ),
+    (
+        {
+            "clusterQueue": "cq",
+            "capacity": {**GANG, "flavor": "h100", "nodeSelector": {"zone": "a"}},
+        },
+        replace(HELD, capacity=replace(ASKED, flavor="h100", node_labels=(("zone", "a"),))),
+    ),
+    (
+        {"clusterQueue": "cq", "capacity": {**GANG, "requiredTopology": "rack"}},
+        replace(
+            HELD,
+            capacity=replace(ASKED, topology=TopologyRequest(TopologyMode.REQUIRED, "rack")),
+        ),
+    ),
+    (
+        {"clusterQueue": "cq", "capacity": {**GANG, "preferredTopology": "rack"}},
+        replace(
+            HELD,
+            capacity=replace(ASKED, topology=TopologyRequest(TopologyMode.PREFERRED, "rack")),
+        ),
+    ),
+    (
+        {"nodes": ["b", "a"]},
+        replace(HELD, cluster_queue=None, capacity=None, nodes=("a", "b")),
+    ),
+]
+
+
+@pytest.mark.parametrize(("spec", "means"), RESERVED, ids=str)
+def test_a_reservation_has_capacity_or_nodes_and_times(
+    spec: Fields, means: AdvanceReservation
+) -> None:
+    assert read("Reservation", {"spec": spec}) == means
+
+
+NOON = 1769860800.0
+DAY = 86400.0
+OCCURRENCES: list[tuple[str, float, tuple[float, float] | None]] = [
+    ("", -10, (0, 3600)),
+    ("", 0, (0, 3600)),
+    ("", 3599, (0, 3600)),
+    ("", 3600, None),
+    ("FREQ=WEEKLY", 3599, (0, 3600)),
+    ("FREQ=WEEKLY", 3600, (7 * DAY, 7 * DAY + 3600)),
+    ("FREQ=WEEKLY", 70 * DAY + 5, (70 * DAY, 70 * DAY + 3600)),
+    ("RRULE:FREQ=DAILY;COUNT=2", 0, (0, 3600)),
+    ("FREQ=DAILY;COUNT=2", DAY, (DAY, DAY + 3600)),
+    ("FREQ=DAILY;COUNT=2", DAY + 3600, None),
+    ("FREQ=DAILY;UNTIL=20260203T000000Z", 2 * DAY + 3600, None),
+]
+
+
+@pytest.mark.parametrize(("rule", "at", "times"), OCCURRENCES)
+def test_the_current_or_next_occurrence_counts(
+    rule: str, at: float, times: tuple[float, float] | None
+) -> None:
+    repeats = {"recurrence": rule} if rule else {}
+    found = read("Reservation", {"spec": {"nodes": ["a"], **repeats}}).occurrence(NOON + at)
+    assert found == (None if times is None else (NOON + times[0], NOON + times[1]))
+
+
 def test_a_priority_class_has_a_value_and_a_description() -> None:
     assert read("WorkloadPriorityClass", {"value": -7, "description": "low"}) == -7
 
@@ -675,6 +757,28 @@ REFUSED: list[tuple[str, str, Any, str]] = [
     ("QuotaOverride", "spec.reason", "x" * 501, "expected `str` of length <= 500"),
     ("QuotaOverride", "spec", {}, "give either nominalQuota or add"),
     ("QuotaOverride", "spec", {"add": 1, "nominalQuota": 1}, "give either nominalQuota or add"),
+    ("Reservation", "spec", {}, "give either capacity or nodes"),
+    ("Reservation", "spec", {"nodes": ["a"], "capacity": GANG}, "give either capacity or nodes"),
+    ("Reservation", "spec", {"capacity": GANG}, "spec.clusterQueue: a Reservation of capacity is for one ClusterQueue"),
+    ("Reservation", "spec", {"nodes": ["a"], "users": ["eve"]}, "spec.clusterQueue: users and namespaces are those of"),
+    ("Reservation", "spec", {"nodes": ["a", "a"]}, "'a' occurs 2 times"),
+    ("Reservation", "spec", {"nodes": ["a b"]}, "'a b' is not a name"),
+    ("Reservation", "spec", {"nodes": ["a"], "clusterQueue": "a b"}, "'a b' is not a name"),
+    ("Reservation", "spec.from", "soon", "'soon' is not an RFC 3339 time"),
+    ("Reservation", "spec.until", "2026-01-31T12:00:00Z", "is not after spec.from"),
+    ("Reservation", "spec", {"nodes": ["a"], "recurrence": "weekly"}, "FREQ of 'weekly' is not one of HOURLY"),
+    ("Reservation", "spec", {"nodes": ["a"], "recurrence": "FREQ=WEEKLY;BYDAY=XX"}, "is not a rule of RFC 5545"),
+    ("Reservation", "spec", {"nodes": ["a"], "recurrence": "FREQ=WEEKLY;BYDAY=MO"}, "spec.from is not a time of"),
+    ("Reservation", "spec", {"nodes": ["a"], "recurrence": "FREQ=HOURLY;BYMINUTE=0,30"}, "starts again before it has ended"),
+    ("Reservation", "spec", {"clusterQueue": "cq", "capacity": {"pods": 0, "requests": {GPU: 1}}}, "expected `int` >= 1"),
+    ("Reservation", "spec", {"clusterQueue": "cq", "capacity": {"pods": 1, "requests": {}}}, "give at least one resource"),
+    ("Reservation", "spec", {"clusterQueue": "cq", "capacity": {"pods": 1, "requests": {"g p u": 1}}}, "is not a resource name"),
+    ("Reservation", "spec", {"clusterQueue": "cq", "capacity": {"pods": 1, "requests": {GPU: "x"}}}, f"spec.capacity.requests.{GPU}"),
+    ("Reservation", "spec", {"clusterQueue": "cq", "capacity": {**GANG, "flavor": "a b"}}, "'a b' is not a name"),
+    ("Reservation", "spec", {"clusterQueue": "cq", "capacity": {**GANG, "nodeSelector": {"a b": ""}}}, "'a b' is not a label key"),
+    ("Reservation", "spec", {"clusterQueue": "cq", "capacity": {**GANG, "requiredTopology": "a b"}}, "'a b' is not a label key"),
+    ("Reservation", "spec", {"clusterQueue": "cq", "capacity": {**GANG, "requiredTopology": "a", "preferredTopology": "a"}},
+     "give either requiredTopology or preferredTopology"),
     ("ResourceFlavor", "spec.nodeLabels", {f"l{i}": "" for i in range(9)}, "9 entries; at most 8 are allowed"),
     ("ResourceFlavor", "spec.nodeTaints", [{"key": f"k{i}", "effect": "NoSchedule"} for i in range(9)], "9 entries"),
     ("ResourceFlavor", "spec.nodeTaints", [{"key": "k", "effect": "NoSchedule"}] * 2,
@@ -886,6 +990,8 @@ EVERY_ROW: list[Fields] = [
     *(document("QuotaOverride", {"spec": spec}) for spec, _ in AMOUNTS),
     *(document("Budget", {"spec": spec}) for spec, _ in BUDGETS),
     *(document("BudgetTopUp", {"spec": spec}) for spec, _ in TOP_UPS),
+    *(document("Reservation", {"spec": spec}) for spec, _ in RESERVED),
+    document("Reservation", {"spec": {"nodes": ["a"], "recurrence": "FREQ=DAILY"}}),
     *(document("ClusterQueue", {"spec": spec}) for spec, *_ in CHECKS),
     *(document(kind, beside, written(field, value)) for kind, field, value, _, beside in HONOURED),
     *(document(kind, nested(field, value)) for kind, field, value in WARNED),
@@ -910,6 +1016,7 @@ def test_a_kept_document_is_kept_as_it_is_and_means_the_same(body: Fields) -> No
         "priority_classes",
         "cohorts",
         "overrides",
+        "reservations",
         "rules",
     ):
         assert getattr(first, part) == getattr(again, part)

@@ -29,7 +29,7 @@ from queuectl.domain.ledger import Entry, EntryChange, Purpose, State
 from queuectl.domain.mig_reconfiguration import MigPhase
 from queuectl.domain.node_health import Straggler
 from queuectl.domain.plan import Admission, Cost, Plan, Preemption, Proof, SlipCause
-from queuectl.domain.queues import LocalQueue
+from queuectl.domain.queues import LocalQueue, QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.snapshot import Pending, Snapshot
@@ -165,6 +165,7 @@ def busy() -> Metrics:
     metrics.fleet.unmanaged({"team-a": Fraction(3)})
     metrics.fleet.parts(GpuParts(effective=Fraction(1), idle=Fraction(2)))
     metrics.fleet.started({"rack": Spread(used=3, least=2)})
+    metrics.reserved(Snapshot(0.0, Fleet(()), QueueConfig()), ())
     metrics.estimates.observe([("team-a", 600.0)])
     metrics.estimates.started([("team-a", 30.0)])
     metrics.durations.finished([("Learnt", 60.0, True)])

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from queuectl.cli import extras
 from queuectl.cli.client import DEFAULT_SERVER, Server, connect
+from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.errors import Exit
 from queuectl.cli.extras import Extra
@@ -67,6 +68,8 @@ def doctor_command(
         findings, answers = serving.examine(client)
         flavors = serving.configured(client, "ResourceFlavor") if answers else None
         topologies = serving.configured(client, "Topology") if answers else None
+        if answers:
+            findings += judge.reservations(serving.configured(client, "Reservation") or ())
         if audit and answers:
             findings += serving.audited(client)
     if extras.missing(Extra.SERVER):

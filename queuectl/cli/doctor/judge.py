@@ -95,6 +95,18 @@ def leader(record: LeaderRecord | None, now: float) -> list[Finding]:
     return [Finding("leader", Level.OK, f"{record.holder} is the leader")]
 
 
+def reservations(found: Iterable[Document]) -> list[Finding]:
+    """Findings on Reservations that have no placement. ``found``: all of them."""
+    findings = []
+    for each in found:
+        status = each.get("status") or {}
+        if status.get("phase") == "NotPlaceable":
+            message = f"Reservation {each['metadata']['name']}: {status['reason']}"
+            fix = "change it: docs/how-to/reservations.md#when-there-is-no-placement"
+            findings.append(Finding("reserved", Level.WARNING, message, fix))
+    return findings
+
+
 def foreign(deployments: Iterable[Document]) -> list[Finding]:
     """Findings on other gang schedulers in the cluster."""
     found: dict[str, list[str]] = {}

@@ -23,6 +23,7 @@ from queuectl.domain.overrides import in_force, next_boundary
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import JobRecord
+from queuectl.domain.reservations import ReservationState, next_turn, occurrences
 from queuectl.domain.snapshot import Admitted, Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.domain.utilization import GangUse
@@ -65,6 +66,7 @@ class LeaderState:
         gang_uses: the last measured GPU utilization of gangs, by uid.
         refusals: outstanding writes that the API server denies.
         stragglers: ranks whose GPUs run far slower than those of their peers.
+        reserved: the placements of Reservations, as the database has them.
         unwritten: uids of changes that are taken in and not in the database yet.
     """
 
@@ -82,7 +84,8 @@ class LeaderState:
         self._unschedulable_seconds = unschedulable_seconds
         self._clock = clock
         self._stated = self.config = QueueConfig()
-        self._turns_at: float | None = None  # when an override begins or ends next
+        self._turns_at: float | None = None  # when an override or a Reservation begins or ends next
+        self.reserved: tuple[ReservationState, ...] = ()
         self._catalog = Catalog()
         self._readable = True  # the configuration in use is the one in the database
         self.gang_uses: Mapping[str, GangUse] = {}
@@ -107,6 +110,7 @@ class LeaderState:
         self.unwritten = frozenset()
         self._catalog.replace(loaded.documents)
         self._build(loaded.revision)
+        self.reserved = loaded.reserved
         self._spending = MigrationBudget(loaded.spent)
         self._marker.forget()
         self.tally.learn(loaded.used)
@@ -183,8 +187,8 @@ class LeaderState:
             self._stated = replace(self._stated, revision=revision)
         self._work_in_overrides()
 
-    def quota_turns(self, now: float) -> bool:
-        """Whether an override has begun or ended by ``now``, so that plans can differ."""
+    def configuration_turns(self, now: float) -> bool:
+        """Whether an override or a Reservation has begun or ended by ``now``, so that plans can differ."""
         if self._turns_at is None or now < self._turns_at:
             return False
         self._work_in_overrides()
@@ -195,7 +199,9 @@ class LeaderState:
     def _work_in_overrides(self) -> None:
         now = self._clock()
         self.config = in_force(self._stated, now)
-        self._turns_at = next_boundary(self._stated, now)
+        reservations, notice = self.config.reservations.values(), self.config.rules.eviction_grace
+        turns = (next_boundary(self._stated, now), next_turn(reservations, notice, now))
+        self._turns_at = min((at for at in turns if at is not None), default=None)
 
     def _evaluate_all(self) -> None:
         self._mirror.touched |= {*self._mirror.jobs, *(entry.uid for entry in self.ledger)}
@@ -263,11 +269,14 @@ class LeaderState:
             moved_work=self._spending.by_queue(frozen.now),
             past_use=self.tally.past_use(frozen.now),
             seek_room=seek_room,
+            reservations=occurrences(self.config.reservations.values(), self.reserved, frozen.now),
         )
 
     def anything_to_plan(self) -> bool:
-        """Whether a gang is pending, or runs on lost nodes."""
+        """Whether a gang is pending, or runs on lost nodes, or there are Reservations."""
         if self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED):
+            return True
+        if self.config.reservations or self.reserved:
             return True
         live = self.ledger.entries(State.STARTING, State.RUNNING)
         return any(map(self.observer.on_lost_nodes, live))

@@ -23,6 +23,7 @@ from queuectl.domain.ledger import EntryChange, Intent, State
 from queuectl.domain.plan import Plan
 from queuectl.domain.queries import Tolerance
 from queuectl.domain.refused import KEPT_BYTES, RefusedPlan
+from queuectl.domain.reservations import ReservationState
 from queuectl.domain.snapshot import Snapshot
 from queuectl.objects.files.refused_plans import BrokenRule, pack
 from queuectl.state.mirror import Mirror
@@ -90,10 +91,12 @@ class LedgerWriter:
         answers: Sequence[Answer] = (),
         record: Decision | None = None,
         tolerance: Tolerance | None = None,
+        reserved: tuple[ReservationState, ...] | None = None,
     ) -> None:
         """Write the changes, then apply them.
 
         ``revision``: of the configuration of the plan; None for observations. ``tolerance``: accepts later revisions.
+        ``reserved``: the placements of all Reservations; None = as they were.
 
         Raises:
             Fenced: another leader has taken over.
@@ -101,11 +104,13 @@ class LedgerWriter:
             StaleSnapshot: rows have other versions than the changes expect.
             StoreUnavailable: the database is unavailable.
         """
-        if not changes and not answers:
+        if not changes and not answers and reserved is None:
             return
         changes = self._leader_state.marked(changes)
-        await self._write(changes, revision, answers, record, tolerance)
+        await self._write(changes, revision, answers, record, tolerance, reserved)
         self._leader_state.take_in(changes)
+        if reserved is not None:
+            self._leader_state.reserved = reserved
         self._follow(changes)
 
     def write_ahead(self, observed: list[EntryChange]) -> None:
@@ -159,6 +164,7 @@ class LedgerWriter:
         answers: Sequence[Answer] = (),
         record: Decision | None = None,
         tolerance: Tolerance | None = None,
+        reserved: tuple[ReservationState, ...] | None = None,
     ) -> None:
         with self._metrics.stage(Stage.COMMIT):
             await self._store.commit(
@@ -169,6 +175,7 @@ class LedgerWriter:
                 answers=answers,
                 decision=record,
                 tolerance=tolerance,
+                reserved=reserved,
             )
 
     def _follow(self, changes: list[EntryChange]) -> None:

@@ -414,7 +414,7 @@ class Loop:
                 self._wakeup.plan()
             if (
                 self._planning.exposes(now)
-                or self.leader_state.quota_turns(now)
+                or self.leader_state.configuration_turns(now)
                 or self._mig.due(now)
             ):
                 self._wakeup.plan()

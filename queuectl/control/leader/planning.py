@@ -145,6 +145,7 @@ class Planning:
         ``documents``: of the configuration it was made from. ``found``: migrations off nodes that are emptied, too.
         """
         dropped: frozenset[tuple[str, str]] = frozenset()
+        reserved = decision.reserved if decision.reserved != self._leader_state.reserved else None
         while True:
             changes = self._leader_state.decider.changes(snapshot, decision, self._clock(), dropped)
             changes += self._mig.changes(found, snapshot)
@@ -157,6 +158,7 @@ class Planning:
                     snapshot.config.revision,
                     record=record,
                     tolerance=Tolerance(documents, news.spare),
+                    reserved=reserved,
                 )
             except StaleConfiguration:
                 if news.queues is None:
@@ -238,5 +240,6 @@ class Planning:
         self._metrics.preempted(preempted, self._leader_state.cluster_queue)
         slipped = [p for p in decision.planned if p.uid in committed]
         self._metrics.slipped(slipped, self._leader_state.cluster_queue)
+        self._metrics.reserved(snapshot, decision.reserved)
         started = [a for a in decision.admitted if a.uid in committed]
         self._metrics.fleet.started(spreads(snapshot, started, self._cache))

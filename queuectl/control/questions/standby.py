@@ -14,6 +14,7 @@ from queuectl.domain.ledger import Loaded
 from queuectl.domain.overrides import in_force, next_boundary
 from queuectl.domain.pastuse import past_use
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reservations import occurrences
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.unmanaged import UnmanagedPod
 from queuectl.objects.configuration.queue_config import build
@@ -71,6 +72,7 @@ class Standby:
             self._budgets.applied(self._snapshot_builder.freeze(self._config, now, self._limits)),
             moved_work=MigrationBudget(loaded.spent).by_queue(now),
             past_use=past_use(loaded.used, self._config),
+            reservations=occurrences(self._config.reservations.values(), loaded.reserved, now),
         )
 
     def unmanaged(self) -> tuple[UnmanagedPod, ...]:

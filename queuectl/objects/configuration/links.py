@@ -9,6 +9,7 @@ from typing import Any, Final
 from queuectl.domain.budgets import BudgetScope
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig, QuotaOverride
+from queuectl.domain.reservations import AdvanceReservation
 from queuectl.objects.documents import Document, as_document
 
 MAX_COHORTS: Final = 64
@@ -90,6 +91,9 @@ def references(document: Mapping[str, Any]) -> frozenset[DocumentKey]:
             named = {("ResourceFlavor", flavor["name"]) for flavor in flavors}
         case "LocalQueue" | "QuotaOverride":
             named = {("ClusterQueue", spec["clusterQueue"])}
+        case "Reservation":
+            flavor = (spec.get("capacity") or {}).get("flavor")
+            named = {("ClusterQueue", spec.get("clusterQueue")), ("ResourceFlavor", flavor)}
         case "ResourceFlavor":
             named = {("Topology", spec.get("topologyName"))}
         case "Budget":
@@ -119,6 +123,10 @@ def dangling(config: QueueConfig) -> tuple[str, ...]:
         if (reason := _no_quota(config, override)) is not None:
             found.append(f"QuotaOverride {override.name}: {reason}")
     found += _of_budgets(config)
+    for reservation in config.reservations.values():
+        found += [
+            f"Reservation {reservation.name}: {text}" for text in _unknown(config, reservation)
+        ]
     for flavor in config.flavors.values():
         if flavor.topology is not None and flavor.topology not in config.topologies:
             found.append(f"ResourceFlavor {flavor.name}: Topology {flavor.topology} does not exist")
@@ -133,6 +141,15 @@ def _of_budgets(config: QueueConfig) -> Iterator[str]:
     for top_up in config.top_ups.values():
         if top_up.budget not in config.budgets:
             yield f"BudgetTopUp {top_up.name}: Budget {top_up.budget} does not exist"
+
+
+def _unknown(config: QueueConfig, reservation: AdvanceReservation) -> Iterator[str]:
+    queue, capacity = reservation.cluster_queue, reservation.capacity
+    if queue is not None and queue not in config.cluster_queues:
+        yield f"ClusterQueue {queue} does not exist"
+    flavor = capacity.flavor if capacity is not None else None
+    if flavor is not None and flavor not in config.flavors:
+        yield f"ResourceFlavor {flavor} does not exist"
 
 
 def _no_quota(config: QueueConfig, override: QuotaOverride) -> str | None:

@@ -20,6 +20,7 @@ from queuectl.objects.configuration.budgets import read_budget, read_top_up
 from queuectl.objects.configuration.flavors import read_flavor, read_topology
 from queuectl.objects.configuration.links import circular_cohorts, refuse_circular_cohorts
 from queuectl.objects.configuration.overrides import read_override
+from queuectl.objects.configuration.reservations import read_reservation
 from queuectl.objects.configuration.settings import modernise, read_rules, warn_configuration
 from queuectl.objects.configuration.settings_wire import ConfigurationDocument
 from queuectl.objects.configuration.values import (
@@ -113,6 +114,13 @@ CONFIG_KINDS: Final[Mapping[str, ConfigKind]] = MappingProxyType(
                 "budgettopups",
                 wire.BudgetTopUpDocument,
                 read_top_up,
+                kueue_versions=(),
+            ),
+            ConfigKind(
+                "Reservation",
+                "reservations",
+                wire.ReservationDocument,
+                read_reservation,
                 kueue_versions=(),
             ),
             ConfigKind(
@@ -308,6 +316,7 @@ def together(objects: Iterable[ReadDocument], revision: int) -> QueueConfig:
         overrides=parts["QuotaOverride"],
         budgets=parts["Budget"],
         top_ups=parts["BudgetTopUp"],
+        reservations=parts["Reservation"],
         rules=parts["Configuration"].get(ONLY_NAME, Rules()),
     )
     queues = {name: _in_line(queue, config) for name, queue in config.cluster_queues.items()}

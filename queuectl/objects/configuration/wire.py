@@ -341,6 +341,32 @@ class BudgetTopUpDocument(Head, kw_only=True):
     spec: BudgetTopUpSpec
 
 
+class ReservedCapacitySpec(Strict):
+    pods: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    requests: dict[str, Quantity]
+    flavor: str | None = None
+    node_selector: dict[str, str] | None = None
+    required_topology: str | None = None
+    preferred_topology: str | None = None
+
+
+class ReservationSpec(Strict):
+    begins: str = msgspec.field(name="from")
+    until: str
+    cluster_queue: str | None = None
+    capacity: ReservedCapacitySpec | None = None
+    nodes: list[str] | None = None
+    recurrence: Annotated[str, msgspec.Meta(min_length=1, max_length=500)] | None = None
+    users: list[str] | None = None
+    namespaces: list[str] | None = None
+    evict: bool | None = None
+    reason: Annotated[str, msgspec.Meta(max_length=500)] | None = None
+
+
+class ReservationDocument(Head, kw_only=True):
+    spec: ReservationSpec
+
+
 class PriorityClassDocument(Head, kw_only=True):
     value: Priority
     description: Annotated[str, msgspec.Meta(max_length=2048)] | None = None

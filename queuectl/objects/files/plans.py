@@ -59,6 +59,7 @@ def plan_document(
         "spared": _victims(plan.spared, known),
         **moves,
         **({"mig": [_mig(known[uid], fix) for uid, fix in mig]} if mig is not None else {}),
+        **({"reservations": _reservations(plan, snapshot)} if snapshot.reservations else {}),
         "pending": [
             _pending(refusal, known, diagnosed.get(refusal.uid, Diagnosis(refusal.uid)))
             | _planned_start(planned.get(refusal.uid))
@@ -76,6 +77,26 @@ def _uneven(plan: Plan, known: Mapping[str, Workload]) -> list[str]:
         f"{known[uid].ref}: podset {podset} is to be balanced, but its pods are spread unevenly"
         for uid, podset in plan.uneven
     ]
+
+
+def _reservations(plan: Plan, snapshot: Snapshot) -> list[dict[str, Any]]:
+    """Each Reservation: its current or next occurrence, and its nodes or the reason why it has none."""
+    known = {state.name: state for state in plan.reserved}
+    shown = []
+    for each in snapshot.reservations:
+        times = {
+            "name": each.name,
+            "from": format_time(each.begins),
+            "until": format_time(each.ends),
+        }
+        state = known.get(each.name)
+        if state is None:
+            shown.append({**times, "nodes": dict.fromkeys(each.reservation.nodes)})
+            continue
+        nodes = {"nodes": dict(state.nodes)} if state.nodes else {"reason": state.reason}
+        later = {} if state.earliest is None else {"earliest": format_time(state.earliest)}
+        shown.append({**times, **nodes, **later})
+    return shown
 
 
 def _podsets(placement: Placement) -> list[dict[str, Any]]:

@@ -185,4 +185,6 @@ def _others(snapshot: Snapshot) -> Iterator[str]:
         yield from (cohort.name, cohort.parent or "")
     for override in config.overrides.values():
         yield from (override.name, override.cluster_queue, override.flavor)
+    for reservation in config.reservations.values():
+        yield from (reservation.name, *reservation.users, *reservation.namespaces)
     yield from (*config.flavors, *config.topologies, *config.priority_classes, *config.cohorts)

@@ -29,6 +29,7 @@ from queuectl.domain.plan import Eviction
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.queues import DEFAULT_NAME, QueueConfig
 from queuectl.domain.records import PriorityClassRecord
+from queuectl.domain.reservations import occurrences
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import with_budgets
 from queuectl.objects.configuration import queue_config
@@ -123,12 +124,16 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Sn
     given.gangs = [defaulted(gang, queues) for gang in given.gangs]
     given.pod_classes |= priority_values(given.classes)
     snapshot = Assembly(given, queues, clock).snapshot()
-    snapshot = replace(snapshot, past_use=past_use(read_used(given.configs), queues))
     snapshot = with_budgets(snapshot)
     if snapshot.budgets:
         given.warnings.append(
             "no usage ledger in the input: of each Budget, only the use of running gangs is known"
         )
+    snapshot = replace(
+        snapshot,
+        past_use=past_use(read_used(given.configs), queues),
+        reservations=occurrences(queues.reservations.values(), (), clock),
+    )
     given.warnings.extend(_unplaced(snapshot))
     evicted = tuple(drained(snapshot))
     snapshot = leaving(snapshot, {eviction.uid for eviction in evicted})

@@ -21,6 +21,7 @@ from queuectl.domain.plan import Eviction
 from queuectl.domain.pod_claims import KnownClaims
 from queuectl.domain.queries import ConfigChanges, DocumentKey
 from queuectl.domain.queues import QueueConfig
+from queuectl.domain.reservations import occurrences, states_of
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.objects.configuration.admissibility import inadmissible_reason
 from queuectl.objects.configuration.catalog import Catalog
@@ -119,6 +120,9 @@ def changed(
         config=config,
         pending=pending,
         admitted=admitted,
+        reservations=occurrences(
+            config.reservations.values(), states_of(snapshot.reservations), snapshot.now
+        ),
     )
     new = _submitted(after, asked, around, warnings)
     after = replace(after, pending=(*after.pending, *new))

@@ -32,6 +32,7 @@ from queuectl.planner.placement.feasible import Decision, refuted_by_sums
 from queuectl.planner.placement.several import levels_to_try
 from queuectl.planner.preempt.shortage import borrows
 from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
+from queuectl.planner.problem.reserved_request import starting_at
 from queuectl.planner.reasons import refusals
 from queuectl.planner.solver.solver import Solver, Status
 
@@ -214,14 +215,22 @@ class PlannedStarts:
     def _first_time(self, request: GangRequest) -> _Start | None:
         ends = (gang.until for gang in self.gangs if gang.until < inf)
         least = self._not_before(request)
-        times = sorted({self.timeline.now, *self.timeline.times(), *ends})
+        reserved = self.state.problem.snapshot.reservations
+        over = (each.ends for each in reserved)
+        times = sorted({self.timeline.now, *self.timeline.times(), *ends, *over})
         times = [at for at in times if at >= least]
-        first = bisect_left(times, True, key=lambda at: self._possible(request, at))
+        # Beside Reservations, a start can be possible before them and not at some later times.
+        first = 0
+        if not reserved:
+            first = bisect_left(times, True, key=lambda at: self._possible(request, at))
         for at in times[first:]:
-            found = self._question(request, at, self.gangs).ask(self.solver)
+            asked = starting_at(self.state.problem, request, at)
+            if reserved and not self._possible(asked, at):
+                continue
+            found = self._question(asked, at, self.gangs).ask(self.solver)
             if found.status is Status.FOUND:
-                levels = _as_placed(request, found.node_counts)
-                end, latest = _end(request, at), self._latest(request, at)
+                levels = as_placed(asked, found.node_counts)
+                end, latest = _end(asked, at), self._latest(asked, at)
                 return PlannedGang(levels, found.node_counts, at, end, latest), found
             self.undecided |= found.status is not Status.REFUTED
         return None
@@ -234,6 +243,8 @@ class PlannedStarts:
         if line is None or duration is None or guarded:
             return at
         latest = at + line.rule.delay * duration.seconds
+        if starting_at(self.state.problem, request, latest) is not request:
+            return at  # it would run into a Reservation
         if last is not None and at <= last.promised + SLACK:
             latest = min(latest, last.promised)
         return max(at, latest)
@@ -274,7 +285,7 @@ class PlannedStarts:
         last = request.pending.planned_start
         assert last is not None
         found = node_counts_of(self.state.problem, request, last.placement)
-        return _as_placed(request, found) if found is not None else None
+        return as_placed(request, found) if found is not None else None
 
     # Parts.
 
@@ -336,7 +347,7 @@ def _end(request: GangRequest, at: float) -> float:
     return inf if duration is None else at + duration.seconds
 
 
-def _as_placed(request: GangRequest, node_counts: NodeCounts) -> GangRequest:
+def as_placed(request: GangRequest, node_counts: NodeCounts) -> GangRequest:
     """The request with each preferred level that a placement reaches as a required one."""
     groups, at = [], 0
     for group in request.podset_groups:

@@ -166,6 +166,12 @@ class State:
         admission.node_counts = node_counts
         self._place(admission, -1)
 
+    def withhold(self, nodes: Ints, amounts: Ints) -> None:
+        """Take amounts (R, K) of nodes from all gangs, at every instant; less than nothing can be left."""
+        for matrix in {id(instant.free): instant.free for instant in self.instants}.values():
+            add_at(matrix, nodes, -amounts)
+        self._touch(nodes)
+
     # Gangs that leave.
 
     def evict(self, gang: Admitted) -> None:

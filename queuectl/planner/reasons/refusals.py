@@ -13,12 +13,15 @@ from queuectl.domain.devices import not_sure
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import ClusterQueue
 from queuectl.domain.reasons import Code, Reason
+from queuectl.domain.reservations import Occurrence
 from queuectl.domain.words import format_time, is_or_are
 from queuectl.domain.workload import Duration
 from queuectl.planner.capacity.state import State
+from queuectl.planner.placement import several
 from queuectl.planner.problem.flavors import Options
 from queuectl.planner.problem.problem import UNBOUNDED, caps
 from queuectl.planner.problem.request import GangRequest, PodSetGroup
+from queuectl.planner.problem.reserved_request import ahead_of, beside_these
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.quota.tree import FlavorResource, Pool
 from queuectl.planner.reasons.words import (
@@ -99,7 +102,41 @@ def length_unknown(ref: str) -> Reason:
 
 def placement_failed(state: State, request: GangRequest) -> Reason:
     """No placement on the capacity that the gangs before it leave free."""
-    return _first_tight(state, request) or _together(request)
+    return _reserved(state, request) or _first_tight(state, request) or _together(request)
+
+
+def _reserved(state: State, request: GangRequest) -> Reason | None:
+    """The Reservation without which it fits; None if it does not fit without any. The longest run that fits ends when it starts."""
+    problem, free = state.problem, state.free()
+    ahead = sorted(ahead_of(problem, request), key=lambda each: (each.begins, each.name))
+    while ahead:
+        each = ahead.pop()
+        without = beside_these(problem, request, ahead)
+        if several.find(without, free, lambda shape: caps(free, shape)) is not None:
+            return _reservation_ahead(each, problem.snapshot.now, request)
+    return None
+
+
+def _reservation_ahead(each: Occurrence, now: float, request: GangRequest) -> Reason:
+    duration = request.pending.workload.duration
+    begins, ends = format_time(each.begins), format_time(each.ends)
+    longest = max(0.0, each.begins - now)
+    if each.active(now):
+        text = f"Reservation {each.name} keeps the nodes that it needs until {ends}"
+    else:
+        runs = "the end of its run is unknown" if duration is None else "it would still run then"
+        text = (
+            f"Reservation {each.name} keeps the nodes that it needs from {begins}, and {runs}; "
+            f"a run of at most {int(longest)} s fits"
+        )
+    details = {
+        "reservation": each.name,
+        "from": begins,
+        "until": ends,
+        "runsSeconds": None if duration is None else duration.seconds,
+        "mostSeconds": longest,
+    }
+    return Reason(Code.RESERVATION_AHEAD, text, details)
 
 
 def never_fits(state: State, request: GangRequest) -> Reason:

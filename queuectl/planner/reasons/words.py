@@ -15,6 +15,7 @@ from queuectl.domain.words import counted, is_or_are
 from queuectl.planner.placement.single import Capacity
 from queuectl.planner.problem.problem import COMMON, caps
 from queuectl.planner.problem.request import ANYWHERE, Pods, PodSetGroup
+from queuectl.planner.problem.reserved_rows import is_reserved_row
 from queuectl.planner.problem.topology import Ints
 
 TIMES: Final = "\u00d7"
@@ -85,8 +86,12 @@ def requests_of(requests: Resources) -> str:
 
 
 def shown(requests: Resources) -> dict[str, int]:
-    """The amounts by name, without device rows."""
-    return {n: v for n, v in sorted(requests.items()) if devices_asked(n) is None}
+    """The amounts by name, without device rows and the rows of Reservations."""
+    return {
+        name: value
+        for name, value in sorted(requests.items())
+        if devices_asked(name) is None and not is_reserved_row(name)
+    }
 
 
 def devices_asked(resource: str) -> str | None:

@@ -22,6 +22,7 @@ from queuectl.planner.verify.order import check_order
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
 from queuectl.planner.verify.planned import check_planned
 from queuectl.planner.verify.quota import check_quota
+from queuectl.planner.verify.reserved import check_reserved
 from queuectl.planner.verify.shared_gpus import check_shared_gpus
 from queuectl.planner.verify.victims import check_spared, check_victims
 
@@ -40,7 +41,8 @@ def verify(snapshot: Snapshot, plan: Plan, selects: Selects | None = None) -> tu
     checks = (
         *(check_gangs, check_shares, check_capacity, check_quota),
         *(check_order, check_victims, check_kept, check_moves, check_allowances),
-        *(check_users, check_budgets, check_spared, check_shared_gpus, check_planned),
+        *(check_users, check_budgets, check_spared, check_shared_gpus),
+        *(check_planned, check_reserved),
     )
     found = [*_partition(index), *_reasons(index)]
     for check in checks:

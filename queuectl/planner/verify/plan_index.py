@@ -183,6 +183,7 @@ class Rule(StrEnum):
     LEASE = "Lease"  # a lease names its victims, has not ended, and its kept capacity is not taken
     REPAIR = "Repair"  # healthy slots of a repaired gang stay
     PLANNED_START = "PlannedStart"  # I3: a planned start can happen, and is late only for a cause
+    RESERVATION = "Reservation"  # its nodes hold it, and no gang beside it starts on what it keeps
     REASON = "Reason"  # I7: every refusal has a reason
 
 

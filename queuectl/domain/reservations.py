@@ -1,0 +1,225 @@
+"""Reservations in advance: capacity, or named nodes, that is kept for the gangs of one ClusterQueue from a time to a time.
+
+A Reservation has one occurrence, or repeats by a rule of RFC 5545. Only its current or next occurrence counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from queuectl.domain.fleet import Fleet
+from queuectl.domain.quantity import NOTHING, Resources
+from queuectl.domain.workload import TopologyRequest, Workload
+
+if TYPE_CHECKING:
+    from dateutil.rrule import rrule
+
+FREQUENCIES: Final = ("HOURLY", "DAILY", "WEEKLY", "MONTHLY", "YEARLY")
+"""The values of FREQ that a recurrence can have."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReservedCapacity:
+    """Equal pods for which a Reservation keeps room.
+
+    Attributes:
+        requests: of one pod; ``pods`` = 1 is among them.
+        flavor: only nodes of this ResourceFlavor; its topology has the levels.
+        node_labels: only nodes with these labels.
+    """
+
+    pods: int
+    requests: Resources = NOTHING
+    flavor: str | None = None
+    node_labels: tuple[tuple[str, str], ...] = ()
+    topology: TopologyRequest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceReservation:
+    """A Reservation, as an administrator states it.
+
+    Attributes:
+        begins, ends: unix seconds of the first occurrence.
+        cluster_queue: its gangs can use the capacity; None = no gang can (maintenance).
+        users, namespaces: of the gangs that can use it; empty = all of the ClusterQueue.
+        capacity: None if it names nodes.
+        nodes: names of whole nodes; empty if it states capacity.
+        recurrence: an RRULE whose first occurrence starts at ``begins``; empty = it does not repeat.
+        evicts: gangs that still run on its nodes when it starts are evicted.
+    """
+
+    name: str
+    begins: float
+    ends: float
+    cluster_queue: str | None = None
+    users: frozenset[str] = frozenset()
+    namespaces: frozenset[str] = frozenset()
+    capacity: ReservedCapacity | None = None
+    nodes: tuple[str, ...] = ()
+    recurrence: str = ""
+    evicts: bool = False
+
+    def admits(self, workload: Workload, cluster_queue: str | None) -> bool:
+        """Whether a gang of this ClusterQueue can use its capacity."""
+        if self.cluster_queue is None or cluster_queue != self.cluster_queue:
+            return False
+        if self.users and workload.user not in self.users:
+            return False
+        return not self.namespaces or workload.namespace in self.namespaces
+
+    def occurrence(self, now: float) -> tuple[float, float] | None:
+        """Start and end, in unix seconds, of the occurrence at ``now`` or of the next one; None after the last."""
+        length = self.ends - self.begins
+        begins: float | None = self.begins
+        if self.recurrence:
+            rule = recurrence_rule(self.recurrence, self.begins)
+            found = rule.after(_moment(now - length))
+            begins = found.timestamp() if found is not None else None
+        return None if begins is None or begins + length <= now else (begins, begins + length)
+
+
+@lru_cache(maxsize=1024)
+def recurrence_rule(text: str, begins: float) -> rrule:
+    """The rule of a recurrence. Raises ValueError if it is not a rule."""
+    from dateutil.rrule import rrule, rrulestr  # most commands need no rule
+
+    rule = rrulestr(text.removeprefix("RRULE:"), dtstart=_moment(begins))
+    if isinstance(rule, rrule):
+        return rule
+    raise ValueError("more than one rule")
+
+
+def _moment(at: float) -> datetime:
+    return datetime.fromtimestamp(at, UTC)
+
+
+class ReservationPhase(StrEnum):
+    """The state of a Reservation, as users see it."""
+
+    PENDING = "Pending"  # no plan has considered it yet
+    PLANNED = "Planned"  # it has nodes, and has not begun
+    NOT_PLACEABLE = "NotPlaceable"  # it has no nodes; the reason is stated
+    ACTIVE = "Active"  # it has begun
+    ENDED = "Ended"  # its last occurrence is over
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationState:
+    """What the last plan knows of one occurrence. It is stored.
+
+    Attributes:
+        begins, ends: of the occurrence, unix seconds.
+        nodes: node and pods on each; empty = no placement.
+        reason: why there is none; empty = there is one.
+        earliest: unix seconds of the earliest start for which a placement is known; None = none is known.
+    """
+
+    name: str
+    begins: float
+    ends: float
+    nodes: tuple[tuple[str, int], ...] = ()
+    reason: str = ""
+    earliest: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One occurrence of a Reservation, as a snapshot has it.
+
+    Attributes:
+        begins, ends: unix seconds.
+        placed: node and pods on each, by the last plan; empty = it has no placement yet.
+    """
+
+    reservation: AdvanceReservation
+    begins: float
+    ends: float
+    placed: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def name(self) -> str:
+        """Of the Reservation."""
+        return self.reservation.name
+
+    def active(self, now: float) -> bool:
+        """Whether it has begun."""
+        return self.begins <= now
+
+    def phase(self, state: ReservationState | None, now: float) -> ReservationPhase:
+        """Its phase. ``state``: by the last plan of this occurrence."""
+        has_nodes = self.reservation.capacity is None or self.placed
+        if not has_nodes:
+            refused = state is not None and state.reason
+            return ReservationPhase.NOT_PLACEABLE if refused else ReservationPhase.PENDING
+        return ReservationPhase.ACTIVE if self.active(now) else ReservationPhase.PLANNED
+
+    def kept(self) -> Iterator[tuple[str, Resources]]:
+        """Nodes of its placement, and what is kept for it there."""
+        capacity = self.reservation.capacity
+        if capacity is not None:
+            for node, pods in self.placed:
+                yield node, capacity.requests * pods
+
+    def overlaps(self, other: Occurrence) -> bool:
+        """Whether both last at one time."""
+        return self.begins < other.ends and other.begins < self.ends
+
+    def stands(self, fleet: Fleet) -> bool:
+        """Whether it has a placement, on nodes that are all healthy."""
+        nodes = fleet.by_name
+        return bool(self.placed) and all(
+            name in nodes and nodes[name].takes(()) for name, _ in self.placed
+        )
+
+
+def occurrences(
+    reservations: Iterable[AdvanceReservation], states: Iterable[ReservationState], now: float
+) -> tuple[Occurrence, ...]:
+    """The current or next occurrence of each Reservation, in the order of their starts. ``states``: of the last plan."""
+    known = {state.name: state for state in states}
+    found = []
+    for reservation in reservations:
+        times = reservation.occurrence(now)
+        if times is None:
+            continue
+        state = known.get(reservation.name)
+        same = state is not None and (state.begins, state.ends) == times
+        placed = state.nodes if same and state is not None else ()
+        capacity = reservation.capacity
+        if capacity is not None and sum(pods for _, pods in placed) != capacity.pods:
+            placed = ()  # it was edited
+        found.append(Occurrence(reservation, *times, placed))
+    return tuple(sorted(found, key=lambda each: (each.begins, each.name)))
+
+
+def next_turn(
+    reservations: Iterable[AdvanceReservation], notice: float, now: float
+) -> float | None:
+    """The next time after ``now`` at which plans can differ: an occurrence starts or ends, or its evictions are due.
+
+    ``notice``: seconds before a start at which gangs are evicted for it.
+    """
+    turns = [
+        at
+        for reservation in reservations
+        if (times := reservation.occurrence(now)) is not None
+        for at in (times[0] - notice * reservation.evicts, *times)
+        if at > now
+    ]
+    return min(turns, default=None)
+
+
+def states_of(known: Iterable[Occurrence]) -> list[ReservationState]:
+    """The placements of occurrences."""
+    return [ReservationState(each.name, each.begins, each.ends, each.placed) for each in known]
+
+
+def with_placement(occurrence: Occurrence, placed: tuple[tuple[str, int], ...]) -> Occurrence:
+    """The occurrence with a placement."""
+    return replace(occurrence, placed=placed)

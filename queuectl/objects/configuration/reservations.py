@@ -1,0 +1,121 @@
+"""Parses Reservations."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Final
+
+from queuectl.domain.quantity import PODS, Resources
+from queuectl.domain.reservations import (
+    FREQUENCIES,
+    AdvanceReservation,
+    ReservedCapacity,
+    recurrence_rule,
+)
+from queuectl.domain.workload import TopologyMode, TopologyRequest
+from queuectl.objects.configuration import wire
+from queuectl.objects.configuration.groups import once
+from queuectl.objects.errors import RequestError
+from queuectl.objects.kubernetes.requests import read_amount
+from queuectl.objects.names import is_label_key, is_name
+from queuectl.objects.times import parse_time
+
+_CHECKED: Final = 64  # occurrences that are compared with the next one
+
+
+def read_reservation(document: wire.ReservationDocument) -> AdvanceReservation:
+    """Raises RequestError naming field and value."""
+    spec = document.spec
+    begins, ends = _moment(spec.begins, "from"), _moment(spec.until, "until")
+    if ends <= begins:
+        raise RequestError(f"spec.until: {spec.until!r} is not after spec.from")
+    if (spec.capacity is None) == (not spec.nodes):
+        raise RequestError("spec: give either capacity or nodes")
+    if spec.capacity is not None and spec.cluster_queue is None:
+        raise RequestError("spec.clusterQueue: a Reservation of capacity is for one ClusterQueue")
+    if spec.cluster_queue is None and (spec.users or spec.namespaces):
+        raise RequestError("spec.clusterQueue: users and namespaces are those of a ClusterQueue")
+    if spec.cluster_queue is not None and not is_name(spec.cluster_queue):
+        raise RequestError(f"spec.clusterQueue: {spec.cluster_queue!r} is not a name")
+    for field, names in (("nodes", spec.nodes), ("namespaces", spec.namespaces)):
+        once(names or (), f"spec.{field}:")
+        for name in names or ():
+            if not is_name(name):
+                raise RequestError(f"spec.{field}: {name!r} is not a name")
+    if spec.recurrence is not None:
+        _check_recurrence(spec.recurrence, begins, ends - begins)
+    return AdvanceReservation(
+        name=document.metadata.name,
+        begins=begins,
+        ends=ends,
+        cluster_queue=spec.cluster_queue,
+        users=frozenset(spec.users or ()),
+        namespaces=frozenset(spec.namespaces or ()),
+        capacity=None if spec.capacity is None else _capacity(spec.capacity),
+        nodes=tuple(sorted(spec.nodes or ())),
+        recurrence=spec.recurrence or "",
+        evicts=bool(spec.evict),
+    )
+
+
+def _moment(text: str, field: str) -> float:
+    try:
+        return parse_time(text)
+    except ValueError as error:
+        raise RequestError(f"spec.{field}: {error}") from None
+
+
+def _check_recurrence(text: str, begins: float, length: float) -> None:
+    path = "spec.recurrence:"
+    parts = dict(part.partition("=")[::2] for part in text.removeprefix("RRULE:").split(";"))
+    if parts.get("FREQ") not in FREQUENCIES:
+        raise RequestError(f"{path} FREQ of {text!r} is not one of {', '.join(FREQUENCIES)}")
+    try:
+        first = [
+            at.timestamp()
+            for at, _ in zip(recurrence_rule(text, begins), range(_CHECKED), strict=False)
+        ]
+    except ValueError as error:
+        raise RequestError(f"{path} {text!r} is not a rule of RFC 5545: {error}") from None
+    if not first or first[0] != begins:
+        raise RequestError(f"{path} spec.from is not a time of {text!r}")
+    if any(after - before < length for before, after in pairwise(first)):
+        raise RequestError(f"{path} by {text!r} it starts again before it has ended")
+
+
+def _capacity(capacity: wire.ReservedCapacitySpec) -> ReservedCapacity:
+    path = "spec.capacity"
+    requests = {PODS: 1}
+    for resource, written in capacity.requests.items():
+        if not is_label_key(resource):
+            raise RequestError(f"{path}.requests: {resource!r} is not a resource name")
+        try:
+            requests[resource] = read_amount(resource, written, round_up=True)
+        except RequestError as error:
+            raise RequestError(f"{path}.requests.{resource}: {error}") from None
+    if not any(amount for name, amount in requests.items() if name != PODS):
+        raise RequestError(f"{path}.requests: give at least one resource")
+    if capacity.flavor is not None and not is_name(capacity.flavor):
+        raise RequestError(f"{path}.flavor: {capacity.flavor!r} is not a name")
+    for key in capacity.node_selector or {}:
+        if not is_label_key(key):
+            raise RequestError(f"{path}.nodeSelector: {key!r} is not a label key")
+    return ReservedCapacity(
+        pods=capacity.pods,
+        requests=Resources(requests),
+        flavor=capacity.flavor,
+        node_labels=tuple(sorted((capacity.node_selector or {}).items())),
+        topology=_topology(capacity, path),
+    )
+
+
+def _topology(capacity: wire.ReservedCapacitySpec, path: str) -> TopologyRequest | None:
+    required, preferred = capacity.required_topology, capacity.preferred_topology
+    if required is not None and preferred is not None:
+        raise RequestError(f"{path}: give either requiredTopology or preferredTopology")
+    for field, level in (("requiredTopology", required), ("preferredTopology", preferred)):
+        if level is not None and not is_label_key(level):
+            raise RequestError(f"{path}.{field}: {level!r} is not a label key")
+    if required is not None:
+        return TopologyRequest(TopologyMode.REQUIRED, required)
+    return TopologyRequest(TopologyMode.PREFERRED, preferred) if preferred is not None else None

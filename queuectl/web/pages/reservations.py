@@ -1,0 +1,86 @@
+"""Reservations: the current or next occurrence of each, its nodes, or the reason why it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from queuectl.api.kinds import BY_KIND
+from queuectl.api.reservation_status import with_status
+from queuectl.domain.identity import Right
+from queuectl.domain.queries import DocumentKey
+from queuectl.web.configuration import address_of, capacity_of
+from queuectl.web.site import Site
+
+
+@dataclass(frozen=True, slots=True)
+class ReservationRow:
+    """A Reservation in the list.
+
+    Attributes:
+        capacity: what it keeps, in words.
+        begins, ends: of its current or next occurrence, RFC 3339.
+        nodes: their names, in one line; empty without a placement.
+    """
+
+    name: str
+    address: str
+    queue: str
+    capacity: str
+    phase: str
+    begins: str
+    ends: str
+    recurrence: str
+    nodes: str
+    reason: str
+    earliest: str
+
+
+def routes(site: Site) -> list[Route]:
+    """The route of the page."""
+
+    async def listed(request: Request) -> Response:
+        kind = BY_KIND["Reservation"]
+        access = await site.access(request)
+        may_list = await site.guard.may(request, Right("list", kind.plural))
+        stored = await site.store.list_config(kind.kind, None) if may_list else ()
+        states = await site.store.reservations() if stored else ()
+        shown = [with_status(one.document, states, site.clock()) for one in stored]
+        rows = sorted(
+            map(_row, shown), key=lambda row: (row.phase == "Ended", row.begins, row.name)
+        )
+        may_add = await site.guard.may(request, Right("update", kind.plural))
+        return site.page(
+            request,
+            "reservations.html",
+            access,
+            rows=rows,
+            may_add=may_add,
+            may_list=may_list,
+            plural=kind.plural,
+        )
+
+    return [Route("/reservations", listed)]
+
+
+def _row(shown: Mapping[str, Any]) -> ReservationRow:
+    spec, status = shown["spec"], shown.get("status") or {}
+    name = shown["metadata"]["name"]
+    return ReservationRow(
+        name=name,
+        address=address_of(DocumentKey("Reservation", "", name)),
+        queue=spec.get("clusterQueue") or "",
+        capacity=capacity_of(spec),
+        phase=status.get("phase") or "",
+        begins=status.get("from") or spec["from"],
+        ends=status.get("until") or spec["until"],
+        recurrence=spec.get("recurrence") or "",
+        nodes=", ".join(node["name"] for node in status.get("nodes") or ()),
+        reason=status.get("reason") or "",
+        earliest=status.get("earliest") or "",
+    )

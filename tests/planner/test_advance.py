@@ -1,0 +1,362 @@
+"""Reservations in advance: where they are kept, which gangs start beside them, and what they evict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from queuectl.domain.plan import Plan
+from queuectl.domain.quantity import GPU, Resources
+from queuectl.domain.queues import QueueConfig, QueueingStrategy
+from queuectl.domain.reasons import Code
+from queuectl.domain.reservations import (
+    AdvanceReservation,
+    Occurrence,
+    ReservationState,
+    ReservedCapacity,
+    occurrences,
+)
+from queuectl.domain.snapshot import Admitted, Snapshot
+from queuectl.domain.workload import TopologyMode, TopologyRequest, Workload
+from queuectl.planner import plan
+from queuectl.planner.verify import Rule, verify
+from tests.planner.backfill_clock import Arrival, Clock, job
+from tests.planner.build import NOW, config, holding, node, queue, world
+
+NODES = tuple(node(f"n{number}", f"r{number // 2}", gpu=2) for number in range(4))
+STRATEGIES = [*QueueingStrategy]
+
+
+def reserved(
+    pods: int = 0,
+    *,
+    starts: float = 100.0,
+    lasts: float = 100.0,
+    rack: TopologyMode | None = None,
+    nodes: tuple[str, ...] = (),
+    placed: tuple[tuple[str, int], ...] = (),
+    name: str = "talk",
+    evicts: bool = False,
+    users: tuple[str, ...] = (),
+    namespaces: tuple[str, ...] = (),
+) -> Occurrence:
+    """Pods with 2 GPUs each for ClusterQueue ``own``, or nodes; ``starts`` seconds from now."""
+    topology = TopologyRequest(rack, "rack") if rack is not None else None
+    capacity = ReservedCapacity(pods, Resources({GPU: 2, "pods": 1}), topology=topology)
+    reservation = AdvanceReservation(
+        name,
+        NOW + starts,
+        NOW + starts + lasts,
+        cluster_queue="own" if pods else None,
+        users=frozenset(users),
+        namespaces=frozenset(namespaces),
+        capacity=capacity if pods else None,
+        nodes=nodes,
+        evicts=evicts,
+    )
+    return Occurrence(reservation, reservation.begins, reservation.ends, placed)
+
+
+def of_own(workload: Workload) -> Workload:
+    """A gang of the ClusterQueue of the Reservations."""
+    return replace(workload, queue="own")
+
+
+def cluster(
+    *occurrences: Occurrence,
+    pending: list[Workload],
+    running: list[Admitted] | None = None,
+    strategy: QueueingStrategy = QueueingStrategy.BEST_EFFORT_FIFO,
+) -> Snapshot:
+    queues = [replace(queue(strategy=strategy), name=name) for name in ("main", "own")]
+    made = world(NODES, pending, running or [], *queues)
+    return replace(made, reservations=tuple(occurrences))
+
+
+def runs(workload: Workload, *nodes: str, ends: float | None = None) -> Admitted:
+    """One pod on each of these nodes; ``ends`` seconds from now."""
+    held = holding(workload, dict.fromkeys(nodes, 1))
+    return replace(held, ends_at=None if ends is None else NOW + ends, end_enforced=True)
+
+
+def planned(snapshot: Snapshot) -> Plan:
+    made = plan(snapshot)
+    assert verify(snapshot, made) == ()
+    return made
+
+
+def starts(made: Plan) -> list[str]:
+    return sorted(admission.uid for admission in made.admitted)
+
+
+def nodes_of(made: Plan, name: str = "talk") -> dict[str, int]:
+    return next(dict(state.nodes) for state in made.reserved if state.name == name)
+
+
+def why(made: Plan, uid: str) -> Code:
+    return next(r.reasons[0].code for r in made.pending if r.uid == uid)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize(
+    ("workload", "occurrence", "does"),
+    [
+        pytest.param(job("g", 4, 100, gpu=2), reserved(4), True, id="ends when it starts"),
+        pytest.param(job("g", 4, 101, gpu=2), reserved(4), False, id="would still run"),
+        pytest.param(job("g", 4, None, gpu=2), reserved(4), False, id="of unknown length"),
+        pytest.param(job("g", 2, None, gpu=2), reserved(2), True, id="fits on the other nodes"),
+        pytest.param(job("g", 3, None, gpu=2), reserved(2), False, id="one pod too many"),
+        pytest.param(of_own(job("g", 4, None, gpu=2)), reserved(4), True, id="of its ClusterQueue"),
+        pytest.param(
+            of_own(job("g", 4, None, gpu=2)), reserved(4, starts=-10), True, id="of it, later"
+        ),
+        pytest.param(job("g", 1, 5, gpu=2), reserved(4, starts=-10), False, id="after its start"),
+        pytest.param(job("g", 4, 5, gpu=2), reserved(4, starts=-10, lasts=5), True, id="after it"),
+        pytest.param(
+            of_own(job("g", 4, None, gpu=2)), reserved(4, users=("eve",)), False, id="other user"
+        ),
+        pytest.param(
+            of_own(job("g", 4, None, gpu=2)),
+            reserved(4, namespaces=("other",)),
+            False,
+            id="other namespace",
+        ),
+        pytest.param(
+            job("g", 4, 101, gpu=2), reserved(nodes=("n0",)), False, id="maintenance of a node"
+        ),
+        pytest.param(job("g", 4, 99, gpu=2), reserved(nodes=("n0",)), True, id="ends before it"),
+        pytest.param(job("g", 3, None, gpu=2), reserved(nodes=("n0",)), True, id="beside the node"),
+    ],
+)
+def test_a_gang_starts_if_the_reservation_keeps_its_capacity(
+    strategy: QueueingStrategy, workload: Workload, occurrence: Occurrence, does: bool
+) -> None:
+    snapshot = cluster(occurrence, pending=[workload], strategy=strategy)
+    if occurrence.ends <= NOW:
+        snapshot = replace(snapshot, reservations=())
+    made = planned(snapshot)
+    assert starts(made) == ([workload.uid] if does else [])
+    if not does:
+        assert why(made, "g") is Code.RESERVATION_AHEAD
+
+
+def test_a_gang_that_waits_learns_the_longest_run_that_fits() -> None:
+    occurrences = [reserved(4, starts=100), reserved(1, starts=30, lasts=5, name="probe")]
+    made = planned(cluster(*reversed(occurrences), pending=[job("g", 4, None, gpu=2)]))
+    reason = made.pending[0].reasons[0]
+    assert (reason.details["reservation"], reason.details["mostSeconds"]) == ("probe", 30)
+    assert "a run of at most 30 s fits" in reason.message
+
+
+def test_a_reservation_moves_for_a_gang_within_its_topology_level() -> None:
+    in_rack = reserved(2, rack=TopologyMode.PREFERRED, placed=(("n0", 1), ("n1", 1)))
+    wants_first = job("g", 1, None, gpu=2)
+    podset = wants_first.podsets[0]
+    rules = replace(podset.shape.rules, selector=(("kubernetes.io/hostname", "n0"),))
+    wants_first = replace(
+        wants_first, podsets=(replace(podset, shape=replace(podset.shape, rules=rules)),)
+    )
+    made = planned(cluster(in_rack, pending=[wants_first]))
+    assert starts(made) == ["g"]
+    assert nodes_of(made) == {"n2": 1, "n3": 1}
+    busy = runs(job("busy", 1, None, gpu=2), "n3")
+    made = planned(cluster(in_rack, pending=[wants_first], running=[busy]))
+    assert (starts(made), nodes_of(made)) == ([], {"n0": 1, "n1": 1})
+
+
+def test_a_reservation_keeps_its_nodes_from_plan_to_plan_until_one_is_lost() -> None:
+    held = reserved(2, placed=(("n1", 1), ("n3", 1)))
+    snapshot = cluster(held, pending=[])
+    assert nodes_of(planned(snapshot)) == {"n1": 1, "n3": 1}
+    fleet = replace(
+        snapshot.fleet,
+        nodes=tuple(replace(n, ready=n.name != "n3") for n in snapshot.fleet.nodes),
+    )
+    assert "n3" not in nodes_of(planned(replace(snapshot, fleet=fleet)))
+
+
+@pytest.mark.parametrize(
+    ("ends", "pods", "reason", "earliest"),
+    [
+        pytest.param(100.0, 4, "", None, id="ends before it starts"),
+        pytest.param(150.0, 4, "at most 3 of 4 pods fit", 150.0, id="ends later"),
+        pytest.param(None, 4, "at most 3 of 4 pods fit", None, id="unknown end"),
+        pytest.param(None, 5, "even if all nodes were empty", None, id="too large"),
+    ],
+)
+def test_a_reservation_without_a_placement_has_a_reason_and_the_earliest_time(
+    ends: float | None, pods: int, reason: str, earliest: float | None
+) -> None:
+    busy = runs(job("busy", 1, None, gpu=2), "n0", ends=ends)
+    made = planned(cluster(reserved(pods), pending=[], running=[busy]))
+    state = made.reserved[0]
+    assert reason in state.reason
+    assert bool(state.nodes) == (not reason)
+    assert state.earliest == (NOW + earliest if earliest is not None else None)
+
+
+def test_reservations_of_one_time_are_on_different_nodes() -> None:
+    made = planned(cluster(reserved(2, name="a"), reserved(2, name="b"), pending=[]))
+    assert not nodes_of(made, "a").keys() & nodes_of(made, "b").keys()
+    made = planned(cluster(reserved(2, name="a"), reserved(3, name="b"), pending=[]))
+    assert made.reserved[1].reason
+    apart = reserved(3, name="b", starts=200)
+    assert nodes_of(planned(cluster(reserved(2, name="a"), apart, pending=[])), "b")
+
+
+@pytest.mark.parametrize(
+    ("occurrence", "evicted"),
+    [
+        pytest.param(reserved(4, starts=0), [], id="running gangs stay"),
+        pytest.param(reserved(4, starts=0, evicts=True), ["busy"], id="evict"),
+        pytest.param(
+            reserved(4, starts=0, evicts=True, placed=(*((f"n{i}", 1) for i in range(4)),)),
+            ["busy"],
+            id="evict from the placement",
+        ),
+        pytest.param(reserved(4, starts=60, evicts=True), [], id="not yet"),
+        pytest.param(reserved(3, starts=0, evicts=True), [], id="other nodes are free"),
+        pytest.param(reserved(nodes=("n0",), starts=0), [], id="maintenance, running gangs stay"),
+        pytest.param(reserved(nodes=("n0",), starts=0, evicts=True), ["busy"], id="maintenance"),
+        pytest.param(reserved(nodes=("n1",), starts=0, evicts=True), [], id="of another node"),
+    ],
+)
+def test_gangs_are_evicted_if_the_reservation_asks_for_it(
+    occurrence: Occurrence, evicted: list[str]
+) -> None:
+    busy = runs(job("busy", 1, None, gpu=2), "n0")
+    made = planned(cluster(occurrence, pending=[], running=[busy]))
+    assert [eviction.uid for eviction in made.evicted] == evicted
+    assert all(eviction.code is Code.RESERVATION_STARTS for eviction in made.evicted)
+    if occurrence.reservation.evicts and occurrence.reservation.capacity is not None:
+        assert nodes_of(made)
+
+
+def test_gangs_of_its_queue_are_never_evicted_for_it() -> None:
+    busy = runs(of_own(job("busy", 1, None, gpu=2)), "n0")
+    made = planned(cluster(reserved(4, starts=0, evicts=True), pending=[], running=[busy]))
+    assert made.evicted == ()
+
+
+def test_a_notice_is_given_before_the_start() -> None:
+    busy = runs(job("busy", 1, None, gpu=2), "n0")
+    snapshot = cluster(reserved(4, starts=60, evicts=True), pending=[], running=[busy])
+    rules = replace(snapshot.config.rules, eviction_grace=60.0)
+    snapshot = replace(snapshot, config=replace(snapshot.config, rules=rules))
+    assert [eviction.uid for eviction in planned(snapshot).evicted] == ["busy"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "at"),
+    [
+        pytest.param(60, 40.0, id="before it"),
+        pytest.param(61, 200.0, id="after it"),
+        pytest.param(None, 200.0, id="of unknown length"),
+    ],
+)
+def test_a_planned_start_is_beside_reservations(seconds: float | None, at: float) -> None:
+    busy = runs(job("busy", 1, None, gpu=2), "n0", ends=40)
+    made = planned(
+        cluster(
+            reserved(4),
+            pending=[job("g", 4, seconds, gpu=2)],
+            running=[busy],
+            strategy=QueueingStrategy.BACKFILL,
+        )
+    )
+    assert [p.start.at - NOW for p in made.planned] == [at]
+
+
+def test_the_verifier_finds_a_gang_on_kept_capacity() -> None:
+    snapshot = cluster(reserved(4), pending=[job("g", 1, None, gpu=2)])
+    free = plan(replace(snapshot, reservations=()))
+    kept = plan(cluster(reserved(4), pending=[])).reserved
+    found = verify(snapshot, replace(free, reserved=kept))
+    assert {violation.rule for violation in found} == {Rule.RESERVATION}
+
+
+@st.composite
+def arrivals(draw: st.DrawFn) -> list[Arrival]:
+    """Gangs of two ClusterQueues; those with a limit keep it."""
+    gangs = []
+    for number in range(draw(st.integers(3, 8))):
+        at = float(draw(st.integers(0, 10)) * 5)
+        limit = draw(st.sampled_from([10.0, 20.0, 40.0, 60.0, None]))
+        workload = job(
+            f"g{number}",
+            draw(st.sampled_from([1, 1, 2, 4])),
+            limit,
+            queued_at=at,
+            gpu=draw(st.sampled_from([1, 2])),
+            required=draw(st.sampled_from([None, "rack"])),
+        )
+        own = draw(st.booleans())
+        gangs.append(Arrival(at, of_own(workload) if own else workload, limit or 30.0))
+    return gangs
+
+
+@dataclass(eq=False)
+class ReservedClock(Clock):
+    """A cluster with Reservations; each plan gets the placements of the last one, as in a cluster."""
+
+    reservations: Sequence[AdvanceReservation] = ()
+
+    def _events(self, now: float) -> Iterator[float]:
+        yield from super()._events(now)
+        for reservation in self.reservations:
+            yield from (reservation.begins - NOW, reservation.ends - NOW)
+
+    def _snapshot(self, now: float) -> Snapshot:
+        made = super()._snapshot(now)
+        states = self.plans[-1][2].reserved if self.plans else ()
+        known = occurrences(self.reservations, states, made.now)
+        return replace(made, config=of_queues(self.queue.strategy), reservations=known)
+
+
+def of_queues(strategy: QueueingStrategy) -> QueueConfig:
+    return config(*(queue(name, strategy=strategy) for name in ("main", "own")))
+
+
+def short_of(snapshot: Snapshot, state: ReservationState) -> dict[str, int]:
+    """By node, the GPUs that gangs of other ClusterQueues hold of what a Reservation keeps."""
+    used: dict[str, int] = {}
+    for gang in snapshot.admitted:
+        if gang.workload.queue != "own":
+            for podset in gang.placement.podsets:
+                gpus = gang.workload.podsets[0].shape.requests[GPU]
+                for name, pods in podset.nodes:
+                    used[name] = used.get(name, 0) + pods * gpus
+    free = {node.name: node.allocatable[GPU] - used.get(node.name, 0) for node in NODES}
+    return {name: 2 * pods - free[name] for name, pods in state.nodes if free[name] < 2 * pods}
+
+
+@settings(max_examples=40)
+@given(
+    arrivals(),
+    st.sampled_from(STRATEGIES),
+    st.lists(st.tuples(st.integers(1, 3), st.integers(2, 12), st.integers(1, 8)), max_size=2),
+)
+def test_no_gang_that_keeps_its_limit_holds_reserved_capacity(
+    gangs: list[Arrival], strategy: QueueingStrategy, asked: list[tuple[int, int, int]]
+) -> None:
+    reservations = [
+        replace(
+            reserved(pods, name=f"r{number}", rack=TopologyMode.PREFERRED).reservation,
+            begins=NOW + 5 * begins,
+            ends=NOW + 5 * (begins + lasts),
+        )
+        for number, (pods, begins, lasts) in enumerate(asked)
+    ]
+    clock = ReservedClock(NODES, gangs, queue(strategy=strategy), reservations=reservations)
+    clock.run(until=2_000)
+    for now, snapshot, made in clock.plans:
+        for state in made.reserved:
+            if state.begins <= NOW + now < state.ends:
+                assert short_of(snapshot, state) == {}
+    placed = {state.name for state in clock.plans[0][2].reserved if state.nodes}
+    for _, _, made in clock.plans:  # a Reservation that has nodes never loses them to a gang
+        assert not placed & {state.name for state in made.reserved if not state.nodes}
