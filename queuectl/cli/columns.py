@@ -197,7 +197,7 @@ def override_amount(item: Json) -> str:
 
 
 def reserved_capacity(item: Json) -> str:
-    """What a Reservation keeps: ``16 pods x 8 nvidia.com/gpu``, or ``2 nodes``."""
+    """The capacity or the nodes of a Reservation: ``16 pods x 8 nvidia.com/gpu``, or ``2 nodes``."""
     spec = _spec(item)
     capacity = spec.get("capacity")
     if not capacity:

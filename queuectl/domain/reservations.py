@@ -111,7 +111,7 @@ class ReservationPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ReservationState:
-    """What the last plan knows of one occurrence. It is stored.
+    """One occurrence, as the last plan has it. It is stored.
 
     Attributes:
         begins, ends: of the occurrence, unix seconds.

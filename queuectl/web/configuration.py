@@ -127,7 +127,7 @@ def line_of(document: Mapping[str, Any]) -> str:
 
 
 def capacity_of(spec: Mapping[str, Any]) -> str:
-    """What a Reservation keeps: ``4 pods with 8 nvidia.com/gpu each``, or the names of nodes."""
+    """The capacity or the nodes of a Reservation: ``4 pods with 8 nvidia.com/gpu each``, or the names of nodes."""
     capacity = spec.get("capacity")
     if not capacity:
         return ", ".join(spec.get("nodes") or ())

@@ -72,7 +72,7 @@ class Advance:
     evicted: list[Eviction] = field(default_factory=list)
 
     def states(self) -> tuple[ReservationState, ...]:
-        """What the plan knows of each Reservation; those that state capacity alone."""
+        """The placement of each Reservation of capacity, or the reason why it has none."""
         known = dict(self.known)
         for each, admission in self.placed:
             known[each.name] = _state(each, self._nodes(admission.request, admission.node_counts))
@@ -151,7 +151,7 @@ class Advance:
         return None
 
     def _request(self, each: Occurrence) -> GangRequest:
-        """What it requests of the nodes."""
+        """Its request of the nodes."""
         capacity = each.reservation.capacity
         assert capacity is not None
         config = self.problem.snapshot.config

@@ -48,7 +48,7 @@ def reservation_of_row(resource: str) -> str | None:
 
 
 def rows_beside(requests: Resources, among: Iterable[Occurrence]) -> Resources:
-    """What a pod requests beside each of these Reservations."""
+    """The request of a pod beside each of these Reservations."""
     return Resources(
         {
             reserved_row(resource, each.name): requests[resource]
@@ -158,7 +158,7 @@ def _fleet(fleet: Fleet, rows: _Rows) -> Fleet:
 
 
 def _other_pods(snapshot: Snapshot) -> Mapping[str, Resources]:
-    """What is in use on each node beside the gangs, and what is kept on nodes that no search can change."""
+    """The amounts in use on each node beside the gangs, with those kept on nodes that no search can change."""
     used = {
         name: amounts + rows_beside(amounts, snapshot.reservations)
         for name, amounts in snapshot.other_pods.items()
