@@ -100,12 +100,14 @@ class Evict:
         excluded: nodes to avoid at the next start.
         lease: the place held for it meanwhile, when it is only moved.
         parked: why it does not queue again without a command; None = it does.
+        behind: it queues again behind the gangs that are pending now, where time decides the order.
     """
 
     reason: Reason
     excluded: tuple[str, ...] = ()
     lease: CapacityLease | None = None
     parked: Reason | None = None
+    behind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,7 @@ class Cost:
 
 
 class PreemptionReason(StrEnum):
-    """By which rule a victim was taken: Kueue's names, and one for a policy of our own."""
+    """By which rule a victim was taken: Kueue's names, and those for policies of our own."""
 
     IN_CLUSTER_QUEUE = "InClusterQueue"
     IN_COHORT_RECLAMATION = "InCohortReclamation"
@@ -57,6 +57,7 @@ class PreemptionReason(StrEnum):
     IN_COHORT_ROOM = (
         "InCohortRoom"  # within its nominal quota, but on nodes that the other gang needs
     )
+    TIME_SLICE = "TimeSlice"  # it ran for the time slice of its ClusterQueue, and another one waits
     IDLE = "IdleReclaim"  # it did not use its GPUs, and its queue lets such gangs go for others
     BY_HAND = "ByHand"  # a user's command
 

@@ -257,6 +257,8 @@ class ClusterQueue:
         backfill: for the strategy Backfill; one of its cohorts can set it for all its ClusterQueues instead.
         execution: how long its gangs can run.
         unhealthy_nodes: the policy for its running gangs on nodes whose hardware fails.
+        time_slice: seconds after its start from which a gang can be evicted for a gang of its ClusterQueue that waits and has the
+            same or a higher priority; it queues again behind the others. None = no time sharing.
         trusts_checkpoints: whether checkpoint times that its jobs declare count for lost work.
         shared_gpus: which pods of a gang can be on a node with shared GPUs; gangs can ask otherwise, unless it is Never.
     """
@@ -295,6 +297,7 @@ class ClusterQueue:
     unhealthy_nodes: UnhealthyNodes = UnhealthyNodes.STAY
     backfill: Backfill = Backfill()
     execution: ExecutionLimits = NO_LIMITS
+    time_slice: float | None = None
 
     def capped(self, priority: int) -> int:
         """The priority, limited to the highest of the queue."""
@@ -311,6 +314,7 @@ class ClusterQueue:
             self.within_cluster_queue is not WithinClusterQueue.NEVER
             or self.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
             or self.evicts_within_nominal
+            or self.time_slice is not None
         )
 
 

@@ -305,6 +305,7 @@ def _evict(entry: Entry, event: Evict, now: float, rules: Rules) -> EntryChange 
         excluded=event.excluded,
         lease=event.lease,
         parked=event.parked,
+        behind=event.behind,
     )
 
 

@@ -229,6 +229,7 @@ HONOURED: list[tuple[str, str, Any, Fields, Fields]] = [
     ("ClusterQueue", "spec.policy.borrowBackoffSeconds", 90, {"borrow_backoff": 90.0}, {}),
     ("ClusterQueue", "spec.policy.reclaimWaitSeconds", 0, {"reclaim_wait": 0.0}, {}),
     ("ClusterQueue", "spec.policy.defaultMaxExecTimeSeconds", 3600, {"execution": ExecutionLimits(default=3600.0)}, {}),
+    ("ClusterQueue", "spec.policy.timeSliceSeconds", 3600, {"time_slice": 3600.0}, {}),
     ("ClusterQueue", "spec.policy.maxExecTimeSeconds", 86400, {"execution": ExecutionLimits(most=86400.0)}, {}),
     ("ClusterQueue", "spec.policy.reclaimWaitSeconds", 90, {"reclaim_wait": 90.0}, {}),
     ("ClusterQueue", "spec.policy.splitFlavors", True, {"split_flavors": True}, {}),

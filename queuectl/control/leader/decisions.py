@@ -277,16 +277,20 @@ class Decider:
 
     def _preemption(self, preemption: Preemption, config: QueueConfig) -> Evict:
         name, cost = self._name(preemption.preemptor), preemption.cost
-        text = f"preempted for {name}; {_loss(cost)}"
+        over = (
+            "its time slice is over; " if preemption.reason == PreemptionReason.TIME_SLICE else ""
+        )
+        text = f"preempted for {name}; {over}{_loss(cost)}"
         details = _cost_of(preemption)
         entry = self._ledger.get(preemption.victim)
         queue = config.cluster_queues.get(entry.cluster_queue) if entry is not None else None
-        if queue is not None and preemption.reason != PreemptionReason.IDLE:
+        sliced = preemption.reason == PreemptionReason.TIME_SLICE
+        if queue is not None and not sliced and preemption.reason != PreemptionReason.IDLE:
             pause = queue.pause_before_borrowing(
                 (cost.lost_work - RESTART_COST) / max(1.0, float(cost.gpus))
             )
             details["borrowBackoffSeconds"] = round(pause, 1)
-        return Evict(Reason(Code.PREEMPTED, text, details))
+        return Evict(Reason(Code.PREEMPTED, text, details), behind=sliced)
 
     def _move(self, move: Move, lease: CapacityLease) -> Evict:
         """Evict it with a lease on its new place, which lasts as long as that of the gang for which it moves."""

@@ -106,6 +106,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         admission_checks=_admission_checks(spec),
         backfill=_read_backfill(policy),
         execution=_read_execution(policy),
+        time_slice=float(policy.time_slice_seconds) if policy.time_slice_seconds else None,
     )
 
 

@@ -192,6 +192,7 @@ class PolicySpec(Strict):
     planned_start_delay: Part | None = None
     default_max_exec_time_seconds: ExecutionSeconds | None = None
     max_exec_time_seconds: ExecutionSeconds | None = None
+    time_slice_seconds: ExecutionSeconds | None = None
 
 
 class ClusterQueueSpec(Strict):

@@ -51,6 +51,7 @@ class State:
         reservations: by uid of the gang that waits; only those for which a part of the free capacity is kept now.
         kept: the amounts kept for them on each node, (R, N); None = nothing.
         quota: the use of quota at each instant.
+        turns: ClusterQueues with a gang that waits: gangs behind it get no time slice before it.
     """
 
     problem: Problem
@@ -59,6 +60,7 @@ class State:
     gone: set[str] = field(default_factory=set)
     leaving: dict[str, Admitted] = field(init=False)
     reservations: dict[str, Reservation] = field(default_factory=dict)
+    turns: set[str] = field(default_factory=set)
     kept: Ints | None = None
     quota: QuotaState = field(init=False)
     _moved: Ints | None = None  # use of the admitted gangs that can move, once asked for

@@ -335,6 +335,8 @@ class AdmissionCycle:
         """Refuse a gang that keeps its place: in a StrictFIFO queue it holds back later gangs from what it could use."""
         head = Head(gang.pending.workload.ref, gang.known.flavors, lease is not None)
         self.heads.wait(gang.queue, head)
+        if gang.queue is not None and lease is None:
+            self.state.turns.add(gang.queue.name)
         self._refuse(gang.pending, reasons, lease, proof)
 
     def _refuse(

@@ -141,6 +141,8 @@ class Refutations:
         """
         if queue is not None and queue.strategy is QueueingStrategy.STRICT_FIFO:
             return False
+        if queue is not None and queue.time_slice is not None:
+            return False  # only the first gang of the ClusterQueue that waits gets a time slice
         snapshot = self.cycle.problem.snapshot
         limited = (queue is not None and queue.max_per_user) or snapshot.budgets
         if (limited or snapshot.allowances) and shrinks(pending.workload):

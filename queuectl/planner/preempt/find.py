@@ -39,6 +39,7 @@ from queuectl.planner.preempt.rules import (
     FOR_ROOM,
     IDLE,
     IDLE_WITHOUT_BORROWING,
+    IN_TURN,
     WHILE_BORROWING,
     WITHIN,
     WITHOUT_BORROWING,
@@ -231,7 +232,9 @@ class CandidateSet:
         """The terms for the gangs of the set up to some priority."""
         shortfall = self.by.shortfall
         deficits = shortfall.deficits(table.quota, table.size, borrows=self.borrows)
-        own = all(self.rules[kind] is WITHIN for kind in set(self.kinds[: table.size].tolist()))
+        own = all(
+            self.rules[kind] in (WITHIN, IN_TURN) for kind in set(self.kinds[: table.size].tolist())
+        )
         return EvictionConstraints(table, deficits, shortfall, None if own else self._order)
 
     @cached_property
@@ -279,7 +282,7 @@ def candidate_sets(
 
 
 def _classic(by: Preemptor) -> list[list[CandidateSet]]:
-    reclaims = (WITHIN, BY_PLACE, WHILE_BORROWING)
+    reclaims = (WITHIN, IN_TURN, BY_PLACE, WHILE_BORROWING)
     joint_condition = list(_with_idle(by, *reclaims))
     all_rules = (*reclaims, WITHOUT_BORROWING)
     others = WITHOUT_BORROWING.names(by) & ~BY_PLACE.names(by)
@@ -290,10 +293,10 @@ def _classic(by: Preemptor) -> list[list[CandidateSet]]:
 
 def _by_share(by: Preemptor) -> list[list[CandidateSet]]:
     strategies = by.state.problem.snapshot.config.rules.fair_sharing
-    room = _for_room(by, (WITHIN,))
+    room = _for_room(by, (WITHIN, IN_TURN))
     if not BY_SHARE.names(by).any():
-        return [list(_with_idle(by, WITHIN)), *room]
-    rules = (WITHIN, BY_PLACE, BY_SHARE)
+        return [list(_with_idle(by, WITHIN, IN_TURN)), *room]
+    rules = (WITHIN, IN_TURN, BY_PLACE, BY_SHARE)
     tried = (strategies[: n + 1] for n in range(len(strategies)))
     return [*(list(_with_idle(by, *rules, strategies=some)) for some in tried), *room]
 

@@ -11,7 +11,7 @@ loses, although it does not know when work ends (as in the ski rental problem).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Final
@@ -146,10 +146,25 @@ def opts_out(workload: Workload, queue: ClusterQueue, *, reclaimed: bool = False
     return not workload.preemptible and queue.preemption_opt_out.counts(borrowing=reclaimed)
 
 
+def slice_end(gang: Admitted, queue: ClusterQueue) -> float:
+    """The time (unix seconds) from which a running gang can be evicted in turn; infinity without time sharing."""
+    return inf if queue.time_slice is None else gang.started_at + queue.time_slice
+
+
+def _slices(snapshot: Snapshot) -> Iterator[float]:
+    """The ends of time slices after the snapshot."""
+    for gang in snapshot.admitted:
+        queue = snapshot.queue_of(gang.workload)
+        if queue is not None and queue.time_slice is not None and not gang.leaving:
+            end = slice_end(gang, queue)
+            if end > snapshot.now:
+                yield end
+
+
 def next_change(snapshot: Snapshot) -> float | None:
     """When time alone changes what a plan may do (unix seconds, later than the snapshot); None = it will not.
 
-    The next running gang loses its protection, or the next waiting one may borrow again.
+    The next running gang loses its protection or ends its time slice, or the next waiting one may borrow again.
     """
     ends = [
         p.borrows_at
@@ -157,6 +172,8 @@ def next_change(snapshot: Snapshot) -> float | None:
         if p.borrows_at is not None and not p.may_borrow(snapshot.now)
     ]
     queues = snapshot.config.cluster_queues
+    if any(queue.time_slice is not None for queue in queues.values()):
+        ends.extend(_slices(snapshot))
     if all(queue.protection == _NONE for queue in queues.values()):
         return min(ends, default=None)
     for gang in snapshot.admitted:

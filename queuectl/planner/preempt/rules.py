@@ -18,6 +18,10 @@ they alone make room, no gang that works is evicted. If not, they are candidates
 queues, or about shares, binds them. A gang is no candidate if it could take the place back at once: an older equal where the queue lets
 newer ones be evicted or is strict, or, for a gang that borrows, one whose queue may reclaim what it lent.
 
+*In turn*, where the ClusterQueue has ``timeSliceSeconds``: a gang that has run for at least that since its start is evicted for the
+first gang of its ClusterQueue that waits and has the same or a higher priority. It queues again behind the others. Only the first gang that
+waits evicts by this rule: otherwise small gangs would take each slice that ends, and a large one would wait without limit.
+
 With ``evictWithinNominal`` a gang that has the quota, and does not borrow, but finds no room, may evict gangs of lower priority that are
 within their nominal quota.
 
@@ -40,10 +44,11 @@ from queuectl.domain.queues import (
     WithinClusterQueue,
 )
 from queuectl.domain.snapshot import Admitted
+from queuectl.domain.words import format_time
 from queuectl.planner.capacity.state import State
 from queuectl.planner.preempt.candidates import staying
 from queuectl.planner.preempt.preemptor import Preemptor
-from queuectl.planner.preempt.protections import why_protected
+from queuectl.planner.preempt.protections import slice_end, why_protected
 from queuectl.planner.preempt.returning import evicts_below
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.topology import Mask
@@ -143,6 +148,17 @@ def _lacks_room_alone(by: Preemptor) -> bool:
     return asks and not any(True for _ in by.shortfall.shortages())
 
 
+def _had_its_slice(by: Preemptor) -> Mask:
+    now = by.state.problem.snapshot.now
+    ends = np.array([slice_end(gang, by.queue) for gang in by.running.gangs], dtype=np.float64)
+    had: Mask = ends <= now
+    return had
+
+
+def _slice_ends(by: Preemptor, gang: Admitted) -> str:
+    return f"its time slice ends at {format_time(slice_end(gang, by.queue))}"
+
+
 _WITHIN_QUEUE: Final = (
     _Condition(lambda by: by.own, lambda by, _: f"it is not in ClusterQueue {by.queue.name}"),
     _Condition(
@@ -187,6 +203,31 @@ IDLE_WITHOUT_BORROWING: Final = Rule(
     (_Condition(lambda by: by.idle, lambda *_: "it is not idle"),),
 )
 WITHIN: Final = Rule(PreemptionReason.IN_CLUSTER_QUEUE, JointCondition.NONE, _WITHIN_QUEUE)
+IN_TURN: Final = Rule(
+    PreemptionReason.TIME_SLICE,
+    JointCondition.NONE,
+    (
+        _WITHIN_QUEUE[0],
+        _Condition(
+            lambda by: _all(by, by.queue.time_slice is not None and by.request.queue is not None),
+            lambda by, _: f"ClusterQueue {by.queue.name} has no timeSliceSeconds",
+        ),
+        _Condition(
+            lambda by: by.running.priority <= by.workload.priority,
+            lambda by, gang: (
+                f"its priority {gang.workload.priority} is above {by.workload.priority}"
+            ),
+        ),
+        _Condition(_had_its_slice, _slice_ends),
+        _Condition(
+            lambda by: _all(by, by.queue.name not in by.state.turns),
+            lambda by, _: (
+                f"an earlier gang of ClusterQueue {by.queue.name} waits for its time slice"
+            ),
+        ),
+        _WITHIN_QUEUE[3],
+    ),
+)
 BY_PLACE: Final = Rule(
     PreemptionReason.IN_COHORT_RECLAMATION,
     JointCondition.WHILE_OVER,
@@ -226,7 +267,7 @@ def evictable(state: State, request: GangRequest, queue: ClusterQueue) -> frozen
 
 def _named(by: Preemptor) -> Mask:
     """The gangs that some rule names. Shape (C,)."""
-    rules = [IDLE_WITHOUT_BORROWING, WITHIN, BY_PLACE, FOR_ROOM]
+    rules = [IDLE_WITHOUT_BORROWING, WITHIN, IN_TURN, BY_PLACE, FOR_ROOM]
     rules.append(BY_SHARE if by.fair else WHILE_BORROWING)
     if not by.fair and by.may_go_without_borrowing:
         rules.append(WITHOUT_BORROWING)
@@ -254,13 +295,16 @@ def why_not(
         return protected
     if queue is None:
         return f"it is in ClusterQueue {theirs.name}, and the pending gang has none"
+    rule = BY_PLACE if reclaimed else WITHIN
+    if not reclaimed and queue.time_slice is not None:
+        rule = IN_TURN
     failed: list[tuple[int, str]] = []
     for request in requests:
         by = Preemptor(state, request, queue, everywhere=True)
         found = [at for at, other in enumerate(by.running.gangs) if other.workload == gang.workload]
         if _named(by)[found].any():
             return _ALLOWED
-        for number, condition in enumerate((BY_PLACE if reclaimed else WITHIN).conditions):
+        for number, condition in enumerate(rule.conditions):
             if not condition.holds(by)[found].any():
                 failed.append((number, condition.sentence(by, gang)))
                 break

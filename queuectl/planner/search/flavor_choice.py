@@ -270,8 +270,8 @@ def _mode(option: Fit | FitsAfterEviction) -> int:
     """As Kueue ranks flavors: fits, only others' gangs leave, gangs of the own ClusterQueue leave."""
     if isinstance(option, Fit):
         return _FITS
-    own = PreemptionReason.IN_CLUSTER_QUEUE
-    return _PREEMPTS if any(v.reason == own for v in option.victims.victims) else _RECLAIMS
+    own = (PreemptionReason.IN_CLUSTER_QUEUE, PreemptionReason.TIME_SLICE)
+    return _PREEMPTS if any(v.reason in own for v in option.victims.victims) else _RECLAIMS
 
 
 def _heights(option: Fit | FitsAfterEviction) -> Heights:

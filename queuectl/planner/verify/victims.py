@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from queuectl.domain.plan import Preemption, PreemptionReason
-from queuectl.domain.queues import OptOut, ReclaimMode, WithinClusterQueue
+from queuectl.domain.queues import ClusterQueue, OptOut, ReclaimMode, WithinClusterQueue
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Workload
 from queuectl.planner.verify.idle import does_not_yield, not_idle
@@ -128,6 +128,8 @@ def _against_policy(
         return "preemptor or victim is in no ClusterQueue"
     if queue.name != other.name:
         return against_cohort_policy(index, preemption, preemptor, victim)
+    if preemption.reason == PreemptionReason.TIME_SLICE:
+        return _out_of_turn(index, queue, preemptor, running)
     if preemption.reason != PreemptionReason.IN_CLUSTER_QUEUE:
         return f"the reason {preemption.reason} is not that of its own ClusterQueue"
     policy = queue.within_cluster_queue
@@ -139,6 +141,22 @@ def _against_policy(
     if policy is WithinClusterQueue.LOWER_OR_NEWER_EQUAL_PRIORITY and newer_equal:
         return None
     return f"priority {victim.priority} against {preemptor.priority} under {policy}"
+
+
+def _out_of_turn(
+    index: PlanIndex, queue: ClusterQueue, preemptor: Workload, victim: Admitted
+) -> str | None:
+    """Why a gang is not evicted in turn."""
+    if queue.time_slice is None:
+        return f"{queue.name} has no time slices"
+    if preemptor.uid not in index.pending:
+        return "the other runs"
+    if victim.workload.priority > preemptor.priority:
+        return f"priority {victim.workload.priority} against {preemptor.priority} in turn"
+    ran = index.snapshot.now - victim.started_at
+    if ran < queue.time_slice:
+        return f"it ran {ran:.0f} s of its time slice of {queue.time_slice:.0f} s"
+    return None
 
 
 def check_spared(index: PlanIndex) -> Iterator[Violation]:
