@@ -63,6 +63,7 @@ class NodeOccupancy:
         free: capacity that no pod holds; it does not matter whether the node accepts pods now.
         gpus, free_gpus: all GPUs of the node that pods can hold, and the free ones.
         failed_gpus: the others, which its device plugin reports as unhealthy.
+        tainted: (device, taint) for each taint that takes a device of it out of placement, in words.
         fragmented: free GPUs of it that the next pod is expected not to be able to use.
         tenants: gangs, the largest first.
         others: held by pods that are of no gang.
@@ -73,6 +74,7 @@ class NodeOccupancy:
     gpus: Fraction
     free_gpus: Fraction
     failed_gpus: Fraction
+    tainted: tuple[tuple[str, str], ...]
     fragmented: Fraction
     tenants: tuple[GangOnNode, ...]
     others: Resources

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
+from queuectl.devices.taints import effective, out_of_placement
 from queuectl.domain.cluster_map import (
     ClusterMap,
     Domain,
@@ -34,20 +35,20 @@ _NONE: Final = Fraction()
 
 def cluster_map_of(
     snapshot: Snapshot,
+    given: Snapshot,
     uses: Mapping[str, GangUse],
     cache: PlannerCache | None = None,
-    given: Snapshot | None = None,
 ) -> ClusterMap:
     """The cluster map.
 
     Args:
         snapshot: with device rows.
+        given: the snapshot without device rows, whose devices are counted; the same one if no rows were added.
         uses: the known GPU utilization of gangs, by uid.
         cache: of the process.
-        given: the snapshot without device rows, whose devices are counted; None = no rows were added to ``snapshot``.
     """
     cache = cache or PlannerCache()
-    gangs, node_counts = occupied(snapshot, uses, cache, given or snapshot)
+    gangs, node_counts = occupied(snapshot, given, uses, cache)
     index = index_of(snapshot.fleet, cache)
     layouts = tuple(
         TopologyLayout(name, _levels(index.tree(topology.levels), node_counts, gangs))
@@ -57,7 +58,7 @@ def cluster_map_of(
 
 
 def occupied(
-    snapshot: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache, given: Snapshot
+    snapshot: Snapshot, given: Snapshot, uses: Mapping[str, GangUse], cache: PlannerCache
 ) -> tuple[tuple[GangOnMap, ...], tuple[NodeOccupancy, ...]]:
     """The gangs and the nodes of the cluster map."""
     index, sizes = index_of(snapshot.fleet, cache), sizes_of(given, cache)
@@ -99,6 +100,7 @@ def _node_counts(
 ) -> tuple[NodeOccupancy, ...]:
     left = left_for_shapes(snapshot, index, cache)
     fragmented = fragmented_on_nodes(snapshot, index, left, sizes).tolist()
+    tainted = out_of_placement(given.devices)
     node_counts = []
     for node, plain, amounts, lost, tenants in zip(
         index.nodes, given.fleet.nodes, left[0].T.tolist(), fragmented, gangs_on, strict=True
@@ -112,6 +114,11 @@ def _node_counts(
                 gpus=found.gpus,
                 free_gpus=found.free,
                 failed_gpus=found.failed,
+                tainted=tuple(
+                    (str(device.id), str(taint))
+                    for device in tainted.get(node.name, ())
+                    for taint in effective(device)
+                ),
                 fragmented=Fraction(round(lost * _MILLION), _MILLION) if lost else _NONE,
                 tenants=tuple(sorted(tenants, key=lambda t: (-t.gpus, -t.pods, t.gang))),
                 others=given.other_pods.get(node.name, NOTHING),

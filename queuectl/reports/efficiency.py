@@ -41,12 +41,12 @@ def efficiency_of(
 
 def all_parts(
     snapshot: Snapshot,
+    given: Snapshot,
     uses: Mapping[str, GangUse],
     cache: PlannerCache | None = None,
-    given: Snapshot | None = None,
 ) -> GpuParts:
     """The parts of all GPUs together; the arguments are those of the cluster map."""
-    found = efficiency_of(*occupied(snapshot, uses, cache or PlannerCache(), given or snapshot))
+    found = efficiency_of(*occupied(snapshot, given, uses, cache or PlannerCache()))
     return sum(found.values(), NO_GPUS)
 
 

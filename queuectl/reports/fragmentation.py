@@ -41,7 +41,7 @@ MOST_SHAPES: Final = 64  # the most frequent ones; the jobs of a cluster have fe
 
 
 def free_gpus(
-    snapshot: Snapshot, cache: PlannerCache | None = None, given: Snapshot | None = None
+    snapshot: Snapshot, given: Snapshot, cache: PlannerCache | None = None
 ) -> Mapping[str, Free]:
     """GPUs on schedulable nodes, by the ResourceFlavor whose labels the nodes have. Flavors without GPUs are left out.
 
@@ -50,10 +50,10 @@ def free_gpus(
 
     Args:
         snapshot: with device rows.
+        given: the snapshot without device rows, whose devices are counted; the same one if no rows were added.
         cache: of the process.
-        given: the snapshot without device rows, whose devices are counted; None = no rows were added to ``snapshot``.
     """
-    cache, given = cache or PlannerCache(), given or snapshot
+    cache = cache or PlannerCache()
     index, sizes = index_of(snapshot.fleet, cache), sizes_of(given, cache)
     kinds = _kinds(snapshot, index, sizes)
     left = left_for_shapes(snapshot, index, cache)

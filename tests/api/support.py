@@ -45,9 +45,9 @@ from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShap
 from queuectl.lifecycle.machine import handle
 from queuectl.objects.files.what_if import WhatIf
 from queuectl.planner.cache import PlannerCache
-from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.reports.over_quota import over_quota
 from queuectl.state.mirror import Mirror
+from tests.support.counted import map_of
 
 DIAGNOSIS = Diagnosis(
     "uid-pending",
@@ -147,7 +147,7 @@ class FixedClusterReader:
         return ClusterView(self.snapshot) if self.snapshot is not None else None
 
     async def cluster_map(self) -> ClusterMap | None:
-        return cluster_map_of(self.snapshot, {}) if self.snapshot is not None else None
+        return map_of(self.snapshot, {}) if self.snapshot is not None else None
 
     async def unmanaged(self) -> tuple[UnmanagedPod, ...] | None:
         return () if self.snapshot is not None else None

@@ -17,13 +17,13 @@ from queuectl.cli.main import run
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.identity import Right
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.telemetry.metrics import Metrics
 from tests.api.serving import serving
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, people
 from tests.api.support import FixedHealth, FixedLookout
 from tests.doubles.store import MemoryStore
 from tests.planner.build import gang, holding, node, podset, resources, world
+from tests.support.counted import map_of
 
 PATH = "/api/v1/reports/efficiency"
 MODEL = "nvidia.com/gpu.product"
@@ -45,7 +45,7 @@ def cluster() -> ClusterMap:
         holding(gang("silent", podset(count=1, gpu=4)), {"n4": 1}),
     ]
     uses = {"busy": GangUse("busy", 1, UseState.ACTIVE, 0.0, 0.0, 0.5, 1.0, "")}
-    return cluster_map_of(world(nodes, [], admitted), uses)
+    return map_of(world(nodes, [], admitted), uses)
 
 
 async def answer(
@@ -93,7 +93,7 @@ async def test_a_label_that_no_node_has_gives_one_item_without_a_value() -> None
 
 
 async def test_a_cluster_without_gpus_has_no_efficiency() -> None:
-    found = (await answer(ADMIN, known=cluster_map_of(world([node("n", cpu=8)]), {}))).json()
+    found = (await answer(ADMIN, known=map_of(world([node("n", cpu=8)]), {}))).json()
     assert (found["items"], found["total"]["efficiency"]) == ([], None)
 
 

@@ -17,12 +17,12 @@ from queuectl.domain.mig_reconfiguration import MigGeometry, MigPhase, MigReconf
 from queuectl.domain.redaction import ANOTHER_TEAM
 from queuectl.domain.snapshot import Admitted
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import talking_to
 from tests.api.support import FixedHealth, FixedLookout
 from tests.doubles.store import MemoryStore
 from tests.planner.build import gang, holding, node, podset, world
+from tests.support.counted import map_of
 
 NODES = [replace(node(f"n{i:02}", f"r{i // 4}", gpu=8), unschedulable=i == 11) for i in range(12)]
 
@@ -34,7 +34,7 @@ def of(namespace: str, uid: str, where: dict[str, int]) -> Admitted:
 
 GANGS = [of("team", "mine", {"n00": 2, "n01": 1}), of("other", "theirs", {"n01": 1, "n05": 1})]
 USES = {"mine": GangUse("mine", 1, UseState.ACTIVE, 0.0, 0.0, 0.456, 1.0, "")}
-FLOOR = cluster_map_of(world(NODES, [], GANGS), USES)
+FLOOR = map_of(world(NODES, [], GANGS), USES)
 
 
 class Rights:
@@ -111,7 +111,7 @@ async def test_a_node_has_the_last_change_of_its_mig_configuration(phase: MigPha
     change = MigReconfiguration(old, new, "mine", 1, 1e9, phase, 1e9)
     active = phase is MigPhase.APPLYING
     changed = replace(NODES[0], mig=change, unschedulable=active)
-    app = app_of(cluster_map_of(world([changed, *NODES[1:]], [], GANGS), USES))
+    app = app_of(map_of(world([changed, *NODES[1:]], [], GANGS), USES))
     async with talking_to(app) as client:
         body = (await client.get("/api/v1/nodes/n00")).json()
         other = (await client.get("/api/v1/nodes/n01")).json()
@@ -193,7 +193,7 @@ async def test_an_unchanged_cluster_map_is_not_sent_again(client: httpx2.AsyncCl
 async def test_a_changed_cluster_map_has_another_tag() -> None:
     async with talking_to(app_of(FLOOR)) as client:
         before = (await client.get("/api/v1/clustermap")).headers["ETag"]
-    fuller = cluster_map_of(world(NODES, [], [*GANGS, of("team", "new", {"n07": 1})]), USES)
+    fuller = map_of(world(NODES, [], [*GANGS, of("team", "new", {"n07": 1})]), USES)
     async with talking_to(app_of(fuller)) as client:
         answer = await client.get("/api/v1/clustermap", headers={"If-None-Match": before})
     assert answer.status_code == 200

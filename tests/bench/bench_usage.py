@@ -149,7 +149,7 @@ def _shape(gpus: int) -> PodShape:
 
 def cpu_of_fragmentation(snapshot: Snapshot) -> float:
     began = time.process_time()
-    free_gpus(snapshot)
+    free_gpus(snapshot, snapshot)
     return time.process_time() - began
 
 

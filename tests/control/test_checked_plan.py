@@ -148,7 +148,7 @@ async def test_a_shared_claim_counts_as_devices_and_not_as_a_pod() -> None:
     assert cost is not None
     assert (cost.gangs, cost.pods, cost.gpus) == (1, 3, 2)
     made = checked_plan(snapshot)
-    (shown,) = cluster_map_of(made.snapshot, {}, given=made.given).gangs
+    (shown,) = cluster_map_of(made.snapshot, made.given, {}).gangs
     assert (shown.pods, float(shown.gpus)) == (3, 2.0)
 
 

@@ -52,7 +52,6 @@ from queuectl.objects.kubernetes.resource_claims import read_claim_template
 from queuectl.objects.kubernetes.resource_slices import read_resource_slice
 from queuectl.objects.kubernetes.resource_wire import WireClaimTemplate, WireResourceSlice
 from queuectl.planner.cache import PlannerCache
-from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.reports.efficiency import efficiency_of
 from queuectl.state.budgets import BudgetSums
 from queuectl.state.freeze import SnapshotBuilder
@@ -60,6 +59,7 @@ from queuectl.state.ledger import Ledger
 from queuectl.state.marking import Marker
 from queuectl.state.mirror import Mirror
 from queuectl.state.usage import Usage
+from tests.support.counted import map_of
 from tests.support.stores import PostgresStore
 
 pytestmark = pytest.mark.asyncio
@@ -390,7 +390,7 @@ async def test_the_gpus_of_all_nodes_add_up_to_the_physical_gpus(store: Postgres
     await world.lead()
     for name in KINDS:
         await world.submit(f"{name}-gang", name, 1)
-    found = cluster_map_of(world.snapshot(), {})
+    found = map_of(world.snapshot(), {})
     by_node = efficiency_of(found.gangs, found.occupancies, HOSTNAME)
     assert {name: parts.total for name, parts in by_node.items()} == {
         name: kind.physical for name, kind in KINDS.items()

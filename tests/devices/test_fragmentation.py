@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from inspect import Parameter, signature
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
 from queuectl.reports.cluster_map import cluster_map_of
+from queuectl.reports.efficiency import all_parts
 from queuectl.reports.fragmentation import free_gpus
 from tests.devices import build
 from tests.devices.test_lower import claiming, cluster
@@ -28,8 +31,8 @@ QUAD = build.pod(build.option(count=4), match=build.ROOT)
 def free(snapshot: Snapshot) -> Free:
     cache = PlannerCache()
     counted = for_reports(snapshot, DeviceCache())
-    found = free_gpus(counted, cache, snapshot)[FLAVOR]
-    on_map = cluster_map_of(counted, {}, cache, snapshot).occupancies
+    found = free_gpus(counted, snapshot, cache)[FLAVOR]
+    on_map = cluster_map_of(counted, snapshot, {}, cache).occupancies
     assert float(sum(node.fragmented for node in on_map)) == pytest.approx(found.fragmented)
     return found
 
@@ -90,7 +93,12 @@ def test_a_pod_starts_on_the_node_in_use_so_that_the_roots_of_other_nodes_stay_w
         assert admission.placement.podsets[0].by_node == {"n1": 1}
 
 
+@pytest.mark.parametrize("report", [free_gpus, cluster_map_of, all_parts])
+def test_each_report_requires_the_snapshot_without_device_rows(report: Callable[..., Any]) -> None:
+    assert signature(report).parameters["given"].default is Parameter.empty
+
+
 def test_a_snapshot_without_devices_has_no_fragments_inside_nodes() -> None:
     snapshot = cluster({}, [gang("g", queue=None)], plugin={"p": 8})
     assert for_reports(snapshot, DeviceCache()) is snapshot
-    assert free_gpus(snapshot)[FLAVOR] == Free(8, 8, 0.0, 0.0)
+    assert free_gpus(snapshot, snapshot)[FLAVOR] == Free(8, 8, 0.0, 0.0)

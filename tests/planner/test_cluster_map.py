@@ -13,10 +13,9 @@ from queuectl.domain.gpus import rounded
 from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.reports.cluster_map import cluster_map_of
-from queuectl.reports.fragmentation import free_gpus
 from tests.planner.build import FLAVOR, gang, holding, node, podset, resources, world
 from tests.planner.generate import snapshots
+from tests.support.counted import free_of, map_of
 
 BIG = gang("big", podset(count=3, gpu=4))
 SMALL = gang("small", podset(count=1, gpu=2))
@@ -43,7 +42,7 @@ def racks(cluster_map: ClusterMap) -> dict[str, Domain]:
 
 
 def test_each_node_lists_its_tenants_and_its_free_capacity() -> None:
-    cluster_map = cluster_map_of(seen(), {})
+    cluster_map = map_of(seen(), {})
     found = occupancies(cluster_map)
     listed = {
         name: [
@@ -66,7 +65,7 @@ def test_each_node_lists_its_tenants_and_its_free_capacity() -> None:
 
 
 def test_each_gang_is_listed_once_with_all_that_it_holds() -> None:
-    gangs = cluster_map_of(seen(), {}).gangs
+    gangs = map_of(seen(), {}).gangs
     assert [(g.workload.uid, g.cluster_queue, rounded(g.gpus), g.pods) for g in gangs] == [
         ("big", "main", 12.0, 3),
         ("small", "main", 2.0, 1),
@@ -74,13 +73,13 @@ def test_each_gang_is_listed_once_with_all_that_it_holds() -> None:
 
 
 def test_unmanaged_pods_are_counted_as_use() -> None:
-    cluster_map = cluster_map_of(seen(other_pods={"a2": resources(gpu=3)}), {})
+    cluster_map = map_of(seen(other_pods={"a2": resources(gpu=3)}), {})
     assert occupancies(cluster_map)["a2"].free_gpus == 5
     assert occupancies(cluster_map)["a2"].others == resources(gpu=3)
 
 
 def test_a_domain_is_the_sum_of_its_nodes() -> None:
-    cluster_map = cluster_map_of(seen(), {})
+    cluster_map = map_of(seen(), {})
     a, b = racks(cluster_map)["a"], racks(cluster_map)["b"]
     assert (a.path, a.nodes, a.gangs) == (("b", "a"), 2, 1)
     assert (a.gpus, a.free, a.largest) == (Fraction(16), Fraction(8), ("a2", Fraction(8)))
@@ -94,26 +93,26 @@ def test_free_capacity_of_a_node_that_takes_no_pods_is_not_free_in_its_domain(
 ) -> None:
     closed = replace(NODES[1], ready=ready, unschedulable=cordoned)
     nodes = [NODES[0], closed, NODES[2]]
-    a = racks(cluster_map_of(world(nodes, [], []), {}))["a"]
+    a = racks(map_of(world(nodes, [], []), {}))["a"]
     assert (a.nodes, a.open, rounded(a.gpus), rounded(a.free)) == (2, 1, 16, 8)
 
 
 def test_a_domain_without_an_open_node_has_no_largest_node() -> None:
     (closed,) = [replace(n, ready=False) for n in NODES if n.name == "b1"]
-    assert racks(cluster_map_of(world([closed]), {}))["b"].largest is None
+    assert racks(map_of(world([closed]), {}))["b"].largest is None
 
 
 def test_utilization_is_weighted_by_gpus_and_leaves_out_unknown_values() -> None:
     uses = {"big": measured("big", 0.5), "small": measured("small", 0.8)}
-    assert racks(cluster_map_of(seen(), uses))["b"].utilization == pytest.approx(0.6)
+    assert racks(map_of(seen(), uses))["b"].utilization == pytest.approx(0.6)
     uses["small"] = measured("small", None)
-    assert racks(cluster_map_of(seen(), uses))["b"].utilization == pytest.approx(0.5)
-    assert racks(cluster_map_of(seen(), {}))["b"].utilization is None
+    assert racks(map_of(seen(), uses))["b"].utilization == pytest.approx(0.5)
+    assert racks(map_of(seen(), {}))["b"].utilization is None
 
 
 def test_a_node_that_lacks_a_level_is_in_no_domain() -> None:
     bare = replace(node("c1", gpu=8), labels={"kubernetes.io/hostname": "c1"})
-    cluster_map = cluster_map_of(world([*NODES, bare]), {})
+    cluster_map = map_of(world([*NODES, bare]), {})
     (layout,) = cluster_map.layouts
     at = [occupancy.node.name for occupancy in cluster_map.occupancies].index("c1")
     assert [level.of[at] for level in layout.levels] == [-1, -1]
@@ -121,13 +120,13 @@ def test_a_node_that_lacks_a_level_is_in_no_domain() -> None:
 
 def test_instances_of_gpus_count_as_parts_of_one() -> None:
     slices = resources(**{"nvidia.com/mig-3g.40gb": 2, "nvidia.com/mig-1g.10gb": 1})
-    cluster_map = cluster_map_of(world([replace(node("m"), allocatable=slices)]), {})
+    cluster_map = map_of(world([replace(node("m"), allocatable=slices)]), {})
     assert occupancies(cluster_map)["m"].gpus == 1.0
 
 
 @given(snapshots(gangs=2))
 def test_everything_adds_up(snapshot: Snapshot) -> None:
-    cluster_map = cluster_map_of(snapshot, {})
+    cluster_map = map_of(snapshot, {})
     for occupancy in cluster_map.occupancies:
         held = sum(tenant.gpus for tenant in occupancy.tenants) + occupancy.others[GPU]
         assert occupancy.free_gpus == max(occupancy.gpus - held, 0)
@@ -152,5 +151,5 @@ def test_fragments_of_nodes_are_those_of_their_flavor() -> None:
     waiting = [gang("w8", podset(count=2, gpu=8)), gang("w1", podset(count=1, gpu=1))]
     running = [holding(gang(f"r{i}", podset(gpu=i + 2)), {f"n{i}": 1}) for i in range(3)]
     snapshot = world(nodes, waiting, running)
-    fragments = sum(occupancy.fragmented for occupancy in cluster_map_of(snapshot, {}).occupancies)
-    assert fragments == pytest.approx(free_gpus(snapshot)[FLAVOR].fragmented)
+    fragments = sum(occupancy.fragmented for occupancy in map_of(snapshot, {}).occupancies)
+    assert fragments == pytest.approx(free_of(snapshot)[FLAVOR].fragmented)

@@ -16,10 +16,10 @@ from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import PodSet, PodShape
-from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.reports.efficiency import efficiency_of
 from tests.planner.build import gang, holding, node, podset, resources, world
 from tests.planner.generate import snapshots
+from tests.support.counted import map_of
 
 
 def used(state: UseState, utilization: float | None) -> dict[str, GangUse]:
@@ -34,7 +34,7 @@ def on(name: str, gpus: int, uid: str = "g") -> Admitted:
 def parts(
     snapshot: Snapshot, uses: Mapping[str, GangUse] | None = None, label: str | None = None
 ) -> dict[str, GpuParts]:
-    found = cluster_map_of(snapshot, uses or {})
+    found = map_of(snapshot, uses or {})
     return dict(efficiency_of(found.gangs, found.occupancies, label))
 
 

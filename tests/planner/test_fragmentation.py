@@ -12,8 +12,8 @@ from queuectl.domain.accounting import Free
 from queuectl.domain.fleet import Effect, Node, Taint, Toleration
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.snapshot import Admitted
-from queuectl.reports.fragmentation import free_gpus
 from tests.planner.build import FLAVOR, gang, holding, node, podset, resources, world
+from tests.support.counted import free_of
 
 
 def busy(name: str, gpu: int, cpu: int = 0) -> Admitted:
@@ -25,14 +25,14 @@ def test_a_node_with_too_few_gpus_left_is_a_fragment_for_the_larger_shape() -> N
     nodes = [node("a", gpu=8), node("b", gpu=8)]
     waits = gang("w", podset(count=3, gpu=8))
     small = gang("s", podset(count=1, gpu=2))
-    found = free_gpus(world(nodes, [waits, small], [busy("a", 4)]))
+    found = free_of(world(nodes, [waits, small], [busy("a", 4)]))
     # Shapes: 8 GPUs wanted by 3 pods, 2 by one, and the 4 that runs by one. Free: 4 on a, 8 on b; 8 do not fit on a.
     assert found == {FLAVOR: Free(16, 12, 3 / 5 * 4, 0)}
 
 
 def test_gpus_whose_cpus_are_used_up_are_stranded() -> None:
     nodes = [node("a", gpu=8, cpu=64)]
-    found = free_gpus(world(nodes, [gang("w", podset(count=1, gpu=1, cpu=8))], [busy("a", 1, 60)]))
+    found = free_of(world(nodes, [gang("w", podset(count=1, gpu=1, cpu=8))], [busy("a", 1, 60)]))
     assert found[FLAVOR].stranded == found[FLAVOR].free == 7
     assert found[FLAVOR].fragmented == 7
 
@@ -40,11 +40,11 @@ def test_gpus_whose_cpus_are_used_up_are_stranded() -> None:
 @pytest.mark.parametrize(("ready", "cordoned"), [(False, False), (True, True)])
 def test_nodes_that_take_no_pods_do_not_count(ready: bool, cordoned: bool) -> None:
     nodes = [node("a", gpu=8), replace(node("b", gpu=8), ready=ready, unschedulable=cordoned)]
-    assert free_gpus(world(nodes))[FLAVOR].capacity == 8
+    assert free_of(world(nodes))[FLAVOR].capacity == 8
 
 
 def test_other_pods_hold_gpus_too() -> None:
-    found = free_gpus(world([node("a", gpu=8)], other_pods={"a": resources(gpu=3)}))
+    found = free_of(world([node("a", gpu=8)], other_pods={"a": resources(gpu=3)}))
     assert found[FLAVOR] == Free(8, 5, 0.0, 0)
 
 
@@ -58,13 +58,13 @@ def test_a_shape_for_other_nodes_does_not_count_for_a_flavor() -> None:
         node("a", gpu=4, labels={"kind": "a100"}),
     ]
     large = gang("w", podset(count=1, gpu=8))  # fits no a100 node even when it is empty
-    found = free_gpus(world(nodes, [large], flavors=flavors))
+    found = free_of(world(nodes, [large], flavors=flavors))
     assert found == {"a100": Free(4, 4, 0.0, 0), "h100": Free(8, 8, 0.0, 0)}
 
 
 def test_without_gpus_there_is_nothing_to_report() -> None:
-    assert free_gpus(world([node("a", cpu=8)])) == {}
-    assert free_gpus(world([])) == {}
+    assert free_of(world([node("a", cpu=8)])) == {}
+    assert free_of(world([])) == {}
 
 
 SIZES = st.integers(1, 8)
@@ -84,6 +84,6 @@ def test_the_measure_equals_a_count_by_the_definition(
     free = [8 - gpus for gpus in held]
     fragments = sum(left for shape in shapes for left in free if left < shape) / len(shapes)
     stranded = sum(left for left in free if left < min(shapes))
-    found = free_gpus(world(nodes, waiting, running))[FLAVOR]
+    found = free_of(world(nodes, waiting, running))[FLAVOR]
     assert (found.capacity, found.free, found.stranded) == (8 * len(held), sum(free), stranded)
     assert found.fragmented == pytest.approx(fragments)

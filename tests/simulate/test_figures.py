@@ -13,13 +13,13 @@ from queuectl.domain.quantity import GPU
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.workload import Placement as Nodes
 from queuectl.domain.workload import PodSetPlacement, Workload
-from queuectl.reports.fragmentation import free_gpus
 from queuectl.simulate.documents import document
 from queuectl.simulate.podsets import podset_of
 from queuectl.simulate.policy import Order, Placement
 from queuectl.simulate.setting import Setting
 from queuectl.simulate.trace import read_trace
 from tests.simulate.cases import outcome, setting, trace
+from tests.support.counted import free_of
 
 FIFO = Order.STRICT_FIFO
 
@@ -115,5 +115,5 @@ def test_fragmentation_is_that_of_the_reports_of_the_controller(seed: int) -> No
         fleet=Fleet(given.fleet.nodes),
     )
     assert free.fragmented == pytest.approx(
-        sum(one.fragmented for one in free_gpus(snapshot).values())
+        sum(one.fragmented for one in free_of(snapshot).values())
     )

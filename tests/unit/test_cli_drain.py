@@ -12,13 +12,13 @@ import pytest
 from queuectl.cli import client, drain
 from queuectl.cli.client import connect
 from queuectl.domain.cluster_map import ClusterMap
-from queuectl.reports.cluster_map import cluster_map_of
 from tests.api.serving import serving
 from tests.api.support import LIVES, FixedClusterReader, FixedLookout, job, live_through
 from tests.api.test_plans import DOCUMENTS, runs, seen
 from tests.doubles.store import MemoryStore
 from tests.planner.build import gang, holding, node, podset, world
 from tests.support.cli import Cli, Result, queuectl_with
+from tests.support.counted import map_of
 
 STATE = "nvidia.com/gpu-driver-upgrade-state"
 
@@ -38,7 +38,7 @@ def cluster(
     ]
     train = replace(gang("uid-job-train", podset(count=2, gpu=8)), namespace="team-a", name="train")
     admitted = [holding(train, {"n1": 1, "n2": 1}, leaving=leaving)] if held else []
-    return cluster_map_of(world(all_nodes, [], admitted), {})
+    return map_of(world(all_nodes, [], admitted), {})
 
 
 class Changing(FixedLookout):

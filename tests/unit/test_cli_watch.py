@@ -23,7 +23,6 @@ from queuectl.cli.errors import CommandFailed
 from queuectl.cli.render import Column, GrowingTable, emit_table
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.unmanaged import UnmanagedPod
-from queuectl.reports.cluster_map import cluster_map_of
 from tests.api.serving import serving
 from tests.api.support import (
     CLUSTER_QUEUE,
@@ -37,8 +36,9 @@ from tests.api.support import (
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.planner.build import gang, holding, node, podset, world
 from tests.support.cli import Cli, queuectl_with
+from tests.support.counted import map_of
 
-FLOOR = cluster_map_of(
+FLOOR = map_of(
     world([node("n0", "r0", gpu=8), node("n1", "r1", gpu=8)], [], [
         holding(gang("train", podset(count=1, gpu=4)), {"n1": 1}),
     ]),

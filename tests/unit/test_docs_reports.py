@@ -30,12 +30,12 @@ from queuectl.domain.fleet import Node
 from queuectl.domain.folding import Fold
 from queuectl.domain.queues import ResourceFlavor
 from queuectl.domain.utilization import GangUse, UseState
-from queuectl.reports.cluster_map import cluster_map_of
 from tests.api.serving import serving
 from tests.api.support import FixedLookout
 from tests.doubles.store import MemoryStore
 from tests.planner.build import gang as gang_of
 from tests.planner.build import holding, node, podset, resources, world
+from tests.support.counted import map_of
 from tests.support.pages import PAGES
 from tests.support.samples import all_along
 
@@ -186,7 +186,7 @@ def cluster() -> ClusterMap:
         uid: GangUse(uid, 1, UseState.ACTIVE, DAY, END, utilization, 1.0, "")
         for uid, (_, utilization) in held.items()
     }
-    return cluster_map_of(world([*h100, *a100], [], admitted, flavors=flavors), uses)
+    return map_of(world([*h100, *a100], [], admitted, flavors=flavors), uses)
 
 
 def test_the_table_of_efficiency_is_the_output_for_such_a_cluster(

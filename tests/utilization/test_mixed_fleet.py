@@ -27,7 +27,6 @@ from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShap
 from queuectl.localcluster.exporter import Exporters
 from queuectl.localcluster.exposition import Dialect
 from queuectl.localcluster.gpus import Load, parse_profile
-from queuectl.reports.cluster_map import cluster_map_of
 from queuectl.reports.efficiency import efficiency_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.gpu_holders import held_gangs
@@ -38,6 +37,7 @@ from queuectl.state.usage import Usage
 from queuectl.state.utilization import UseTracker
 from queuectl.telemetry.signal.exporters import ExporterSource
 from queuectl.telemetry.signal.names import AMD, INTEL, NVIDIA
+from tests.support.counted import map_of
 
 pytestmark = pytest.mark.asyncio
 
@@ -221,9 +221,7 @@ async def test_the_gpu_hours_of_gangs_and_free_gpus_are_the_physical_gpu_hours(
     hours = measured.fleet.hours(measured.uses)
     held = {uid: Fraction(row.allocated, UNITS * HOUR) for uid, row in hours.items()}
     assert held == {name: Fraction(run.gpus) for name, run in RUNS.items()}
-    free = sum(
-        (o.free_gpus for o in cluster_map_of(measured.fleet.snapshot(), {}).occupancies), Fraction()
-    )
+    free = sum((o.free_gpus for o in map_of(measured.fleet.snapshot(), {}).occupancies), Fraction())
     assert sum(held.values()) + free == PHYSICAL
 
 
@@ -235,7 +233,7 @@ async def test_what_is_not_measured_is_unknown_in_the_ledger(measured: Measured)
 
 
 async def test_the_parts_of_the_efficiency_are_exact(measured: Measured) -> None:
-    found = cluster_map_of(measured.fleet.snapshot(), measured.uses)
+    found = map_of(measured.fleet.snapshot(), measured.uses)
     parts = sum(efficiency_of(found.gangs, found.occupancies).values(), NO_GPUS)
     gpus = {name: Fraction(run.gpus) for name, run in RUNS.items()}
     used = sum(gpus[name] for name, run in RUNS.items() if run.state is UseState.ACTIVE)

@@ -21,9 +21,9 @@ from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
-from queuectl.reports.cluster_map import cluster_map_of
 from tests.api.support import DIAGNOSIS, FixedDiagnoser
 from tests.doubles.store import MemoryDatabase, MemoryStore
+from tests.support.counted import map_of
 from tests.web.records import CONFIGURATION, USERS, keep_records
 
 NOW = 1_795_000_000.0
@@ -71,7 +71,7 @@ class Scene:
         if self.snapshot is None:
             return None
         if self._cluster_map is None:
-            self._cluster_map = cluster_map_of(self.snapshot, self.uses)
+            self._cluster_map = map_of(self.snapshot, self.uses)
         return self._cluster_map
 
 

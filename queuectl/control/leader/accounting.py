@@ -169,7 +169,7 @@ class Accountant:
         if whole:
             snapshot = self._facts.snapshot()
             planned = await asyncio.to_thread(DeviceRows.of(self._cache).added, snapshot)
-            free = await asyncio.to_thread(free_gpus, planned, self._cache, snapshot)
+            free = await asyncio.to_thread(free_gpus, planned, snapshot, self._cache)
             self._show(free)
             cluster = await asyncio.to_thread(cluster_gpus, snapshot, self._cache)
         fold.divide(cluster)

@@ -24,5 +24,5 @@ async def show_efficiency(
         snapshot = leader_state.snapshot(seek_room=False)
         uses = present_uses(leader_state.gang_uses, leader_state.ledger)
         planned = await asyncio.to_thread(DeviceRows.of(cache).added, snapshot)
-        show(await asyncio.to_thread(all_parts, planned, uses, cache, snapshot))
+        show(await asyncio.to_thread(all_parts, planned, snapshot, uses, cache))
         await asyncio.sleep(seconds)

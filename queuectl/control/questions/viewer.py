@@ -128,7 +128,7 @@ class Viewer:
             if self._cluster_map is None or self._cluster_map[0] is not seen:
                 counted = await self._counted(seen)
                 made = await asyncio.to_thread(
-                    cluster_map_of, counted, seen.uses, self._cache, seen.snapshot
+                    cluster_map_of, counted, seen.snapshot, seen.uses, self._cache
                 )
                 self._cluster_map = (seen, made)
             return self._cluster_map[1]
@@ -216,7 +216,7 @@ class Viewer:
                 _log.error("plan_refused", violation=str(violation))
             if not checked.usable:
                 return False
-            self._diagnoser.planned(checked.snapshot, checked.decided)
+            self._diagnoser.planned(checked)
             self._consulted = _now()
             return True
 
