@@ -7,7 +7,9 @@ import pytest
 from queuectl.cli import connection, reads
 from queuectl.cli.connection import ConnectionOptions
 from queuectl.cli.doctor import cluster
+from queuectl.cli.doctor.cluster import Known
 from queuectl.cli.doctor.findings import Finding, Level
+from queuectl.cluster.apply import optional
 from tests.support.controlplane import SYSTEM_NAMESPACE, ControlPlane
 
 pytestmark = pytest.mark.system
@@ -17,12 +19,20 @@ BINDING = (
 )
 
 
-async def examined(plane: ControlPlane, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+NOTHING = Known()
+EXECUTES = Known(
+    flavors=[{"metadata": {"name": "h100"}, "spec": {"policy": {"migReconfiguration": "Execute"}}}]
+)
+
+
+async def examined(
+    plane: ControlPlane, monkeypatch: pytest.MonkeyPatch, known: Known = NOTHING
+) -> list[Finding]:
     """The findings for a caller with all rights."""
     chosen = ConnectionOptions(kubeconfig=str(plane.cluster.kubeconfig))
     monkeypatch.setattr(reads, "given", lambda: chosen)
     assert connection.given() != chosen
-    return await cluster.examine(SYSTEM_NAMESPACE, None, None)
+    return await cluster.examine(SYSTEM_NAMESPACE, known)
 
 
 def bad(findings: list[Finding]) -> set[tuple[str, Level]]:
@@ -59,3 +69,36 @@ async def test_a_removed_right_and_a_removed_binding_are_named(
     messages = [each.message for each in findings if each.level is Level.PROBLEM]
     assert "the ServiceAccount queuectl lacks rights: create tokenreviews" in messages
     assert "not installed: ValidatingAdmissionPolicyBinding queuectl-namespaces" in messages
+
+
+async def test_a_flavor_that_permits_changes_of_mig_needs_the_opt_in(
+    control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def of_mig() -> Finding:
+        findings = await examined(control_plane, monkeypatch, EXECUTES)
+        return next(one for one in findings if one.check == "mig")
+
+    client = control_plane.cluster.client
+    before = await of_mig()
+    assert before.level is Level.WARNING
+    assert "lacks rights: get nodes, patch nodes" in before.message
+    assert "ValidatingAdmissionPolicy queuectl-mig-reconfiguration" in before.message
+    assert "opt-in migReconfiguration" in before.fix
+    documents = optional("mig-reconfiguration")
+    client.apply(*documents)
+    try:
+        assert (await of_mig()).level is Level.OK
+    finally:
+        for document in documents:
+            client.delete(client.path_of(document))
+
+
+async def test_gangs_that_request_one_numa_node_need_the_definition_of_its_objects(
+    control_plane: ControlPlane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Known(not_aligned=["team-a/train"])
+    findings = await examined(control_plane, monkeypatch, known)
+    (found,) = (one for one in findings if one.check == "numa")
+    assert found.level is Level.WARNING
+    assert "1 gang (team-a/train) requests one NUMA node for each pod" in found.message
+    assert "CustomResourceDefinition" in found.message

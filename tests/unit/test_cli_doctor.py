@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.samples import Sample
 
-from queuectl.cli.doctor import judge
+from queuectl.cli.doctor import judge, technologies
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.doctor.server import of_metrics
 from queuectl.cli.main import run
@@ -171,6 +171,50 @@ def test_many_nodes_are_not_all_named() -> None:
 
 def test_missing_flavors_are_a_warning() -> None:
     assert levels(judge.labels([node("a")], [], [])) == [WARNING]
+
+
+@pytest.mark.parametrize(
+    ("policy", "wanted"),
+    [
+        (None, []),
+        ({"migConfigs": {}}, []),
+        ({"migReconfiguration": "Plan"}, []),
+        ({"migReconfiguration": "Execute"}, ["h100"]),
+    ],
+)
+def test_flavors_that_permit_changes_of_mig_are_found(
+    policy: dict[str, Any] | None, wanted: list[str]
+) -> None:
+    spec = {} if policy is None else {"policy": policy}
+    assert technologies.reconfigured([{**FLAVOR, "spec": spec}]) == wanted
+
+
+@pytest.mark.parametrize(
+    ("refused", "missing", "level", "text"),
+    [
+        ([], [], OK, "1 ResourceFlavor with migReconfiguration: Execute (h100)"),
+        (["patch nodes"], [], WARNING, "lacks rights: patch nodes"),
+        (
+            [],
+            ["ValidatingAdmissionPolicy p"],
+            WARNING,
+            "not installed: ValidatingAdmissionPolicy p",
+        ),
+    ],
+)
+def test_changes_of_mig_need_the_rights_and_the_policy_of_the_opt_in(
+    refused: list[str], missing: list[str], level: Level, text: str
+) -> None:
+    (finding,) = technologies.mig(["h100"], refused, missing)
+    assert (levels([finding]), text in finding.message) == ([level], True)
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_gangs_that_no_node_can_align_are_named(served: bool) -> None:
+    (finding,) = technologies.numa(["team-a/x", "team-a/y"], served=served)
+    assert finding.level is WARNING
+    assert "2 gangs (team-a/x, team-a/y) request one NUMA node" in finding.message
+    assert ("CustomResourceDefinition" in finding.message) is not served
 
 
 @pytest.mark.parametrize(

@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
-from queuectl.cli.doctor import judge
+from queuectl.cli.doctor import judge, technologies
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.reads import Document, cluster_connection, items
-from queuectl.cluster.apply import manifests, older_manifests
+from queuectl.cluster.apply import manifests, older_manifests, optional
 from queuectl.cluster.client import Api
+from queuectl.cluster.discovery import confirm_absent
 from queuectl.cluster.lease import Lease
 from queuectl.cluster.review import kueue_keys_act, kueue_runs, probe_policies
 from queuectl.cluster.server import MINIMUM, Server, discover
 from queuectl.domain.errors import BadInput, ClusterError, ClusterUnavailable, ObjectGone
+from queuectl.objects.kubernetes.node_topologies import API_VERSION
 
 _NAME: Final = "queuectl"  # of the ServiceAccount and of the Lease
+_MIG: Final = "mig-reconfiguration"  # an opt-in of deploy/optional
+_NUMA_NODES: Final = f"/apis/{API_VERSION}/noderesourcetopologies"
 _REVIEWS: Final = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _PLURALS: Final = {
     "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
@@ -31,10 +36,22 @@ _PLURALS: Final = {
 }
 
 
-async def examine(
-    namespace: str, flavors: Sequence[Document] | None, topologies: Sequence[Document] | None
-) -> list[Finding]:
-    """All findings about the cluster. ``flavors``, ``topologies``: from the server; None = not known."""
+@dataclass(frozen=True, slots=True)
+class Known:
+    """Answers of the server.
+
+    Attributes:
+        flavors, topologies: all of them; None = not known.
+        not_aligned: the gangs for which no node can give each pod one NUMA node.
+    """
+
+    flavors: Sequence[Document] | None = None
+    topologies: Sequence[Document] | None = None
+    not_aligned: Sequence[str] = ()
+
+
+async def examine(namespace: str, known: Known) -> list[Finding]:
+    """All findings about the cluster."""
     try:
         api = await Api.connect(cluster_connection())
     except BadInput as error:
@@ -46,32 +63,14 @@ async def examine(
             return [_unreachable(error)]
         oldest, old = str(Server(MINIMUM)), not server.supported
         findings = judge.server_version(str(server), oldest, server.needs, old=old)
-        return findings + await _examined(api, server, namespace, flavors, topologies)
+        return findings + await _examined(api, server, namespace, known)
     finally:
         await api.close()
 
 
-async def _examined(
-    api: Api,
-    server: Server,
-    namespace: str,
-    flavors: Sequence[Document] | None,
-    topologies: Sequence[Document] | None,
-) -> list[Finding]:
-    findings: list[Finding] = []
+async def _examined(api: Api, server: Server, namespace: str, known: Known) -> list[Finding]:
     documents = manifests if server.has_mutating_policies else older_manifests
     deployed = documents(controller=False)
-
-    async def check(name: str, work: Callable[[], Awaitable[list[Finding]]]) -> None:
-        """Run one check. A check that cannot read something is reported, and the others continue."""
-        fix = "run it as a user with the right, for example cluster-admin"
-        try:
-            findings.extend(await work())
-        except ClusterUnavailable as error:
-            fix = "check the API server, then run queuectl doctor again"
-            findings.append(Finding(name, Level.UNKNOWN, str(error), fix))
-        except ClusterError as error:
-            findings.append(Finding(name, Level.UNKNOWN, str(error), fix))
 
     async def rights() -> list[Finding]:
         return judge.rights(await refused(api, deployed, namespace))
@@ -90,22 +89,54 @@ async def _examined(
         return judge.leader(await Lease(api, namespace, _NAME).read(), time.time())
 
     async def nodes() -> list[Finding]:
-        known = [_node(each) for each in await items(api, "/api/v1/nodes")]
-        found = judge.nodes(known)
-        if flavors is not None and topologies is not None:
-            found += judge.labels(known, flavors, topologies)
+        listed = [_node(each) for each in await items(api, "/api/v1/nodes")]
+        found = judge.nodes(listed)
+        if known.flavors is not None and known.topologies is not None:
+            found += judge.labels(listed, known.flavors, known.topologies)
         return found
 
     async def others() -> list[Finding]:
         return judge.foreign(await items(api, "/apis/apps/v1/deployments"))
 
-    await check("rights", rights)
-    await check("policies", installed)
-    await check("policies", acting)
-    await check("leader", leader)
-    await check("nodes", nodes)
-    await check("others", others)
-    return findings
+    async def mig() -> list[Finding]:
+        flavors = technologies.reconfigured(known.flavors)
+        return await _mig(api, namespace, flavors) if flavors else []
+
+    async def numa() -> list[Finding]:
+        return await _numa(api, known.not_aligned) if known.not_aligned else []
+
+    checks = (
+        *(("rights", rights), ("policies", installed), ("policies", acting), ("leader", leader)),
+        *(("nodes", nodes), ("others", others), ("mig", mig), ("numa", numa)),
+    )
+    return [finding for name, work in checks for finding in await _check(name, work)]
+
+
+async def _check(name: str, work: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
+    """The findings of one check. A check that cannot read something is reported, and the others continue."""
+    fix = "run it as a user with the right, for example cluster-admin"
+    try:
+        return await work()
+    except ClusterUnavailable as error:
+        fix = "check the API server, then run queuectl doctor again"
+        return [Finding(name, Level.UNKNOWN, str(error), fix)]
+    except ClusterError as error:
+        return [Finding(name, Level.UNKNOWN, str(error), fix)]
+
+
+async def _mig(api: Api, namespace: str, flavors: Sequence[str]) -> list[Finding]:
+    documents = optional(_MIG)
+    lacking = await refused(api, documents, namespace, role=f"{_NAME}-{_MIG}")
+    return technologies.mig(flavors, lacking, await missing(api, documents))
+
+
+async def _numa(api: Api, gangs: Sequence[str]) -> list[Finding]:
+    try:
+        await api.request("GET", _NUMA_NODES, query=[("limit", "1")])
+    except ObjectGone:
+        await confirm_absent(api, _NUMA_NODES)
+        return technologies.numa(gangs, served=False)
+    return technologies.numa(gangs, served=True)
 
 
 def _unreachable(error: Exception) -> Finding:
@@ -138,12 +169,14 @@ async def missing(api: Api, deployed: Sequence[Document]) -> list[str]:
     return absent
 
 
-async def refused(api: Api, deployed: Sequence[Document], namespace: str) -> list[str]:
-    """The rights of deploy/ that queuectl's ServiceAccount lacks, as ``verb resource``."""
+async def refused(
+    api: Api, deployed: Sequence[Document], namespace: str, role: str = _NAME
+) -> list[str]:
+    """The rights that queuectl's ServiceAccount lacks, of those that roles with this name grant, as ``verb resource``."""
     wanted = [
         (attributes, f"{attributes['verb']} {attributes['resource']}")
         for document in deployed
-        if document["kind"] in ("ClusterRole", "Role") and document["metadata"]["name"] == _NAME
+        if document["kind"] in ("ClusterRole", "Role") and document["metadata"]["name"] == role
         for attributes in _attributes(document, namespace)
     ]
     groups = [

@@ -70,6 +70,7 @@ def doctor_command(
         topologies = serving.configured(client, "Topology") if answers else None
         if answers:
             findings += judge.reservations(serving.configured(client, "Reservation") or ())
+        not_aligned = serving.not_aligned(client) if answers else []
         if audit and answers:
             findings += serving.audited(client)
     if extras.missing(Extra.SERVER):
@@ -81,7 +82,8 @@ def doctor_command(
 
         if database_url:
             findings += asyncio.run(serving.database(database_url))
-        findings += asyncio.run(cluster.examine(system_namespace, flavors, topologies))
+        known = cluster.Known(flavors, topologies, not_aligned)
+        findings += asyncio.run(cluster.examine(system_namespace, known))
     if output is Form.JSON:
         emit_json({"findings": [asdict(finding) for finding in findings]})
     else:

@@ -9,11 +9,13 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
-from queuectl.api.kinds import BY_KIND
+from queuectl.api.kinds import BY_KIND, PREFIX
 from queuectl.cli.client import Client, Json, Refused
 from queuectl.cli.doctor import judge
 from queuectl.cli.doctor.findings import Finding, Level
 from queuectl.cli.errors import CommandFailed
+from queuectl.domain.ledger import State
+from queuectl.domain.reasons import Code
 
 _ALARMS: Final = "queuectl_utilization_alarms"
 _TRUST: Final = "queuectl_utilization_trust_info"
@@ -67,6 +69,16 @@ def configured(client: Client, kind: str) -> list[Json] | None:
     except CommandFailed:
         return None
     return found
+
+
+def not_aligned(client: Client) -> list[str]:
+    """The gangs for which no node can give each pod one NUMA node, at most those of one page; none without an answer."""
+    try:
+        page = client.get(f"{PREFIX}/workloads", reason=Code.UNSUPPORTED, state=State.PENDING)
+    except CommandFailed:
+        return []
+    with_numa = (one for one in page["items"] if "numa" in one["reason"]["details"])
+    return [f"{one['namespace']}/{one['name']}" for one in with_numa]
 
 
 def _blockers(client: Client) -> list[str]:
