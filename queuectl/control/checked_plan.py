@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from queuectl.control.device_rows import DeviceRows
+from queuectl.devices.reading import Selects
 from queuectl.devices.shared import snapshot_without_claim_podsets, without_claim_podsets
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
@@ -37,6 +38,7 @@ class CheckedPlan:
         decided: the decisions for ``snapshot``. Questions to the planner about it use them.
         plan: the same decisions as users know them. Everything that leaves the planner uses them.
         violations: what is wrong in the decisions.
+        selects: the devices that requests select; None if the decisions are not verified.
     """
 
     given: Snapshot
@@ -44,6 +46,7 @@ class CheckedPlan:
     decided: Plan
     plan: Plan
     violations: tuple[Violation, ...]
+    selects: Selects | None = None
 
     @property
     def usable(self) -> bool:
@@ -71,7 +74,8 @@ def checked_plan(
         decided = plan(snapshot, stop, cache)
     with within(Step.VERIFY):
         violations = verify(snapshot, decided, selects)
-        return CheckedPlan(given, snapshot, decided, without_claim_podsets(decided), violations)
+        known = without_claim_podsets(decided)
+        return CheckedPlan(given, snapshot, decided, known, violations, selects)
 
 
 def planned_again(snapshot: Snapshot) -> CheckedPlan:

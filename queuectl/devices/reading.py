@@ -234,7 +234,7 @@ class _Reader:
             if number in self.blocked or not all(_tolerated(t, option) for t in device.kind.taints):
                 prevented = True
                 continue
-            if number not in self.taken:
+            if device.kind.shared or number not in self.taken:
                 _check_for_long(device, option)
             if device.kind.shared:
                 shares.append((number, amounts))

@@ -174,6 +174,11 @@ class Node:
         return self.mig.gang if self.mig is not None and self.mig.phase.active else None
 
     @property
+    def usable(self) -> bool:
+        """Whether it offers anything to new pods: it is ready, and its MIG configuration is not being changed."""
+        return self.ready and self.reconfigured_for is None
+
+    @property
     def hostname(self) -> str:
         """Value of the hostname label, which pods are pinned by; it can differ from the name."""
         return self.labels.get(HOSTNAME, self.name)
@@ -183,8 +188,8 @@ class Node:
         return all(self.labels.get(key) == value for key, value in labels)
 
     def takes(self, tolerations: Iterable[Toleration]) -> bool:
-        """Whether the node accepts new pods with these tolerations: it is ready, and not cordoned unless they tolerate that."""
-        return self.ready and (
+        """Whether the node accepts new pods with these tolerations: it is usable, and not cordoned unless they tolerate that."""
+        return self.usable and (
             not self.unschedulable or any(each.tolerates(_CORDON) for each in tolerations)
         )
 

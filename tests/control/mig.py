@@ -45,6 +45,7 @@ class MigManager:
 
     Attributes:
         fails: configurations that it cannot apply.
+        broken: nodes whose GPUs it cannot cut.
         busy: it takes no label up while this is set.
         slow: nodes on which it takes no label up.
         applied: configurations in the order in which it took them up, by node.
@@ -52,6 +53,7 @@ class MigManager:
 
     cluster: FakeCluster
     fails: set[str] = field(default_factory=set)
+    broken: set[str] = field(default_factory=set)
     busy: bool = False
     slow: set[str] = field(default_factory=set)
     applied: list[tuple[str, str]] = field(default_factory=list)
@@ -65,7 +67,8 @@ class MigManager:
                 self.cluster.server.edit("nodes", node, partial(self._apply, config))
 
     def _apply(self, config: str, node: Document) -> None:
-        failed = config in self.fails
+        broken = config != WHOLE and node["metadata"]["name"] in self.broken
+        failed = broken or config in self.fails
         node["metadata"]["labels"][STATE] = "failed" if failed else "success"
         if not failed:
             amounts = {name: str(n) for name, n in OFFERS[config].items()}

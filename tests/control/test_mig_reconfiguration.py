@@ -12,7 +12,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.mig import CONFIG, STATE
 from queuectl.domain.mig_reconfiguration import ANNOTATION, MigPhase
 from queuectl.domain.reasons import Code
-from tests.control.mig import GPU, HALF, WHOLE, MigWorld, job, mig_node, mig_rig
+from tests.control.mig import GPU, HALF, SMALL, WHOLE, MigWorld, job, mig_node, mig_rig
 from tests.control.rig import live
 from tests.control.test_crash_matrix import dying, fresh, points, several
 from tests.doubles.cluster import Moment
@@ -216,6 +216,26 @@ async def test_two_nodes_are_changed_together(database_url: str) -> None:
         mig.manager.slow = set()
         await mig.rig.until_state(gang, State.RUNNING)
         assert mig.phases() == [MigPhase.SUCCEEDED] * 2
+
+
+@pytest.mark.gpus
+async def test_if_one_of_two_nodes_fails_the_other_keeps_its_configuration_for_the_next_change(
+    database_url: str,
+) -> None:
+    async with mig_rig(database_url, backoff_seconds=3.0) as mig:
+        mig.manager.broken = {"n1"}
+        gang = mig.notebooks(40)
+        await mig.rig.until(
+            lambda: mig.phases() == [MigPhase.SUCCEEDED, MigPhase.FAILED], "both nodes have ended"
+        )
+        assert not any(map(mig.cordoned, ("n0", "n1")))
+        await mig.rig.until_state(gang, State.PENDING)
+        small = mig.rig.cluster.submit(job("small", 8, SMALL, 1))
+        await mig.rig.until_state(small, State.RUNNING)
+        mig.rig.cluster.finish(small)
+        mig.manager.broken = set()
+        await mig.rig.until_state(gang, State.RUNNING)
+        assert mig.manager.applied == [("n0", HALF), ("n1", HALF), ("n1", WHOLE), ("n1", HALF)]
 
 
 @pytest.mark.gpus

@@ -8,7 +8,15 @@ from random import Random
 
 import pytest
 
-from queuectl.domain.devices import AllocatedDevice, DeviceInventory, NodeDevices, PodDevices
+from queuectl.domain.devices import (
+    AllocatedDevice,
+    DeviceEffect,
+    DeviceInventory,
+    DeviceTaint,
+    DeviceToleration,
+    NodeDevices,
+    PodDevices,
+)
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
@@ -91,6 +99,33 @@ def test_a_node_with_too_few_devices_is_found() -> None:
             assert (Rule.DEVICES in rules) != robust(fewer, pods, selected), (seed, name)
             found += Rule.DEVICES in rules
     assert found > 10
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("toleration", "safe"),
+    [
+        (DeviceToleration("bad", "Exists", effect=DeviceEffect.NO_EXECUTE), True),
+        (DeviceToleration("bad", "Exists", effect=DeviceEffect.NO_EXECUTE, seconds=60), False),
+        (DeviceToleration("bad", "Exists"), False),
+    ],
+)
+def test_a_device_that_a_pod_tolerates_for_a_limited_time_is_found(
+    toleration: DeviceToleration, *, safe: bool, shared: bool
+) -> None:
+    request_ = pod(option(tolerations=(toleration,)))
+    nodes = {"n": node(device("a", memory=2 if shared else None, shared=shared))}
+    snapshot = lowered(cluster(nodes, [gang("g", claiming(1, request_), queue=None)]))
+    made = plan(snapshot)
+    assert verify(snapshot, made, matching) == ()
+    (sound,) = snapshot.devices.nodes["n"].devices
+    taint = DeviceTaint("bad", DeviceEffect.NO_EXECUTE)
+    tainted = NodeDevices((replace(sound, kind=replace(sound.kind, taints=(taint,))),))
+    devices = DeviceInventory({"n": tainted}, snapshot.devices.classes)
+    rules = {v.rule for v in verify(replace(snapshot, devices=devices), made, matching)}
+    assert rules == (set() if safe else {Rule.DEVICES})
+    again = plan(lowered(cluster({"n": tainted}, [gang("g", claiming(1, request_), queue=None)])))
+    assert bool(again.admitted) is safe
 
 
 def test_a_device_that_another_pod_holds_is_not_free() -> None:

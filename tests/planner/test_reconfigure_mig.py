@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 
 from queuectl.domain.changes import ReconfigureMig, Relocate, apply_all
 from queuectl.domain.diagnosis import Remedy, SuggestedFix
-from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.fleet import Fleet, Node, Toleration
 from queuectl.domain.mig import MigConfig, MigDevices, MigMode, MigPool, choices, geometry_of
 from queuectl.domain.mig_reconfiguration import MigPhase, MigReconfiguration
 from queuectl.domain.node_quota import quota_from_nodes
+from queuectl.domain.plan import Move
 from queuectl.domain.quantity import GPU, PODS, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
@@ -29,11 +30,18 @@ from queuectl.domain.queues import (
     WithinClusterQueue,
 )
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
-from queuectl.domain.workload import PodSet, PodShape, TopologyMode, TopologyRequest, Workload
+from queuectl.domain.workload import (
+    Placement,
+    PodSet,
+    PodShape,
+    TopologyMode,
+    TopologyRequest,
+    Workload,
+)
 from queuectl.planner import plan
 from queuectl.planner.explain import MigScope, diagnose, plan_mig, plan_moves
 from queuectl.planner.explain.mig_plan import carried_out
-from queuectl.planner.verify import verify
+from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW, PLENTY, gang, holding, node, placed, podset, world
 from tests.planner.relaxed import starts
 
@@ -301,13 +309,52 @@ def test_queuectl_migrates_gangs_itself_only_with_execute_and_within_the_budget(
     assert {n for m in moves for p in m.placement.podsets for n, _ in p.nodes} == {"r1-0"}
 
 
+def changing(node: Node, uid: str, phase: MigPhase = MigPhase.EMPTYING) -> Node:
+    """A node that is cordoned for a change to instances."""
+    target = next(n for c, n in choices(node, [MigPool((), CONFIGS)]) if c is CUT)
+    change = MigReconfiguration(geometry_of(node), geometry_of(target), uid, 2, NOW, phase, NOW)
+    return replace(node, unschedulable=True, mig=change)
+
+
+def moved(move: Move, name: str) -> Move:
+    """The move of a gang of one pod to a node."""
+    (podset,) = move.placement.podsets
+    return replace(move, placement=Placement((replace(podset, nodes=((name, 1),)),)))
+
+
+def test_moves_off_nodes_that_change_are_verified() -> None:
+    nodes = [changing(FOUR[0], "w0"), changing(FOUR[1], "w0"), *FOUR[2:]]
+    snapshot = cluster(nodes, [gang("w0", asks(28))], RUNNING[:1], main(Defragment.EXECUTE))
+    decided = plan(snapshot)
+    moves = plan_moves(snapshot, decided, "w0", ("r1-0", "r1-1"))
+    assert moves is not None
+    (move,) = moves
+    wrong = {
+        "": move,
+        Rule.ELIGIBLE: moved(move, "r1-1"),
+        Rule.MOVE: replace(move, beneficiary="w1"),
+    }
+    for rule, one in wrong.items():
+        rules = {v.rule for v in verify(snapshot, replace(decided, moved=(one,)))}
+        assert rules == ({rule} if rule else set())
+    forbidden = cluster(nodes, [gang("w0", asks(28))], RUNNING[:1], main(Defragment.PLAN))
+    rules = {v.rule for v in verify(forbidden, replace(decided, moved=moves))}
+    assert rules == {Rule.MOVE}
+
+
+def test_no_gang_starts_on_a_node_that_changes_whatever_taints_it_tolerates() -> None:
+    podset_ = podset(count=1, gpu=1, tolerations=[Toleration(operator="Exists")])
+    for phase in (MigPhase.EMPTYING, MigPhase.APPLYING, MigPhase.ROLLING_BACK):
+        snapshot = cluster([changing(FOUR[0], "w0", phase)], [gang("g", podset_)])
+        assert plan(snapshot).admitted == ()
+    started = plan(cluster([FOUR[0]], [gang("g", podset_)]))
+    rules = {v.rule for v in verify(snapshot, started)}
+    assert rules == {Rule.ELIGIBLE}
+
+
 def test_a_change_that_is_under_way_is_named_and_not_suggested_again() -> None:
-    target = next(n for c, n in choices(FOUR[0], [MigPool((), CONFIGS)]) if c is CUT)
-    change = MigReconfiguration(
-        geometry_of(FOUR[0]), geometry_of(target), "w0", 1, NOW, MigPhase.APPLYING, NOW
-    )
-    changing = replace(FOUR[0], unschedulable=True, mig=change)
-    snapshot = cluster([changing, *FOUR[1:]], [gang("w0", asks(14)), gang("w1", asks(14))])
+    applying = changing(FOUR[0], "w0", MigPhase.APPLYING)
+    snapshot = cluster([applying, *FOUR[1:]], [gang("w0", asks(14)), gang("w1", asks(14))])
     first, other = (diagnose(snapshot, uid) for uid in ("w0", "w1"))
     assert first.under_way == ("the MIG manager applies all-1g.10gb on node r1-0 for this gang",)
     assert Remedy.RECONFIGURE_MIG not in {fix.remedy for fix in first.suggested_fixes}

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from queuectl.control.checked_plan import CheckedPlan
 from queuectl.devices.shared import without_claim_podsets
 from queuectl.domain.changes import ReconfigureMig
-from queuectl.domain.plan import Move, Plan
-from queuectl.domain.snapshot import Snapshot
+from queuectl.domain.plan import Move
 from queuectl.planner import StopSignal
 from queuectl.planner.explain import MigScope, plan_mig, plan_moves
+from queuectl.planner.verify import Violation, verify
 from queuectl.state.mig_reconfiguration import ChangeKey
 
 
@@ -42,29 +43,35 @@ class MigFound:
     Attributes:
         moves: for each change of the question; None = some gangs find no place.
         begins: gang and new configuration by node; None = no change helps.
+        violations: what is wrong in migrations that were found. They are left out of ``moves``.
     """
 
     moves: tuple[tuple[Emptied, tuple[Move, ...] | None], ...] = ()
     begins: tuple[str, dict[str, str]] | None = None
+    violations: tuple[Violation, ...] = ()
 
 
-def search(asked: MigSearch, snapshot: Snapshot, plan: Plan, stop: StopSignal) -> MigFound:
-    """The answer for a plan and its snapshot. A stopped search finds nothing."""
-    moves = []
+def search(asked: MigSearch, checked: CheckedPlan, stop: StopSignal) -> MigFound:
+    """The answer beside a plan. A stopped search finds nothing."""
+    snapshot, plan = checked.snapshot, checked.decided
+    moves, violations = [], list[Violation]()
     for one in asked.emptied:
         found = plan_moves(snapshot, plan, one.gang, one.nodes, stop)
         if found is not None:
-            found = without_claim_podsets(replace(plan, moved=found)).moved
+            together = replace(plan, moved=(*plan.moved, *found))
+            wrong = verify(snapshot, together, checked.selects)
+            violations += wrong
+            found = None if wrong else without_claim_podsets(replace(plan, moved=found)).moved
         moves.append((one, found))
     fix = plan_mig(snapshot, plan, stop, asked.scope) if asked.scope is not None else None
     if stop.stopped:
         return MigFound()
     if fix is None:
-        return MigFound(tuple(moves))
+        return MigFound(tuple(moves), None, tuple(violations))
     configs = {
         name: config
         for change in fix[1].changes
         if isinstance(change, ReconfigureMig)
         for name, config in change.configs.items()
     }
-    return MigFound(tuple(moves), (fix[0], configs))
+    return MigFound(tuple(moves), (fix[0], configs), tuple(violations))

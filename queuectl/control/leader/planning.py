@@ -118,7 +118,10 @@ class Planning:
             log.error("solver_failed", message=alarm, count=decision.alarms.count(alarm))
         if not checked.usable:
             return await self._discard(checked)
-        self._diagnoser.planned(checked.snapshot, checked.decided)
+        for violation in found.violations:
+            log.error("plan_refused", violation=str(violation))
+            self._metrics.discarded(DiscardReason.VERIFIER)
+        self._diagnoser.planned(checked)
         if any(map(self._worth_more, decision.pending)):
             self._wakeup.plan_by(RETRY_SECONDS)
         if decision.stats.get("rooms_sought"):
@@ -190,11 +193,7 @@ class Planning:
         """The plan, the lines of pending gangs from which it was made, and the answer about MIG configurations."""
         checked = checked_plan(snapshot, self._stop, self._cache, self._stage)
         lines = pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
-        found = (
-            search(asked, checked.snapshot, checked.decided, self._stop)
-            if checked.usable
-            else MigFound()
-        )
+        found = search(asked, checked, self._stop) if checked.usable else MigFound()
         return checked, lines, found
 
     def _stage(self, step: Step) -> AbstractContextManager[object]:

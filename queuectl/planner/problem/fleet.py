@@ -35,7 +35,7 @@ class FleetIndex:
         rows = [[node.allocatable[name] for node in fleet.nodes] for name in self.resources]
         self.allocatable: Ints = np.array(rows, dtype=np.int64).reshape(len(rows), self.size)
         self.allocatable.flags.writeable = False
-        self.ready: Mask = np.array([n.ready for n in fleet.nodes], dtype=np.bool_)
+        self.ready: Mask = np.array([n.usable for n in fleet.nodes], dtype=np.bool_)
         self.fewest: dict[object, tuple[int, ...]] = {}  # see queuectl.reports.domains
         self.never: dict[
             tuple[object, ...], bool

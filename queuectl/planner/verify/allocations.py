@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
-from math import ceil
 from random import Random
 from typing import Final, TypeAlias
 
@@ -16,22 +15,25 @@ from queuectl.domain.devices import (
     CapacityPolicy,
     ClaimSpec,
     Device,
-    DeviceConstraint,
-    DeviceEffect,
+    DeviceId,
     DeviceOption,
     DeviceRequest,
     NodeDevices,
 )
 from queuectl.domain.errors import QueuectlError
+from queuectl.planner.verify.one_device import (
+    Values,
+    amount_consumed,
+    keeps,
+    tolerates,
+    values_with,
+)
 
 Selects: TypeAlias = Callable[[DeviceOption, NodeDevices], Sequence[int]]
 Amounts: TypeAlias = tuple[Fraction, ...]
 Used: TypeAlias = tuple[Amounts | None, ...]
 """Per device, what is consumed of it; None = it is free. Nothing is consumed of a device that is not shared."""
 
-Values: TypeAlias = tuple[
-    tuple[object, ...], ...
-]  # per constraint of a claim, those of its devices
 MOST_STEPS: Final = 20_000
 
 
@@ -71,6 +73,13 @@ class Node:
             except QueuectlError:
                 self._selected[option] = ()  # the node cannot serve it
         return self._selected[option]
+
+    def passing(self, option: DeviceOption) -> Iterator[DeviceId]:
+        """The devices that the option can take, but that the pod can lose later because of a taint."""
+        for at in self.selected(option) if option.tolerations else ():
+            device = self._devices.devices[at]
+            if not keeps(option, device) and self._take(self.free, at, option) is not None:
+                yield device.id
 
     def results(self, state: Used, pod: tuple[ClaimSpec, ...]) -> set[Used]:
         """All states that the pod can leave; empty if it cannot be allocated.
@@ -150,7 +159,7 @@ class Node:
                 if self._steps < 0:
                     raise TooMany
                 after = self._take(state, candidates[i], option)
-                seen = _seen(
+                seen = values_with(
                     claim, request.name, name, values, self._devices.devices[candidates[i]]
                 )
                 if after is not None and seen is not None:
@@ -162,7 +171,7 @@ class Node:
     def _take(self, state: Used, at: int, option: DeviceOption) -> Used | None:
         device, used, amounts = self._devices.devices[at], state[at], self._amounts(at, option)
         shared = device.kind.shared
-        if amounts is None or (used is not None and not shared) or not _tolerated(device, option):
+        if amounts is None or (used is not None and not shared) or not tolerates(option, device):
             return None
         if used is None and not self._counters(state, device):
             return None
@@ -195,7 +204,7 @@ class Node:
         if not asked.keys() <= dict(device.kind.capacity).keys():
             return None
         amounts = tuple(
-            _consumed(value, asked.get(name), policies.get(name) or CapacityPolicy())
+            amount_consumed(value, asked.get(name), policies.get(name) or CapacityPolicy())
             for name, value in device.kind.capacity
         )
         return tuple(a for a in amounts if a is not None) if None not in amounts else None
@@ -247,50 +256,3 @@ class Node:
             for at, amount in zip(places, amounts, strict=True):
                 fixed[at] = amount
         return tuple(fixed)
-
-
-def _seen(
-    claim: ClaimSpec, request: str, option: str, values: Values, device: Device
-) -> Values | None:
-    """The values of constraints with one device more; None where one of them forbids it."""
-    after = []
-    for constraint, seen in zip(claim.constraints, values, strict=True):
-        if constraint.requests and not {request, option} & set(constraint.requests):
-            after.append(seen)
-            continue
-        value = _value(constraint, device)
-        if value is None or (seen and (value in seen) is constraint.distinct):
-            return None
-        after.append((*seen, value))
-    return tuple(after)
-
-
-def _value(constraint: DeviceConstraint, device: Device) -> object:
-    value = dict(device.kind.attributes).get(constraint.attribute)
-    return None if value is None or isinstance(value, tuple) else (type(value).__name__, value)
-
-
-def _tolerated(device: Device, option: DeviceOption) -> bool:
-    return all(
-        taint.effect is DeviceEffect.NONE or any(t.tolerates(taint) for t in option.tolerations)
-        for taint in device.kind.taints
-    )
-
-
-def _consumed(value: Fraction, asked: Fraction | None, policy: CapacityPolicy) -> Fraction | None:
-    """The amount that is consumed of one capacity; None if the policy forbids it."""
-    if asked is None:
-        amount = value if policy.default is None else policy.default
-        return amount if amount <= value else None
-    if policy.values:
-        larger = [each for each in policy.values if each >= asked]
-        return larger[0] if larger and larger[0] <= value else None
-    amount = asked
-    if policy.least is not None:
-        steps = ceil((ceil(asked) - ceil(policy.least)) / ceil(policy.step)) if policy.step else 0
-        amount = policy.least
-        if asked > policy.least:
-            amount = policy.least + steps * ceil(policy.step) if policy.step else asked
-    if amount > value or (policy.most is not None and amount > policy.most):
-        return None
-    return amount

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from random import Random
 from typing import Final, TypeAlias
 
-from queuectl.domain.devices import ClaimSpec, NodeDevices
+from queuectl.domain.devices import ClaimSpec, DeviceOption, NodeDevices
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.verify.allocations import Node, Selects, TooMany, Used
 from queuectl.planner.verify.plan_index import PlanIndex, Rule, Violation
@@ -25,6 +25,7 @@ SAMPLES: Final = 20
 
 def check_devices(index: PlanIndex, selects: Selects) -> Iterator[Violation]:
     """Each node that gains pods with devices, now and after the victims have left."""
+    yield from _for_long(index, selects)
     inventory = index.snapshot.devices
     known: dict[object, bool] = {}
     for name, views in sorted(_pods(index).items()):
@@ -42,6 +43,27 @@ def check_devices(index: PlanIndex, selects: Selects) -> Iterator[Violation]:
                 total = sum(served.values())
                 text = f"its devices are not sure for all of {total} pods with claims {when}"
                 yield Violation(Rule.DEVICES, name, text)
+
+
+def _for_long(index: PlanIndex, selects: Selects) -> Iterator[Violation]:
+    """No pod starts where it can get a device from which a taint evicts it later."""
+    nodes = index.snapshot.devices.nodes
+    for claim in (each for each in index.claims if each.now):
+        before = _by_node(claim.workload, claim.running.placement) if claim.running else {}
+        for name, pods in _by_node(claim.workload, claim.placement).items():
+            held = index.snapshot.other_devices.get(name, ())
+            node = Node(nodes.get(name, NodeDevices()), held, selects)
+            added = pods - before.get(name, Counter())
+            for option in dict.fromkeys(o for pod in added for o in _options(pod)):
+                for device in node.passing(option):
+                    text = f"a pod can get device {device}, which it tolerates for a limited time"
+                    yield Violation(Rule.DEVICES, name, text)
+
+
+def _options(pod: Pod) -> Iterator[DeviceOption]:
+    for claim in pod:
+        for request in claim.requests:
+            yield from (option for option in request.options if not option.admin)
 
 
 def _pods(index: PlanIndex) -> dict[str, tuple[Pods, Pods]]:

@@ -79,6 +79,8 @@ def _node_refusal(
         return "no such node"
     if not node.ready:
         return "not ready"
+    if node.mig is not None and node.mig.phase.active:
+        return "its MIG configuration is being changed"
     for flavor in flavors:
         why = _flavor_refusal(index, flavor, node)
         if why is not None:

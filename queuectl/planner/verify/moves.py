@@ -1,4 +1,6 @@
-"""Moves are allowed, each is for one named gang that holds a lease, and no gang is left without a place.
+"""Moves are allowed, each is for one named gang, and no gang is left without a place.
+
+The named gang holds a lease, or the move empties a node that gets another MIG configuration for it.
 
 The checks of all claims show whether all gangs fit after them, now and later, in nodes and quota: a moved gang leaves its
 old place and claims its new one.
@@ -24,7 +26,8 @@ def check_moves(index: PlanIndex) -> Iterator[Violation]:
         why = "moved twice" if times[move.uid] > 1 else _illegal(index, move)
         if why is not None:
             yield Violation(Rule.MOVE, move.uid, f"for {move.beneficiary}: {why}")
-    if len({move.beneficiary for move in index.plan.moved}) > 1:
+    others = [move for move in index.plan.moved if not _empties(index, move)]
+    if len({move.beneficiary for move in others}) > 1:
         yield Violation(Rule.MOVE, index.plan.moved[0].uid, "moves for more than one gang")
     yield from _budgets(index)
     for uid in index.plan.returning:
@@ -37,13 +40,10 @@ def check_moves(index: PlanIndex) -> Iterator[Violation]:
 
 def _illegal(index: PlanIndex, move: Move) -> str | None:
     gang = index.running.get(move.uid)
-    refusal = index.refused.get(move.beneficiary)
     if gang is None:
         return "not admitted"
-    if move.beneficiary not in index.pending or refusal is None or refusal.lease is None:
-        return "the gang it makes room for is not pending with a lease"
-    if move.uid not in refusal.lease.victims:
-        return "the lease does not name it"
+    if not _empties(index, move) and (why := _without_lease(index, move)) is not None:
+        return why
     if (move.cost.priority, move.cost.gpus) != (gang.workload.priority, gang.gpus):
         return "the cost is not of this gang"
     return (
@@ -52,6 +52,25 @@ def _illegal(index: PlanIndex, move: Move) -> str | None:
         or _cannot_restart(index, gang, move.beneficiary)
         or _other_flavors(gang, move)
     )
+
+
+def _empties(index: PlanIndex, move: Move) -> bool:
+    """Whether the gang leaves a node whose MIG configuration changes for the beneficiary."""
+    gang = index.running.get(move.uid)
+    placed = gang.placement.podsets if gang is not None else ()
+    nodes = [
+        index.nodes[name] for podset in placed for name, _ in podset.nodes if name in index.nodes
+    ]
+    changes = [node.mig for node in nodes if node.mig is not None and node.mig.phase.active]
+    waits = index.refused.get(move.beneficiary)
+    return waits is not None and any(mig.gang == move.beneficiary for mig in changes)
+
+
+def _without_lease(index: PlanIndex, move: Move) -> str | None:
+    refusal = index.refused.get(move.beneficiary)
+    if move.beneficiary not in index.pending or refusal is None or refusal.lease is None:
+        return "the gang it makes room for is not pending with a lease"
+    return None if move.uid in refusal.lease.victims else "the lease does not name it"
 
 
 def _stays(index: PlanIndex, gang: Admitted) -> str | None:
