@@ -53,6 +53,7 @@ from queuectl.lifecycle.failures import (
     stop_is_refused,
     unlike_planned,
 )
+from queuectl.lifecycle.lost_devices import LostDevices
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.refusals import Refusal, Refusals
 from queuectl.lifecycle.timers import Timers, alarm_of
@@ -80,6 +81,7 @@ class ObservationRules:
         drain: the reason for which its queue evicts running gangs; None if it does not.
         refused: for each pod that kube-scheduler cannot schedule, by uid: the time of the first observation, in unix seconds.
         late: the same for each pod of an earlier attempt.
+        tainted: the stop that the gang needs because taints of devices are the cause; None without one.
         refusal: of a write that it owes; None without one.
         may_start: a start that was sent can still take effect.
     """
@@ -90,6 +92,7 @@ class ObservationRules:
     drain: Reason | None = None
     refused: Mapping[str, float] = field(default_factory=dict)
     late: Mapping[str, float] = field(default_factory=dict)
+    tainted: Evict | None = None
     refusal: Refusal | None = None
     may_start: bool = False
 
@@ -198,6 +201,7 @@ def _needed_eviction(
         unlike_planned(entry, job, pods)
         or _over_time(entry, job, now)
         or (Evict(terms.drain) if terms.drain is not None else None)
+        or terms.tainted
         or pin_refused(pods, terms.refused, now, terms.unschedulable, terms.names)
         or held_up(entry, job, terms.late, now, terms.unschedulable)
         or start_refused(entry, terms.refusal, now, terms.unschedulable)
@@ -285,6 +289,10 @@ class Observer:
             self._late[uid] = late
             self._mirror.unschedulable.add(uid)  # to observe it again later
         terms = replace(self._terms(before, job, config), refused=refused, late=late)
+        if refused:
+            stuck = [pod for pod in pods if pod.uid in refused and pod.attempt == before.attempt]
+            tainted = LostDevices(self._mirror).refusal(stuck, self._usage.names)
+            terms = replace(terms, tainted=tainted)
         for event in observe(before, job, pods, now, terms):
             change = handle(last.after if last else before, event, now, config.rules)
             last = joined(last, change)

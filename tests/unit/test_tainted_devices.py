@@ -1,4 +1,4 @@
-"""Queues that drain unhealthy nodes requeue gangs from devices with taints that the claims of their pods do not tolerate."""
+"""Gangs on devices with taints that the claims of their pods do not tolerate are requeued: by policy, or because they lose pods."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from queuectl.domain.devices import (
     DeviceTaint,
     DeviceToleration,
 )
+from queuectl.domain.events import Drained
 from queuectl.domain.ledger import State
 from queuectl.domain.node_health import HealthMode, NodeHealthRules, UnhealthyNodes
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import ClaimRecord
 from queuectl.domain.rules import Rules
+from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.node_health import requeued
-from tests.unit.test_state import LIVE, World, on
+from tests.unit.test_state import LIVE, World, on, pod
 from tests.unit.test_state_devices import (
     CLAIMING,
     CLASSED,
@@ -140,4 +142,68 @@ def test_devices_of_more_nodes_than_the_limit_count_only_if_their_pods_are_delet
 
 @pytest.mark.parametrize("mode", [HealthMode.REPORT, HealthMode.OFF])
 def test_no_gang_is_requeued_without_the_effect_of_node_health(mode: HealthMode) -> None:
-    assert changes(world(holding(), taint_rule()), mode=mode) == []
+    given = world(holding(), taint_rule(pool="n1", device="gpu-0"))
+    assert changes(given, mode=mode) == []
+
+
+ALL = taint_rule(pool="n1")
+OTHERS = claim("unmanaged", [gpu("n1", n) for n in range(1, 8)])
+
+
+@pytest.mark.parametrize("policy", [DRAIN, STAY])
+@pytest.mark.parametrize("mode", list(HealthMode))
+@pytest.mark.parametrize(
+    "records",
+    [[ALL], [OTHERS, taint_rule(pool="n1", device="gpu-0")]],
+    ids=["all devices have the taint", "other claims hold the others"],
+)
+def test_a_gang_that_loses_pods_for_which_its_node_has_no_other_devices_starts_again_at_once(
+    records: list[Any], mode: HealthMode, policy: UnhealthyNodes
+) -> None:
+    [change] = changes(world(holding(), *records), policy, mode=mode)
+    assert change.after.state is State.EVICTING
+    assert change.after.stop_at is None
+    assert change.after.reason.code is Code.NODE_FAILURES
+    text = f"Kubernetes deletes pods that cannot be replaced: {EVIDENCE}"
+    assert change.after.reason.message == text
+    after = handle(change.after, Drained(), NOW + 1)
+    assert after is not None
+    assert (after.after.state, after.after.failures) == (State.PENDING, 0)
+
+
+@pytest.mark.parametrize(
+    ("tolerations", "record"),
+    [
+        ((), taint_rule(pool="n1", device="gpu-0")),
+        ((), taint_rule(taint=CLOSED, pool="n1")),
+        ((FOR_A_MINUTE,), ALL),
+        ((FOR_EVER,), ALL),
+    ],
+    ids=["other devices are free", "pods stay", "pods stay for a minute", "pods stay without limit"],
+)
+def test_a_gang_stays_if_its_pods_stay_or_can_be_replaced(
+    tolerations: tuple[DeviceToleration, ...], record: Any
+) -> None:
+    assert changes(world(holding(*tolerations), record), STAY) == []
+
+
+@pytest.mark.parametrize("taint", [TAINT, CLOSED])
+def test_a_pod_that_kube_scheduler_refuses_because_of_a_taint_stops_its_gang_at_once(
+    taint: DeviceTaint,
+) -> None:
+    stuck = pod("p1", gated=False, pin="n1", unschedulable=True)
+    given = world(claim("p1", None, spec(8)), taint_rule(taint=taint, pool="n1", device="gpu-3"))
+    given.see(replace(stuck, version=8))
+    [change] = given.look().changes
+    text = f"n1: device gpu.example.com/n1/gpu-3 has the taint xid=79:{taint.effect} (DeviceTaintRule broken)"
+    assert change.after.state is State.EVICTING
+    assert change.after.reason.code is Code.NODE_FAILURES
+    assert change.after.reason.message == f"kube-scheduler refuses pods: {text}"
+    assert change.after.excluded == ("n1",)
+
+
+def test_a_pod_that_kube_scheduler_refuses_beside_tainted_devices_of_another_kind_waits() -> None:
+    stuck = pod("p1", gated=False, pin="n1", unschedulable=True)
+    given = world(claim("p1", None, spec(8, "nic")), taint_rule(pool="n1", device="gpu-3"))
+    given.see(replace(stuck, version=8))
+    assert all(change.after.state is State.RUNNING for change in given.look().changes)
