@@ -52,12 +52,24 @@ class MigReconfigurationView(View):
     since: datetime = Field(description="When the phase began.")
 
 
+class TaintedDeviceView(View):
+    """A taint that takes a device out of placement."""
+
+    device: str = Field(description="driver/pool/device, as in ResourceClaims.")
+    taint: str = Field(
+        description="key=value:effect, with the name of the DeviceTaintRule if one sets it."
+    )
+
+
 class NodeView(View):
     name: str
     ready: bool
     schedulable: bool = Field(description="Whether the node is not cordoned, and not unhealthy.")
     unhealthy: str | None = Field(
         description="The evidence that hardware of the node fails; null = none is known."
+    )
+    tainted_devices: list[TaintedDeviceView] = Field(
+        description="The taints that take devices of the node out of placement."
     )
     mig_reconfiguration: MigReconfigurationView | None = Field(
         description="The last change of its MIG configuration by queuectl; null = there was none."
@@ -167,6 +179,7 @@ def node_view(occupancy: NodeOccupancy, cluster_map: ClusterMap, visible: Visibl
         ready=node.ready,
         schedulable=not node.unschedulable,
         unhealthy=node.unhealthy or None,
+        tainted_devices=[TaintedDeviceView(device=d, taint=t) for d, t in occupancy.tainted],
         mig_reconfiguration=_mig_view(node.mig) if node.mig is not None else None,
         domains={label: node.labels[label] for label in sorted(labels & node.labels.keys())},
         gpus=rounded(occupancy.gpus),

@@ -213,9 +213,9 @@ def _diagnoses(checked: CheckedPlan, most: int) -> list[Diagnosis]:
     pending = [refusal.uid for refusal in checked.decided.pending if refusal.lease is None][:most]
     if not pending:
         return []
-    from queuectl.planner.explain import diagnose_those
+    from queuectl.control.explained import explained
 
-    return list(diagnose_those(checked.snapshot, frozenset(pending), plan=checked.decided))
+    return list(explained(checked, frozenset(pending)))
 
 
 def _reconfigurations(checked: CheckedPlan) -> list[tuple[str, SuggestedFix]]:

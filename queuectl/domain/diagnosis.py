@@ -52,6 +52,7 @@ class Remedy(StrEnum):
     RAISE_USER_CAP = "RaiseMaxPerUser"  # an admin
     ALLOW_FLAVOR = "AllowFlavor"  # an admin
     HEAL_NODES = "RepairNodes"  # an operator of the nodes
+    REMOVE_TAINTS = "RemoveDeviceTaints"  # an operator of the nodes
     RECONFIGURE_MIG = "ReconfigureMIG"  # an operator of the nodes
     ADD_NODES = "AddNodes"  # an owner of the cluster
     MOVE_OTHERS = "MoveOthers"  # an admin, or the controller where queues allow it

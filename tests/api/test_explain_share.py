@@ -5,17 +5,18 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 from fastapi import FastAPI
 
 from queuectl.api.app import create_app
+from queuectl.control.checked_plan import CheckedPlan, checked_plan
 from queuectl.control.questions import diagnosis
 from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.control.questions.throttle import MOST_WAITING, PlannerThrottle
 from queuectl.domain.diagnosis import Diagnosis
-from queuectl.domain.snapshot import Snapshot
-from queuectl.planner import StopSignal, plan
+from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
 from queuectl.telemetry.metrics import Metrics
 from tests.api.conftest import commit, talking_to
@@ -46,8 +47,10 @@ class Worked:
         self.cpu = 0.0
         self._lock = threading.Lock()
 
-    def __call__(self, snapshot: Snapshot, uid: str, stop: StopSignal, *_: object) -> Diagnosis:
-        del snapshot, stop
+    def __call__(
+        self, checked: CheckedPlan, uids: frozenset[str], stop: StopSignal, *_: object
+    ) -> Iterator[Diagnosis]:
+        del checked, stop
         with self._lock:
             self.now += 1
             self.most = max(self.most, self.now)
@@ -58,7 +61,7 @@ class Worked:
             self.cpu += time.thread_time() - began
             self.now -= 1
             self.done += 1
-        return Diagnosis(uid, (), ())
+        return map(Diagnosis, iter(uids))
 
 
 @pytest.fixture
@@ -66,11 +69,11 @@ async def explaining(
     memory: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[FastAPI, Worked]:
     worked = Worked()
-    monkeypatch.setattr(diagnosis, "diagnose", worked)
+    monkeypatch.setattr(diagnosis, "explained", worked)
     waiting = [gang(f"uid-job-g{i}", podset(count=9, gpu=8)) for i in range(GANGS)]
     snapshot = world([node("n1", "r1", gpu=8)], waiting)
     consultation = Diagnoser(PlannerThrottle(SHARE), PlannerCache())
-    consultation.planned(snapshot, plan(snapshot))
+    consultation.planned(checked_plan(snapshot))
     for number in range(GANGS):
         await commit(memory, live_through(job(f"g{number}"), *LIVES["pending"]))
     app = create_app(memory, FixedHealth(), Metrics().registry, Consulting(consultation))

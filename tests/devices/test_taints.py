@@ -7,8 +7,12 @@ from itertools import product
 
 import pytest
 
+from queuectl.api.cluster_maps import node_view
+from queuectl.control.checked_plan import checked_plan
+from queuectl.control.explained import explained
 from queuectl.devices.pools import Pools, node_devices
 from queuectl.devices.taints import TaintedSlices, endures, out_of_placement
+from queuectl.domain.changes import apply_all
 from queuectl.domain.devices import (
     Device,
     DeviceEffect,
@@ -17,17 +21,23 @@ from queuectl.domain.devices import (
     DeviceTaint,
     DeviceTaintRule,
     DeviceToleration,
+    NodeDevices,
     PodDevices,
 )
-from queuectl.domain.diagnosis import Limit
+from queuectl.domain.diagnosis import Limit, Remedy, SuggestedFix
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.pool_slices import NodeAccess, PoolSlice, PublishedDevice
+from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.explain import diagnose
+from queuectl.web.access_scope import AccessScope
+from queuectl.web.pages.nodes import Plan, columns, node_row
 from tests.devices import build
 from tests.devices.test_lower import claiming, cluster, lowered, starts
 from tests.devices.test_rows import gpus
 from tests.planner.build import gang
+from tests.support.counted import map_of
 
+SEES_ALL = AccessScope("admin", None, *[True] * 7)
 NONE, NO_SCHEDULE, NO_EXECUTE = DeviceEffect
 FLEET = Fleet(tuple(Node(name) for name in ("n0", "n1")))
 OWN = DeviceTaint("old", NO_SCHEDULE)
@@ -181,3 +191,66 @@ def test_devices_that_the_gang_cannot_use_or_tolerates_are_no_evidence(pods: Pod
     for obstacle in diagnose(snapshot, "g").conflict:
         assert obstacle.limit in Limit
         assert "taint" not in obstacle.message
+
+
+def taint_fix(snapshot: Snapshot, uid: str = "g") -> SuggestedFix | None:
+    """The fix that removes taints."""
+    (found,) = explained(checked_plan(snapshot), frozenset({uid}))
+    fixes = (f for f in found.suggested_fixes if f.remedy is Remedy.REMOVE_TAINTS)
+    return next(fixes, None)
+
+
+def test_a_fix_names_the_taints_to_remove_and_where_they_are() -> None:
+    nodes = {"n0": build.node(*tainted(BROKEN, OWN)), "n1": build.node(*tainted(OWN, of=2))}
+    snapshot = cluster(nodes, [gang("g", claiming(2, asking(4)), queue=None)])
+    fix = taint_fix(snapshot)
+    assert fix is not None
+    device = nodes["n0"].devices[0].id
+    where = f"(ResourceSlice of driver {device.driver}, pool {device.pool})"
+    assert fix.message.split("; ") == [
+        f"remove the taint {BROKEN} of device {device} on n0",
+        f"remove the taint old:NoSchedule of device {device} on n0 {where}",
+        f"remove the taint old:NoSchedule of 2 devices on n1 {where}",
+    ]
+    assert [one["node"] for one in fix.details["devices"]] == ["n0", "n1", "n1"]
+    assert starts(apply_all(fix.changes, snapshot)) == {"g": {"n0": 1, "n1": 1}}
+
+
+def test_taints_that_do_not_matter_are_not_in_the_fix() -> None:
+    nodes = {
+        "n0": build.node(*tainted(OWN, of=3)),
+        "n1": build.node(*tainted(BROKEN)),
+        "n2": build.node(*tainted(BROKEN)),
+    }
+    snapshot = cluster(nodes, [gang("g", claiming(1, asking(4)), queue=None)])
+    fix = taint_fix(snapshot)
+    assert fix is not None
+    assert len({one["node"] for one in fix.details["devices"]}) == 1
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pods"),
+    [
+        ({"n": build.node(*tainted(BROKEN))}, 2),
+        ({"n": build.node(*gpus(4))}, 2),
+    ],
+    ids=["the gang would not start without taints", "there is no taint"],
+)
+def test_a_fix_is_suggested_only_if_the_gang_starts_with_it(
+    nodes: dict[str, NodeDevices], pods: int
+) -> None:
+    assert taint_fix(cluster(nodes, [gang("g", claiming(pods, asking(4)), queue=None)])) is None
+
+
+def test_the_map_of_nodes_shows_the_devices_with_taints() -> None:
+    nodes = {"n0": build.node(*tainted(BROKEN, OWN)), "n1": build.node(*gpus(4))}
+    cluster_map = map_of(cluster(nodes, []), {})
+    device = nodes["n0"].devices[0].id
+    first, second = cluster_map.occupancies
+    assert first.tainted == ((str(device), str(BROKEN)), (str(device), "old:NoSchedule"))
+    assert second.tainted == ()
+    (view, _) = (node_view(one, cluster_map, None) for one in cluster_map.occupancies)
+    assert [(one.device, one.taint) for one in view.tainted_devices] == list(first.tainted)
+    plan_ = Plan(cluster_map, None)
+    assert columns(plan_, SEES_ALL)["tainted"] == [1, 0]
+    assert node_row(plan_, 0, SEES_ALL).tainted == first.tainted

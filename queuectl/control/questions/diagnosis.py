@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from queuectl.control.checked_plan import CheckedPlan
+from queuectl.control.explained import explained
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import TookTooLong
 from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.overrides import in_force
-from queuectl.domain.plan import Plan
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.explain import diagnose
 from queuectl.reports.over_quota import over_quota
 
 TIMEOUT_SECONDS: Final = 5.0  # after which it stops, as clients wait no longer
@@ -26,13 +26,13 @@ class Diagnoser:
 
     def __init__(self, throttle: PlannerThrottle, cache: PlannerCache) -> None:
         self._cache = cache
-        self._latest: tuple[Snapshot, Plan] | None = None
+        self._latest: CheckedPlan | None = None
         self._known: dict[str, Diagnosis] = {}
         self._throttle = throttle
 
-    def planned(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Use this plan and its snapshot from now on."""
-        self._latest = snapshot, plan
+    def planned(self, checked: CheckedPlan) -> None:
+        """Use this plan from now on."""
+        self._latest = checked
         self._known.clear()
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
@@ -48,11 +48,12 @@ class Diagnoser:
 
     async def _solve(self, uid: str) -> Diagnosis | None:
         latest = self._latest
-        if latest is None or all(p.workload.uid != uid for p in latest[0].pending):
+        if latest is None or all(p.workload.uid != uid for p in latest.snapshot.pending):
             return None
-        snapshot, plan = latest
+        uids = frozenset({uid})
         found = await self._throttle.work_out(
-            lambda stop: diagnose(snapshot, uid, stop, plan, self._cache), TIMEOUT_SECONDS
+            lambda stop: next(explained(latest, uids, stop, self._cache), Diagnosis(uid)),
+            TIMEOUT_SECONDS,
         )
         if found.cut:
             return None

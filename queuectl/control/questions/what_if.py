@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 import structlog
 
 from queuectl.control.checked_plan import CheckedPlan, checked_plan
+from queuectl.control.explained import explained
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.questions.viewer import ClusterView
 from queuectl.devices.gpu_sizes import with_sizes
@@ -21,7 +22,6 @@ from queuectl.objects.files.what_if import ChangedSnapshot, ReadingContext, What
 from queuectl.objects.kubernetes.nodes import priority_values
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.explain import diagnose_those
 from queuectl.reports.over_quota import over_quota
 from queuectl.state.mirror import Mirror
 
@@ -134,5 +134,5 @@ def _diagnoses(
     ]
     if not waits:
         return {}
-    found = diagnose_those(after.snapshot, frozenset(waits), stop, after.decided, cache)
+    found = explained(after, frozenset(waits), stop, cache)
     return {diagnosis.uid: diagnosis for diagnosis in found if not diagnosis.cut}

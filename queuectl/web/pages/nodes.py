@@ -36,6 +36,7 @@ class NodeRow:
 
     Attributes:
         closed: why it is unschedulable; empty = it is schedulable.
+        tainted: (device, taint) of each taint that takes a device out of placement.
         tenants: name, uid (empty = not visible) and GPUs of each gang on it.
         others: GPUs of unmanaged pods.
     """
@@ -43,6 +44,7 @@ class NodeRow:
     name: str
     path: tuple[str, ...]
     closed: str
+    tainted: tuple[tuple[str, str], ...]
     gpus: float
     free: float
     others: float
@@ -87,8 +89,8 @@ class Plan:
 def columns(plan: Plan, access: AccessScope) -> dict[str, Any]:
     """The cluster map as columns for the canvas. A gang that the caller may not see has neither name nor queue.
 
-    ``closed``: per node, why it is unschedulable; empty = it is schedulable. ``occupancy``: per node, the index of each gang and its GPUs,
-    in turn.
+    ``closed``: per node, why it is unschedulable; empty = it is schedulable. ``tainted``: per node, the number of devices that taints take out
+    of placement. ``occupancy``: per node, the index of each gang and its GPUs, in turn.
     """
     order, occupancies = plan.order(), plan.cluster_map.occupancies
     of = plan.finest.of
@@ -100,6 +102,7 @@ def columns(plan: Plan, access: AccessScope) -> dict[str, Any]:
         "gpus": [rounded(occupancies[i].gpus) for i in order],
         "free": [rounded(occupancies[i].free_gpus) for i in order],
         "closed": [_closed(occupancies[i]) for i in order],
+        "tainted": [len({device for device, _ in occupancies[i].tainted}) for i in order],
         "occupancy": [
             [x for tenant in occupancies[i].tenants for x in (tenant.gang, rounded(tenant.gpus))]
             for i in order
@@ -151,6 +154,7 @@ def node_row(plan: Plan, place: int, access: AccessScope) -> NodeRow:
         occupancy.node.name,
         plan.path(place),
         _closed(occupancy),
+        occupancy.tainted,
         rounded(occupancy.gpus),
         rounded(occupancy.free_gpus),
         max(0.0, rounded(occupancy.gpus - occupancy.free_gpus - held)),

@@ -118,8 +118,9 @@ function draw() {
     pen.globalAlpha = wanted && !matches(i, wanted) ? 0.16 : 1;
     const edge = Math.round(cells[i][0] + size) - x - 1;
     paint(pen, i, x, y, edge, inks);
-    if (unhealthy(i)) triangle(pen, x, y, edge, inks);
+    if (unhealthy(i)) triangle(pen, x, y, edge, inks.danger, inks.panel);
     else if (cluster.closed[i]) cross(pen, x, y, edge, inks);
+    else if (cluster.tainted[i]) triangle(pen, x, y, edge, inks.panel, inks.danger);
   }
   pen.globalAlpha = 1;
   if (at >= 0 && cells[at]) {
@@ -215,15 +216,15 @@ function cross(pen, x, y, side, inks) {
 const unhealthy = (i) => cluster.closed[i].startsWith("unhealthy");
 
 // A warning sign with an outline, so that it is visible on each color.
-function triangle(pen, x, y, side, inks) {
+function triangle(pen, x, y, side, fill, outline) {
   pen.beginPath();
   pen.moveTo(x + side / 2, y + 0.5);
   pen.lineTo(x + side - 0.5, y + side - 0.5);
   pen.lineTo(x + 0.5, y + side - 0.5);
   pen.closePath();
-  pen.fillStyle = inks.danger;
+  pen.fillStyle = fill;
   pen.fill();
-  pen.strokeStyle = inks.panel;
+  pen.strokeStyle = outline;
   pen.lineWidth = 1;
   pen.stroke();
 }
@@ -278,14 +279,16 @@ function legend(inks) {
   } else {
     items.push(chip(inks.idle, "below 5%"), scale(), chip(inks.unknown, "ring: no samples"), chip(inks.free, "no gang"));
   }
-  key.replaceChildren(...items, sign("╳", "cordoned or not ready"), sign("▲", "unhealthy: its hardware fails", "danger"));
+  key.replaceChildren(...items, sign("╳", "cordoned or not ready"), sign("▲", "unhealthy: its hardware fails", "danger"), sign("△", "some devices have taints", "danger"));
 }
 
 function sentence(i) {
   const where = (cluster.domains[cluster.domain[i]] ?? []).join(" / ");
   const held = tenants(i).map(([gang, gpus]) => `${gang[0]} ${number(gpus)}`).join(", ") || "no gang";
   const takes = cluster.closed[i] ? `; unschedulable: ${cluster.closed[i]}` : "";
-  return [`${cluster.nodes[i]}`, `${where ? `${where}; ` : ""}${number(cluster.free[i])} of ${number(cluster.gpus[i])} GPUs free${takes}`, held];
+  const bad = cluster.tainted[i];
+  const without = bad ? `; ${bad} ${bad === 1 ? "device" : "devices"} with taints` : "";
+  return [`${cluster.nodes[i]}`, `${where ? `${where}; ` : ""}${number(cluster.free[i])} of ${number(cluster.gpus[i])} GPUs free${takes}${without}`, held];
 }
 
 function show(i) {
