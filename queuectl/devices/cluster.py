@@ -8,6 +8,7 @@ from typing import Final
 
 from queuectl.devices.alike import NOTHING_READ, AlikeNodes, read_by
 from queuectl.devices.atoms import Atom
+from queuectl.devices.device_gpus import GPU_DRIVER
 from queuectl.devices.matching import Matching, NotMatched
 from queuectl.devices.needs import NodeNeeds
 from queuectl.devices.reading import needs_of
@@ -17,6 +18,7 @@ from queuectl.devices.table import Kind, Plugin, kind_of
 from queuectl.domain.devices import (
     AllocatedDevice,
     DeviceInventory,
+    DeviceKind,
     DeviceOption,
     NodeDevices,
 )
@@ -24,6 +26,9 @@ from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.quantity import Resources
 
 _NONE: Final = NodeDevices()
+_MIXED_VENDORS: Final = (
+    "the request for DeviceClass {} selects GPUs of the drivers {}, and a gang does not mix vendors"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,17 @@ class NodeCache:
         self._classes: tuple[tuple[str, ...], ...] = ()
         self._made: dict[tuple[object, ...], tuple[NodeDevices, OnNode]] = {}
         self._kinds: dict[tuple[NodeNeeds, Plugin], Kind] = {}
+        self._gpus: tuple[DeviceInventory, tuple[DeviceKind, ...]] | None = None
+
+    def gpus(self, inventory: DeviceInventory) -> tuple[DeviceKind, ...]:
+        """The kinds of GPUs, if several drivers publish GPUs; else none."""
+        if self._gpus is None or self._gpus[0] is not inventory:
+            nodes = inventory.nodes.values()
+            kinds = {id(d.kind): d.kind for node in nodes for d in node.devices}
+            found = tuple(k for k in kinds.values() if k.driver.startswith(GPU_DRIVER))
+            several = len({kind.driver for kind in found}) > 1
+            self._gpus = inventory, found if several else ()
+        return self._gpus[1]
 
     def ask(self, atoms: tuple[Atom, ...], classes: tuple[tuple[str, ...], ...]) -> None:
         """Nodes are for these atoms from now on. ``classes``: per charged resource, its DeviceClasses."""
@@ -122,6 +138,7 @@ class Cluster:
         self.fleet = fleet
         self.classes = classes
         self._matching = cache.matching
+        self._gpus = cache.gpus(inventory)
         self.atoms = atoms
         self._at = {atom: number for number, atom in enumerate(self.atoms)}
         self._counts: dict[PodRequest, dict[int, int]] = {}
@@ -178,6 +195,7 @@ class Cluster:
             return asked.refusal
         for atom, own in zip(self.counts(request), asked.atoms, strict=True):
             unknown = next(filter(None, map(self._matching.check, own.options)), None)
+            unknown = unknown or next(filter(None, map(self._mixes_vendors, own.options)), None)
             if unknown is not None:
                 return unknown
             if not any(kind.alone[atom] for kind in self.kinds):
@@ -188,6 +206,14 @@ class Cluster:
         if any(i in counts and j in counts for kind in self.kinds for i, j in kind.mixed):
             return MIXED_IN_POD
         return None
+
+    def _mixes_vendors(self, option: DeviceOption) -> str | None:
+        """Why pods of one gang could get GPUs of several vendors; None = they could not."""
+        selected = (kind for kind in self._gpus if self._matching.selects(option, kind))
+        drivers = sorted({kind.driver for kind in selected})
+        if option.admin or len(drivers) < 2:
+            return None
+        return _MIXED_VENDORS.format(option.device_class, " and ".join(drivers))
 
     def beside_claims(self, other_pods: Mapping[str, Resources]) -> Mapping[str, Resources]:
         """Unmanaged pods without the extended resources that they have by claims: their devices count as held."""

@@ -6,9 +6,9 @@ latter. Data that does not change from one snapshot to the next is kept as the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import is_, itemgetter
+from operator import is_
 from typing import Final, TypeVar
 
 from queuectl.devices.amounts import Amounts, together
@@ -18,16 +18,14 @@ from queuectl.devices.modes import Modes, modes_of
 from queuectl.devices.numa import NumaNodes
 from queuectl.devices.reading import Selects
 from queuectl.devices.requests import Classes, PodRequest
-from queuectl.devices.shared import with_shared_claims
+from queuectl.devices.shared import unsupported, with_shared_claims
 from queuectl.domain.devices import NO_DEVICES, AllocatedDevice
 from queuectl.domain.quantity import Resources
-from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.domain.workload import Placement, Workload
+from queuectl.domain.workload import Workload
 
 _KEPT: Final = 4  # clusters
 _SPARE: Final = 2  # times as many gangs as a snapshot has
-_REQUESTS: Final = itemgetter(1)
 Gang = TypeVar("Gang", Pending, Admitted)
 
 
@@ -41,11 +39,10 @@ class DeviceCache:
     _classes: tuple[tuple[object, ...], Classes] | None = None
     _asked: dict[int, tuple[Workload, tuple[PodRequest | None, ...]]] = field(default_factory=dict)
     _nodes: NodeCache = field(default_factory=lambda: NodeCache(Matching({})))
-    _clusters: list[tuple[tuple[object, ...], Cluster]] = field(default_factory=list)
+    _lowered: list[tuple[tuple[object, ...], _Lowered]] = field(default_factory=list)
     _shared: tuple[Snapshot, Snapshot] | None = None
     _modes: tuple[Cluster, Snapshot, Modes] | None = None
     _holders: tuple[Cluster, tuple[Admitted, ...], Mapping[str, frozenset[int]]] | None = None
-    _lowered: list[_Lowered] = field(default_factory=list)
     numa: NumaNodes = field(default_factory=NumaNodes)
 
     @property
@@ -71,7 +68,7 @@ class DeviceCache:
             self._asked[key] = workloads[key], requests if any(requests) else ()
         if len(self._asked) > _SPARE * len(workloads):
             self._asked = {key: self._asked[key] for key in workloads}
-        distinct = set(map(_REQUESTS, map(self._asked.__getitem__, workloads)))
+        distinct = {self._asked[key][1] for key in workloads}
         return frozenset(request for each in distinct for request in each if request is not None)
 
     def shared(self, snapshot: Snapshot, classes: Classes) -> Snapshot:
@@ -89,19 +86,20 @@ class DeviceCache:
         """The request of each podset; empty if none has one."""
         return self._asked[id(workload)][1]
 
-    def cluster(self, snapshot: Snapshot, requests: frozenset[PodRequest]) -> Cluster:
-        """The nodes of a snapshot for these requests."""
+    def lowered(self, snapshot: Snapshot, requests: frozenset[PodRequest]) -> _Lowered:
+        """The nodes of a snapshot with rows for these requests. Some are kept: requests of some sort come and go."""
         held: Mapping[str, tuple[AllocatedDevice, ...]] = snapshot.other_devices
-        if any(map(_shares, requests)):
+        if any(request.shared for request in requests):
             held = _held(snapshot, self)
         classes = self.classes(snapshot)
         atoms = classes.atoms(requests)
         key = (snapshot.fleet, snapshot.devices, classes, atoms, held)
-        made = next((cluster for known, cluster in self._clusters if known == key), None)
+        made = next((lowered for known, lowered in self._lowered if known == key), None)
         if made is None:
-            made = Cluster(snapshot.fleet, snapshot.devices, held, classes, atoms, self._nodes)
-        others = (known for known in self._clusters if known[1] is not made)
-        self._clusters = [(key, made), *others][:_KEPT]
+            of = (snapshot.fleet, snapshot.devices, held, classes, atoms, self._nodes)
+            made = _Lowered(Cluster(*of))
+        others = (known for known in self._lowered if known[1] is not made)
+        self._lowered = [(key, made), *others][:_KEPT]
         return made
 
     def modes(self, snapshot: Snapshot, cluster: Cluster) -> Modes:
@@ -122,14 +120,6 @@ class DeviceCache:
         for node, atoms in _holders(leases, cluster, self).items():
             held[node] = held.get(node, atoms) | atoms
         return held
-
-    def lowered(self, cluster: Cluster) -> _Lowered:
-        """The nodes and gangs with their rows. Some are kept: requests of some sort come and go."""
-        found = next((known for known in self._lowered if known.cluster is cluster), None)
-        if found is None:
-            found = _Lowered(cluster)
-        self._lowered = [found, *(known for known in self._lowered if known is not found)][:_KEPT]
-        return found
 
 
 def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
@@ -173,21 +163,15 @@ def _with_rows(
     requests = cache.requests(snapshot, classes)
     if not requests:
         return None
-    if any(map(_shares, requests)):
+    if any(request.shared for request in requests):
         snapshot = cache.shared(snapshot, classes)
         requests = cache.requests(snapshot, classes)
-    cluster = cache.cluster(snapshot, requests)
-    lowered = cache.lowered(cluster)
+    lowered = cache.lowered(snapshot, requests)
     pending = lowered.gangs(snapshot.pending, cache)
     admitted = lowered.gangs(snapshot.admitted, cache)
     lowered.forget_others(snapshot)
     taken = replace(snapshot, fleet=lowered.fleet, pending=pending, admitted=admitted)
     return lowered, snapshot, taken
-
-
-def _shares(request: PodRequest) -> bool:
-    """Whether its pods share a claim."""
-    return request.devices is not None and bool(request.devices.shared)
 
 
 def _same_gangs(last: Snapshot, snapshot: Snapshot) -> bool:
@@ -204,7 +188,7 @@ def _held(snapshot: Snapshot, cache: DeviceCache) -> dict[str, tuple[AllocatedDe
     held = dict(snapshot.other_devices)
     for gang in snapshot.admitted:
         for request in cache.of_podsets(gang.workload):
-            for name in request.devices.shared if request is not None and request.devices else ():
+            for name in request.shared if request is not None else ():
                 claim = snapshot.claims.get((gang.workload.namespace, name))
                 nodes = {node for placed in gang.placement.podsets for node, _ in placed.nodes}
                 allocated = (claim.allocated if claim is not None else None) or ()
@@ -238,7 +222,9 @@ def _holders(
     held: dict[str, frozenset[int]] = {}
     for gang in gangs:
         requests = cache.of_podsets(gang.workload)
-        for placement in _placements(gang) if requests else ():
+        placements = [gang.placement] if isinstance(gang, Admitted) else []
+        placements += [gang.lease.placement] if gang.lease is not None else []
+        for placement in placements if requests else ():
             for podset, request in zip(gang.workload.podsets, requests, strict=True):
                 placed = placement.of(podset.name)
                 if placed is not None and request is not None:
@@ -246,14 +232,6 @@ def _holders(
                     for node, _ in placed.nodes:
                         held[node] = held.get(node, atoms) | atoms
     return held
-
-
-def _placements(gang: Pending | Admitted) -> Iterator[Placement]:
-    """Where a gang holds capacity, or has it reserved."""
-    if isinstance(gang, Admitted):
-        yield gang.placement
-    if gang.lease is not None:
-        yield gang.lease.placement
 
 
 class _Lowered:
@@ -286,20 +264,15 @@ class _Lowered:
     def _new(
         self, gang: Pending | Admitted, cache: DeviceCache
     ) -> tuple[Pending | Admitted, Pending | Admitted]:
-        known = self._gangs[id(gang)] = gang, self._gang(gang, cache)
+        lowered, requests = gang, cache.of_podsets(gang.workload)
+        if requests:
+            lowered = replace(gang, workload=self._workload(gang.workload, requests))
+            if isinstance(lowered, Pending) and lowered.blocked is None:
+                why = next(filter(None, map(self.cluster.refusal, filter(None, requests))), None)
+                why = why or self.amounts.refusal(gang.workload, requests)
+                lowered = replace(lowered, blocked=unsupported(why) if why is not None else None)
+        known = self._gangs[id(gang)] = gang, lowered
         return known
-
-    def _gang(self, gang: Pending | Admitted, cache: DeviceCache) -> Pending | Admitted:
-        requests = cache.of_podsets(gang.workload)
-        if not requests:
-            return gang
-        lowered = replace(gang, workload=self._workload(gang.workload, requests))
-        if isinstance(lowered, Pending) and lowered.blocked is None:
-            why = next(filter(None, map(self.cluster.refusal, filter(None, requests))), None)
-            why = why or self.amounts.refusal(gang.workload, requests)
-            if why is not None:
-                lowered = replace(lowered, blocked=_unsupported(why))
-        return lowered
 
     def forget_others(self, snapshot: Snapshot) -> None:
         """Forget the gangs that are not in the snapshot."""
@@ -323,8 +296,3 @@ class _Lowered:
                 replace(workload, podsets=tuple(podsets)),
             )
         return known[1]
-
-
-def _unsupported(why: str) -> Reason:
-    text = f"the request for devices is not supported: {why}"
-    return Reason(Code.UNSUPPORTED, text, {"devices": why})

@@ -32,6 +32,11 @@ class PodRequest:
     devices: PodDevices | None
     extended: tuple[tuple[str, int], ...] = ()
 
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """The names of the claims that its pods share with others."""
+        return self.devices.shared if self.devices is not None else ()
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:

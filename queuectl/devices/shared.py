@@ -43,6 +43,12 @@ class _Sharing:
     claims: tuple[str, ...]
 
 
+def unsupported(why: str) -> Reason:
+    """The reason for which a gang with such a request waits."""
+    text = f"the request for devices is not supported: {why}"
+    return Reason(Code.UNSUPPORTED, text, {"devices": why})
+
+
 def with_shared_claims(snapshot: Snapshot, classes: Classes) -> Snapshot:
     """The snapshot with podsets for the claims that pods share."""
     shared = _Shared(snapshot, classes)
@@ -94,7 +100,7 @@ class _Shared:
     def __init__(self, snapshot: Snapshot, classes: Classes) -> None:
         self.snapshot = snapshot
         self.classes = classes
-        # The gang that a claim counts for: the first that holds capacity, else the first that waits.
+        # The one gang that uses a claim: the first that holds capacity, else the first that waits.
         self.users: dict[tuple[str, str], str] = {}
         gangs: tuple[Pending | Admitted, ...] = (*snapshot.admitted, *snapshot.pending)
         for workload in (gang.workload for gang in gangs):
@@ -113,9 +119,7 @@ class _Shared:
                 self._check(workload, name)
             changed = self._with_podsets(workload, groups, lambda claim: claim.allocated is None)
         except _Unsupported as why:
-            text = f"the request for devices is not supported: {why}"
-            blocked = Reason(Code.UNSUPPORTED, text, {"devices": str(why)})
-            return replace(gang, blocked=gang.blocked or blocked)
+            return replace(gang, blocked=gang.blocked or unsupported(str(why)))
         return replace(gang, workload=changed, lease=self._lease(gang.lease, changed))
 
     def admitted(self, gang: Admitted) -> Admitted:
@@ -140,10 +144,8 @@ class _Shared:
         return replace(lease, placement=self._with_claims(lease.placement, workload))
 
     def _check(self, workload: Workload, name: str) -> None:
-        claim = self._claim(workload, name)
-        if claim.allocated is None and self.users[workload.namespace, name] != workload.uid:
-            text = f"ResourceClaim {name} is not allocated yet, and another gang uses it"
-            raise _Unsupported(text)
+        if self.users[workload.namespace, name] != workload.uid:
+            raise _Unsupported(f"another gang uses ResourceClaim {name}")
 
     def _claim(self, workload: Workload, name: str) -> Claim:
         claim = self.snapshot.claims.get((workload.namespace, name))

@@ -101,6 +101,17 @@ def test_an_allocated_claim_takes_no_more_devices_and_attracts_its_pods() -> Non
     assert starts(replace(snapshot, other_devices={"n1": held})) == {"g": [{"n1": 3}]}
 
 
+def test_a_claim_that_a_running_gang_uses_serves_the_next_gang_after_its_end() -> None:
+    held = tuple(AllocatedDevice(device.id, "r0") for device in gpus(2))
+    first = holding(gang("r", sharing(3), queue=None), {"n0": 3}, flavor=None)
+    waits = gang("g", sharing(2), queue=None)
+    snapshot = world([waits], [claim(allocated=held)], [first])
+    (refusal,) = decided(snapshot)[1].pending
+    assert refusal.reasons[0].code is Code.UNSUPPORTED
+    assert "another gang uses ResourceClaim pair" in refusal.reasons[0].message
+    assert starts(world([waits])) == {"g": [{"n0": 2}]}
+
+
 @pytest.mark.parametrize(
     ("gangs", "claims", "reason"),
     [
@@ -108,7 +119,7 @@ def test_an_allocated_claim_takes_no_more_devices_and_attracts_its_pods() -> Non
         (
             [gang("a", sharing(1), queue=None), gang("g", sharing(1), queue=None)],
             [claim()],
-            "ResourceClaim pair is not allocated yet, and another gang uses it",
+            "another gang uses ResourceClaim pair",
         ),
         (
             [
