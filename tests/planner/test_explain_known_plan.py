@@ -10,7 +10,7 @@ from queuectl.domain.diagnosis import Diagnosis, Remedy
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose, diagnose_those
-from queuectl.planner.explain.remedy import know, of_plan
+from queuectl.planner.explain.replay import know, of_plan
 from queuectl.planner.plan_cycle import begin, one_by_one
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.search import flavor_choice

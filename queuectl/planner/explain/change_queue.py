@@ -17,7 +17,8 @@ from queuectl.planner.explain.change_request import largest_part
 from queuectl.planner.explain.context import Context
 from queuectl.planner.explain.others_leave import once_left
 from queuectl.planner.explain.relaxation import any_quota, ask, past_heads
-from queuectl.planner.explain.remedy import after, finish, offer, replay, victims_of
+from queuectl.planner.explain.remedy import finish, offer
+from queuectl.planner.explain.replay import after, replay, victims_of
 from queuectl.planner.order.limits import Bound
 from queuectl.planner.plan_cycle import Prepared
 from queuectl.planner.reasons.words import amount, some

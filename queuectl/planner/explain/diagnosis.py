@@ -26,7 +26,7 @@ from queuectl.planner.explain import (
 from queuectl.planner.explain.constraints import Constraint, only, sentence
 from queuectl.planner.explain.context import Context, context_of
 from queuectl.planner.explain.relaxation import ask, past_heads, requests, shortage, state_under
-from queuectl.planner.explain.remedy import Known, know, of_plan
+from queuectl.planner.explain.replay import Known, know, of_plan
 from queuectl.planner.explain.tainted_devices import with_tainted_devices
 from queuectl.planner.order.queue_order import inadmissible
 from queuectl.planner.plan_cycle import begin, one_by_one

@@ -29,7 +29,8 @@ from queuectl.planner.explain.relaxation import (
     past_heads,
     quota_alone,
 )
-from queuectl.planner.explain.remedy import after, finish, replay
+from queuectl.planner.explain.remedy import finish
+from queuectl.planner.explain.replay import after, replay
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.reasons.words import some
 from queuectl.planner.relocate.candidates import MoveCandidates
