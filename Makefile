@@ -13,7 +13,7 @@ TESTS ?=
 # Empty is off. Images of Python often set it; each process of the tests would then compile everything it imports anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-devices test-versions explore chaos demo bench e2e-real training-picture corpus traces image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
+.PHONY: help setup lint lint-workflows audit test test-fast test-system test-operations test-docs test-faults test-gpus test-devices test-versions explore chaos demo bench e2e-real training-picture corpus traces calibration image test-image dist release dashboards manifests pictures recording docs vendor test-browser clean controlplane
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | sort
@@ -136,6 +136,9 @@ corpus: setup ## plan the recorded snapshots and compare with the recorded plans
 
 TRACES ?=
 PLANNER ?=
+calibration: setup ## compare expected starts with those of published traces: TRACES=FOLDER; RECORD=1 writes docs/explanation/expected-starts.md
+	$(RUN)/python -m tests.traces.calibration "$(TRACES)" $(if $(RECORD),--record)
+
 traces: setup ## simulate published traces and compare with the reference: TRACES=FOLDER PLANNER="ITP 03" BACKFILL="ITP" RULES="ITP 07"; RECORD=1 writes docs/explanation/simulated-traces.md
 	$(RUN)/python -m tests.traces.compare "$(TRACES)" --planner "$(PLANNER)" --backfill "$(BACKFILL)" \
 		$(if $(RULES),--rules "$(RULES)") $(if $(RECORD),--record)

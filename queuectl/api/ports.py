@@ -10,6 +10,7 @@ from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action, Command, CommandFilter
 from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.diagnosis import Diagnosis, Excess
+from queuectl.domain.estimates import ExpectedStarts
 from queuectl.domain.identity import Session
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Document, Entry
@@ -290,8 +291,8 @@ class Diagnoser(Protocol):
     def gang_use(self, uid: str) -> GangUse | None:
         """The GPU utilization of a gang in the last evaluation; None without a source."""
 
-    def estimated_start(self, uid: str) -> float | None:
-        """The estimated start of a pending gang (unix seconds); None if it is unknown."""
+    def expected_starts(self) -> ExpectedStarts:
+        """The expected starts of pending gangs, by the leader's last estimate."""
 
 
 class Health(Protocol):

@@ -15,6 +15,7 @@ from queuectl.api.schemas import ExplainView, WorkloadView
 from queuectl.api.views import explain_view, workload_view
 from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.estimates import ExpectedStart
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queries import (
     IN_QUEUE_ORDER,
@@ -115,5 +116,7 @@ class WorkloadPresenter:
     def _use(self, entry: Entry) -> GangUse | None:
         return self._diagnoser.gang_use(entry.uid) if self._diagnoser is not None else None
 
-    def _start(self, entry: Entry) -> float | None:
-        return self._diagnoser.estimated_start(entry.uid) if self._diagnoser is not None else None
+    def _start(self, entry: Entry) -> ExpectedStart | None:
+        if self._diagnoser is None:
+            return None
+        return self._diagnoser.expected_starts().by_uid.get(entry.uid)

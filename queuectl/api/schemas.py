@@ -167,6 +167,16 @@ class UseView(View):
     message: str = Field(description="The reason of the state; for Unknown, the missing samples.")
 
 
+class ExpectedStartView(View):
+    """An estimate of the start of a pending workload. It can change with each estimate, unlike a planned start."""
+
+    median: datetime = Field(description="It is as likely to start earlier as later.")
+    p90: datetime | None = Field(
+        description="It starts no later with a probability of 90 %; null = unknown."
+    )
+    computed_at: datetime = Field(description="The time of the estimate.")
+
+
 class WorkloadView(View):
     uid: str
     kind: str
@@ -206,9 +216,8 @@ class WorkloadView(View):
     )
     position_in_local_queue: int | None
     gates: list[str] = Field(description="Admission gates of the job.")
-    estimated_start: datetime | None = Field(
-        description="Estimated start, if gangs arrive, finish and borrow as usual. null = unknown, "
-        "or it is not pending."
+    expected_start: ExpectedStartView | None = Field(
+        description="The estimate of its start, as a range. null = unknown, or it is not pending."
     )
     executed_seconds: float = Field(
         description="Total run time of its earlier attempts in seconds."
@@ -305,7 +314,9 @@ class ExplainView(View):
     position: int | None = Field(
         description="Position in the queue order of its ClusterQueue, from 1; null = it is not pending."
     )
-    estimated_start: datetime | None = Field(description="Estimated start, as in the workload.")
+    expected_start: ExpectedStartView | None = Field(
+        description="The estimate of its start, as in the workload."
+    )
     placement: PlacementView | None
     reservation: ReservationView | None
     use: UseView | None = Field(description="Its GPU utilization, as in the workload.")

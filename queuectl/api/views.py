@@ -7,6 +7,7 @@ from typing import Final
 
 from queuectl.api.conditions import conditions
 from queuectl.api.schemas import (
+    ExpectedStartView,
     ExplainView,
     HistoryView,
     ObstacleView,
@@ -22,6 +23,7 @@ from queuectl.api.schemas import (
     moment,
 )
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
+from queuectl.domain.estimates import ExpectedStart
 from queuectl.domain.gpus import rounded
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine, QueuePosition
@@ -44,7 +46,7 @@ def workload_view(
     entry: Entry,
     line: QueuePosition | None = None,
     use: GangUse | None = None,
-    start: float | None = None,
+    start: ExpectedStart | None = None,
 ) -> WorkloadView:
     """A row of the ledger for listings.
 
@@ -52,7 +54,7 @@ def workload_view(
         entry: the row.
         line: its position in queue order; None if it is not pending.
         use: its last GPU utilization; None without a measurement.
-        start: its estimated start (unix seconds); None if it is unknown.
+        start: the estimate of its start; None if it is unknown.
     """
     return WorkloadView(
         uid=entry.uid,
@@ -81,10 +83,19 @@ def workload_view(
         position_in_cluster_queue=line.cluster_queue if line is not None else None,
         position_in_local_queue=line.local_queue if line is not None else None,
         gates=list(entry.gates),
-        estimated_start=maybe(start) if line is not None else None,
+        expected_start=expected_start_view(start) if line is not None else None,
         executed_seconds=entry.past_seconds,
         conditions=conditions(entry),
         use=use_view(entry, use),
+    )
+
+
+def expected_start_view(start: ExpectedStart | None) -> ExpectedStartView | None:
+    """The estimate of a start."""
+    if start is None:
+        return None
+    return ExpectedStartView(
+        median=moment(start.median), p90=maybe(start.p90), computed_at=moment(start.computed_at)
     )
 
 
@@ -108,7 +119,7 @@ def explain_view(
     victims: Mapping[str, str] | None = None,
     diagnosis: Diagnosis | None = None,
     use: GangUse | None = None,
-    start: float | None = None,
+    start: ExpectedStart | None = None,
 ) -> ExplainView:
     """A workload's reason in full.
 
@@ -118,7 +129,7 @@ def explain_view(
         victims: names of the gangs for which it waits, by uid; ANOTHER_TEAM if the caller is not allowed to see a gang.
         diagnosis: its blocking constraints and fixes, if they were computed.
         use: its last GPU utilization; None without a measurement.
-        start: its estimated start (unix seconds); None if it is unknown.
+        start: the estimate of its start; None if it is unknown.
     """
     known = diagnosis or Diagnosis(entry.uid)
     return ExplainView(
@@ -134,7 +145,7 @@ def explain_view(
         conflict=[obstacle_view(obstacle) for obstacle in known.conflict],
         suggested_fixes=[suggested_fix_view(fix) for fix in known.suggested_fixes],
         position=position,
-        estimated_start=maybe(start) if position is not None else None,
+        expected_start=expected_start_view(start) if position is not None else None,
         placement=_placement(entry),
         reservation=_reservation(entry.lease, victims or {}),
         use=use_view(entry, use),

@@ -85,7 +85,7 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
     lines += [f"Also:     {other['code']}: {other['message']}" for other in more]
     if body["position"] is not None:
         lines.append(f"Position: {body['position']}")
-        lines.append(f"Starts:   {_start(body['estimatedStart'])}")
+        lines.append(f"Expected: {_start(body['expectedStart'])}")
     if advice := _NEXT.get((body["state"], body["code"])):
         lines.append(f"Next:     {program.called()} {advice.format(body['workload'])}")
     lines += obstacle_lines(body)
@@ -113,9 +113,12 @@ def obstacle_lines(body: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _start(moment: str | None) -> str:
-    """An estimated start, in words."""
-    return "not known" if moment is None else f"in about {until(moment)} ({moment})"
+def _start(start: dict[str, Any] | None) -> str:
+    """An expected start, in words."""
+    if start is None:
+        return "start not known"
+    last = f"within {until(start['p90'])}" if start["p90"] is not None else "no known limit"
+    return f"start in about {until(start['median'])} (median), {last} with a probability of 90 %"
 
 
 def _use_lines(use: dict[str, Any] | None) -> list[str]:

@@ -191,6 +191,14 @@ def until(moment: str | None, now: datetime | None = None) -> str:
     return age(now.isoformat(), max(now, datetime.fromisoformat(moment)))
 
 
+def expected(start: Json | None, now: datetime | None = None) -> str:
+    """The range of an expected start: the times until its median and its 90th percentile."""
+    if start is None:
+        return ""
+    last = start["p90"]
+    return f"{until(start['median'], now)} to {until(last, now) if last is not None else 'unknown'}"
+
+
 def used(use: Json) -> str:
     """The utilization of a workload's GPUs in percent; ``unknown`` without metrics."""
     known = use["utilization"]

@@ -21,7 +21,7 @@ from rich.text import Text
 from queuectl.api.kinds import BY_KIND
 from queuectl.cli import program
 from queuectl.cli.client import DEFAULT_SERVER, Client, Json, Namespace, Server, connect
-from queuectl.cli.render import Column, age, emit_table, laid_out, until, used
+from queuectl.cli.render import Column, age, emit_table, expected, laid_out, used
 from queuectl.domain.gpus import BY_NAME
 from queuectl.domain.words import counted, gpu_count
 
@@ -156,7 +156,7 @@ WAITERS: Final = (
     _WHERE,
     Column("POSITION", lambda o: o["positionInClusterQueue"]),
     Column("AGE", lambda o: age(o["queuedAt"])),
-    Column("STARTS IN", lambda o: until(o["estimatedStart"]), spare=2),
+    Column("EXPECTED IN", lambda o: expected(o["expectedStart"]), spare=2),
     Column("REASON", lambda o: o["reason"]["message"] or o["reason"]["code"], long=True),
 )
 

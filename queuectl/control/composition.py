@@ -26,6 +26,7 @@ from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import StoreUnavailable
+from queuectl.domain.estimates import ExpectedStarts
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import Entry
 from queuectl.domain.preview import DrainCost, Preview
@@ -135,9 +136,9 @@ class Controller:
         """The GPU utilization of a gang in the leader's last evaluation; None without a source."""
         return self.supervisor.gang_use(uid)
 
-    def estimated_start(self, uid: str) -> float | None:
-        """The estimated start of a pending gang (unix seconds); None if it is unknown."""
-        return self.supervisor.estimated_start(uid)
+    def expected_starts(self) -> ExpectedStarts:
+        """The expected starts of pending gangs, by the leader's last estimate."""
+        return self.supervisor.expected_starts()
 
     async def ready(self) -> Sequence[str]:
         """The reasons why this process is not ready."""

@@ -29,6 +29,7 @@ from queuectl.control.questions.what_if import WhatIfPlanner
 from queuectl.control.settings import Settings
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import ClusterError, Fenced, StoreUnavailable
+from queuectl.domain.estimates import ExpectedStarts
 from queuectl.domain.invariants import Checked
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import Delta
@@ -149,12 +150,10 @@ class Supervisor:
         leading = self._leading
         return (leading.leader_state.gang_uses if leading else self._broadcast.now.uses).get(uid)
 
-    def estimated_start(self, uid: str) -> float | None:
-        """The estimated start of a pending gang (unix seconds); None if it is unknown."""
+    def expected_starts(self) -> ExpectedStarts:
+        """The expected starts of pending gangs, by the leader's last estimate."""
         leading = self._leading
-        return (
-            leading.leader_state.estimates.starts if leading else self._broadcast.now.starts
-        ).get(uid)
+        return leading.leader_state.estimates.now if leading else self._broadcast.now.starts
 
     async def run(self, stop: asyncio.Event) -> None:
         """Run until ``stop`` is set."""

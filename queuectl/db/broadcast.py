@@ -6,7 +6,9 @@ successor writes soon after.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import astuple
+from typing import Any
 
 from sqlalchemy import exists, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
@@ -14,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from queuectl.db.tables import findings, leadership
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.errors import Fenced
+from queuectl.domain.estimates import NO_ESTIMATES, ExpectedStart, ExpectedStarts
 from queuectl.domain.utilization import GangUse, UseState
 
 
@@ -25,7 +28,7 @@ async def keep(connection: AsyncConnection, found: LeaderFindings, *, epoch: int
     """
     mine = exists(select(leadership.c.epoch).where(leadership.c.epoch == epoch))
     uses = [astuple(use) for use in found.uses.values()]
-    row = {"at": found.at, "uses": uses, "starts": dict(found.starts)}
+    row = {"at": found.at, "uses": uses, "expected_starts": _starts_row(found.starts)}
     row["unhealthy"] = dict(found.unhealthy)
     if (await connection.execute(update(findings).where(mine).values(row))).rowcount != 1:
         raise Fenced(f"epoch {epoch} is over: another leader has taken over")
@@ -39,4 +42,24 @@ async def load(connection: AsyncConnection, known: float) -> LeaderFindings | No
     uses = (
         GangUse(uid, attempt, UseState(state), *rest) for uid, attempt, state, *rest in row.uses
     )
-    return LeaderFindings(row.at, {use.uid: use for use in uses}, row.starts, row.unhealthy)
+    starts = _starts(row.expected_starts)
+    return LeaderFindings(row.at, {use.uid: use for use in uses}, starts, row.unhealthy)
+
+
+def _starts_row(starts: ExpectedStarts) -> dict[str, Any]:
+    ranges = {uid: [start.median, start.p90] for uid, start in starts.by_uid.items()}
+    return {
+        "computedAt": starts.computed_at,
+        "starts": ranges,
+        "gangs": starts.gangs,
+        "leftOut": starts.left_out,
+    }
+
+
+def _starts(row: Mapping[str, Any]) -> ExpectedStarts:
+    """``row``: empty until a leader of this release has written it."""
+    if not row:
+        return NO_ESTIMATES
+    at = row["computedAt"]
+    ranges = {uid: ExpectedStart(median, p90, at) for uid, (median, p90) in row["starts"].items()}
+    return ExpectedStarts(at, ranges, row["gangs"], row["leftOut"])

@@ -315,8 +315,9 @@ findings: Final = single_row(
     "findings",
     seconds("at"),
     json("uses"),
-    json("starts"),
+    json("starts"),  # of the release before: an upgrade drops it later
     json("unhealthy", default="{}"),
+    json("expected_starts", default="{}"),
     comment="the last GPU utilization that the leader has measured, and its estimated starts",
 )
 

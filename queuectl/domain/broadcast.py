@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from queuectl.domain.estimates import NO_ESTIMATES, ExpectedStarts
 from queuectl.domain.utilization import GangUse
 
 
@@ -14,11 +15,11 @@ class LeaderFindings:
 
     Attributes:
         uses: GPU use of gangs at the last evaluation, by uid.
-        starts: estimated starts of gangs that wait, unix seconds, by uid.
+        starts: expected starts of pending gangs.
         unhealthy: evidence against nodes that are out of placement, by name.
     """
 
     at: float = 0.0
     uses: Mapping[str, GangUse] = field(default_factory=dict)
-    starts: Mapping[str, float] = field(default_factory=dict)
+    starts: ExpectedStarts = NO_ESTIMATES
     unhealthy: Mapping[str, str] = field(default_factory=dict)

@@ -1,73 +1,51 @@
-"""Estimated starts of pending gangs: the queue order of one ClusterQueue, simulated without later submissions.
-
-A gang starts once enough of what runs has ended for it and for all before it; then it holds its GPUs for as long as it is
-expected to run. That counts GPUs and nothing else: no topology, no borrowing that is still to come, no preemption, and no gang
-is passed. It is an estimate for people. No plan depends on it.
-"""
+"""Expected starts of pending gangs. They are for people: no plan depends on them."""
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class HeldGpus:
-    """GPUs that a gang holds. ``ends``: unix seconds of the expected end; None = unknown."""
+class ExpectedStart:
+    """The expected start of a pending gang, as a range. Times are in unix seconds.
 
-    gpus: float
-    ends: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class Waits:
-    """A pending gang. ``seconds``: how long it will hold its GPUs once it starts; None = unknown."""
-
-    uid: str
-    gpus: float
-    seconds: float | None
-
-
-def estimated_starts(
-    line: Sequence[Waits], running: Collection[HeldGpus], free: float, now: float, *, strict: bool
-) -> dict[str, float]:
-    """When each gang can start, in unix seconds. Of gangs that are left out nothing is known.
-
-    Args:
-        line: in the order of the queue.
-        running: what its gangs hold.
-        free: free GPUs of its own quota.
-        now: unix seconds.
-        strict: no gang starts before one that cannot start; else those behind a gang of unknown length continue without it.
+    Attributes:
+        median: it is as likely to start earlier as later.
+        p90: it starts no later with a probability of 0.9; None = later than what is known.
+        computed_at: of the estimate.
     """
-    wanting = [gang for gang in line if gang.gpus > 0]
-    if not wanting:
-        return {}
-    ends = [(max(gang.ends, now), gang.gpus) for gang in running if gang.ends is not None]
-    heapq.heapify(ends)
-    coming = sum(gpus for _, gpus in ends)
-    left, at = _usable(wanting, free, strict=strict), now
-    starts = {}
-    for gang in wanting:
-        if gang.gpus > left + coming:
-            if strict:
-                break
-            continue
-        while left < gang.gpus and ends:
-            end, gpus = heapq.heappop(ends)
-            at = max(at, end)
-            left += gpus
-            coming -= gpus
-        starts[gang.uid] = at
-        left -= gang.gpus
-        if gang.seconds is not None:
-            heapq.heappush(ends, (at + gang.seconds, gang.gpus))
-            coming += gang.gpus
-    return starts
+
+    median: float
+    p90: float | None
+    computed_at: float
 
 
-def _usable(line: Sequence[Waits], free: float, *, strict: bool) -> float:
-    """Of the free GPUs, those that count. A gang that could start now and does not lacks one more, whatever the quota states."""
-    asked = line[0].gpus if strict else min(gang.gpus for gang in line)
-    return min(max(free, 0.0), max(asked - 1.0, 0.0))
+@dataclass(frozen=True, slots=True)
+class ExpectedStarts:
+    """The expected starts of one estimate.
+
+    Attributes:
+        computed_at: unix seconds; 0 = there is no estimate yet.
+        by_uid: of the gangs that have one.
+        gangs: pending gangs that were in the estimate.
+        left_out: pending gangs that were not, because they are too far behind in queue order.
+    """
+
+    computed_at: float = 0.0
+    by_uid: Mapping[str, ExpectedStart] = field(default_factory=dict)
+    gangs: int = 0
+    left_out: int = 0
+
+
+NO_ESTIMATES: Final = ExpectedStarts()
+
+
+class Arrival(StrEnum):
+    """When a gang has started, compared with its first estimate."""
+
+    BY_MEDIAN = "by-median"
+    BY_P90 = "by-p90"  # after the median
+    LATER = "later"  # than the 90th percentile

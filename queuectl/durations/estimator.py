@@ -63,6 +63,27 @@ class Estimator:
             longest = longest if longest is not None else sample.ordered[-1]
         return None if longest is None else doubled(longest, elapsed)
 
+    def longer(self, work: Work, elapsed: float = 0.0) -> tuple[float, ...]:
+        """The run times of finished gangs like this one that ran longer than ``elapsed``, shortest first; empty = none is known.
+
+        They are those of the most specific group with enough of them, else those of the most specific group that has any. If no
+        group has one, it is the longest run of the most specific group, doubled until it is longer.
+        """
+        fewer: tuple[float, ...] = ()
+        longest: float | None = None
+        for group in groups(work):
+            sample = self._samples.get(group)
+            if sample is None or len(sample.ordered) < ENOUGH:
+                continue
+            found = sample.longer(elapsed)
+            if len(found) >= ENOUGH:
+                return found
+            fewer = fewer or found
+            longest = longest if longest is not None else sample.ordered[-1]
+        if fewer or longest is None:
+            return fewer
+        return (doubled(longest, elapsed),)
+
 
 def learn(runs: Iterable[Run]) -> Estimator:
     """An estimator that knows these runs, oldest first."""

@@ -41,3 +41,7 @@ class Sample:
         number = len(self.ordered) - first
         rank = ceil(round(part * (number + 1), 9))
         return self.ordered[first + rank - 1] if 0 < rank <= number else None
+
+    def longer(self, elapsed: float) -> tuple[float, ...]:
+        """The run times longer than ``elapsed``, shortest first."""
+        return self.ordered[bisect_right(self.ordered, elapsed) :]

@@ -1,109 +1,92 @@
-"""Estimated starts of pending gangs, and the errors of earlier estimates.
-
-The run time of a gang is the one that its user expects, or else the median of finished gangs like it, at most its limit.
-"""
+"""The input of estimates from the ledger, the present expected starts, and how good the first estimate of each gang was."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
-from queuectl.domain.estimates import HeldGpus, Waits, estimated_starts
+from queuectl.domain.estimates import NO_ESTIMATES, Arrival, ExpectedStart, ExpectedStarts
 from queuectl.domain.ledger import Entry, EntryChange, State
-from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order, turn
-from queuectl.domain.queues import QueueConfig, QueueingStrategy
-from queuectl.domain.records import JobRecord
+from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order
+from queuectl.domain.snapshot import Snapshot
 from queuectl.durations.estimator import Estimator
-from queuectl.durations.expectations import typical
+from queuectl.durations.possible import RunTimes, possible_runs
 from queuectl.state.durations import stated_of, work_of
-from queuectl.state.holdings import Holdings
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
-
-_HOLDING: Final = (State.STARTING, State.RUNNING, State.EVICTING)
 
 
 @dataclass(frozen=True, slots=True)
 class EstimateInput:
-    """The input of estimates at ``now`` (unix seconds): a copy for another thread.
+    """A copy for another thread.
 
-    ``held``: GPUs charged to each ClusterQueue. ``quotas``: its nominal GPUs, over all flavors.
+    Attributes:
+        snapshot: with the pending gangs that have a place in queue order.
+        runs: the possible run times of its gangs, by uid; None = unknown.
     """
 
-    now: float
-    config: QueueConfig
-    waiting: tuple[Entry, ...]
-    holding: tuple[Entry, ...]
-    held: Mapping[str, float]
-    quotas: Mapping[str, float]
+    snapshot: Snapshot
+    runs: Mapping[str, RunTimes | None]
+
+
+@dataclass(frozen=True, slots=True)
+class EstimateError:
+    """The error of the first estimate of a gang that has started.
+
+    Attributes:
+        seconds: between the median and the start, earlier or later.
+    """
+
+    cluster_queue: str
+    seconds: float
+    arrival: Arrival
 
 
 class Estimates:
     """The estimates of one leader.
 
     Attributes:
-        starts: the newest estimate of each gang that has one, by uid; unix seconds.
+        now: the newest.
     """
 
     def __init__(self, mirror: Mirror, estimator: Estimator) -> None:
         self._mirror = mirror
         self._estimator = estimator
-        self._first: dict[str, float] = {}  # the first estimate of each pending gang
-        self.starts: Mapping[str, float] = {}
+        self._first: dict[str, ExpectedStart] = {}  # the first estimate of each pending gang
+        self._asked: frozenset[str] = (
+            frozenset()
+        )  # the gangs that were pending at the last estimate
+        self.now: ExpectedStarts = NO_ESTIMATES
 
-    def current(self, ledger: Ledger, holdings: Holdings, now: float) -> EstimateInput:
-        """The input of estimates at ``now``."""
-        config = holdings.effective
-        sizes = self._mirror.gpus(holdings.config)
-        held: dict[str, float] = {}
-        for (_, _, queue, flavor, resource), amount in holdings.held.items():
-            held[queue] = held.get(queue, 0.0) + float(sizes.unit(resource, flavor) * amount)
-        quotas = {
-            name: sum(
-                float(sizes.unit(resource, flavor.flavor) * amount)
-                for group in queue.groups
-                for flavor in group.flavors
-                for resource, amount in flavor.nominal.items()
-            )
-            for name, queue in config.cluster_queues.items()
-        }
-        waiting, holding = ledger.entries(*IN_QUEUE_ORDER), ledger.entries(*_HOLDING)
-        return EstimateInput(now, config, tuple(waiting), tuple(holding), held, quotas)
+    def current(self, ledger: Ledger, snapshot: Snapshot) -> EstimateInput:
+        """The input of an estimate, from the snapshot that would be planned now."""
+        self._asked = frozenset(ledger.uids(*IN_QUEUE_ORDER))
+        entries = {uid: entry for uid in _uids(snapshot) if (entry := ledger.get(uid)) is not None}
+        waiting = [gang for gang in snapshot.pending if in_queue_order(entries[gang.workload.uid])]
+        runs = {uid: self._runs(entry, snapshot) for uid, entry in entries.items()}
+        return EstimateInput(replace(snapshot, pending=tuple(waiting)), runs)
 
-    def make(self, current: EstimateInput) -> dict[str, float]:
-        """Estimated starts by uid. Safe in any thread."""
-        lengths = _Runtimes(self._mirror, self._estimator, current)
-        lines: dict[str, list[Waits]] = {}
-        for entry in sorted(filter(in_queue_order, current.waiting), key=turn):
-            lines.setdefault(entry.cluster_queue, []).append(lengths.waits(entry))
-        running: dict[str, list[HeldGpus]] = {name: [] for name in lines}
-        for entry in current.holding:
-            if entry.cluster_queue in running:
-                running[entry.cluster_queue].append(lengths.holds(entry))
-        starts: dict[str, float] = {}
-        for name, line in lines.items():
-            queue = current.config.cluster_queues.get(name)
-            if queue is None:
-                continue
-            free = current.quotas[name] - current.held.get(name, 0.0)
-            strict = queue.strategy is QueueingStrategy.STRICT_FIFO
-            starts |= estimated_starts(line, running[name], free, current.now, strict=strict)
-        return starts
+    def lack(self, ledger: Ledger) -> bool:
+        """Whether a gang is pending that was not at the last estimate."""
+        return not self._asked.issuperset(ledger.uids(*IN_QUEUE_ORDER))
 
-    def replace(self, starts: Mapping[str, float], ledger: Ledger) -> list[tuple[str, float]]:
+    def _runs(self, entry: Entry, snapshot: Snapshot) -> RunTimes | None:
+        stated = stated_of(entry, self._mirror.jobs.get(entry.uid), snapshot.config)
+        return possible_runs(work_of(entry), stated, entry.executed(snapshot.now), self._estimator)
+
+    def replace(self, found: ExpectedStarts, ledger: Ledger) -> list[tuple[str, float]]:
         """Replace the estimates.
 
         Returns:
-            ClusterQueue and estimated start of each gang without an earlier estimate.
+            ClusterQueue and median of each gang without an earlier estimate.
         """
-        self.starts = starts
+        self.now = found
         new = []
-        for uid in starts.keys() - self._first.keys():
+        for uid in found.by_uid.keys() - self._first.keys():
             entry = ledger.get(uid)
             if entry is not None and entry.state in IN_QUEUE_ORDER:
-                self._first[uid] = starts[uid]
-                new.append((entry.cluster_queue, starts[uid]))
+                self._first[uid] = found.by_uid[uid]
+                new.append((entry.cluster_queue, found.by_uid[uid].median))
         return new
 
     def forget(self, ledger: Ledger) -> None:
@@ -111,46 +94,29 @@ class Estimates:
         waiting = set(ledger.uids(*IN_QUEUE_ORDER))
         self._first = {uid: start for uid, start in self._first.items() if uid in waiting}
 
-    def note(self, changes: Iterable[EntryChange]) -> list[tuple[str, float]]:
-        """Apply committed changes.
-
-        Returns:
-            ClusterQueue of each gang that starts and had an estimate, and the error of its first estimate in seconds.
-        """
-        off = []
+    def note(self, changes: Iterable[EntryChange]) -> list[EstimateError]:
+        """Apply committed changes. Returns the error of each gang that starts and had an estimate."""
+        errors = []
         for change in changes:
             after = change.after
             if after.state in IN_QUEUE_ORDER:
                 continue
-            estimate = self._first.pop(after.uid, None)
-            if estimate is not None and after.state is State.STARTING:
-                off.append((after.cluster_queue, abs(change.at - estimate)))
-        return off
+            first = self._first.pop(after.uid, None)
+            if first is not None and after.state is State.STARTING:
+                seconds = abs(change.at - first.median)
+                errors.append(
+                    EstimateError(after.cluster_queue, seconds, arrival(first, change.at))
+                )
+        return errors
 
 
-class _Runtimes:
-    """The known run times of gangs."""
+def arrival(first: ExpectedStart, at: float) -> Arrival:
+    """A start compared with an estimate. ``at``: unix seconds."""
+    if at <= first.median:
+        return Arrival.BY_MEDIAN
+    return Arrival.BY_P90 if first.p90 is None or at <= first.p90 else Arrival.LATER
 
-    def __init__(self, mirror: Mirror, estimator: Estimator, current: EstimateInput) -> None:
-        self._jobs = mirror.jobs
-        self._estimator = estimator
-        self._now = current.now
-        self._config = current.config
 
-    def waits(self, entry: Entry) -> Waits:
-        """The gang in queue order."""
-        job = self._jobs.get(entry.uid)
-        return Waits(entry.uid, float(entry.gpus), self._left(entry, job))
-
-    def holds(self, entry: Entry) -> HeldGpus:
-        """A gang that holds capacity. An evicting gang counts as finished."""
-        job = self._jobs.get(entry.uid)
-        left = 0.0 if entry.state is State.EVICTING else self._left(entry, job)
-        until = None if left is None else self._now + left
-        return HeldGpus(float(entry.gpus), until)
-
-    def _left(self, entry: Entry, job: JobRecord | None) -> float | None:
-        """Seconds for which it still runs, or will run after its start; None = unknown."""
-        so_far, stated = entry.executed(self._now), stated_of(entry, job, self._config)
-        usual = typical(work_of(entry), stated, so_far, self._estimator)
-        return max(usual.seconds - so_far, 0.0) if usual is not None else None
+def _uids(snapshot: Snapshot) -> Iterator[str]:
+    yield from (gang.workload.uid for gang in snapshot.pending)
+    yield from (gang.workload.uid for gang in snapshot.admitted)

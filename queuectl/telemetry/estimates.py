@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from queuectl.domain.estimates import Arrival
+from queuectl.state.estimates import EstimateError
 from queuectl.telemetry.lifecycle_metrics import WAIT_BUCKETS
 
 
@@ -15,16 +17,22 @@ class EstimateMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._wait = Histogram(
             "queuectl_estimated_wait_seconds",
-            "Time until the estimated start, when a pending gang first has an estimate.",
+            "Time until the median of the expected start, when a pending gang first has one.",
             ["cluster_queue"],
             buckets=WAIT_BUCKETS,
             registry=registry,
         )
         self._error = Histogram(
-            "queuectl_estimated_wait_error_seconds",
-            "Time between the first estimated start and the actual start, earlier or later.",
+            "queuectl_estimate_error_seconds",
+            "Time between the median of the first expected start and the actual start, earlier or later.",
             ["cluster_queue"],
             buckets=WAIT_BUCKETS,
+            registry=registry,
+        )
+        self._started = Counter(
+            "queuectl_estimated_starts_total",
+            "Starts of gangs that had an expected start, by when they were (result).",
+            ["cluster_queue", "result"],
             registry=registry,
         )
 
@@ -33,7 +41,9 @@ class EstimateMetrics:
         for cluster_queue, seconds in waits:
             self._wait.labels(cluster_queue).observe(seconds)
 
-    def started(self, errors: Iterable[tuple[str, float]]) -> None:
-        """Count starts of gangs with an estimate: ClusterQueue and error in seconds."""
-        for cluster_queue, seconds in errors:
-            self._error.labels(cluster_queue).observe(seconds)
+    def started(self, errors: Iterable[EstimateError]) -> None:
+        """Count starts of gangs with an estimate."""
+        for error in errors:
+            self._error.labels(error.cluster_queue).observe(error.seconds)
+            for result in Arrival:  # a counter that is born with 1 has not increased for Prometheus
+                self._started.labels(error.cluster_queue, result).inc(result is error.arrival)

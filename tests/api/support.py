@@ -12,6 +12,7 @@ from queuectl.domain.changes import AddQuota
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.diagnosis import Diagnosis, Excess, Limit, Obstacle, Remedy, SuggestedFix
+from queuectl.domain.estimates import ExpectedStart, ExpectedStarts
 from queuectl.domain.events import (
     Admit,
     CommandReceived,
@@ -73,7 +74,7 @@ class FixedDiagnoser:
         self.running: Snapshot | None = None
         self.uses: dict[str, GangUse] = {}
         self.previews: dict[tuple[str, Action], Preview] = {}
-        self.starts: dict[str, float] = {}
+        self.starts: dict[str, ExpectedStart] = {}
         self.checked: Checked | None = None
         self.drains: dict[DocumentKey, DrainCost] = {}
 
@@ -100,8 +101,8 @@ class FixedDiagnoser:
     def gang_use(self, uid: str) -> GangUse | None:
         return self.uses.get(uid)
 
-    def estimated_start(self, uid: str) -> float | None:
-        return self.starts.get(uid)
+    def expected_starts(self) -> ExpectedStarts:
+        return ExpectedStarts(0.0, self.starts, len(self.starts))
 
 
 class FixedLookout:

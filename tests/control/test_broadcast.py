@@ -13,6 +13,7 @@ from queuectl.control.leader.broadcast import Broadcast, share
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.errors import Fenced
+from queuectl.domain.estimates import NO_ESTIMATES, ExpectedStart, ExpectedStarts
 from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.state.mirror import Mirror
@@ -20,6 +21,12 @@ from tests.doubles.store import MemoryStore
 
 IDLE = GangUse("u1", 1, UseState.IDLE, 0.0, 5.0, 0.0, 1.0, "idle for 5 s", 0.0)
 FRESH = 60.0
+LATER = ExpectedStarts(
+    101.0,
+    {"w1": ExpectedStart(160.0, 190.0, 101.0), "w2": ExpectedStart(150.0, None, 101.0)},
+    gangs=2,
+    left_out=1,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +59,7 @@ class World:
             task.cancel()
         await asyncio.wait({sharing, following})
 
-    async def receives(self, uses: dict[str, GangUse], starts: dict[str, float]) -> None:
+    async def receives(self, uses: dict[str, GangUse], starts: ExpectedStarts) -> None:
         for _ in range(500):
             if (self.other.now.uses, self.other.now.starts) == (uses, starts):
                 return
@@ -63,22 +70,22 @@ class World:
 async def test_a_standby_receives_each_new_evaluation_and_estimate() -> None:
     world = World()
     async with world.leading():
-        await world.receives({}, {})
+        await world.receives({}, NO_ESTIMATES)
         world.leader_state.gang_uses = {"u1": IDLE}
-        await world.receives({"u1": IDLE}, {})
+        await world.receives({"u1": IDLE}, NO_ESTIMATES)
         world.now += 1
-        world.leader_state.estimates.starts = {"w1": 160.0}
-        await world.receives({"u1": IDLE}, {"w1": 160.0})
+        world.leader_state.estimates.now = LATER
+        await world.receives({"u1": IDLE}, LATER)
         world.now += 1
         world.leader_state.gang_uses = {}
-        await world.receives({}, {"w1": 160.0})
+        await world.receives({}, LATER)
 
 
 async def test_a_standby_does_not_show_old_findings() -> None:
     world = World()
     world.leader_state.gang_uses = {"u1": IDLE}
     async with world.leading():
-        await world.receives({"u1": IDLE}, {})
+        await world.receives({"u1": IDLE}, NO_ESTIMATES)
     world.now += FRESH
     assert world.other.now.uses == {"u1": IDLE}
     world.now += 0.001
@@ -91,7 +98,7 @@ async def test_during_an_outage_of_the_database_findings_stay_and_the_newest_fol
     world = World()
     world.leader_state.gang_uses = {"u1": IDLE}
     async with world.leading() as sharing:
-        await world.receives({"u1": IDLE}, {})
+        await world.receives({"u1": IDLE}, NO_ESTIMATES)
         world.store.database.down = True
         world.now += 1
         world.leader_state.gang_uses = {}
@@ -100,13 +107,13 @@ async def test_during_an_outage_of_the_database_findings_stay_and_the_newest_fol
         assert not sharing.done()
         assert world.other.now.uses == {"u1": IDLE}
         world.store.database.down = False
-        await world.receives({}, {})
+        await world.receives({}, NO_ESTIMATES)
 
 
 async def test_a_deposed_leader_publishes_no_findings() -> None:
     world = World()
     async with world.leading() as sharing:
-        await world.receives({}, {})
+        await world.receives({}, NO_ESTIMATES)
         await world.store.take_over("another", 0)
         world.leader_state.gang_uses = {"u1": IDLE}
         with pytest.raises(Fenced):
@@ -129,7 +136,7 @@ async def test_a_standby_receives_the_nodes_that_are_out_of_placement() -> None:
 
 async def test_a_leader_does_not_read_findings() -> None:
     world = World()
-    await world.store.keep_findings(LeaderFindings(100.0, {"u1": IDLE}, {}), epoch=0)
+    await world.store.keep_findings(LeaderFindings(100.0, {"u1": IDLE}, NO_ESTIMATES), epoch=0)
     following = asyncio.create_task(world.other.follow(lambda: False, world.others))
     for _ in range(20):
         await asyncio.sleep(0)

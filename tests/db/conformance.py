@@ -21,6 +21,7 @@ from queuectl.domain.errors import (
     StaleConfiguration,
     StaleSnapshot,
 )
+from queuectl.domain.estimates import ExpectedStart, ExpectedStarts
 from queuectl.domain.events import (
     Admit,
     CommandReceived,
@@ -73,7 +74,12 @@ FOUND = LeaderFindings(
         "u1": GangUse("u1", 2, UseState.ACTIVE, 3.0, 10.25, 1 / 3, 1.0, "busy: Größe", 0.5),
         "u2": GangUse("u2", 1, UseState.UNKNOWN, 3.0, 10.25, None, 0.0, "nobody knows", None),
     },
-    {"w1": 1e9 / 7},
+    ExpectedStarts(
+        9.5,
+        {"w1": ExpectedStart(1e9 / 7, 1e9 / 3, 9.5), "w2": ExpectedStart(20.0, None, 9.5)},
+        gangs=3,
+        left_out=2,
+    ),
 )
 USER = Used(PastUseAccount(AccountScope.USER, "ann's"), 7.0, {"nvidia.com/gpu": 1e-9})
 
@@ -1014,9 +1020,7 @@ class StoreConformance:
         await store.keep_findings(FOUND, epoch=epoch)
         assert await other.findings(0.0) == FOUND
         assert await other.findings(FOUND.at) is None
-        less = LeaderFindings(
-            FOUND.at - 3, {}, {"w2": 1 / 3}
-        )  # the clock of a successor can be behind
+        less = LeaderFindings(FOUND.at - 3)  # the clock of a successor can be behind
         await store.keep_findings(less, epoch=epoch)
         assert await other.findings(FOUND.at) == less
 

@@ -74,7 +74,7 @@ def live(measured: MeasuredInstallation, workspace: Workspace) -> None:
     workspace.until_state("urgent", "Running")
     workspace.until(lambda: workspace.state("idle") == "Pending", "the idle one queues again")
     workspace.until(
-        lambda: workspace.workload("idle").get("estimatedStart"), "an estimate of its start"
+        lambda: workspace.workload("idle").get("expectedStart"), "an estimate of its start"
     )
     remove(workspace, "busy")
     workspace.until_state("idle", "Running")

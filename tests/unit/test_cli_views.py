@@ -260,7 +260,7 @@ def gang(name: str, state: str, gpus: int, **more: Any) -> dict[str, Any]:
     return {
         "namespace": "n", "name": name, "state": state, "gpus": gpus, "clusterQueue": "q",
         "reason": {"code": "WaitingForQuota", "message": ""}, "use": None, "since": None,
-        "queuedAt": None, "positionInClusterQueue": None, "estimatedStart": None, **more,
+        "queuedAt": None, "positionInClusterQueue": None, "expectedStart": None, **more,
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Estimated start times of pending gangs: their values, the cases without one, and their error."""
+"""The estimates of a leader: their input from the ledger, and the error of the first estimate of each gang."""
 
 from __future__ import annotations
 
@@ -6,152 +6,51 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from queuectl.domain.accounting import Accounting
-from queuectl.domain.estimates import HeldGpus, Waits, estimated_starts
+from queuectl.domain.estimates import Arrival, ExpectedStart, ExpectedStarts
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
     ClusterQueue,
     FlavorQuotas,
+    LabelSelector,
     LocalQueue,
     QueueConfig,
     QueueingStrategy,
+    ResourceFlavor,
     ResourceGroup,
 )
 from queuectl.domain.reasons import Code, Reason
-from queuectl.domain.records import JobRecord, Upserted
+from queuectl.domain.records import JobRecord, NamespaceRecord, Upserted
 from queuectl.domain.rules import Rules
 from queuectl.domain.runs import Run, Work
+from queuectl.domain.snapshot import SolverLimits
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape
 from queuectl.durations.estimator import ENOUGH
 from queuectl.durations.samples import KEPT
+from queuectl.estimates.expected_starts import expected_starts
+from queuectl.estimates.scene import scene_of
+from queuectl.planner.cache import PlannerCache
 from queuectl.state.durations import Durations
-from queuectl.state.estimates import Estimates
-from queuectl.state.holdings import Holdings
+from queuectl.state.estimates import EstimateError, Estimates
+from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
+from queuectl.state.usage import Usage
 
 NOW = 1000.0
-
-
-def line(*gangs: tuple[float, float | None]) -> list[Waits]:
-    """GPUs and seconds of each; called a, b, c..."""
-    return [Waits("abcdefgh"[i], *gang) for i, gang in enumerate(gangs)]
-
-
-@pytest.mark.parametrize(
-    ("waits", "running", "free", "starts"),
-    [
-        ([(8, 60)], [(8, 1100)], 0, {"a": 1100}),
-        ([(8, 60)], [(8, 900)], 0, {"a": 1000}),  # overdue: any moment now
-        ([(8, 60)], [(4, 1100), (4, 1200)], 0, {"a": 1200}),
-        ([(8, 60)], [(4, 1100)], 4, {"a": 1100}),
-        ([(8, 60)], [(4, 1100)], 99, {"a": 1100}),  # it would run if 8 were free for it
-        ([(8, 60)], [(4, 1100)], 3, {}),
-        ([(8, 60)], [(8, None)], 0, {}),
-        ([(8, 60)], [], 7, {}),
-        ([(8, 60), (8, 60)], [(8, 1100)], 0, {"a": 1100, "b": 1160}),
-        ([(8, None), (8, 60)], [(8, 1100)], 0, {"a": 1100}),
-        ([(8, 60), (4, 60)], [(8, 1100), (4, 1050)], 0, {"a": 1100, "b": 1100}),  # none is passed
-        (
-            [(0, 60), (8, 60)],
-            [(8, 1100)],
-            0,
-            {"b": 1100},
-        ),  # gangs that request no GPU have no estimate
-        ([], [(8, 1100)], 8, {}),
-    ],
-)
-def test_a_gang_starts_when_enough_has_ended_for_it_and_all_before_it(
-    waits: list[tuple[float, float | None]],
-    running: list[tuple[float, float | None]],
-    free: float,
-    starts: dict[str, float],
-) -> None:
-    holds = [HeldGpus(*gang) for gang in running]
-    assert estimated_starts(line(*waits), holds, free, NOW, strict=True) == starts
-
-
-@pytest.mark.parametrize(("strict", "starts"), [(True, {}), (False, {"b": 1100})])
-def test_behind_one_of_which_nothing_is_known_it_depends_on_the_queue(
-    strict: bool, starts: dict[str, float]
-) -> None:
-    waits = line((16, 60), (8, 60))
-    assert estimated_starts(waits, [HeldGpus(8, 1100)], 0, NOW, strict=strict) == starts
-
-
-def test_where_gangs_pass_each_other_what_is_free_is_too_little_for_the_smallest() -> None:
-    waits, running = line((64, 60), (4, 60)), [HeldGpus(61, 1100), HeldGpus(1, 1200)]
-    assert estimated_starts(waits, running, 32, NOW, strict=False) == {"a": 1100, "b": 1160}
-    assert estimated_starts(waits, running, 32, NOW, strict=True) == {"a": 1100, "b": 1100}
-
-
-gpus = st.integers(1, 16)
-ends = st.none() | st.integers(900, 3000)
-lengths = st.none() | st.integers(1, 500)
-lines = st.lists(st.tuples(gpus, lengths), max_size=8).map(lambda gangs: line(*gangs))
-holdings = st.lists(st.builds(HeldGpus, gpus, ends), max_size=8)
-
-
-@given(lines, holdings, st.integers(0, 32), st.booleans())
-def test_further_back_is_never_earlier(
-    waits: list[Waits], running: list[HeldGpus], free: int, strict: bool
-) -> None:
-    starts = estimated_starts(waits, running, free, NOW, strict=strict)
-    estimated = [starts[gang.uid] for gang in waits if gang.uid in starts]
-    assert estimated == sorted(estimated)
-    assert all(start >= NOW for start in estimated)
-    if strict:
-        assert [gang.uid for gang in waits[: len(estimated)]] == list(starts), (
-            "no gang after it has an estimate"
-        )
-
-
-@given(lines, holdings, st.integers(0, 32), st.data())
-def test_a_later_end_never_makes_a_start_earlier(
-    waits: list[Waits], running: list[HeldGpus], free: int, data: st.DataObject
-) -> None:
-    before = estimated_starts(waits, running, free, NOW, strict=True)
-    late = [
-        replace(gang, ends=gang.ends and gang.ends + data.draw(st.integers(0, 500)))
-        for gang in running
-    ]
-    after = estimated_starts(waits, late, free, NOW, strict=True)
-    assert after.keys() == before.keys()
-    assert all(after[uid] >= before[uid] for uid in before)
-
-
-@given(lines, holdings, st.integers(0, 32), st.data())
-def test_no_more_gpus_are_given_out_than_there_are(
-    waits: list[Waits], running: list[HeldGpus], free: int, data: st.DataObject
-) -> None:
-    """At the start of each, what holds GPUs by then and had them all along is no more than what is held and free now."""
-    starts = estimated_starts(waits, running, free, NOW, strict=data.draw(st.booleans()))
-    there = free + sum(gang.gpus for gang in running)
-    for start in starts.values():
-        held = sum(g.gpus for g in running if g.ends is None or g.ends > start)
-        held += sum(
-            g.gpus
-            for g in waits
-            if g.uid in starts
-            and starts[g.uid] <= start
-            and (g.seconds is None or starts[g.uid] + g.seconds > start)
-        )
-        assert held <= there
-
-
-# From what the loop knows.
 
 
 def config(gpus: int = 16, strict: bool = True) -> QueueConfig:
     groups = (ResourceGroup((GPU,), (FlavorQuotas("h100", {GPU: gpus}),)),)
     strategy = QueueingStrategy.STRICT_FIFO if strict else QueueingStrategy.BEST_EFFORT_FIFO
     return QueueConfig(
-        cluster_queues={"cq": ClusterQueue("cq", groups, strategy)},
+        cluster_queues={
+            "cq": ClusterQueue("cq", groups, strategy, namespace_selector=LabelSelector())
+        },
         local_queues={("team", "q"): LocalQueue("team", "q", "cq")},
+        flavors={"h100": ResourceFlavor("h100")},
         rules=Rules(accounting=Accounting(user_label="user")),
     )
 
@@ -161,9 +60,11 @@ class Leader:
 
     def __init__(self) -> None:
         self.mirror = Mirror({"jobs": "Job"})
+        self.mirror.apply([Upserted(NamespaceRecord("team", 1, ()))])
         self.ledger = Ledger()
         self.config = config()
-        self.holdings = Holdings(self.mirror)
+        usage = Usage(self.mirror, self.ledger)
+        self.builder = SnapshotBuilder(self.mirror, self.ledger, usage)
         self.durations = Durations(self.mirror)
         self.estimates = Estimates(self.mirror, self.durations.estimator)
 
@@ -180,7 +81,8 @@ class Leader:
         pods = (PodSet("w", 1, PodShape(Resources({GPU: gpus}))),)
         labels = (("user", user),)
         job = JobRecord("Job", "team", uid, uid, 1, 0.0, "q", pods, labels=labels)
-        self.mirror.apply([Upserted(replace(job, max_execution=limit))])
+        job = replace(job, max_execution=limit, suspended=state.waiting)
+        self.mirror.apply([Upserted(job)])
         known: dict[str, Any] = {
             "queue": "q",
             "cluster_queue": "cq",
@@ -198,15 +100,19 @@ class Leader:
     def put(self, entry: Entry) -> None:
         self.ledger.apply([EntryChange(self.ledger.get(entry.uid), entry, NOW)])
 
-    def look(self, now: float = NOW) -> dict[str, float]:
-        """The new estimates."""
-        self.holdings.configure(self.config, self.ledger)
-        current = self.estimates.current(self.ledger, self.holdings, now)
-        starts = self.estimates.make(current)
-        self.new = self.estimates.replace(starts, self.ledger)
-        return starts
+    def estimate(self, now: float = NOW) -> ExpectedStarts:
+        snapshot = self.builder.freeze(self.config, now, SolverLimits())
+        given = self.estimates.current(self.ledger, snapshot)
+        scene = scene_of(given.snapshot, PlannerCache(), 100)
+        return expected_starts(scene, given.runs)
 
-    def starts(self, uid: str, at: float, state: State = State.STARTING) -> list[tuple[str, float]]:
+    def look(self, now: float = NOW) -> dict[str, float]:
+        """The medians of the new estimates."""
+        found = self.estimate(now)
+        self.new = self.estimates.replace(found, self.ledger)
+        return {uid: start.median for uid, start in found.by_uid.items()}
+
+    def starts(self, uid: str, at: float, state: State = State.STARTING) -> list[EstimateError]:
         before = self.ledger.get(uid)
         assert before is not None
         after = replace(before, state=state, attempt=before.attempt + 1, started_at=at)
@@ -222,37 +128,37 @@ def runs(*seconds: float, user: str = "ann", queue: str = "q") -> list[Run]:
 def test_an_execution_time_gives_the_latest_end_of_a_gang() -> None:
     leader = Leader()
     leader.add("r", State.RUNNING, 16, limit=600.0, past_seconds=50.0)
-    leader.add("w")
+    leader.add("w", limit=60.0)
     assert leader.look() == {"w": 900.0 + 600.0 - 50.0}
 
 
 @pytest.mark.parametrize(
-    ("past", "start"),
+    "past",
     [
-        (runs(10, 200, 300, 400, 500), {"w": 1300.0}),  # the median of those longer than 100
-        (runs(200, 300), {}),  # too few
-        (runs(10, 20, 30, 40, 50), {"w": 1100.0}),  # it has run longer than any: 50 is doubled
-        (runs(*[300] * 5, user="bob"), {"w": 1200.0}),  # no run of the user: the queue's are used
-        (runs(*[300] * 5, user="bob") + runs(*[700] * 5), {"w": 1600.0}),
-        (runs(*[300] * 5, queue="other"), {"w": 1200.0}),  # else those of the ClusterQueue
+        runs(*[300] * 5),
+        runs(*[300] * 5, user="bob"),  # no run of the user: the queue's are used
+        runs(*[700] * 5, user="bob") + runs(*[300] * 5),
+        runs(*[300] * 5, queue="other"),  # else those of the ClusterQueue
+        runs(*[9000.0] * KEPT, *[300.0] * KEPT),  # only the last runs count
     ],
 )
-def test_else_gangs_of_its_user_or_of_its_queue_did(
-    past: list[Run], start: dict[str, float]
-) -> None:
+def test_else_gangs_of_its_user_or_of_its_queue_did(past: list[Run]) -> None:
     leader = Leader()
     leader.durations.learn(past)
     leader.add("r", State.RUNNING, 16)
     leader.add("w")
-    assert leader.look() == start
+    start = leader.estimate().by_uid["w"]
+    assert 1000.0 < start.median <= 1200.0
+    assert start.p90 is not None
+    assert start.median <= start.p90
 
 
-def test_only_the_last_runs_count() -> None:
+def test_too_few_finished_gangs_give_no_estimate() -> None:
     leader = Leader()
-    leader.durations.learn(runs(*[9000.0] * KEPT, *[300.0] * KEPT))
+    leader.durations.learn(runs(200, 300))
     leader.add("r", State.RUNNING, 16)
     leader.add("w")
-    assert leader.look() == {"w": 1200.0}
+    assert leader.look() == {}
 
 
 def test_what_ends_from_now_on_is_learned_from() -> None:
@@ -261,12 +167,12 @@ def test_what_ends_from_now_on_is_learned_from() -> None:
     leader.add("w")
     for number in range(ENOUGH):
         uid = f"done-{number}"
-        before = leader.add(uid, State.RUNNING, 1)
+        before = leader.add(uid, State.RUNNING, 0)
         over = replace(before, state=State.FINISHED, past_seconds=300.0, finished_at=NOW)
         assert leader.look() == {}
         leader.put(over)
         leader.durations.note([EntryChange(before, over, NOW)], leader.config)
-    assert leader.look() == {"w": 1200.0}
+    assert leader.look().keys() == {"w"}
 
 
 def test_the_queue_order_is_by_priority_and_time_and_only_pending_gangs_count() -> None:
@@ -275,25 +181,18 @@ def test_the_queue_order_is_by_priority_and_time_and_only_pending_gangs_count() 
     leader.add("late", limit=50.0, queued_at=5.0)
     leader.add("early", limit=50.0, gpus=16)
     leader.add("high", limit=50.0, priority=9, queued_at=9.0)
-    leader.add("never", reason=Reason(Code.SHAPE_NEVER_FITS))
+    leader.add("never", gpus=99, reason=Reason(Code.SHAPE_NEVER_FITS))
+    leader.add("gated", priority=99, reason=Reason(Code.UNSATISFIED_CHECKS))
     leader.add("held", State.HELD)
     assert leader.look() == {"high": 1100.0, "early": 1150.0, "late": 1200.0}
 
 
-def test_a_gang_that_is_being_evicted_counts_as_ended() -> None:
+def test_a_gang_that_is_being_evicted_counts_as_ended_and_queues_again() -> None:
     leader = Leader()
     leader.add("r", State.EVICTING, 16)
-    leader.add("w")
-    assert leader.look() == {"w": NOW}
-
-
-def test_unused_quota_is_available_to_the_queue() -> None:
-    """The gang of 12 cannot start on the 8 that are free, but then needs only one of the two that hold 4 each."""
-    leader = Leader()
-    leader.add("one", State.RUNNING, 4, limit=200.0)
-    leader.add("two", State.RUNNING, 4, limit=900.0)
-    leader.add("w", gpus=12)
-    assert leader.look() == {"w": 1100.0}
+    leader.add("w", limit=60.0, priority=1)
+    assert leader.look() == {"w": NOW, "r": NOW + 60.0}
+    assert leader.new == [("cq", NOW)], "only a pending gang has a first estimate"
 
 
 def test_the_first_estimate_is_what_it_is_measured_by() -> None:
@@ -305,8 +204,27 @@ def test_the_first_estimate_is_what_it_is_measured_by() -> None:
     leader.add("s", State.RUNNING, 16, limit=400.0, queued_at=1.0)
     leader.look(1050.0)
     assert leader.new == [], "it was reported once"
-    assert leader.starts("w", 1130.0) == [("cq", 30.0)]
+    assert leader.starts("w", 1130.0) == [EstimateError("cq", 30.0, Arrival.LATER)]
     assert leader.starts("w", 1140.0) == [], "of one start"
+
+
+@pytest.mark.parametrize(
+    ("p90", "at", "error", "arrival"),
+    [
+        (1200.0, 1090.0, 10.0, Arrival.BY_MEDIAN),
+        (1200.0, 1150.0, 50.0, Arrival.BY_P90),
+        (None, 9999.0, 8899.0, Arrival.BY_P90),
+        (1200.0, 1300.0, 200.0, Arrival.LATER),
+    ],
+)
+def test_a_start_is_compared_with_median_and_90th_percentile(
+    p90: float | None, at: float, error: float, arrival: Arrival
+) -> None:
+    leader = Leader()
+    leader.add("w")
+    expected = ExpectedStarts(NOW, {"w": ExpectedStart(1100.0, p90, NOW)})
+    leader.estimates.replace(expected, leader.ledger)
+    assert leader.starts("w", at) == [EstimateError("cq", error, arrival)]
 
 
 def test_a_gang_that_left_the_queue_another_way_gets_a_new_estimate_when_it_is_pending_again() -> (
@@ -326,10 +244,9 @@ def test_a_gang_that_started_during_the_estimation_gets_no_estimate() -> None:
     leader = Leader()
     leader.add("r", State.RUNNING, 16, limit=200.0)
     leader.add("w")
-    leader.holdings.configure(leader.config, leader.ledger)
-    current = leader.estimates.current(leader.ledger, leader.holdings, NOW)
+    found = leader.estimate()
     leader.starts("w", 1001.0)
-    assert leader.estimates.replace(leader.estimates.make(current), leader.ledger) == []
+    assert leader.estimates.replace(found, leader.ledger) == []
     leader.add("w")
     leader.look(1002.0)
     assert leader.new == [("cq", 1100.0)]

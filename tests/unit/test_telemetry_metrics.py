@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from queuectl.domain.accounting import Free
 from queuectl.domain.efficiency import PARTS, GpuParts
+from queuectl.domain.estimates import Arrival
 from queuectl.domain.events import (
     Admit,
     Ended,
@@ -39,6 +40,7 @@ from queuectl.objects.configuration.queue_config import build
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import pending_gangs
 from queuectl.reports.domains import Spread
+from queuectl.state.estimates import EstimateError
 from queuectl.telemetry.metrics import DiscardReason, Metrics, Stage, WriteResult
 from queuectl.telemetry.reclaim import IdleResult
 from queuectl.telemetry.utilization import UseGauges
@@ -167,7 +169,7 @@ def busy() -> Metrics:
     metrics.fleet.started({"rack": Spread(used=3, least=2)})
     metrics.reserved(Snapshot(0.0, Fleet(()), QueueConfig()), ())
     metrics.estimates.observe([("team-a", 600.0)])
-    metrics.estimates.started([("team-a", 30.0)])
+    metrics.estimates.started([EstimateError("team-a", 30.0, Arrival.BY_P90)])
     metrics.durations.finished([("Learnt", 60.0, True)])
     metrics.wrote("Job", WriteResult.OK, 0.02)
     metrics.watched("pods", 3, 1000.0)

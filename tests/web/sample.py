@@ -10,6 +10,7 @@ from typing import Any
 
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis
+from queuectl.domain.estimates import ExpectedStart
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
@@ -167,14 +168,14 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
         fleet,
         config,
         tuple(Pending(_workload(e.uid, e.namespace, e.name, e.pods, rng)) for e in waiting),
-        tuple(running),
+        tuple(map(_ending, range(len(running)), running)),
         other_pods={fleet.nodes[-1].name: Resources({GPU: 2, PODS: 1})},
         namespaces={f"team-{name}": {} for name in QUEUES},
     )
     diagnoser = FixedDiagnoser(_diagnosis())
     diagnoser.uses = uses
     diagnoser.running = snapshot
-    diagnoser.starts = {entry.uid: NOW + rng.uniform(600, 90_000) for entry in waiting}
+    diagnoser.starts = {entry.uid: _expected(rng) for entry in waiting}
     return Sample(database, MemoryStore(database), Scene(snapshot, uses), diagnoser)
 
 
@@ -394,6 +395,17 @@ def _evicted(
         reason = Reason(Code.NODE_FAILURES, "2 of its nodes are lost and no repair is possible")
     yield at, entry, State.RUNNING, State.EVICTING, reason, 1
     yield at + 30, entry, State.EVICTING, State.PENDING, Reason(Code.QUEUED, "requeued"), 1
+
+
+def _ending(number: int, gang: Admitted) -> Admitted:
+    """A third of the gangs has a limit, a third an expected end."""
+    ends = NOW + 1200.0 * (number % 70 + 1) if number % 3 else None
+    return replace(gang, ends_at=ends, end_enforced=number % 3 == 1)
+
+
+def _expected(rng: random.Random) -> ExpectedStart:
+    median = NOW + rng.uniform(600, 90_000)
+    return ExpectedStart(median, median + (median - NOW) / 2, NOW - 12.0)
 
 
 def _diagnosis() -> Diagnosis:

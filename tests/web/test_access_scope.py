@@ -23,6 +23,7 @@ PATHS = (
     "/ui/queues",
     "/ui/queues/vision",
     "/ui/workloads",
+    "/ui/timeline",
     "/ui/evictions",
     "/ui/nodes",
     "/ui/nodes?q=gpu-",

@@ -27,6 +27,7 @@ PAGES = (
     "/ui/workloads/run-00001",
     "/ui/workloads/wait-00000",
     "/ui/nodes?q=gpu-00",
+    "/ui/timeline",
     "/ui/evictions",
     "/ui/decisions",
     "/ui/decisions/3",

@@ -11,12 +11,12 @@ ONE: Final = 'cluster_queue=~"$cluster_queue"'
 BY: Final = "sum by (cluster_queue)"
 FLAVORS: Final = "sum by (cohort, cluster_queue, flavor)"
 NO_START: Final = "No gang has started in the last 30 minutes."
-NO_ESTIMATE: Final = "No gang with an estimated start in the last 30 minutes."
+NO_ESTIMATE: Final = "No gang with an expected start in the last 30 minutes."
 
 QUEUES: Final = Board(
     uid="queuectl-queues",
     title="queuectl / Queues and cohorts",
-    text="Quota, borrowing and fair sharing of ClusterQueues and Cohorts, their pending gangs, and estimated starts.",
+    text="Quota, borrowing and fair sharing of ClusterQueues and Cohorts, their pending gangs, and expected starts.",
     variables=(
         Variable("resource", "Resource", "queuectl_cluster_queue_nominal_quota", one="nvidia.com/gpu"),
         Variable("cluster_queue", "ClusterQueue", "queuectl_cluster_queue_info"),
@@ -86,19 +86,23 @@ QUEUES: Final = Board(
             ),
         ),
         (
-            "Estimated starts",
+            "Expected starts",
             (
-                Panel("Estimated wait time (p50)", "Time until the estimated start, when a gang first has an estimate. Over 30 minutes.",
+                Panel("Expected wait time (p50)", "Time until the median of the expected start, when a gang first has one. Over 30 minutes.",
                       [Query(f"histogram_quantile(0.5, sum by (le, cluster_queue) (rate(queuectl_estimated_wait_seconds_bucket{{{ONE}}}[30m])))",
-                             "{{cluster_queue}}")], Unit.SECONDS, empty=NO_ESTIMATE),
-                Panel("Error of the estimate (p50, p95)", "Time between the estimated and the actual start, earlier or later. Over 30 minutes.",
-                      [Query(f"histogram_quantile(0.5, sum by (le) (rate(queuectl_estimated_wait_error_seconds_bucket{{{ONE}}}[30m])))", "p50"),
-                       Query(f"histogram_quantile(0.95, sum by (le) (rate(queuectl_estimated_wait_error_seconds_bucket{{{ONE}}}[30m])))", "p95")],
-                      Unit.SECONDS, empty=NO_ESTIMATE),
+                             "{{cluster_queue}}")], Unit.SECONDS, width=12, empty=NO_ESTIMATE),
+                Panel("Error of the estimate (p50, p95)", "Time between the median of the expected start and the actual start, earlier or later. Over 30 minutes.",
+                      [Query(f"histogram_quantile(0.5, sum by (le) (rate(queuectl_estimate_error_seconds_bucket{{{ONE}}}[30m])))", "p50"),
+                       Query(f"histogram_quantile(0.95, sum by (le) (rate(queuectl_estimate_error_seconds_bucket{{{ONE}}}[30m])))", "p95")],
+                      Unit.SECONDS, width=12, empty=NO_ESTIMATE),
+                Panel("Starts by the median and by the 90th percentile (%)", "If the estimates are right, half of the gangs start by the median, and 90 % by the 90th percentile. Over 6 hours.",
+                      [Query(f"sum(increase(queuectl_estimated_starts_total{{{ONE}, result='by-median'}}[6h])) / (sum(increase(queuectl_estimated_starts_total{{{ONE}}}[6h])) > 0)", "by the median"),
+                       Query(f"sum(increase(queuectl_estimated_starts_total{{{ONE}, result=~'by-median|by-p90'}}[6h])) / (sum(increase(queuectl_estimated_starts_total{{{ONE}}}[6h])) > 0)", "by the 90th percentile")],
+                      Unit.SHARE, width=12, empty=NO_ESTIMATE),
                 Panel("Starts with an estimate (%)", "A gang that starts at once has no estimate, nor has a gang that waits for others of unknown run time.",
-                      [Query(f"{BY} (rate(queuectl_estimated_wait_error_seconds_count{{{ONE}}}[30m]))"
+                      [Query(f"{BY} (rate(queuectl_estimate_error_seconds_count{{{ONE}}}[30m]))"
                              f" / ({BY} (rate(queuectl_admitted_workloads_total{{{ONE}}}[30m])) > 0)",
-                             "{{cluster_queue}}")], Unit.SHARE, empty=NO_ESTIMATE),
+                             "{{cluster_queue}}")], Unit.SHARE, width=12, empty=NO_ESTIMATE),
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Results of the leader that are not in the ledger (GPU utilization, estimated starts), for standby replicas.
+"""Results of the leader that are not in the ledger (GPU utilization, expected starts), for standby replicas.
 
 The leader writes each new result to the database, and standbys read it periodically. Planning does not use it.
 """
@@ -32,7 +32,7 @@ async def share(
     """
     written: tuple[object, ...] = ()
     while True:
-        uses, starts = leader_state.gang_uses, leader_state.estimates.starts
+        uses, starts = leader_state.gang_uses, leader_state.estimates.now
         found = (uses, starts, mirror.unhealthy)
         if len(written) != len(found) or any(
             a is not b for a, b in zip(found, written, strict=True)

@@ -1,37 +1,64 @@
-"""Reads how long earlier gangs ran, and estimates starts periodically, beside the cycles. Planning does not use these estimates."""
+"""Reads how long earlier gangs ran, and estimates starts periodically, beside the cycles. Planning does not use these estimates.
+
+An estimate runs in a thread with a small share of one core. It pauses while the planner works, and releases the interpreter often, so
+that no cycle waits for it.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import structlog
 
+from queuectl.control.device_rows import DeviceRows
 from queuectl.control.leader.leader_state import LeaderState
-from queuectl.control.ports import Clock, UsageStore
+from queuectl.control.ports import UsageStore
+from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.errors import StoreUnavailable
+from queuectl.domain.estimates import ExpectedStarts
+from queuectl.estimates.expected_starts import MOST_GANGS, expected_starts
+from queuectl.estimates.scene import scene_of
+from queuectl.planner import StopSignal
+from queuectl.planner.cache import PlannerCache
+from queuectl.state.estimates import EstimateInput
 from queuectl.telemetry.estimates import EstimateMetrics
 
 log = structlog.get_logger()
 
 EVERY_SECONDS: Final = 30.0
+_SOONER_SECONDS: Final = 5.0  # between two estimates if a gang was submitted meanwhile
+SHARE: Final = 0.1  # of one core
+MOST_SECONDS: Final = 60.0  # of one estimate
 PAST_RUNS: Final = (
     5000  # finished runs that a new leader reads; older ones do not improve estimates
 )
 _AT_ONCE: Final = 100  # runs between two pauses: learning blocks the event loop
+_PLANNING_SECONDS: Final = 1.0  # between two checks whether an estimate is to stop
 
 
 class Estimator:
     """Of one leadership."""
 
     def __init__(
-        self, leader_state: LeaderState, store: UsageStore, metrics: EstimateMetrics, clock: Clock
+        self,
+        leader_state: LeaderState,
+        store: UsageStore,
+        metrics: EstimateMetrics,
+        cache: PlannerCache,
+        between_plans: threading.Event,
     ) -> None:
+        """``cache``: of the planner. ``between_plans``: set while no plan is made."""
         self._leader_state = leader_state
         self._store = store
         self._metrics = metrics
-        self._clock = clock
+        self._cache = cache
+        self._between_plans = between_plans
+        self._throttle = PlannerThrottle(SHARE)
 
     async def run(self, learnt: Callable[[], None]) -> None:
         """Estimate until cancelled. ``learnt``: called when the run times of earlier gangs are known."""
@@ -44,14 +71,56 @@ class Estimator:
             self._leader_state.durations.learn(runs[first : first + _AT_ONCE])
             await asyncio.sleep(0)
         learnt()
-        while True:
-            await self.estimate()
-            await asyncio.sleep(EVERY_SECONDS)
+        try:
+            while True:
+                await self.estimate()
+                await self._until_due()
+        finally:
+            self._throttle.stop()
+
+    async def _until_due(self) -> None:
+        """Wait for the next estimate. It is earlier if a gang was submitted."""
+        for _ in range(round(EVERY_SECONDS / _SOONER_SECONDS)):
+            await asyncio.sleep(_SOONER_SECONDS)
+            if self._leader_state.estimates.lack(self._leader_state.ledger):
+                return
 
     async def estimate(self) -> None:
-        """Estimate once, for all pending gangs."""
+        """Estimate once, for all pending gangs. An estimate that takes too long has no effect."""
         leader_state, estimates = self._leader_state, self._leader_state.estimates
-        current = estimates.current(leader_state.ledger, leader_state.holdings, self._clock())
-        starts = await asyncio.to_thread(estimates.make, current)
-        new = estimates.replace(starts, leader_state.ledger)
-        self._metrics.observe((queue, start - current.now) for queue, start in new)
+        async with self._throttle.turn():
+            snapshot = leader_state.snapshot(seek_room=False)
+            given = estimates.current(leader_state.ledger, snapshot)
+            work = partial(self._worked_out, given)
+            began = time.perf_counter()
+            found = await self._throttle.work_out(work, MOST_SECONDS)
+        if found is None:
+            log.warning("estimate_stopped", seconds=round(time.perf_counter() - began, 1))
+            return
+        new = estimates.replace(found, leader_state.ledger)
+        self._metrics.observe((queue, start - found.computed_at) for queue, start in new)
+
+    def _worked_out(self, given: EstimateInput, stop: StopSignal) -> ExpectedStarts | None:
+        """The expected starts; None if it was stopped."""
+        if not given.snapshot.pending:
+            return ExpectedStarts(given.snapshot.now)
+
+        def check() -> None:
+            while not self._between_plans.wait(_PLANNING_SECONDS) and not stop.stopped:
+                pass
+            if stop.stopped:
+                raise _StoppedError
+            time.sleep(0)  # other threads go on
+
+        try:
+            check()
+            snapshot = DeviceRows.of(self._cache).added(given.snapshot)
+            scene = scene_of(snapshot, self._cache, MOST_GANGS)
+            runs = {uid: given.runs.get(uid) for uid in scene.uids}
+            return expected_starts(scene, runs, check)
+        except _StoppedError:
+            return None
+
+
+class _StoppedError(Exception):
+    """The estimate is to end."""

@@ -254,7 +254,13 @@ class Loop:
         group.create_task(efficiency, name="efficiency")
         labels = keep_labels(self._cluster, self._mirror, lambda: self.leader_state.config)
         group.create_task(labels, name="defaults")
-        estimator = Estimator(self.leader_state, store.usage, self._metrics.estimates, clock)
+        estimator = Estimator(
+            self.leader_state,
+            store.usage,
+            self._metrics.estimates,
+            self._cache,
+            self._planning.between_plans,
+        )
         group.create_task(estimator.run(self._wakeup.plan), name="estimate")
         group.create_task(self._auditor.run(), name="audit")
         group.create_task(self._mig.run(), name="reconfigure MIG")

@@ -7,6 +7,7 @@ and the rows from which it was made.
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -68,7 +69,11 @@ class ConfigurationTolerance:
 
 
 class Planning:
-    """Of one leadership."""
+    """Of one leadership.
+
+    Attributes:
+        between_plans: set while no plan is made. Other threads can wait for it.
+    """
 
     def __init__(
         self,
@@ -98,6 +103,8 @@ class Planning:
         self._seek_at = 0.0  # the time of the next search for gangs to move
         self._kept: set[frozenset[tuple[str, str]]] = set()  # the violations of refused plans
         self._exposed_at: float | None = None  # the time at which plans can differ without a change
+        self.between_plans = threading.Event()
+        self.between_plans.set()
 
     async def plan(self) -> str:
         """Plan and commit once. Returns a summary. Raises the errors of :meth:`LedgerWriter.commit`."""
@@ -191,9 +198,13 @@ class Planning:
         self, snapshot: Snapshot, asked: MigSearch
     ) -> tuple[CheckedPlan, PendingGangs, MigFound]:
         """The plan, the lines of pending gangs from which it was made, and the answer about MIG configurations."""
-        checked = checked_plan(snapshot, self._stop, self._cache, self._stage)
-        lines = pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
-        found = search(asked, checked, self._stop) if checked.usable else MigFound()
+        self.between_plans.clear()
+        try:
+            checked = checked_plan(snapshot, self._stop, self._cache, self._stage)
+            lines = pending_gangs(checked.snapshot, self._cache)  # from the cache of the plan
+            found = search(asked, checked, self._stop) if checked.usable else MigFound()
+        finally:
+            self.between_plans.set()
         return checked, lines, found
 
     def _stage(self, step: Step) -> AbstractContextManager[object]:

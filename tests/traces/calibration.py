@@ -1,0 +1,133 @@
+"""Compare expected starts with the starts of simulated traces: ``python -m tests.traces.calibration FOLDER [--record] [--samples N]``.
+
+A sample is a job at its submission, if it has to wait. Its estimate uses the state of the queues then, and the run times of the jobs that
+had finished by then. Beside it is the mean wait of the last 20 jobs of its ClusterQueue that had started.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+from typing import Final
+
+from queuectl.domain.estimates import ExpectedStart
+from queuectl.durations.expectations import Stated
+from queuectl.durations.possible import RunTimes, possible_runs
+from queuectl.estimates.expected_starts import MOST_GANGS, expected_starts
+from queuectl.estimates.scene import scene_of
+from queuectl.planner.cache import PlannerCache
+from queuectl.simulate.policy import Order
+from queuectl.simulate.setting import Setting
+from tests.traces.recording import ROOT, record
+from tests.traces.replay import BEGIN, Seen, simulated, states, work_of
+from tests.traces.scenarios import scenarios
+
+PAGE: Final = ROOT / "docs/explanation/expected-starts.md"
+RECENT: Final = 20  # waits in the moving average
+ORDERS: Final = (Order.STRICT_FIFO, Order.BEST_EFFORT_FIFO)
+KINDS: Final = ("stated", "learned")
+HEAD: Final = (
+    "| trace | strategy | run times | samples | with an estimate | by the median | by the 90th percentile | median error (s)"
+    " | median error of the moving average (s) | s for each |\n"
+    "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+)
+
+
+@dataclass
+class Result:
+    """The samples of one simulation.
+
+    Attributes:
+        errors: seconds between the median and the start, of samples with an estimate.
+        others: the same of the moving average, of the same samples.
+    """
+
+    samples: int = 0
+    by_median: int = 0
+    by_p90: int = 0
+    errors: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+    took: float = 0.0
+
+    def note(self, seen: Seen, start: ExpectedStart | None) -> None:
+        """One more sample."""
+        self.samples += 1
+        if start is None:
+            return
+        at = BEGIN + seen.job.start
+        self.by_median += at <= start.median
+        self.by_p90 += start.p90 is None or at <= start.p90
+        self.errors.append(abs(at - start.median))
+        wait = seen.job.start - seen.job.job.submit
+        self.others.append(abs(wait - mean(seen.past_waits[-RECENT:] or (0.0,))))
+
+    def cells(self) -> list[str]:
+        known = len(self.errors)
+        shares = [f"{100 * part / max(1, known):.0f} %" for part in (self.by_median, self.by_p90)]
+        return [
+            f"{self.samples:,}",
+            f"{100 * known / max(1, self.samples):.0f} %",
+            *shares,
+            f"{median(self.errors or [0.0]):,.0f}",
+            f"{median(self.others or [0.0]):,.0f}",
+            f"{self.took / max(1, self.samples):.2f}",
+        ]
+
+
+def estimated(setting: Setting, seen: Seen, kind: str, cache: PlannerCache) -> ExpectedStart | None:
+    """The expected start of the job that was submitted."""
+    now = seen.snapshot.now - BEGIN
+    runs: dict[str, RunTimes | None] = {}
+    for uid, one in seen.live.items():
+        stated = Stated(expected=one.end - one.start) if kind == "stated" else Stated()
+        elapsed = max(0.0, now - one.start)
+        runs[uid] = possible_runs(work_of(setting, one.job), stated, elapsed, seen.estimator)
+    scene = scene_of(seen.snapshot, cache, MOST_GANGS)
+    return expected_starts(scene, runs).by_uid.get(seen.job.uid)
+
+
+def result(setting: Setting, order: Order, kind: str, samples: int) -> Result:
+    jobs = simulated(setting, order)
+    waited = sum(one.start > one.job.submit for one in jobs)
+    found, cache = Result(), PlannerCache()
+    for seen in states(setting, order, jobs, max(1, waited // samples)):
+        began = time.process_time()
+        start = estimated(setting, seen, kind, cache)
+        found.took += time.process_time() - began
+        found.note(seen, start)
+    return found
+
+
+def rows(folder: Path, samples: int, part: str) -> Iterator[str]:
+    for scenario in scenarios(folder):
+        if part not in scenario.name:
+            continue
+        setting = scenario.setting(folder)
+        for order in ORDERS:
+            for kind in KINDS:
+                cells = [scenario.name, order, kind]
+                yield f"| {' | '.join(cells + result(setting, order, kind, samples).cells())} |\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--record", action="store_true", help="write the results to the page")
+    parser.add_argument("--samples", type=int, default=150, help="of each simulation, about")
+    parser.add_argument("--trace", default="", help="a part of the names of traces")
+    given = parser.parse_args()
+    print(HEAD, end="", flush=True)
+    table = HEAD
+    for row in rows(given.folder, given.samples, given.trace):
+        print(row, end="", flush=True)
+        table += row
+    if given.record:
+        record(PAGE, "make calibration RECORD=1", table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,90 @@
+"""The rows and bars of the timeline."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from queuectl.domain.durations import DAY
+from queuectl.domain.estimates import ExpectedStart
+from queuectl.domain.snapshot import Pending, PlannedStart, Snapshot
+from queuectl.domain.workload import Placement
+from queuectl.web.timeline import HOUR, Axis, Bar, Timeline, timeline_of
+from tests.planner.build import NOW, gang, holding, node, podset, queue, world
+
+ONE = podset(gpu=1)
+AXIS = Axis(NOW, 6 * HOUR)
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "bar"),
+    [
+        (0.0, 3.0, Bar(0.0, 50.0, cut=False)),
+        (1.5, 3.0, Bar(25.0, 25.0, cut=False)),
+        (-9.0, 3.0, Bar(0.0, 50.0, cut=False)),
+        (3.0, 9.0, Bar(50.0, 50.0, cut=True)),
+        (3.0, None, Bar(50.0, 50.0, cut=True)),
+        (3.0, 3.0, Bar(50.0, 0.6, cut=False)),  # it can be seen
+        (6.0, 6.0, Bar(99.4, 0.6, cut=False)),
+        (7.0, 9.0, None),
+    ],
+)
+def test_a_bar_covers_its_part_of_the_axis(
+    since: float, until: float | None, bar: Bar | None
+) -> None:
+    end = None if until is None else NOW + HOUR * until
+    assert AXIS.bar(NOW + HOUR * since, end) == bar
+
+
+def test_the_marks_divide_the_axis() -> None:
+    assert AXIS.marks == (0.0, 1.5 * HOUR, 3 * HOUR, 4.5 * HOUR, 6 * HOUR)
+
+
+def cluster() -> Snapshot:
+    runs = [holding(gang(f"r{i}", ONE), {"n": 1}, started_at=NOW - 60.0) for i in range(3)]
+    ends = (NOW + 5 * HOUR, None, NOW + HOUR)
+    running = [
+        replace(r, ends_at=at, end_enforced=at == ends[0]) for r, at in zip(runs, ends, strict=True)
+    ]
+    planned = PlannedStart(NOW + 2 * HOUR, Placement(()), NOW + 2 * HOUR)
+    waiting = [
+        Pending(gang("w0", ONE, queued_at=2.0)),
+        Pending(gang("w1", ONE, queued_at=1.0), planned_start=planned),
+        Pending(gang("w2", ONE, priority=1, queued_at=3.0)),
+        Pending(gang("other", ONE, queue="other")),
+    ]
+    return world([node("n", gpu=9)], waiting, running, queue(), queue("other"))
+
+
+EXPECTED = {"w1": ExpectedStart(NOW + HOUR, NOW + 4 * HOUR, NOW)}
+
+
+def shown(*, sees: bool = True, queue: str = "main", span: str = "", most: int = 9) -> Timeline:
+    return timeline_of(cluster(), EXPECTED, lambda _: sees, queue=queue, span=span, most=most)
+
+
+def test_pending_gangs_are_in_queue_order_and_running_gangs_by_their_ends() -> None:
+    line = shown()
+    assert [row.uid for row in line.waiting] == ["w2", "w1", "w0"]
+    assert [row.uid for row in line.running] == ["r2", "r0", "r1"]
+    first = line.waiting[1]
+    assert (first.planned, first.expected) == (NOW + 2 * HOUR, EXPECTED["w1"])
+    assert [row.enforced for row in line.running] == [False, True, False]
+
+
+@pytest.mark.parametrize(("span", "seconds"), [("", 6 * HOUR), ("1d", DAY), ("nonsense", 6 * HOUR)])
+def test_the_axis_holds_all_times_unless_the_user_chooses(span: str, seconds: float) -> None:
+    assert shown(span=span).axis.seconds == seconds
+
+
+def test_gangs_that_are_not_shown_are_counted() -> None:
+    line = shown(most=1)
+    assert (len(line.waiting), line.more_waiting) == (1, 2)
+    assert (len(line.running), line.more_running) == (1, 2)
+
+
+def test_only_gangs_of_the_queue_and_of_visible_namespaces_are_shown() -> None:
+    assert [row.uid for row in shown(queue="other").waiting] == ["other"]
+    assert len(shown(queue="").waiting) == 4
+    assert shown(sees=False).waiting == shown(sees=False).running == ()
