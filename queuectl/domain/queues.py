@@ -218,9 +218,9 @@ class IdleReclaim:
 
 
 BORROW_BACKOFF_FACTOR = 2.0
-"""The back-off of an evicted gang before borrowing, as a multiple of the seconds of its lost work."""
+"""The time at risk of an evicted gang, as a multiple of the seconds of its lost work; each earlier eviction adds 1."""
 
-RECLAIM_WAIT_MOST = 30.0
+RECLAIM_PATIENCE = 30.0
 """Default of the longest wait, in seconds, before a gang evicts gangs that borrow."""
 
 BORROW_BACKOFF_MOST = 600.0
@@ -248,7 +248,7 @@ class ClusterQueue:
             the resource groups.
         stated_groups: if nominal quota follows the nodes, the resource groups of the configuration; empty = ``groups``.
         borrow_backoff: the longest back-off, in seconds, of an evicted gang before borrowing; 0 = none.
-        reclaim_wait: the longest wait, in seconds, before a gang evicts gangs that borrow; 0 = none.
+        reclaim_patience: the longest wait, in seconds, before a gang evicts gangs that borrow; 0 = none.
         admission_checks: names of its admission checks. They are not supported, so no gang starts while there are any.
             Running gangs continue.
         max_per_user: the most that the gangs of one user can be charged at the same time, by resource; empty = no limit.
@@ -290,7 +290,7 @@ class ClusterQueue:
     max_priority: int | None = None
     admission_checks: tuple[str, ...] = ()
     borrow_backoff: float = BORROW_BACKOFF_MOST
-    reclaim_wait: float = RECLAIM_WAIT_MOST
+    reclaim_patience: float = RECLAIM_PATIENCE
     preemption_opt_out: OptOut = OptOut.WITHIN_NOMINAL
     trusts_checkpoints: bool = True
     shared_gpus: SharedGpus = SharedGpus.ONE_PER_NODE
@@ -303,9 +303,14 @@ class ClusterQueue:
         """The priority, limited to the highest of the queue."""
         return priority if self.max_priority is None else min(priority, self.max_priority)
 
-    def pause_before_borrowing(self, lost: float) -> float:
-        """The back-off before borrowing, in seconds, of an evicted gang that lost this many seconds of work."""
-        return min(self.borrow_backoff, BORROW_BACKOFF_FACTOR * max(0.0, lost))
+    def pause_before_borrowing(self, lost: float, evicted: int = 0) -> float:
+        """The back-off before borrowing, in seconds, of a gang that is evicted.
+
+        Args:
+            lost: seconds of its lost work.
+            evicted: how often it was evicted for others before, within 24 hours.
+        """
+        return min(self.borrow_backoff, (BORROW_BACKOFF_FACTOR + evicted) * max(0.0, lost))
 
     @property
     def preempts(self) -> bool:

@@ -25,7 +25,7 @@ class Code(StrEnum):
     MAX_PER_USER = "MaxPerUserExceeded"  # its user would hold more than maxPerUser
     BUDGET_SPENT = "BudgetSpent"  # a budget has too few GPU-hours left in this month
     WAITING_FOR_PREEMPTED = "WaitingForPreemptedWorkloads"  # evicted gangs free capacity for it
-    WAITING_TO_RECLAIM = "WaitingToReclaim"  # after reclaimWait it evicts gangs that borrow
+    WAITING_TO_RECLAIM = "WaitingToReclaim"  # after reclaimPatience it evicts gangs that borrow
     UNDECIDED = "Undecided"  # the solver reached its limit; retried with a larger limit
     PENDING_EVALUATION = "PendingEvaluation"  # the planner has not evaluated it yet
     WAITING_IN_ORDER = "WaitingInOrder"  # StrictFIFO: the head of its ClusterQueue is pending

@@ -16,7 +16,7 @@ import gc
 import pstats
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import Final, TypeVar
@@ -37,6 +37,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.preempt.protections import next_plan_due
 from queuectl.planner.verify import verify
 from queuectl.state.claims import priority_of
+from queuectl.state.durations import Durations
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
@@ -78,8 +79,12 @@ class Replay:
             self.mirror.namespaces[name] = NamespaceRecord(name, 1, tuple(labels.items()))
         for node in snapshot.fleet.nodes:
             self.mirror.nodes[node.name] = NodeRecord(node, 1)
+        self.durations = Durations(self.mirror)
         self.snapshot_builder = SnapshotBuilder(
-            self.mirror, self.ledger, Usage(self.mirror, self.ledger)
+            self.mirror,
+            self.ledger,
+            Usage(self.mirror, self.ledger),
+            durations=self.durations,
         )
         self.decider = Decider(self.mirror, self.ledger)
         self.arriving = list(reversed(self.mix.arrivals))
@@ -108,7 +113,7 @@ class Replay:
         changes = []
         while self.arriving and self.arriving[-1].at <= self.now:
             changes.append(EntryChange(None, self._submitted(self.arriving.pop()), self.now))
-        self.ledger.apply(changes)
+        self._apply(changes)
         seen = bool(changes) or (self._due_at is not None and self._due_at <= self.now)
         while self._events and self._events[0][0] <= self.now:
             at, _, uid, attempt, event = heappop(self._events)
@@ -117,13 +122,18 @@ class Replay:
                 seen |= self._happens(entry, event, at)
         return seen
 
+    def _apply(self, changes: Sequence[EntryChange]) -> None:
+        """Commit changes, and learn from the gangs that finished."""
+        self.ledger.apply(changes)
+        self.durations.note(changes, self.config)
+
     def _happens(self, entry: Entry, event: Event, at: float) -> bool:
         if isinstance(event, Ended) and entry.state is not State.RUNNING:
             return False  # it is being evicted
         if isinstance(event, PodsReady) and entry.state is not State.STARTING:
             return False
         change = handle(entry, event, STARTED_AT + at)
-        self.ledger.apply([change] if change is not None else [])
+        self._apply([change] if change is not None else [])
         if not isinstance(event, Ended):
             return not isinstance(event, PodsReady)
         arrival = self.arrivals[entry.uid]
@@ -160,7 +170,7 @@ class Replay:
         wrong = self._timed("verify", lambda: verify(snapshot, made))
         assert not wrong, wrong[:3]
         changes = self._timed("changes", lambda: self.decider.changes(snapshot, made, now))
-        self.ledger.apply(changes)
+        self._apply(changes)
         self.cycles += 1
         for change in changes:
             self._follow(change)

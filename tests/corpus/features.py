@@ -53,7 +53,7 @@ def _of_queues(snapshot: Snapshot) -> Iterator[tuple[str, bool]]:
     yield "protection", any(q.protection != Protection() for q in queues)
     yield "opt-out", any(q.preemption_opt_out is not OptOut.WITHIN_NOMINAL for q in queues)
     yield "defragmentation", any(q.defragment is not Defragment.OFF for q in queues)
-    waits = any(q.reclaim_wait > 0 for q in queues)
+    waits = any(q.reclaim_patience > 0 for q in queues)
     yield "reclaim wait", waits and any(p.reclaim_since != 0.0 for p in snapshot.pending)
     idle = any(a.idle_since is not None for a in snapshot.admitted)
     modes = {q.idle_reclaim.mode for q in queues}

@@ -110,7 +110,7 @@ def _histories() -> Iterator[Named]:
 
 def _with_reclaim_wait(story: Story) -> Story:
     queues = tuple(
-        replace(q, reclaim_wait=60.0)
+        replace(q, reclaim_patience=60.0)
         if q.reclaim_within_cohort is not ReclaimWithinCohort.NEVER
         else q
         for q in story.scene.queues

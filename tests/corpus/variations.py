@@ -82,7 +82,7 @@ def reclaim_wait(snapshot: Snapshot, rng: random.Random) -> Snapshot:
         return replace(pending, reclaim_since=since)
 
     waiting = replace(snapshot, pending=tuple(map(waits, snapshot.pending)))
-    return _queues(waiting, lambda q: replace(q, reclaim_wait=rng.choice((0.0, 60.0, 600.0))))
+    return _queues(waiting, lambda q: replace(q, reclaim_patience=rng.choice((0.0, 60.0, 600.0))))
 
 
 def partial(snapshot: Snapshot, rng: random.Random) -> Snapshot:

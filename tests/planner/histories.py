@@ -41,7 +41,7 @@ from queuectl.lifecycle.observations import Observer
 from queuectl.lifecycle.timers import alarm_of
 from queuectl.planner import plan
 from queuectl.planner.cache import PlannerCache
-from queuectl.planner.preempt.protections import next_change, protected_until
+from queuectl.planner.preempt.protections import next_change, next_plan_due, protected_until
 from queuectl.planner.verify import verify
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
@@ -106,6 +106,7 @@ class Simulation:
         self._ending: dict[str, float] = {}  # pod -> when it ends
         self._version = 0
         self._plan_again = True
+        self._plan_due: float | None = None
         self._see(NamespaceRecord(NAMESPACE, 1))
         for number in range(len(scene.nodes)):
             self._see(NodeRecord(_node(scene, number), 1))
@@ -217,7 +218,7 @@ class Simulation:
         """Let time pass, from one moment at which something is due to the next."""
         until = self.now + seconds
         while (due := min(self._due(), default=until)) <= until and due > self.now:
-            self._plan_again |= due == next_change(self.snapshot())
+            self._plan_again |= due in (self._plan_due, next_change(self.snapshot()))
             self.now = due
             self.settle()
         self.now = until
@@ -231,7 +232,7 @@ class Simulation:
             moments += self._samples_due(entry)
             if entry.lease is not None:
                 moments.append(entry.lease.expires_at)
-        moments.append(next_change(self.snapshot()) or 0.0)
+        moments += [next_change(self.snapshot()) or 0.0, self._plan_due or 0.0]
         return (at for at in moments if at > self.now)
 
     # Activity of the gangs.
@@ -315,6 +316,7 @@ class Simulation:
         assert not made.cut
         assert made.alarms == ()
         assert verify(snapshot, made) == (), self.history.story()
+        self._plan_due = next_plan_due(snapshot, made)
         self.history.cycles.append(Cycle(snapshot, made, len(self.history.outside)))
         self._commit(self._decider.changes(snapshot, made, self.now))
         return made

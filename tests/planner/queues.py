@@ -50,7 +50,7 @@ def cq(
         group(offered),
         cohort=cohort,
         namespace_selector=LabelSelector(),
-        reclaim_wait=0.0,
+        reclaim_patience=0.0,
     )
     return replace(made, **rest)
 

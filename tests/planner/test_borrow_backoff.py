@@ -27,7 +27,7 @@ AT = "1970-01-12T13:48:10Z"  # LATER
 
 
 def team(name: str, gpus: int, **options: Any) -> ClusterQueue:
-    made = replace(queue(name, gpu=gpus), cohort="all", reclaim_wait=0.0)
+    made = replace(queue(name, gpu=gpus), cohort="all", reclaim_patience=0.0)
     return replace(made, reclaim_within_cohort=ReclaimWithinCohort.ANY, **options)
 
 
@@ -148,6 +148,16 @@ def test_the_verifier_computes_the_back_off_by_itself() -> None:
         snapshot = shared(Pending(early, borrows_at=until))
         forged = replace(plan(snapshot), admitted=(Admission("g", where),), pending=())
         assert [v.rule for v in verify(snapshot, forged)] == rules
+
+
+@pytest.mark.parametrize(
+    ("lost", "evicted", "waits"),
+    [(30.0, 0, 60.0), (30.0, 1, 90.0), (30.0, 4, 180.0), (300.0, 4, 600.0), (0.0, 9, 0.0)],
+)
+def test_its_back_off_grows_with_its_lost_work_and_its_earlier_evictions(
+    lost: float, evicted: int, waits: float
+) -> None:
+    assert team("b", 0).pause_before_borrowing(lost, evicted) == waits
 
 
 @pytest.mark.parametrize(

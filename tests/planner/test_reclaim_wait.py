@@ -1,4 +1,4 @@
-"""A gang that could evict borrowers waits first: until its wait has cost as much as the eviction loses, or a longest time."""
+"""A gang that could evict borrowers waits first while this costs less than the eviction loses, and at most for its patience."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from queuectl.domain.workload import Workload
 from queuectl.planner import plan
 from queuectl.planner.explain import diagnose
 from queuectl.planner.preempt.protections import next_plan_due
-from queuectl.planner.verify import verify
+from queuectl.planner.verify import Rule, verify
 from tests.planner.build import NOW, gang, holding, node, podset, world
 from tests.planner.test_borrow_backoff import team
 
@@ -38,7 +38,9 @@ def borrower(ran: float, **options: Any) -> Admitted:
 def contested(waited: float | None, held: Admitted, pods: int = 2, **options: Any) -> Snapshot:
     """Queue ``a`` owns half of the GPUs, and a gang of it wants them back."""
     wants = Pending(asking("g", pods), reclaim_since=None if waited is None else NOW - waited)
-    return world(NODES, [wants], [held], team("a", 16, reclaim_wait=MOST, **options), team("b", 16))
+    return world(
+        NODES, [wants], [held], team("a", 16, reclaim_patience=MOST, **options), team("b", 16)
+    )
 
 
 def decided(snapshot: Snapshot) -> Plan:
@@ -76,9 +78,63 @@ def test_it_evicts_when_its_wait_has_cost_what_the_eviction_loses(
     assert (refusal.reasons[0].code is Code.WAITING_TO_RECLAIM) is not evicts
 
 
+@pytest.mark.parametrize(
+    ("waited", "ran", "ends_in", "evicts"),
+    [
+        pytest.param(None, 100.0, 20.0, False, id="its room is expected within the patience"),
+        pytest.param(20.0, 10.0, 5.0, False, id="the rest of the wait costs less than the loss"),
+        pytest.param(20.0, 10.0, None, True, id="an unknown end leaves no room"),
+        pytest.param(20.0, 10.0, 15.0, True, id="an end after the patience leaves no room in time"),
+        pytest.param(0.0, 5.0, 25.0, False, id="the wait until now costs less than the loss"),
+        pytest.param(20.0, 2.0, 8.0, True, id="the rest of the wait costs more than the loss"),
+        pytest.param(30.0, 100.0, 1.0, True, id="the patience is over"),
+        pytest.param(5.0, 100.0, -3.0, False, id="an overrun counts as an end soon"),
+    ],
+)
+def test_it_waits_for_gangs_that_end_soon(
+    waited: float | None, ran: float, ends_in: float | None, evicts: bool
+) -> None:
+    ends_at = None if ends_in is None else NOW + ends_in
+    made = decided(contested(waited, borrower(ran, ends_at=ends_at)))
+    assert bool(made.preempted) is evicts
+    (refusal,) = made.pending
+    assert (refusal.reasons[0].code is Code.WAITING_TO_RECLAIM) is not evicts
+
+
+def test_the_reason_states_when_ends_leave_room_and_a_plan_is_due_then() -> None:
+    snapshot = contested(None, borrower(100.0, ends_at=NOW + 20.0))
+    made = decided(snapshot)
+    reason = made.pending[0].reasons[0]
+    assert reason.details["roomAt"] == reason.details["until"] == NOW + 20.0
+    assert "expected to end by 1970-01-12T13:47:00Z" in reason.message
+    assert next_plan_due(snapshot, made) == NOW + 20.0
+
+
+def test_the_first_of_several_ends_that_leave_enough_room_counts() -> None:
+    held = [
+        replace(
+            holding(asking(f"h{i}", 1, "b"), {f"n{i}": 1}),
+            started_at=NOW - 100.0,
+            ends_at=NOW + 5.0 * (i + 1),
+        )
+        for i in range(4)
+    ]
+    queues = (team("a", 16, reclaim_patience=MOST), team("b", 16))
+    wants = Pending(asking("g", 2), reclaim_since=None)
+    made = decided(world(NODES, [wants], held, *queues))
+    assert made.pending[0].reasons[0].details["roomAt"] == NOW + 10.0
+
+
+def test_the_verifier_refuses_a_wait_that_is_longer_than_the_patience() -> None:
+    waiting = decided(contested(29.0, borrower(3600.0)))
+    for waited, rules in ((29.9, []), (30.0, [Rule.REASON])):
+        snapshot = contested(waited, borrower(3600.0))
+        assert [v.rule for v in verify(snapshot, waiting)] == rules
+
+
 def test_a_cluster_queue_may_evict_at_once() -> None:
     snapshot = contested(None, borrower(3600.0))
-    queues = {"a": replace(snapshot.config.cluster_queues["a"], reclaim_wait=0.0)}
+    queues = {"a": replace(snapshot.config.cluster_queues["a"], reclaim_patience=0.0)}
     config = replace(snapshot.config, cluster_queues={**snapshot.config.cluster_queues, **queues})
     assert len(decided(replace(snapshot, config=config)).preempted) == 1
 
@@ -106,7 +162,7 @@ def test_a_larger_gang_is_due_when_its_wait_exceeds_the_loss() -> None:
     )
     snapshot = contested(None, small, pods=4)
     queues = {
-        "a": team("a", 32, reclaim_wait=MOST),
+        "a": team("a", 32, reclaim_patience=MOST),
         "b": team("b", 0),
     }
     config = replace(snapshot.config, cluster_queues={**snapshot.config.cluster_queues, **queues})
@@ -124,7 +180,7 @@ def test_meanwhile_smaller_gangs_of_its_queue_start_unless_the_order_is_strict()
         held = replace(held, started_at=NOW - 100.0)
         first = Pending(asking("g", 2), reclaim_since=None)
         small = replace(asking("small", 1), queued_at=5.0)
-        queues = (team("a", 16, reclaim_wait=MOST, strategy=strategy), team("b", 16))
+        queues = (team("a", 16, reclaim_patience=MOST, strategy=strategy), team("b", 16))
         made = decided(world(NODES, [first, small], [held], *queues))
         assert [a.uid for a in made.admitted] == starts
         assert made.pending[0].reasons[0].code is Code.WAITING_TO_RECLAIM

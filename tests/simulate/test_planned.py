@@ -35,7 +35,7 @@ def test_a_queue_borrows_in_its_cohort_and_the_owner_takes_its_quota_back() -> N
         jobs,
         cohort="all",
         preemption={"reclaimWithinCohort": "Any"},
-        policy={"reclaimWaitSeconds": 0},
+        policy={"reclaimPatienceSeconds": 0},
     )
     assert (found.total.evictions, found.total.lost) == (1, 5 * 8)
     assert sorted(waits(found)) == [0, 0, 30]
@@ -48,7 +48,7 @@ def test_a_gang_waits_to_reclaim_as_long_as_its_queue_allows() -> None:
         jobs,
         cohort="all",
         preemption={"reclaimWithinCohort": "Any"},
-        policy={"reclaimWaitSeconds": 20},
+        policy={"reclaimPatienceSeconds": 20},
     )
     assert waits(found)[2] == 20
     assert found.total.lost == 120 * 8

@@ -152,7 +152,7 @@ def cohort(
             queue["spec"] |= {
                 "cohortName": workspace.namespace,
                 "preemption": {"reclaimWithinCohort": "Any"},
-                "policy": {"reclaimWaitSeconds": 0},
+                "policy": {"reclaimPatienceSeconds": 0},
                 **specs.get(team, {}),
             }
             documents += [queue, m.local_queue(workspace.namespace, team, name)]

@@ -40,7 +40,7 @@ def starts(workspace: Workspace, name: str) -> list[dict[str, Any]]:
 
 def test_what_was_lent_is_reclaimed_and_lent_again(installation: Installation) -> None:
     lent = [f"a{i}" for i in range(4)]
-    lender = {"policy": {"reclaimWaitSeconds": 2}}
+    lender = {"policy": {"reclaimPatienceSeconds": 2}}
     borrower = {"policy": {"borrowBackoffSeconds": 0}}
     specs = {"team-a": borrower, "team-b": lender}
     with cohort(installation, {"team-a": 32, "team-b": 32}, **specs) as workspace:

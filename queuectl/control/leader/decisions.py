@@ -10,6 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from queuectl.domain.durations import DAY
 from queuectl.domain.events import Admit, Event, Evict, NoteAdded, Refuse, Repair, Reserve
 from queuectl.domain.gpus import as_number, summed
 from queuectl.domain.ledger import Entry, EntryChange, State
@@ -145,7 +146,7 @@ class Decider:
             yield eviction.uid, Evict(Reason(eviction.code, eviction.message))
         for preemption in plan.preempted:
             if preemption.preemptor in waiting:
-                yield preemption.victim, self._preemption(preemption, config)
+                yield preemption.victim, self._preemption(preemption, config, now)
         moves = list(self._moves(plan, asked, config))
         yield from moves
         self._rest = max(REFRESH_SECONDS, len(plan.pending) / REFRESH_PER_SECOND)
@@ -275,7 +276,7 @@ class Decider:
         entry = self._ledger.get(uid)
         return entry.ref if entry is not None else uid
 
-    def _preemption(self, preemption: Preemption, config: QueueConfig) -> Evict:
+    def _preemption(self, preemption: Preemption, config: QueueConfig, now: float) -> Evict:
         name, cost = self._name(preemption.preemptor), preemption.cost
         over = (
             "its time slice is over; " if preemption.reason == PreemptionReason.TIME_SLICE else ""
@@ -285,9 +286,11 @@ class Decider:
         entry = self._ledger.get(preemption.victim)
         queue = config.cluster_queues.get(entry.cluster_queue) if entry is not None else None
         sliced = preemption.reason == PreemptionReason.TIME_SLICE
-        if queue is not None and not sliced and preemption.reason != PreemptionReason.IDLE:
+        without_backoff = sliced or preemption.reason == PreemptionReason.IDLE
+        if entry is not None and queue is not None and not without_backoff:
             pause = queue.pause_before_borrowing(
-                (cost.lost_work - RESTART_COST) / max(1.0, float(cost.gpus))
+                (cost.lost_work - RESTART_COST) / max(1.0, float(cost.gpus)),
+                sum(at > now - DAY for at in entry.preempted_at),
             )
             details["borrowBackoffSeconds"] = round(pause, 1)
         return Evict(Reason(Code.PREEMPTED, text, details), behind=sliced)

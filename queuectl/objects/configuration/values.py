@@ -16,7 +16,7 @@ from queuectl.domain.quantity import CPU, GPU
 from queuectl.domain.queues import (
     BORROW_BACKOFF_MOST,
     DEFAULT_VICTIM_ORDER,
-    RECLAIM_WAIT_MOST,
+    RECLAIM_PATIENCE,
     WEIGHT_UNIT,
     Backfill,
     ClusterQueue,
@@ -98,7 +98,7 @@ def read_cluster_queue(document: wire.ClusterQueueDocument) -> ClusterQueue:
         max_per_user=_read_max_per_user(policy.max_per_user),
         max_priority=policy.max_priority,
         borrow_backoff=_seconds(policy.borrow_backoff_seconds, BORROW_BACKOFF_MOST),
-        reclaim_wait=_seconds(policy.reclaim_wait_seconds, RECLAIM_WAIT_MOST),
+        reclaim_patience=_seconds(policy.reclaim_patience_seconds, RECLAIM_PATIENCE),
         preemption_opt_out=policy.preemption_opt_out or OptOut.WITHIN_NOMINAL,
         trusts_checkpoints=policy.trust_checkpoints is not False,
         shared_gpus=policy.shared_gpus or SharedGpus.ONE_PER_NODE,

@@ -181,7 +181,7 @@ class PolicySpec(Strict):
     max_per_user: dict[str, Quantity] | Count | None = None
     max_priority: Priority | None = None
     borrow_backoff_seconds: Count | None = None
-    reclaim_wait_seconds: Count | None = None
+    reclaim_patience_seconds: Count | None = None
     preemption_opt_out: OptOut | None = None
     trust_checkpoints: bool | None = None
     shared_gpus: SharedGpus | None = None

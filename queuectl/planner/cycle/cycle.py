@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from queuectl.domain.plan import Eviction, Preemption, Proof, Refusal
 from queuectl.domain.queues import (
@@ -20,6 +21,7 @@ from queuectl.domain.queues import (
 from queuectl.domain.reasons import NEVER_FITS, Code, Reason
 from queuectl.domain.snapshot import CapacityLease, Pending
 from queuectl.planner.backfill.planned_starts import PlannedStarts
+from queuectl.planner.backfill.room import first_room
 from queuectl.planner.capacity import reservations
 from queuectl.planner.capacity.node_counts import TentativeAdmission
 from queuectl.planner.capacity.placements import placement_of
@@ -145,7 +147,8 @@ class AdmissionCycle:
         if queue is None:
             return None
         now = self.problem.snapshot.now
-        return reclaim_wait(found.request.pending, queue, found.victims.victims, now)
+        room_by = partial(first_room, self.state, found.request)
+        return reclaim_wait(found.request.pending, queue, found.victims.victims, now, room_by)
 
     def stop_withholding(self, uid: str) -> None:
         """Let borrowers use the quota again that was kept from them for a gang."""

@@ -4,9 +4,12 @@
 row (and its setting, and its check in the verifier).
 
 A gang that would take quota back waits first. An eviction loses the victims' work, and the next one may find them done. So a gang
-evicts gangs that borrow, and whose priority is not lower, only once its own wait has cost as much as the eviction loses, in
-GPU-seconds, and at the latest after ``reclaimWaitSeconds`` of its ClusterQueue. This rule loses at most twice what the best decision
-loses, although it does not know when work ends (as in the ski rental problem).
+evicts gangs that borrow, and whose priority is not lower, at the latest after ``reclaimPatienceSeconds`` of its ClusterQueue, and before only
+if the wait costs more than the eviction loses, in GPU-seconds:
+
+- If known ends leave room for it in that time, the rest of the wait counts.
+- Otherwise its wait until now counts. This rule loses at most twice what the best decision loses, although it does not know when
+  work ends (as in the ski rental problem).
 """
 
 from __future__ import annotations
@@ -198,31 +201,52 @@ def next_plan_due(snapshot: Snapshot, plan: Plan) -> float | None:
 
 
 def reclaim_wait(
-    pending: Pending, queue: ClusterQueue, victims: Sequence[Preemption], now: float
+    pending: Pending,
+    queue: ClusterQueue,
+    victims: Sequence[Preemption],
+    now: float,
+    room_by: Callable[[float], float | None],
 ) -> Reason | None:
     """Why a gang does not evict these victims yet; None = it does.
 
     The details: ``since`` when it could have evicted gangs, ``until`` when it waits at most if nothing changes (both unix
-    seconds), ``lostGpuSeconds`` of the victims and how many they are (``victims``).
+    seconds), ``lostGpuSeconds`` of the victims, how many they are (``victims``), and, if it is known, ``roomAt``: when gangs that
+    end leave room for it.
+
+    Args:
+        pending: the gang.
+        queue: its ClusterQueue.
+        victims: the gangs that it would evict.
+        now: unix seconds.
+        room_by: the first time at which known ends leave room for the gang, if there is one up to the given time.
     """
     priority = pending.workload.priority
     if not any(v.reason in _TAKES_BACK and v.cost.priority >= priority for v in victims):
         return None
     since = now if pending.reclaim_since is None else pending.reclaim_since
+    last = since + queue.reclaim_patience
     lost = sum(v.cost.lost_work - RESTART_COST for v in victims)
-    gpus = float(pending.workload.gpus)
-    short = lost - gpus * (now - since)
-    if short <= 0 or now - since >= queue.reclaim_wait:
+    if lost <= 0 or now >= last:
         return None
-    until = since + queue.reclaim_wait
+    gpus = float(pending.workload.gpus)
+    details = {"since": since, "lostGpuSeconds": lost, "victims": len(victims)}
+    evicts = f"{counted(len(victims), 'gang')}, which now loses {lost} GPU-seconds of work"
+    room = room_by(last)
+    if room is not None and gpus * (room - now) < lost:
+        text = f"waits for the room of gangs that are expected to end by {format_time(room)}; else it evicts {evicts}"
+        details |= {"until": room, "roomAt": room}
+        return Reason(Code.WAITING_TO_RECLAIM, text, details)
+    short = lost - gpus * (now - since)
+    if short <= 0:
+        return None
+    until = last
     grows = float(
         sum(v.cost.gpus for v in victims)
     )  # what the victims hold is lost with every second
     if gpus > grows:
         until = min(until, now + short / (gpus - grows))
     text = (
-        f"waits up to {queue.reclaim_wait:g} s until other queues return borrowed quota; then it evicts "
-        f"{counted(len(victims), 'gang')}, which now loses {lost} GPU-seconds of work"
+        f"waits up to {queue.reclaim_patience:g} s until other queues return borrowed quota; then it evicts "
+        f"{evicts}"
     )
-    details = {"since": since, "until": until, "lostGpuSeconds": lost, "victims": len(victims)}
-    return Reason(Code.WAITING_TO_RECLAIM, text, details)
+    return Reason(Code.WAITING_TO_RECLAIM, text, details | {"until": until})

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from queuectl.domain.plan import Plan
+from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.verify.allocations import Selects
 from queuectl.planner.verify.capacity import check_capacity
@@ -82,6 +83,19 @@ def _reasons(index: PlanIndex) -> Iterator[Violation]:
     for refusal in index.plan.pending:
         if not refusal.reasons:
             yield Violation(Rule.REASON, refusal.uid, "refused without a reason")
+        elif refusal.reasons[0].code is Code.WAITING_TO_RECLAIM and _waited(index, refusal.uid):
+            text = "waits to reclaim quota longer than reclaimPatienceSeconds of its ClusterQueue"
+            yield Violation(Rule.REASON, refusal.uid, text)
     for eviction in index.plan.evicted:
         if not eviction.message:
             yield Violation(Rule.REASON, eviction.uid, "evicted without a sentence")
+
+
+def _waited(index: PlanIndex, uid: str) -> bool:
+    """Whether a gang has waited as long as its ClusterQueue permits before it evicts gangs that borrow."""
+    entry = index.pending.get(uid)
+    queue = index.queue_of(entry.workload) if entry is not None else None
+    if entry is None or queue is None:
+        return True
+    since = index.snapshot.now if entry.reclaim_since is None else entry.reclaim_since
+    return index.snapshot.now - since >= queue.reclaim_patience
