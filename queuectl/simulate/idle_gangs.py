@@ -14,7 +14,7 @@ from queuectl.domain.ledger import Entry, EntryChange
 from queuectl.domain.queues import QueueConfig, ReclaimMode
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted
-from queuectl.domain.utilization import GangUse, PodUse, Sample
+from queuectl.domain.utilization import GangUse, PodUse, Sample, UseState
 from queuectl.lifecycle.idleness import Idleness
 from queuectl.simulate.run import Run
 from queuectl.state.claims import idle_rule
@@ -69,6 +69,7 @@ class IdleGangs:
             else SnapshotBuilder(mirror, ledger, usage, durations=run_times)
         )
         self._due: dict[str, tuple[float, Run]] = {}
+        self._reclaimed: set[str] = set()
 
     def since(self, entry: Entry, job: JobRecord, config: QueueConfig, now: float) -> float | None:
         """The start of the idle time of a gang that can be evicted as idle; None for each other gang."""
@@ -77,12 +78,15 @@ class IdleGangs:
     def started(self, uid: str, run: Run, now: float) -> None:
         """A gang works from now on."""
         at = self._quiet_at(uid, run, now)
-        if self.active and at is not None:
+        if self.active and at is not None and uid not in self._reclaimed:
             self._due[uid] = (self._tick(at), run)
 
     def stopped(self, uid: str) -> None:
-        """A gang does not work from now on."""
+        """A gang does not work from now on. If it was idle, it is not evaluated again: otherwise a job could be evicted for ever."""
         self._due.pop(uid, None)
+        use = self.uses.get(uid)
+        if use is not None and use.state is UseState.IDLE:
+            self._reclaimed.add(uid)
 
     @property
     def next_evaluation(self) -> float | None:

@@ -90,9 +90,9 @@ class World:
         """A waiting job starts now, or one that has lost a node continues on these nodes."""
         if run.held_since is None:
             self._hold(run, 1)
-        self._place(run, placed)
         self.waiting -= 1
         self._add(run.start(self.now), Phase.END, run.generation, run)
+        self._place(run, placed)
         self._measure(run)
 
     def interrupt(self, run: Run) -> None:

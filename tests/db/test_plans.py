@@ -14,12 +14,14 @@ from queuectl.db import commands, decisions, queue_counts, reads, rows
 from queuectl.db.bulk import arrays, update_rows
 from queuectl.db.engine import DatabaseSettings, make_engine
 from queuectl.db.prune import kept_enough
+from queuectl.db.recorded_jobs import started
 from queuectl.db.tables import workloads
 from queuectl.db.usage import runs_before
 from queuectl.domain.commands import CommandFilter
 from queuectl.domain.events import Admit
 from queuectl.domain.ledger import State
 from queuectl.domain.queries import WorkloadFilter
+from queuectl.domain.reports import Period
 from queuectl.domain.rules import Retention
 from queuectl.domain.workload_order import BY_NAME, Position
 from tests.db.histories import HERE, step, submitted
@@ -121,6 +123,7 @@ def page(after: Position | None = None, **wanted: Any) -> ClauseElement:
         (kept_enough(Retention(after_finished=0.0), 1.0), "workloads_finished_idx"),
         (kept_enough(Retention(0.0, 0.0), 1.0), "workloads_finished_idx"),
         (runs_before(100), "workloads_finished_idx"),
+        (started(Period(0, 3600), "u5", 101), "workloads_pkey"),
     ],
 )
 async def test_reads_use_their_index(

@@ -30,10 +30,13 @@ def setting(
     everywhere: Collection[str] = (),
     preemption: Mapping[str, Any] | None = None,
     policy: Mapping[str, Any] | None = None,
+    topology: bool = True,
 ) -> Setting:
     """Queues with this number of nodes of 8 GPUs each, and the jobs of a trace."""
     documents = virtual_clusters(nodes, cohort, everywhere)
     for document in documents:
+        if document["kind"] == "ResourceFlavor" and not topology:
+            del document["spec"]["topologyName"]
         if document["kind"] == "ClusterQueue":
             document["spec"] |= {"preemption": preemption} if preemption else {}
             document["spec"] |= {"policy": policy} if policy else {}

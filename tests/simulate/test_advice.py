@@ -175,6 +175,21 @@ def test_the_recommended_objects_give_the_figures_that_the_advice_states() -> No
     assert simulated["meanWaitSeconds"] < found["present"]["mean-wait"]["value"]
 
 
+def test_reclaim_of_idle_gpus_is_compared_if_utilization_is_known() -> None:
+    """Each day a job is idle after 10 minutes of 8 hours, and a short one waits for its node."""
+    rows, use = [], ["job_id,after_s,gpu_util_pct"]
+    for day in range(9):
+        at = day * 24 * HOUR
+        rows += [f"{at},{8 * HOUR},1,8,a,idle-{day}", f"{at + 60},600,1,8,a,short-{day}"]
+        use += [f"idle-{day},0,90", f"idle-{day},600,0"]
+    write(trace(*rows, more="job_id"), a=1)
+    Path("use.csv").write_text("\n".join(use) + "\n")
+    found = advice("--utilization", "use.csv")
+    assert found["recommended"] == "idleReclaim Always"
+    (queue,) = found["changes"][0]["objects"]
+    assert queue["spec"]["policy"] == {"idleReclaim": {"mode": "Always"}}
+
+
 def test_without_a_better_change_the_configuration_is_kept() -> None:
     write(trace(*(f"{n * 100},10,1,8,a" for n in range(10))), a=2)
     found = advice()

@@ -117,3 +117,11 @@ def test_fragmentation_is_that_of_the_reports_of_the_controller(seed: int) -> No
     assert free.fragmented == pytest.approx(
         sum(one.fragmented for one in free_of(snapshot).values())
     )
+
+
+def test_fragmentation_is_not_known_if_a_flavor_has_no_topology() -> None:
+    """Then the planner counts quota and chooses no nodes."""
+    found = figures(setting({"a": 2}, trace("0,10,1,4,a", "1,10,1,8,a"), topology=False))
+    assert found["fragmentation"] is None
+    assert "fragmentedGpus" not in found["overTime"]
+    assert found["allocation"] == round((4 + 8) * 10 / (16 * 11), 6)

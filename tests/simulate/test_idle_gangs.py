@@ -62,19 +62,13 @@ def test_a_gang_that_works_again_is_not_evicted() -> None:
     assert waits(simulated("OnDemand", again)) == [0, 3500]
 
 
-def test_the_mode_always_evicts_without_a_pending_gang_and_backs_off() -> None:
-    """Its work since the begin is lost, and it runs again 100 s later. Then it is exempt for 100 s and idle again at the same point."""
+def test_the_mode_always_evicts_without_a_pending_gang_and_backs_off_once() -> None:
+    """It is idle from 600 s on and has saved them. Warnings are at 720 s and 780 s, the grace ends at 840 s, and the back-off at 940 s."""
     alone = trace("0,1000,1,8,a,first,0,300", more="job_id,priority,checkpoint_s")
-    found = simulated(
-        "Always",
-        "job_id,after_s,gpu_util_pct\nfirst,0,90\nfirst,600,0\n",
-        alone,
-        cooldownSeconds=100,
-    )
-    assert found.total.evictions >= 1
-    first = found.runs[0]
-    assert first.finished_at is not None
-    assert first.waited >= 100
+    found = simulated("Always", IDLE_LATER, alone, cooldownSeconds=100)
+    assert (found.total.evictions, found.total.lost) == (1, 240 * 8)
+    assert waits(found) == [100]
+    assert found.runs[0].finished_at == 940 + 400
 
 
 def test_used_gpus_follow_the_utilization_over_the_work() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from queuectl.demo.scenario import configuration
-from tests.system.demo_cluster import DemoCluster
+from tests.system.demo_cluster import DemoCluster, whole
 from tests.system.transcript import Page, Shell
 
 pytestmark = [pytest.mark.system, pytest.mark.docs, pytest.mark.timeout(400)]
@@ -19,7 +19,8 @@ def test_the_page_on_labels_of_the_gpu_operator(shell: Shell) -> None:
     page.end()
 
 
-def test_the_page_on_simulations(shell: Shell) -> None:
+def test_the_page_on_simulations(demo_cluster: DemoCluster, shell: Shell) -> None:
+    ran(demo_cluster)
     page = Page("simulate.md", shell)
     for _ in range(3):
         page.type("queuectl simulate")
@@ -27,7 +28,32 @@ def test_the_page_on_simulations(shell: Shell) -> None:
     page.type("queuectl simulate")
     page.type("printf")
     page.type("queuectl simulate")
+    assert "team-a/training" in page.type("queuectl simulate --live")
+    page.write("extra-nodes.yaml")
+    assert "Backfill" in page.type("queuectl simulate --live")
+    page.type("queuectl trace")
+    assert "team-a/training" in (shell.folder / "trace.csv").read_text()
+    page.type("queuectl trace")
     page.end()
+
+
+def test_the_page_on_advice(demo_cluster: DemoCluster, shell: Shell) -> None:
+    ran(demo_cluster)
+    page = Page("advise.md", shell)
+    for _ in range(3):
+        page.type("queuectl advise")
+    page.type("queuectl advise")
+    page.type("queuectl config diff", status=4)
+    page.type("queuectl apply")
+    page.end()
+
+
+def ran(cluster: DemoCluster) -> None:
+    """Three gangs of different sizes run in the queues of the demo."""
+    cluster.installation.rest.apply(configuration())
+    for name, nodes in (("big", 4), ("small", 1), ("other", 2)):
+        cluster.submit("team-a", name, whole(nodes))
+        cluster.runs(f"team-a/{name}")
 
 
 def test_the_page_on_opencost(demo_cluster: DemoCluster, shell: Shell) -> None:
