@@ -82,7 +82,7 @@ class IdleGangs:
             self._due[uid] = (self._tick(at), run)
 
     def stopped(self, uid: str) -> None:
-        """A gang does not work from now on. If it was idle, it is not evaluated again: otherwise a job could be evicted for ever."""
+        """A gang does not work from now on. If it was idle, it is not evaluated again: otherwise a job could be evicted without limit."""
         self._due.pop(uid, None)
         use = self.uses.get(uid)
         if use is not None and use.state is UseState.IDLE:
