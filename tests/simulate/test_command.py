@@ -161,6 +161,25 @@ def test_two_runs_give_the_same_bytes(options: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("--trace", "trace.csv"), "-f or --live is required"),
+        (("-f", "cluster.json"), "either --trace or --history is required"),
+        (
+            ("-f", "cluster.json", "--trace", "trace.csv", "--history", "30d"),
+            "either --trace or --history is required",
+        ),
+    ],
+)
+def test_nodes_and_jobs_are_needed_from_one_source(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    failed = CliRunner().invoke(app, arguments).exception
+    assert isinstance(failed, CommandFailed)
+    assert (failed.code, str(failed)) == (Exit.BAD_INPUT, message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
         (("--strategy", "SJF", "--durations", "unknown"), "--strategy SJF: needs the run times"),
         (("--strategy", "SJF", "--durations", "learnt"), "--strategy SJF: needs the run times"),
         (("--events", "none.csv"), "none.csv: No such file"),
