@@ -18,6 +18,7 @@ PAGES = (
     "/ui/queues/vision",
     "/ui/cohorts",
     "/ui/localqueues",
+    "/ui/reservations",
     "/ui/localqueues/team-vision/default",
     "/ui/mine",
     "/ui/mine?user=ann",

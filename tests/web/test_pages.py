@@ -30,6 +30,7 @@ PAGES: dict[str, tuple[str, ...]] = {
         "Cohort research",
     ),
     "/ui/cohorts": ("research", "Borrowed", "Lent", "/ui/queues/platform"),
+    "/ui/reservations": ("Reservations", "New Reservation"),
     "/ui/localqueues": ("team-speech/default", "/ui/queues/speech"),
     "/ui/localqueues?namespace=team-vision": ("team-vision/default", "Show all namespaces"),
     "/ui/localqueues/team-vision/default": (
