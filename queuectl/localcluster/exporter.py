@@ -40,6 +40,7 @@ PROFILE = "dcgm.queuectl.dev/profile"
 SHARED = "dcgm.queuectl.dev/shared"
 _INDEX = "batch.kubernetes.io/job-completion-index"
 _MIG = "nvidia.com/mig-"
+_AMD = "amd.com/gpu"
 _NAME = "exporters"
 _START_SECONDS = 30.0
 _FOLLOW_SECONDS = 0.5
@@ -285,7 +286,7 @@ def load_of(pod: dict[str, Any]) -> Load | None:
     for container in spec["containers"]:
         limits = (container.get("resources") or {}).get("limits") or {}
         for resource, amount in limits.items():
-            if resource == GPU or resource.startswith(_MIG):
+            if resource in (GPU, _AMD) or resource.startswith(_MIG):
                 annotations = meta.get("annotations") or {}
                 index = annotations.get(_INDEX, (meta.get("labels") or {}).get(_INDEX))
                 text = annotations.get(f"{PROFILE}.{index}") or annotations.get(PROFILE) or "busy"
@@ -298,7 +299,7 @@ def load_of(pod: dict[str, Any]) -> Load | None:
                     profile=parse_profile(text),
                     since=datetime.fromisoformat(status["startTime"]).timestamp(),
                     container=container["name"],
-                    mig=resource.removeprefix(_MIG) if resource != GPU else "",
+                    mig=resource.removeprefix(_MIG) if resource.startswith(_MIG) else "",
                     shared=annotations.get(SHARED) == "true",
                 )
     return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -95,7 +95,9 @@ class MeasuredInstallation:
 
 
 @contextmanager
-def measured_installation() -> Iterator[MeasuredInstallation]:
+def measured_installation(
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[MeasuredInstallation]:
     """Labels as Prometheus makes them where ``honor_labels`` is off, as the exporter's chart has it.
 
     At its end, it checks that no gang with working GPUs was classified as idle.
@@ -107,7 +109,9 @@ def measured_installation() -> Iterator[MeasuredInstallation]:
             [job, pods], scrape_seconds=SCRAPE, progress=LineProgress()
         ) as prometheus:
             source = {"QUEUECTL_PROMETHEUS_URL": prometheus.url}
-            with installed(NODES, QUICK | source, training_operator=False) as built:
+            with installed(
+                NODES, QUICK | source | dict(settings or {}), training_operator=False
+            ) as built:
                 for node in built.cluster.nodes.names():
                     exporters.add_node(node)
                 with exporters.following(built.cluster.client):
