@@ -15,6 +15,7 @@ from tests.bench.history import HISTORY, VARIABLE
 BENCHES = (
     "planner",
     "devices",
+    "numa",
     "queues",
     "configuration",
     "explain",

@@ -119,13 +119,16 @@ def as_devices(snapshots: Sequence[Snapshot], pairs: bool) -> Iterator[Snapshot]
         )
 
 
-class Kind:
-    """The snapshots of one kind, with caches of their own. Nodes and requests are known from a cycle before, as in the running loop."""
+def of_kind(kind: str, snapshots: Sequence[Snapshot]) -> Sequence[Snapshot]:
+    """The snapshots as a kind of :data:`KINDS`."""
+    return snapshots if kind == "counts" else list(as_devices(snapshots, kind == "pairs"))
 
-    def __init__(self, kind: str, snapshots: Sequence[Snapshot]) -> None:
-        self.snapshots = list(snapshots)
-        if kind != "counts":
-            self.snapshots = list(as_devices(snapshots, kind == "pairs"))
+
+class Kind:
+    """Snapshots with caches of their own. Nodes and requests are known from a cycle before, as in the running loop."""
+
+    def __init__(self, snapshots: Sequence[Snapshot]) -> None:
+        self.snapshots = snapshots
         self.cache, self.devices = PlannerCache(), DeviceCache()
         self.times: list[float] = []
         gc.collect()
@@ -163,7 +166,7 @@ def loads(few: float) -> dict[str, Callable[[], list[Snapshot]]]:
 def memory(kind: str, few: float) -> None:
     """Print the peak memory of a process that plans one kind."""
     for make in loads(few).values():
-        one = Kind(kind, make()[:4])
+        one = Kind(of_kind(kind, make()[:4]))
         for number in range(4):
             one.measure(number)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
@@ -194,7 +197,7 @@ def main() -> int:
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for load, make in loads(few).items():
         snapshots = make()
-        kinds = [Kind(kind, snapshots) for kind in KINDS]
+        kinds = [Kind(of_kind(kind, snapshots)) for kind in KINDS]
         for number in range(len(snapshots)):
             for kind in kinds:
                 kind.measure(number)

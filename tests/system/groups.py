@@ -23,7 +23,7 @@ GROUPS: Final = (
     ("system/test_dashboard", "system/test_users_and_pods"),
     ("docs/test_tutorials",),
     ("cluster/test_localcluster_run",),
-    ("system/test_devices", "system/test_random_devices", "system/test_claim_facts"),
+    ("system/test_devices", "system/test_device_page", "system/test_random_devices", "system/test_claim_facts"),
     ("cluster/test_localcluster_lifecycle",),
     ("utilization/test_efficiency_panels", "cluster/test_localcluster_prometheus"),
     ("system/test_chart",),
