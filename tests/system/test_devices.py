@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -170,10 +169,8 @@ def test_a_gang_whose_devices_are_tainted_runs_on_other_nodes_at_once(
         base.until_state(name, "Running")
         [node, *_] = workspace.devices(name)
         with tainted(workspace, node, "NoExecute"):
-            began = time.monotonic()
             base.until(partial(started, base, name, 2), "it starts again")
             base.until_state(name, "Running")
-            print(f"{name} runs again after {time.monotonic() - began:.1f} s")
             assert node not in workspace.devices(name)
             assert sum(workspace.devices(name).values()) == 16
             assert base.workload(name)["evictions"] == 1
