@@ -1,0 +1,43 @@
+"""A part of a published trace: Backfill keeps gangs of several nodes from waiting for small ones, and all jobs wait less than with FIFO."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from queuectl.simulate.policy import Durations, Order, Placement
+from queuectl.simulate.results import Figures
+from queuectl.simulate.setting import Setting
+from tests.simulate.cases import SLICE, outcome, setting
+
+
+@pytest.fixture(scope="module")
+def given() -> Setting:
+    lines = gzip.decompress(SLICE.read_bytes()).decode().splitlines(keepends=True)
+    return setting({"cluster03": 12}, "".join(lines[:301]))
+
+
+def total(given: Setting, placement: Placement, order: Order, *more: Durations) -> Figures:
+    return outcome(given, placement, order, *more).total
+
+
+def test_with_limits_all_jobs_and_gangs_of_several_nodes_wait_less_than_with_fifo(
+    given: Setting,
+) -> None:
+    fifo = total(given, Placement.BEST_FIT, Order.STRICT_FIFO)
+    found = total(given, Placement.PLANNER, Order.BACKFILL, Durations.DECLARED)
+    assert found.waits.mean is not None
+    assert fifo.waits.mean is not None
+    assert fifo.several.mean is not None
+    assert found.several.mean is not None
+    assert found.waits.mean < fifo.waits.mean
+    assert found.several.mean < fifo.several.mean
+
+
+def test_with_learned_run_times_jobs_wait_less_than_with_fifo(given: Setting) -> None:
+    fifo = total(given, Placement.BEST_FIT, Order.STRICT_FIFO)
+    found = total(given, Placement.PLANNER, Order.BACKFILL, Durations.LEARNT)
+    assert found.waits.mean is not None
+    assert fifo.waits.mean is not None
+    assert found.waits.mean < fifo.waits.mean
