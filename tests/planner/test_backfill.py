@@ -211,3 +211,28 @@ def test_the_document_of_a_plan_has_planned_starts() -> None:
     )
     assert "plannedStart" not in long
     Draft202012Validator(SCHEMA).validate(document)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "enforced", "started"),
+    [
+        pytest.param(150, True, ["later"], id="until the latest time"),
+        pytest.param(151, True, [], id="longer"),
+        pytest.param(101, False, [], id="with an expected end"),
+    ],
+)
+def test_a_gang_with_a_limit_can_delay_a_planned_start_by_a_part_of_its_run(
+    seconds: float, enforced: bool, started: list[str]
+) -> None:
+    """The large gang runs for 500 s, so it can start 50 s later than at 100 s."""
+    later = job("later", 1, seconds, queued_at=1, enforced=enforced)
+    snapshot = half_full(later)
+    delayed = world(
+        NODES, [p.workload for p in snapshot.pending], snapshot.admitted, line(delay=0.1)
+    )
+    made = plan(delayed)
+    assert verify(delayed, made) == ()
+    assert starts(made) == started
+    (planned,) = made.planned
+    assert planned.start.at - NOW == (seconds if started else 100)
+    assert planned.start.promised - NOW == 150

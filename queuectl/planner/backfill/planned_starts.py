@@ -123,7 +123,8 @@ class PlannedStarts:
         ahead = self.respected(request)
         if (why := self._length_unknown(request)) is not None or not ahead:
             return why or decision
-        if len(ahead) == 1:
+        duration = request.pending.workload.duration
+        if len(ahead) == 1 and duration is not None and duration.enforced:
             ahead = [self._at_its_latest(ahead[0])]
         question = self._question(request, NOW, ahead)
         if self._harmless(request, decision, ahead) or question.holds(decision):
