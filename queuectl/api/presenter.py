@@ -24,7 +24,7 @@ from queuectl.domain.queries import (
     QueuePosition,
     in_queue_order,
 )
-from queuectl.domain.redaction import Explanation
+from queuectl.domain.redaction import Explanation, Redactor
 from queuectl.domain.utilization import GangUse
 
 _AT_ONCE: Final = 50
@@ -43,11 +43,14 @@ class WorkloadPresenter:
     async def workloads(self, request: Request, entries: Sequence[Entry]) -> list[WorkloadView]:
         """Rows of the ledger that the caller is allowed to see."""
         lines = await self.lines(entries)
-        redactor = await redactor_of(self._guard, request, self._store, (e.reason for e in entries))
+        awaited = await self._awaited(entries)
+        texts: list[Explanation | str] = [*(e.reason for e in entries), *awaited.values()]
+        redactor = await redactor_of(self._guard, request, self._store, texts)
         views = []
         for number, entry in enumerate(entries, 1):
             line, use, start = lines.get(entry.uid), self._use(entry), self._start(entry)
-            views.append(workload_view(redactor.entry(entry), line, use, start))
+            names = _names(entry, awaited, redactor)
+            views.append(workload_view(redactor.entry(entry), line, use, start, names))
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return views
@@ -65,7 +68,9 @@ class WorkloadPresenter:
             known = await self._diagnoser.diagnose(entry.uid) or known
         leaving = entry.lease.victims if entry.lease is not None else ()
         names = await self._store.workload_names(leaving) if leaving else {}
+        awaited = await self._awaited((entry,))
         texts: list[Explanation | str] = [
+            *awaited.values(),
             entry.reason,
             *known.conflict,
             *known.suggested_fixes,
@@ -80,6 +85,7 @@ class WorkloadPresenter:
             redactor.diagnosis(known),
             self._use(entry),
             self._start(entry),
+            _names(entry, awaited, redactor),
         )
 
     async def steps(self, request: Request, lines: Sequence[HistoryLine]) -> list[HistoryLine]:
@@ -113,6 +119,12 @@ class WorkloadPresenter:
         waiting = [entry.uid for entry in entries if in_queue_order(entry)]
         return await self._store.positions(waiting) if waiting else {}
 
+    async def _awaited(self, entries: Iterable[Entry]) -> Mapping[str, str]:
+        """Names of the gangs for which planned starts wait, by uid."""
+        starts = (entry.planned_start for entry in entries)
+        uids = {uid for start in starts if start is not None for uid, _ in start.awaits}
+        return await self._store.workload_names(uids) if uids else {}
+
     def _use(self, entry: Entry) -> GangUse | None:
         return self._diagnoser.gang_use(entry.uid) if self._diagnoser is not None else None
 
@@ -120,3 +132,10 @@ class WorkloadPresenter:
         if self._diagnoser is None:
             return None
         return self._diagnoser.expected_starts().by_uid.get(entry.uid)
+
+
+def _names(entry: Entry, awaited: Mapping[str, str], redactor: Redactor) -> Mapping[str, str]:
+    """The names of the gangs for which one planned start waits, by uid, as the caller sees them."""
+    if entry.planned_start is None:
+        return {}
+    return {uid: redactor.name(awaited.get(uid, uid)) for uid, _ in entry.planned_start.awaits}

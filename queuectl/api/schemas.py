@@ -177,6 +177,45 @@ class ExpectedStartView(View):
     computed_at: datetime = Field(description="The time of the estimate.")
 
 
+class ShareView(View):
+    count: int
+    flavors: dict[str, str] = Field(description="ResourceFlavor by resource.")
+
+
+class PodSetPlaced(View):
+    name: str
+    count: int
+    flavors: dict[str, str] = Field(description="ResourceFlavor by resource.")
+    nodes: dict[str, int] = Field(description="Number of pods by node, in rank order.")
+    shares: list[ShareView] | None = Field(
+        default=None,
+        description="For a podset that is split over flavors: the flavors of its pods, in rank order.",
+    )
+
+
+class AwaitedView(View):
+    workload: str = Field(
+        description="namespace/name; an unknown uid does not change. "
+        f"`{ANOTHER_TEAM}` for a workload that you are not allowed to see."
+    )
+    ends_at: datetime = Field(description="Its limit or expected end.")
+
+
+class PlannedStartView(View):
+    """The planned start of a pending gang. Gangs after it in queue order do not delay it."""
+
+    at: datetime
+    pod_sets: list[PodSetPlaced] = Field(
+        description="Its placement at that time. A later plan can choose other nodes."
+    )
+    awaits: list[AwaitedView] = Field(
+        description="Workloads that end before, with its nodes or with quota that it needs, at most 64; the last end is first."
+    )
+    overruns: int = Field(
+        description="Number of times that it moved later because a workload ran longer than expected."
+    )
+
+
 class WorkloadView(View):
     uid: str
     kind: str
@@ -219,6 +258,9 @@ class WorkloadView(View):
     expected_start: ExpectedStartView | None = Field(
         description="The estimate of its start, as a range. null = unknown, or it is not pending."
     )
+    planned_start: PlannedStartView | None = Field(
+        description="Its planned start, in a ClusterQueue or Cohort with `queueingStrategy: Backfill`. null = it has none."
+    )
     executed_seconds: float = Field(
         description="Total run time of its earlier attempts in seconds."
     )
@@ -233,22 +275,6 @@ class WorkloadPageView(View):
     items: list[WorkloadView]
     next_cursor: str | None = Field(
         description="Value of `cursor` for the next page; null = this is the last page."
-    )
-
-
-class ShareView(View):
-    count: int
-    flavors: dict[str, str] = Field(description="ResourceFlavor by resource.")
-
-
-class PodSetPlaced(View):
-    name: str
-    count: int
-    flavors: dict[str, str] = Field(description="ResourceFlavor by resource.")
-    nodes: dict[str, int] = Field(description="Number of pods by node, in rank order.")
-    shares: list[ShareView] | None = Field(
-        default=None,
-        description="For a podset that is split over flavors: the flavors of its pods, in rank order.",
     )
 
 
@@ -317,6 +343,7 @@ class ExplainView(View):
     expected_start: ExpectedStartView | None = Field(
         description="The estimate of its start, as in the workload."
     )
+    planned_start: PlannedStartView | None = Field(description="Planned start, as in the workload.")
     placement: PlacementView | None
     reservation: ReservationView | None
     use: UseView | None = Field(description="Its GPU utilization, as in the workload.")

@@ -7,11 +7,13 @@ from typing import Final
 
 from queuectl.api.conditions import conditions
 from queuectl.api.schemas import (
+    AwaitedView,
     ExpectedStartView,
     ExplainView,
     HistoryView,
     ObstacleView,
     PlacementView,
+    PlannedStartView,
     PodSetPlaced,
     ReasonView,
     ReservationView,
@@ -47,6 +49,7 @@ def workload_view(
     line: QueuePosition | None = None,
     use: GangUse | None = None,
     start: ExpectedStart | None = None,
+    awaited: Mapping[str, str] | None = None,
 ) -> WorkloadView:
     """A row of the ledger for listings.
 
@@ -55,6 +58,7 @@ def workload_view(
         line: its position in queue order; None if it is not pending.
         use: its last GPU utilization; None without a measurement.
         start: the estimate of its start; None if it is unknown.
+        awaited: names of the gangs for which its planned start waits, by uid; ANOTHER_TEAM if the caller is not allowed to see a gang.
     """
     return WorkloadView(
         uid=entry.uid,
@@ -84,6 +88,7 @@ def workload_view(
         position_in_local_queue=line.local_queue if line is not None else None,
         gates=list(entry.gates),
         expected_start=expected_start_view(start) if line is not None else None,
+        planned_start=planned_start_view(entry, awaited or {}),
         executed_seconds=entry.past_seconds,
         conditions=conditions(entry),
         use=use_view(entry, use),
@@ -120,6 +125,7 @@ def explain_view(
     diagnosis: Diagnosis | None = None,
     use: GangUse | None = None,
     start: ExpectedStart | None = None,
+    awaited: Mapping[str, str] | None = None,
 ) -> ExplainView:
     """A workload's reason in full.
 
@@ -130,6 +136,7 @@ def explain_view(
         diagnosis: its blocking constraints and fixes, if they were computed.
         use: its last GPU utilization; None without a measurement.
         start: the estimate of its start; None if it is unknown.
+        awaited: names of the gangs for which its planned start waits, as in ``workload_view``.
     """
     known = diagnosis or Diagnosis(entry.uid)
     return ExplainView(
@@ -146,6 +153,7 @@ def explain_view(
         suggested_fixes=[suggested_fix_view(fix) for fix in known.suggested_fixes],
         position=position,
         expected_start=expected_start_view(start) if position is not None else None,
+        planned_start=planned_start_view(entry, awaited or {}),
         placement=_placement(entry),
         reservation=_reservation(entry.lease, victims or {}),
         use=use_view(entry, use),
@@ -218,25 +226,41 @@ def _placement(entry: Entry) -> PlacementView | None:
     return placement_view(entry.placement, planned=False) if entry.placement else None
 
 
+def planned_start_view(entry: Entry, awaited: Mapping[str, str]) -> PlannedStartView | None:
+    """The planned start of a gang; None if it has none. ``awaited``: names of the gangs for which it waits, by uid."""
+    start = entry.planned_start
+    if start is None or start.promised is None or entry.state is not State.PENDING:
+        return None
+    return PlannedStartView(
+        at=moment(start.at),
+        pod_sets=_placed(start.placement),
+        awaits=[
+            AwaitedView(workload=awaited.get(uid, uid), ends_at=moment(end))
+            for uid, end in start.awaits
+        ],
+        overruns=start.overruns,
+    )
+
+
 def placement_view(placement: Placement, *, planned: bool) -> PlacementView:
     """The placement of a gang that runs or will start."""
-    return PlacementView(
-        planned=planned,
-        pod_sets=[
-            PodSetPlaced(
-                name=podset.podset,
-                count=podset.count,
-                flavors=dict(podset.flavors),
-                nodes=_by_node(podset.nodes),
-                shares=[
-                    ShareView(count=share.pods, flavors=dict(share.flavors))
-                    for share in podset.shares
-                ]
-                or None,
-            )
-            for podset in placement.podsets
-        ],
-    )
+    return PlacementView(planned=planned, pod_sets=_placed(placement))
+
+
+def _placed(placement: Placement) -> list[PodSetPlaced]:
+    return [
+        PodSetPlaced(
+            name=podset.podset,
+            count=podset.count,
+            flavors=dict(podset.flavors),
+            nodes=_by_node(podset.nodes),
+            shares=[
+                ShareView(count=share.pods, flavors=dict(share.flavors)) for share in podset.shares
+            ]
+            or None,
+        )
+        for podset in placement.podsets
+    ]
 
 
 def _by_node(nodes: tuple[tuple[str, int], ...]) -> dict[str, int]:

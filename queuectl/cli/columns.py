@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from queuectl.api.kinds import ConfigKind
-from queuectl.cli.render import Column, Json, age, expected, used
+from queuectl.cli.render import Column, Json, age, expected, until, used
 from queuectl.domain.budgets import holder_of
 from queuectl.domain.words import counted, gpu_count
 
@@ -338,6 +338,7 @@ WORKLOAD_COLUMNS: Final = (
     Column("LOCALQUEUE POSITION", lambda o: o["positionInLocalQueue"], wide=True),
     Column("STATE AGE", lambda o: age(o["since"]), wide=True),
     Column("EXPECTED IN", lambda o: expected(o["expectedStart"]), wide=True),
+    Column("PLANNED IN", lambda o: until((o["plannedStart"] or {}).get("at")), wide=True),
     Column("ATTEMPT", lambda o: o["attempt"], wide=True),
     Column("EVICTIONS", lambda o: o["evictions"], wide=True),
     Column("GPU USE", lambda o: (o["use"] or {}).get("state"), wide=True),

@@ -17,6 +17,7 @@ from queuectl.cli.render import age, emit_json, emit_yaml, until, used
 from queuectl.domain.words import counted
 
 _HEAD: Final = re.compile(r"[A-Z][A-Za-z ]{1,7}: +| +- | +")
+_SHOWN: Final = 5  # nodes or gangs in one line
 _NEXT: Final = {
     ("Held", "Held"): "release {} queues it again",
     ("Deactivated", "Deactivated"): "activate {} queues it again",
@@ -86,6 +87,7 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
     if body["position"] is not None:
         lines.append(f"Position: {body['position']}")
         lines.append(f"Expected: {_start(body['expectedStart'])}")
+        lines += _planned_lines(body["plannedStart"])
     if advice := _NEXT.get((body["state"], body["code"])):
         lines.append(f"Next:     {program.called()} {advice.format(body['workload'])}")
     lines += obstacle_lines(body)
@@ -119,6 +121,23 @@ def _start(start: dict[str, Any] | None) -> str:
         return "start not known"
     last = f"within {until(start['p90'])}" if start["p90"] is not None else "no known limit"
     return f"start in about {until(start['median'])} (median), {last} with a probability of 90 %"
+
+
+def _planned_lines(planned: dict[str, Any] | None) -> list[str]:
+    """The planned start of a gang: the time, the nodes, and the gangs that end before."""
+    if planned is None:
+        return []
+    nodes = {node for podset in planned["podSets"] for node in podset["nodes"]}
+    lines = [f"Planned:  {planned['at']} on {_some(sorted(nodes))}"]
+    if ends := [f"{each['workload']} ({each['endsAt']})" for each in planned["awaits"]]:
+        lines.append(f"Awaits:   {_some(ends)}")
+    return lines
+
+
+def _some(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _use_lines(use: dict[str, Any] | None) -> list[str]:

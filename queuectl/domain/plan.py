@@ -134,11 +134,17 @@ SLIPS: Final[Mapping[SlipCause, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A gang that waits, and its planned start. ``slip``: why it is later than the last plan had it; None = it is not."""
+    """A gang that waits, and its planned start.
+
+    Attributes:
+        slip: why it is later than the last plan had it; None = it is not.
+        known: False: this plan finds no time. ``start`` is that of the last plan. Its ``promised`` is None if ``slip`` names the cause.
+    """
 
     uid: str
     start: PlannedStart
     slip: SlipCause | None = None
+    known: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,7 +48,8 @@ class PlannedStart:
     Attributes:
         at: unix seconds.
         placement: where it would start then. A later plan can choose other nodes.
-        promised: unix seconds that ``at`` does not exceed without a cause, except for the time that gangs take to stop.
+        promised: unix seconds that ``at`` does not exceed without a cause, except for the time that gangs take to stop. None =
+            the last plan found no time, for a cause: the gang has no planned start until a plan finds one.
         awaits: the gangs that must end before, by uid, and the unix seconds at which this was expected.
         revision: of the configuration.
         made_at: unix seconds of the plan that gave the gang this time.
@@ -57,7 +58,7 @@ class PlannedStart:
 
     at: float
     placement: Placement
-    promised: float
+    promised: float | None
     awaits: tuple[tuple[str, float], ...] = ()
     revision: int = 0
     made_at: float = 0.0

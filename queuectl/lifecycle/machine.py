@@ -16,6 +16,7 @@ from any state. A held or deactivated gang, or a gang with admission gates, stay
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final, assert_never
 
 from queuectl.domain.events import (
@@ -279,18 +280,34 @@ def _stay(entry: Entry, event: Reserve | Refuse, now: float) -> EntryChange | No
     if (event.reason, lease, budget, start) == known:
         return None
     after = next_of(entry, reason=event.reason, lease=lease, budget=budget, planned_start=start)
-    changed = event.reason.code is not entry.reason.code
-    note = Note(str(event.reason.code), entry.state, state, event.reason) if changed else None
+    planned = _first_planned(entry.planned_start, start)
+    note = None
+    if planned or event.reason.code is not entry.reason.code:
+        reason = replace(event.reason, message=event.reason.message + planned)
+        note = Note(str(event.reason.code), entry.state, state, reason)
     if isinstance(event, Refuse) and event.slip is not None and start is not None:
         moved = _moved(event.slip, entry.planned_start, start)
         note = Note(str(moved.code), entry.state, state, moved)
     return EntryChange(entry, after, now, note)
 
 
+def _first_planned(before: PlannedStart | None, after: PlannedStart | None) -> str:
+    """The end of the sentence in the history for a gang that gets a planned start; empty for others."""
+    if after is None or after.promised is None:
+        return ""
+    if before is not None and before.promised is not None:
+        return ""
+    return f"; its planned start is {format_time(after.at)}"
+
+
 def _moved(slip: SlipCause, before: PlannedStart | None, after: PlannedStart) -> Reason:
     """The line of the history for a planned start that is later than before."""
-    was = f" from {format_time(before.promised)}" if before is not None else ""
-    text = f"its planned start moved{was} to {format_time(after.at)}: {SLIPS[slip]}"
+    promised = before.promised if before is not None else None
+    if after.promised is None:
+        text = f"it has no planned start now: {SLIPS[slip]}"
+    else:
+        was = f" from {format_time(promised)}" if promised is not None else ""
+        text = f"its planned start moved{was} to {format_time(after.at)}: {SLIPS[slip]}"
     return Reason(Code.PLANNED_START_MOVED, text, {"cause": slip.value, "overruns": after.overruns})
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from queuectl.domain.plan import Plan, Proof, Refusal
 from queuectl.domain.snapshot import Pending, Snapshot
-from queuectl.planner.backfill.slips import planned
+from queuectl.planner.backfill.slips import Slips
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.capacity.reservations import valid_leases
 from queuectl.planner.capacity.state import open_state
@@ -54,10 +54,10 @@ def plan(
     repairs = _confirm(cycle, prepared.repairs.repaired, in_order)
     made = make_plan(cycle, repairs, in_order, consolidated=consolidated)
     own_solver = Solver(snapshot.limits, cycle.solver.stop)
-    starts = tuple(planned(cycle.planned.timeline, gang) for gang in cycle.planned.gangs)
+    starts = Slips(cycle.planned.timeline, cycle.planned.gangs).planned(cycle.planned.lapsed)
     made = replace(
         made,
-        planned=starts,
+        planned=tuple(starts),
         reserved=prepared.advance.states(),
         moved=cleared.moves,
         returning=cycle.leases.returning,

@@ -19,6 +19,7 @@ from queuectl.domain.plan import Cost, Proof
 from queuectl.domain.preview import Preview
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.redaction import ANOTHER_TEAM
+from queuectl.domain.snapshot import PlannedStart
 from tests.api.conftest import commit
 from tests.api.signed import ADMIN, asking, people, signed_app
 from tests.api.support import LEASE, LIVES, FixedDiagnoser, job, live_through
@@ -46,6 +47,9 @@ DIAGNOSIS = Diagnosis(
     "uid-job-waits",
     (Obstacle(Limit.ORDER, f"order: behind {SECRET} and team-b/mine", FACTS),),
     (SuggestedFix(Remedy.END_OTHERS, f"end 1 gang: {SECRET} (it is not preemptible)", FACTS, ()),),
+)
+PLANNED = PlannedStart(
+    900.0, LEASE.placement, 900.0, awaits=(("uid-secret", 900.0), ("uid-gone", 800.0)), overruns=1
 )
 CYCLE = Decision(
     at=1.0,
@@ -88,6 +92,7 @@ async def _fill(store: MemoryStore, diagnoser: FixedDiagnoser, access: MemoryAcc
         "waits": (Refuse(BEHIND),),
         "reserved": (Reserve(replace(LEASE, victims=("uid-secret", "uid-gone")), BEHIND),),
         "evicted": (*LIVES["running"], Evict(LEAVES)),
+        "planned": (Refuse(BEHIND, PLANNED),),
         "runs": LIVES["running"],
     }
     for name, life in lives.items():
@@ -189,6 +194,19 @@ async def test_victims_of_other_teams_have_neither_name_nor_uid(app: FastAPI) ->
     all_of_it = json.loads(await shown(app, ADMIN, path))["reservation"]
     assert all_of_it["victims"] == ["uid-secret", "uid-gone"]
     assert all_of_it["victimNames"] == [SECRET, "uid-gone"]
+
+
+@pytest.mark.parametrize("path", [f"{MINE}/planned", f"{MINE}/planned/explain"])
+async def test_a_planned_start_names_only_gangs_that_the_caller_sees(
+    app: FastAPI, path: str
+) -> None:
+    theirs = json.loads(await shown(app, TENANT, path))["plannedStart"]
+    assert theirs["at"] == "1970-01-01T00:15:00Z"
+    assert theirs["overruns"] == 1
+    assert [each["workload"] for each in theirs["awaits"]] == [ANOTHER_TEAM] * 2
+    all_of_it = json.loads(await shown(app, ADMIN, path))["plannedStart"]
+    assert [each["workload"] for each in all_of_it["awaits"]] == [SECRET, "uid-gone"]
+    assert all_of_it["podSets"] == theirs["podSets"]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ A placement is a number of pods on each node, the same for as long as the gang h
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from math import inf
 
 Counts = tuple[int, ...]
@@ -21,6 +21,29 @@ class Gang:
     gpu: int
     seconds: float | None
     rack: bool = False
+    queue: str = "main"
+
+    @property
+    def gpus(self) -> int:
+        return self.pods * self.gpu
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """GPUs of one ClusterQueue of a cohort; ``borrows`` and ``lends``: at most, None = without limit."""
+
+    nominal: int
+    borrows: int | None = None
+    lends: int | None = None
+
+    @property
+    def shared(self) -> int:
+        """The part of its quota that others can use."""
+        return self.nominal if self.lends is None else min(self.lends, self.nominal)
+
+    def taken(self, used: int) -> int:
+        """The part of its use that counts in the cohort."""
+        return max(0, used - (self.nominal - self.shared))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +60,8 @@ class Cluster:
     """Nodes with GPUs, each in a rack; on each node the GPUs in use, with the time until which (relative to now).
 
     ``delay``: the part of its run by which a single planned gang can start later than it could at first.
+    ``quotas``: of the ClusterQueues of one cohort, each with planned starts of its own; empty = there is enough quota. All
+    that is in use belongs to the first of them.
     """
 
     gpus: Counts
@@ -44,36 +69,70 @@ class Cluster:
     busy: Sequence[tuple[int, int, float]]
     planned_starts: int
     delay: float = 0.0
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
     starting: list[Gang] = field(default_factory=list)
     planned: list[tuple[Gang, float]] = field(default_factory=list)
     latest: dict[str, float] = field(default_factory=dict)
-    waiting: int = 0
+    waiting: list[Gang] = field(default_factory=list)
+
+    def starts(self, gangs: Sequence[Gang]) -> list[str]:
+        """Consider all gangs: of the first ones of each ClusterQueue, those first that do not borrow. Returns the uids of those that start."""
+        place = {gang.uid: number for number, gang in enumerate(gangs)}
+        left, started = list(gangs), []
+        while left:
+            heads = {gang.queue: gang for gang in reversed(left)}.values()
+            gang = min(heads, key=lambda head: (self._borrows(head), place[head.uid]))
+            left.remove(gang)
+            if self._ever(gang) and self.consider(gang):
+                started.append(gang.uid)
+        self._settle()
+        return sorted(started, key=place.__getitem__)
+
+    def _ever(self, gang: Gang) -> bool:
+        """Whether it would start if it were alone."""
+        return replace(self, busy=(), starting=[]).fits([gang], later=())
+
+    def _borrows(self, gang: Gang) -> bool:
+        if not self.quotas:
+            return False
+        return self._used(gang.queue, 0.0) + gang.gpus > self.quotas[gang.queue].nominal
 
     def consider(self, gang: Gang) -> bool:
         """The next gang in queue order: whether it starts."""
-        free = self.fits([gang], later=())
-        if free and not self.waiting:
-            self.starting.append(gang)
-            return True
-        if free and gang.seconds is not None and self.fits([gang], later=self._delayed()):
-            self.starting.append(gang)
-            return True
-        if self.waiting < self.planned_starts:
-            self.settle()
-            self.waiting += 1
+        line = [other for other in self.waiting if other.queue == gang.queue]
+        if self.fits([gang], later=()) and (gang.seconds is not None or not line):
+            ahead = [p for p in self.planned if self._counts_for(gang, *p)]
+            if len(ahead) == 1:
+                ahead = [(other, self.latest[other.uid]) for other, _ in ahead]
+            if self.fits([gang], later=ahead):
+                self.starting.append(gang)
+                if len(ahead) < len(self.planned):
+                    self._settle()
+                return True
+        if len(line) < self.planned_starts:
+            self._settle()
+            self.waiting.append(gang)
             self._plan(gang)
         return False
 
-    def settle(self) -> None:
-        """Plan all of them again, at the earliest times that are left."""
-        planned, self.planned = self.planned, []
-        for gang, _ in planned:
-            self._plan(gang)
+    def _counts_for(self, gang: Gang, planned: Gang, at: float) -> bool:
+        """Whether a gang must not delay a planned one: always, except that it uses quota of its own that the other borrows."""
+        if planned.queue == gang.queue or not self.quotas:
+            return True
+        used = self._used(planned.queue, at) + planned.gpus
+        return self._borrows(gang) or used <= self.quotas[planned.queue].nominal
 
-    def _delayed(self) -> list[tuple[Gang, float]]:
-        if len(self.planned) != 1:
-            return self.planned
-        return [(gang, self.latest[gang.uid]) for gang, _ in self.planned]
+    def _used(self, queue: str, at: float) -> int:
+        """GPUs of a ClusterQueue that what is in use and what starts uses at a time."""
+        started = sum(g.gpus for g in self.starting if g.queue == queue and _length(g) > at)
+        owner = next(iter(self.quotas))
+        return started + sum(used for _, used, until in self.busy if queue == owner and until > at)
+
+    def _settle(self) -> None:
+        """Plan all of them again, at the earliest times that are left."""
+        gangs, self.planned = [gang for gang, _ in self.planned], []
+        for gang in gangs:
+            self._plan(gang)
 
     def fits(self, more: Sequence[Gang], later: Sequence[tuple[Gang, float]]) -> bool:
         """Whether all that start and these gangs start now, and the others later, in some placement."""
@@ -86,8 +145,10 @@ class Cluster:
         ends |= {at + _length(other) for other, at in self.planned}
         least = 0.0
         if gang.seconds is None:  # it starts before no gang that waits before it
-            least = max((at for _, at in self.planned), default=0.0)
-            if len(self.planned) < self.waiting - 1:
+            line = [at for other, at in self.planned if other.queue == gang.queue]
+            least = max(line, default=0.0)
+            waiting = [w for w in self.waiting if w.queue == gang.queue and w is not gang]
+            if len(line) < len(waiting):
                 return
         for at in sorted(end for end in ends if max(least, 0.1) <= end < inf):
             if self.fits((), later=[*self.planned, (gang, at)]):
@@ -98,6 +159,8 @@ class Cluster:
 
     def _place(self, held: Sequence[Held]) -> bool:
         times = sorted({each.begins for each in held})
+        if not all(self._within_quota(held, at) for at in times):
+            return False
         free = {
             at: [
                 size - sum(used for on, used, until in self.busy if on == node and until > at)
@@ -106,6 +169,21 @@ class Cluster:
             for at in times
         }
         return self._search(held, 0, free)
+
+    def _within_quota(self, held: Sequence[Held], at: float) -> bool:
+        """Whether no ClusterQueue uses more at a time than it can, with what it borrows."""
+        if not self.quotas:
+            return True
+        used = dict.fromkeys(self.quotas, 0)
+        used[next(iter(self.quotas))] = sum(n for _, n, until in self.busy if until > at)
+        for each in held:
+            if each.begins <= at < each.ends:
+                used[each.gang.queue] += each.gang.gpus
+        for name, quota in self.quotas.items():
+            if quota.borrows is not None and used[name] > quota.nominal + quota.borrows:
+                return False
+        taken = sum(quota.taken(used[name]) for name, quota in self.quotas.items())
+        return taken <= sum(quota.shared for quota in self.quotas.values())
 
     def _search(self, held: Sequence[Held], number: int, free: dict[float, list[int]]) -> bool:
         if number == len(held):

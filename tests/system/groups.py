@@ -14,7 +14,7 @@ from tests.support.units import Units
 GROUPS: Final = (
     ("docs/test_admin", "docs/test_mig", "docs/test_users", "docs/test_guides", "docs/test_practices", "docs/test_operate"),
     ("system/test_kills", "system/test_chaos"),
-    ("system/test_lifecycle", "system/test_queues", "system/test_limits", "system/test_expected_start"),
+    ("system/test_lifecycle", "system/test_queues", "system/test_limits", "system/test_expected_start", "system/test_backfill"),
     ("system/test_gangs", "system/test_default_queue", "system/test_serve_api", "system/test_refusals", "system/test_forged"),
     ("system/test_demo",),
     ("system/test_idle_reclaim", "system/test_utilization", "system/test_dashboards"),

@@ -12,6 +12,7 @@ BY: Final = "sum by (cluster_queue)"
 FLAVORS: Final = "sum by (cohort, cluster_queue, flavor)"
 NO_START: Final = "No gang has started in the last 30 minutes."
 NO_ESTIMATE: Final = "No gang with an expected start in the last 30 minutes."
+NO_RUN: Final = "No gang with an expected run time has finished in the last 30 minutes."
 
 QUEUES: Final = Board(
     uid="queuectl-queues",
@@ -103,6 +104,21 @@ QUEUES: Final = Board(
                       [Query(f"{BY} (rate(queuectl_estimate_error_seconds_count{{{ONE}}}[30m]))"
                              f" / ({BY} (rate(queuectl_admitted_workloads_total{{{ONE}}}[30m])) > 0)",
                              "{{cluster_queue}}")], Unit.SHARE, width=12, empty=NO_ESTIMATE),
+            ),
+        ),
+        (
+            "Planned starts and run times",
+            (
+                Panel("Planned starts that moved, by cause", "Planned starts that became later in the last 30 minutes. All ClusterQueues with queueingStrategy: Backfill.",
+                      [Query(f"sum by (cause) (increase(queuectl_planned_start_slips_total{{{ONE}}}[30m]))", "{{cause}}")], Unit.COUNT,
+                      empty="No planned start has moved in the last 30 minutes."),
+                Panel("Error of expected run times (p50, p95)", "Difference between the expected and the actual run time, by source. Over 30 minutes, in all ClusterQueues.",
+                      [Query("histogram_quantile(0.5, sum by (le, source) (rate(queuectl_duration_error_seconds_bucket[30m])))", "{{source}} p50"),
+                       Query("histogram_quantile(0.95, sum by (le, source) (rate(queuectl_duration_error_seconds_bucket[30m])))", "{{source}} p95")],
+                      Unit.SECONDS, empty=NO_RUN),
+                Panel("Gangs that ended as expected (%)", "Finished gangs that ended within the run time that planning assumed, by source. Over 30 minutes, in all ClusterQueues.",
+                      [Query('sum by (source) (rate(queuectl_duration_runs_total{within="true"}[30m]))'
+                             " / (sum by (source) (rate(queuectl_duration_runs_total[30m])) > 0)", "{{source}}")], Unit.SHARE, empty=NO_RUN),
             ),
         ),
     ),

@@ -36,6 +36,7 @@ from queuectl.lifecycle.machine import MAX_BUDGET
 from queuectl.objects.configuration.catalog import changed_queues
 from queuectl.objects.files.refused_plans import BrokenRule
 from queuectl.planner import StopSignal
+from queuectl.planner.backfill.expected_ends import next_expected_end
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.order.pending_gangs import PendingGangs, pending_gangs
 from queuectl.planner.preempt.protections import next_plan_due
@@ -133,7 +134,10 @@ class Planning:
             self._wakeup.plan_by(RETRY_SECONDS)
         if decision.stats.get("rooms_sought"):
             self._seek_again(snapshot.now)
-        self._exposed_at = next_plan_due(checked.snapshot, checked.decided)
+        self._exposed_at = _first(
+            next_plan_due(checked.snapshot, checked.decided),
+            next_expected_end(checked.snapshot, checked.decided),
+        )
         changes = await self._commit(snapshot, decision, took, documents, found)
         self._count(checked.snapshot, decision, changes)
         await self._mig.begin(found, snapshot)
@@ -253,3 +257,7 @@ class Planning:
         self._metrics.reserved(snapshot, decision.reserved)
         started = [a for a in decision.admitted if a.uid in committed]
         self._metrics.fleet.started(spreads(snapshot, started, self._cache))
+
+
+def _first(*times: float | None) -> float | None:
+    return min((at for at in times if at is not None), default=None)

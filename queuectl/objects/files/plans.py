@@ -202,7 +202,7 @@ def _pending(
 
 def _planned_start(planned: Planned | None) -> dict[str, Any]:
     """The planned start of a pending gang, if it has one."""
-    if planned is None:
+    if planned is None or planned.start.promised is None:
         return {}
     written: dict[str, Any] = {
         "at": format_time(planned.start.at),

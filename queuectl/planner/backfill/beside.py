@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from queuectl.planner.backfill.answers import answers_of, digest_of
 from queuectl.planner.backfill.moments import Moments, Present
 from queuectl.planner.backfill.timeline import NOW, Timeline
 from queuectl.planner.capacity.node_counts import (
@@ -170,10 +171,33 @@ class Question:
             return Decision(Status.REFUTED)
         if solver.ended():
             return Decision(Status.UNKNOWN)
-        made = arrange(stacked, [request], free, solver, self.request.pending.budget)
+        made = self._arranged(stacked, request, free, solver)
         if made.status is not Status.FOUND:
             return Decision(made.status, alarm=made.alarm)
         return _decision(made, movable, planned)
+
+    def _arranged(
+        self,
+        stacked: Sequence[TentativeAdmission],
+        request: GangRequest,
+        free: Ints,
+        solver: Solver,
+    ) -> Arrangement:
+        """The answer of the model, or the one that it has given to the same question in an earlier plan."""
+        budget = self.request.pending.budget
+        answers = answers_of(self.timeline.state.problem)
+        digest = digest_of(stacked, request, free, budget)
+        known = answers.get(digest)
+        if known is not None:
+            return known
+        # Counted apart: whether it is known already depends on the plans before, the plan must not.
+        own_solver = Solver(solver.limits, solver.stop)
+        made = arrange(stacked, [request], free, own_solver, budget)
+        solver.cut |= own_solver.cut
+        solver.alarms.extend(own_solver.alarms)
+        if made.status in (Status.FOUND, Status.REFUTED):
+            answers.note(digest, made)
+        return made
 
     def _without(self, movable: Sequence[TentativeAdmission], at: float) -> Ints:
         """(R, N) free at a time without the gangs that the model places."""
@@ -211,11 +235,16 @@ def _decision(
         tuple(
             (k, counts)
             for k, counts in zip(movable, first, strict=True)
-            if counts is not k.node_counts
+            if not _same(counts, k.node_counts)
         ),
         planned=tuple(
             (gang, counts)
             for gang, counts in zip(planned, rest, strict=True)
-            if counts is not gang.node_counts
+            if not _same(counts, gang.node_counts)
         ),
     )
+
+
+def _same(one: NodeCounts, other: NodeCounts) -> bool:
+    pairs = ((a, b) for x, y in zip(one, other, strict=True) for a, b in zip(x, y, strict=True))
+    return all(np.array_equal(a, b) for a, b in pairs)

@@ -17,7 +17,7 @@ from queuectl.domain.queues import BackfillOrder, ClusterQueue
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.beside import Question
-from queuectl.planner.backfill.slips import MOST_OVERRUNS, SLACK
+from queuectl.planner.backfill.slips import MOST_OVERRUNS, SLACK, Lapsed
 from queuectl.planner.backfill.timeline import NOW, Timeline
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
@@ -47,6 +47,7 @@ class PlannedStarts:
     Attributes:
         gangs: in the order in which they were planned.
         undecided: a search ended without an answer, so a planned start is perhaps not the earliest.
+        lapsed: gangs that had a planned start, and for which no time was found.
         waiting: by line, uids of the gangs that count as its first ones, and the first of them, as ``namespace/name``.
     """
 
@@ -56,9 +57,12 @@ class PlannedStarts:
     timeline: Timeline = field(init=False)
     gangs: list[PlannedGang] = field(default_factory=list)
     waiting: dict[Line, dict[str, str]] = field(default_factory=dict)
+    lapsed: list[Lapsed] = field(default_factory=list)
     undecided: bool = False
     _delayed: dict[str, PlannedGang] = field(default_factory=dict)  # at their latest times
     _settled: bool = True
+    _asked: dict[str, list[GangRequest]] = field(default_factory=dict)
+    _passed: bool = False  # a gang that was judged can delay a planned start that borrows
 
     def __post_init__(self) -> None:
         problem = self.state.problem
@@ -98,23 +102,31 @@ class PlannedStarts:
         if line is None or not self.room_for_more(queue) or uid in self.waiting.get(line, {}):
             return
         self.waiting.setdefault(line, {})[uid] = pending.workload.ref
-        self._plan([replace(request, pending=pending) for request in requests])
+        self._asked[uid] = [replace(request, pending=pending) for request in requests]
+        self._plan(self._asked[uid])
 
-    def starts(self, uid: str) -> None:
-        """Note that a gang starts now, or gets a reservation."""
+    def starts(self, uid: str) -> bool:
+        """Note that a gang starts now, or gets a reservation. Returns whether others are planned again because of it."""
         for line in self.waiting.values():
             line.pop(uid, None)
         self.gangs = [gang for gang in self.gangs if gang.uid != uid]
         self._delayed.pop(uid, None)
         self._settled = not self._delayed
+        self.lapsed = [one for one in self.lapsed if one.request.pending.workload.uid != uid]
         self._guard()
+        if not self._passed:
+            return False
+        self._passed = self._settled = False
+        return self.settle()
 
-    def settle(self) -> None:
-        """Plan the starts that later gangs have delayed at the times that are now the earliest."""
-        if not self._settled and not self.stand():
+    def settle(self) -> bool:
+        """Plan the starts that later gangs have delayed at the times that are now the earliest. Returns whether any has moved."""
+        again = not self._settled and not self.stand()
+        if again:
             self.plan_again()
         self._settled = True
         self._delayed.clear()
+        return again
 
     # Later gangs.
 
@@ -124,7 +136,10 @@ class PlannedStarts:
         if (why := self._length_unknown(request)) is not None or not ahead:
             return why or decision
         duration = request.pending.workload.duration
-        if len(ahead) == 1 and duration is not None and duration.enforced:
+        delays = len(ahead) == 1 and duration is not None and duration.enforced
+        if not delays and self.settle():
+            ahead = self.respected(request)
+        if delays:
             ahead = [self._at_its_latest(ahead[0])]
         question = self._question(request, NOW, ahead)
         if self._harmless(request, decision, ahead) or question.holds(decision):
@@ -140,7 +155,9 @@ class PlannedStarts:
         ahead = [gang for gang in self.gangs if gang.uid != uid]
         if not ahead or any(borrows(self.state, request)):
             return ahead
-        return [g for g in ahead if g.request.queue == request.queue or not self._borrows(g)]
+        kept = [g for g in ahead if g.request.queue == request.queue or not self._borrows(g)]
+        self._passed |= len(kept) < len(ahead)
+        return kept
 
     def beside_reservation(self, request: GangRequest, node_counts: NodeCounts) -> Reason | None:
         """Why a gang must not evict others for a place; None if no planned start is delayed by that."""
@@ -184,7 +201,7 @@ class PlannedStarts:
         latest = {gang.uid: gang.latest for gang in gangs}
         self._settled = True
         for gang in gangs:
-            self._plan([gang.request])
+            self._plan(self._asked[gang.uid])
         for gang in self.gangs:
             gang.latest = max(gang.at, min(gang.latest, latest[gang.uid]))
 
@@ -193,7 +210,12 @@ class PlannedStarts:
     def _plan(self, requests: Iterable[GangRequest]) -> None:
         """Plan the earliest start under any of these requests; the first of equal ones."""
         self.settle()
-        found = [start for request in requests if (start := self._earliest(request)) is not None]
+        asked = list(requests)
+        before, self.undecided = self.undecided, False
+        found = [start for request in asked if (start := self._earliest(request)) is not None]
+        if not found and asked and asked[0].pending.planned_start is not None:
+            self.lapsed.append(Lapsed(asked[0], self.undecided))
+        self.undecided |= before
         if not found:
             return
         gang, decision = min(found, key=lambda start: start[0].at)
@@ -206,12 +228,31 @@ class PlannedStarts:
     def _earliest(self, request: GangRequest) -> _Start | None:
         """On as good a topology level as in the last plan, if that is not later than it was planned."""
         last = request.pending.planned_start
-        strict = self._as_promised(request) if last is not None else None
-        if last is not None and strict is not None:
+        promised = last.promised if last is not None else None
+        strict = self._as_promised(request) if promised is not None else None
+        if promised is not None and strict is not None:
             kept = self._first_time(strict)
-            if kept is not None and kept[0].at <= last.promised + SLACK:
+            if kept is not None and kept[0].at <= promised + SLACK:
                 return kept
-        return self._first_time(request)
+        found = self._first_time(request)
+        late = found is None or (promised is not None and found[0].at > promised + SLACK)
+        return (self._unchanged(request) if late and self.undecided else None) or found
+
+    def _unchanged(self, request: GangRequest) -> _Start | None:
+        """At the time and place of the last plan, if it still fits there: no search is needed for that."""
+        last = request.pending.planned_start
+        if last is None:
+            return None
+        at = max(last.at, self.timeline.now)
+        asked = starting_at(self.state.problem, request, at)
+        found = node_counts_of(self.state.problem, asked, last.placement)
+        if found is None or at < self._not_before(request):
+            return None
+        decision = Decision(Status.FOUND, found)
+        if not self._question(asked, at, self.gangs).holds(decision):
+            return None
+        end, latest = _end(asked, at), self._latest(asked, at)
+        return PlannedGang(as_placed(asked, found), found, at, end, latest), decision
 
     def _first_time(self, request: GangRequest) -> _Start | None:
         ends = (gang.until for gang in self.gangs if gang.until < inf)
@@ -246,7 +287,7 @@ class PlannedStarts:
         latest = at + line.rule.delay * duration.seconds
         if starting_at(self.state.problem, request, latest) is not request:
             return at  # it would run into a Reservation
-        if last is not None and at <= last.promised + SLACK:
+        if last is not None and last.promised is not None and at <= last.promised + SLACK:
             latest = min(latest, last.promised)
         return max(at, latest)
 
@@ -331,7 +372,12 @@ class PlannedStarts:
         return not any(self.timeline.holds(r, gang.at) for r in requests for gang in ahead)
 
     def _borrows(self, gang: PlannedGang) -> bool:
-        return any(borrows(self.state, gang.request))
+        """Whether it will use more than the nominal quota of its ClusterQueue when it starts."""
+        queue, use = gang.request.queue, self.timeline.use(gang.at)
+        return queue is not None and any(
+            need and use.reach(queue, row, need).name != queue
+            for row, need in gang.request.charges.items()
+        )
 
     def _delays(self, request: GangRequest, ahead: list[PlannedGang]) -> Reason:
         first = next(self._in_the_way(request, ahead), ahead[0])

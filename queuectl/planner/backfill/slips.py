@@ -1,20 +1,23 @@
-"""Planned starts as values of the plan: what each awaits, and why one is later than the last plan had it."""
+"""Planned starts as values of the plan: what each awaits, and why one is later than the last plan had it.
+
+A gang for which this plan finds no time keeps its last planned start, and its number of overruns, for the plans that follow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from queuectl.domain.plan import Planned, SlipCause
-from queuectl.domain.snapshot import Admitted, PlannedStart
+from queuectl.domain.snapshot import PlannedStart
+from queuectl.planner.backfill.causes import Lateness
 from queuectl.planner.backfill.timeline import Timeline
 from queuectl.planner.capacity.node_counts import PlannedGang
 from queuectl.planner.capacity.placements import placement_of
-from queuectl.planner.order.queue_order import place
-from queuectl.planner.problem.problem import Problem
-from queuectl.planner.problem.topology import Mask
+from queuectl.planner.problem.request import GangRequest
 
 SLACK: Final = 60.0
 """Seconds by which a start can be later than planned: the gangs before it take time to stop."""
@@ -23,72 +26,98 @@ MOST_OVERRUNS: Final = 2
 _MOST_AWAITED: Final = 64
 
 
-def planned(timeline: Timeline, gang: PlannedGang) -> Planned:
-    """A planned start for the plan."""
-    problem = timeline.state.problem
-    snapshot = problem.snapshot
-    last = gang.request.pending.planned_start
-    slips = last is not None and gang.at > last.promised + SLACK
-    cause = _cause(timeline, gang, last) if last is not None and slips else None
-    kept = last is not None and cause is None and last.promised <= gang.latest
-    start = PlannedStart(
-        at=gang.at,
-        placement=placement_of(problem, gang.request, gang.node_counts),
-        promised=last.promised if last is not None and kept else gang.latest,
-        awaits=tuple(_awaited(timeline, gang)),
-        revision=snapshot.config.revision,
-        made_at=last.made_at if last is not None and kept else snapshot.now,
-        overruns=(last.overruns if last is not None else 0) + (cause is SlipCause.OVERRUN),
-    )
-    return Planned(gang.uid, start, cause)
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """A gang that had a planned start, and for which this plan finds no time.
+
+    Attributes:
+        undecided: a search for a time ended without an answer.
+    """
+
+    request: GangRequest
+    undecided: bool
 
 
-def _awaited(timeline: Timeline, gang: PlannedGang) -> Iterator[tuple[str, float]]:
-    """The gangs on its nodes, or with quota that it needs, that end before it starts; those that end last, first."""
-    problem = timeline.state.problem
-    nodes = (
-        np.unique(np.concatenate([at for at, _ in gang.node_counts])) if gang.node_counts else ()
-    )
-    rows = {row[1:] for row, _ in gang.request.rows()}
-    listed = 0
-    for other in reversed(timeline.ended(gang.at)):
-        if listed == _MOST_AWAITED:
-            return
-        on_nodes = bool(np.isin(problem.usage.slots(other)[0], nodes).any())
-        if on_nodes or any(row[1:] in rows for row, _ in problem.usage.charges(other)):
-            assert other.ends_at is not None
-            listed += 1
-            yield other.workload.uid, other.ends_at
+@dataclass(eq=False)
+class Slips:
+    """The planned starts of one plan, compared with those of the last one.
 
+    Attributes:
+        gangs: in the order in which they were planned.
+        causes: of those that are late, by uid.
+    """
 
-def _cause(timeline: Timeline, gang: PlannedGang, last: PlannedStart) -> SlipCause:
-    """The first cause of which there is evidence."""
-    problem = timeline.state.problem
-    snapshot = problem.snapshot
-    if _lost_node(problem, gang, last):
-        return SlipCause.LOST_NODE
-    running = {g.workload.uid: g for g in snapshot.admitted}
-    if any(_overran(running.get(uid), end) for uid, end in last.awaits):
-        return SlipCause.OVERRUN
-    if last.revision != snapshot.config.revision:
-        return SlipCause.CONFIGURATION
-    mine = place(gang.request.pending.workload)
-    queue = snapshot.queue_of(gang.request.pending.workload)
-    newer = [g.workload for g in snapshot.admitted if g.started_at >= last.made_at]
-    newer += [a.request.pending.workload for a in timeline.state.admissions]
-    foreign = [w for w in newer if snapshot.queue_of(w) is not queue and place(w) > mine]
-    return SlipCause.RECLAIM if foreign else SlipCause.HIGHER_PRIORITY
+    timeline: Timeline
+    gangs: Sequence[PlannedGang]
+    causes: dict[str, SlipCause] = field(default_factory=dict)
 
+    def planned(self, lapsed: Sequence[Lapsed]) -> Iterator[Planned]:
+        """All planned starts, and those that are no longer known."""
+        for number, gang in enumerate(self.gangs):
+            yield self._of(gang, self.gangs[:number])
+        for each in lapsed:
+            yield self._lapsed(each)
 
-def _overran(gang: Admitted | None, expected: float) -> bool:
-    return gang is not None and (gang.ends_at is None or gang.ends_at > expected + SLACK)
+    def _of(self, gang: PlannedGang, ahead: Sequence[PlannedGang]) -> Planned:
+        problem = self.timeline.state.problem
+        now = problem.snapshot.now
+        last = gang.request.pending.planned_start
+        promised = last.promised if last is not None else None
+        start = PlannedStart(
+            at=gang.at,
+            placement=placement_of(problem, gang.request, gang.node_counts),
+            promised=gang.latest,
+            awaits=tuple(self._awaited(gang)),
+            revision=problem.snapshot.config.revision,
+            made_at=now,
+            overruns=last.overruns if last is not None else 0,
+        )
+        if last is None or promised is None or gang.latest < promised:
+            return Planned(gang.uid, start)
+        if gang.at > promised:
+            self.causes[gang.uid] = self._cause(gang.request, last, ahead)
+        if gang.at > promised + SLACK:
+            return self._slip(gang.uid, start)
+        first = dict(last.awaits)
+        awaits = tuple((uid, min(end, first.get(uid, end))) for uid, end in start.awaits)
+        return Planned(
+            gang.uid, replace(start, promised=promised, made_at=last.made_at, awaits=awaits)
+        )
 
+    def _lapsed(self, lapsed: Lapsed) -> Planned:
+        uid = lapsed.request.pending.workload.uid
+        last = lapsed.request.pending.planned_start
+        assert last is not None
+        if lapsed.undecided or last.promised is None:
+            return Planned(uid, last, known=False)
+        self.causes[uid] = self._cause(lapsed.request, last, self.gangs)
+        return replace(self._slip(uid, replace(last, promised=None)), known=False)
 
-def _lost_node(problem: Problem, gang: PlannedGang, last: PlannedStart) -> bool:
-    """Whether it can no longer use a node on which it was planned."""
-    at = problem.index.position
-    if not gang.request.pods:
-        return False
-    usable: Mask = np.logical_or.reduce([p.shape.eligible for p in gang.request.pods])
-    names = [name for podset in last.placement.podsets for name, _ in podset.nodes]
-    return any(name not in at or not usable[at[name]] for name in names)
+    def _slip(self, uid: str, start: PlannedStart) -> Planned:
+        cause = self.causes[uid]
+        overruns = start.overruns + (cause is SlipCause.OVERRUN)
+        return Planned(uid, replace(start, overruns=overruns), cause)
+
+    def _cause(
+        self, request: GangRequest, last: PlannedStart, ahead: Sequence[PlannedGang]
+    ) -> SlipCause:
+        return Lateness(self.timeline, request, last, ahead, self.causes).cause()
+
+    def _awaited(self, gang: PlannedGang) -> Iterator[tuple[str, float]]:
+        """The gangs on its nodes, or with quota that it needs, that end before it starts; those that end last, first."""
+        problem = self.timeline.state.problem
+        nodes = (
+            np.unique(np.concatenate([at for at, _ in gang.node_counts]))
+            if gang.node_counts
+            else ()
+        )
+        rows = {row[1:] for row, _ in gang.request.rows()}
+        listed = 0
+        for other in reversed(self.timeline.ended(gang.at)):
+            if listed == _MOST_AWAITED:
+                return
+            on_nodes = bool(np.isin(problem.usage.slots(other)[0], nodes).any())
+            if on_nodes or any(row[1:] in rows for row, _ in problem.usage.charges(other)):
+                assert other.ends_at is not None
+                listed += 1
+                yield other.workload.uid, other.ends_at

@@ -60,18 +60,22 @@ class Timeline:
         return self.state.problem.snapshot.now
 
     def until(self, request: GangRequest) -> float:
-        """The end of a gang that starts now."""
+        """The end of a gang that starts now, or that is repaired now."""
         workload = request.pending.workload
-        if workload.duration is None or self._runs(workload):
-            return inf
-        return self.now + workload.duration.seconds
+        repaired = self._repaired(workload)
+        if repaired is not None:
+            return inf if repaired.ends_at is None else max(repaired.ends_at, self.now + SOON)
+        return inf if workload.duration is None else self.now + workload.duration.seconds
 
     def holds(self, request: GangRequest, at: float) -> bool:
         """Whether a gang that starts now must count at a later time."""
         if self.until(request) > at:
             return True
         workload = request.pending.workload
+        repaired = self._repaired(workload)
         sure = workload.duration is not None and workload.duration.enforced
+        if repaired is not None:
+            sure = repaired.end_enforced
         return not sure and any(
             not self._yields(workload, first) for first in self.guarded.get(at, ())
         )
@@ -143,9 +147,12 @@ class Timeline:
             _summed([usage.charges(gang) for _, _, gang in known]),
         )
 
-    def _runs(self, workload: Workload) -> bool:
-        """Whether it is a running gang that is repaired: the end of its attempt is not that of a new one."""
-        return workload.uid in self.state.gone
+    def _repaired(self, workload: Workload) -> Admitted | None:
+        """The gang that runs and is repaired: its attempt ends when it would have ended."""
+        if workload.uid not in self.state.gone:
+            return None
+        broken = self.state.problem.usage.broken
+        return next((gang for gang in broken if gang.workload.uid == workload.uid), None)
 
     def _yields(self, workload: Workload, first: Workload) -> bool:
         """Whether ``first`` can evict it by the rules inside their ClusterQueue."""

@@ -243,7 +243,8 @@ class AdmissionCycle:
         self.state.admit(admission)
         self.limits.take(workload)
         self.heads.order.start(workload, admission.request.charges)
-        self.planned.starts(workload.uid)
+        if self.planned.starts(workload.uid):
+            self.classes.forget_refusals()  # they were for earlier planned starts
         self.refused.pop(workload.uid, None)  # refuted before, and considered again
         self.starting[workload.uid] = admission
         self.considered += 1
@@ -270,8 +271,8 @@ class AdmissionCycle:
             self._wait(gang, delayed)
             self._plan_start(gang)
             return
-        self.planned.starts(gang.uid)
         reservations.reserve(self.state, request, node_counts, victims)
+        self.planned.starts(gang.uid)
         self.limits.take(request.pending.workload)
         self.heads.order.start(request.pending.workload, request.charges)
         self.preempted.extend(found.victims.victims)

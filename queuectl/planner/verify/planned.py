@@ -12,7 +12,7 @@ from math import inf
 
 from queuectl.domain.plan import Admission, Plan, Planned
 from queuectl.domain.queues import QueueingStrategy, WithinClusterQueue
-from queuectl.domain.snapshot import Admitted, Pending, Snapshot
+from queuectl.domain.snapshot import Admitted, Pending, PlannedStart, Snapshot
 from queuectl.domain.workload import Workload
 from queuectl.planner.verify.capacity import check_capacity
 from queuectl.planner.verify.gangs import check_gangs
@@ -28,7 +28,7 @@ def check_planned(index: PlanIndex) -> Iterator[Violation]:
     """Planned starts, and gangs of unknown length that pass a gang that waits."""
     for planned in index.plan.planned:
         yield from _promise(index, planned)
-    known = [p for p in index.plan.planned if p.uid in index.pending]
+    known = [p for p in index.plan.planned if p.uid in index.pending and p.known]
     for at in sorted({p.start.at for p in known}):
         yield from _at(index, at, known)
     yield from _unknown_lengths(index)
@@ -40,16 +40,28 @@ def _promise(index: PlanIndex, planned: Planned) -> Iterator[Violation]:
         yield Violation(Rule.PLANNED_START, planned.uid, "does not wait, or waits for its victims")
         return
     last, start = entry.planned_start, planned.start
+    if not planned.known:
+        yield from _withdrawn(planned, last)
+        return
     if start.at < index.snapshot.now:
         yield Violation(Rule.PLANNED_START, planned.uid, "its planned start is in the past")
-    late = last is not None and start.at > last.promised + _SLACK
-    if late and planned.slip is None:
-        text = f"starts at {start.at:.0f}, planned {last.promised:.0f}" if last else ""
-        yield Violation(Rule.PLANNED_START, planned.uid, f"is late without a cause: {text}")
-    if last is not None and planned.slip is None and start.promised > last.promised:
+    if last is None or last.promised is None or planned.slip is not None:
+        return
+    if start.at > last.promised + _SLACK:
+        text = f"is late without a cause: starts at {start.at:.0f}, planned {last.promised:.0f}"
+        yield Violation(Rule.PLANNED_START, planned.uid, text)
+    if start.promised is None or start.promised > last.promised:
         yield Violation(
             Rule.PLANNED_START, planned.uid, "is planned for a later time without a cause"
         )
+
+
+def _withdrawn(planned: Planned, last: PlannedStart | None) -> Iterator[Violation]:
+    """A planned start for which the plan has no time: it keeps its latest time, or it loses it for a cause."""
+    if last is None:
+        yield Violation(Rule.PLANNED_START, planned.uid, "has no planned start to keep")
+    elif planned.slip is None and planned.start != last:
+        yield Violation(Rule.PLANNED_START, planned.uid, "loses its latest time without a cause")
 
 
 def _at(index: PlanIndex, at: float, planned: list[Planned]) -> Iterator[Violation]:
@@ -73,7 +85,12 @@ def _later(index: PlanIndex, at: float, planned: list[Planned]) -> Snapshot:
         for entry in waiting
         if entry.planned_start is not None and entry.planned_start.overruns >= _MOST_OVERRUNS
     ]
-    running = [gang for gang in snapshot.admitted if _stays(index, gang, at)]
+    repaired = {a.uid: a.placement for a in index.plan.admitted if a.repaired}
+    running = [
+        replace(gang, placement=repaired.get(gang.workload.uid, gang.placement))
+        for gang in snapshot.admitted
+        if _stays(index, gang, at)
+    ]
     for admission in index.plan.admitted:
         entry = index.pending.get(admission.uid)
         if entry is not None and _still_runs(snapshot, entry.workload, at, guarded):
