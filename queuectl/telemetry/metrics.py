@@ -30,6 +30,7 @@ from queuectl.domain.queues import LocalQueue
 from queuectl.domain.reservations import ReservationPhase, ReservationState
 from queuectl.domain.snapshot import Snapshot
 from queuectl.state.holdings import Holdings
+from queuectl.telemetry.budgets import BudgetMetrics
 from queuectl.telemetry.durations import DurationMetrics
 from queuectl.telemetry.estimates import EstimateMetrics
 from queuectl.telemetry.fleet import FleetMetrics
@@ -106,6 +107,7 @@ class Metrics:
         self.utilization = UseMetrics(self.registry)
         self.node_health = NodeHealthMetrics(self.registry)
         self.mig = MigMetrics(self.registry)
+        self.budgets = BudgetMetrics(self.registry)
         self.fleet = FleetMetrics(self.registry)
         self.estimates = EstimateMetrics(self.registry)
         self.durations = DurationMetrics(self.registry)
@@ -267,6 +269,7 @@ class Metrics:
         """Remove the gauges that only the leader shows."""
         self._leader.set(0)
         self.fleet.forget()
+        self.budgets.forget()
         self.kinds.forget()
         self._workload_gauges.load(())
         self._quota.show(None)

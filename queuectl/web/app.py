@@ -27,6 +27,7 @@ from queuectl.api.problems import Problem
 from queuectl.domain.errors import ClusterUnavailable, StoreUnavailable
 from queuectl.web.pages import (
     audit,
+    budgets,
     cohorts,
     config,
     config_write,
@@ -148,6 +149,7 @@ def create_pages(site: Site, logins: BrowserLogins | None) -> Starlette:
         *nodes.routes(site),
         *evictions.routes(site),
         *decisions.routes(site),
+        *budgets.routes(site),
         *usage.routes(site),
         *whatif.routes(site),
         *config.routes(site),

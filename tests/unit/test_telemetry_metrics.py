@@ -34,6 +34,7 @@ from queuectl.domain.queues import LocalQueue, QueueConfig
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.domain.spending import report
 from queuectl.domain.utilization import SourceFault, UseState
 from queuectl.lifecycle.mig_reconfiguration import MigResult
 from queuectl.objects.configuration.queue_config import build
@@ -46,6 +47,7 @@ from queuectl.telemetry.reclaim import IdleResult
 from queuectl.telemetry.utilization import UseGauges
 from tests.api.support import LIVES, PLACED, job, live_through
 from tests.planner.build import gang
+from tests.planner.test_budgets import budget, runs, spending
 from tests.support.metricnames import DOCS, documented
 from tests.unit.test_telemetry_quota import documents, holdings, node
 
@@ -53,7 +55,7 @@ from tests.unit.test_telemetry_quota import documents, holdings, node
 LABELS = {
     "cluster_queue", "local_queue", "namespace", "cohort", "flavor", "resource", "priority_class", "reason", "status",
     "stage", "result", "kind", "name", "parent_cohort", "root_cohort", "version", "trusts", "level", "part", "source", "within",
-    "cause",
+    "cause", "phase", "budget",
 }  # fmt: skip
 
 # Kueue's names, under our prefix, where the meaning is Kueue's.
@@ -166,6 +168,7 @@ def busy() -> Metrics:
     metrics.fleet.free({"h100": Free(capacity=64, free=16, fragmented=4.5, stranded=2)})
     metrics.fleet.unmanaged({"team-a": Fraction(3)})
     metrics.fleet.parts(GpuParts(effective=Fraction(1), idle=Fraction(2)))
+    metrics.budgets.show(report(spending(budget(), [], [runs("r", 2, None)], 9.0)))
     metrics.fleet.started({"rack": Spread(used=3, least=2)})
     metrics.reserved(Snapshot(0.0, Fleet(()), QueueConfig()), ())
     metrics.estimates.observe([("team-a", 600.0)])

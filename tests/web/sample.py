@@ -18,6 +18,7 @@ from queuectl.domain.queries import ConfigDocument, DocumentKey, HistoryLine
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import PodPhase, PodRecord
 from queuectl.domain.snapshot import Admitted, CapacityLease, Pending, Snapshot
+from queuectl.domain.spending import with_budgets
 from queuectl.domain.utilization import GangUse, UseState
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement, PodShape, Workload
 from queuectl.objects.configuration.queue_config import build
@@ -133,7 +134,13 @@ def documents(size: Size) -> list[dict[str, Any]]:
         local = _document("LocalQueue", "default", {"clusterQueue": name})
         local["metadata"]["namespace"] = f"team-{name}"
         found.append(local)
-    return found
+    more = {"budget": "vision", "month": "2026-11", "gpuHours": 500, "by": "ann"}
+    return [
+        *found,
+        _document("Budget", "vision", {"clusterQueue": "vision", "gpuHoursPerMonth": 5000}),
+        _document("Budget", "speech", {"namespace": "team-speech", "gpuHoursPerMonth": 1}),
+        _document("BudgetTopUp", "vision-2026-11-1", {**more, "reason": "paper deadline"}),
+    ]
 
 
 def _document(kind: str, name: str, spec: dict[str, Any]) -> dict[str, Any]:
@@ -172,6 +179,7 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
         other_pods={fleet.nodes[-1].name: Resources({GPU: 2, PODS: 1})},
         namespaces={f"team-{name}": {} for name in QUEUES},
     )
+    snapshot = with_budgets(snapshot)
     diagnoser = FixedDiagnoser(_diagnosis())
     diagnoser.uses = uses
     diagnoser.running = snapshot

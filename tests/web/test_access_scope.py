@@ -97,7 +97,7 @@ async def test_the_reason_of_a_disabled_button_is_on_the_page(pages: httpx2.Asyn
     assert "<strong>Release</strong>:" in reasons
 
 
-CLOSED = ("/ui/decisions", "/ui/decisions/3", "/ui/usage", "/ui/audit", "/ui/config")
+CLOSED = ("/ui/decisions", "/ui/decisions/3", "/ui/usage", "/ui/budgets", "/ui/audit", "/ui/config")
 
 
 @pytest.mark.parametrize("path", CLOSED)

@@ -34,6 +34,7 @@ PAGES = (
     "/ui/decisions/3",
     "/ui/usage",
     "/ui/usage?by=user&span=days&from=2026-11-17&to=2026-11-18",
+    "/ui/budgets",
     "/ui/audit",
     "/ui/config",
     "/ui/config/clusterqueues/vision",

@@ -70,6 +70,7 @@ PAGES: dict[str, tuple[str, ...]] = {
         "By label team",
         "2026-11-17 00:00:00 UTC to 2026-11-19 00:00:00 UTC",
     ),
+    "/ui/budgets": ("clusterQueue vision", "GPU-hours committed", "paper deadline", "team-speech"),
     "/ui/audit": ("putClusterQueue", "/ui/workloads/", "unknown"),
     "/ui/audit?caller=ann&path=/api/v1/clusterqueues": ("putClusterQueue", "ann"),
     "/ui/whatif": ("Nodes to drain", "Manifests"),

@@ -15,6 +15,7 @@ import structlog
 
 from queuectl.control.leader.accounting import Accountant, Follower
 from queuectl.control.leader.actuator import Actuator
+from queuectl.control.leader.budgets import show_budgets
 from queuectl.control.leader.commands import carry_out
 from queuectl.control.leader.default_queues import keep_labels
 from queuectl.control.leader.efficiency import show_efficiency
@@ -252,6 +253,10 @@ class Loop:
             self._settings.account_seconds,
         )
         group.create_task(efficiency, name="efficiency")
+        budgets = show_budgets(
+            self.leader_state, self._metrics.budgets.show, self._settings.account_seconds
+        )
+        group.create_task(budgets, name="budgets")
         labels = keep_labels(self._cluster, self._mirror, lambda: self.leader_state.config)
         group.create_task(labels, name="defaults")
         estimator = Estimator(
