@@ -104,7 +104,7 @@ def result(setting: Setting, order: Order, kind: str, samples: int) -> Result:
 
 def rows(folder: Path, samples: int, part: str) -> Iterator[str]:
     for scenario in scenarios(folder):
-        if part not in scenario.name:
+        if scenario.shared or part not in scenario.name:  # the reference rule knows no cohorts
             continue
         setting = scenario.setting(folder)
         for order in ORDERS:
