@@ -170,15 +170,14 @@ class SnapshotBuilder:
                     pending = known[2]
                 known = waiting[uid] = (entry, job, pending)
             pending = known[2]
+            if pending.borrows_at is not None and pending.may_borrow(now):
+                pending = replace(pending, borrows_at=None)
+                waiting[uid] = (entry, known[1], pending)
             if changed or self._durations.due(uid, now):
                 duration = self._durations.attempt(entry, known[1], config, now)
                 if duration != pending.workload.duration:
                     pending = replace(pending, workload=self._lasting(pending.workload, duration))
                     waiting[uid] = (entry, known[1], pending)
-            borrows_at = _borrows_at(entry, pending.workload.duration, now)
-            if borrows_at != pending.borrows_at:
-                pending = replace(pending, borrows_at=borrows_at)
-                waiting[uid] = (entry, known[1], pending)
             if pending.lease is not None and not self._comes(pending.lease, now):
                 pending = replace(pending, lease=None)
             yield pending
@@ -195,6 +194,7 @@ class SnapshotBuilder:
             budget=entry.budget,
             excluded=frozenset(entry.excluded),
             blocked=self._blocked(entry, job, config),
+            borrows_at=entry.requeue_at,
             reclaim_since=_reclaim_since(entry),
             planned_start=entry.planned_start,
         )
@@ -373,19 +373,6 @@ def _utilization(entry: Entry, job: JobRecord, use: GangUse | None) -> float | N
     if use is None or use.attempt != entry.attempt or use.state is UseState.WARMUP:
         return job.utilization
     return None if use.weight is None else round(use.weight, 2)
-
-
-def _borrows_at(entry: Entry, duration: Duration | None, now: float) -> float | None:
-    """The time until which an evicted gang does not borrow, in unix seconds; None = it can borrow now.
-
-    Its time at risk is at most its whole run time, earlier attempts included: a gang without checkpoints does their work again.
-    """
-    if entry.requeue_at is None:
-        return None
-    ends = entry.requeue_at
-    if duration is not None and entry.preempted_at:
-        ends = min(ends, entry.preempted_at[-1] + entry.past_seconds + duration.seconds)
-    return ends if ends > now else None
 
 
 def _reclaim_since(entry: Entry) -> float | None:

@@ -844,15 +844,6 @@ def test_a_snapshot_has_the_time_until_which_a_gang_does_not_borrow() -> None:
     assert found == [50.0, 50.0, None, None]
 
 
-@pytest.mark.parametrize(("expected", "until"), [(20.0, 60.0), (90.0, 100.0), (None, 100.0)])
-def test_the_whole_run_time_of_an_evicted_gang_limits_its_back_off(
-    expected: float | None, until: float
-) -> None:
-    entry = replace(ENTRY, requeue_at=100.0, preempted_at=(40.0,), past_seconds=15.0)
-    world = World(entry, records=[replace(JOB, expected_duration=expected)])
-    assert world.freeze(now=50.0).pending[0].borrows_at == until
-
-
 def test_a_snapshot_has_the_times_at_which_a_gang_was_preempted() -> None:
     entry = replace(LIVE, preempted_at=(10.0, 5_000.0))
     world = World(entry, records=[RESUMED])
