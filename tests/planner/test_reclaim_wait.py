@@ -95,18 +95,22 @@ def test_it_waits_for_gangs_that_end_soon(
     waited: float | None, ran: float, ends_in: float | None, evicts: bool
 ) -> None:
     ends_at = None if ends_in is None else NOW + ends_in
-    made = decided(contested(waited, borrower(ran, ends_at=ends_at)))
+    made = decided(contested(waited, borrower(ran, ends_at=ends_at, end_enforced=True)))
     assert bool(made.preempted) is evicts
     (refusal,) = made.pending
     assert (refusal.reasons[0].code is Code.WAITING_TO_RECLAIM) is not evicts
 
 
+def test_an_end_that_is_only_expected_does_not_prolong_the_wait() -> None:
+    assert decided(contested(20.0, borrower(10.0, ends_at=NOW + 5.0))).preempted
+
+
 def test_the_reason_states_when_ends_leave_room_and_a_plan_is_due_then() -> None:
-    snapshot = contested(None, borrower(100.0, ends_at=NOW + 20.0))
+    snapshot = contested(None, borrower(100.0, ends_at=NOW + 20.0, end_enforced=True))
     made = decided(snapshot)
     reason = made.pending[0].reasons[0]
     assert reason.details["roomAt"] == reason.details["until"] == NOW + 20.0
-    assert "expected to end by 1970-01-12T13:47:00Z" in reason.message
+    assert "that end by 1970-01-12T13:47:00Z" in reason.message
     assert next_plan_due(snapshot, made) == NOW + 20.0
 
 
@@ -116,6 +120,7 @@ def test_the_first_of_several_ends_that_leave_enough_room_counts() -> None:
             holding(asking(f"h{i}", 1, "b"), {f"n{i}": 1}),
             started_at=NOW - 100.0,
             ends_at=NOW + 5.0 * (i + 1),
+            end_enforced=True,
         )
         for i in range(4)
     ]

@@ -12,7 +12,9 @@ from queuectl.planner.problem.request import GangRequest
 
 
 def first_room(state: State, request: GangRequest, until: float) -> float | None:
-    """The first time at which known ends leave a gang its quota and a place that is found greedily.
+    """The first time at which enforced limits leave a gang its quota and a place that is found greedily.
+
+    An end that is only expected does not count: its gang can run longer, and then an eviction loses more.
 
     Args:
         state: of the cycle. Gangs that start in it hold their room until their ends.
@@ -33,4 +35,5 @@ def first_room(state: State, request: GangRequest, until: float) -> float | None
 
     if not times or not fits(times[-1]):
         return None
-    return times[bisect_left(times, True, key=fits)]
+    room = times[bisect_left(times, True, key=fits)]
+    return room if all(gang.end_enforced for gang in timeline.ended(room)) else None

@@ -7,7 +7,7 @@ A gang that would take quota back waits first. An eviction loses the victims' wo
 evicts gangs that borrow, and whose priority is not lower, at the latest after ``reclaimPatienceSeconds`` of its ClusterQueue, and before only
 if the wait costs more than the eviction loses, in GPU-seconds:
 
-- If known ends leave room for it in that time, the rest of the wait counts.
+- If enforced limits leave room for it in that time, the rest of the wait counts.
 - Otherwise its wait until now counts. This rule loses at most twice what the best decision loses, although it does not know when
   work ends (as in the ski rental problem).
 """
@@ -218,7 +218,7 @@ def reclaim_wait(
         queue: its ClusterQueue.
         victims: the gangs that it would evict.
         now: unix seconds.
-        room_by: the first time at which known ends leave room for the gang, if there is one up to the given time.
+        room_by: the first time at which enforced limits leave room for the gang, if there is one up to the given time.
     """
     priority = pending.workload.priority
     if not any(v.reason in _TAKES_BACK and v.cost.priority >= priority for v in victims):
@@ -233,7 +233,9 @@ def reclaim_wait(
     evicts = f"{counted(len(victims), 'gang')}, which now loses {lost} GPU-seconds of work"
     room = room_by(last)
     if room is not None and gpus * (room - now) < lost:
-        text = f"waits for the room of gangs that are expected to end by {format_time(room)}; else it evicts {evicts}"
+        text = (
+            f"waits for the room of gangs that end by {format_time(room)}; else it evicts {evicts}"
+        )
         details |= {"until": room, "roomAt": room}
         return Reason(Code.WAITING_TO_RECLAIM, text, details)
     short = lost - gpus * (now - since)
