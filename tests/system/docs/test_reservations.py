@@ -59,7 +59,11 @@ def test_a_reservation_begins_and_ends_on_a_real_control_plane(
 
 def quota_for_all_nodes() -> list[Document]:
     """The configuration of the demo, in which each team has quota for all nodes."""
-    quotas: dict[str, int | str] = {"cpu": 64 * NODES, "memory": f"{NODES}Ti", "nvidia.com/gpu": 8 * NODES}
+    quotas: dict[str, int | str] = {
+        "cpu": 64 * NODES,
+        "memory": f"{NODES}Ti",
+        "nvidia.com/gpu": 8 * NODES,
+    }
     return [
         m.cluster_queue(each["metadata"]["name"], "h100", quotas)
         if each["kind"] == "ClusterQueue"
