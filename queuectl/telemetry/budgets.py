@@ -6,13 +6,13 @@ from typing import Final
 
 from prometheus_client import CollectorRegistry, Gauge
 
-from queuectl.domain.budgets import gpu_hours
+from queuectl.domain.accounting import UNITS
 from queuectl.domain.spending import BudgetReport
 
 _HELP: Final = {
-    "granted_gpu_hours": "GPU-hours of a Budget in the present month, with top-ups.",
-    "spent_gpu_hours": "GPU-hours of a Budget that are used in the present month.",
-    "committed_gpu_hours": "GPU-hours of a Budget that running gangs use until their ends.",
+    "granted_gpu_seconds": "GPU-seconds of a Budget in the present month, with top-ups.",
+    "spent_gpu_seconds": "GPU-seconds of a Budget that are used in the present month.",
+    "committed_gpu_seconds": "GPU-seconds of a Budget that running gangs use until their ends.",
     "spent_timestamp_seconds": "Time at which running gangs will have spent a Budget; absent if not in the present month.",
 }
 
@@ -33,7 +33,7 @@ class BudgetMetrics:
             name = one.balance.budget.name
             amounts = (one.balance.granted, one.used, one.committed)
             for gauge, amount in zip(self._gauges.values(), amounts, strict=False):
-                gauge.labels(name).set(gpu_hours(amount))
+                gauge.labels(name).set(amount / UNITS)
             if one.spent_at is not None:
                 self._gauges["spent_timestamp_seconds"].labels(name).set(one.spent_at)
 
