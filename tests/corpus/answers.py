@@ -26,6 +26,7 @@ NO_CLOCK: Final = 1e6
 _ONE_IN: Final = 8  # of the snapshots in which a gang waits, those whose gangs are diagnosed
 _DIAGNOSED: Final = 2  # gangs of such a snapshot
 _LARGEST: Final = 1 << 21  # bytes of such a snapshot
+_LATER: Final = ("planned", "reserved")  # fields newer than the corpus: not recorded if empty
 
 Planner = Callable[[Snapshot, StopSignal], Plan]
 
@@ -63,13 +64,11 @@ def answer(entry: Entry, *, seconds: float = 600.0, planner: Planner = plan) -> 
 
 
 def plain(made: Plan) -> dict[str, Any]:
-    """Every field of a plan as JSON values."""
+    """A plan as JSON values: every field, but the newer ones only if they are not empty."""
     fields: dict[str, Any] = msgspec.json.decode(
         msgspec.json.encode(msgspec.msgpack.decode(plan_bytes(made)))
     )
-    if not fields["planned"]:
-        del fields["planned"]  # as plans were recorded before there were planned starts
-    return fields
+    return {name: value for name, value in fields.items() if value or name not in _LATER}
 
 
 def digest_of(whole: dict[str, Any]) -> str:
