@@ -100,7 +100,7 @@ LISTS: Final[dict[str, set[str]]] = {
 
 BOUNDED_BY: Final = {
     **{path: "the number of documents, which only writers of configuration make" for path in READING if path.count("/") == 3 and path.rpartition("/")[2] in (
-        "clusterqueues", "cohorts", "configurations", "localqueues", "priorityclasses", "quotaoverrides", "reservations", "resourceflavors", "topologies")},
+        "budgets", "budgettopups", "clusterqueues", "cohorts", "configurations", "localqueues", "priorityclasses", "quotaoverrides", "reservations", "resourceflavors", "topologies")},
     "/api/v1/namespaces/{namespace}/localqueues": "the same",
     "/api/v1/pastuse": "the number of queues and users",
     "/api/v1/domains": "the number of nodes",
@@ -110,6 +110,7 @@ BOUNDED_BY: Final = {
     "/api/v1/decisions/{number}": "one cycle's steps, a page of them",
     "/api/v1/session": "one caller",
     "/api/v1/reports/history": "168 hours",
+    "/api/v1/reports/budgets": "the number of Budgets",
     "/api/v1/reports/efficiency": "the number of values of a node label",
     **{f"/api/v1/reports/{one}": f"{MOST_ROWS} rows" for one in ("usage", "cost", "waste", "waits")},
 }  # fmt: skip
