@@ -192,7 +192,7 @@ class HeadScheduler:
 
     def _holds_from(self, pending: Pending, queue: ClusterQueue | None) -> float:
         """The shortest run in seconds of an equal gang that gets the same answer."""
-        if self._cycle.classes.of(pending, queue).refusal is not None or not self._lengths:
+        if not self._lengths or self._cycle.classes.of(pending, queue).refusal is not None:
             return 0.0
         return length_of(pending.workload)
 

@@ -234,6 +234,8 @@ class Limits:
         return self._beside(self.users.bounds(workload))
 
     def _budgets(self, workload: Workload) -> Iterator[Bound]:
+        if not self.snapshot.budgets:
+            return iter(())
         return self._beside(map(partial(_of_budget, workload), self.budgets.charges(workload)))
 
     def _beside(self, bounds: Iterable[Bound]) -> Iterator[Bound]:

@@ -45,6 +45,7 @@ from queuectl.planner.preempt.rules import (
     WITHOUT_BORROWING,
     JointCondition,
     Rule,
+    rules_within,
 )
 from queuectl.planner.preempt.search import Found, Search
 from queuectl.planner.preempt.shortage import shortfall_of
@@ -282,7 +283,7 @@ def candidate_sets(
 
 
 def _classic(by: Preemptor) -> list[list[CandidateSet]]:
-    reclaims = (WITHIN, IN_TURN, BY_PLACE, WHILE_BORROWING)
+    reclaims = (*rules_within(by), BY_PLACE, WHILE_BORROWING)
     joint_condition = list(_with_idle(by, *reclaims))
     all_rules = (*reclaims, WITHOUT_BORROWING)
     others = WITHOUT_BORROWING.names(by) & ~BY_PLACE.names(by)
@@ -293,10 +294,11 @@ def _classic(by: Preemptor) -> list[list[CandidateSet]]:
 
 def _by_share(by: Preemptor) -> list[list[CandidateSet]]:
     strategies = by.state.problem.snapshot.config.rules.fair_sharing
-    room = _for_room(by, (WITHIN, IN_TURN))
+    within = rules_within(by)
+    room = _for_room(by, within)
     if not BY_SHARE.names(by).any():
-        return [list(_with_idle(by, WITHIN, IN_TURN)), *room]
-    rules = (WITHIN, IN_TURN, BY_PLACE, BY_SHARE)
+        return [list(_with_idle(by, *within)), *room]
+    rules = (*within, BY_PLACE, BY_SHARE)
     tried = (strategies[: n + 1] for n in range(len(strategies)))
     return [*(list(_with_idle(by, *rules, strategies=some)) for some in tried), *room]
 

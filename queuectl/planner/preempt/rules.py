@@ -209,10 +209,6 @@ IN_TURN: Final = Rule(
     (
         _WITHIN_QUEUE[0],
         _Condition(
-            lambda by: _all(by, by.queue.time_slice is not None and by.request.queue is not None),
-            lambda by, _: f"ClusterQueue {by.queue.name} has no timeSliceSeconds",
-        ),
-        _Condition(
             lambda by: by.running.priority <= by.workload.priority,
             lambda by, gang: (
                 f"its priority {gang.workload.priority} is above {by.workload.priority}"
@@ -228,6 +224,14 @@ IN_TURN: Final = Rule(
         _WITHIN_QUEUE[3],
     ),
 )
+
+
+def rules_within(by: Preemptor) -> tuple[Rule, ...]:
+    """The rules for gangs of its own ClusterQueue. A repair evicts no gang in turn."""
+    in_turn = by.queue.time_slice is not None and by.request.queue is not None
+    return (WITHIN, IN_TURN) if in_turn else (WITHIN,)
+
+
 BY_PLACE: Final = Rule(
     PreemptionReason.IN_COHORT_RECLAMATION,
     JointCondition.WHILE_OVER,
@@ -267,7 +271,7 @@ def evictable(state: State, request: GangRequest, queue: ClusterQueue) -> frozen
 
 def _named(by: Preemptor) -> Mask:
     """The gangs that some rule names. Shape (C,)."""
-    rules = [IDLE_WITHOUT_BORROWING, WITHIN, IN_TURN, BY_PLACE, FOR_ROOM]
+    rules = [IDLE_WITHOUT_BORROWING, *rules_within(by), BY_PLACE, FOR_ROOM]
     rules.append(BY_SHARE if by.fair else WHILE_BORROWING)
     if not by.fair and by.may_go_without_borrowing:
         rules.append(WITHOUT_BORROWING)
@@ -295,15 +299,13 @@ def why_not(
         return protected
     if queue is None:
         return f"it is in ClusterQueue {theirs.name}, and the pending gang has none"
-    rule = BY_PLACE if reclaimed else WITHIN
-    if not reclaimed and queue.time_slice is not None:
-        rule = IN_TURN
     failed: list[tuple[int, str]] = []
     for request in requests:
         by = Preemptor(state, request, queue, everywhere=True)
         found = [at for at, other in enumerate(by.running.gangs) if other.workload == gang.workload]
         if _named(by)[found].any():
             return _ALLOWED
+        rule = BY_PLACE if reclaimed else rules_within(by)[-1]
         for number, condition in enumerate(rule.conditions):
             if not condition.holds(by)[found].any():
                 failed.append((number, condition.sentence(by, gang)))
