@@ -80,10 +80,11 @@ def _partition(index: PlanIndex) -> Iterator[Violation]:
 
 
 def _reasons(index: PlanIndex) -> Iterator[Violation]:
+    waits = Code.WAITING_TO_RECLAIM
     for refusal in index.plan.pending:
         if not refusal.reasons:
             yield Violation(Rule.REASON, refusal.uid, "refused without a reason")
-        elif refusal.reasons[0].code is Code.WAITING_TO_RECLAIM and _waited(index, refusal.uid):
+        elif refusal.reasons[0].code is waits and _waited(index, refusal.uid):
             text = "waits to reclaim quota longer than reclaimPatienceSeconds of its ClusterQueue"
             yield Violation(Rule.REASON, refusal.uid, text)
     for eviction in index.plan.evicted:
