@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -83,8 +84,9 @@ def test_the_queue_for_a_team(demo_cluster: DemoCluster, shell: Shell) -> None:
         demo_cluster.runs("vision/train")
         page.type("queuectl explain vision/train")
         report = "queuectl report usage --by workload --since 1h"
+        gang = re.compile(r"^vision +train ", re.MULTILINE)
         demo_cluster.until(
-            lambda: "vision" in page.shell.type(report)[1], "the report has the gang"
+            lambda: gang.search(page.shell.type(report)[1]) is not None, "the report has the gang"
         )
         page.type("queuectl report")
         page.type("kubectl delete namespace")

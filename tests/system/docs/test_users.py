@@ -175,6 +175,9 @@ def test_the_page_on_the_command_line(demo_cluster: DemoCluster, shell: Shell) -
         page.type("queuectl whatif")
     for _ in range(2):
         page.type("queuectl simulate")
+    page.type("queuectl trace")
+    assert "team-a/training" in (shell.folder / "trace.csv").read_text()
+    page.type("queuectl advise")
     page.type("queuectl init", status=4)
     page.type("kubectl get nodes")
     page.type("queuectl delete --dry-run")
