@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
+from queuectl.durations.expectations import Source
 from queuectl.telemetry.lifecycle_metrics import WAIT_BUCKETS
 
 
@@ -26,6 +27,12 @@ class DurationMetrics:
             ["source", "within"],
             registry=registry,
         )
+        for source in Source:
+            for within in (
+                "false",
+                "true",
+            ):  # a counter that is born with 1 has not increased for Prometheus
+                self._runs.labels(source, within)
 
     def finished(self, runs: Iterable[tuple[str, float, bool]]) -> None:
         """Count finished gangs: source of the expectation, error in seconds, and whether the gang kept to it."""

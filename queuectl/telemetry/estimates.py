@@ -40,10 +40,11 @@ class EstimateMetrics:
         """Count first estimates: ClusterQueue and seconds."""
         for cluster_queue, seconds in waits:
             self._wait.labels(cluster_queue).observe(seconds)
+            for result in Arrival:  # a counter that is born with 1 has not increased for Prometheus
+                self._started.labels(cluster_queue, result)
 
     def started(self, errors: Iterable[EstimateError]) -> None:
         """Count starts of gangs with an estimate."""
         for error in errors:
             self._error.labels(error.cluster_queue).observe(error.seconds)
-            for result in Arrival:  # a counter that is born with 1 has not increased for Prometheus
-                self._started.labels(error.cluster_queue, result).inc(result is error.arrival)
+            self._started.labels(error.cluster_queue, error.arrival).inc()

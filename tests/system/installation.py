@@ -177,6 +177,17 @@ class Workspace:
     def running(self, name: str) -> list[PodRecord]:
         return [p for p in self.pods(name) if p.phase is PodPhase.RUNNING and not p.terminating]
 
+    def until_running(
+        self, name: str, pods: int, each: Callable[[PodRecord], bool], expectation: str
+    ) -> None:
+        """Wait until so many pods run and ``each`` of them is as it must be, in one read of all of them."""
+
+        def found() -> bool:
+            now = self.running(name)
+            return len(now) == pods and all(map(each, now))
+
+        self.until(found, expectation)
+
     def events(self, name: str) -> list[tuple[str, str]]:
         """(reason, message) of queuectl's Events on a job."""
         listed = self.client.get(f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events")

@@ -17,7 +17,7 @@ from queuectl.demo import manifests as m
 from queuectl.domain.quantity import GPU
 from queuectl.localcluster.client import get_plain
 from queuectl.localcluster.prometheus import Prometheus
-from queuectl.objects.keys import MAX_EXECUTION, PREFIX
+from queuectl.objects.keys import EXPECTED_DURATION, MAX_EXECUTION, PREFIX
 from tests.support.metricnames import ROOT
 from tests.system.actions import apply, configured, remove, run_command
 from tests.system.installation import Workspace
@@ -42,7 +42,7 @@ def prometheus(measured: MeasuredInstallation) -> Iterator[Prometheus]:
 
 
 def configure(workspace: Workspace) -> None:
-    """A queue with limits that lends and borrows within a cohort of a cohort, and one to borrow from."""
+    """A queue with limits and a Budget that lends and borrows within a cohort of a cohort, and one to borrow from."""
     queue = judged_quickly(workspace.namespace, 16)
     row = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"][0]
     row |= {"borrowingLimit": 16, "lendingLimit": 8}
@@ -58,12 +58,22 @@ def configure(workspace: Workspace) -> None:
         "metadata": {"name": "team"},
         "spec": {"parentName": "company"},
     }
-    apply(workspace, team, queue, lender)
+    budget = {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "Budget",
+        "metadata": {"name": "team"},
+        "spec": {"clusterQueue": workspace.namespace, "gpuHoursPerMonth": 1000},
+    }
+    apply(workspace, team, queue, lender, budget)
 
 
 def live(measured: MeasuredInstallation, workspace: Workspace) -> None:
     """Something of everything: a finish, a preemption with a requeue, idle GPUs, an estimated start, a gang that waits."""
-    workspace.job("short", playing("busy"), seconds=1, priority_class="high")
+    short = m.job(
+        "short", workspace.namespace, "main", playing("busy"), seconds=1, priority_class="high"
+    )
+    short["metadata"]["annotations"] |= {PREFIX + EXPECTED_DURATION: "60"}
+    workspace.submit(short)
     workspace.until_state("short", "Finished")
     workspace.job("idle", playing("idle"), priority_class="low")
     workspace.until_state("idle", "Running")
@@ -105,7 +115,7 @@ def alerts() -> dict[str, str]:
         "groups"
     ]
     return {
-        rule["alert"]: re.sub(r"\s(==|!=|<|>)\s", r" \1 bool ", rule["expr"])
+        rule["alert"]: re.sub(r"\s(==|!=|<=|>=|<|>)\s", r" \1 bool ", rule["expr"])
         for group in groups
         for rule in group["rules"]
         if rule["alert"] != "QueuectlGangWriteRefused"  # no write is refused here

@@ -84,13 +84,7 @@ def test_a_failed_pod_is_replaced_in_its_slot(installation: Installation) -> Non
         before = {p.rank: p.node for p in workspace.running("train")}
         victim = workspace.running("train")[0]
         workspace.client.delete(f"/api/v1/namespaces/{workspace.namespace}/pods/{victim.name}")
-        workspace.until(
-            lambda: (
-                len(workspace.running("train")) == 4
-                and victim.uid not in {p.uid for p in workspace.running("train")}
-            ),
-            "four run again",
-        )
+        workspace.until_running("train", 4, lambda p: p.uid != victim.uid, "four run again")
         assert {p.rank: p.node for p in workspace.running("train")} == before
         assert workspace.workload("train")["attempt"] == 1
 
@@ -105,12 +99,8 @@ def test_pods_of_a_lost_node_move_and_the_others_stay(installation: Installation
         rack = lost.node.rsplit("-", 1)[0]
         with without_node(installation, lost.node):
             collect(workspace.client, workspace.namespace, lost.name)
-            workspace.until(
-                lambda: (
-                    len(workspace.running("train")) == 3
-                    and lost.node not in {p.node for p in workspace.running("train")}
-                ),
-                "its pod runs elsewhere",
+            workspace.until_running(
+                "train", 3, lambda p: p.node != lost.node, "its pod runs elsewhere"
             )
             assert stayed <= {p.uid for p in workspace.running("train")}
             assert {str(p.node).rsplit("-", 1)[0] for p in workspace.running("train")} == {rack}

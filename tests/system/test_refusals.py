@@ -332,11 +332,10 @@ def test_pods_of_a_drained_node_go_elsewhere(installation: Installation) -> None
         workspace.client.patch(node, {"spec": {"unschedulable": True}})
         try:
             workspace.client.delete(f"/api/v1/namespaces/{workspace.namespace}/pods/{pod.name}")
-            workspace.until(
-                lambda: (
-                    len(workspace.running("train")) == 2
-                    and pod.node not in {other.node for other in workspace.running("train")}
-                ),
+            workspace.until_running(
+                "train",
+                2,
+                lambda p: p.node != pod.node,
                 "it is whole again, off the cordoned node",
             )
             found = workspace.workload("train")

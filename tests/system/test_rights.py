@@ -60,8 +60,8 @@ FILTERED = frozenset(
     }
 )
 """Lists over all namespaces: each caller gets the objects that the caller can read."""
-OF_ALL_NODES = "/api/v1/reports/efficiency"
-"""A report that has no part for one namespace."""
+OF_ALL = frozenset({"/api/v1/reports/efficiency", "/api/v1/reports/jobs"})
+"""Reports that have no part for one namespace."""
 HIDDEN = ("{uid}", "/commands/{number}")
 """Paths without a namespace: for callers without the right, the object does not exist."""
 FOR_LEADERS = frozenset({"priority", "preempt"})
@@ -78,7 +78,7 @@ FOR_KNOWN = frozenset({"/healthz", "/readyz", "/api/v1/openapi.json", "/api/v1/s
 
 def allowed(method: str, path: str, where: str) -> frozenset[str]:
     """The roles that are allowed to, for an object in ``where``. docs/how-to/access.md describes this table."""
-    if path == OF_ALL_NODES:
+    if path in OF_ALL:
         return SEES
     if path in FOR_KNOWN or path in FILTERED or path.startswith("/api/v1/reports/"):
         return ANONYMOUS
@@ -89,6 +89,8 @@ def allowed(method: str, path: str, where: str) -> frozenset[str]:
         if where == OTHER:
             return RULES
         return LEADS_OWN if action in FOR_LEADERS else RUNS_OWN
+    if action == "topups":
+        return RULES
     if action in ("stop", "resume"):
         return LEADS_OWN if "/localqueues/" in path and where == OWN else RULES
     if method == "POST":
