@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from queuectl.domain.estimates import NO_ESTIMATES, Arrival, ExpectedStart, ExpectedStarts
@@ -46,7 +46,7 @@ class Estimates:
     """The estimates of one leader.
 
     Attributes:
-        now: the newest.
+        now: the newest, of gangs that have been pending since.
     """
 
     def __init__(self, mirror: Mirror, estimator: Estimator) -> None:
@@ -80,34 +80,45 @@ class Estimates:
         Returns:
             ClusterQueue and median of each gang without an earlier estimate.
         """
-        self.now = found
+        waiting = set(ledger.uids(*IN_QUEUE_ORDER))
+        self.now = replace(found, by_uid=_only(found.by_uid, waiting))
         new = []
-        for uid in found.by_uid.keys() - self._first.keys():
-            entry = ledger.get(uid)
-            if entry is not None and entry.state in IN_QUEUE_ORDER:
-                self._first[uid] = found.by_uid[uid]
+        for uid in self.now.by_uid.keys() - self._first.keys():
+            self._first[uid] = found.by_uid[uid]
+            if (entry := ledger.get(uid)) is not None:
                 new.append((entry.cluster_queue, found.by_uid[uid].median))
         return new
 
     def forget(self, ledger: Ledger) -> None:
-        """Forget the first estimates of gangs that are no longer pending, after the ledger was read again."""
+        """Forget the estimates of gangs that are no longer pending, after the ledger was read again."""
         waiting = set(ledger.uids(*IN_QUEUE_ORDER))
-        self._first = {uid: start for uid, start in self._first.items() if uid in waiting}
+        self._first = _only(self._first, waiting)
+        self.now = replace(self.now, by_uid=_only(self.now.by_uid, waiting))
 
     def note(self, changes: Iterable[EntryChange]) -> list[EstimateError]:
         """Apply committed changes. Returns the error of each gang that starts and had an estimate."""
         errors = []
+        gone = set()
         for change in changes:
             after = change.after
             if after.state in IN_QUEUE_ORDER:
                 continue
+            gone.add(after.uid)
             first = self._first.pop(after.uid, None)
             if first is not None and after.state is State.STARTING:
                 seconds = abs(change.at - first.median)
                 errors.append(
                     EstimateError(after.cluster_queue, seconds, arrival(first, change.at))
                 )
+        if not gone.isdisjoint(self.now.by_uid):
+            self.now = replace(
+                self.now, by_uid=_only(self.now.by_uid, self.now.by_uid.keys() - gone)
+            )
         return errors
+
+
+def _only(starts: Mapping[str, ExpectedStart], uids: Collection[str]) -> dict[str, ExpectedStart]:
+    return {uid: start for uid, start in starts.items() if uid in uids}
 
 
 def arrival(first: ExpectedStart, at: float) -> Arrival:

@@ -236,6 +236,7 @@ def test_a_gang_that_left_the_queue_another_way_gets_a_new_estimate_when_it_is_p
     leader.look()
     assert leader.starts("w", 1010.0, State.HELD) == []
     leader.add("w")
+    assert leader.estimates.now.by_uid == {}, "the earlier estimate is not shown"
     assert leader.look(1020.0) == {"w": 1100.0}
     assert leader.new == [("cq", 1100.0)]
 
@@ -248,6 +249,7 @@ def test_a_gang_that_started_during_the_estimation_gets_no_estimate() -> None:
     leader.starts("w", 1001.0)
     assert leader.estimates.replace(found, leader.ledger) == []
     leader.add("w")
+    assert leader.estimates.now.by_uid == {}, "an estimate of before is not shown"
     leader.look(1002.0)
     assert leader.new == [("cq", 1100.0)]
 
