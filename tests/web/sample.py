@@ -26,6 +26,7 @@ from queuectl.planner.cache import PlannerCache
 from tests.api.support import DIAGNOSIS, FixedDiagnoser
 from tests.doubles.store import MemoryDatabase, MemoryStore
 from tests.support.counted import map_of
+from tests.web.kept import PLANNED, reservation_states, reservations, with_planned_start
 from tests.web.records import CONFIGURATION, USERS, keep_records
 
 NOW = 1_795_000_000.0
@@ -137,6 +138,7 @@ def documents(size: Size) -> list[dict[str, Any]]:
     more = {"budget": "vision", "month": "2026-11", "gpuHours": 500, "by": "ann"}
     return [
         *found,
+        *reservations(NOW),
         _document("Budget", "vision", {"clusterQueue": "vision", "gpuHoursPerMonth": 5000}),
         _document("Budget", "speech", {"namespace": "team-speech", "gpuHoursPerMonth": 1}),
         _document("BudgetTopUp", "vision-2026-11-1", {**more, "reason": "paper deadline"}),
@@ -166,6 +168,8 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
     waiting = list(_waiting(size, rng))
     entries += waiting + list(_aside(rng))
     _reserve(entries)
+    planned = {PLANNED: with_planned_start(entries, NOW)}
+    database.reserved = reservation_states(NOW)
     database.entries = {entry.uid: entry for entry in entries}
     database.history = _history(entries, rng)
     keep_records(database, NOW, size.nodes, size.nodes * HOST_GPUS, rng)
@@ -174,7 +178,12 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
         NOW,
         fleet,
         config,
-        tuple(Pending(_workload(e.uid, e.namespace, e.name, e.pods, rng)) for e in waiting),
+        tuple(
+            Pending(
+                _workload(e.uid, e.namespace, e.name, e.pods, rng), planned_start=planned.get(e.uid)
+            )
+            for e in waiting
+        ),
         tuple(map(_ending, range(len(running)), running)),
         other_pods={fleet.nodes[-1].name: Resources({GPU: 2, PODS: 1})},
         namespaces={f"team-{name}": {} for name in QUEUES},

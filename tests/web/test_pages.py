@@ -11,6 +11,7 @@ from queuectl.domain.ledger import State
 from queuectl.domain.reasons import Code, Reason
 from queuectl.web.pages import audit, usage
 from queuectl.web.vendor import STATIC, digest, listed
+from tests.web.kept import PLANNED
 from tests.web.sample import Sample
 
 SCRIPT = "<script>alert(1)</script>"
@@ -30,7 +31,7 @@ PAGES: dict[str, tuple[str, ...]] = {
         "Cohort research",
     ),
     "/ui/cohorts": ("research", "Borrowed", "Lent", "/ui/queues/platform"),
-    "/ui/reservations": ("Reservations", "New Reservation"),
+    "/ui/reservations": ("Reservations", "New Reservation", "NotPlaceable"),
     "/ui/localqueues": ("team-speech/default", "/ui/queues/speech"),
     "/ui/localqueues?namespace=team-vision": ("team-vision/default", "Show all namespaces"),
     "/ui/localqueues/team-vision/default": (
@@ -53,10 +54,17 @@ PAGES: dict[str, tuple[str, ...]] = {
         "kubectl logs -n team-",
     ),
     "/ui/workloads/wait-00000": ("Reserved placement", "Queue position", "expected start: "),
+    f"/ui/workloads/{PLANNED}": ("Its planned start is at", "It moved 1 time", "end before"),
     "/ui/workloads/wait-00000/why": ("quota: it needs 40 GPUs", "minimum"),
     "/ui/nodes": ("64 nodes", "By rack", "By block"),
     "/ui/nodes?q=rack-01": ("gpu-00-01-00", "gpu-01-01-03"),
-    "/ui/timeline": ("Pending gangs", "Running gangs", "90 %: ", "The bars show the next"),
+    "/ui/timeline": (
+        "Pending gangs",
+        "Running gangs",
+        "90 %: ",
+        "The bars show the next",
+        'class="tick"',
+    ),
     "/ui/timeline?queue=vision&span=1d": ("The bars show the next 1 d", "team-vision/"),
     "/ui/timeline?queue=nowhere": ("No gang is pending.", "No gang runs."),
     "/ui/evictions": ("Lost work, GPU-hours",),
