@@ -161,15 +161,16 @@ async def test_nothing_is_read_for_a_caller_without_the_right(
                 assert not parsed, f"{token} {method} {path}"
 
 
-async def test_the_public_description_exists_before_the_first_request(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_the_public_description_is_made_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/api/v1/openapi.json"
+    async with asking(signed_app(SAMPLE.store, ACCESS)) as client:
+        first = await client.get(path)
     app = signed_app(SAMPLE.store, ACCESS)
     monkeypatch.setattr(app, "openapi", None)
     monkeypatch.setattr(orjson, "dumps", None)
     async with asking(app) as client:
-        answer = await client.get("/api/v1/openapi.json")
-    assert answer.json()["openapi"].startswith("3.1")
+        assert (await client.get(path)).content == first.content
+    assert first.json()["openapi"].startswith("3.1")
 
 
 # ---- an entitled caller
