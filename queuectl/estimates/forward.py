@@ -81,7 +81,8 @@ class Forward:
         self._number = 0
         self._queues: dict[str, _Queue] = {}
         for holding in scene.holding:
-            self._hold(holding, 0.0 if holding.leaving else self.lengths[holding.uid])
+            until = holding.until
+            self._hold(holding, self.lengths[holding.uid] if until is None else until - self.now)
         for gang in scene.waiting:
             queue = self._queues.setdefault(gang.queue.name, _Queue(gang.queue))
             queue.lines.setdefault(gang.kind, deque()).append(gang)
@@ -133,7 +134,7 @@ class Forward:
         """A gang that does not borrow is before one that does."""
         gang = self._queues[name].lines[head[1]][0]
         borrows = gang.queue.cohort is not None and not self.use.fits(
-            name, gang.requests[0].charges, borrows=False
+            name, gang.charges, borrows=False
         )
         return borrows, gang.place
 
@@ -157,7 +158,7 @@ class Forward:
 
     def _affordable(self, gang: Waiting) -> Iterator[GangRequest]:
         """The requests for which there is quota."""
-        for request in gang.requests:
+        for request in gang.requests(self.now):
             if self.use.fits(gang.queue.name, request.charges):
                 yield request
 

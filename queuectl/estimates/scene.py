@@ -1,26 +1,34 @@
 """The state from which all draws begin: the gangs that wait, in queue order, and the gangs that hold capacity.
 
 Requests, places, quota and the queue order are those of the planner. A gang that is evicted and queues again at its old place waits.
+A gang that a Budget holds is left out: no end of another gang starts it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from math import inf
 from typing import TypeAlias
 
+import numpy as np
+
+from queuectl.domain.quantity import Resources
 from queuectl.domain.queues import ClusterQueue, QueueingStrategy
+from queuectl.domain.reservations import Occurrence
 from queuectl.domain.snapshot import Pending, Snapshot
+from queuectl.domain.workload import Workload
 from queuectl.planner.cache import PlannerCache
+from queuectl.planner.order.limits import Limits
 from queuectl.planner.order.lines import Lines, lines_of
-from queuectl.planner.order.pending_gangs import class_key
+from queuectl.planner.order.pending_gangs import class_key, length_of
 from queuectl.planner.order.queue_order import Place as QueuePlace
 from queuectl.planner.order.queue_order import inadmissible, place
 from queuectl.planner.placement import several
 from queuectl.planner.problem.parts import smallest
 from queuectl.planner.problem.problem import Problem, caps, survey
 from queuectl.planner.problem.request import GangRequest
+from queuectl.planner.problem.reserved_rows import asking_beside, beside, fixed, rows_beside
 from queuectl.planner.problem.topology import Ints
 from queuectl.planner.problem.usage import Slots
 from queuectl.planner.quota.tree import QuotaRow, QuotaUse, use_of
@@ -28,6 +36,8 @@ from queuectl.planner.search.gang_classes import GangClasses
 
 Place: TypeAlias = tuple[bool, QueuePlace]
 """False for a gang with a reservation, then the place in queue order: a smaller one is earlier."""
+_Asks: TypeAlias = tuple[tuple[float, tuple[GangRequest, ...]], ...]
+"""Unix seconds after which a start asks for this, in order; the first is before all times."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -37,7 +47,7 @@ class Waiting:
     Attributes:
         kind: number of its class: if a gang of a class does not fit, no gang of it does.
         place: in queue order.
-        requests: what it asks under each choice of flavors, most preferred first.
+        asks: for starts after each time (unix seconds), what it asks under each choice of flavors, most preferred first.
         queue: its ClusterQueue.
         planned_seconds: for which it runs, as planning assumes; infinite = unknown.
     """
@@ -45,9 +55,18 @@ class Waiting:
     uid: str
     kind: int
     place: Place
-    requests: tuple[GangRequest, ...]
+    asks: _Asks
     queue: ClusterQueue
     planned_seconds: float
+
+    def requests(self, at: float) -> tuple[GangRequest, ...]:
+        """Its requests if it starts then: a later start lasts longer into Reservations."""
+        return next(asked for after, asked in reversed(self.asks) if after < at)
+
+    @property
+    def charges(self) -> Mapping[tuple[str, str], int]:
+        """By flavor and resource, under the most preferred flavors that can fit."""
+        return next(asked[0].charges for _, asked in self.asks if asked)
 
     @property
     def strict(self) -> bool:
@@ -57,18 +76,19 @@ class Waiting:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Holding:
-    """A gang that holds capacity.
+    """A gang that holds capacity, or a Reservation that keeps it.
 
     Attributes:
+        uid: of the gang, or the name of the Reservation.
         slots: node indexes (K,) and amounts (R, K).
         charges: to quota.
-        leaving: it is being evicted, so it ends at once.
+        until: unix seconds at which it ends in each draw; None = the run time of the gang decides.
     """
 
     uid: str
     slots: Slots
     charges: tuple[tuple[QuotaRow, int], ...]
-    leaving: bool = False
+    until: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +96,12 @@ class Scene:
     """One snapshot, for all draws.
 
     Attributes:
-        free: (R, N) now.
+        free: (R, N) now, beside what Reservations keep.
         left_out: pending gangs beyond the number that is estimated.
     """
 
     problem: Problem
+    free: Ints
     waiting: tuple[Waiting, ...]
     holding: tuple[Holding, ...]
     left_out: int = 0
@@ -92,12 +113,9 @@ class Scene:
 
     @property
     def uids(self) -> set[str]:
-        """Of all its gangs."""
-        return {gang.uid for gang in self.waiting} | {gang.uid for gang in self.holding}
-
-    @property
-    def free(self) -> Ints:
-        return self.problem.now
+        """Of the gangs whose run times count."""
+        running = {gang.uid for gang in self.holding if gang.until is None}
+        return running | {gang.uid for gang in self.waiting}
 
     @property
     def lines(self) -> Lines:
@@ -112,17 +130,25 @@ class Scene:
 def scene_of(snapshot: Snapshot, cache: PlannerCache, most: int) -> Scene:
     """The scene of a snapshot with device rows. ``most``: the number of pending gangs that are estimated."""
     problem = survey(snapshot, cache)
-    in_order = sorted(_in_order(snapshot), key=_place)
+    in_order = sorted(_in_order(problem.snapshot), key=_place)
     return Scene(
         problem,
+        _free(problem),
         tuple(_waiting(problem, in_order[:most])),
-        tuple(_holding(problem)),
+        (*_holding(problem), *_kept(problem)),
         max(0, len(in_order) - most),
     )
 
 
 def _in_order(snapshot: Snapshot) -> Iterator[Pending]:
     """The gangs that planning considers, and those that will queue again."""
+    limits = Limits(snapshot)
+    for pending in _queued(snapshot):
+        if not any(limits.over_budgets(pending.workload)):
+            yield pending
+
+
+def _queued(snapshot: Snapshot) -> Iterator[Pending]:
     for pending in snapshot.pending:
         if inadmissible(snapshot, pending) is None:
             yield pending
@@ -140,22 +166,43 @@ def _waiting(problem: Problem, in_order: Iterable[Pending]) -> Iterator[Waiting]
     snapshot = problem.snapshot
     classes, kinds = GangClasses(problem), dict[object, int]()
     lines = lines_of(snapshot.config, problem.cache)
-    possible: dict[int, tuple[GangRequest, ...]] = {}
+    possible: dict[int, _Asks] = {}
     for pending in in_order:
-        queue = snapshot.queue_of(pending.workload)
+        workload = pending.workload
+        queue = snapshot.queue_of(workload)
         if queue is None:
             continue
-        part = Pending(smallest(pending.workload), excluded=pending.excluded)
-        key = class_key(part, queue.name, lines)
-        kind = kinds.setdefault((key, pending.workload.priority if lines else None), len(kinds))
+        seconds = length_of(workload)
+        starts = tuple(_starts(snapshot, workload, seconds))
+        part = Pending(smallest(workload), excluded=pending.excluded)
+        times = tuple((after, tuple(each.name for each in among)) for after, among in starts)
+        key = class_key(part, queue.name, lines), times
+        kind = kinds.setdefault((key, workload.priority if lines else None), len(kinds))
         if kind not in possible:
-            asked = (request for _, request in classes.of(part, queue).requests)
-            possible[kind] = tuple(r for r in asked if _could_fit(problem, r, queue))
-        if possible[kind]:
-            duration = pending.workload.duration
-            seconds = duration.seconds if duration is not None else inf
-            uid = pending.workload.uid
-            yield Waiting(uid, kind, _place(pending), possible[kind], queue, seconds)
+            possible[kind] = tuple(
+                (after, _requests(classes, part, queue, among)) for after, among in starts
+            )
+        if any(asked for _, asked in possible[kind]):
+            yield Waiting(workload.uid, kind, _place(pending), possible[kind], queue, seconds)
+
+
+def _starts(
+    snapshot: Snapshot, workload: Workload, seconds: float
+) -> Iterator[tuple[float, tuple[Occurrence, ...]]]:
+    """The Reservations beside which a gang is if it starts after each time. Those that are over by then keep nothing."""
+    yield -inf, ()
+    among = beside(snapshot, workload, inf)
+    for number, each in enumerate(among, 1):
+        yield each.begins - seconds, among[:number]
+
+
+def _requests(
+    classes: GangClasses, part: Pending, queue: ClusterQueue, among: tuple[Occurrence, ...]
+) -> tuple[GangRequest, ...]:
+    """The requests of a gang beside Reservations, without those that never fit."""
+    part = replace(part, workload=asking_beside(part.workload, among))
+    asked = (request for _, request in classes.of(part, queue).requests)
+    return tuple(request for request in asked if _could_fit(classes.problem, request, queue))
 
 
 def _could_fit(problem: Problem, request: GangRequest, queue: ClusterQueue) -> bool:
@@ -168,6 +215,39 @@ def _could_fit(problem: Problem, request: GangRequest, queue: ClusterQueue) -> b
 
 
 def _holding(problem: Problem) -> Iterator[Holding]:
-    usage = problem.usage
+    usage, now = problem.usage, problem.snapshot.now
     for gang in problem.snapshot.admitted:
-        yield Holding(gang.workload.uid, usage.slots(gang), usage.charges(gang), gang.leaving)
+        until = now if gang.leaving else None
+        yield Holding(gang.workload.uid, usage.slots(gang), usage.charges(gang), until)
+
+
+def _free(problem: Problem) -> Ints:
+    """Without what Reservations keep that the planner can still move."""
+    free, snapshot = problem.now.copy(), problem.snapshot
+    for each in snapshot.reservations:
+        if not fixed(each, snapshot):
+            nodes, amounts = _slots(problem, each, each.kept())
+            free[:, nodes] -= amounts
+    return free
+
+
+def _kept(problem: Problem) -> Iterator[Holding]:
+    """The capacity that Reservations keep until their ends."""
+    snapshot = problem.snapshot
+    for each in snapshot.reservations:
+        amounts = fixed(each, snapshot) or each.kept()
+        yield Holding(each.name, _slots(problem, each, amounts), (), each.ends)
+
+
+def _slots(
+    problem: Problem, occurrence: Occurrence, amounts: Iterable[tuple[str, Resources]]
+) -> Slots:
+    """Node indexes (K,) and amounts (R, K) of what gangs beside a Reservation cannot use."""
+    index = problem.index
+    kept = np.zeros((len(index.resources), index.size), np.int64)
+    for node, asked in amounts:
+        vector = index.vector(rows_beside(asked, (occurrence,)))
+        if vector is not None and node in index.position:
+            kept[:, index.position[node]] += vector
+    nodes = np.flatnonzero(kept.any(axis=0))
+    return nodes, kept[:, nodes]

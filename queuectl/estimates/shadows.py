@@ -140,7 +140,7 @@ class Shadows:
         for shadow in self._planned:
             if shadow.line == self.lines[gang.queue.name]:
                 room = np.minimum(room, shadow.free) if shadow.at >= at else room
-        for request in gang.requests:
+        for request in gang.requests(at):
             if use.fits(gang.queue.name, request.charges):
                 counts = several.find(request, room, partial(caps, room))
                 if counts is not None:

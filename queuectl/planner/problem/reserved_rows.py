@@ -196,19 +196,22 @@ def _beside(gang: Gang, snapshot: Snapshot, known: _Gangs, made: _Gangs) -> Gang
     rows = _rows(among)
     last = known.get(id(gang))
     if last is None or last[0] is not gang or last[1] != rows:
-        workload = gang.workload
-        podsets = tuple(_requesting(podset, among) for podset in workload.podsets)
-        last = gang, rows, replace(gang, workload=replace(workload, podsets=podsets))
+        last = gang, rows, replace(gang, workload=asking_beside(gang.workload, among))
     made[id(gang)] = last
     lowered = last[2]
     assert isinstance(lowered, type(gang))
     return lowered
 
 
+def asking_beside(workload: Workload, among: Collection[Occurrence]) -> Workload:
+    """The gang with its requests beside these Reservations and no others."""
+    podsets = tuple(_requesting(podset, among) for podset in workload.podsets)
+    return replace(workload, podsets=podsets)
+
+
 def _requesting(podset: PodSet, among: Collection[Occurrence]) -> PodSet:
     shape = podset.shape
-    more = rows_beside(shape.requests, among)
-    shape = replace(
-        shape, requests=shape.requests + more, incidental=shape.incidental | frozenset(more)
-    )
+    requests = plain(shape.requests)
+    more = rows_beside(requests, among)
+    shape = replace(shape, requests=requests + more, incidental=shape.incidental | frozenset(more))
     return replace(podset, shape=shape)
