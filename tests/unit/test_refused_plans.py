@@ -142,9 +142,9 @@ def test_another_plan_is_not_the_same() -> None:
     [
         (b"", "cut off"),
         (b"no gzip", "no file of a refused plan"),
-        (gzip.compress(b"\x80"), "missing required field"),
+        (gzip.compress(b"\x80", mtime=0), "missing required field"),
         (pack(*planned()[0], [])[:-20], "cut off"),
-        (gzip.compress(zlib.compress(b"")), "no file of a refused plan"),
+        (gzip.compress(zlib.compress(b""), mtime=0), "no file of a refused plan"),
     ],
     ids=["empty", "not zipped", "another document", "cut off", "not MessagePack"],
 )
