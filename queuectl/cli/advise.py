@@ -17,10 +17,12 @@ from queuectl.cli.client import DEFAULT_SERVER, Server
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import emit_json
 from queuectl.cli.simulation_input import (
+    DurationsOption,
     Events,
     Files,
     History,
     Jobs,
+    KnownDurations,
     Live,
     Trace,
     UtilizationFile,
@@ -47,12 +49,6 @@ class Output(StrEnum):
     YAML = "yaml"
 
 
-class DurationsOption(StrEnum):
-    DECLARED = "declared"
-    LEARNT = "learnt"
-    UNKNOWN = "unknown"
-
-
 def advise_command(
     file: Files = None,
     live: Live = False,
@@ -66,10 +62,7 @@ def advise_command(
             "Can be repeated. Default: mean-wait.",
         ),
     ] = None,
-    durations: Annotated[
-        DurationsOption,
-        typer.Option(help="Run times of jobs that the scheduler knows when it decides."),
-    ] = DurationsOption.LEARNT,
+    durations: KnownDurations = DurationsOption.LEARNT,
     events: Events = None,
     utilization: UtilizationFile = None,
     output: Annotated[

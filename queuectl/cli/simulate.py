@@ -1,6 +1,6 @@
 """``queuectl simulate``: a trace of jobs through the queues and nodes of files, under one or more strategies.
 
-The planner is the same as in the controller. The command does not connect to a cluster.
+The planner is the same as in the controller. Nothing is changed. Only ``--live`` and ``--history`` connect to a cluster or a server.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from queuectl.cli.client import DEFAULT_SERVER, Server
 from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.render import emit_json
 from queuectl.cli.simulation_input import (
+    DurationsOption,
     Events,
     Files,
     History,
+    KnownDurations,
     Live,
     Trace,
     UtilizationFile,
@@ -48,12 +50,6 @@ class Strategy(StrEnum):
     SJF = "SJF"
 
 
-class DurationsOption(StrEnum):
-    DECLARED = "declared"
-    LEARNT = "learnt"
-    UNKNOWN = "unknown"
-
-
 class PlacementOption(StrEnum):
     PLANNER = "planner"
     BEST_FIT = "best-fit"
@@ -70,10 +66,7 @@ def simulate_command(
             help="Strategy of all ClusterQueues. Can be repeated to compare strategies. Default: as configured."
         ),
     ] = None,
-    durations: Annotated[
-        DurationsOption,
-        typer.Option(help="Run times of jobs that the scheduler knows when it decides."),
-    ] = DurationsOption.DECLARED,
+    durations: KnownDurations = DurationsOption.DECLARED,
     placement: Annotated[
         PlacementOption,
         typer.Option(

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,6 +22,13 @@ if TYPE_CHECKING:
     from queuectl.simulate.setting import Setting
     from queuectl.simulate.simulation import World
     from queuectl.simulate.trace import NodeEvent, TraceJob, Utilization
+
+
+class DurationsOption(StrEnum):
+    DECLARED = "declared"
+    LEARNT = "learnt"
+    UNKNOWN = "unknown"
+
 
 Files = Annotated[
     list[str] | None,
@@ -46,6 +54,11 @@ UtilizationFile = Annotated[
         metavar="FILE",
         help="GPU utilization in percent as CSV: by job_id, by job_id and time, or by percentile.",
     ),
+]
+
+KnownDurations = Annotated[
+    DurationsOption,
+    typer.Option(help="Run times of jobs that the scheduler knows when it decides."),
 ]
 
 
