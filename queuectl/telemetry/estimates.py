@@ -36,12 +36,15 @@ class EstimateMetrics:
             registry=registry,
         )
 
+    def meet(self, cluster_queue: str) -> None:
+        """Create the counters of a ClusterQueue with 0, long before a gang of it can start as estimated."""
+        for result in Arrival:
+            self._started.labels(cluster_queue, result)
+
     def observe(self, waits: Iterable[tuple[str, float]]) -> None:
         """Count first estimates: ClusterQueue and seconds."""
         for cluster_queue, seconds in waits:
             self._wait.labels(cluster_queue).observe(seconds)
-            for result in Arrival:  # a counter that is born with 1 has not increased for Prometheus
-                self._started.labels(cluster_queue, result)
 
     def started(self, errors: Iterable[EstimateError]) -> None:
         """Count starts of gangs with an estimate."""

@@ -306,6 +306,7 @@ class Metrics:
         """Create the counters of a ClusterQueue with 0. A gang without a queue evicts no gang."""
         if cluster_queue and cluster_queue not in self._queues:
             self._queues.add(cluster_queue)
+            self.estimates.meet(cluster_queue)
             for reason in PreemptionReason:  # as above
                 self._preempted.labels(cluster_queue, reason)
                 self._lost.labels(cluster_queue, reason)

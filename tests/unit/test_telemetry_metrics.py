@@ -331,6 +331,15 @@ class TestBirth:
         labels = {"cluster_queue": "team-a", "cause": cause.value}
         assert value(metrics, "planned_start_slips_total", **labels) == 0
 
+    @pytest.mark.parametrize("result", list(Arrival))
+    def test_of_starts_compared_with_an_estimate_before_the_first_estimate(
+        self, result: Arrival
+    ) -> None:
+        metrics = Metrics()
+        metrics.committed(live_through(job("a")))
+        labels = {"cluster_queue": "team-a", "result": result.value}
+        assert value(metrics, "estimated_starts_total", **labels) == 0
+
     def test_of_preemptions_of_a_queue_that_a_gang_is_given_later_and_not_of_no_queue(self) -> None:
         metrics = Metrics()
         changes = live_through(job("a"), *LIVES["pending"])
