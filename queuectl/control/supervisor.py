@@ -200,7 +200,7 @@ class Supervisor:
         await self._synced.wait()
         while True:
             await self._database_found()
-            epoch = await self._leadership.acquire()
+            epoch = await self._led()
             self._metrics.leading(epoch)
             self._leading = Loop(
                 store=self._store,
@@ -219,6 +219,14 @@ class Supervisor:
             finally:
                 self._leading = None
                 self._metrics.following()
+
+    async def _led(self) -> int:
+        """Wait as a standby until this process leads. Returns its epoch."""
+        async with asyncio.TaskGroup() as group:
+            preparing = group.create_task(self.viewer.prepare(), name="standby")
+            epoch = await self._leadership.acquire()
+            preparing.cancel()
+        return epoch
 
     async def _database_found(self) -> None:
         """Return when the database matches the gangs in the cluster: with another database, they could start twice."""

@@ -30,7 +30,7 @@ BUDGETS_SECONDS: Final = 30.0
 
 
 class Standby:
-    """The state of one process, from its first request as a standby.
+    """The state of one process while it is a standby.
 
     Attributes:
         ledger: the copy, as of the last update.

@@ -25,7 +25,7 @@ from queuectl.control.questions.standby import Standby
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis, Excess
-from queuectl.domain.errors import BadInput, TookTooLong
+from queuectl.domain.errors import BadInput, StoreUnavailable, TookTooLong
 from queuectl.domain.ledger import Entry
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import PodRecord
@@ -42,6 +42,7 @@ MAX_AGE_SECONDS: Final = 1.0  # largest age of a view
 PLAN_SECONDS: Final = (
     5.0  # largest age of a standby's plan, from which it explains why gangs are pending
 )
+STANDBY_SECONDS: Final = 1.0  # without leadership, after which a process is a standby
 
 _log = structlog.get_logger()
 
@@ -92,7 +93,7 @@ class Viewer:
         """
         self._stand_by = partial(Standby, store, mirror, limits, clock)
         self._mirror = mirror
-        self._standby: Standby | None = None  # after a request to a process that is not the leader
+        self._standby: Standby | None = None  # of a process that is not the leader
         self._leading = leading
         self._cache = cache
         self._watching = watching
@@ -107,6 +108,14 @@ class Viewer:
         self._diagnoser = Diagnoser(throttle, cache)
         self._consulted: float | None = None
         self._devices = DeviceRows.of(cache)
+
+    async def prepare(self) -> None:
+        """Copy the ledger before the first request, which would wait for it. A process that leads immediately needs no copy."""
+        await asyncio.sleep(STANDBY_SECONDS)
+        try:
+            await self.seen()
+        except StoreUnavailable as error:  # then the first request copies it
+            _log.info("ledger_not_copied", error=str(error))
 
     async def seen(self) -> ClusterView | None:
         """The view for pages; None until this process has one. Can raise StoreUnavailable."""
