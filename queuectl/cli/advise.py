@@ -24,6 +24,7 @@ from queuectl.cli.simulation_input import (
     Jobs,
     KnownDurations,
     Live,
+    Start,
     Trace,
     UtilizationFile,
     progress_bar,
@@ -54,6 +55,7 @@ def advise_command(
     live: Live = False,
     trace: Trace = None,
     history: History = None,
+    start: Start = None,
     objective: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,7 +84,7 @@ def advise_command(
     """
     try:
         documents = read_setting(file or [], server, live=live)
-        jobs = read_jobs(trace, history, server, events, utilization, seed)
+        jobs = read_jobs(trace, history, server, events, utilization, seed, start)
         found = _advice(documents, jobs, objective or [], durations)
     except BadInput as error:
         raise CommandFailed(str(error), Exit.BAD_INPUT) from None

@@ -20,10 +20,11 @@ _UTILIZATION: Final = ("job_id", "after_s", "gpu_util_pct")
 
 @dataclass(frozen=True, slots=True)
 class RecordedTrace:
-    """The answer of a server. ``until``: its end, in seconds after its begin."""
+    """The answer of a server. ``until``: its end, in seconds after its begin. ``begins``: unix seconds."""
 
     items: Sequence[Json]
     until: float
+    begins: float
 
     def jobs_csv(self, *, anonymous: bool = False) -> str:
         """A line for each job, in the order of submission.
@@ -73,7 +74,7 @@ def recorded_trace(client: Client, since: str, until: str | None) -> RecordedTra
     """All jobs of a period, page by page. ``since``, ``until``: a time, or how long ago."""
     pages = list(client.answers(f"{PREFIX}/reports/jobs", since=hours(since), until=until))
     begin, end = pages[0]["since"], max(page["until"] for page in pages)
-    return RecordedTrace([item for page in pages for item in page["items"]], end - begin)
+    return RecordedTrace([item for page in pages for item in page["items"]], end - begin, begin)
 
 
 def hours(period: str) -> str:

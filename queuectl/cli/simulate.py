@@ -21,6 +21,7 @@ from queuectl.cli.simulation_input import (
     History,
     KnownDurations,
     Live,
+    Start,
     Trace,
     UtilizationFile,
     progress_bar,
@@ -60,6 +61,7 @@ def simulate_command(
     live: Live = False,
     trace: Trace = None,
     history: History = None,
+    start: Start = None,
     strategy: Annotated[
         list[Strategy] | None,
         typer.Option(
@@ -93,12 +95,12 @@ def simulate_command(
     """
     try:
         policies = _policies(strategy or [], durations, placement)
-        jobs = read_jobs(trace, history, server, events, utilization, seed)
+        jobs = read_jobs(trace, history, server, events, utilization, seed, start)
         setting = jobs.setting(read_setting(file or [], server, live=live))
         outcomes = [_simulated(setting, policy) for policy in policies]
     except BadInput as error:
         raise CommandFailed(str(error), Exit.BAD_INPUT) from None
-    _warn(setting, outcomes)
+    _warn(setting, outcomes, placement)
     _emit(output, outcomes)
 
 
@@ -121,10 +123,13 @@ def _simulated(setting: Setting, policy: Policy) -> Outcome:
         return simulate(setting, policy, progress)
 
 
-def _warn(setting: Setting, outcomes: list[Outcome]) -> None:
+def _warn(setting: Setting, outcomes: list[Outcome], placement: PlacementOption) -> None:
     from queuectl.simulate.results import warnings
 
     found = [*setting.warnings(), *warnings(outcomes[0], setting.trace)]
+    limited = setting.config.budgets or setting.config.reservations
+    if placement is PlacementOption.BEST_FIT and limited:
+        found.append("--placement best-fit does not apply Budgets and Reservations")
     for warning in found:
         sys.stderr.write(f"warning: {warning}\n")
 

@@ -14,9 +14,10 @@ import typer
 from queuectl.cli.client import connect
 from queuectl.cli.input_files import read_bytes, read_objects
 from queuectl.cli.recorded_trace import recorded_trace
+from queuectl.cli.times import ago
 from queuectl.domain.errors import BadInput
 from queuectl.objects.documents import Document
-from queuectl.objects.files.snapshots import read_snapshot
+from queuectl.objects.files.snapshots import NO_USAGE_LEDGER, read_snapshot
 
 if TYPE_CHECKING:
     from queuectl.simulate.setting import Setting
@@ -69,6 +70,7 @@ class Jobs:
     Attributes:
         name: of the trace.
         seed: of the random numbers that choose from a distribution of utilization.
+        begins: unix seconds of second 0; None = it is not known.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Jobs:
     events: tuple[NodeEvent, ...]
     utilization: Utilization | None
     seed: int
+    begins: float | None
 
     def setting(self, documents: Sequence[Document], *, warn: bool = True) -> Setting:
         """These jobs on the nodes and queues of documents. Can raise BadInput."""
@@ -83,12 +86,26 @@ class Jobs:
 
         given = read_snapshot(documents)
         for warning in given.warnings if warn else ():
-            sys.stderr.write(f"warning: {warning}\n")
+            if warning != NO_USAGE_LEDGER:  # the simulation counts the use itself
+                sys.stderr.write(f"warning: {warning}\n")
         return make_setting(
-            given.snapshot, self.name, self.jobs, self.events, self.utilization, self.seed
+            given.snapshot,
+            self.name,
+            self.jobs,
+            self.events,
+            self.utilization,
+            self.seed,
+            self.begins,
         )
 
 
+Start = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHEN",
+        help="Time of second 0 of the trace, for Budgets and Reservations: an RFC 3339 time or a duration before now.",
+    ),
+]
 Live = Annotated[
     bool,
     typer.Option(
@@ -126,6 +143,7 @@ def read_jobs(
     events: str | None,
     utilization: str | None,
     seed: int,
+    start: str | None,
 ) -> Jobs:
     """The jobs of a trace or of a server, and the files that belong to it. Can raise BadInput."""
     from queuectl.simulate.trace import read_events, read_trace, read_utilization
@@ -133,6 +151,7 @@ def read_jobs(
     if (trace is None) is (history is None):
         raise BadInput("either --trace or --history is required")
     measured = read_bytes(utilization) if utilization is not None else None
+    begins = ago(start, "--start") if start is not None else None
     if trace is not None:
         name, text = trace, read_bytes(trace)
     else:
@@ -140,6 +159,7 @@ def read_jobs(
         with connect(server) as client:
             found = recorded_trace(client, history, None)
         name, text = f"history of {history}", found.jobs_csv().encode()
+        begins = found.begins if begins is None else begins
         if measured is None and any(item["utilization"] for item in found.items):
             measured = found.utilization_csv().encode()
     return Jobs(
@@ -148,6 +168,7 @@ def read_jobs(
         read_events(read_bytes(events), events) if events is not None else (),
         read_utilization(measured, utilization or name) if measured is not None else None,
         seed,
+        begins,
     )
 
 

@@ -3,6 +3,8 @@
 The planner gives equal gangs of one LocalQueue the same answer. Where there are planned starts, a gang that would delay one is no shorter
 than an equal one that would. A StrictFIFO ClusterQueue with one flavor starts no gang behind a refused one. Without this, each submission to
 a full cluster would be planned only to be refused.
+
+A Reservation can let a shorter gang start and not an equal one, so with Reservations each submission is planned.
 """
 
 from __future__ import annotations
@@ -45,6 +47,8 @@ class BlockedSubmissions:
 
         ``limit``: of its execution time in seconds; None = it states none.
         """
+        if self._config.reservations:
+            return False
         strict = queue.strategy is QueueingStrategy.STRICT_FIFO
         if strict and any(len(group.flavors) > 1 for group in queue.groups):
             return False
@@ -72,7 +76,8 @@ class BlockedSubmissions:
         backfill = queue.backfill if cohort is None else cohort.backfill
         match queue.strategy:
             case QueueingStrategy.STRICT_FIFO:
-                return self._has_reason(first, _IN_ORDER)
+                # A gang that a Budget holds lets gangs of other Budgets pass.
+                return self._has_reason(first, _REFUSED if self._config.budgets else _IN_ORDER)
             case QueueingStrategy.BACKFILL if backfill is not None:
                 before = islice(
                     (uid for _, uid in line if self._waits(uid)), backfill.planned_starts

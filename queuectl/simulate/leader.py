@@ -13,11 +13,13 @@ from typing import Final
 from queuectl.control.device_rows import DeviceRows
 from queuectl.control.leader.decisions import Decider
 from queuectl.devices.shared import without_claim_podsets
+from queuectl.domain.budgets import SpentUnits
 from queuectl.domain.events import Drained, Ended, Event, PodsReady, RetryDue, Submitted
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.plan import Plan, Planned, Refusal
 from queuectl.domain.reasons import Code
 from queuectl.domain.records import JobRecord, NamespaceRecord, NodeRecord, Outcome, Upserted
+from queuectl.domain.reservations import ReservationState, next_turn, occurrences
 from queuectl.domain.snapshot import Pending, Snapshot, SolverLimits
 from queuectl.domain.workload import PodSet
 from queuectl.lifecycle.machine import MAX_BUDGET, handle
@@ -29,6 +31,7 @@ from queuectl.simulate.idle_gangs import IdleGangs
 from queuectl.simulate.podsets import podset_of
 from queuectl.simulate.policy import Durations
 from queuectl.simulate.trace import TraceJob
+from queuectl.state.budgets import BudgetSums
 from queuectl.state.durations import Durations as RunTimes
 from queuectl.state.ledger import Ledger
 from queuectl.state.migration_budget import MigrationBudget
@@ -86,6 +89,9 @@ class SimulatedLeader:
         self._decider = Decider(self._mirror, self.ledger)
         self._past_use = PastUseSums(self._mirror)
         self._past_use.configure(self.config, (), now)
+        self._budgets = BudgetSums()
+        self._budgets.learn(self.config.budgets, SpentUnits())
+        self._reserved: tuple[ReservationState, ...] = ()
         self._moves = MigrationBudget()
         self._cache = PlannerCache()
         self._shapes: dict[tuple[int, int, str], tuple[PodSet, ...]] = {}
@@ -189,8 +195,11 @@ class SimulatedLeader:
 
     @property
     def anything_to_plan(self) -> bool:
-        """Whether a gang is pending."""
-        return bool(self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED))
+        """Whether a gang is pending, or runs and can be evicted for a Reservation."""
+        if self.ledger.count(State.PENDING) or self.ledger.count(State.RESERVED):
+            return True
+        evicts = any(each.evicts for each in self.config.reservations.values())
+        return evicts and bool(self.ledger.count(State.RUNNING))
 
     def plan(self, now: float) -> list[EntryChange]:
         """Plan once. Returns the changes of the ledger."""
@@ -199,6 +208,7 @@ class SimulatedLeader:
         decided = plan(lowered, cache=self._cache)
         if decided.stats.get("rooms_sought"):
             self._seek_at = now + SEEK_SECONDS
+        self._reserved = decided.reserved
         planned = {each.uid: each for each in decided.planned}
         pending = (refusal for refusal in decided.pending if self._is_news(refusal, planned))
         news = replace(decided, pending=tuple(pending))
@@ -213,6 +223,7 @@ class SimulatedLeader:
     def _next_plans(self, now: float, snapshot: Snapshot, decided: Plan) -> Iterator[float | None]:
         """The times from which a plan can differ without another change."""
         yield next_plan_due(snapshot, decided)
+        yield next_turn(self.config.reservations.values(), self.config.rules.eviction_grace, now)
         if decided.stats.get("rooms_sought"):
             yield self._seek_at
         if any(map(self._worth_more, decided.pending)):
@@ -254,19 +265,21 @@ class SimulatedLeader:
         return entry is not None and entry.budget < MAX_BUDGET
 
     def fits_alone(self, uid: str, job: TraceJob, now: float) -> bool:
-        """Whether a job starts if it is the only one."""
+        """Whether a job starts if it is the only one, without Budgets and Reservations: these hold it for a time."""
         self.submit(uid, job, 0, now, now)
-        decided = plan(self._snapshot(now, seek_room=False), cache=self._cache)
+        alone = replace(self._snapshot(now, seek_room=False), budgets=(), reservations=())
+        decided = plan(alone, cache=self._cache)
         self.end(uid, now)
         return bool(decided.admitted)
 
     def _snapshot(self, now: float, *, seek_room: bool) -> Snapshot:
-        frozen = self._builder.freeze(self.config, now, _LIMITS)
+        frozen = self._budgets.applied(self._builder.freeze(self.config, now, _LIMITS))
         return replace(
             frozen,
             moved_work=self._moves.by_queue(now),
             past_use=self._past_use.past_use(now),
             seek_room=seek_room,
+            reservations=occurrences(self.config.reservations.values(), self._reserved, now),
         )
 
     def _apply(self, uid: str, event: Event, now: float) -> None:
@@ -280,6 +293,8 @@ class SimulatedLeader:
         self._usage.refresh_owned(change.after for change in listed)
         self._moves.note(listed)
         self._past_use.note(listed)
+        self._budgets.note(listed)
+        self._budgets.settle()
         if self._known is Durations.LEARNT:
             self._run_times.note(listed, self.config)
 

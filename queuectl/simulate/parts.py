@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from queuectl.domain.budgets import Budget, BudgetScope
 from queuectl.domain.fleet import Fleet, Node
-from queuectl.domain.queues import ClusterQueue
+from queuectl.domain.queues import ClusterQueue, QueueConfig
+from queuectl.domain.reservations import AdvanceReservation
 from queuectl.domain.snapshot import Snapshot
 
 
@@ -19,31 +21,59 @@ class Part:
 
 
 def parts(given: Snapshot) -> list[Part]:
-    """ClusterQueues are in one part if they have a common cohort or node. With fairness by past use there is one part."""
+    """ClusterQueues are in one part if they have a common cohort, node, Budget or Reservation.
+
+    With fairness by past use there is one part.
+    """
     config = given.config
     nodes = {name: _nodes(queue, given) for name, queue in sorted(config.cluster_queues.items())}
     if config.rules.usage_fairness is not None:
-        return [_part(frozenset(nodes), given, given.fleet.nodes)]
+        return [Part(frozenset(nodes), given)]
+    reserved = {r.name: _reservable(r, given) for r in config.reservations.values()}
     leader_of: dict[
         str, str
     ] = {}  # of each thing that queues can share, the first queue that has it
     groups = {name: {name} for name in nodes}
     for name, queue in sorted(config.cluster_queues.items()):
-        shared = [f"node {node.name}" for node in nodes[name]]
-        if queue.cohort is not None:
-            shared.append(f"cohort {list(config.cohorts_above(queue))[-1]}")
-        for thing in shared:
+        for thing in _shared(queue, nodes[name], reserved, config):
             other = groups[leader_of.setdefault(thing, name)]
             if other is not groups[name]:
                 other |= groups[name]
                 for member in groups[name]:
                     groups[member] = other
-    return [
-        _part(
-            frozenset(group), given, {n.name: n for q in sorted(group) for n in nodes[q]}.values()
-        )
-        for group in {min(group): group for group in groups.values()}.values()
-    ]
+    separate = {min(group): group for group in groups.values()}.values()
+    return [_part(frozenset(group), given, nodes, reserved) for group in separate]
+
+
+def _shared(
+    queue: ClusterQueue,
+    nodes: Sequence[Node],
+    reserved: Mapping[str, Sequence[Node]],
+    config: QueueConfig,
+) -> Iterator[str]:
+    """Names of what other queues can have, too."""
+    here = {node.name for node in nodes}
+    yield from (f"node {name}" for name in sorted(here))
+    if queue.cohort is not None:
+        yield f"cohort {list(config.cohorts_above(queue))[-1]}"
+    yield from (f"Budget {b.name}" for b in config.budgets.values() if _spends(b, queue, config))
+    for name, among in reserved.items():
+        if any(node.name in here for node in among):
+            yield f"Reservation {name}"
+
+
+def _spends(budget: Budget, queue: ClusterQueue, config: QueueConfig) -> bool:
+    """Whether gangs of a ClusterQueue can spend a budget."""
+    local = [q for q in config.local_queues.values() if q.cluster_queue == queue.name]
+    match budget.scope:
+        case BudgetScope.CLUSTER_QUEUE:
+            return budget.holder == queue.name
+        case BudgetScope.LOCAL_QUEUE:
+            return any(budget.holder == f"{q.namespace}/{q.name}" for q in local)
+        case BudgetScope.NAMESPACE:
+            return any(budget.holder == q.namespace for q in local)
+        case BudgetScope.USER:
+            return True
 
 
 def _nodes(queue: ClusterQueue, given: Snapshot) -> list[Node]:
@@ -57,12 +87,41 @@ def _nodes(queue: ClusterQueue, given: Snapshot) -> list[Node]:
     return [node for node in given.fleet.nodes if any(map(node.has_labels, labels))]
 
 
-def _part(queues: frozenset[str], given: Snapshot, nodes: Iterable[Node]) -> Part:
+def _reservable(reservation: AdvanceReservation, given: Snapshot) -> list[Node]:
+    """The nodes on which a Reservation can keep capacity."""
+    capacity = reservation.capacity
+    if capacity is None:
+        return [node for node in given.fleet.nodes if node.name in reservation.nodes]
+    flavor = given.config.flavors.get(capacity.flavor or "")
+    labels = (*capacity.node_labels, *(flavor.node_labels if flavor is not None else ()))
+    return [node for node in given.fleet.nodes if node.has_labels(labels)]
+
+
+def _part(
+    queues: frozenset[str],
+    given: Snapshot,
+    nodes: Mapping[str, Sequence[Node]],
+    reserved: Mapping[str, Sequence[Node]],
+) -> Part:
+    """A part with its nodes, and all nodes of its Reservations."""
     config = given.config
-    mine = replace(
+    own = [config.cluster_queues[name] for name in sorted(queues)]
+    mine = {node.name: node for queue in own for node in nodes[queue.name]}
+    advance = {
+        name: reservation
+        for name, reservation in config.reservations.items()
+        if any(node.name in mine for node in reserved[name])
+    }
+    mine |= {node.name: node for name in advance for node in reserved[name]}
+    budgets = {
+        n: b for n, b in config.budgets.items() if any(_spends(b, queue, config) for queue in own)
+    }
+    narrowed = replace(
         config,
         cluster_queues={n: q for n, q in config.cluster_queues.items() if n in queues},
         local_queues={k: q for k, q in config.local_queues.items() if q.cluster_queue in queues},
+        budgets=budgets,
+        reservations=advance,
     )
-    fleet = Fleet(tuple(sorted(nodes, key=lambda node: node.name)))
-    return Part(queues, replace(given, config=mine, fleet=fleet))
+    fleet = Fleet(tuple(sorted(mine.values(), key=lambda node: node.name)))
+    return Part(queues, replace(given, config=narrowed, fleet=fleet))

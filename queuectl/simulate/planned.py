@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
+from queuectl.domain.durations import DAY
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.snapshot import Snapshot
@@ -16,8 +17,8 @@ from queuectl.simulate.setting import Setting
 from queuectl.simulate.simulation import World
 from queuectl.simulate.trace import NodeEvent, TraceJob
 
-BEGIN: Final = 946_684_800.0
-"""Unix seconds of the begin of a simulation at the earliest: 2000-01-01. The planner compares times with 0."""
+PATIENCE: Final = 366.0 * DAY
+"""Seconds after the last event in which it still plans: a gang that no time lets start would otherwise keep it running without end."""
 
 _STRATEGIES: Final = {
     Order.STRICT_FIFO: QueueingStrategy.STRICT_FIFO,
@@ -40,7 +41,7 @@ class Planned:
         self._touched: dict[int, _Part] = {}
         self._wakes: dict[int, float] = {}
         for number, part in enumerate(parts(setting.snapshot)):
-            planner = _Part(number, part.snapshot, setting.priorities, world, policy)
+            planner = _Part(number, part.snapshot, setting, world, policy)
             self._parts |= dict.fromkeys(part.queues, planner)
             for node in part.snapshot.fleet.nodes:
                 self._of_node.setdefault(node.name, []).append(planner)
@@ -91,15 +92,16 @@ class _Part:
         self,
         number: int,
         snapshot: Snapshot,
-        priorities: Mapping[int, int],
+        setting: Setting,
         world: World,
         policy: Policy,
     ) -> None:
         self.number = number
-        self._priorities = priorities
+        self._priorities = setting.priorities
         self._sjf = policy.order is Order.SJF
         self._world = world
-        self._begin = max(BEGIN, snapshot.now)
+        self._begin = setting.begin
+        self._last_event = 0.0  # in seconds of the simulation
         self._leader = SimulatedLeader(snapshot, self._begin, policy.durations)
         self._runs: dict[str, Run] = {}
         self._fits: dict[tuple[object, ...], bool] = {}
@@ -130,6 +132,7 @@ class _Part:
             self._savers[uid] = run
         place = self._begin + job.declared if self._sjf else self._now
         priority = self._priorities[job.rank]
+        self._last_event = self._world.now
         self._changed |= self._leader.submit(uid, job, priority, self._now, place)
 
     def ended(self, run: Run) -> None:
@@ -139,6 +142,7 @@ class _Part:
         self._leader.idle_gangs.stopped(uid)
         self._due.pop(uid, None)
         self._savers.pop(uid, None)
+        self._last_event = self._world.now
         self._changed = True
 
     def node_changed(self, event: NodeEvent) -> None:
@@ -147,6 +151,7 @@ class _Part:
                 self._world.interrupt(self._runs[uid])
                 self._leader.idle_gangs.stopped(uid)
                 self._stalled.add(uid)
+        self._last_event = self._world.now
         self._changed = True
 
     def decide(self) -> float | None:
@@ -166,7 +171,8 @@ class _Part:
         """The times at which it decides again without an event."""
         for at in self._due.values():
             yield at - self._begin
-        if self._leader.next_plan is not None:
+        waited = self._world.now - self._last_event
+        if self._leader.next_plan is not None and waited <= PATIENCE:
             yield self._leader.next_plan - self._begin
         if (evaluation := self._leader.idle_gangs.next_evaluation) is not None:
             yield evaluation - self._begin

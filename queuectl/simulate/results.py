@@ -207,7 +207,7 @@ def _jain(shares: Sequence[float]) -> float | None:
 
 
 def warnings(found: Outcome, trace: str) -> Iterator[str]:
-    """A line for each kind of job that never fits. ``trace``: name of its file."""
+    """A line for each kind of job that never fits, and one for those that had not ended. ``trace``: name of its file."""
     kinds: dict[tuple[LocalQueueKey, int, int, str], list[int]] = {}
     for job in found.never_fit:
         kind = (job.queue, job.pods, job.gpus_per_pod, job.topology_level)
@@ -216,6 +216,9 @@ def warnings(found: Outcome, trace: str) -> Iterator[str]:
         asked = f"{counted(pods, 'pod')} × {gpus} {GPU}" + (f" in one {level}" if level else "")
         what = f"{asked} never fit in LocalQueue {namespace}/{name}"
         yield f"{trace}: line {min(lines)}: {what}: {counted(len(lines), 'job')}"
+    if left := [run.job.line for run in found.runs if run.finished_at is None]:
+        what = f"{counted(len(left), 'job')} did not start in the year after the last event"
+        yield f"{trace}: line {min(left)}: {what}"
 
 
 def series(

@@ -6,18 +6,22 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
+from typing import Final
 
 from queuectl.domain.errors import BadInput
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.quantity import GPU
 from queuectl.domain.queues import ClusterQueue, QueueConfig, QueueingStrategy
 from queuectl.domain.snapshot import Snapshot
-from queuectl.domain.words import counted
+from queuectl.domain.words import counted, format_time
 from queuectl.simulate.free_gpus import FreeGpus
 from queuectl.simulate.trace import NodeEvent, TraceJob, Utilization
 
 LocalQueueKey = tuple[str, str]
 """Namespace and name."""
+
+EARLIEST: Final = 946_684_800.0
+"""Unix seconds of the begin of a simulation at the earliest: 2000-01-01. The planner compares times with 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,7 @@ class Setting:
         skipped: jobs of unknown queues.
         events: failures and recoveries of nodes.
         priorities: of the jobs, by rank.
+        begins: unix seconds of second 0 of the trace; None = it is not stated.
     """
 
     snapshot: Snapshot
@@ -39,6 +44,12 @@ class Setting:
     skipped: tuple[TraceJob, ...]
     events: tuple[NodeEvent, ...]
     priorities: Mapping[int, int]
+    begins: float | None = None
+
+    @property
+    def begin(self) -> float:
+        """Unix seconds of second 0 of the trace; if it is not stated, the newest time of the input."""
+        return max(EARLIEST, self.snapshot.now if self.begins is None else self.begins)
 
     @property
     def config(self) -> QueueConfig:
@@ -116,6 +127,10 @@ class Setting:
         if given.other_pods:
             nodes = counted(len(given.other_pods), "node")
             yield f"the input has pods on {nodes}, which the simulation leaves out"
+        if self.begins is None and (self.config.budgets or self.config.reservations):
+            start = format_time(self.begin)
+            what = f"for Budgets and Reservations, second 0 of the trace is {start}"
+            yield f"{what}; to change it, use --start"
 
 
 def make_setting(
@@ -125,6 +140,7 @@ def make_setting(
     events: Sequence[NodeEvent] = (),
     utilization: Utilization | None = None,
     seed: int = 0,
+    begins: float | None = None,
 ) -> Setting:
     """Divide the jobs of a trace into those that take part and those of unknown queues.
 
@@ -135,6 +151,7 @@ def make_setting(
         events: of nodes.
         utilization: of the GPUs of jobs; None = as the trace states it.
         seed: of the random numbers that choose from a distribution of utilization.
+        begins: unix seconds of second 0 of the trace; None = the newest time of the input.
 
     Raises:
         BadInput: naming the file, the line and the column.
@@ -152,7 +169,7 @@ def make_setting(
         measured = job if utilization is None else utilization.applied(job, draw)
         known.append(replace(measured, limit=_limit(job, queue)))
     _check_nodes(events, snapshot.fleet)
-    return Setting(snapshot, trace, tuple(known), tuple(skipped), tuple(events), priorities)
+    return Setting(snapshot, trace, tuple(known), tuple(skipped), tuple(events), priorities, begins)
 
 
 def _limit(job: TraceJob, queue: ClusterQueue) -> float | None:

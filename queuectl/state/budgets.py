@@ -68,6 +68,23 @@ class BudgetSums:
                 begins = max(began, self._counted)
                 self._ended.append(_Ended(_spender(before), before.gpus, begins, change.at))
 
+    def settle(self) -> None:
+        """Count all gangs that have ended as spent. Only for a process that writes no usage ledger."""
+        for one in self._ended:
+            for budget in self._budgets.values():
+                if budget.pays(one.spender):
+                    self._spend(budget, one)
+        self._ended = []
+
+    def _spend(self, budget: Budget, one: _Ended) -> None:
+        at = one.begins
+        while at < one.ends:
+            month = budget.month(at)
+            key = (budget.name, month.begins)
+            cost = BudgetBalance(budget, month, 0).cost(one.gpus, at, one.ends)
+            self._spent[key] = self._spent.get(key, 0) + cost
+            at = month.ends
+
     def balances(self, config: QueueConfig, now: float) -> tuple[BudgetBalance, ...]:
         """The budgets in the present month, by name."""
         top_ups = list(config.top_ups.values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,9 +31,11 @@ def setting(
     preemption: Mapping[str, Any] | None = None,
     policy: Mapping[str, Any] | None = None,
     topology: bool = True,
+    more: Sequence[Mapping[str, Any]] = (),
+    begins: float | None = None,
 ) -> Setting:
-    """Queues with this number of nodes of 8 GPUs each, and the jobs of a trace."""
-    documents = virtual_clusters(nodes, cohort, everywhere)
+    """Queues with this number of nodes of 8 GPUs each, and the jobs of a trace. ``more``: other documents."""
+    documents = [*virtual_clusters(nodes, cohort, everywhere), *map(dict, more)]
     for document in documents:
         if document["kind"] == "ResourceFlavor" and not topology:
             del document["spec"]["topologyName"]
@@ -44,7 +46,8 @@ def setting(
     snapshot = read_snapshot(read_documents(json.dumps(listed).encode(), "cluster.json")).snapshot
     data = jobs.encode() if isinstance(jobs, str) else jobs
     changes = read_events(events.encode(), "events.csv")
-    return make_setting(snapshot, "trace.csv", read_trace(data, "trace.csv"), changes)
+    jobs_read = read_trace(data, "trace.csv")
+    return make_setting(snapshot, "trace.csv", jobs_read, changes, begins=begins)
 
 
 def trace(*rows: str, more: str = "") -> str:

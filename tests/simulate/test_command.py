@@ -100,6 +100,25 @@ def test_the_reference_rule_does_not_know_backfill() -> None:
     assert printed()["finished"] == 3
 
 
+def test_budgets_count_from_the_start_of_the_trace() -> None:
+    """No month pays for the jobs of its queue."""
+    spec = {"clusterQueue": "a", "gpuHoursPerMonth": 0}
+    head = {"apiVersion": "queuectl.dev/v1", "kind": "Budget", "metadata": {"name": "b"}}
+    Path("budget.json").write_text(json.dumps(head | {"spec": spec}))
+    month = (
+        *("-f", "budget.json"),
+        *("--strategy", "BestEffortFIFO", "--start", "2026-11-30T23:59:59Z"),
+    )
+    result = run(*month, "-o", "json")
+    assert json.loads(result.stdout)["finished"] == 1
+    assert "2 jobs did not start in the year after the last event" in result.stderr
+    assert "usage ledger" not in result.stderr
+    assert "use --start" not in result.stderr
+    assert "use --start" in run("-f", "budget.json").stderr
+    unused = run("-f", "budget.json", "--placement", "best-fit", "--strategy", "StrictFIFO")
+    assert "best-fit does not apply Budgets and Reservations" in unused.stderr
+
+
 def test_several_strategies_are_side_by_side() -> None:
     orders = ("--strategy", "StrictFIFO", "--strategy", "SJF", "--placement", "best-fit")
     assert list(printed(*orders)) == ["StrictFIFO", "SJF"]

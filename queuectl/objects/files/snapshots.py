@@ -68,6 +68,10 @@ from queuectl.objects.kubernetes.wire import (
 )
 from queuectl.objects.times import time_or_none
 
+NO_USAGE_LEDGER: Final = (
+    "no usage ledger in the input: of each Budget, only the use of running gangs is known"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class SnapshotInput:
@@ -126,9 +130,7 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Sn
     snapshot = Assembly(given, queues, clock).snapshot()
     snapshot = with_budgets(snapshot)
     if snapshot.budgets:
-        given.warnings.append(
-            "no usage ledger in the input: of each Budget, only the use of running gangs is known"
-        )
+        given.warnings.append(NO_USAGE_LEDGER)
     snapshot = replace(
         snapshot,
         past_use=past_use(read_used(given.configs), queues),

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+from queuectl.domain.budgets import WhenSpent
 from queuectl.domain.durations import DAY
 from queuectl.domain.plan import Plan, Preemption, PreemptionReason
 from queuectl.domain.queues import ClusterQueue, Protection
@@ -192,10 +193,13 @@ def next_change(snapshot: Snapshot) -> float | None:
 def next_plan_due(snapshot: Snapshot, plan: Plan) -> float | None:
     """The time from which the next plan can do more than this one without another change (unix seconds); None = never.
 
-    The first wait to reclaim ends, a budget has a new month, or what ``next_change`` names.
+    The first wait to reclaim ends, a budget that holds or lowers gangs has a new month, or what ``next_change`` names.
     """
     reasons = (refusal.reasons[0] for refusal in plan.pending)
     ends = [float(r.details["until"]) for r in reasons if r.code in _ENDS_BY_TIME]
+    if plan.pending:
+        lowers = [b for b in snapshot.budgets if b.budget.when_spent is WhenSpent.LOWER_PRIORITY]
+        ends += [balance.month.ends for balance in lowers]
     change = next_change(snapshot)
     return min(ends if change is None else (*ends, change), default=None)
 

@@ -34,6 +34,8 @@ def test_the_page_on_simulations(demo_cluster: DemoCluster, shell: Shell) -> Non
     page.type("queuectl trace")
     assert "team-a/training" in (shell.folder / "trace.csv").read_text()
     page.type("queuectl trace")
+    page.write("maintenance.yaml")
+    page.type("queuectl simulate")
     page.end()
 
 
@@ -54,6 +56,25 @@ def ran(cluster: DemoCluster) -> None:
     for name, nodes in (("big", 4), ("small", 1), ("other", 2)):
         cluster.submit("team-a", name, whole(nodes))
         cluster.runs(f"team-a/{name}")
+
+
+def test_the_page_on_budgets(demo_cluster: DemoCluster, shell: Shell) -> None:
+    """A Budget of no GPU-hours holds a gang until its top-up."""
+    demo_cluster.installation.rest.apply(configuration())
+    page = Page("budgets.md", shell)
+    page.write("budget.yaml")
+    shell.type("sed -i 's/gpuHoursPerMonth: 1000/gpuHoursPerMonth: 0/' budget.yaml")
+    page.type("queuectl apply -f budget.yaml")
+    page.type("queuectl get budgets")
+    demo_cluster.submit("team-a", "paper", whole(1))
+    demo_cluster.waits("team-a/paper", "BudgetSpent")
+    page.type("queuectl topup")
+    demo_cluster.runs("team-a/paper")
+    page.type("queuectl topup")
+    assert "paper deadline" in page.type("queuectl get budgettopups")
+    assert "topups" in page.type("queuectl audit")
+    assert "team-a" in page.type("queuectl report budgets")
+    page.end()
 
 
 def test_the_page_on_opencost(demo_cluster: DemoCluster, shell: Shell) -> None:
