@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import typer
 from typer._coercion import RuntimeParam, build_runtime_param
 from typer.core import TyperCommand
 
@@ -21,7 +22,11 @@ class _Typed(RuntimeParam):
     def _coerce_value(self, value: Any, param: Any, ctx: Any) -> Any:
         if type(value) is self.annotation:
             return value
-        return build_runtime_param(param.type_descriptor)._coerce_value(value, param, ctx)
+        try:
+            return build_runtime_param(param.type_descriptor)._coerce_value(value, param, ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # a word of pydantic
+            raise
 
 
 class QuickCommand(TyperCommand):

@@ -65,7 +65,8 @@ def simulate_command(
     strategy: Annotated[
         list[Strategy] | None,
         typer.Option(
-            help="Strategy of all ClusterQueues. Can be repeated to compare strategies. Default: as configured."
+            metavar="<" + "|".join(Strategy) + ">",
+            help="Strategy of all ClusterQueues. Can be repeated to compare strategies. Default: as configured.",
         ),
     ] = None,
     durations: KnownDurations = DurationsOption.DECLARED,

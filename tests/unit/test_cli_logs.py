@@ -26,4 +26,4 @@ def test_an_unknown_value_of_an_option_of_the_log_is_refused(
     result = queuectl_with(monkeypatch, capsys, command, option, "loud")
     assert result.code == Exit.BAD_INPUT
     assert option in result.err
-    assert f"'loud' is not one of {values}" in result.err
+    assert f"'{option}': 'loud' is not one of {values}" in result.err
