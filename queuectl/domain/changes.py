@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from queuectl.domain.budgets import BudgetBalance
 from queuectl.domain.fleet import (
     HOSTNAME,
     PASSING_TAINTS,
@@ -22,7 +23,15 @@ from queuectl.domain.mig import choices
 from queuectl.domain.node_quota import quota_from_nodes
 from queuectl.domain.queues import ClusterQueue, FlavorQuotas, ResourceGroup
 from queuectl.domain.snapshot import Pending, Snapshot
-from queuectl.domain.workload import Placement, PodSet, TopologyMode, TopologyRequest, Workload
+from queuectl.domain.spending import with_new_month
+from queuectl.domain.workload import (
+    Duration,
+    Placement,
+    PodSet,
+    TopologyMode,
+    TopologyRequest,
+    Workload,
+)
 
 
 class Change(Protocol):
@@ -78,6 +87,48 @@ class RaiseUserCap:
             return replace(queue, max_per_user=tuple(sorted(caps.items())))
 
         return queue_changed(snapshot, self.queue, raised)
+
+
+@dataclass(frozen=True, slots=True)
+class TopUpBudget:
+    """More of a budget in its present month; ``units`` of the usage ledger."""
+
+    budget: str
+    units: int
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        def topped_up(balance: BudgetBalance) -> BudgetBalance:
+            if balance.budget.name != self.budget:
+                return balance
+            return replace(balance, granted=balance.granted + self.units)
+
+        return replace(snapshot, budgets=tuple(map(topped_up, snapshot.budgets)))
+
+
+@dataclass(frozen=True, slots=True)
+class NewMonth:
+    """The next month of these budgets has begun."""
+
+    budgets: tuple[str, ...]
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        begun = (
+            with_new_month(snapshot, balance) if balance.budget.name in self.budgets else balance
+            for balance in snapshot.budgets
+        )
+        return replace(snapshot, budgets=tuple(begun))
+
+
+@dataclass(frozen=True, slots=True)
+class LimitRun:
+    """A gang has a limit of its run time, in seconds."""
+
+    uid: str
+    seconds: float
+
+    def apply(self, snapshot: Snapshot) -> Snapshot:
+        duration = Duration(self.seconds, enforced=True)
+        return _workload_changed(snapshot, self.uid, lambda w: replace(w, duration=duration))
 
 
 @dataclass(frozen=True, slots=True)

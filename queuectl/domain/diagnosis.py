@@ -29,6 +29,7 @@ class Limit(StrEnum):
     RUNNING = "Running"  # what runs now, on nodes and in quota
     FLEET = "Fleet"  # all there is
     USER = "MaxPerUser"  # what its ClusterQueue lets one user hold at once
+    BUDGET = "Budget"  # the GPU-hours that are left of a month
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,9 @@ class Remedy(StrEnum):
     RELAX_TOPOLOGY = "RelaxTopology"  # the submitter
     RELAX_RULES = "RelaxNodeRules"  # the submitter
     RAISE_PRIORITY = "RaisePriority"  # the submitter or an admin
+    SHORTEN_RUN = "ShortenRun"  # the submitter
     ADD_QUOTA = "AddQuota"  # an admin
+    TOP_UP_BUDGET = "TopUpBudget"  # an admin
     RAISE_USER_CAP = "RaiseMaxPerUser"  # an admin
     ALLOW_FLAVOR = "AllowFlavor"  # an admin
     HEAL_NODES = "RepairNodes"  # an operator of the nodes

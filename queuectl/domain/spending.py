@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from queuectl.domain.accounting import MILLISECONDS
-from queuectl.domain.budgets import BudgetBalance, BudgetScope, Spender, TopUp, WhenSpent
+from queuectl.domain.budgets import BudgetBalance, BudgetScope, Month, Spender, TopUp, WhenSpent
 from queuectl.domain.gpus import in_parts
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
@@ -62,6 +62,21 @@ class Spending:
     def committed(self, balance: BudgetBalance) -> int:
         """Units that the running gangs of a budget use until their ends."""
         return sum(running_cost(self.snapshot, balance, gang) for gang in self.running(balance))
+
+
+def with_new_month(snapshot: Snapshot, balance: BudgetBalance) -> BudgetBalance:
+    """The budget as if its next month began at the time of the snapshot, with all that gangs leave of that month."""
+    budget, now = balance.budget, int(snapshot.now)
+    month = budget.month(balance.month.ends)
+    begins = float(month.begins)
+    still = (g for g in snapshot.admitted if g.ends_at is None or g.ends_at > begins)
+    then = Spending(replace(snapshot, now=begins, admitted=tuple(still)))
+    left = budget.granted(month, snapshot.config.top_ups.values()) - then.committed(
+        BudgetBalance(budget, month, 0, counted=begins)
+    )
+    shifted = Month(month.name, now, now + month.ends - month.begins)
+    begun = BudgetBalance(budget, shifted, 0, counted=snapshot.now)
+    return replace(begun, granted=left + Spending(snapshot).committed(begun))
 
 
 def lowering(spending: Spending) -> tuple[BudgetBalance, ...]:

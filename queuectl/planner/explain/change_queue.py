@@ -7,20 +7,19 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any, Final
 
-from queuectl.domain.changes import AllowFlavor, Change, FewerPods, Leave, RaiseUserCap
+from queuectl.domain.changes import AllowFlavor, FewerPods, Leave, RaiseUserCap
 from queuectl.domain.diagnosis import Limit, Obstacle, Remedy, SuggestedFix
 from queuectl.domain.quantity import format_quantity
 from queuectl.domain.queues import FlavorQuotas
-from queuectl.domain.snapshot import Admitted, Pending
+from queuectl.domain.snapshot import Admitted
 from queuectl.domain.words import counted, format_time
 from queuectl.planner.explain.change_request import largest_part
 from queuectl.planner.explain.context import Context
 from queuectl.planner.explain.others_leave import once_left
 from queuectl.planner.explain.relaxation import any_quota, ask, past_heads
-from queuectl.planner.explain.remedy import finish, offer
-from queuectl.planner.explain.replay import after, replay, victims_of
+from queuectl.planner.explain.remedy import finish, offer, starts
+from queuectl.planner.explain.replay import admitted, after, replay
 from queuectl.planner.order.limits import Bound
-from queuectl.planner.plan_cycle import Prepared
 from queuectl.planner.reasons.words import amount, some
 
 _FLAVORS_TRIED: Final = 4
@@ -106,7 +105,7 @@ def user_sentence(ctx: Context, over: Sequence[Bound]) -> Obstacle:
 def own_leaving(ctx: Context) -> Iterator[SuggestedFix]:
     """Nothing to do: it starts when those of the user's gangs that are being evicted have left."""
     fix = once_left([gang for gang, _ in _held(ctx) if gang.leaving])
-    if fix is not None and _starts(ctx, fix.changes):
+    if fix is not None and starts(ctx, fix.changes):
         yield fix
 
 
@@ -121,7 +120,7 @@ def fewer_for_user(ctx: Context) -> Iterator[SuggestedFix]:
         return not any(limits.over_caps(changed))
 
     fix = largest_part(ctx, enough)
-    if fix is not None and _starts(ctx, fix.changes):
+    if fix is not None and starts(ctx, fix.changes):
         yield fix
 
 
@@ -139,7 +138,7 @@ def higher_cap(ctx: Context) -> Iterator[SuggestedFix]:
             return
         over = list(later[0].cycle.limits.over_caps(ctx.pending.workload))
         if not over:
-            if _admitted(*later):
+            if admitted(*later):
                 yield _raised(queue, changes, now, least=not tried)
             return
 
@@ -165,7 +164,7 @@ def own_end(ctx: Context) -> Iterator[SuggestedFix]:
     over, user = over_caps(ctx), ctx.pending.workload.user
     ending = _fewest(over, [held for held in _held(ctx) if not held[0].leaving])
     change = Leave(tuple(gang.workload.uid for gang, _ in ending))
-    if ending and _starts(ctx, (change,)):
+    if ending and starts(ctx, (change,)):
         names = some([_named(held, over[0].resource) for held in ending])
         message = f"end {counted(len(ending), 'gang')} of user {user}: {names}"
         gangs = [{"workload": gang.workload.ref, "holds": held} for gang, held in ending]
@@ -196,17 +195,6 @@ def _fewest(over: Sequence[Bound], running: Sequence[_Held]) -> Sequence[_Held]:
     if len(largest) > _COMBINED:
         return largest[:count]
     return min(filter(enough, combinations(largest, count)), key=size)
-
-
-def _starts(ctx: Context, changes: Sequence[Change]) -> bool:
-    """Whether it starts on the changed snapshot, or evicts others and starts when they have left."""
-    later = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
-    return later is not None and _admitted(*later)
-
-
-def _admitted(prepared: Prepared, pending: Pending) -> bool:
-    victims = victims_of(prepared, pending)
-    return bool(victims) or pending.workload.uid in prepared.cycle.starting
 
 
 def _named(held: _Held, resource: str) -> str:

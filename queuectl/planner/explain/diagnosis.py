@@ -17,6 +17,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.planner.cache import PlannerCache
 from queuectl.planner.explain import (
     allow_preemption,
+    change_budget,
     change_nodes,
     change_queue,
     change_request,
@@ -59,6 +60,11 @@ _FOR_USER: Final[tuple[_Finder, ...]] = (
     change_queue.fewer_for_user,
     change_queue.higher_cap,
     change_queue.own_end,
+)
+_FOR_BUDGET: Final[tuple[_Finder, ...]] = (
+    change_budget.next_months,
+    change_budget.shorter_run,
+    change_budget.top_up,
 )
 
 
@@ -128,6 +134,8 @@ def _diagnosis_of(ctx: Context) -> Diagnosis:
     proof, finders = Proof.OPTIMAL, _FOR_USER
     if over := change_queue.over_caps(ctx):
         conflict = (change_queue.user_sentence(ctx, over),)
+    elif unpaid := change_budget.over_budgets(ctx):
+        conflict, finders = (change_budget.budget_sentence(unpaid),), _FOR_BUDGET
     else:
         constraints, proved = conflict_of(ctx)
         conflict = tuple(sentence(ctx, constraint) for constraint in constraints)

@@ -26,7 +26,7 @@ from queuectl.domain.reasons import NEVER_FITS
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.explain.context import Context, context_of, least_of
 from queuectl.planner.explain.relaxation import Relaxation, as_it_is, ask, quota_alone
-from queuectl.planner.explain.replay import after, replay
+from queuectl.planner.explain.replay import admitted, after, replay
 from queuectl.planner.order.lines import lines_of
 from queuectl.planner.placement.feasible import place
 from queuectl.planner.preempt.candidates import may_evict
@@ -78,6 +78,12 @@ def finish(
     changes = (*fix.changes, *quota, *raised)
     least = fix.least and not _unsettled(ctx, changes)
     yield SuggestedFix(fix.remedy, message, details, changes, least)
+
+
+def starts(ctx: Context, changes: Sequence[Change]) -> bool:
+    """Whether it starts on the changed snapshot, or evicts others and starts when they have left."""
+    later = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
+    return later is not None and admitted(*later)
 
 
 def _settled(

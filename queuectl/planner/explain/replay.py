@@ -146,6 +146,12 @@ def victims_of(prepared: Prepared, pending: Pending) -> list[Preemption]:
     return [v for v in prepared.cycle.preempted if v.preemptor == pending.workload.uid]
 
 
+def admitted(prepared: Prepared, pending: Pending) -> bool:
+    """Decide the gang whose turn it is; whether it starts, or evicts others and starts when they have left."""
+    victims = victims_of(prepared, pending)
+    return bool(victims) or pending.workload.uid in prepared.cycle.starting
+
+
 def after(before: Problem, changes: Sequence[Change]) -> Problem:
     """The problem of the snapshot after these changes."""
     changed = apply_all(changes, before.snapshot)

@@ -208,7 +208,7 @@ class Limits:
 
     def stated_in_full(self, workload: Workload) -> bool:
         """Whether a limit holds a gang whose reason has all that there is to say about it."""
-        return any(chain(self.over_quotas(workload), self.over_budgets(workload)))
+        return any(self.over_quotas(workload))
 
     def take(self, workload: Workload) -> None:
         """A gang starts, or waits on a lease."""

@@ -1,0 +1,110 @@
+"""Fixes for a gang that a Budget holds: the next month, a shorter run, and a top-up.
+
+No other constraint is considered before the Budget can pay. Each fix is tried on the changed snapshot: gangs before it can spend what a change
+adds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from queuectl.domain.accounting import UNITS
+from queuectl.domain.budgets import GPU_HOUR, gpu_hours
+from queuectl.domain.changes import LimitRun, NewMonth, TopUpBudget
+from queuectl.domain.diagnosis import Limit, Obstacle, Remedy, SuggestedFix
+from queuectl.domain.words import format_time
+from queuectl.planner.explain.context import Context
+from queuectl.planner.explain.remedy import starts
+from queuectl.planner.explain.replay import admitted, after, replay
+from queuectl.planner.order.limits import Bound
+
+_ROUNDS: Final = 4  # cycles planned again for one fix
+_THOUSANDTH: Final = GPU_HOUR // 1000
+
+
+def over_budgets(ctx: Context) -> list[Bound]:
+    """The Budgets that cannot pay the gang."""
+    return list(ctx.cycle.limits.over_budgets(ctx.pending.workload))
+
+
+def budget_sentence(over: Sequence[Bound]) -> Obstacle:
+    """The first of them in words."""
+    reason = over[0].reason()
+    return Obstacle(Limit.BUDGET, f"Budget: {reason.message}", reason.details)
+
+
+def next_months(ctx: Context) -> Iterator[SuggestedFix]:
+    """Nothing to do: the gang starts when the Budgets that hold it have a month that can pay for it."""
+    names = {bound.row[1] for bound in over_budgets(ctx)}
+    change = NewMonth(tuple(sorted(names)))
+    if not starts(ctx, (change,)):
+        return
+    spent = (balance for balance in ctx.snapshot.budgets if balance.budget.name in names)
+    last = max(spent, key=lambda balance: balance.month.ends)
+    month = last.budget.month(last.month.ends)
+    hours = gpu_hours(last.budget.granted(month, ctx.snapshot.config.top_ups.values()))
+    at = format_time(month.begins)
+    text = f"wait until {at}: then {month.name} begins, with {hours:g} GPU-hours in Budget {last.budget.name}"
+    details = {"budgets": sorted(names), "month": month.name, "at": month.begins}
+    yield SuggestedFix(Remedy.WAIT, text, details, (change,))
+
+
+def shorter_run(ctx: Context) -> Iterator[SuggestedFix]:
+    """The longest limit with which Budgets with ``wholeRun`` can pay for the gang."""
+    workload = ctx.pending.workload
+    units = max(1, round(workload.gpus * UNITS))
+    seconds = min((bound.most - bound.held) // units for bound in over_budgets(ctx))
+    if seconds <= 0:
+        return
+    change = LimitRun(ctx.uid, float(seconds))
+    if starts(ctx, (change,)):
+        text = f"set a limit of {seconds} s or less (annotation queuectl.dev/max-exec-time-seconds)"
+        yield SuggestedFix(Remedy.SHORTEN_RUN, text, {"seconds": seconds}, (change,), least=True)
+
+
+def top_up(ctx: Context) -> Iterator[SuggestedFix]:
+    """The rest of the cost of the gang, and of those of the same Budgets that start before it then."""
+    over = over_budgets(ctx)
+    first, more = over, dict[str, int]()
+    for rounds in range(_ROUNDS):
+        for bound in over:
+            name = bound.row[1]
+            more[name] = more.get(name, 0) + _missing(bound)
+        changes = tuple(TopUpBudget(name, units) for name, units in sorted(more.items()))
+        later = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
+        if later is None:
+            return
+        over = list(later[0].cycle.limits.over_budgets(ctx.pending.workload))
+        if not over:
+            if admitted(*later):
+                least = not rounds and sum(more.values()) == sum(map(_least, first))
+                yield _topped_up(ctx, changes, least=least)
+            return
+
+
+def _least(bound: Bound) -> int:
+    """Units with which the Budget permits the start."""
+    return bound.held + bound.need - bound.most
+
+
+def _missing(bound: Bound) -> int:
+    """Units with which it pays for the whole run, in whole thousandths of a GPU-hour."""
+    cost = bound.need if bound.adds is None else bound.adds
+    return -(-(bound.held + cost - bound.most) // _THOUSANDTH) * _THOUSANDTH
+
+
+def _topped_up(ctx: Context, changes: Sequence[TopUpBudget], *, least: bool) -> SuggestedFix:
+    months = {balance.budget.name: balance.month.name for balance in ctx.snapshot.budgets}
+    parts = [
+        f"Budget {c.budget} by {gpu_hours(c.units):g} GPU-hours in {months[c.budget]}"
+        for c in changes
+    ]
+    details = {
+        "topUps": [
+            {"budget": c.budget, "month": months[c.budget], "gpuHours": gpu_hours(c.units)}
+            for c in changes
+        ]
+    }
+    message = f"top up {' and '.join(parts)}"
+    return SuggestedFix(Remedy.TOP_UP_BUDGET, message, details, tuple(changes), least)
