@@ -128,9 +128,10 @@ def _planned_lines(planned: dict[str, Any] | None) -> list[str]:
     if planned is None:
         return []
     nodes = {node for podset in planned["podSets"] for node in podset["nodes"]}
-    lines = [f"Planned:  {planned['at']} on {_some(sorted(nodes))}"]
-    if ends := [f"{each['workload']} ({each['endsAt']})" for each in planned["awaits"]]:
-        lines.append(f"Awaits:   {_some(ends)}")
+    lines = [f"Planned:  start in {until(planned['at'])} on {_some(sorted(nodes))}"]
+    ends = [f"{each['workload']} (in {until(each['endsAt'])})" for each in planned["awaits"]]
+    if ends:
+        lines.append(f"          after the end of {_some(ends)}")
     return lines
 
 

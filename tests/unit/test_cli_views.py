@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,7 +19,9 @@ from rich.console import Console
 from queuectl.cli import explain
 from queuectl.cli.main import run
 from queuectl.cli.top import screen, summed
+from queuectl.domain.snapshot import PlannedStart
 from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.workload import Placement, PodSetPlacement
 from tests.api.serving import serving
 from tests.api.support import CLUSTER_QUEUE, DOCUMENTS, LIVES, FixedDiagnoser, job, live_through
 from tests.doubles.store import MemoryDatabase, MemoryStore
@@ -128,6 +131,18 @@ class TestExplain:
         self, queuectl: Cli, name: str, says: str
     ) -> None:
         assert says in queuectl("explain", f"team-a/{name}").out.splitlines()
+
+    def test_a_planned_start_is_shown_with_its_nodes_and_the_gangs_that_end_before(
+        self, queuectl: Cli, store: MemoryStore
+    ) -> None:
+        placement = Placement((PodSetPlacement("main", (("node-2", 1), ("node-1", 1))),))
+        awaits = (("uid-gone", NOW + 2990.0),)
+        start = PlannedStart(NOW + 3690.0, placement, NOW + 3690.0, awaits)
+        for change in live_through(job("pending"), *LIVES["pending"]):
+            store._write(replace(change, after=replace(change.after, planned_start=start)), 1)
+        lines = queuectl("explain", "team-a/pending").out.splitlines()
+        at = lines.index("Planned:  start in 61m on node-1, node-2")
+        assert lines[at + 1] == "          after the end of uid-gone (in 49m)"
 
     def test_on_a_terminal_lines_are_wrapped_between_words(
         self, monkeypatch: pytest.MonkeyPatch
