@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
+from zoneinfo import ZoneInfo
 
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.quantity import NOTHING, Resources
@@ -51,6 +52,7 @@ class AdvanceReservation:
         capacity: None if it names nodes.
         nodes: names of whole nodes; empty if it states capacity.
         recurrence: an RRULE whose first occurrence starts at ``begins``; empty = it does not repeat.
+        time_zone: of the recurrence, an IANA name. Each occurrence lasts as many seconds as the first.
         evicts: gangs that still run on its nodes when it starts are evicted.
     """
 
@@ -63,6 +65,7 @@ class AdvanceReservation:
     capacity: ReservedCapacity | None = None
     nodes: tuple[str, ...] = ()
     recurrence: str = ""
+    time_zone: str = "UTC"
     evicts: bool = False
 
     def admits(self, workload: Workload, cluster_queue: str | None) -> bool:
@@ -78,18 +81,22 @@ class AdvanceReservation:
         length = self.ends - self.begins
         begins: float | None = self.begins
         if self.recurrence:
-            rule = recurrence_rule(self.recurrence, self.begins)
+            rule = recurrence_rule(self.recurrence, self.begins, self.time_zone)
             found = rule.after(_moment(now - length))
             begins = found.timestamp() if found is not None else None
         return None if begins is None or begins + length <= now else (begins, begins + length)
 
 
 @lru_cache(maxsize=1024)
-def recurrence_rule(text: str, begins: float) -> rrule:
-    """The rule of a recurrence. Raises ValueError if it is not a rule."""
+def recurrence_rule(text: str, begins: float, time_zone: str = "UTC") -> rrule:
+    """The rule of a recurrence. Its times are those of clocks in the time zone. Raises ValueError if it is not a rule.
+
+    By RFC 5545, a time that clocks skip counts with the offset before the change, and of a time that they show twice the first one counts.
+    """
     from dateutil.rrule import rrule, rrulestr  # most commands need no rule
 
-    rule = rrulestr(text.removeprefix("RRULE:"), dtstart=_moment(begins))
+    first = datetime.fromtimestamp(begins, ZoneInfo(time_zone))
+    rule = rrulestr(text.removeprefix("RRULE:"), dtstart=first)
     if isinstance(rule, rrule):
         return rule
     raise ValueError("more than one rule")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from typing import Final
+from zoneinfo import ZoneInfo
 
 _NAME: Final = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 _LABEL_KEY: Final = re.compile(
@@ -22,3 +23,12 @@ def is_name(text: str) -> bool:
 def is_label_key(text: str) -> bool:
     """Whether Kubernetes takes it as a label's key."""
     return bool(_LABEL_KEY.fullmatch(text))
+
+
+def is_time_zone(text: str) -> bool:
+    """Whether it is a name of the IANA time zone database."""
+    try:
+        ZoneInfo(text)
+    except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
+        return False
+    return True

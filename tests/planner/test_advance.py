@@ -199,6 +199,18 @@ def test_a_reservation_without_a_placement_has_a_reason_and_the_earliest_time(
     assert state.earliest == (NOW + earliest if earliest is not None else None)
 
 
+def test_devices_of_resource_slices_cannot_be_kept_by_amount() -> None:
+    """No node has the resource that stands for them."""
+    asked = reserved(1)
+    capacity = ReservedCapacity(1, Resources({"gpu.example.com": 2, "pods": 1}))
+    asked = replace(asked, reservation=replace(asked.reservation, capacity=capacity))
+    (state,) = planned(cluster(asked, pending=[])).reserved
+    assert state.reason == (
+        "no node has gpu.example.com (spec.capacity.requests); devices of ResourceSlices cannot be kept by amount: "
+        "name the nodes in spec.nodes"
+    )
+
+
 def test_reservations_of_one_time_are_on_different_nodes() -> None:
     made = planned(cluster(reserved(2, name="a"), reserved(2, name="b"), pending=[]))
     assert not nodes_of(made, "a").keys() & nodes_of(made, "b").keys()

@@ -1,4 +1,4 @@
-"""Quota, borrowing, fair sharing and pending gangs of ClusterQueues, LocalQueues and Cohorts."""
+"""Quota, borrowing, fair sharing and pending gangs of ClusterQueues, LocalQueues and Cohorts; Budgets and Reservations."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ BY: Final = "sum by (cluster_queue)"
 FLAVORS: Final = "sum by (cohort, cluster_queue, flavor)"
 NO_START: Final = "No gang has started in the last 30 minutes."
 NO_ESTIMATE: Final = "No gang with an expected start in the last 30 minutes."
+NO_BUDGET: Final = "No Budget is configured."
 NO_RUN: Final = "No gang with an expected run time has finished in the last 30 minutes."
 
 QUEUES: Final = Board(
     uid="queuectl-queues",
     title="queuectl / Queues and cohorts",
-    text="Quota, borrowing and fair sharing of ClusterQueues and Cohorts, their pending gangs, and expected starts.",
+    text="Quota, borrowing and fair sharing of ClusterQueues and Cohorts, their pending gangs, expected starts, Budgets and Reservations.",
     variables=(
         Variable("resource", "Resource", "queuectl_cluster_queue_nominal_quota", one="nvidia.com/gpu"),
         Variable("cluster_queue", "ClusterQueue", "queuectl_cluster_queue_info"),
@@ -119,6 +120,21 @@ QUEUES: Final = Board(
                 Panel("Gangs that ended as expected (%)", "Finished gangs that ended within the run time that planning assumed, by source. Over 30 minutes, in all ClusterQueues.",
                       [Query('sum by (source) (rate(queuectl_duration_runs_total{within="true"}[30m]))'
                              " / (sum by (source) (rate(queuectl_duration_runs_total[30m])) > 0)", "{{source}}")], Unit.SHARE, empty=NO_RUN),
+            ),
+        ),
+        (
+            "Budgets and Reservations",
+            (
+                Panel("Use of Budgets in this month (%)", "Used, and what running gangs use until their ends, of the GPU-hours of the month with top-ups. All Budgets.",
+                      [Query("max by (budget) (queuectl_budget_spent_gpu_seconds + queuectl_budget_committed_gpu_seconds)"
+                             " / (max by (budget) (queuectl_budget_granted_gpu_seconds) > 0)", "{{budget}}")],
+                      Unit.SHARE, Look.BARS, 12, empty=NO_BUDGET),
+                Panel("Left in Budgets (GPU-hours)", "GPU-hours that pending gangs can still spend in this month. Below 0, running gangs use more than is granted.",
+                      [Query("max by (budget) (queuectl_budget_granted_gpu_seconds - queuectl_budget_spent_gpu_seconds"
+                             " - queuectl_budget_committed_gpu_seconds) / 3600", "{{budget}}")], Unit.GPU_HOURS, width=12, empty=NO_BUDGET),
+                Panel("Reservations by phase", "NotPlaceable: no placement is known, so the Reservation cannot be honored. Gangs that wait for one"
+                      " have the reason ReservationAhead in Pending gangs by reason.",
+                      [Query("max by (phase) (queuectl_reservations)", "{{phase}}")], Unit.COUNT, Look.STACK, 24),
             ),
         ),
     ),

@@ -5,14 +5,13 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 from typing import Final
-from zoneinfo import ZoneInfo
 
 from queuectl.domain.accounting import HOUR
 from queuectl.domain.budgets import Budget, BudgetScope, TopUp, WhenSpent, months, units_of
 from queuectl.domain.gpus import exact
 from queuectl.objects.configuration import wire
 from queuectl.objects.errors import RequestError
-from queuectl.objects.names import is_name
+from queuectl.objects.names import is_name, is_time_zone
 from queuectl.objects.times import parse_time
 
 MOST_GPU_HOURS: Final = 10**9
@@ -87,10 +86,8 @@ def _holder(spec: wire.BudgetSpec) -> tuple[BudgetScope, str]:
 
 
 def _check_zone(zone: str) -> None:
-    try:
-        ZoneInfo(zone)
-    except (ValueError, OSError, KeyError):  # ZoneInfoNotFoundError is a KeyError
-        raise RequestError(f"spec.timeZone: {zone!r} is not a time zone") from None
+    if not is_time_zone(zone):
+        raise RequestError(f"spec.timeZone: {zone!r} is not a time zone")
     if any(month.begins % HOUR for month in months(zone, _YEARS)):
         text = "has months that do not begin at a full hour of UTC; usage is counted by these hours"
         raise RequestError(f"spec.timeZone: {zone} {text}")

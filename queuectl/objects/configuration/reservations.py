@@ -17,7 +17,7 @@ from queuectl.objects.configuration import wire
 from queuectl.objects.configuration.groups import once
 from queuectl.objects.errors import RequestError
 from queuectl.objects.kubernetes.requests import read_amount
-from queuectl.objects.names import is_label_key, is_name
+from queuectl.objects.names import is_label_key, is_name, is_time_zone
 from queuectl.objects.times import parse_time
 
 _CHECKED: Final = 64  # occurrences that are compared with the next one
@@ -42,8 +42,15 @@ def read_reservation(document: wire.ReservationDocument) -> AdvanceReservation:
         for name in names or ():
             if not is_name(name):
                 raise RequestError(f"spec.{field}: {name!r} is not a name")
+    zone = "UTC" if spec.time_zone is None else spec.time_zone
+    if not is_time_zone(zone):
+        raise RequestError(f"spec.timeZone: {zone!r} is not a time zone")
     if spec.recurrence is not None:
-        _check_recurrence(spec.recurrence, begins, ends - begins)
+        _check_recurrence(spec.recurrence, zone, begins, ends - begins)
+    elif spec.time_zone is not None:
+        raise RequestError(
+            "spec.timeZone: is the time zone of a recurrence; from and until have theirs"
+        )
     return AdvanceReservation(
         name=document.metadata.name,
         begins=begins,
@@ -54,6 +61,7 @@ def read_reservation(document: wire.ReservationDocument) -> AdvanceReservation:
         capacity=None if spec.capacity is None else _capacity(spec.capacity),
         nodes=tuple(sorted(spec.nodes or ())),
         recurrence=spec.recurrence or "",
+        time_zone=zone,
         evicts=bool(spec.evict),
     )
 
@@ -65,20 +73,24 @@ def _moment(text: str, field: str) -> float:
         raise RequestError(f"spec.{field}: {error}") from None
 
 
-def _check_recurrence(text: str, begins: float, length: float) -> None:
+def _check_recurrence(text: str, zone: str, begins: float, length: float) -> None:
     path = "spec.recurrence:"
     parts = dict(part.partition("=")[::2] for part in text.removeprefix("RRULE:").split(";"))
     if parts.get("FREQ") not in FREQUENCIES:
         raise RequestError(f"{path} FREQ of {text!r} is not one of {', '.join(FREQUENCIES)}")
+    if parts["FREQ"] == "HOURLY" and zone != "UTC":
+        raise RequestError(
+            "spec.timeZone: FREQ=HOURLY has no time zone: clocks repeat and skip hours"
+        )
     try:
         first = [
             at.timestamp()
-            for at, _ in zip(recurrence_rule(text, begins), range(_CHECKED), strict=False)
+            for at, _ in zip(recurrence_rule(text, begins, zone), range(_CHECKED), strict=False)
         ]
     except ValueError as error:
         raise RequestError(f"{path} {text!r} is not a rule of RFC 5545: {error}") from None
     if not first or first[0] != begins:
-        raise RequestError(f"{path} spec.from is not a time of {text!r}")
+        raise RequestError(f"{path} spec.from is not a time of {text!r} in {zone}")
     if any(after - before < length for before, after in pairwise(first)):
         raise RequestError(f"{path} by {text!r} it starts again before it has ended")
 

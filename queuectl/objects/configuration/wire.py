@@ -358,6 +358,7 @@ class ReservationSpec(Strict):
     capacity: ReservedCapacitySpec | None = None
     nodes: list[str] | None = None
     recurrence: Annotated[str, msgspec.Meta(min_length=1, max_length=500)] | None = None
+    time_zone: str | None = None
     users: list[str] | None = None
     namespaces: list[str] | None = None
     evict: bool | None = None

@@ -16,7 +16,12 @@ import numpy as np
 from queuectl.domain.fleet import NodeRules
 from queuectl.domain.plan import Eviction
 from queuectl.domain.reasons import Code
-from queuectl.domain.reservations import Occurrence, ReservationState, with_placement
+from queuectl.domain.reservations import (
+    Occurrence,
+    ReservationState,
+    ReservedCapacity,
+    with_placement,
+)
 from queuectl.domain.snapshot import Admitted, Pending
 from queuectl.domain.words import counted, format_time
 from queuectl.domain.workload import (
@@ -133,13 +138,25 @@ class Advance:
         capacity = each.reservation.capacity
         assert capacity is not None
         if place(request, self.problem.index.allocatable, self.solver).status is Status.REFUTED:
-            return _state(each, reason="no placement exists, even if all nodes were empty")
+            return _state(each, reason=self._never(capacity))
         beside = "beside the gangs that still run then, or whose end is unknown"
         if holds < capacity.pods:
             text = f"at most {holds} of {counted(capacity.pods, 'pod')} fit {beside}"
         else:
             text = f"{counted(capacity.pods, 'pod')} fit in no domain of the topology {beside}"
         return replace(_state(each, reason=text), earliest=self._earliest(each, request))
+
+    def _never(self, capacity: ReservedCapacity) -> str:
+        """Why it has no placement on empty nodes."""
+        index = self.problem.index
+        for name in sorted(capacity.requests):
+            if (
+                name not in index.resources
+                or not index.allocatable[index.resources.index(name)].any()
+            ):
+                text = f"no node has {name} (spec.capacity.requests); devices of ResourceSlices cannot be kept by amount"
+                return f"{text}: name the nodes in spec.nodes"
+        return "no placement exists, even if all nodes were empty"
 
     def _earliest(self, each: Occurrence, request: GangRequest) -> float | None:
         timeline = Timeline(self.state)
