@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,9 +16,12 @@ from queuectl.cli.advise import advise_command
 from queuectl.cli.errors import CommandFailed
 from queuectl.cli.simulate import simulate_command
 from queuectl.domain.errors import BadInput
-from queuectl.simulate.advice.blocks import blocks_of
+from queuectl.simulate.advice.advice import Advice, Interval, Ranked
+from queuectl.simulate.advice.blocks import Blocks, blocks_of
+from queuectl.simulate.advice.changes import Change, Kind
 from queuectl.simulate.advice.objectives import Evaluation, Objective, read_objectives
 from queuectl.simulate.advice.quota_split import _split
+from queuectl.simulate.advice.texts import summary
 from queuectl.simulate.documents import document
 from queuectl.simulate.policy import Order, Placement
 from queuectl.simulate.trace import read_trace
@@ -188,6 +192,49 @@ def test_reclaim_of_idle_gpus_is_compared_if_utilization_is_known() -> None:
     assert found["recommended"] == "idleReclaim Always"
     (queue,) = found["changes"][0]["objects"]
     assert queue["spec"]["policy"] == {"idleReclaim": {"mode": "Always"}}
+
+
+def ranked(name: str, low: float, value: float, lost_hours: float = 0.0) -> Ranked:
+    same = Interval(1.0, 1.0, 1.0)
+    lost = Interval(lost_hours, lost_hours, lost_hours)
+    return Ranked(
+        Change((Kind.STRATEGY,), name),
+        dict.fromkeys(Objective, same),
+        dict.fromkeys(Objective, Interval(0.0, 0.0, 0.0)) | {Objective.LOST_HOURS: lost},
+        Interval(value, low, value + 0.1),
+        (),
+        0,
+        0,
+    )
+
+
+def test_the_best_certain_change_is_recommended_and_those_above_it_are_named() -> None:
+    """As with the trace of cluster 03 of ITP: Backfill has a higher score than reclaim, but not in all weeks."""
+    same = Interval(1.0, 1.0, 1.0)
+    changes = [ranked("likely", -0.027, 0.28), ranked("certain", 0.02, 0.15, 1148.0)]
+    found = Advice(
+        {Objective.MEAN_WAIT: 1.0},
+        Blocks(0.0, 8 * 604800.0, 8),
+        dict.fromkeys(Objective, same),
+        changes,
+        (),
+    )
+    lines = list(summary(found))
+    assert "Recommended: certain" in lines
+    assert "Worse, and not among the objectives: lost work" in lines
+    assert lines[-1] == "Not certain: likely: +28.0 % over the whole trace, but -2.7 % in the weakest resamples"  # fmt: skip
+    kept = list(summary(replace(found, ranked=changes[:1])))
+    assert any("No change improves the score in 95 % of the resamples" in line for line in kept)
+
+
+def test_a_change_to_what_is_the_default_already_is_not_simulated() -> None:
+    """The ClusterQueue names no strategy."""
+    write(mixed(2, 12), a=2)
+    text = Path("cluster.json").read_text()
+    Path("cluster.json").write_text(text.replace(', "queueingStrategy": "StrictFIFO"', ""))
+    names = [change["change"] for change in advice()["changes"]]
+    assert "queueingStrategy BestEffortFIFO" not in names
+    assert "queueingStrategy StrictFIFO" in names
 
 
 def test_without_a_better_change_the_configuration_is_kept() -> None:

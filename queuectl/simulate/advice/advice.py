@@ -85,9 +85,15 @@ class Advice:
 
     @property
     def recommended(self) -> Ranked | None:
-        """The best change, if it is better than the present configuration; else None."""
-        best = self.ranked[0] if self.ranked else None
-        return best if best is not None and best.better else None
+        """The best of the changes that are better than the present configuration; None if there is none."""
+        return next((one for one in self.ranked if one.better), None)
+
+    @property
+    def uncertain(self) -> Sequence[Ranked]:
+        """Changes with a higher score than the recommended one that can be worse than the present configuration."""
+        best = self.recommended
+        above = self.ranked[: self.ranked.index(best)] if best is not None else self.ranked
+        return [one for one in above if not one.lost and (one.score.value or 0.0) > 0]
 
 
 class Adviser:
@@ -135,6 +141,8 @@ class Adviser:
         documents = change.documents(self._documents)
         try:
             setting = self._make(documents, change)
+            if _is_same(setting, self.setting):
+                return None  # the change states what the input means already
             found = self._run(setting, change.name)
         except BadInput as error:
             self._refused.append((change.name, str(error)))
@@ -161,6 +169,13 @@ class Adviser:
             )
             total += weight * np.where(np.isfinite(better), better, 0.0)
         return _interval(total)
+
+
+def _is_same(changed: Setting, present: Setting) -> bool:
+    """Whether a change has no effect: changes are of ClusterQueues, Cohorts and jobs."""
+    before, after = present.config, changed.config
+    queues = (after.cluster_queues, after.cohorts) == (before.cluster_queues, before.cohorts)
+    return queues and changed.jobs == present.jobs
 
 
 def _interval(values: Floats) -> Interval:

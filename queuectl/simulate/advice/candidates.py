@@ -44,10 +44,11 @@ def _preemption(setting: Setting) -> Iterator[Change]:
         name = f"preemption.{field} {value}"
         return Change((Kind.PREEMPTION,), name, set_field("preemption", field, value=value))
 
+    priorities_differ = len(set(setting.priorities.values())) > 1
     if any(queue.cohort for queue in setting.config.cluster_queues.values()):
-        for value in ("Never", "LowerPriority", "Any"):
+        for value in ("Never", "LowerPriority", "Any") if priorities_differ else ("Never", "Any"):
             yield one("reclaimWithinCohort", value)
-    if len(set(setting.priorities.values())) > 1:
+    if priorities_differ:
         for value in ("Never", "LowerPriority"):
             yield one("withinClusterQueue", value)
 

@@ -14,6 +14,9 @@ from queuectl.simulate.advice.objectives import Objective
 from queuectl.simulate.amounts import Table
 from queuectl.simulate.report import html_table, page
 
+_SURE: Final = (100 + PERCENT) // 2
+"""The part of resamples in which a change that is recommended is better, in percent."""
+
 _FORMS: Final[Mapping[Objective, tuple[str, Callable[[float], str]]]] = {
     Objective.MEAN_WAIT: ("mean wait", lambda v: f"{v:,.0f} s"),
     Objective.P99_WAIT: ("p99 of the wait", lambda v: f"{v:,.0f} s"),
@@ -46,14 +49,34 @@ def summary(advice: Advice) -> Iterator[str]:
     )
     best = advice.recommended
     if best is None:
-        yield "Recommended: keep the configuration. No change is better in nearly all resamples."
+        yield f"Recommended: keep the configuration. No change improves the score in {_SURE} % of the resamples."
     else:
         yield f"Recommended: {best.change.name}"
         yield "Expected effect:"
         for objective in Objective:
             yield f"  {_effect(objective, advice, best)}"
+        yield from _worse(advice, best)
+    for one in advice.uncertain:
+        yield (
+            f"Not certain: {one.change.name}: {_percent(one.score.value)} over the whole trace, "
+            f"but {_percent(one.score.low)} in the weakest resamples"
+        )
     for name, reason in advice.refused:
         yield f"Not simulated: {name}: {reason}"
+
+
+def _worse(advice: Advice, best: Ranked) -> Iterator[str]:
+    """The figures that get worse although the objectives get better."""
+    worse = [_FORMS[o][0] for o in Objective if o not in advice.weights and _is_worse(o, best)]
+    if worse:
+        yield f"Worse, and not among the objectives: {', '.join(worse)}"
+
+
+def _is_worse(objective: Objective, best: Ranked) -> bool:
+    found = best.differences[objective]
+    if found.low is None or found.high is None:
+        return False
+    return found.high < 0 if objective.larger_is_better else found.low > 0
 
 
 def instructions(best: Ranked) -> str:
