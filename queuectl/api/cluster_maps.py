@@ -50,6 +50,9 @@ class MigReconfigurationView(View):
     phase: MigPhase
     active: bool = Field(description="Whether it continues. The node is cordoned then.")
     since: datetime = Field(description="When the phase began.")
+    failures: int = Field(
+        description="Changes of the node in succession that the MIG manager did not apply."
+    )
 
 
 class TaintedDeviceView(View):
@@ -207,6 +210,7 @@ def _mig_view(change: MigReconfiguration) -> MigReconfigurationView:
         phase=change.phase,
         active=change.phase.active,
         since=moment(change.since),
+        failures=change.failures,
     )
 
 

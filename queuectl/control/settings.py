@@ -169,7 +169,7 @@ class MigSettings(BaseModel):
     backoff_seconds: float = Field(
         1800.0,
         ge=0,
-        description="shortest time between two changes of one node, or for one gang, in seconds",
+        description="shortest time between two changes of one node, or for one gang, in seconds; after repeated failures of a node it doubles",
     )
 
 

@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Final
 
 ANNOTATION: Final = "queuectl.dev/mig-reconfiguration"
+MOST_DOUBLINGS: Final = 5  # of the back-off of a node whose changes fail
 
 
 class MigPhase(StrEnum):
@@ -66,6 +67,7 @@ class MigReconfiguration:
         begun: unix seconds; the same for all these nodes.
         phase: the step, or the outcome.
         since: when the phase began, unix seconds.
+        failures: changes of the node in succession that the MIG manager did not apply, until now.
     """
 
     source: MigGeometry
@@ -75,6 +77,7 @@ class MigReconfiguration:
     begun: float
     phase: MigPhase
     since: float
+    failures: int = 0
 
     @property
     def change(self) -> tuple[str, float]:
@@ -89,10 +92,19 @@ class MigReconfiguration:
 
     def sentence(self, node: str) -> str:
         """The phase, in words for the users of the gang."""
-        return _SENTENCES[self.phase].format(
+        text = _SENTENCES[self.phase].format(
             node=node, source=self.source.config, target=self.target.config
         )
+        repeated = self.phase is MigPhase.FAILED and self.failures > 1
+        return f"{text}; {self.failures} changes in succession failed" if repeated else text
 
     def entered(self, phase: MigPhase, now: float) -> MigReconfiguration:
         """The change in its next phase."""
-        return replace(self, phase=phase, since=now)
+        failures = self.failures + (phase is MigPhase.FAILED)
+        if phase is MigPhase.SUCCEEDED:
+            failures = 0
+        return replace(self, phase=phase, since=now, failures=failures)
+
+    def next_at(self, backoff: float) -> float:
+        """When another change of the node can begin, unix seconds. The back-off is doubled after each further failure in succession."""
+        return self.since + backoff * 2 ** min(max(self.failures - 1, 0), MOST_DOUBLINGS)

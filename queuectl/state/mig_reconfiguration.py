@@ -114,7 +114,7 @@ def changeable(nodes: Iterable[NodeRecord], now: float, backoff: float) -> Itera
     """The nodes whose configuration queuectl is permitted to change: their MIG manager works, and no change was recent."""
     for record in nodes:
         labels, mig = record.node.labels, record.node.mig
-        recent = mig is not None and (mig.phase.active or now - mig.since < backoff)
+        recent = mig is not None and (mig.phase.active or now < mig.next_at(backoff))
         if CONFIG in labels and labels.get(STATE) == SUCCESS and not recent:
             yield record.node.name
 

@@ -121,6 +121,7 @@ async def test_a_node_has_the_last_change_of_its_mig_configuration(phase: MigPha
         "phase": phase,
         "active": active,
         "since": "2001-09-09T01:46:40Z",
+        "failures": 0,
     }
     assert other["migReconfiguration"] is None
     (status,) = (column for column in NODE_COLUMNS if column.title == "STATUS")

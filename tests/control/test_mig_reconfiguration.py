@@ -67,6 +67,31 @@ async def test_a_failed_change_is_rolled_back_and_not_tried_again(database_url: 
 
 
 @pytest.mark.gpus
+async def test_a_node_whose_changes_always_fail_is_changed_less_and_less_often(
+    database_url: str,
+) -> None:
+    backoff = 1.0
+    async with mig_rig(database_url, nodes=1, backoff_seconds=backoff) as mig:
+        mig.manager.fails = {HALF}
+        mig.notebooks()
+        ends: list[float] = []
+
+        def failed_again() -> bool:
+            change = mig.change("n0")
+            if change is not None and change.failures > len(ends):
+                ends.append(change.since)
+                return True
+            return False
+
+        for number in ("first", "second", "third"):
+            await mig.rig.until(failed_again, f"the {number} failure")
+        assert ends[1] - ends[0] >= backoff
+        assert ends[2] - ends[1] >= 2 * backoff
+        last = [e.message for e in mig.rig.cluster.events if e.kind == "Warning"][-1]
+        assert "3 changes in succession failed, the next one begins after" in last
+
+
+@pytest.mark.gpus
 async def test_a_mig_manager_that_does_not_answer_is_a_failure(database_url: str) -> None:
     async with mig_rig(database_url, nodes=1, timeout_seconds=0.5) as mig:
         mig.manager.busy = True

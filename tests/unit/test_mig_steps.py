@@ -254,6 +254,30 @@ def test_a_node_is_changed_again_after_the_back_off_and_only_if_its_mig_manager_
     assert list(changeable(nodes, NOW, 100.0)) == ["new", "long-ago"]
 
 
+@pytest.mark.parametrize(
+    ("failures", "backoffs"), [(0, 1), (1, 1), (2, 2), (3, 4), (6, 32), (7, 32), (100, 32)]
+)
+def test_the_back_off_of_a_node_doubles_with_each_further_failure_up_to_32_times(
+    failures: int, backoffs: int
+) -> None:
+    failed = replace(change(MigPhase.FAILED, NOW), failures=failures)
+    assert failed.next_at(100.0) == NOW + backoffs * 100.0
+    nodes = [node(failed, cordoned=False)]
+    assert not list(changeable(nodes, NOW + backoffs * 100.0 - 1, 100.0))
+    assert list(changeable(nodes, NOW + backoffs * 100.0, 100.0)) == ["n1"]
+
+
+def test_a_node_counts_its_failures_until_a_change_succeeds() -> None:
+    changes = change(BACK).entered(MigPhase.FAILED, NOW)
+    assert changes.failures == 1
+    assert "in succession" not in changes.sentence("n1")
+    again = changes.entered(BACK, NOW).entered(MigPhase.FAILED, NOW)
+    assert again.failures == 2
+    assert again.sentence("n1").endswith("; 2 changes in succession failed")
+    assert read_mig_reconfiguration(mig_annotation(again)) == again
+    assert again.entered(APPLYING, NOW).entered(MigPhase.SUCCEEDED, NOW).failures == 0
+
+
 def test_nodes_are_changed_for_gangs_that_have_waited_and_for_which_none_was_changed() -> None:
     def pending(uid: str, since: float, state: State = State.PENDING) -> Entry:
         return Entry(uid, "Job", "a", uid, state, since=since)

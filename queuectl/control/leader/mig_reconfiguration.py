@@ -24,6 +24,7 @@ from queuectl.domain.records import NodeRecord, Upserted
 from queuectl.domain.snapshot import Snapshot
 from queuectl.lifecycle.mig_reconfiguration import GpuUse, MigGroup, MigResult, MigStep, step
 from queuectl.objects.kubernetes.mig_reconfiguration import mig_patch
+from queuectl.objects.times import format_time
 from queuectl.planner.capacity.reservations import lease_end
 from queuectl.planner.explain import MigScope
 from queuectl.state.mig_reconfiguration import (
@@ -155,7 +156,11 @@ class MigReconfigurer:
         if after is None:
             return None
         source, target = geometry_of(record.node), geometry_of(after)
-        return MigReconfiguration(source, target, gang, nodes, now, MigPhase.EMPTYING, now)
+        last = record.node.mig
+        failures = last.failures if last is not None else 0
+        return MigReconfiguration(
+            source, target, gang, nodes, now, MigPhase.EMPTYING, now, failures
+        )
 
     async def _begin(self, record: NodeRecord, change: MigReconfiguration, workload: str) -> bool:
         name, target = record.node.name, change.target.config
@@ -223,19 +228,27 @@ class MigReconfigurer:
         if before is not None and await self._patched(
             record, following.after, cordon=cordon, config=following.config
         ):
-            await self._report(record.node.name, before, following.result)
+            await self._report(record.node.name, before, following)
 
-    async def _report(
-        self, node: str, before: MigReconfiguration, result: MigResult | None
-    ) -> None:
+    async def _report(self, node: str, before: MigReconfiguration, following: MigStep) -> None:
         source, target = before.source.config, before.target.config
+        result, after = following.result, following.after
         if result is not None:
             good = result in (MigResult.SUCCEEDED, MigResult.WITHDRAWN)
+            failures = after.failures if after is not None else 0
             log.info(
-                "mig_reconfiguration_ended", node=node, source=source, target=target, result=result
+                "mig_reconfiguration_ended",
+                node=node,
+                source=source,
+                target=target,
+                result=result,
+                failures=failures,
             )
             self._metrics.ended(result)
             text = _TEXTS[result].format(node=node, source=source, target=target)
+            if after is not None and failures > 1:
+                again = format_time(after.next_at(self._settings.backoff_seconds))
+                text += f"; {failures} changes in succession failed, the next one begins after {again} at the earliest"
             await self._tell(before, "Normal" if good else "Warning", text)
         elif before.phase is MigPhase.APPLYING:
             log.warning("mig_rollback_begun", node=node, source=source, target=target)

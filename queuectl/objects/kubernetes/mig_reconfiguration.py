@@ -26,7 +26,7 @@ class _Geometry(msgspec.Struct):
     gpus: dict[str, int]
 
 
-class _Reconfiguration(msgspec.Struct):
+class _Reconfiguration(msgspec.Struct, omit_defaults=True):
     phase: MigPhase
     since: str
     source: _Geometry = msgspec.field(name="from")
@@ -34,6 +34,7 @@ class _Reconfiguration(msgspec.Struct):
     gang: str
     nodes: int
     begun: str
+    failures: int = 0
 
 
 _decode = msgspec.json.Decoder(_Reconfiguration).decode
@@ -54,6 +55,7 @@ def read_mig_reconfiguration(text: str) -> MigReconfiguration | None:
         begun,
         wire.phase,
         since,
+        wire.failures,
     )
 
 
@@ -71,6 +73,7 @@ def mig_annotation(change: MigReconfiguration) -> str:
         change.gang,
         change.nodes,
         format_time(change.begun),
+        change.failures,
     )
     return msgspec.json.encode(wire).decode()
 
