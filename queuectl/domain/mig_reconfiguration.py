@@ -107,4 +107,4 @@ class MigReconfiguration:
 
     def next_at(self, backoff: float) -> float:
         """When another change of the node can begin, unix seconds. The back-off is doubled after each further failure in succession."""
-        return self.since + backoff * 2 ** min(max(self.failures - 1, 0), MOST_DOUBLINGS)
+        return self.since + backoff * (1 << min(max(self.failures - 1, 0), MOST_DOUBLINGS))

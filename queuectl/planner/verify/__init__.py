@@ -25,6 +25,7 @@ from queuectl.planner.verify.planned import check_planned
 from queuectl.planner.verify.quota import check_quota
 from queuectl.planner.verify.reserved import check_reserved
 from queuectl.planner.verify.shared_gpus import check_shared_gpus
+from queuectl.planner.verify.vendors import check_vendors
 from queuectl.planner.verify.victims import check_spared, check_victims
 
 __all__ = ["Rule", "Violation", "verify"]
@@ -50,6 +51,7 @@ def verify(snapshot: Snapshot, plan: Plan, selects: Selects | None = None) -> tu
         found.extend(check(index))
     if selects is not None:
         found.extend(check_devices(index, selects))
+        found.extend(check_vendors(index, selects))
     return tuple(found)
 
 

@@ -170,6 +170,7 @@ class Rule(StrEnum):
     TOPOLOGY = "Topology"  # required level, groups share a domain
     CAPACITY = "Capacity"  # I2: no node over its allocatable
     DEVICES = "Devices"  # the devices of a node are enough for its pods, whichever each pod gets
+    VENDORS = "Vendors"  # no request of a gang can get GPUs of two vendors
     FLAVOR = "Flavor"  # charged as the ClusterQueue's resource groups say
     QUOTA = "Quota"  # I2: no ClusterQueue or cohort over its quota and limits
     RESOURCE_QUOTA = "ResourceQuota"  # no namespace over what Kubernetes lets it use
