@@ -19,7 +19,7 @@ from queuectl.devices.modes import Modes
 from queuectl.devices.requests import PodRequest, lowered_shape
 from queuectl.devices.table import Kind, Mode, table_of
 from queuectl.domain.devices import DEVICE_ROW, not_sure
-from queuectl.domain.fleet import HOSTNAME, Fleet, Node
+from queuectl.domain.fleet import HOSTNAME, Fleet
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.workload import PodShape, TopologyMode, Workload
 
@@ -105,18 +105,23 @@ class Amounts:
     @cached_property
     def fleet(self) -> Fleet:
         """The nodes with their amounts."""
-        nodes = zip(self.cluster.fleet.nodes, self.cluster.nodes, self._columns, strict=True)
-        return Fleet(tuple(self._node(node, on.kind, column) for node, on, column in nodes))
+        known: dict[tuple[Resources, Kind, tuple[int, ...]], Resources] = {}
+        nodes = []
+        for node, on, column in zip(
+            self.cluster.fleet.nodes, self.cluster.nodes, self._columns, strict=True
+        ):
+            key = (node.allocatable, on.kind, column)
+            amounts = known.get(key)
+            if amounts is None:
+                amounts = known[key] = self._with_rows(*key)
+            same = amounts is node.allocatable
+            nodes.append(node if same else replace(node, allocatable=amounts))
+        return Fleet(tuple(nodes))
 
-    def _node(self, node: Node, kind: Kind, column: tuple[int, ...]) -> Node:
+    def _with_rows(self, allocatable: Resources, kind: Kind, column: tuple[int, ...]) -> Resources:
         more = dict(zip(self.cluster.charged, column, strict=True))
         more |= {name: self._largest[kind][row] for row, name in self.names.items()}
-        if not any(more.values()):
-            return node
-        amounts = dict(node.allocatable)
-        for name, amount in more.items():
-            amounts[name] = amounts.get(name, 0) + amount
-        return replace(node, allocatable=Resources(amounts))
+        return allocatable + Resources(more) if any(more.values()) else allocatable
 
     def in_use(self, modes: Modes) -> dict[str, Resources]:
         """Node to the amounts that it does not have in its mode."""

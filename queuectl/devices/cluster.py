@@ -159,10 +159,10 @@ class Cluster:
         ]
         self.kinds = tuple(dict.fromkeys(node.kind for node in self.nodes))
         cache.keep(inventory.nodes.values(), set(self.kinds))
-        self.divided: dict[Kind, list[str]] = {}
+        names: dict[Kind, list[str]] = {kind: [] for kind in self.kinds}
         for node, on_node in zip(fleet.nodes, self.nodes, strict=True):
-            if any(group.lost for group in on_node.kind.groups):
-                self.divided.setdefault(on_node.kind, []).append(node.name)
+            names[on_node.kind].append(node.name)
+        self.divided = {k: names[k] for k in self.kinds if any(g.lost for g in k.groups)}
 
     def _charge(self, classes: Classes, atom: Atom) -> dict[str, int]:
         return {**classes.charges(atom), **({atom.resource: 1} if atom.resource else {})}

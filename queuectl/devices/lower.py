@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import is_
 from typing import Final, TypeVar
 
 from queuectl.devices.amounts import Amounts, together
 from queuectl.devices.cluster import Cluster, NodeCache
+from queuectl.devices.division import Division, same, same_gangs
 from queuectl.devices.matching import Matching
-from queuectl.devices.modes import Modes, modes_of
+from queuectl.devices.modes import Modes, modes_of, places_of
 from queuectl.devices.numa import NumaNodes
 from queuectl.devices.reading import Selects
 from queuectl.devices.requests import Classes, PodRequest
@@ -24,8 +24,9 @@ from queuectl.domain.quantity import Resources
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 
-_KEPT: Final = 4  # clusters
-_SPARE: Final = 2  # times as many gangs as a snapshot has
+_KEPT: Final = 3  # clusters whose nodes, or devices in use, are not the present ones
+_KEPT_OF_NODES: Final = 16  # sets of requests for the present nodes
+_SPARE: Final = 4  # times as many gangs as a snapshot has
 Gang = TypeVar("Gang", Pending, Admitted)
 
 
@@ -41,8 +42,8 @@ class DeviceCache:
     _nodes: NodeCache = field(default_factory=lambda: NodeCache(Matching({})))
     _lowered: list[tuple[tuple[object, ...], _Lowered]] = field(default_factory=list)
     _shared: tuple[Snapshot, Snapshot] | None = None
-    _modes: tuple[Cluster, Snapshot, Modes] | None = None
-    _holders: tuple[Cluster, tuple[Admitted, ...], Mapping[str, frozenset[int]]] | None = None
+    _running: tuple[Classes, tuple[Admitted, ...], frozenset[PodRequest]] | None = None
+    division: Division = field(default_factory=Division)
     numa: NumaNodes = field(default_factory=NumaNodes)
 
     @property
@@ -61,13 +62,23 @@ class DeviceCache:
 
     def requests(self, snapshot: Snapshot, classes: Classes) -> frozenset[PodRequest]:
         """The distinct requests for devices of all gangs."""
+        last = self._running
+        if last is None or last[0] is not classes or not same(last[1], snapshot.admitted):
+            running = self._distinct(snapshot.admitted, classes)
+            last = self._running = classes, snapshot.admitted, running
+        found = last[2] | self._distinct(snapshot.pending, classes)
         gangs: tuple[Pending | Admitted, ...] = (*snapshot.pending, *snapshot.admitted)
+        if len(self._asked) > _SPARE * len(gangs):
+            self._asked = {id(g.workload): self._asked[id(g.workload)] for g in gangs}
+        return found
+
+    def _distinct(
+        self, gangs: Iterable[Pending | Admitted], classes: Classes
+    ) -> frozenset[PodRequest]:
         workloads = {id(gang.workload): gang.workload for gang in gangs}
         for key in workloads.keys() - self._asked.keys():
             requests = tuple(classes.request_of(p.shape) for p in workloads[key].podsets)
             self._asked[key] = workloads[key], requests if any(requests) else ()
-        if len(self._asked) > _SPARE * len(workloads):
-            self._asked = {key: self._asked[key] for key in workloads}
         distinct = {self._asked[key][1] for key in workloads}
         return frozenset(request for each in distinct for request in each if request is not None)
 
@@ -77,7 +88,7 @@ class DeviceCache:
         if (
             last is None
             or last[0].claims is not snapshot.claims
-            or not _same_gangs(last[0], snapshot)
+            or not same_gangs(last[0], snapshot)
         ):
             last = self._shared = snapshot, with_shared_claims(snapshot, classes)
         return replace(snapshot, pending=last[1].pending, admitted=last[1].admitted)
@@ -98,28 +109,13 @@ class DeviceCache:
         if made is None:
             of = (snapshot.fleet, snapshot.devices, held, classes, atoms, self._nodes)
             made = _Lowered(Cluster(*of))
-        others = (known for known in self._lowered if known[1] is not made)
-        self._lowered = [(key, made), *others][:_KEPT]
+        present: list[tuple[tuple[object, ...], _Lowered]] = [(key, made)]
+        past: list[tuple[tuple[object, ...], _Lowered]] = []
+        for known in self._lowered:
+            if known[1] is not made:
+                (present if _nodes_of(known[0]) == _nodes_of(key) else past).append(known)
+        self._lowered = [*present[:_KEPT_OF_NODES], *past[:_KEPT]]
         return made
-
-    def modes(self, snapshot: Snapshot, cluster: Cluster) -> Modes:
-        """The nodes that are kept for one kind of request."""
-        last = self._modes
-        if last is None or last[0] is not cluster or not _same_gangs(last[1], snapshot):
-            last = self._modes = cluster, snapshot, _modes(snapshot, cluster, self)
-        return last[2]
-
-    def holders(self, snapshot: Snapshot, cluster: Cluster) -> Mapping[str, frozenset[int]]:
-        """Node to the atoms of the gangs that hold capacity there, or have it reserved."""
-        last = self._holders
-        if last is None or last[0] is not cluster or not _same(last[1], snapshot.admitted):
-            made = _holders(snapshot.admitted, cluster, self)
-            last = self._holders = cluster, snapshot.admitted, made
-        held = dict(last[2])
-        leases = (pending for pending in snapshot.pending if pending.lease is not None)
-        for node, atoms in _holders(leases, cluster, self).items():
-            held[node] = held.get(node, atoms) | atoms
-        return held
 
 
 def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
@@ -128,7 +124,7 @@ def with_devices(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
     if found is None:
         return snapshot
     lowered, given, taken = found
-    modes = cache.modes(given, lowered.cluster)
+    modes = cache.division.modes(given, lowered.cluster, cache.of_podsets)
     return replace(taken, other_pods=lowered.other_pods(given.other_pods, modes))
 
 
@@ -139,11 +135,11 @@ def for_reports(snapshot: Snapshot, cache: DeviceCache) -> Snapshot:
         return snapshot
     lowered, given, taken = found
     cluster, used = lowered.cluster, given.other_pods
-    held = cache.holders(given, cluster)
+    held = cache.division.holders(given, cluster, cache.of_podsets)
     in_use = {
         kind: [name for name in nodes if name in held] for kind, nodes in cluster.divided.items()
     }
-    kept = {kind: modes_of(kind, names, held, {}) for kind, names in in_use.items()}
+    kept = {k: modes_of(k, names, places_of(names, held), {}) for k, names in in_use.items()}
     mixed: Modes = {kind: {(None,) * len(kind.groups): names} for kind, names in in_use.items()}
     return replace(
         taken,
@@ -174,13 +170,9 @@ def _with_rows(
     return lowered, snapshot, taken
 
 
-def _same_gangs(last: Snapshot, snapshot: Snapshot) -> bool:
-    """Whether two snapshots have the same gangs, object by object."""
-    return _same(last.pending, snapshot.pending) and _same(last.admitted, snapshot.admitted)
-
-
-def _same(last: Sequence[object], now: Sequence[object]) -> bool:
-    return len(last) == len(now) and all(map(is_, last, now))
+def _nodes_of(key: tuple[object, ...]) -> tuple[object, ...]:
+    """The parts of a key beside the requests: fleet, inventory, classes, and what is held."""
+    return (*key[:3], key[4])
 
 
 def _held(snapshot: Snapshot, cache: DeviceCache) -> dict[str, tuple[AllocatedDevice, ...]]:
@@ -195,42 +187,6 @@ def _held(snapshot: Snapshot, cache: DeviceCache) -> dict[str, tuple[AllocatedDe
                 for node in sorted(nodes) if allocated else ():
                     own = held.get(node, ())
                     held[node] = (*own, *(one for one in allocated if one not in own))
-    return held
-
-
-def _modes(snapshot: Snapshot, cluster: Cluster, cache: DeviceCache) -> Modes:
-    """The nodes that are kept for one kind of request."""
-    if not cluster.divided:
-        return {}
-    demand: dict[frozenset[int], dict[int, int]] = {}
-    for pending in snapshot.pending:
-        requests = cache.of_podsets(pending.workload)
-        for podset, request in zip(pending.workload.podsets, requests, strict=False):
-            if request is not None and pending.blocked is None:
-                counts = cluster.counts(request)
-                row = demand.setdefault(frozenset(counts), {})
-                for atom, number in counts.items():
-                    row[atom] = row.get(atom, 0) + number * podset.count
-    held = cache.holders(snapshot, cluster)
-    return {k: modes_of(k, nodes, held, demand) for k, nodes in cluster.divided.items()}
-
-
-def _holders(
-    gangs: Iterable[Pending | Admitted], cluster: Cluster, cache: DeviceCache
-) -> dict[str, frozenset[int]]:
-    """Node to the atoms of the gangs that hold capacity there, or have it reserved."""
-    held: dict[str, frozenset[int]] = {}
-    for gang in gangs:
-        requests = cache.of_podsets(gang.workload)
-        placements = [gang.placement] if isinstance(gang, Admitted) else []
-        placements += [gang.lease.placement] if gang.lease is not None else []
-        for placement in placements if requests else ():
-            for podset, request in zip(gang.workload.podsets, requests, strict=True):
-                placed = placement.of(podset.name)
-                if placed is not None and request is not None:
-                    atoms = frozenset(cluster.counts(request))
-                    for node, _ in placed.nodes:
-                        held[node] = held.get(node, atoms) | atoms
     return held
 
 

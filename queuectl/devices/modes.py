@@ -17,10 +17,22 @@ Modes: TypeAlias = Mapping[Kind, Mapping[Mode, Sequence[str]]]
 """Per kind of node, the names of the nodes in each mode."""
 
 
+Places: TypeAlias = Mapping[frozenset[int] | None, Sequence[int]]
+"""Atoms of the gangs on a node, None for a node without any, to the numbers of these nodes."""
+
+
+def places_of(nodes: Sequence[str], held: Mapping[str, frozenset[int]]) -> Places:
+    """Some nodes by the atoms of the gangs that hold capacity of them."""
+    places: dict[frozenset[int] | None, list[int]] = defaultdict(list)
+    for i, atoms in enumerate(map(held.get, nodes)):
+        places[atoms].append(i)
+    return places
+
+
 def modes_of(
     kind: Kind,
     nodes: Sequence[str],
-    held: Mapping[str, frozenset[int]],
+    places: Places,
     demand: Mapping[frozenset[int], Mapping[int, int]],
 ) -> dict[Mode, list[str]]:
     """The nodes of a kind by their mode.
@@ -28,11 +40,10 @@ def modes_of(
     Args:
         kind: of these nodes.
         nodes: names, in the order of the fleet.
-        held: node to the atoms of the gangs that hold capacity of it; nodes without any are absent.
+        places: of these nodes.
         demand: atoms of one pod to the number of each in all pending pods of this sort.
     """
-    atoms = [held.get(name) for name in nodes]
-    each = [_of_group(group, atoms, demand) for group in kind.groups]
+    each = [_of_group(group, places, len(nodes), demand) for group in kind.groups]
     modes: dict[Mode, list[str]] = defaultdict(list)
     for name, mode in zip(nodes, zip(*each, strict=True), strict=True):
         modes[mode].append(name)
@@ -41,24 +52,24 @@ def modes_of(
 
 def _of_group(
     group: Group,
-    held: Sequence[frozenset[int] | None],
+    held: Places,
+    size: int,
     demand: Mapping[frozenset[int], Mapping[int, int]],
 ) -> list[int | None]:
-    """Per node, the first of the atoms with one need that it is kept for; None = for all atoms of the group."""
+    """Per node, of which there are ``size``, the first of the atoms with one need that it is kept for; None = for all of the group."""
     lost = group.lost
-    kept: list[int | None] = [None] * len(held)
+    kept: list[int | None] = [None] * size
     if not lost:
         return kept
     first = group.first_of
     places: dict[frozenset[int], list[int]] = defaultdict(list)  # atoms of the group to nodes
-    of_group = {
-        atoms: frozenset(first[a] for a in atoms or () if a in first) for atoms in set(held)
-    }
-    for i, atoms in enumerate(held):
-        places[of_group[atoms]].append(i)
+    for atoms, numbers in held.items():
+        places[frozenset(first[a] for a in atoms or () if a in first)] += numbers
+    for found in places.values():
+        found.sort()
     wanted = _wanted(group, demand)
-    for atoms, nodes in places.items():
-        if len(atoms) == 1 and (atom := next(iter(atoms))) in lost:
+    for own, nodes in places.items():
+        if len(own) == 1 and (atom := next(iter(own))) in lost:
             # Where others are pending too, they can preempt on the rest.
             alone = wanted.keys() <= {atom}
             number = len(nodes) if alone else _share(wanted, atom, len(nodes))

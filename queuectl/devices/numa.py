@@ -7,9 +7,9 @@ of a gang takes its part from the NUMA node that is worst for the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from queuectl.devices.numa_devices import (
     CLAIM_OF_OTHERS,
@@ -26,6 +26,7 @@ from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, Workload
 
+_SPARE: Final = 4  # times as many gangs as a snapshot has
 Gang = TypeVar("Gang", Pending, Admitted)
 
 
@@ -59,7 +60,7 @@ class NumaNodes:
 
     _inventory: tuple[Fleet, DeviceInventory, frozenset[str], DeviceInventory] | None = None
     _makes: NumaDevices = field(default_factory=lambda: NumaDevices(frozenset()))
-    _zones: Mapping[str, NodeZones] | None = None
+    _claiming: _Claiming | None = None
     _gangs: dict[int, tuple[Pending | Admitted, Pending | Admitted]] = field(default_factory=dict)
 
     def added(self, snapshot: Snapshot) -> Snapshot:
@@ -70,15 +71,17 @@ class NumaNodes:
             return snapshot
         needs = {podset.needs for podset in podsets if podset.needs is not None}
         asked = frozenset(name for each in needs for name in of_one_numa_node(each))
-        if snapshot.devices.zones is not self._zones:
-            self._zones, self._gangs = snapshot.devices.zones, {}
-        known, self._gangs = self._gangs, {}
-        claiming = _Claiming(snapshot.devices.zones)
+        claiming = self._claiming
+        if claiming is None or snapshot.devices.zones is not claiming.zones:
+            claiming = self._claiming = _Claiming(snapshot.devices.zones)
+            self._gangs = {}
+        if len(self._gangs) > _SPARE * len(gangs):
+            self._gangs = {id(g): self._gangs[id(g)] for g in gangs if id(g) in self._gangs}
         return replace(
             snapshot,
             devices=self._devices(snapshot.fleet, snapshot.devices, asked),
-            pending=tuple(self._gang(gang, known, claiming) for gang in snapshot.pending),
-            admitted=tuple(self._gang(gang, known, claiming) for gang in snapshot.admitted),
+            pending=self._claimed(snapshot.pending, claiming),
+            admitted=self._claimed(snapshot.admitted, claiming),
         )
 
     def _devices(
@@ -93,26 +96,20 @@ class NumaNodes:
             last = self._inventory = fleet, given, asked, made
         return last[3]
 
-    def _gang(
-        self,
-        gang: Gang,
-        known: Mapping[int, tuple[Pending | Admitted, Pending | Admitted]],
-        claiming: _Claiming,
-    ) -> Gang:
-        """A gang; the same object as for the last snapshot if it has not changed."""
-        kept = known.get(id(gang))
-        if kept is None:
-            kept = gang, claiming.gang(gang)
-        self._gangs[id(gang)] = kept
-        assert isinstance(kept[1], type(gang))
-        return kept[1]
+    def _claimed(self, gangs: Sequence[Gang], claiming: _Claiming) -> tuple[Gang, ...]:
+        """Gangs with their claims; the same objects as for the last snapshot if they have not changed."""
+        known = self._gangs
+        for gang in gangs:
+            if id(gang) not in known:
+                known[id(gang)] = gang, claiming.gang(gang)
+        return tuple([known[id(gang)][1] for gang in gangs])  # type: ignore[misc]  # of the same class
 
 
 class _Claiming:
     """Adds claims to gangs, for the NUMA nodes that are published."""
 
     def __init__(self, zones: Mapping[str, NodeZones]) -> None:
-        self._zones = zones
+        self.zones = zones
         self._aligning = [each for each in zones.values() if each.aligns]
         self._devices = frozenset[str]().union(*(each.devices() for each in self._aligning))
 
@@ -157,11 +154,11 @@ class _Claiming:
         if podset.needs is None or (why := not_aligned(podset.needs)) is not None:
             why = why if podset.needs is not None else "its containers are not known"
             return f"the kubelet aligns only Guaranteed pods with whole CPUs, and {why}"
-        if not self._zones:
+        if not self.zones:
             return "no node has a NodeResourceTopology object"
         if not self._aligning:
-            found = ", ".join(sorted({each.policy for each in self._zones.values()}))
-            objects = counted(len(self._zones), "NodeResourceTopology object")
+            found = ", ".join(sorted({each.policy for each in self.zones.values()}))
+            objects = counted(len(self.zones), "NodeResourceTopology object")
             return f"topologyManagerPolicy is {found} in {objects}, not {SINGLE_NUMA_NODE}"
         if len(podset.needs.all_containers) > 1 and not any(z.scope == POD for z in self._aligning):
             return f"its pods have several containers, and topologyManagerScope is {POD} on no node"

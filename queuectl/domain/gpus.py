@@ -46,8 +46,7 @@ class GpuWeights:
 
     def shared(self, resource: str, labels: Mapping[str, str]) -> bool:
         """Whether several units of it are the same device on a node with these labels, so that pods share the device."""
-        unit = unit_of(resource, labels)
-        return unit is not None and (unit.shared or 0 < self.of(resource, labels) < unit.gpus)
+        return _shared(self, resource, tuple(map(labels.get, label_keys(resource))))
 
     def measured(self, amounts: Resources, labels: Mapping[str, str]) -> bool:
         """Whether exporters measure each of these GPUs separately on a node with these labels."""
@@ -149,6 +148,14 @@ def _weight(weights: GpuWeights, resource: str, values: tuple[str | None, ...]) 
         return given
     unit = unit_of(resource, _labels(label_keys(resource), values))
     return unit.gpus if unit is not None else _NONE
+
+
+@lru_cache(maxsize=4096)
+def _shared(weights: GpuWeights, resource: str, values: tuple[str | None, ...]) -> bool:
+    unit = unit_of(resource, _labels(label_keys(resource), values))
+    if unit is None:
+        return False
+    return unit.shared or 0 < _weight(weights, resource, values) < unit.gpus
 
 
 @lru_cache(maxsize=16384)

@@ -9,7 +9,7 @@ import pytest
 
 from queuectl.devices.atoms import atoms_of
 from queuectl.devices.lower import DeviceCache, with_devices
-from queuectl.devices.modes import modes_of
+from queuectl.devices.modes import modes_of, places_of
 from queuectl.devices.reading import needs_of
 from queuectl.devices.table import kind_of
 from queuectl.domain.devices import (
@@ -222,7 +222,7 @@ def test_nodes_are_divided_among_requests_by_what_is_pending(
     on = [atom for pod, number in held.items() for atom in [_atom(pod)] * number]
     holders = {name: frozenset((atom,)) for name, atom in zip(names, on, strict=False)}
     demand = {frozenset((_atom(pod),)): {_atom(pod): n} for pod, n in wanted.items()}
-    modes = modes_of(kind, names, holders, demand)
+    modes = modes_of(kind, names, places_of(names, holders), demand)
     kept = {mode[0]: len(nodes) for mode, nodes in modes.items() if mode != (None,)}
     assert kept == {_atom(pod): number for pod, number in expected.items()}
 

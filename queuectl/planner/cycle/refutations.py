@@ -47,9 +47,11 @@ class _Proved:
 
     def stands(self, snapshot: Snapshot) -> bool:
         """Whether all around the running gangs is as it was."""
-        in_time = self.until is None or snapshot.now < self.until
-        around = (self.other_pods, self.allowances) == (snapshot.other_pods, snapshot.allowances)
-        return in_time and around and self.fleet is snapshot.fleet
+        if self.fleet is not snapshot.fleet or (
+            self.until is not None and snapshot.now >= self.until
+        ):
+            return False
+        return (self.other_pods, self.allowances) == (snapshot.other_pods, snapshot.allowances)
 
 
 @dataclass(eq=False, slots=True)

@@ -86,7 +86,8 @@ def _shared_nodes(snapshot: Snapshot, cache: PlannerCache) -> _SharedNodes:
     if known is None or known.config is not snapshot.config:
         weights = snapshot.config.rules.accounting.gpus
         found: dict[str, list[Node]] = {}
-        done = any(_is_limit(name) for n in snapshot.fleet.nodes for name in n.allocatable)
+        offers = {id(n.allocatable): n.allocatable for n in snapshot.fleet.nodes}
+        done = any(_is_limit(name) for amounts in offers.values() for name in amounts)
         for node in () if done else snapshot.fleet.nodes:
             for resource in shared_on(node, weights):
                 found.setdefault(resource, []).append(node)

@@ -6,9 +6,9 @@ exact integers, so adding and removing gangs gives the same numbers as counting 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import repeat
 from operator import is_
 from typing import TypeAlias
 
@@ -81,15 +81,18 @@ def beside_other_pods(free: Ints, snapshot: Snapshot, index: FleetIndex) -> Ints
     if not snapshot.other_pods:
         return free
     left = free.copy()
-    nodes: dict[int, list[int]] = defaultdict(list)
-    for name, used in snapshot.other_pods.items():
-        if name in index.position:
-            nodes[id(used)].append(index.position[name])
-    alike = {id(used): used for used in snapshot.other_pods.values()}
-    for key, at in nodes.items():
-        for resource, amount in alike[key].items():
+    used = list(map(id, snapshot.other_pods.values()))
+    places = map(index.position.get, snapshot.other_pods, repeat(-1))
+    at = np.fromiter(places, np.int64, len(used))
+    alike = dict(zip(used, snapshot.other_pods.values(), strict=True))
+    keys = np.array(used, dtype=np.int64)
+    order = keys.argsort(kind="stable")
+    begins = np.flatnonzero(np.diff(keys[order])) + 1
+    for nodes in np.split(order, begins):
+        known = at[nodes][at[nodes] >= 0]
+        for resource, amount in alike[used[nodes[0]]].items():
             if (column := index.column.get(resource)) is not None:
-                left[column, at] -= amount
+                left[column, known] -= amount
     return left
 
 
