@@ -23,6 +23,7 @@ from queuectl.domain.events import Evict
 from queuectl.domain.ledger import Entry
 from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import ClaimRecord, JobRecord, PodRecord
+from queuectl.state.devices import backed_resources
 from queuectl.state.mirror import Mirror
 
 
@@ -120,13 +121,23 @@ class LostDevices:
         """The evidence against devices of a node that a pod without an allocation could use otherwise."""
         tainted = {device.id for device in self.nodes[node]}
         inventory = self._mirror.devices.inventory(self._mirror.fleet).nodes[node]
+        for option in self._options(pod, node):
+            for at in self._selected(option, node):
+                device = inventory.devices[at]
+                for taint in effective(device) if device.id in tainted else ():
+                    if not any(t.tolerates(taint) for t in option.tolerations):
+                        yield _text(device.id, taint)
+
+    def _options(self, pod: PodRecord, node: str) -> Iterator[DeviceOption]:
+        """The options of the claims of a pod, and of the one that kube-scheduler makes for extended resources once it has devices."""
         for record in self._mirror.devices.claims_of(pod.uid):
-            for option in (o for request in record.content.spec.requests for o in request.options):
-                for at in self._selected(option, node):
-                    device = inventory.devices[at]
-                    for taint in effective(device) if device.id in tainted else ():
-                        if not any(t.tolerates(taint) for t in option.tolerations):
-                            yield _text(device.id, taint)
+            for request in record.content.spec.requests:
+                yield from request.options
+        allocatable = self._mirror.fleet.by_name[node].allocatable
+        for name, known in self._mirror.devices.classes.items():
+            by_plugin = [r for r in backed_resources(known) if allocatable[r]]
+            if any(r in pod.requests and r not in by_plugin for r in backed_resources(known)):
+                yield DeviceOption(name)
 
     def _selected(self, option: DeviceOption, node: str) -> tuple[int, ...]:
         inventory = self._mirror.devices.inventory(self._mirror.fleet)

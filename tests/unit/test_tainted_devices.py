@@ -16,11 +16,13 @@ from queuectl.domain.devices import (
     DeviceToleration,
 )
 from queuectl.domain.events import Drained
+from queuectl.domain.fleet import HOSTNAME, Node
 from queuectl.domain.ledger import State
 from queuectl.domain.node_health import HealthMode, NodeHealthRules, UnhealthyNodes
+from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
 from queuectl.domain.reasons import Code
-from queuectl.domain.records import ClaimRecord
+from queuectl.domain.records import ClaimRecord, NodeRecord
 from queuectl.domain.rules import Rules
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.node_health import requeued
@@ -212,3 +214,18 @@ def test_a_pod_that_kube_scheduler_refuses_beside_tainted_devices_of_another_kin
     given = world(claim("p1", None, spec(8, "nic")), taint_rule(pool="n1", device="gpu-3"))
     given.see(replace(stuck, version=8))
     assert all(change.after.state is State.RUNNING for change in given.look().changes)
+
+
+@pytest.mark.parametrize("by_plugin", [False, True])
+def test_a_taint_is_the_evidence_if_a_refused_pod_requests_an_extended_resource_without_a_claim(
+    *, by_plugin: bool
+) -> None:
+    """Without devices, kube-scheduler makes no claim for an extended resource."""
+    amounts = {"pods": 110, GPU: 8 if by_plugin else 0}
+    backed = replace(CLASSED, version=8, content=replace(CLASSED.content, extended_resource=GPU))
+    n1 = NodeRecord(Node("n1", {HOSTNAME: "n1"}, Resources(amounts)), 8)
+    given = world(taint_rule(pool="n1", device="gpu-3"), backed, n1)
+    given.see(pod("p1", gated=False, pin="n1", unschedulable=True, version=8))
+    found = [c.after for c in given.look().changes if c.after.state is State.EVICTING]
+    text = f"kube-scheduler refuses pods: {EVIDENCE.replace('gpu-0', 'gpu-3')}"
+    assert [(e.reason.message, e.excluded) for e in found] == [(text, ("n1",))] * (not by_plugin)
