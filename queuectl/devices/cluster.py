@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import Final
 
-from queuectl.devices.alike import NOTHING_READ, AlikeNodes, read_by
+from queuectl.devices.alike import NOTHING_READ, AlikeNodes, Read, read_by
 from queuectl.devices.atoms import Atom
 from queuectl.devices.device_gpus import GPU_DRIVER
 from queuectl.devices.matching import Matching, NotMatched
@@ -26,6 +28,8 @@ from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.quantity import Resources
 
 _NONE: Final = NodeDevices()
+_READS: Final = 16
+"""Changes of the requests after which an attribute that none of them read does not distinguish nodes."""
 _MIXED_VENDORS: Final = (
     "the request for DeviceClass {} selects GPUs of the drivers {}, and a gang does not mix vendors"
 )
@@ -50,6 +54,7 @@ class NodeCache:
     def __init__(self, matching: Matching) -> None:
         self.matching = matching
         self.alike = AlikeNodes(matching, NOTHING_READ)
+        self._reads: list[Read] = []  # by the last sets of atoms, the latest first
         self._atoms: tuple[Atom, ...] = ()
         self._classes: tuple[tuple[str, ...], ...] = ()
         self._made: dict[tuple[object, ...], tuple[NodeDevices, OnNode]] = {}
@@ -71,7 +76,9 @@ class NodeCache:
         if (atoms, classes) != (self._atoms, self._classes):
             self._atoms, self._classes = atoms, classes
             self._made = {}
-            read = self.alike.read | read_by(atoms, self.matching)
+            own = read_by(atoms, self.matching)
+            self._reads = [own, *self._reads][:_READS]
+            read = reduce(or_, self._reads)
             if read != self.alike.read:
                 self.alike = AlikeNodes(self.matching, read)
 

@@ -9,6 +9,7 @@ import pytest
 
 from queuectl.devices.alike import AlikeNodes, read_by
 from queuectl.devices.atoms import atoms_of
+from queuectl.devices.cluster import NodeCache
 from queuectl.devices.reading import needs_of
 from queuectl.domain.devices import AllocatedDevice, AttributeValue, Device, NodeDevices, PodDevices
 from tests.devices.build import DRIVER, HAS_ROOT, ROOT, TYPE, matching, option, pod
@@ -103,3 +104,19 @@ def test_nodes_that_no_longer_exist_are_forgotten() -> None:
     nodes.keep([here])
     assert nodes.of(here) is known
     assert nodes.of(elsewhere(here, "n")) is known
+
+
+def test_an_attribute_that_a_request_read_once_does_not_distinguish_nodes_permanently() -> None:
+    cache = NodeCache(matching)
+    here = elsewhere(devices_of(Random(1), 6), "m", model="a")
+    there = elsewhere(here, "n", model="b")
+
+    def alike_for(one: PodDevices) -> bool:
+        cache.ask(tuple(atoms_of(one).counts), ())
+        return cache.alike.of(here) is cache.alike.of(there)
+
+    assert alike_for(ONE)
+    assert not alike_for(pod(OF_MODEL))
+    changes = [alike_for((ONE, PAIR)[i % 2]) for i in range(20)]
+    assert not any(changes[:10]), "requests come and go"
+    assert changes[-1]
