@@ -29,6 +29,7 @@ _STYLES: Final = {
 
 _GAP: Final = 3  # spaces between columns
 _LEAST: Final = 16  # characters of a shortened text
+_READABLE: Final = 40  # characters that a shortened text keeps while other columns can be omitted
 
 
 class Output(StrEnum):
@@ -49,7 +50,7 @@ class Column:
         title: its title.
         value: the value of an object.
         wide: only a wide table has it.
-        spare: above 0, a narrow terminal omits it; the column with the largest value is omitted first.
+        spare: above 0, a narrow terminal omits it, those with larger values first.
         long: prose, which is shortened on a narrow terminal.
     """
 
@@ -78,12 +79,12 @@ def emit_table(columns: Sequence[Column], rows: Iterable[Json], *, wide: bool) -
 
     console = Console(highlight=False)
     shown = [column for column in columns if wide or not column.wide]
-    room = console.width if console.is_terminal and not wide else None
+    room = console.width if console.is_terminal else None
     table, omitted = laid_out(shown, rows, room)
     Console(width=natural_width(table), highlight=False).print(table)
     if omitted:
         titles = ", ".join(column.title for column in omitted)
-        sys.stderr.write(f"(omitted for lack of width: {titles}; use -o wide)\n")
+        sys.stderr.write(f"(omitted for lack of width: {titles}; `| less -S` shows all columns)\n")
 
 
 def laid_out(
@@ -104,25 +105,36 @@ def laid_out(
 
 
 def _fitted(columns: Sequence[Column], cells: list[dict[str, str]], room: int) -> list[Column]:
-    """The columns that fit. Spare columns are omitted first, then long texts are shortened, but never names."""
+    """The columns that fit, never with shortened names.
+
+    Long texts are shortened to a readable width if that is not enough room for all. Of the spare columns, those with the least value of
+    ``spare`` are kept. Long texts get the room that is left, or are shortened further.
+    """
     from rich.cells import cell_len
 
-    kept = list(columns)
     widths = {
         c.title: max(cell_len(row[c.title]) for row in [_titles(columns), *cells]) for c in columns
     }
+    full = {c.title: widths[c.title] for c in columns if c.long}
 
-    def over() -> int:
-        return sum(widths[c.title] + _GAP for c in kept) - _GAP - room
+    def left(shown: Sequence[Column]) -> int:
+        return room + _GAP - sum(widths[c.title] + _GAP for c in shown)
 
-    while over() > 0 and (spare := [c for c in kept if c.spare]):
-        kept.remove(max(spare, key=lambda c: c.spare))
+    if left(columns) >= 0:
+        return list(columns)
+    for title, width in full.items():
+        widths[title] = min(width, _READABLE)
+    kept = [column for column in columns if not column.spare]
+    for column in sorted((c for c in columns if c.spare), key=lambda c: c.spare):
+        if left([*kept, column]) >= 0:
+            kept.append(column)
     for column in kept:
-        if column.long and over() > 0:
-            width = widths[column.title] = max(widths[column.title] - over(), _LEAST)
+        if column.long:
+            title = column.title
+            widths[title] = min(max(widths[title] + left(kept), _LEAST), full[title])
             for row in cells:
-                row[column.title] = _cut(row[column.title], width)
-    return kept
+                row[title] = _cut(row[title], widths[title])
+    return [column for column in columns if column in kept]
 
 
 def _titles(columns: Sequence[Column]) -> dict[str, str]:
@@ -192,11 +204,11 @@ def until(moment: str | None, now: datetime | None = None) -> str:
 
 
 def expected(start: Json | None, now: datetime | None = None) -> str:
-    """The range of an expected start: the times until its median and its 90th percentile."""
+    """The range of an expected start: the times until its median and its 90th percentile; one time if they are the same."""
     if start is None:
         return ""
-    last = start["p90"]
-    return f"{until(start['median'], now)} to {until(last, now) if last is not None else 'unknown'}"
+    median, last = until(start["median"], now), until(start["p90"], now) or "unknown"
+    return median if median == last else f"{median}-{last}"
 
 
 def used(use: Json) -> str:

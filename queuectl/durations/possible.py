@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import Final, TypeAlias
 
 from queuectl.domain.runs import Work
 from queuectl.durations.estimator import Estimator, doubled
 from queuectl.durations.expectations import Stated
+
+Group: TypeAlias = tuple[str, str, int]
+"""ClusterQueue, user, and number of the time window of the submission."""
+TOGETHER_SECONDS: Final = 43_200
+"""The time window. Later submissions of a user are often other work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,12 +25,14 @@ class RunTimes:
         elapsed: for which it has run.
         limit: at which the controller ends it; infinite = none.
         certain: ``known`` has one value, which is the run time.
+        group: ClusterQueue, user and time of submission. Run times of one group deviate from ``known`` together.
     """
 
     known: tuple[float, ...]
     elapsed: float = 0.0
     limit: float = inf
     certain: bool = False
+    group: Group = ("", "", 0)
 
     def left(self, part: float) -> float:
         """Seconds that it still runs, at the quantile ``part`` (0 to 1).
@@ -44,18 +52,21 @@ class RunTimes:
 
 
 def possible_runs(
-    work: Work, stated: Stated, elapsed: float, estimator: Estimator
+    work: Work, stated: Stated, elapsed: float, estimator: Estimator, submitted: float = 0.0
 ) -> RunTimes | None:
     """The possible run times of a gang that has run for ``elapsed`` seconds; None = nothing is known.
+
+    ``submitted``: unix seconds.
 
     A stated expectation counts as it is until it is over. Otherwise finished gangs like it count, and its limit if there are none.
     """
     limit = stated.limit if stated.limit is not None else inf
+    group = (work.cluster_queue, work.user, int(submitted // TOGETHER_SECONDS))
     if stated.expected is not None and elapsed < stated.expected:
         return RunTimes((stated.expected,), elapsed, limit, certain=True)
     known = estimator.longer(work, elapsed)
     if known:
-        return RunTimes(known, elapsed, limit)
+        return RunTimes(known, elapsed, limit, group=group)
     if stated.expected is not None:
-        return RunTimes((doubled(stated.expected, elapsed),), elapsed, limit)
+        return RunTimes((doubled(stated.expected, elapsed),), elapsed, limit, group=group)
     return RunTimes((limit,), elapsed, limit, certain=True) if limit < inf else None

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from math import ceil, inf
+from functools import partial
+from math import ceil, inf, sqrt
 from random import Random
+from statistics import NormalDist
 from typing import Final
 
 from queuectl.domain.estimates import ExpectedStart, ExpectedStarts
@@ -16,9 +18,12 @@ MOST_GANGS: Final = 500
 """Pending gangs that are estimated, in queue order. Those after them have no estimate."""
 MOST_DRAWS: Final = 60
 LEAST_DRAWS: Final = 19  # with fewer, the largest is not the 90th percentile of what comes
-MOST_WORK: Final = 100_000
-"""Of all draws, as :attr:`Forward.work` counts it: about two seconds of processor time."""
+MOST_WORK: Final = 200_000
+"""Of all draws beyond the least, as :attr:`Forward.work` counts it: about two seconds of processor time."""
+SHARED: Final = 0.8
+"""The correlation of the deviations of run times within a group, chosen on published traces."""
 _SEED: Final = "queuectl"
+_PART_OF: Final = NormalDist().cdf
 
 
 def expected_starts(
@@ -36,14 +41,10 @@ def expected_starts(
         check: is called often; it can raise to end the estimate.
         draws: None = as many as the limit of work permits.
     """
-    random = {uid: _Numbers(uid) for uid, known in runs.items() if known is not None}
+    numbers = _Numbers(runs)
 
     def one() -> Forward:
-        lengths = {
-            uid: inf if known is None else known.left(random[uid].draw())
-            for uid, known in runs.items()
-        }
-        drawn = Forward(scene, lengths, check)
+        drawn = Forward(scene, numbers.draw(), check)
         drawn.run()
         return drawn
 
@@ -60,10 +61,32 @@ def expected_starts(
 
 
 class _Numbers:
-    """Random numbers of one gang. They are the same in each estimate, so that a range changes only if its causes do."""
+    """Draws of the run times of all gangs, with a part that the gangs of a group share.
 
-    def __init__(self, uid: str) -> None:
-        self.draw = Random(f"{_SEED} {uid}").random  # noqa: S311 - nothing secret
+    The random numbers of a gang are the same in each estimate, so that a range changes only if its causes do.
+    """
+
+    def __init__(self, runs: Mapping[str, RunTimes | None]) -> None:
+        self._runs = runs
+        known = {uid: each for uid, each in runs.items() if each is not None}
+        self._own = {uid: _normal(uid) for uid in known}
+        self._groups = {each.group: _normal(*map(str, each.group)) for each in known.values()}
+
+    def draw(self) -> dict[str, float]:
+        """Seconds for which each gang still runs, by uid."""
+        shared = {group: sqrt(SHARED) * normal() for group, normal in self._groups.items()}
+        return {
+            uid: inf
+            if known is None
+            else known.left(_PART_OF(shared[known.group] + sqrt(1.0 - SHARED) * self._own[uid]()))
+            for uid, known in self._runs.items()
+        }
+
+
+def _normal(*seed: str) -> Callable[[], float]:
+    """Random numbers of the standard normal distribution."""
+    random = Random(" ".join((_SEED, *seed)))  # noqa: S311 - nothing secret
+    return partial(random.gauss, 0.0, 1.0)
 
 
 def _range(starts: Iterable[float], now: float) -> ExpectedStart | None:

@@ -7,9 +7,8 @@ in it, and no gang is evicted. Nothing happens before the first end, because the
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from heapq import heapify, heappop, heappush, heapreplace
 from math import inf
 from typing import Final, TypeAlias
@@ -17,11 +16,10 @@ from typing import Final, TypeAlias
 import numpy as np
 
 from queuectl.domain.queues import ClusterQueue
+from queuectl.estimates.room import EmptyNodes, QuotaLeft, Room
 from queuectl.estimates.scene import Holding, Place, Scene, Waiting
-from queuectl.estimates.shadows import End, Moment, Shadows
+from queuectl.estimates.shadows import End, Moment, Shadow, Shadows
 from queuectl.planner.capacity.node_counts import NodeCounts, add_at, take, use_of_counts
-from queuectl.planner.placement import several
-from queuectl.planner.problem.problem import caps
 from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.problem.usage import Slots
 
@@ -60,7 +58,7 @@ class Forward:
 
     Attributes:
         lengths: seconds for which each gang still runs, or runs from its start, by uid; infinite = it never ends.
-        check: is called at each end; it can raise to stop the draw.
+        check: is called at each end and for each planned start; it can raise to stop the draw.
         starts: unix seconds, by uid.
         work: the cost of the draw; the same for the same input.
     """
@@ -76,10 +74,15 @@ class Forward:
         self.now = scene.now
         self.free = scene.free.copy()
         self.use = scene.quota()
-        self.shadows = Shadows(scene.lines)
+        self._lines = scene.lines
+        self.shadows = Shadows(self._lines)
         self._ends: list[End] = []
         self._number = 0
         self._queues: dict[str, _Queue] = {}
+        self._empty = EmptyNodes(scene.problem.index.allocatable)
+        self._freed = 0  # nodes, each counted at each end on it
+        self._awaits: dict[int, float] = {}  # class to the number at which it can fit again
+        self._changed()
         for holding in scene.holding:
             until = holding.until
             self._hold(holding, self.lengths[holding.uid] if until is None else until - self.now)
@@ -94,6 +97,7 @@ class Forward:
             self.now = max(self.now, self._ends[0][0])
             while self._ends and self._ends[0][0] <= self.now:
                 self._release(heappop(self._ends)[2])
+            self._changed()
             self._start_all()
         self.work += _SEARCH * self.shadows.work
         return self.starts
@@ -105,9 +109,15 @@ class Forward:
 
     def _release(self, holding: Holding) -> None:
         self.work += 1
+        self._freed += len(holding.slots[0])
         add_at(self.free, *holding.slots)
         for row, amount in holding.charges:
             self.use.add(row, -amount)
+
+    def _changed(self) -> None:
+        """Capacity and quota are others than before."""
+        self._rooms: dict[tuple[Shadow, ...], Room] = {}
+        self._quota = QuotaLeft(self.use)
 
     def _start_all(self) -> None:
         """One pass over the gangs that wait, each ClusterQueue in its own order."""
@@ -133,34 +143,56 @@ class Forward:
     def _order(self, name: str, head: _Head) -> tuple[bool, Place]:
         """A gang that does not borrow is before one that does."""
         gang = self._queues[name].lines[head[1]][0]
-        borrows = gang.queue.cohort is not None and not self.use.fits(
+        borrows = gang.queue.cohort is not None and not self._quota.fits(
             name, gang.charges, borrows=False
         )
         return borrows, gang.place
 
     def _try(self, gang: Waiting) -> bool:
         """Start a gang if it fits."""
-        for request in self._affordable(gang):
-            room = self.free
-            if self.shadows.limits(gang):
-                beside = self.shadows.room(gang, room, self.now)
-                if beside is None:
-                    break
-                room = beside
+        self.work += 1
+        if self._freed >= self._awaits.get(gang.kind, 0) and self._start_at_once(gang):
+            return True
+        if gang.queue.name in self._lines:
+            self.shadows.wait(gang, self.now, self._moment)
+        return False
+
+    def _start_at_once(self, gang: Waiting) -> bool:
+        """Start a gang if it fits, or note how many nodes its class lacks at least."""
+        least: float = inf
+        for request in gang.requests(self.now):
+            lacks = self._room(()).lacks(request)
+            least = min(least, lacks)
+            if lacks or not self._quota.fits(gang.queue.name, request.charges):
+                continue
+            beside = self.shadows.beside(gang, self.now)
+            if beside is None:
+                break
+            room = self._room(beside)
+            if beside and room.lacks(request):
+                continue
             self.work += _SEARCH
-            counts = several.find(request, room, partial(caps, room))
+            counts = room.find(request)
             if counts is not None:
                 self._start(gang, request, counts)
                 return True
-        if gang.queue.name in self.scene.lines:
-            self.shadows.wait(gang, Moment(self.now, self.free, self.use, sorted(self._ends)))
+        if len(gang.asks) == 1:
+            self._awaits[gang.kind] = self._freed + least
         return False
 
-    def _affordable(self, gang: Waiting) -> Iterator[GangRequest]:
-        """The requests for which there is quota."""
-        for request in gang.requests(self.now):
-            if self.use.fits(gang.queue.name, request.charges):
-                yield request
+    def _room(self, beside: tuple[Shadow, ...]) -> Room:
+        """The capacity beside planned starts."""
+        room = self._rooms.get(beside)
+        if room is None:
+            free = self.free
+            for shadow in beside:
+                free = np.minimum(free, shadow.free)
+            room = self._rooms[beside] = Room(free, self._empty)
+        return room
+
+    def _moment(self) -> Moment:
+        self.check()
+        return Moment(self.now, self.free, self.use, sorted(self._ends))
 
     def _start(self, gang: Waiting, request: GangRequest, counts: NodeCounts) -> None:
         self.starts[gang.uid] = self.now
@@ -171,6 +203,7 @@ class Forward:
         seconds = self.lengths[gang.uid]
         self.shadows.forget(gang.uid)
         self.shadows.started(request, counts, self.now + seconds)
+        self._changed()
         self._hold(Holding(gang.uid, _slots(request, counts, len(self.free)), charges), seconds)
 
 

@@ -5,7 +5,7 @@ It is the rule of the planner with one placement each: the planned gangs are not
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
@@ -44,7 +44,7 @@ class Moment:
 
 
 @dataclass(eq=False, slots=True)
-class _Shadow:
+class Shadow:
     """A planned start.
 
     Attributes:
@@ -64,18 +64,17 @@ class Shadows:
 
     lines: Lines
     work: int = 0
-    _planned: list[_Shadow] = field(default_factory=list)
+    _planned: list[Shadow] = field(default_factory=list)
 
-    def limits(self, gang: Waiting) -> bool:
-        """Whether planned starts count for a gang."""
-        return bool(self._planned) and gang.queue.name in self.lines
-
-    def room(self, gang: Waiting, free: Ints, now: float) -> Ints | None:
-        """(R, N) free for a gang that starts now, beside the planned starts before it; None = it would delay one in any case.
+    def beside(self, gang: Waiting, now: float) -> tuple[Shadow, ...] | None:
+        """The planned starts beside which a gang starts now, those before it; None = it would delay one in any case.
 
         A gang of unknown length starts only if no gang is planned before it.
         """
+        if not self._planned or gang.queue.name not in self.lines:
+            return ()
         line, until = self.lines[gang.queue.name], now + gang.planned_seconds
+        found: list[Shadow] = []
         for shadow in self._planned:
             if shadow.uid == gang.uid:
                 break
@@ -83,23 +82,23 @@ class Shadows:
                 continue
             if until == inf:
                 return None
-            free = np.minimum(free, shadow.free)
-        return free
+            found.append(shadow)
+        return tuple(found)
 
-    def wait(self, gang: Waiting, moment: Moment) -> None:
+    def wait(self, gang: Waiting, now: float, moment: Callable[[], Moment]) -> None:
         """Plan the start of a gang that does not fit now, if its line has fewer planned starts than it can have."""
         line = self.lines.get(gang.queue.name)
         if line is None:
             return
-        self._planned = [one for one in self._planned if one.at > moment.now]
+        self._planned = [one for one in self._planned if one.at > now]
         same = [one for one in self._planned if one.line == line]
         if len(same) >= line.rule.planned_starts or any(one.uid == gang.uid for one in same):
             return
-        found = self._earliest(gang, moment)
+        found = self._earliest(gang, moment())
         if found is not None:
             at, request, counts, free = found
             take(free, request.pods, counts)
-            self._planned.append(_Shadow(gang.uid, line, at, free))
+            self._planned.append(Shadow(gang.uid, line, at, free))
 
     def forget(self, uid: str) -> None:
         """A gang has started."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from queuectl.domain.estimates import NO_ESTIMATES, Arrival, ExpectedStart, ExpectedStarts
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order
+from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.durations.estimator import Estimator
 from queuectl.durations.possible import RunTimes, possible_runs
@@ -22,11 +23,21 @@ class EstimateInput:
 
     Attributes:
         snapshot: with the pending gangs that have a place in queue order.
-        runs: the possible run times of its gangs, by uid; None = unknown.
+        gangs: rows and jobs of its gangs, by uid.
     """
 
     snapshot: Snapshot
-    runs: Mapping[str, RunTimes | None]
+    gangs: Mapping[str, tuple[Entry, JobRecord | None]]
+    estimator: Estimator
+
+    def runs(self, uids: Iterable[str]) -> dict[str, RunTimes | None]:
+        """The possible run times of gangs, by uid; None = unknown. It takes long for thousands of gangs."""
+        return {uid: self._runs(*self.gangs[uid]) if uid in self.gangs else None for uid in uids}
+
+    def _runs(self, entry: Entry, job: JobRecord | None) -> RunTimes | None:
+        stated = stated_of(entry, job, self.snapshot.config)
+        elapsed = entry.executed(self.snapshot.now)
+        return possible_runs(work_of(entry), stated, elapsed, self.estimator, entry.queued_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +74,13 @@ class Estimates:
         self._asked = frozenset(ledger.uids(*IN_QUEUE_ORDER))
         entries = {uid: entry for uid in _uids(snapshot) if (entry := ledger.get(uid)) is not None}
         waiting = [gang for gang in snapshot.pending if in_queue_order(entries[gang.workload.uid])]
-        runs = {uid: self._runs(entry, snapshot) for uid, entry in entries.items()}
-        return EstimateInput(replace(snapshot, pending=tuple(waiting)), runs)
+        jobs = self._mirror.jobs
+        gangs = {uid: (entry, jobs.get(uid)) for uid, entry in entries.items()}
+        return EstimateInput(replace(snapshot, pending=tuple(waiting)), gangs, self._estimator)
 
     def lack(self, ledger: Ledger) -> bool:
         """Whether a gang is pending that was not at the last estimate."""
         return not self._asked.issuperset(ledger.uids(*IN_QUEUE_ORDER))
-
-    def _runs(self, entry: Entry, snapshot: Snapshot) -> RunTimes | None:
-        stated = stated_of(entry, self._mirror.jobs.get(entry.uid), snapshot.config)
-        return possible_runs(work_of(entry), stated, entry.executed(snapshot.now), self._estimator)
 
     def replace(self, found: ExpectedStarts, ledger: Ledger) -> list[tuple[str, float]]:
         """Replace the estimates.

@@ -19,6 +19,7 @@ BENCHES = (
     "queues",
     "configuration",
     "explain",
+    "estimates",
     "consolidation",
     "stop",
     "preempt",

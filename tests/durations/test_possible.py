@@ -10,11 +10,12 @@ import pytest
 from queuectl.domain.runs import Run, Work
 from queuectl.durations.estimator import ENOUGH, learn
 from queuectl.durations.expectations import Stated
-from queuectl.durations.possible import RunTimes, possible_runs
+from queuectl.durations.possible import TOGETHER_SECONDS, Group, RunTimes, possible_runs
 
 ANN = Work("cq", "team", "q", "ann", "train", 1, 8)
 BOB = Work("cq", "team", "q", "bob", "other", 1, 8)
 TENS = (10.0, 20.0, 30.0, 40.0)
+OF_ANN = ("cq", "ann", 0)
 
 
 @pytest.mark.parametrize(
@@ -42,7 +43,7 @@ def test_a_quantile_of_the_rest_is_between_known_run_times(
     [
         (Stated(expected=100.0), 50.0, RunTimes((100.0,), 50.0, inf, certain=True)),
         (Stated(limit=80.0, expected=100.0), 50.0, RunTimes((100.0,), 50.0, 80.0, certain=True)),
-        (Stated(expected=100.0), 150.0, RunTimes((200.0,), 150.0)),
+        (Stated(expected=100.0), 150.0, RunTimes((200.0,), 150.0, group=OF_ANN)),
         (Stated(limit=80.0), 50.0, RunTimes((80.0,), 50.0, 80.0, certain=True)),
         (Stated(), 50.0, None),
     ],
@@ -57,16 +58,16 @@ def test_finished_gangs_like_it_count_as_far_as_they_ran_longer() -> None:
     past = [Run(ANN, 10.0 * n) for n in range(1, 11)] + [Run(BOB, 1000.0)] * ENOUGH
     known = learn(past)
     assert possible_runs(ANN, Stated(), 0.0, known) == RunTimes(
-        tuple(10.0 * n for n in range(1, 11))
+        tuple(10.0 * n for n in range(1, 11)), group=OF_ANN
     )
     found = possible_runs(ANN, Stated(limit=95.0), 50.0, known)
-    assert found == RunTimes((60.0, 70.0, 80.0, 90.0, 100.0), 50.0, 95.0)
+    assert found == RunTimes((60.0, 70.0, 80.0, 90.0, 100.0), 50.0, 95.0, group=OF_ANN)
     rare = possible_runs(ANN, Stated(), 85.0, known)
     assert rare is not None
     assert rare.known[-1] == 1000.0, (
         "too few of its own ran as long: the other gangs of the queue count too"
     )
-    assert possible_runs(ANN, Stated(), 1500.0, known) == RunTimes((1600.0,), 1500.0)
+    assert possible_runs(ANN, Stated(), 1500.0, known) == RunTimes((1600.0,), 1500.0, group=OF_ANN)
 
 
 def test_the_rest_of_a_run_is_at_most_its_quantile_with_the_probability_of_the_quantile() -> None:
@@ -82,3 +83,15 @@ def test_the_rest_of_a_run_is_at_most_its_quantile_with_the_probability_of_the_q
             trials += 1
             hits += runs[0] - elapsed <= RunTimes(known, elapsed).left(0.8)
         assert hits / trials == pytest.approx(0.8, abs=0.03)
+
+
+def test_gangs_of_one_queue_and_user_that_were_submitted_at_one_time_are_a_group() -> None:
+    known = learn([Run(ANN, 10.0 * n) for n in range(1, 11)])
+
+    def group(work: Work, submitted: float) -> Group:
+        found = possible_runs(work, Stated(), 0.0, known, submitted)
+        assert found is not None
+        return found.group
+
+    assert group(ANN, 0.0) == group(ANN, TOGETHER_SECONDS - 1.0)
+    assert len({group(ANN, 0.0), group(BOB, 0.0), group(ANN, TOGETHER_SECONDS)}) == 3

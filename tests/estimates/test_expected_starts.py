@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from math import log, sqrt
 from random import Random
+from statistics import NormalDist
 
 import pytest
 
+from queuectl.domain.estimates import ExpectedStart
 from queuectl.domain.snapshot import Snapshot
 from queuectl.durations.possible import RunTimes
-from queuectl.estimates.expected_starts import LEAST_DRAWS, MOST_DRAWS, MOST_WORK, expected_starts
+from queuectl.estimates.expected_starts import (
+    LEAST_DRAWS,
+    MOST_DRAWS,
+    MOST_WORK,
+    SHARED,
+    expected_starts,
+)
 from queuectl.estimates.forward import Forward
 from tests.estimates.build import certain, scene
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
@@ -84,18 +93,25 @@ def test_an_estimate_has_a_limit_of_work() -> None:
     assert number <= max(LEAST_DRAWS, 1.2 * MOST_WORK / draw.work)
 
 
-@pytest.mark.parametrize(("median", "p90"), [(0.5, 0.9)])
-def test_gangs_start_by_the_quantiles_as_often_as_these_say(median: float, p90: float) -> None:
-    """Worlds with run times of one distribution: 30 known ones for the estimate, and others that happen."""
-    random = Random(7)
+def shares(shared: float) -> tuple[float, float]:
+    """Of the starts by the median, and of those by the 90th percentile, of gangs of one group.
+
+    Worlds with run times of one distribution: 30 known ones for the estimate, and others that happen. The deviations of those have a
+    correlation of ``shared``.
+    """
+    random, part_of = Random(7), NormalDist().cdf
     by_median = by_p90 = number = 0
-    for _ in range(120):
+    for _ in range(240):
         snapshot = crowded(6)
         given = scene(snapshot)
         scale = random.choice((60.0, 600.0, 6000.0))
         known = RunTimes(exponential(random, scale, 30))
         found = expected_starts(given, dict.fromkeys(uids(snapshot), known), draws=39)
-        real = {uid: random.expovariate(1 / scale) for uid in uids(snapshot)}
+        together = sqrt(shared) * random.gauss()
+        parts = {
+            uid: part_of(together + sqrt(1 - shared) * random.gauss()) for uid in uids(snapshot)
+        }
+        real = {uid: -scale * log(1 - part) for uid, part in parts.items()}
         happened = Forward(given, real, lambda: None).run()
         for uid, at in happened.items():
             start = found.by_uid[uid]
@@ -103,6 +119,34 @@ def test_gangs_start_by_the_quantiles_as_often_as_these_say(median: float, p90: 
             number += 1
             by_median += at <= start.median
             by_p90 += at <= start.p90
-    assert number == 720
-    assert by_median / number == pytest.approx(median, abs=0.05)
-    assert by_p90 / number == pytest.approx(p90, abs=0.04)
+    assert number == 1440
+    return by_median / number, by_p90 / number
+
+
+def test_gangs_start_by_the_quantiles_as_often_as_these_say_if_run_times_deviate_together() -> None:
+    by_median, by_p90 = shares(SHARED)
+    assert by_median == pytest.approx(0.5, abs=0.05)
+    assert by_p90 == pytest.approx(0.9, abs=0.05)
+
+
+def test_more_gangs_start_by_the_90th_percentile_if_run_times_deviate_independently() -> None:
+    _, by_p90 = shares(0.0)
+    assert by_p90 >= 0.9
+
+
+def test_gangs_of_two_users_deviate_independently() -> None:
+    """Two gangs hold a node each, and both end before the pending gang starts."""
+    pair = podset(count=2, gpu=1)
+    running = [holding(gang(uid, podset(gpu=1)), {f"n{i}": 1}) for i, uid in enumerate("ab")]
+    snapshot = world(NODES[:2], [gang("p", pair)], running, queue())
+    times = exponential(Random(1), 600.0, 40)
+
+    def of(first: str, second: str) -> ExpectedStart:
+        runs = {
+            uid: RunTimes(times, group=("cq", user, 0))
+            for uid, user in (("a", first), ("b", second), ("p", first))
+        }
+        return expected_starts(scene(snapshot), runs, draws=999).by_uid["p"]
+
+    one, two = of("ann", "ann"), of("ann", "bob")
+    assert one.median < two.median, "the later of two independent ends is later"

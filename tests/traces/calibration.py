@@ -22,19 +22,19 @@ from queuectl.estimates.scene import scene_of
 from queuectl.planner.cache import PlannerCache
 from queuectl.simulate.policy import Order
 from queuectl.simulate.setting import Setting
-from tests.traces.recording import ROOT, record
+from tests.traces.calibration_records import Calibration, write
+from tests.traces.records import now
 from tests.traces.replay import BEGIN, Seen, simulated, states, work_of
-from tests.traces.scenarios import scenarios
+from tests.traces.scenarios import ITP, Scenario, scenarios
 
-PAGE: Final = ROOT / "docs/explanation/expected-starts.md"
 RECENT: Final = 20  # waits in the moving average
 ORDERS: Final = (Order.STRICT_FIFO, Order.BEST_EFFORT_FIFO)
 KINDS: Final = ("stated", "learned")
-HEAD: Final = (
-    "| trace | strategy | run times | samples | with an estimate | by the median | by the 90th percentile | median error (s)"
-    " | median error of the moving average (s) | s for each |\n"
-    "| --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n"
+OTHERS: Final = tuple(
+    Scenario(f"ITP {number}, {nodes} nodes", ITP, {f"cluster{number}": nodes}, {})
+    for number, nodes in (("02", 12), ("05", 2), ("10", 2))
 )
+"""Traces without a reference, of other sizes."""
 
 
 @dataclass
@@ -65,17 +65,20 @@ class Result:
         wait = seen.job.start - seen.job.job.submit
         self.others.append(abs(wait - mean(seen.past_waits[-RECENT:] or (0.0,))))
 
-    def cells(self) -> list[str]:
-        known = len(self.errors)
-        shares = [f"{100 * part / max(1, known):.0f} %" for part in (self.by_median, self.by_p90)]
-        return [
-            f"{self.samples:,}",
-            f"{100 * known / max(1, self.samples):.0f} %",
-            *shares,
-            f"{median(self.errors or [0.0]):,.0f}",
-            f"{median(self.others or [0.0]):,.0f}",
-            f"{self.took / max(1, self.samples):.2f}",
-        ]
+    def record(self, key: tuple[str, str, str], made: tuple[str, str]) -> Calibration:
+        """``key``: what was simulated; ``made``: date and commit."""
+        return Calibration(
+            *key,
+            samples=self.samples,
+            known=len(self.errors),
+            by_median=self.by_median,
+            by_p90=self.by_p90,
+            error=round(median(self.errors or [0.0]), 1),
+            average=round(median(self.others or [0.0]), 1),
+            cpu=round(self.took / max(1, self.samples), 3),
+            date=made[0],
+            commit=made[1],
+        )
 
 
 def estimated(setting: Setting, seen: Seen, kind: str, cache: PlannerCache) -> ExpectedStart | None:
@@ -85,7 +88,8 @@ def estimated(setting: Setting, seen: Seen, kind: str, cache: PlannerCache) -> E
     for uid, one in seen.live.items():
         stated = Stated(expected=one.end - one.start) if kind == "stated" else Stated()
         elapsed = max(0.0, now - one.start)
-        runs[uid] = possible_runs(work_of(setting, one.job), stated, elapsed, seen.estimator)
+        work, submitted = work_of(setting, one.job), one.job.submit
+        runs[uid] = possible_runs(work, stated, elapsed, seen.estimator, submitted)
     scene = scene_of(seen.snapshot, cache, MOST_GANGS)
     return expected_starts(scene, runs).by_uid.get(seen.job.uid)
 
@@ -102,31 +106,30 @@ def result(setting: Setting, order: Order, kind: str, samples: int) -> Result:
     return found
 
 
-def rows(folder: Path, samples: int, part: str) -> Iterator[str]:
-    for scenario in scenarios(folder):
+def results(folder: Path, samples: int, part: str) -> Iterator[Calibration]:
+    for scenario in (*scenarios(folder), *OTHERS):
         if scenario.shared or part not in scenario.name:  # the reference rule knows no cohorts
             continue
         setting = scenario.setting(folder)
         for order in ORDERS:
             for kind in KINDS:
-                cells = [scenario.name, order, kind]
-                yield f"| {' | '.join(cells + result(setting, order, kind, samples).cells())} |\n"
+                made = now()
+                yield result(setting, order, kind, samples).record(
+                    (scenario.name, str(order), kind), made
+                )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--record", action="store_true", help="write the results to the page")
-    parser.add_argument("--samples", type=int, default=150, help="of each simulation, about")
+    parser.add_argument("--record", action="store_true", help="keep each result, also in the page")
+    parser.add_argument("--samples", type=int, default=60, help="of each simulation, about")
     parser.add_argument("--trace", default="", help="a part of the names of traces")
     given = parser.parse_args()
-    print(HEAD, end="", flush=True)
-    table = HEAD
-    for row in rows(given.folder, given.samples, given.trace):
-        print(row, end="", flush=True)
-        table += row
-    if given.record:
-        record(PAGE, "make calibration RECORD=1", table)
+    for found in results(given.folder, given.samples, given.trace):
+        print(found.row(), end="", flush=True)
+        if given.record:
+            write(found)
 
 
 if __name__ == "__main__":

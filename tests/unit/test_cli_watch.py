@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import partial
 from itertools import islice
@@ -19,8 +20,9 @@ import pytest
 from queuectl.api import events as encoding
 from queuectl.cli import events, watch
 from queuectl.cli.client import Client, connect
+from queuectl.cli.columns import WORKLOAD_COLUMNS
 from queuectl.cli.errors import CommandFailed
-from queuectl.cli.render import Column, GrowingTable, emit_table
+from queuectl.cli.render import Column, GrowingTable, emit_table, expected
 from queuectl.domain.pastuse import AccountScope, PastUseAccount, Used
 from queuectl.domain.unmanaged import UnmanagedPod
 from tests.api.serving import serving
@@ -392,7 +394,8 @@ ROW = {"name": "a-rather-long-name-of-a-job", "kind": "PyTorchJob", "reason": "W
     ("width", "titles"),
     [
         (200, ["NAME", "KIND", "REASON", "MESSAGE"]),
-        (125, ["NAME", "REASON", "MESSAGE"]),
+        (125, ["NAME", "KIND", "REASON", "MESSAGE"]),
+        (80, ["NAME", "REASON", "MESSAGE"]),
         (60, ["NAME", "MESSAGE"]),
     ],
 )
@@ -411,8 +414,8 @@ def test_a_terminal_shows_the_columns_that_fit_and_complete_names(
     assert header.split() == titles
     assert len(row) <= width
     assert ROW["name"] in row
-    assert ("…" in row) == (width < 100)
-    assert ("lack of width: KIND" in captured.err) == (width < 200)
+    assert ("…" in row) == (width < 200)
+    assert ("lack of width: KIND" in captured.err) == (width < 100)
 
 
 def test_a_pipe_has_all_columns_without_colors(
@@ -437,3 +440,51 @@ def test_later_rows_stay_aligned(capsys: pytest.CaptureFixture[str]) -> None:
         "long-name   Job",
         "b           Job",
     ]
+
+
+SOON = {
+    name: (datetime.now(UTC) + timedelta(minutes=minutes)).isoformat()
+    for name, minutes in (("median", 45), ("p90", 90))
+}
+PENDING = {
+    "namespace": "team-a", "name": "train-resnet50-x7k2", "kind": "PyTorchJob", "queue": "training",
+    "priority": 1000, "gpus": 128, "pods": 16, "state": "Pending", "positionInClusterQueue": 12,
+    "positionInLocalQueue": 3, "queuedAt": None, "since": None, "clusterQueue": "team-a", "attempt": 0,
+    "evictions": 0, "use": None, "uid": "8c2f1a3e-55a7-4a2c-9d57-0b0d3d0f4e11", "expectedStart": SOON,
+    "plannedStart": None,
+    "reason": {"code": "WaitingForQuota", "message": "16 more nvidia.com/gpu of flavor h100 are needed " * 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("width", "more"),
+    [
+        (80, set()),
+        (120, {"REASON"}),
+        (160, {"REASON", "POSITION", "KIND", "PRIORITY", "PODS"}),
+        (200, {"REASON", "POSITION", "KIND", "PRIORITY", "PODS", "MESSAGE"}),
+    ],
+)
+def test_the_wide_list_of_workloads_fits_a_terminal_and_has_expected_starts(
+    width: int,
+    more: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    emit_table(WORKLOAD_COLUMNS, [PENDING], wide=True)
+    header, row = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    assert {"NAME", "GPUS", "STATE", "EXPECTED IN", *more} <= set(re.split("  +", header))
+    assert len(row) <= width
+
+
+def test_an_expected_start_is_the_range_from_the_median_to_the_90th_percentile() -> None:
+    now = datetime(2026, 11, 23, 19, 0, tzinfo=UTC)
+    later = "2026-11-23T19:45:00Z"
+    start = {"median": "2026-11-23T19:20:00Z", "p90": later}
+    assert expected(start, now) == "20m-45m"
+    assert expected({**start, "p90": None}, now) == "20m-unknown"
+    assert expected({"median": later, "p90": later}, now) == "45m"
+    assert expected(None, now) == ""

@@ -104,7 +104,7 @@ class Leader:
         snapshot = self.builder.freeze(self.config, now, SolverLimits())
         given = self.estimates.current(self.ledger, snapshot)
         scene = scene_of(given.snapshot, PlannerCache(), 100)
-        return expected_starts(scene, given.runs)
+        return expected_starts(scene, given.runs(scene.uids))
 
     def look(self, now: float = NOW) -> dict[str, float]:
         """The medians of the new estimates."""

@@ -116,8 +116,7 @@ class Estimator:
             check()
             snapshot = DeviceRows.of(self._cache).added(given.snapshot)
             scene = scene_of(snapshot, self._cache, MOST_GANGS)
-            runs = {uid: given.runs.get(uid) for uid in scene.uids}
-            return expected_starts(scene, runs, check)
+            return expected_starts(scene, given.runs(scene.uids), check)
         except _StoppedError:
             return None
 
