@@ -217,9 +217,6 @@ class IdleReclaim:
     max_warmup: float = 7200.0
 
 
-BORROW_BACKOFF_FACTOR = 2.0
-"""The time at risk of an evicted gang, as a multiple of the seconds of its lost work; each earlier eviction adds 1."""
-
 RECLAIM_PATIENCE = 30.0
 """Default of the longest wait, in seconds, before a gang evicts gangs that borrow."""
 
@@ -307,10 +304,10 @@ class ClusterQueue:
         """The back-off before borrowing, in seconds, of a gang that is evicted.
 
         Args:
-            lost: seconds of its lost work.
+            lost: seconds of its loss: the GPU-seconds of its lost work and its restart, divided by its GPUs.
             evicted: how often it was evicted for others before, within 24 hours.
         """
-        return min(self.borrow_backoff, (BORROW_BACKOFF_FACTOR + evicted) * max(0.0, lost))
+        return min(self.borrow_backoff, (1 + evicted) * lost)
 
     @property
     def preempts(self) -> bool:

@@ -1,9 +1,11 @@
 """Gangs that borrow, and are evicted when what they borrowed is reclaimed: work lost, and how long each size of gang waits.
 
-    python -m tests.bench.bench_thrash [--replay] [--seeds 1,2,3] [--policy '{"borrowBackoffSeconds": 0}']
+    python -m tests.bench.bench_thrash [--replay] [--seeds 1,2,3] [--policy '{"borrowBackoffSeconds": 0}'] [--reclaim Never]
+    python -m tests.bench.bench_thrash --orders [--seeds 1,2,3]
 
 The load is that of :mod:`tests.bench.thrash`. It runs on a real control plane, a new one for each seed; with ``--replay``
 in simulated time around the planner and the ledger's state machine, with fixed latencies, so that the same seed gives the same figures.
+With ``--orders`` it runs in one pool of GPUs without queuectl, in several queue orders.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from queuectl.control.settings import Settings
+from queuectl.demo.manifests import Document
 from queuectl.demo.recorder import Recording
 from queuectl.domain.events import Drained, Ended, PodsReady
 from queuectl.domain.ledger import EntryChange, State
@@ -26,7 +29,7 @@ from queuectl.domain.records import (
     PodPhase,
     PodRecord,
 )
-from tests.bench import thrash
+from tests.bench import queue_orders, thrash
 from tests.bench.bench_replay import Replay
 from tests.bench.bench_system import SETTINGS, print_table, summary
 from tests.bench.kueue.mix import Arrival, Mix, Queue
@@ -74,13 +77,13 @@ class Simulated(Replay):
             self._later(self.now + LEAVES, entry, Drained())
 
 
-def simulate(seed: int, policy: dict[str, Any] | None) -> Figures:
+def simulate(seed: int, queues: list[Document]) -> Figures:
     """One seed in simulated time."""
     gangs = list(thrash.gangs(seed))
     mix = Mix(
         "thrash",
         tuple(Queue(name, thrash.GPUS / len(thrash.QUEUES)) for name in thrash.QUEUES),
-        tuple(thrash.config(policy)),
+        tuple(queues),
         tuple(thrash.NODES.documents()),
         tuple(Arrival(g.at, g.name, g.queue, "small", g.runtime, 0, g.document) for g in gangs),
     )
@@ -90,11 +93,10 @@ def simulate(seed: int, policy: dict[str, Any] | None) -> Figures:
     return figures(replay.fates.values())
 
 
-def play(seed: int, policy: dict[str, Any] | None) -> Figures:
+def play(seed: int, queues: list[Document]) -> Figures:
     """One seed on a real control plane."""
     gangs = list(thrash.gangs(seed))
-    documents = thrash.config(policy)
-    with stage(thrash.NODES, documents, list(thrash.QUEUES), SETTINGS) as cluster:
+    with stage(thrash.NODES, queues, list(thrash.QUEUES), SETTINGS) as cluster:
         began = time.time()
         for gang in gangs:
             time.sleep(max(0.0, began + gang.at - time.time()))
@@ -154,14 +156,21 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--replay", action="store_true", help="in simulated time")
     parser.add_argument("--seeds", default=",".join(map(str, thrash.SEEDS)))
     parser.add_argument("--policy", type=json.loads, help="spec.policy of the queues, as JSON")
+    parser.add_argument("--reclaim", default="Any", help="reclaimWithinCohort of the queues")
+    parser.add_argument("--orders", action="store_true", help="in one pool of GPUs")
     options = parser.parse_args(arguments)
+    seeds = [int(seed) for seed in options.seeds.split(",")]
+    if options.orders:
+        print_table(("order", *thrash.HEAD[1:]), *queue_orders.rows(seeds, STARTS))
+        return
     run = simulate if options.replay else play
+    queues = thrash.config(options.policy, options.reclaim)
     found: list[Figures] = []
     rows: list[tuple[str, ...]] = [thrash.HEAD]
-    for seed in map(int, options.seeds.split(",")):
+    for seed in seeds:
         total = sum(g.work for g in thrash.gangs(seed))
         print(f"  seed {seed}: {total:,} GPU-seconds", flush=True)
-        found.append(run(seed, options.policy))
+        found.append(run(seed, queues))
         rows.append(thrash.row(f"seed {seed}", found[-1]))
         print("   ", rows[-1], flush=True)
     print_table(*rows, thrash.row("median", thrash.medians(found)))

@@ -70,14 +70,19 @@ class Fate:
     restarts: int = 0
 
 
-def config(policy: Document | None = None) -> list[Document]:
-    """The queues. ``policy``: their ``spec.policy``; None leaves it out."""
+def config(policy: Document | None = None, reclaim: str = "Any") -> list[Document]:
+    """The queues.
+
+    Args:
+        policy: their ``spec.policy``; None leaves it out.
+        reclaim: their ``reclaimWithinCohort``.
+    """
     documents = [m.topology("gpus", BLOCK, RACK), m.flavor("gpu", topology="gpus")]
     for name in QUEUES:
         quotas: dict[str, int | str] = {"nvidia.com/gpu": GPUS // len(QUEUES), "cpu": "1M"}
         queue = m.cluster_queue(name, "gpu", quotas, within="Never")
         queue["spec"] |= {"cohortName": "all"}
-        queue["spec"]["preemption"]["reclaimWithinCohort"] = "Any"
+        queue["spec"]["preemption"]["reclaimWithinCohort"] = reclaim
         if policy is not None:
             queue["spec"]["policy"] = policy
         documents += [queue, m.local_queue(name, name, name)]

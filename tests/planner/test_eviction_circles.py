@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import cycle
+from typing import Final
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from queuectl.domain.queues import (
+    BORROW_BACKOFF_MOST,
     ClusterQueue,
     Protection,
     ReclaimWithinCohort,
@@ -17,13 +22,14 @@ from queuectl.domain.queues import (
 from queuectl.domain.rules import FairStrategy, Rules
 from queuectl.domain.snapshot import CapacityLease, Pending, Snapshot
 from queuectl.planner import plan
+from queuectl.planner.preempt.cost import RESTART_COST
 from queuectl.planner.verify import verify
 from queuectl.planner.verify.plan_index import Rule
 from tests.planner.build import NOW
-from tests.planner.histories import simulate
+from tests.planner.histories import Simulation, simulate
 from tests.planner.invariants import INVARIANTS
 from tests.planner.queues import cohort, cq, gpus, quota_only, quotas, running
-from tests.planner.story import Arrives, History, Scene, Step, Story
+from tests.planner.story import Arrives, Ends, History, Scene, Step, Story
 
 ANY, LOWER = ReclaimWithinCohort.ANY, ReclaimWithinCohort.LOWER_PRIORITY
 WITHIN = WithinClusterQueue.LOWER_PRIORITY
@@ -233,3 +239,40 @@ def test_a_gang_that_starts_in_the_same_plan_already_counts_as_yielding() -> Non
     assert verify(snapshot, made) == ()
     assert [a.uid for a in made.admitted] == ["small"]
     assert made.preempted == ()
+
+
+RECLAIMS_FOR: Final = 300.0  # seconds
+RESTART: Final = RESTART_COST / 8  # the same, of the 8 GPUs of the borrower
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(2.0, 60.0), st.floats(2.0, 60.0)), min_size=1, max_size=4),
+    st.sampled_from((0.0, 30.0)),
+)
+@example([(2.0, 2.0)], 0.0)
+def test_a_borrower_is_not_started_and_reclaimed_in_a_loop_however_often_owners_come(
+    rounds: list[tuple[float, float]], patience: float
+) -> None:
+    """An owner that needs all GPUs comes again and again.
+
+    Each reclaim of the borrower keeps it from borrowing for longer than one before it with the same loss. So n reclaims take at least
+    1 + 2 + ... + (n - 1) times as long as a restart.
+    """
+    owner = cq("a", 8, "all", reclaim_within_cohort=ANY, reclaim_patience=patience)
+    simulation = Simulation(Scene((owner, cq("b", 0, "all")), (cohort("all"),)))
+    began = simulation.now
+    simulation.apply(Arrives("b", 8, name="borrower"))
+    for absent, runs in cycle(rounds):
+        if simulation.now > began + RECLAIMS_FOR:
+            break
+        simulation.wait(absent)
+        uid = simulation.apply(Arrives("a", 8))
+        simulation.wait(patience + runs)
+        simulation.apply(Ends(uid))
+    reclaims = [e for e in simulation.history.preempted if e.uid == "b-borrower"]
+    starts = [s.at for s in simulation.history.started if s.uid == "b-borrower"]
+    for number, (evicted, start) in enumerate(zip(reclaims, starts[1:], strict=False)):
+        lost = evicted.at - evicted.ran_since + RESTART
+        assert start - evicted.at >= min(BORROW_BACKOFF_MOST, (1 + number) * lost) - 1.0
+    assert RESTART * sum(range(len(reclaims))) <= simulation.now - began

@@ -33,7 +33,6 @@ from queuectl.domain.workload import Placement, Workload
 from queuectl.lifecycle.machine import handle
 from queuectl.lifecycle.outstanding_writes import planned_of
 from queuectl.objects.kubernetes.nodes import priority_values
-from queuectl.planner.preempt.cost import RESTART_COST
 from queuectl.state.claims import priority_of
 from queuectl.state.durations import stated_of
 from queuectl.state.ledger import Ledger
@@ -289,7 +288,7 @@ class Decider:
         without_backoff = sliced or preemption.reason == PreemptionReason.IDLE
         if entry is not None and queue is not None and not without_backoff:
             pause = queue.pause_before_borrowing(
-                (cost.lost_work - RESTART_COST) / max(1.0, float(cost.gpus)),
+                cost.lost_work / max(1.0, float(cost.gpus)),
                 sum(at > now - DAY for at in entry.preempted_at),
             )
             details["borrowBackoffSeconds"] = round(pause, 1)
