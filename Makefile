@@ -59,7 +59,7 @@ test: test-fast test-system ## all tests; builds the control plane the first tim
 # Three workers on two cores: a third of the time tests wait for a database, a lease or a browser. The longest tests start first,
 # as tests/longest.py says.
 test-fast: setup ## everything that needs no control plane
-	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not gpus and not image and not real and not operations and not browser" \
+	$(RUN)/python -m pytest -p tests.longest $(TESTS) -m "not system and not bench and not faults and not gpus and not image and not real and not operations and not browser" \
 	  -n 3 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 # In groups that share a control plane, the longest first, as tests/system/groups.py says. Four workers on two cores: they wait
@@ -81,7 +81,7 @@ test-docs: controlplane ## the commands of every page of the documentation, on a
 	  -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart=0 $(PYTEST_ARGS)
 
 test-faults: controlplane ## the controller killed at every step, and losses of the API server and the database, on a real control plane; three minutes
-	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/system) -m faults -n 0 $(PYTEST_ARGS)
+	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/control tests/system) -m faults -n 0 $(PYTEST_ARGS)
 
 test-gpus: controlplane ## claims for devices, MIG and the health of GPUs on a real control plane; five minutes
 	$(RUN)/python -m pytest -p tests.system.groups $(or $(TESTS),tests/control tests/system tests/utilization) -m gpus \

@@ -25,6 +25,7 @@ BENCHES = (
     "preempt",
     "repair",
     "defrag",
+    "backfill",
     "store",
     "api",
     "attack",

@@ -12,7 +12,9 @@ from queuectl.domain.queries import DocumentKey
 from queuectl.domain.reasons import Code
 from queuectl.domain.words import format_time
 from tests.control.rig import KillPoint, Rig, gang, live, rig
+from tests.control.test_crash_matrix import fresh, survives, two_nodes
 from tests.doubles.cluster import Moment
+from tests.support.postgres import TestPostgres
 
 
 def reservation(begins: float, ends: float, name: str = "talk", **spec: Any) -> dict[str, Any]:
@@ -112,3 +114,38 @@ async def test_a_deleted_reservation_frees_its_nodes(database_url: str) -> None:
         await world.until_state(uid, State.PENDING)
         await world.store.delete_config(DocumentKey("Reservation", "", "talk"), None)
         await world.until_state(uid, State.RUNNING)
+
+
+async def evicted_for_it(world: Rig) -> None:
+    """A gang is evicted when a Reservation begins, waits for it, and runs again after the Reservation is deleted."""
+    uid = world.cluster.submit(gang("Job", "train", 2))
+    await world.until_state(uid, State.RUNNING)
+    now = time.time()
+    await world.store.put_config(reservation(now - 60, now + 3600, evict=True))
+    waits = await world.until_entry(
+        uid,
+        lambda e: e.state is State.PENDING and e.reason.code is Code.RESERVATION_AHEAD,
+        "a wait for the Reservation",
+    )
+    assert waits.evictions == 1
+    assert live(world.cluster.pods_of(uid)) == []
+    assert sum(pods for _, pods in await nodes_of(world)) == 2
+    await world.store.delete_config(DocumentKey("Reservation", "", "talk"), None)
+    again = await world.until_state(uid, State.RUNNING)
+    assert again.evictions == 1, "it is evicted once"
+    world.cluster.finish(uid)
+    await world.until_state(uid, State.FINISHED)
+    await world.at_rest()
+    assert (await world.store.load()).reserved == ()
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(300)
+async def test_a_kill_at_any_step_of_a_reservation_changes_no_outcome(
+    postgres: TestPostgres,
+) -> None:
+    async with fresh(postgres) as url, two_nodes(url) as world:
+        await evicted_for_it(world)
+        steps = world.commits.seen, world.patches.seen
+    assert min(steps) >= 3, "it starts, is evicted and starts again"
+    await survives(postgres, steps, evicted_for_it)

@@ -30,20 +30,20 @@ class Gang:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """GPUs of one ClusterQueue of a cohort; ``borrows`` and ``lends``: at most, None = without limit."""
+    """GPUs of one ClusterQueue or Cohort; ``borrows`` and ``lends``: at most, None = without limit. ``parent``: of a tree, "" = its root."""
 
     nominal: int
     borrows: int | None = None
     lends: int | None = None
+    parent: str = ""
 
-    @property
-    def shared(self) -> int:
-        """The part of its quota that others can use."""
-        return self.nominal if self.lends is None else min(self.lends, self.nominal)
+    def shared(self, whole: int) -> int:
+        """The part of ``whole``, its own quota and what its members share with it, that its parent can use."""
+        return whole if self.lends is None else min(self.lends, whole)
 
-    def taken(self, used: int) -> int:
-        """The part of its use that counts in the cohort."""
-        return max(0, used - (self.nominal - self.shared))
+    def taken(self, used: int, whole: int) -> int:
+        """The part of its use that counts in its parent."""
+        return max(0, used - (whole - self.shared(whole)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class Cluster:
     """Nodes with GPUs, each in a rack; on each node the GPUs in use, with the time until which (relative to now).
 
     ``delay``: the part of its run by which a single planned gang can start later than it could at first.
-    ``quotas``: of the ClusterQueues of one cohort, each with planned starts of its own; empty = there is enough quota. All
-    that is in use belongs to the first of them.
+    ``quotas``: of the ClusterQueues of one tree of cohorts, each with planned starts of its own; empty = there is enough quota. All
+    that is in use belongs to the first of them. ``cohorts``: of the Cohorts directly below the root.
     """
 
     gpus: Counts
@@ -70,18 +70,19 @@ class Cluster:
     planned_starts: int
     delay: float = 0.0
     quotas: Mapping[str, Quota] = field(default_factory=dict)
+    cohorts: Mapping[str, Quota] = field(default_factory=dict)
     starting: list[Gang] = field(default_factory=list)
     planned: list[tuple[Gang, float]] = field(default_factory=list)
     latest: dict[str, float] = field(default_factory=dict)
     waiting: list[Gang] = field(default_factory=list)
 
     def starts(self, gangs: Sequence[Gang]) -> list[str]:
-        """Consider all gangs: of the first ones of each ClusterQueue, those first that do not borrow. Returns the uids of those that start."""
+        """Consider all gangs: of the first ones of each ClusterQueue, those first that borrow from the lowest Cohort. Returns the uids of those that start."""
         place = {gang.uid: number for number, gang in enumerate(gangs)}
         left, started = list(gangs), []
         while left:
             heads = {gang.queue: gang for gang in reversed(left)}.values()
-            gang = min(heads, key=lambda head: (self._borrows(head), place[head.uid]))
+            gang = min(heads, key=lambda head: (self._height(head), place[head.uid]))
             left.remove(gang)
             if self._ever(gang) and self.consider(gang):
                 started.append(gang.uid)
@@ -96,6 +97,26 @@ class Cluster:
         if not self.quotas:
             return False
         return self._used(gang.queue, 0.0) + gang.gpus > self.quotas[gang.queue].nominal
+
+    def _height(self, gang: Gang) -> int:
+        """How far up the tree it borrows: 0 = not at all; of a Cohort, the levels below it.
+
+        A gang for which there is no quota now does not borrow if its ClusterQueue has enough for it alone.
+        """
+        if not self._borrows(gang):
+            return 0
+        held = [Held(each, 0.0, _length(each)) for each in (*self.starting, gang)]
+        alone = gang.gpus <= self.quotas[gang.queue].nominal
+        if alone and not self._within_quota(held, 0.0):
+            return 0
+        used = {name: self._used(name, 0.0) for name in self.quotas}
+        used[gang.queue] += gang.gpus
+        at = self.quotas[gang.queue].parent
+        if at:
+            below = self._below(at, used)
+            if below[0] <= self.cohorts[at].nominal + below[1]:
+                return 1
+        return 2 if self.cohorts else 1
 
     def consider(self, gang: Gang) -> bool:
         """The next gang in queue order: whether it starts."""
@@ -147,8 +168,8 @@ class Cluster:
         if gang.seconds is None:  # it starts before no gang that waits before it
             line = [at for other, at in self.planned if other.queue == gang.queue]
             least = max(line, default=0.0)
-            waiting = [w for w in self.waiting if w.queue == gang.queue and w is not gang]
-            if len(line) < len(waiting):
+            before = self.waiting[: self.waiting.index(gang)]
+            if len(line) < sum(other.queue == gang.queue for other in before):
                 return
         for at in sorted(end for end in ends if max(least, 0.1) <= end < inf):
             if self.fits((), later=[*self.planned, (gang, at)]):
@@ -179,11 +200,23 @@ class Cluster:
         for each in held:
             if each.begins <= at < each.ends:
                 used[each.gang.queue] += each.gang.gpus
-        for name, quota in self.quotas.items():
-            if quota.borrows is not None and used[name] > quota.nominal + quota.borrows:
-                return False
-        taken = sum(quota.taken(used[name]) for name, quota in self.quotas.items())
-        return taken <= sum(quota.shared for quota in self.quotas.values())
+        taken, shared, within = self._below("", used)
+        return within and taken <= shared
+
+    def _below(self, parent: str, used: Mapping[str, int]) -> tuple[int, int, bool]:
+        """The amounts that the members of a cohort take from it and share with it, and whether all stay within their borrowing limits."""
+        taken = shared = 0
+        within = True
+        members = [(q, used[n], q.nominal) for n, q in self.quotas.items() if q.parent == parent]
+        for name, quota in self.cohorts.items() if not parent else ():
+            below = self._below(name, used)
+            within &= below[2]
+            members.append((quota, below[0], quota.nominal + below[1]))
+        for quota, use, whole in members:
+            within &= quota.borrows is None or use <= whole + quota.borrows
+            taken += quota.taken(use, whole)
+            shared += quota.shared(whole)
+        return taken, shared, within
 
     def _search(self, held: Sequence[Held], number: int, free: dict[float, list[int]]) -> bool:
         if number == len(held):

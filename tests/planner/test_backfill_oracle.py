@@ -58,6 +58,21 @@ def cohorts(draw: st.DrawFn) -> tuple[Cluster, list[Gang]]:
     return replace(cluster, delay=0.0, quotas=quotas), gangs
 
 
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[Cluster, list[Gang]]:
+    """The same with a third ClusterQueue; two or three of them are in a Cohort below the root, with quota and limits of its own."""
+    cluster, gangs = draw(cohorts())
+    limits = st.sampled_from([None, 0, 1, 2])
+    quotas = {**cluster.quotas, "third": Quota(draw(st.integers(0, 3)), draw(limits), draw(limits))}
+    inside = draw(
+        st.sampled_from([("main", "other"), ("other", "third"), ("main", "other", "third")])
+    )
+    quotas = {n: replace(q, parent="team" if n in inside else "") for n, q in quotas.items()}
+    team = Quota(draw(st.integers(0, 2)), draw(limits), draw(limits))
+    gangs = [replace(gang, queue=draw(st.sampled_from([*quotas]))) for gang in gangs]
+    return replace(cluster, quotas=quotas, cohorts={"team": team}), gangs
+
+
 def snapshot_of(cluster: Cluster, gangs: list[Gang]) -> Snapshot:
     nodes = [
         node(f"n{number}", f"r{rack}", gpu=size)
@@ -81,12 +96,21 @@ def snapshot_of(cluster: Cluster, gangs: list[Gang]) -> Snapshot:
     queues = [
         replace(
             member(name, quota.nominal, lends=quota.lends, borrows=quota.borrows),
+            cohort=quota.parent or "all",
             backfill=Backfill(cluster.planned_starts, BackfillOrder.QUEUE, 0.0),
         )
         for name, quota in cluster.quotas.items()
     ]
     made = world(nodes, pending, admitted, *queues)
-    return replace(made, config=replace(made.config, cohorts={"all": Cohort("all")}))
+    below = {
+        name: Cohort(
+            name,
+            quota.parent or "all",
+            member(name, quota.nominal, lends=quota.lends, borrows=quota.borrows).groups,
+        )
+        for name, quota in cluster.cohorts.items()
+    }
+    return replace(made, config=replace(made.config, cohorts={"all": Cohort("all"), **below}))
 
 
 def _running(number: int, on: int, gpus: int, ends: float) -> Admitted:
@@ -94,8 +118,8 @@ def _running(number: int, on: int, gpus: int, ends: float) -> Admitted:
     return replace(held, ends_at=None if ends == inf else NOW + ends)
 
 
-@settings(max_examples=80)
-@given(clusters() | cohorts())
+@settings(max_examples=60)
+@given(clusters() | cohorts() | trees())
 def test_the_same_gangs_start_and_planned_starts_are_the_earliest(
     drawn: tuple[Cluster, list[Gang]],
 ) -> None:
