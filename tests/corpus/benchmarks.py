@@ -18,6 +18,7 @@ from tests.bench import (
     bench_replay,
     bench_thrash,
     tenants,
+    thrash,
 )
 from tests.bench.bench_explain import waiting
 from tests.bench.bench_planner import Cluster, Maker
@@ -143,4 +144,4 @@ def _replay() -> Iterator[Named]:
 
 def _thrash() -> Iterator[Named]:
     run = bench_thrash.simulate
-    yield from captured(bench_replay, lambda: run(0, None), "default", 12)
+    yield from captured(bench_replay, lambda: run(0, thrash.config()), "default", 12)
