@@ -120,10 +120,13 @@ class Duration:
     Attributes:
         seconds: from the start of the attempt.
         enforced: the controller ends the gang then; otherwise an attempt can run longer.
+        longest: if ``seconds`` are learned, the time in which all earlier gangs like it ended, as far as they are kept; None =
+            they are not learned.
     """
 
     seconds: float
     enforced: bool = False
+    longest: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

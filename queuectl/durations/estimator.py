@@ -63,6 +63,11 @@ class Estimator:
             longest = longest if longest is not None else sample.ordered[-1]
         return None if longest is None else doubled(longest, elapsed)
 
+    def longest(self, work: Work) -> float | None:
+        """The longest run that is kept of the most specific group with enough runs, in seconds; None = not known."""
+        known = (self._samples.get(group) for group in groups(work))
+        return next((s.ordered[-1] for s in known if s and len(s.ordered) >= ENOUGH), None)
+
     def longer(self, work: Work, elapsed: float = 0.0) -> tuple[float, ...]:
         """The run times of finished gangs like this one that ran longer than ``elapsed``, shortest first; empty = none is known.
 

@@ -48,15 +48,19 @@ class Expectation:
         seconds: of all attempts together.
         source: of the seconds.
         until: seconds for which the gang has run when it is to be estimated again.
+        longest: if it is learnt, the longest run of earlier gangs like it, in seconds.
     """
 
     seconds: float
     source: Source
     until: float
+    longest: float | None = None
 
     def attempt(self, used: float) -> Duration:
         """An attempt that starts after earlier attempts of ``used`` seconds."""
-        return Duration(max(self.seconds - used, 0.0), self.source is Source.LIMIT)
+        left = max(self.seconds - used, 0.0)
+        longest = None if self.longest is None else max(self.longest - used, left)
+        return Duration(left, self.source is Source.LIMIT, longest)
 
 
 def planned(
@@ -95,7 +99,8 @@ def _soft(
     if seconds is not None and seconds <= elapsed:
         seconds = estimator.total(work, part, elapsed)
     if seconds is not None:
-        return Expectation(seconds, Source.LEARNT, min(seconds, following))
+        longest = estimator.longest(work)
+        return Expectation(seconds, Source.LEARNT, min(seconds, following), longest)
     if expected is not None:
         seconds = doubled(expected, elapsed)
         return Expectation(seconds, Source.STATED, seconds)

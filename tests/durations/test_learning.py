@@ -227,7 +227,8 @@ def test_people_see_the_median_and_at_most_the_limit(
 
 def test_an_attempt_runs_for_the_rest_and_only_a_limit_ends_it() -> None:
     assert Expectation(60.0, Source.LIMIT, 60.0).attempt(20.0) == Duration(40.0, enforced=True)
-    assert Expectation(60.0, Source.LEARNT, 60.0).attempt(70.0) == Duration(0.0)
+    learnt = Expectation(60.0, Source.LEARNT, 60.0, 100.0)
+    assert learnt.attempt(70.0) == Duration(0.0, longest=30.0)
 
 
 @given(

@@ -10,6 +10,7 @@ from queuectl.simulate.policy import Durations, Order, Placement
 from queuectl.simulate.results import Figures
 from queuectl.simulate.setting import Setting
 from tests.simulate.cases import SLICE, outcome, setting
+from tests.traces import records
 
 
 @pytest.fixture(scope="module")
@@ -35,9 +36,35 @@ def test_with_limits_all_jobs_and_gangs_of_several_nodes_wait_less_than_with_fif
     assert found.several.mean < fifo.several.mean
 
 
-def test_with_learned_run_times_jobs_wait_less_than_with_fifo(given: Setting) -> None:
+def test_with_learned_run_times_jobs_wait_less_than_with_fifo_and_gangs_of_several_nodes_no_longer(
+    given: Setting,
+) -> None:
     fifo = total(given, Placement.BEST_FIT, Order.STRICT_FIFO)
     found = total(given, Placement.PLANNER, Order.BACKFILL, Durations.LEARNT)
     assert found.waits.mean is not None
     assert fifo.waits.mean is not None
+    assert fifo.several.mean is not None
+    assert found.several.mean is not None
     assert found.waits.mean < fifo.waits.mean
+    assert found.several.mean <= fifo.several.mean
+
+
+@pytest.mark.parametrize("durations", ["declared", "learnt"])
+def test_in_the_recorded_results_backfill_beats_fifo(durations: str) -> None:
+    known = records.read()
+    traces = {
+        trace: fifo
+        for (trace, strategy, placement, *_), fifo in known.items()
+        if (strategy, placement) == ("StrictFIFO", "best-fit")
+    }
+    for trace, fifo in traces.items():
+        found = known.get((trace, "Backfill", "planner", durations, records.RULE))
+        if found is not None:
+            assert found.mean < fifo.mean, trace
+            assert found.several <= fifo.several, trace
+
+
+def test_the_page_has_the_recorded_results() -> None:
+    page = records.PAGE.read_text()
+    for name, table in records.tables(records.read().values()).items():
+        assert f"{table}\n<!-- end of {name} -->" in page, name

@@ -91,6 +91,7 @@ def tables(records: Iterable[Record]) -> dict[str, str]:
     """The tables of the page, by name."""
     listed = list(records)
     return {
+        "comparison": _table(COMPARISON_HEAD, _comparison(listed)),
         "results": _table(HEAD, map(row, (r for r in listed if r.rule == RULE))),
         "rules": _table(RULES_HEAD, _rules(listed)),
     }
@@ -100,6 +101,16 @@ HEAD: Final = (
     "| trace | strategy | placement | run times | mean wait (s) | reference (s) | multi-node (s) | p99 (s) | allocation | evictions "
     "| CPU time (s) | run |\n"
     "| --- | --- | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | --- |\n"
+)
+COMPARISON_HEAD: Final = (
+    "| trace | StrictFIFO | BestEffortFIFO | Backfill, declared | Backfill, learned |\n"
+    "| --- | ---: | ---: | ---: | ---: |\n"
+)
+COMPARED: Final = (
+    ("StrictFIFO", "best-fit", "-"),
+    ("BestEffortFIFO", "best-fit", "-"),
+    ("Backfill", "planner", "declared"),
+    ("Backfill", "planner", "learnt"),
 )
 RULES_HEAD: Final = (
     "| trace | rule | mean wait (s) | multi-node (s) | p99 (s) | run |\n"
@@ -114,6 +125,19 @@ def row(record: Record) -> str:
     cells += [_seconds(record.p99), f"{100 * record.allocation:.1f} %", f"{record.evictions:,}"]
     cells += [f"{record.cpu:,.0f}", f"{record.date}, {record.commit}"]
     return f"| {' | '.join(cells)} |"
+
+
+def _comparison(records: Iterable[Record]) -> Iterator[str]:
+    """Mean waits of all jobs / of those of several nodes, for each trace with a run of FIFO."""
+    known = {each.key: each for each in records}
+    for trace in dict.fromkeys(trace for trace, *_ in known):
+        found = [known.get((trace, *each, RULE)) for each in COMPARED]
+        if found[0] is not None:
+            cells = (
+                f"{_seconds(each.mean)} / {_seconds(each.several)}" if each else "-"
+                for each in found
+            )
+            yield f"| {trace} | {' | '.join(cells)} |"
 
 
 def _rules(records: Iterable[Record]) -> Iterator[str]:

@@ -76,13 +76,13 @@ def test_the_expectation_of_a_pending_gang_is_kept_while_it_changes_little() -> 
     leader = Leader(ENTRY)
     leader.learns(*SECONDS)
     (pending,) = leader.plans(20.0).pending
-    assert pending.workload.duration == Duration(800.0)
+    assert pending.workload.duration == Duration(800.0, longest=max(SECONDS))
     assert leader.plans(30.0).pending[0] is pending
     leader.learns(*[810.0] * 9)
     assert leader.plans(700.0).pending[0] is pending
     leader.learns(*[5000.0] * 50)
     assert leader.plans(800.0).pending[0] is pending, "it is not due yet"
-    assert leader.plans(1400.0).pending[0].workload.duration == Duration(5000.0)
+    assert leader.plans(1400.0).pending[0].workload.duration == Duration(5000.0, longest=5000.0)
 
 
 def test_an_annotation_that_changes_counts_at_once() -> None:

@@ -19,6 +19,7 @@ from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.beside import Question
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, SLACK, Lapsed
 from queuectl.planner.backfill.timeline import NOW, Timeline
+from queuectl.planner.backfill.whole_nodes import whole_node_kept_for
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     PlannedGang,
@@ -135,6 +136,8 @@ class PlannedStarts:
         ahead = self.respected(request)
         if (why := self._length_unknown(request)) is not None or not ahead:
             return why or decision
+        if (first := whole_node_kept_for(self.state, request, decision, ahead)) is not None:
+            return self._keeps_whole_node(first)
         duration = request.pending.workload.duration
         delays = len(ahead) == 1 and duration is not None and duration.enforced
         if not delays and self.settle():
@@ -147,7 +150,8 @@ class PlannedStarts:
         found = question.ask(self.solver)
         if found.status is Status.REFUTED:
             return self._delays(request, ahead)
-        return found
+        first = whole_node_kept_for(self.state, request, found, ahead)
+        return self._keeps_whole_node(first) if first is not None else found
 
     def respected(self, request: GangRequest) -> list[PlannedGang]:
         """The planned gangs that a gang must not delay: not those that borrow quota which its ClusterQueue owns."""
@@ -384,6 +388,9 @@ class PlannedStarts:
         longest = min(gang.at for gang in ahead) - self.timeline.now
         workload = first.request.pending.workload
         return refusals.delays(workload.ref, first.at, longest, request.pending.workload.duration)
+
+    def _keeps_whole_node(self, first: PlannedGang) -> Reason:
+        return refusals.keeps_whole_node(first.request.pending.workload.ref, first.at)
 
     def _in_the_way(self, request: GangRequest, ahead: list[PlannedGang]) -> Iterator[PlannedGang]:
         return (gang for gang in ahead if self.timeline.holds(request, gang.at))

@@ -88,6 +88,21 @@ def delays(ref: str, at: float, longest: float, duration: Duration | None) -> Re
     return Reason(Code.WOULD_DELAY, text, details)
 
 
+def keeps_whole_node(ref: str, at: float) -> Reason:
+    """It fits now on a node that is wholly free. A planned start needs several nodes, and a learned run time is not certain enough.
+
+    Args:
+        ref: of the gang with the planned start, as ``namespace/name``.
+        at: unix seconds of that start.
+    """
+    until = format_time(at)
+    text = (
+        f"it fits now on a free node that {ref}, with a planned start at {until}, can need: earlier gangs like it ran longer; "
+        "with a limit, it starts if it ends before"
+    )
+    return Reason(Code.WOULD_DELAY, text, {"behind": ref, "plannedStart": until})
+
+
 def length_unknown(ref: str) -> Reason:
     """A gang before it in its line waits, and the length of this one is unknown."""
     text = (

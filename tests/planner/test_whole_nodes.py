@@ -1,0 +1,60 @@
+"""Whole free nodes are kept for a planned start on several nodes, while only learned run times say when others leave them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from queuectl.domain.reasons import Code
+from queuectl.domain.workload import Duration, Workload
+from queuectl.planner import plan
+from queuectl.planner.verify import verify
+from tests.planner.backfill_clock import job, line
+from tests.planner.build import node, world
+from tests.planner.test_backfill import promises, running, starts
+
+NODES = (*(node(f"n{number}", gpu=2) for number in range(4)), node("large", gpu=4))
+
+
+def lasting(made: Workload, longest: float | None) -> Workload:
+    """A gang whose end is expected; ``longest``: of earlier gangs like it."""
+    return replace(made, duration=Duration(10.0, longest=longest))
+
+
+SMALL = job("small", 1, 10, queued_at=1)
+WHOLE = job("whole", 1, 10, queued_at=1, gpu=2)
+PAIR = job("pair", 2, 10, queued_at=1, gpu=2)
+
+
+@pytest.mark.parametrize(
+    ("later", "used", "wide", "started"),
+    [
+        pytest.param(lasting(WHOLE, 30.0), 2, True, False, id="it can leave too late"),
+        pytest.param(lasting(WHOLE, 25.0), 2, True, True, id="it leaves early by far"),
+        pytest.param(lasting(WHOLE, None), 2, True, True, id="its user expects the end"),
+        pytest.param(WHOLE, 2, True, True, id="it has a limit"),
+        pytest.param(lasting(PAIR, 30.0), 2, True, True, id="it needs several nodes itself"),
+        pytest.param(lasting(SMALL, 30.0), 1, True, True, id="a node is in use already"),
+        pytest.param(lasting(SMALL, 30.0), 2, True, False, id="all free nodes are whole"),
+        pytest.param(lasting(WHOLE, 30.0), 2, False, True, id="the planned start is on one node"),
+    ],
+)
+def test_a_gang_with_a_learned_end_leaves_whole_nodes_to_a_planned_start_on_several(
+    later: Workload, used: int, wide: bool, started: bool
+) -> None:
+    """Three of five nodes are in use for 100 s: two of them by gangs that leave one of their GPUs free, or none."""
+    busy = [
+        running(job(f"busy{name}", 1, None, gpu=gpus), name, ends=100.0)
+        for name, gpus in (("n0", used), ("n1", used), ("large", 4))
+    ]
+    first = job("first", 4, 500, gpu=2) if wide else job("first", 1, 500, gpu=4)
+    snapshot = world(NODES, [first, later], busy, line())
+    made = plan(snapshot)
+    assert not verify(snapshot, made)
+    assert (starts(made) == [later.uid]) is started
+    assert promises(made) == {"first": 100.0}
+    if not started:
+        (reason,) = (r.reasons[0] for r in made.pending if r.uid == later.uid)
+        assert reason.code is Code.WOULD_DELAY
+        assert reason.details["behind"] == "team/first"
