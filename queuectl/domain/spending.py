@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -79,23 +79,32 @@ def with_new_month(snapshot: Snapshot, balance: BudgetBalance) -> BudgetBalance:
     return replace(begun, granted=left + Spending(snapshot).committed(begun))
 
 
-def lowering(spending: Spending) -> tuple[BudgetBalance, ...]:
-    """The budgets that are spent and lower the priority of pending gangs."""
-    return tuple(
-        balance
-        for balance in spending.snapshot.budgets
-        if balance.budget.when_spent is WhenSpent.LOWER_PRIORITY
-        and balance.used + spending.committed(balance) >= balance.granted
-    )
+def lowered_priorities(spending: Spending) -> dict[str, int]:
+    """The priorities of pending gangs, by uid, that spent budgets lower.
+
+    The rest of a budget is for its pending gangs in queue order: gangs that start in one plan do not exceed it together.
+    """
+    found: dict[str, int] = {}
+    snapshot = spending.snapshot
+    for balance in snapshot.budgets:
+        budget = balance.budget
+        if budget.when_spent is not WhenSpent.LOWER_PRIORITY:
+            continue
+        left = balance.granted - balance.used - spending.committed(balance)
+        own = [p.workload for p in snapshot.pending if balance in spending.of(p.workload)]
+        starting = {p.workload.uid for p in snapshot.pending if p.blocked is None}
+        for workload in sorted(own, key=lambda w: (-w.priority, w.queued_at, w.uid)):
+            known = found.get(workload.uid, workload.priority)
+            if left <= 0 and budget.priority_when_spent < known:
+                found[workload.uid] = budget.priority_when_spent
+            if workload.uid in starting:
+                left -= start_cost(snapshot, balance, workload)
+    return found
 
 
-def with_priority(
-    spending: Spending, pending: Pending, lowers: Collection[BudgetBalance]
-) -> Pending:
-    """A pending gang with the priority that these budgets leave it."""
-    own = [b for b in spending.of(pending.workload) if b in lowers]
-    priority = min([b.budget.priority_when_spent for b in own], default=pending.workload.priority)
-    if priority >= pending.workload.priority:
+def with_priority(pending: Pending, priority: int | None) -> Pending:
+    """A pending gang with another priority; None = its own."""
+    if priority is None:
         return pending
     return replace(pending, workload=replace(pending.workload, priority=priority))
 
@@ -112,9 +121,9 @@ def with_budgets(snapshot: Snapshot) -> Snapshot:
         balances.append(BudgetBalance(budget, month, granted, counted=month.begins))
     snapshot = replace(snapshot, budgets=tuple(balances))
     spending = Spending(snapshot)
-    lowers = lowering(spending)
-    pending = tuple(with_priority(spending, one, lowers) for one in snapshot.pending)
-    return replace(snapshot, pending=pending) if lowers else snapshot
+    lowered = lowered_priorities(spending)
+    pending = tuple(with_priority(p, lowered.get(p.workload.uid)) for p in snapshot.pending)
+    return replace(snapshot, pending=pending) if lowered else snapshot
 
 
 @dataclass(frozen=True, slots=True)

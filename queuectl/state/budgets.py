@@ -15,7 +15,7 @@ from queuectl.domain.gpus import Gpus
 from queuectl.domain.ledger import Entry, EntryChange
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.snapshot import Pending, Snapshot
-from queuectl.domain.spending import Spending, lowering, with_priority
+from queuectl.domain.spending import Spending, lowered_priorities, with_priority
 from queuectl.state.marking import holds
 
 
@@ -98,14 +98,14 @@ class BudgetSums:
             return snapshot
         snapshot = replace(snapshot, budgets=self.balances(snapshot.config, snapshot.now))
         spending = Spending(snapshot)
-        lowers = lowering(spending)
-        if not lowers:
+        lowered = lowered_priorities(spending)
+        if not lowered:
             return snapshot
         before, self._lowered = self._lowered, {}
         pending = []
         for gang in snapshot.pending:
             known = before.get(gang.workload.uid)
-            made = with_priority(spending, gang, lowers)
+            made = with_priority(gang, lowered.get(gang.workload.uid))
             if known is not None and known[0] is gang and known[1] == made:
                 made = known[1]
             self._lowered[gang.workload.uid] = (gang, made)

@@ -23,7 +23,7 @@ from queuectl.domain.plan import Admission, Plan, Refusal
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import Code
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
-from queuectl.domain.spending import Spending, forecast, lowering, with_priority
+from queuectl.domain.spending import Spending, forecast, lowered_priorities, with_priority
 from queuectl.domain.workload import Duration, Workload
 from queuectl.planner import plan
 from queuectl.planner.verify import Rule, verify
@@ -68,9 +68,8 @@ def decided(snapshot: Snapshot) -> tuple[list[str], dict[str, Refusal]]:
 
 
 def lowered(snapshot: Snapshot) -> Snapshot:
-    spends = Spending(snapshot)
-    lowers = lowering(spends)
-    pending = tuple(with_priority(spends, one, lowers) for one in snapshot.pending)
+    found = lowered_priorities(Spending(snapshot))
+    pending = tuple(with_priority(p, found.get(p.workload.uid)) for p in snapshot.pending)
     return replace(snapshot, pending=pending)
 
 
@@ -137,6 +136,26 @@ def test_the_reason_states_what_is_missing_and_what_would_help() -> None:
     assert reason.details["missingGpuHours"] == 4.5
     _, waiting = decided(spending(budget(), [of("a")], spent=10))
     assert waiting["a"].reasons[0].message.startswith("0 of 10 GPU-hours are left in Budget b")
+
+
+@pytest.mark.parametrize(
+    ("left", "priorities"),
+    [
+        pytest.param(0, [-5, -5, -5], id="spent"),
+        pytest.param(1, [0, -5, -5], id="the first gang takes what is left"),
+        pytest.param(2, [0, -5, -5], id="its whole cost"),
+        pytest.param(3, [0, 0, -5], id="the second one takes the rest"),
+        pytest.param(5, [0, 0, 0], id="all are paid"),
+    ],
+)
+def test_gangs_of_one_plan_do_not_exceed_a_budget_at_their_own_priority(
+    left: int, priorities: list[int]
+) -> None:
+    """Each of them uses two GPU-hours."""
+    rule = budget(when_spent=WhenSpent.LOWER_PRIORITY, priority_when_spent=-5)
+    gangs = [of(name, 2, run=1, queued_at=at) for at, name in enumerate("abc")]
+    snapshot = lowered(spending(rule, [*gangs], spent=10 - left))
+    assert [p.workload.priority for p in snapshot.pending] == priorities
 
 
 def test_a_spent_budget_lowers_the_priority_of_pending_gangs() -> None:
