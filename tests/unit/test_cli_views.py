@@ -136,13 +136,13 @@ class TestExplain:
         self, queuectl: Cli, store: MemoryStore
     ) -> None:
         placement = Placement((PodSetPlacement("main", (("node-2", 1), ("node-1", 1))),))
-        awaits = (("uid-gone", NOW + 2990.0),)
-        start = PlannedStart(NOW + 3690.0, placement, NOW + 3690.0, awaits)
+        at = time.time() + 10 * 3600 + 1800
+        start = PlannedStart(at, placement, at, (("uid-gone", at - 3600),))
         for change in live_through(job("pending"), *LIVES["pending"]):
             store._write(replace(change, after=replace(change.after, planned_start=start)), 1)
         lines = queuectl("explain", "team-a/pending").out.splitlines()
-        at = lines.index("Planned:  start in 61m on node-1, node-2")
-        assert lines[at + 1] == "          after the end of uid-gone (in 49m)"
+        line = lines.index("Planned:  start in 10h on node-1, node-2")
+        assert lines[line + 1] == "          after the end of uid-gone (in 9h)"
 
     def test_on_a_terminal_lines_are_wrapped_between_words(
         self, monkeypatch: pytest.MonkeyPatch
