@@ -15,8 +15,8 @@ from queuectl.api.schemas import ExplainView, WorkloadView
 from queuectl.api.views import explain_view, workload_view
 from queuectl.domain.decisions import StoredDecision
 from queuectl.domain.diagnosis import Diagnosis
-from queuectl.domain.estimates import ExpectedStart
-from queuectl.domain.ledger import Entry
+from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart
+from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import (
     IN_QUEUE_ORDER,
     LONGEST_PAGE,
@@ -50,7 +50,9 @@ class WorkloadPresenter:
         for number, entry in enumerate(entries, 1):
             line, use, start = lines.get(entry.uid), self._use(entry), self._start(entry)
             names = _names(entry, awaited, redactor)
-            views.append(workload_view(redactor.entry(entry), line, use, start, names))
+            views.append(
+                workload_view(redactor.entry(entry), line, use, start, names, self._run_time(entry))
+            )
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return views
@@ -86,6 +88,7 @@ class WorkloadPresenter:
             self._use(entry),
             self._start(entry),
             _names(entry, awaited, redactor),
+            self._run_time(entry),
         )
 
     async def steps(self, request: Request, lines: Sequence[HistoryLine]) -> list[HistoryLine]:
@@ -132,6 +135,11 @@ class WorkloadPresenter:
         if self._diagnoser is None:
             return None
         return self._diagnoser.expected_starts().by_uid.get(entry.uid)
+
+    def _run_time(self, entry: Entry) -> ExpectedRunTime | None:
+        if self._diagnoser is None or entry.state is State.FINISHED:
+            return None
+        return self._diagnoser.expected_starts().run_times.get(entry.uid)
 
 
 def _names(entry: Entry, awaited: Mapping[str, str], redactor: Redactor) -> Mapping[str, str]:

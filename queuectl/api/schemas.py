@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from queuectl.domain.diagnosis import Limit, Remedy
+from queuectl.domain.estimates import RunTimeSource
 from queuectl.domain.identity import LONGEST_TOKEN
 from queuectl.domain.ledger import State
 from queuectl.domain.pastuse import AccountScope
@@ -216,6 +217,26 @@ class PlannedStartView(View):
     )
 
 
+class RunTimeView(View):
+    """How long a workload runs, all attempts together, as far as that is known."""
+
+    source: RunTimeSource = Field(
+        description="`Limit`: the controller ends it then. `Stated`: its user expects it. `Learnt`: finished workloads like it ran as long."
+    )
+    seconds: float = Field(description="The run time that planning assumes.")
+    quantile: float | None = Field(
+        description="Probability with which it ends within `seconds`; null = the run time is not learnt."
+    )
+    median: float | None = Field(
+        description="Median run time of finished workloads like it, in seconds; null = none are known."
+    )
+    gangs: int = Field(description="Number of finished workloads of which this is the median.")
+    error: float | None = Field(
+        description="Median difference in seconds between the learnt median and the run time of workloads of its ClusterQueue that "
+        "have finished; null = not known, or not learnt."
+    )
+
+
 class WorkloadView(View):
     uid: str
     kind: str
@@ -260,6 +281,9 @@ class WorkloadView(View):
     )
     planned_start: PlannedStartView | None = Field(
         description="Its planned start, in a ClusterQueue or Cohort with `queueingStrategy: Backfill`. null = it has none."
+    )
+    run_time: RunTimeView | None = Field(
+        description="Its expected run time. null = unknown, or it is neither pending nor running."
     )
     executed_seconds: float = Field(
         description="Total run time of its earlier attempts in seconds."
@@ -344,6 +368,7 @@ class ExplainView(View):
         description="The estimate of its start, as in the workload."
     )
     planned_start: PlannedStartView | None = Field(description="Planned start, as in the workload.")
+    run_time: RunTimeView | None = Field(description="Its expected run time, as in the workload.")
     placement: PlacementView | None
     reservation: ReservationView | None
     use: UseView | None = Field(description="Its GPU utilization, as in the workload.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Final
 
 from queuectl.api.conditions import conditions
@@ -17,6 +18,7 @@ from queuectl.api.schemas import (
     PodSetPlaced,
     ReasonView,
     ReservationView,
+    RunTimeView,
     ShareView,
     SuggestedFixView,
     UseView,
@@ -25,7 +27,7 @@ from queuectl.api.schemas import (
     moment,
 )
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
-from queuectl.domain.estimates import ExpectedStart
+from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart
 from queuectl.domain.gpus import rounded
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine, QueuePosition
@@ -50,6 +52,7 @@ def workload_view(
     use: GangUse | None = None,
     start: ExpectedStart | None = None,
     awaited: Mapping[str, str] | None = None,
+    run_time: ExpectedRunTime | None = None,
 ) -> WorkloadView:
     """A row of the ledger for listings.
 
@@ -59,6 +62,7 @@ def workload_view(
         use: its last GPU utilization; None without a measurement.
         start: the estimate of its start; None if it is unknown.
         awaited: names of the gangs for which its planned start waits, by uid; ANOTHER_TEAM if the caller is not allowed to see a gang.
+        run_time: how long it runs; None if it is unknown.
     """
     return WorkloadView(
         uid=entry.uid,
@@ -89,6 +93,7 @@ def workload_view(
         gates=list(entry.gates),
         expected_start=expected_start_view(start) if line is not None else None,
         planned_start=planned_start_view(entry, awaited or {}),
+        run_time=run_time_view(run_time),
         executed_seconds=entry.past_seconds,
         conditions=conditions(entry),
         use=use_view(entry, use),
@@ -102,6 +107,11 @@ def expected_start_view(start: ExpectedStart | None) -> ExpectedStartView | None
     return ExpectedStartView(
         median=moment(start.median), p90=maybe(start.p90), computed_at=moment(start.computed_at)
     )
+
+
+def run_time_view(run_time: ExpectedRunTime | None) -> RunTimeView | None:
+    """How long a gang runs."""
+    return RunTimeView(**asdict(run_time)) if run_time is not None else None
 
 
 def use_view(entry: Entry, use: GangUse | None) -> UseView | None:
@@ -126,6 +136,7 @@ def explain_view(
     use: GangUse | None = None,
     start: ExpectedStart | None = None,
     awaited: Mapping[str, str] | None = None,
+    run_time: ExpectedRunTime | None = None,
 ) -> ExplainView:
     """A workload's reason in full.
 
@@ -137,6 +148,7 @@ def explain_view(
         use: its last GPU utilization; None without a measurement.
         start: the estimate of its start; None if it is unknown.
         awaited: names of the gangs for which its planned start waits, as in ``workload_view``.
+        run_time: how long it runs; None if it is unknown.
     """
     known = diagnosis or Diagnosis(entry.uid)
     return ExplainView(
@@ -154,6 +166,7 @@ def explain_view(
         position=position,
         expected_start=expected_start_view(start) if position is not None else None,
         planned_start=planned_start_view(entry, awaited or {}),
+        run_time=run_time_view(run_time),
         placement=_placement(entry),
         reservation=_reservation(entry.lease, victims or {}),
         use=use_view(entry, use),

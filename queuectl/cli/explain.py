@@ -13,7 +13,7 @@ import typer
 
 from queuectl.cli import program
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
-from queuectl.cli.render import age, emit_json, emit_yaml, until, used
+from queuectl.cli.render import age, emit_json, emit_yaml, length, until, used
 from queuectl.domain.words import counted
 
 _HEAD: Final = re.compile(r"[A-Z][A-Za-z ]{1,7}: +| +- | +")
@@ -88,6 +88,7 @@ def explain_lines(body: dict[str, Any]) -> list[str]:
         lines.append(f"Position: {body['position']}")
         lines.append(f"Expected: {_start(body['expectedStart'])}")
         lines += _planned_lines(body["plannedStart"])
+    lines += _run_time_lines(body["runTime"])
     if advice := _NEXT.get((body["state"], body["code"])):
         lines.append(f"Next:     {program.called()} {advice.format(body['workload'])}")
     lines += obstacle_lines(body)
@@ -133,6 +134,24 @@ def _planned_lines(planned: dict[str, Any] | None) -> list[str]:
     if ends:
         lines.append(f"          after the end of {_some(ends)}")
     return lines
+
+
+def _run_time_lines(run_time: dict[str, Any] | None) -> list[str]:
+    """The expected run time of a gang, its source, and how good it is."""
+    if run_time is None:
+        return []
+    seconds = length(run_time["seconds"])
+    if run_time["source"] == "Limit":
+        line = f"Run time: at most {seconds}, its limit"
+    elif run_time["source"] == "Stated":
+        line = f"Run time: {seconds}, as the job states"
+    else:
+        line = f"Run time: at most {seconds} with a probability of {run_time['quantile']:.0%}"
+    if (median := run_time["median"]) is not None:
+        line += f"; median {length(median)}, learnt from {counted(run_time['gangs'], 'gang')}"
+    if (error := run_time["error"]) is not None:
+        line += f"; median error {length(error)}"
+    return [line]
 
 
 def _some(names: list[str]) -> str:

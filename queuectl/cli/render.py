@@ -188,7 +188,12 @@ def age(moment: str | None, now: datetime | None = None) -> str:
     """Time since an RFC 3339 time, in a short form: 45s, 12m, 7h, 3d."""
     if moment is None:
         return ""
-    seconds = int(((now or datetime.now(UTC)) - datetime.fromisoformat(moment)).total_seconds())
+    return length(((now or datetime.now(UTC)) - datetime.fromisoformat(moment)).total_seconds())
+
+
+def length(duration: float) -> str:
+    """Seconds in the same short form."""
+    seconds = int(duration)
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size}{unit}"

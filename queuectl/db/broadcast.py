@@ -16,7 +16,13 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from queuectl.db.tables import findings, leadership
 from queuectl.domain.broadcast import LeaderFindings
 from queuectl.domain.errors import Fenced
-from queuectl.domain.estimates import NO_ESTIMATES, ExpectedStart, ExpectedStarts
+from queuectl.domain.estimates import (
+    NO_ESTIMATES,
+    ExpectedRunTime,
+    ExpectedStart,
+    ExpectedStarts,
+    RunTimeSource,
+)
 from queuectl.domain.utilization import GangUse, UseState
 
 
@@ -53,6 +59,7 @@ def _starts_row(starts: ExpectedStarts) -> dict[str, Any]:
         "starts": ranges,
         "gangs": starts.gangs,
         "leftOut": starts.left_out,
+        "runTimes": {uid: astuple(each) for uid, each in starts.run_times.items()},
     }
 
 
@@ -62,4 +69,8 @@ def _starts(row: Mapping[str, Any]) -> ExpectedStarts:
         return NO_ESTIMATES
     at = row["computedAt"]
     ranges = {uid: ExpectedStart(median, p90, at) for uid, (median, p90) in row["starts"].items()}
-    return ExpectedStarts(at, ranges, row["gangs"], row["leftOut"])
+    known = row.get("runTimes", {}).items()  # a leader of the last release writes none
+    run_times = {
+        uid: ExpectedRunTime(RunTimeSource(source), *rest) for uid, (source, *rest) in known
+    }
+    return ExpectedStarts(at, ranges, row["gangs"], row["leftOut"], run_times)

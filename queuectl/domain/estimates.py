@@ -23,6 +23,34 @@ class ExpectedStart:
     computed_at: float
 
 
+class RunTimeSource(StrEnum):
+    """The source of a run time."""
+
+    LIMIT = "Limit"  # the controller ends the gang then
+    STATED = "Stated"  # the user expects it
+    LEARNT = "Learnt"  # finished gangs ran as long
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedRunTime:
+    """How long a gang runs, all attempts together. Times are in seconds.
+
+    Attributes:
+        seconds: that planning assumes.
+        quantile: probability with which the gang ends no later; None = it is not learnt.
+        median: of the run times of finished gangs like it; None = none are known.
+        gangs: number of these run times.
+        error: median error of learnt run times of gangs of its ClusterQueue that have finished; None = not known.
+    """
+
+    source: RunTimeSource
+    seconds: float
+    quantile: float | None = None
+    median: float | None = None
+    gangs: int = 0
+    error: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ExpectedStarts:
     """The expected starts of one estimate.
@@ -32,12 +60,14 @@ class ExpectedStarts:
         by_uid: of the gangs that have one.
         gangs: pending gangs that were in the estimate.
         left_out: pending gangs that were not, because they are too far behind in queue order.
+        run_times: of gangs that run, and of those that were in the estimate, by uid; without those that are unknown.
     """
 
     computed_at: float = 0.0
     by_uid: Mapping[str, ExpectedStart] = field(default_factory=dict)
     gangs: int = 0
     left_out: int = 0
+    run_times: Mapping[str, ExpectedRunTime] = field(default_factory=dict)
 
 
 NO_ESTIMATES: Final = ExpectedStarts()

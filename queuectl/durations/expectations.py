@@ -6,10 +6,10 @@ An expectation that is over is estimated again from the time for which the gang 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from math import floor, log
 from typing import Final
 
+from queuectl.domain.estimates import RunTimeSource
 from queuectl.domain.runs import Work
 from queuectl.domain.workload import Duration
 from queuectl.durations.estimator import Estimator, doubled
@@ -17,14 +17,6 @@ from queuectl.durations.estimator import Estimator, doubled
 MEDIAN: Final = 0.5
 _FIRST_STEP: Final = 60.0
 _STEP: Final = 1.5
-
-
-class Source(StrEnum):
-    """The source of a run time."""
-
-    LIMIT = "Limit"  # the controller ends the gang then
-    STATED = "Stated"  # the user expects it
-    LEARNT = "Learnt"  # finished gangs ran as long
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +44,7 @@ class Expectation:
     """
 
     seconds: float
-    source: Source
+    source: RunTimeSource
     until: float
     longest: float | None = None
 
@@ -60,7 +52,7 @@ class Expectation:
         """An attempt that starts after earlier attempts of ``used`` seconds."""
         left = max(self.seconds - used, 0.0)
         longest = None if self.longest is None else max(self.longest - used, left)
-        return Duration(left, self.source is Source.LIMIT, longest)
+        return Duration(left, self.source is RunTimeSource.LIMIT, longest)
 
 
 def planned(
@@ -76,7 +68,7 @@ def planned(
         estimator: of finished gangs.
     """
     if stated.limit is not None:
-        return Expectation(stated.limit, Source.LIMIT, stated.limit)
+        return Expectation(stated.limit, RunTimeSource.LIMIT, stated.limit)
     return _soft(work, stated.expected, elapsed, part, estimator)
 
 
@@ -84,7 +76,7 @@ def typical(work: Work, stated: Stated, elapsed: float, estimator: Estimator) ->
     """The run time for people: the expectation or the median, at most the limit; the limit if nothing else is known."""
     soft = _soft(work, stated.expected, elapsed, MEDIAN, estimator)
     if stated.limit is not None and (soft is None or soft.seconds > stated.limit):
-        return Expectation(stated.limit, Source.LIMIT, stated.limit)
+        return Expectation(stated.limit, RunTimeSource.LIMIT, stated.limit)
     return soft
 
 
@@ -93,17 +85,17 @@ def _soft(
 ) -> Expectation | None:
     """It is estimated again at steps of the elapsed time, so that it changes seldom, and when it is over."""
     if expected is not None and elapsed < expected:
-        return Expectation(expected, Source.STATED, expected)
+        return Expectation(expected, RunTimeSource.STATED, expected)
     step, following = _steps(elapsed)
     seconds = estimator.total(work, part, step)
     if seconds is not None and seconds <= elapsed:
         seconds = estimator.total(work, part, elapsed)
     if seconds is not None:
         longest = estimator.longest(work)
-        return Expectation(seconds, Source.LEARNT, min(seconds, following), longest)
+        return Expectation(seconds, RunTimeSource.LEARNT, min(seconds, following), longest)
     if expected is not None:
         seconds = doubled(expected, elapsed)
-        return Expectation(seconds, Source.STATED, seconds)
+        return Expectation(seconds, RunTimeSource.STATED, seconds)
     return None
 
 

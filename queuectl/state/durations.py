@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from math import ceil, inf
 from typing import Final
 
+from queuectl.domain.estimates import RunTimeSource
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.records import JobRecord
 from queuectl.domain.runs import Run, Work
 from queuectl.domain.workload import Duration
 from queuectl.durations.estimator import Estimator
-from queuectl.durations.expectations import MEDIAN, Expectation, Source, Stated, planned
+from queuectl.durations.expectations import MEDIAN, Expectation, Stated, planned
+from queuectl.durations.samples import Sample
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -38,7 +40,7 @@ class RunError:
         within: the run ended within the time that planning assumed.
     """
 
-    source: Source
+    source: RunTimeSource
     seconds: float
     within: bool
 
@@ -84,6 +86,7 @@ class Durations:
         self.estimator = Estimator()
         self._kept: dict[str, _Kept] = {}
         self._started: dict[str, tuple[Expectation, float]] = {}  # and what errors count from
+        self._errors: dict[str, Sample] = {}
 
     def learn(self, runs: Iterable[Run]) -> None:
         """Learn from runs that finished before this leader, oldest first. Unknown run times are estimated again."""
@@ -110,7 +113,7 @@ class Durations:
         found = self._expectation(entry, job, config, now)
         if found is None:
             return None, False
-        return _began(entry) + found.seconds, found.source is Source.LIMIT
+        return _began(entry) + found.seconds, found.source is RunTimeSource.LIMIT
 
     def note(self, changes: Iterable[EntryChange], config: QueueConfig) -> list[RunError]:
         """Apply committed changes: learn from each run that finished.
@@ -133,8 +136,17 @@ class Durations:
             if first is not None:
                 expected, usual = first
                 within = entry.past_seconds <= expected.seconds
-                errors.append(RunError(expected.source, abs(entry.past_seconds - usual), within))
+                seconds = abs(entry.past_seconds - usual)
+                errors.append(RunError(expected.source, seconds, within))
+                if expected.source is RunTimeSource.LEARNT:
+                    known = self._errors.get(entry.cluster_queue, Sample())
+                    self._errors[entry.cluster_queue] = known.with_run(seconds)
         return errors
+
+    def errors(self) -> dict[str, float]:
+        """ClusterQueue to the median error of its last learnt run times, in seconds."""
+        found = ((name, sample.quantile(MEDIAN)) for name, sample in self._errors.items())
+        return {name: error for name, error in found if error is not None}
 
     def forget(self, ledger: Ledger) -> None:
         """Forget the workloads that have left the ledger, after it was read again."""
@@ -169,7 +181,7 @@ class Durations:
         if expected is None:
             return
         usual = expected.seconds
-        if expected.source is Source.LEARNT:
+        if expected.source is RunTimeSource.LEARNT:
             usual = self.estimator.total(work, MEDIAN) or usual
         self._started[entry.uid] = (expected, usual)
 
@@ -189,7 +201,7 @@ def _unless_other(before: Expectation | None, now: Expectation | None) -> Expect
 def _due(entry: Entry, found: Expectation | None, now: float) -> float:
     if found is None:
         return now + _AGAIN
-    if found.source is Source.LIMIT:
+    if found.source is RunTimeSource.LIMIT:
         return inf
     return _began(entry) + found.until if entry.state.live else now + _AGAIN
 

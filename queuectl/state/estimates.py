@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from queuectl.domain.estimates import NO_ESTIMATES, Arrival, ExpectedStart, ExpectedStarts
+from queuectl.domain.estimates import (
+    NO_ESTIMATES,
+    Arrival,
+    ExpectedRunTime,
+    ExpectedStart,
+    ExpectedStarts,
+    RunTimeSource,
+)
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.queries import IN_QUEUE_ORDER, in_queue_order
 from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.durations.estimator import Estimator
+from queuectl.durations.expectations import MEDIAN, planned
 from queuectl.durations.possible import RunTimes, possible_runs
-from queuectl.state.durations import stated_of, work_of
+from queuectl.state.durations import Durations, stated_of, work_of
 from queuectl.state.ledger import Ledger
 from queuectl.state.mirror import Mirror
 
@@ -24,15 +32,38 @@ class EstimateInput:
     Attributes:
         snapshot: with the pending gangs that have a place in queue order.
         gangs: rows and jobs of its gangs, by uid.
+        errors: ClusterQueue to the median error of learnt run times, in seconds.
     """
 
     snapshot: Snapshot
     gangs: Mapping[str, tuple[Entry, JobRecord | None]]
     estimator: Estimator
+    errors: Mapping[str, float]
 
     def runs(self, uids: Iterable[str]) -> dict[str, RunTimes | None]:
         """The possible run times of gangs, by uid; None = unknown. It takes long for thousands of gangs."""
         return {uid: self._runs(*self.gangs[uid]) if uid in self.gangs else None for uid in uids}
+
+    def run_times(self, uids: Iterable[str]) -> dict[str, ExpectedRunTime]:
+        """The run times that planning assumes for gangs, by uid, without those that are unknown."""
+        found = ((uid, self._run_time(*self.gangs[uid])) for uid in uids if uid in self.gangs)
+        return {uid: run_time for uid, run_time in found if run_time is not None}
+
+    def _run_time(self, entry: Entry, job: JobRecord | None) -> ExpectedRunTime | None:
+        config, elapsed = self.snapshot.config, entry.executed(self.snapshot.now)
+        work, part = work_of(entry), config.rules.duration_quantile
+        found = planned(work, stated_of(entry, job, config), elapsed, part, self.estimator)
+        if found is None:
+            return None
+        learnt = found.source is RunTimeSource.LEARNT
+        return ExpectedRunTime(
+            found.source,
+            found.seconds,
+            part if learnt else None,
+            self.estimator.total(work, MEDIAN, elapsed),
+            len(self.estimator.longer(work, elapsed)),
+            self.errors.get(entry.cluster_queue) if learnt else None,
+        )
 
     def _runs(self, entry: Entry, job: JobRecord | None) -> RunTimes | None:
         stated = stated_of(entry, job, self.snapshot.config)
@@ -60,9 +91,9 @@ class Estimates:
         now: the newest, of gangs that have been pending since.
     """
 
-    def __init__(self, mirror: Mirror, estimator: Estimator) -> None:
+    def __init__(self, mirror: Mirror, durations: Durations) -> None:
         self._mirror = mirror
-        self._estimator = estimator
+        self._durations = durations
         self._first: dict[str, ExpectedStart] = {}  # the first estimate of each pending gang
         self._asked: frozenset[str] = (
             frozenset()
@@ -76,7 +107,8 @@ class Estimates:
         waiting = [gang for gang in snapshot.pending if in_queue_order(entries[gang.workload.uid])]
         jobs = self._mirror.jobs
         gangs = {uid: (entry, jobs.get(uid)) for uid, entry in entries.items()}
-        return EstimateInput(replace(snapshot, pending=tuple(waiting)), gangs, self._estimator)
+        snapshot = replace(snapshot, pending=tuple(waiting))
+        return EstimateInput(snapshot, gangs, self._durations.estimator, self._durations.errors())
 
     def lack(self, ledger: Ledger) -> bool:
         """Whether a gang is pending that was not at the last estimate."""

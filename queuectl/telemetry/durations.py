@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
-from queuectl.durations.expectations import Source
+from queuectl.domain.estimates import RunTimeSource
 from queuectl.telemetry.lifecycle_metrics import WAIT_BUCKETS
 
 
@@ -27,7 +27,7 @@ class DurationMetrics:
             ["source", "within"],
             registry=registry,
         )
-        for source in Source:
+        for source in RunTimeSource:
             for within in (
                 "false",
                 "true",

@@ -12,7 +12,7 @@ from queuectl.domain.changes import AddQuota
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.commands import Action, Command
 from queuectl.domain.diagnosis import Diagnosis, Excess, Limit, Obstacle, Remedy, SuggestedFix
-from queuectl.domain.estimates import ExpectedStart, ExpectedStarts
+from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart, ExpectedStarts
 from queuectl.domain.events import (
     Admit,
     CommandReceived,
@@ -75,6 +75,7 @@ class FixedDiagnoser:
         self.uses: dict[str, GangUse] = {}
         self.previews: dict[tuple[str, Action], Preview] = {}
         self.starts: dict[str, ExpectedStart] = {}
+        self.run_times: dict[str, ExpectedRunTime] = {}
         self.checked: Checked | None = None
         self.drains: dict[DocumentKey, DrainCost] = {}
 
@@ -102,7 +103,7 @@ class FixedDiagnoser:
         return self.uses.get(uid)
 
     def expected_starts(self) -> ExpectedStarts:
-        return ExpectedStarts(0.0, self.starts, len(self.starts))
+        return ExpectedStarts(0.0, self.starts, len(self.starts), run_times=self.run_times)
 
 
 class FixedLookout:

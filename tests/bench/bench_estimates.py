@@ -56,7 +56,7 @@ class Leader:
         self.durations.learn(_past_runs(rng))
         usage = Usage(self.mirror, self.ledger)
         self.builder = SnapshotBuilder(self.mirror, self.ledger, usage, durations=self.durations)
-        self.estimates = Estimates(self.mirror, self.durations.estimator)
+        self.estimates = Estimates(self.mirror, self.durations)
         self.builder.freeze(self.config, NOW, SolverLimits())  # as for the last plan
 
     def _add(self, gang: Workload, rng: random.Random, placement: Placement | None = None) -> None:

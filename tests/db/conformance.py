@@ -21,7 +21,7 @@ from queuectl.domain.errors import (
     StaleConfiguration,
     StaleSnapshot,
 )
-from queuectl.domain.estimates import ExpectedStart, ExpectedStarts
+from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart, ExpectedStarts, RunTimeSource
 from queuectl.domain.events import (
     Admit,
     CommandReceived,
@@ -79,6 +79,10 @@ FOUND = LeaderFindings(
         {"w1": ExpectedStart(1e9 / 7, 1e9 / 3, 9.5), "w2": ExpectedStart(20.0, None, 9.5)},
         gangs=3,
         left_out=2,
+        run_times={
+            "w1": ExpectedRunTime(RunTimeSource.LEARNT, 1e4 / 3, 0.8, 1e3 / 3, 12, 100.5),
+            "u1": ExpectedRunTime(RunTimeSource.LIMIT, 600.0),
+        },
     ),
 )
 USER = Used(PastUseAccount(AccountScope.USER, "ann's"), 7.0, {"nvidia.com/gpu": 1e-9})

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from queuectl.domain.estimates import RunTimeSource
 from queuectl.domain.runs import Run, Work
 from queuectl.domain.workload import Duration
 from queuectl.durations.estimator import ENOUGH, Estimator, doubled, learn
-from queuectl.durations.expectations import Expectation, Source, Stated, planned, typical
+from queuectl.durations.expectations import Expectation, Stated, planned, typical
 from queuectl.durations.groups import groups
 from queuectl.durations.names import name_pattern
 from queuectl.durations.samples import Sample
@@ -184,16 +185,16 @@ NOTHING = Estimator()
     ("stated", "elapsed", "history", "seconds", "source"),
     [
         (Stated(), 0, NOTHING, None, None),
-        (Stated(), 0, HISTORY, 800, Source.LEARNT),
-        (Stated(), 850, HISTORY, 900, Source.LEARNT),  # the longest of those that are known
-        (Stated(), 950, HISTORY, 1800, Source.LEARNT),  # longer than all of them: doubled
-        (Stated(limit=60), 0, HISTORY, 60, Source.LIMIT),
-        (Stated(limit=60, expected=30), 0, HISTORY, 60, Source.LIMIT),
-        (Stated(expected=30), 0, HISTORY, 30, Source.STATED),
-        (Stated(expected=30), 29, HISTORY, 30, Source.STATED),
-        (Stated(expected=30), 30, HISTORY, 800, Source.LEARNT),  # an overrun
-        (Stated(expected=30), 30, NOTHING, 60, Source.STATED),
-        (Stated(expected=30), 130, NOTHING, 240, Source.STATED),
+        (Stated(), 0, HISTORY, 800, RunTimeSource.LEARNT),
+        (Stated(), 850, HISTORY, 900, RunTimeSource.LEARNT),  # the longest of those that are known
+        (Stated(), 950, HISTORY, 1800, RunTimeSource.LEARNT),  # longer than all of them: doubled
+        (Stated(limit=60), 0, HISTORY, 60, RunTimeSource.LIMIT),
+        (Stated(limit=60, expected=30), 0, HISTORY, 60, RunTimeSource.LIMIT),
+        (Stated(expected=30), 0, HISTORY, 30, RunTimeSource.STATED),
+        (Stated(expected=30), 29, HISTORY, 30, RunTimeSource.STATED),
+        (Stated(expected=30), 30, HISTORY, 800, RunTimeSource.LEARNT),  # an overrun
+        (Stated(expected=30), 30, NOTHING, 60, RunTimeSource.STATED),
+        (Stated(expected=30), 130, NOTHING, 240, RunTimeSource.STATED),
     ],
 )
 def test_planning_assumes_the_limit_then_the_expectation_then_what_is_learnt(
@@ -201,7 +202,7 @@ def test_planning_assumes_the_limit_then_the_expectation_then_what_is_learnt(
     elapsed: float,
     history: Estimator,
     seconds: float | None,
-    source: Source | None,
+    source: RunTimeSource | None,
 ) -> None:
     found = planned(WORK, stated, elapsed, 0.8, history)
     assert (found and found.seconds, found and found.source) == (seconds, source)
@@ -210,15 +211,15 @@ def test_planning_assumes_the_limit_then_the_expectation_then_what_is_learnt(
 @pytest.mark.parametrize(
     ("stated", "history", "seconds", "source"),
     [
-        (Stated(), HISTORY, 500, Source.LEARNT),
-        (Stated(limit=400), HISTORY, 400, Source.LIMIT),
-        (Stated(limit=600), HISTORY, 500, Source.LEARNT),
-        (Stated(limit=600, expected=50), HISTORY, 50, Source.STATED),
-        (Stated(limit=600), NOTHING, 600, Source.LIMIT),
+        (Stated(), HISTORY, 500, RunTimeSource.LEARNT),
+        (Stated(limit=400), HISTORY, 400, RunTimeSource.LIMIT),
+        (Stated(limit=600), HISTORY, 500, RunTimeSource.LEARNT),
+        (Stated(limit=600, expected=50), HISTORY, 50, RunTimeSource.STATED),
+        (Stated(limit=600), NOTHING, 600, RunTimeSource.LIMIT),
     ],
 )
 def test_people_see_the_median_and_at_most_the_limit(
-    stated: Stated, history: Estimator, seconds: float, source: Source
+    stated: Stated, history: Estimator, seconds: float, source: RunTimeSource
 ) -> None:
     found = typical(WORK, stated, 0.0, history)
     assert found is not None
@@ -226,8 +227,10 @@ def test_people_see_the_median_and_at_most_the_limit(
 
 
 def test_an_attempt_runs_for_the_rest_and_only_a_limit_ends_it() -> None:
-    assert Expectation(60.0, Source.LIMIT, 60.0).attempt(20.0) == Duration(40.0, enforced=True)
-    learnt = Expectation(60.0, Source.LEARNT, 60.0, 100.0)
+    assert Expectation(60.0, RunTimeSource.LIMIT, 60.0).attempt(20.0) == Duration(
+        40.0, enforced=True
+    )
+    learnt = Expectation(60.0, RunTimeSource.LEARNT, 60.0, 100.0)
     assert learnt.attempt(70.0) == Duration(0.0, longest=30.0)
 
 

@@ -144,6 +144,31 @@ class TestExplain:
         line = lines.index("Planned:  start in 10h on node-1, node-2")
         assert lines[line + 1] == "          after the end of uid-gone (in 9h)"
 
+    @pytest.mark.parametrize(
+        ("run_time", "line"),
+        [
+            (
+                {"source": "Learnt", "seconds": 4500.0, "quantile": 0.8, "median": 2400.0, "gangs": 12, "error": 540.0},
+                "Run time: at most 75m with a probability of 80%; median 40m, learnt from 12 gangs; median error 9m",
+            ),
+            (
+                {"source": "Limit", "seconds": 7200.0, "median": 2400.0, "gangs": 1, "error": None},
+                "Run time: at most 2h, its limit; median 40m, learnt from 1 gang",
+            ),
+            (
+                {"source": "Stated", "seconds": 600.0, "median": None, "gangs": 0, "error": None},
+                "Run time: 10m, as the job states",
+            ),
+        ],
+    )  # fmt: skip
+    @pytest.mark.usefixtures("ledger")
+    def test_the_run_time_of_a_gang_has_its_source_and_its_error(
+        self, queuectl: Cli, run_time: dict[str, Any], line: str
+    ) -> None:
+        body = json.loads(queuectl("explain", "team-a/pending", "-o", "json").out)
+        assert body["runTime"] is None
+        assert line in explain.explain_lines({**body, "runTime": run_time})
+
     def test_on_a_terminal_lines_are_wrapped_between_words(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:

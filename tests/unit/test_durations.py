@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from queuectl.domain.estimates import RunTimeSource
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.records import Upserted
 from queuectl.domain.runs import Run
 from queuectl.domain.snapshot import Snapshot, SolverLimits
 from queuectl.domain.workload import Duration
-from queuectl.durations.expectations import Source
 from queuectl.state.durations import Durations, RunError, work_of
 from queuectl.state.freeze import SnapshotBuilder
 from queuectl.state.ledger import Ledger
@@ -111,14 +111,16 @@ def test_a_finished_gang_is_compared_with_what_was_expected_at_its_first_start()
     durations = Leader(ENTRY).durations
     assert ended(durations, 100.0) == [], "nothing was expected"
     durations.learn(Run(work_of(ENTRY), one) for one in SECONDS)
-    assert ended(durations, 550.0, attempts=2) == [RunError(Source.LEARNT, 50.0, within=True)]
-    assert ended(durations, 850.0) == [RunError(Source.LEARNT, 350.0, within=False)]
+    assert ended(durations, 550.0, attempts=2) == [
+        RunError(RunTimeSource.LEARNT, 50.0, within=True)
+    ]
+    assert ended(durations, 850.0) == [RunError(RunTimeSource.LEARNT, 350.0, within=False)]
 
 
 def test_the_error_of_a_limit_is_the_time_that_was_left() -> None:
     leader = Leader(ENTRY)
     leader.mirror.apply([Upserted(replace(JOB, version=8, max_execution=600.0))])
-    assert ended(leader.durations, 60.0) == [RunError(Source.LIMIT, 540.0, within=True)]
+    assert ended(leader.durations, 60.0) == [RunError(RunTimeSource.LIMIT, 540.0, within=True)]
 
 
 def test_a_job_that_never_started_teaches_nothing() -> None:

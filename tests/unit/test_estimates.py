@@ -8,7 +8,13 @@ from typing import Any
 import pytest
 
 from queuectl.domain.accounting import Accounting
-from queuectl.domain.estimates import Arrival, ExpectedStart, ExpectedStarts
+from queuectl.domain.estimates import (
+    Arrival,
+    ExpectedRunTime,
+    ExpectedStart,
+    ExpectedStarts,
+    RunTimeSource,
+)
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.quantity import GPU, Resources
 from queuectl.domain.queues import (
@@ -66,7 +72,7 @@ class Leader:
         usage = Usage(self.mirror, self.ledger)
         self.builder = SnapshotBuilder(self.mirror, self.ledger, usage)
         self.durations = Durations(self.mirror)
-        self.estimates = Estimates(self.mirror, self.durations.estimator)
+        self.estimates = Estimates(self.mirror, self.durations)
 
     def add(
         self,
@@ -173,6 +179,26 @@ def test_what_ends_from_now_on_is_learned_from() -> None:
         leader.put(over)
         leader.durations.note([EntryChange(before, over, NOW)], leader.config)
     assert leader.look().keys() == {"w"}
+
+
+def test_a_run_time_has_its_source_its_quantile_and_the_error_of_those_before() -> None:
+    leader = Leader()
+    leader.durations.learn(runs(*[100.0 * n for n in range(1, 11)]))
+    leader.add("limited", limit=600.0)
+    leader.add("learnt")
+    done = leader.add("done", State.PENDING, 0)
+    starts = replace(done, state=State.STARTING, attempt=1, started_at=NOW)
+    over = replace(starts, state=State.FINISHED, past_seconds=300.0, finished_at=NOW)
+    leader.durations.note(
+        [EntryChange(done, starts, NOW), EntryChange(starts, over, NOW)], leader.config
+    )
+    leader.put(over)
+    snapshot = leader.builder.freeze(leader.config, NOW, SolverLimits())
+    found = leader.estimates.current(leader.ledger, snapshot).run_times(["limited", "learnt", "?"])
+    assert found == {
+        "limited": ExpectedRunTime(RunTimeSource.LIMIT, 600.0, None, 500.0, 11),
+        "learnt": ExpectedRunTime(RunTimeSource.LEARNT, 900.0, 0.8, 500.0, 11, 300.0),
+    }
 
 
 def test_the_queue_order_is_by_priority_and_time_and_only_pending_gangs_count() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis
-from queuectl.domain.estimates import ExpectedStart
+from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart, RunTimeSource
 from queuectl.domain.fleet import HOSTNAME, Fleet, Node
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.quantity import CPU, GPU, MEMORY, PODS, Resources
@@ -192,6 +192,10 @@ def make(size: Size = SMALL, seed: int = 7) -> Sample:
     diagnoser = FixedDiagnoser(_diagnosis())
     diagnoser.uses = uses
     diagnoser.running = snapshot
+    diagnoser.run_times = {
+        entry.uid: ExpectedRunTime(RunTimeSource.LEARNT, 7200.0, 0.8, 4000.0, 24, 900.0)
+        for entry in waiting
+    }
     diagnoser.starts = {entry.uid: _expected(rng) for entry in waiting}
     return Sample(database, MemoryStore(database), Scene(snapshot, uses), diagnoser)
 

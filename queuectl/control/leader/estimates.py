@@ -10,6 +10,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -102,8 +103,6 @@ class Estimator:
 
     def _worked_out(self, given: EstimateInput, stop: StopSignal) -> ExpectedStarts | None:
         """The expected starts; None if it was stopped."""
-        if not given.snapshot.pending:
-            return ExpectedStarts(given.snapshot.now)
 
         def check() -> None:
             while not self._between_plans.wait(_PLANNING_SECONDS) and not stop.stopped:
@@ -114,9 +113,15 @@ class Estimator:
 
         try:
             check()
+            running = (gang.workload.uid for gang in given.snapshot.admitted)
+            if not given.snapshot.pending:
+                return ExpectedStarts(given.snapshot.now, run_times=given.run_times(running))
             snapshot = DeviceRows.of(self._cache).added(given.snapshot)
             scene = scene_of(snapshot, self._cache, MOST_GANGS)
-            return expected_starts(scene, given.runs(scene.uids), check)
+            run_times = given.run_times({*running, *scene.uids})
+            return replace(
+                expected_starts(scene, given.runs(scene.uids), check), run_times=run_times
+            )
         except _StoppedError:
             return None
 

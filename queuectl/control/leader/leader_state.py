@@ -95,7 +95,7 @@ class LeaderState:
         self.holdings = Holdings(mirror)
         self.budgets = BudgetSums()
         self.durations = Durations(mirror)
-        self.estimates = Estimates(mirror, self.durations.estimator)
+        self.estimates = Estimates(mirror, self.durations)
         self.refusals = Refusals()
         self.stragglers = Stragglers(max_age_seconds)
         self._marker = Marker(mirror)

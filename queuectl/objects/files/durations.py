@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from queuectl.domain.estimates import RunTimeSource
 from queuectl.domain.queues import QueueConfig
 from queuectl.domain.runs import Work
 from queuectl.domain.workload import Duration
 from queuectl.durations.estimator import Estimator
-from queuectl.durations.expectations import Expectation, Source, Stated, planned
+from queuectl.durations.expectations import Expectation, Stated, planned
 from queuectl.objects.files.gangs import Gang
 
 _NO_HISTORY: Final = Estimator()
@@ -26,7 +27,7 @@ def end(gang: Gang, queues: QueueConfig, started: float, now: float) -> tuple[fl
     found = _expectation(gang, queues, max(now - began, 0.0))
     if found is None:
         return None, False
-    return began + found.seconds, found.source is Source.LIMIT
+    return began + found.seconds, found.source is RunTimeSource.LIMIT
 
 
 def _expectation(gang: Gang, queues: QueueConfig, elapsed: float) -> Expectation | None:
