@@ -14,7 +14,7 @@ import msgspec
 
 from queuectl.domain.plan import Plan
 from queuectl.domain.snapshot import Snapshot
-from queuectl.objects.files.refused_plans import plan_bytes
+from queuectl.objects.files.refused_plans import plan_bytes, read_plan
 from queuectl.planner import StopSignal, plan
 from queuectl.planner.explain import diagnose_those
 from tests.corpus.features import features_of
@@ -78,7 +78,7 @@ def digest_of(whole: dict[str, Any]) -> str:
 
 def plan_of(recorded: Recorded) -> Plan:
     """The plan that was recorded; mappings in it are in the order of their keys."""
-    return msgspec.json.decode(canonical(recorded.plan), type=Plan)
+    return read_plan(msgspec.msgpack.encode(recorded.plan, order="deterministic"))
 
 
 def _diagnoses(

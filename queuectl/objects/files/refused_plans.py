@@ -75,12 +75,17 @@ def _made(kind: type, value: Any) -> object:
 
 _encode: Final = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 _decode: Final = msgspec.msgpack.Decoder(Refused, dec_hook=_made).decode
-_read_plan: Final = msgspec.msgpack.Decoder(Plan, dec_hook=_made).decode
+_plan_from: Final = msgspec.msgpack.Decoder(Plan, dec_hook=_made).decode
 
 
 def plan_bytes(plan: Plan) -> bytes:
     """A plan, so that equal plans give equal bytes."""
     return _encode(plan)
+
+
+def read_plan(content: bytes) -> Plan:
+    """The plan that :func:`plan_bytes` wrote."""
+    return _plan_from(content)
 
 
 def pack(snapshot: Snapshot, plan: Plan, broken: Iterable[BrokenRule]) -> bytes:
@@ -117,7 +122,7 @@ def same_plan(refused: Refused, plan: Plan) -> bool:
     """Whether a plan made from the file's snapshot is, byte for byte, the one in the file."""
     if not refused.redacted:
         return plan_bytes(plan) == refused.plan
-    return plan_bytes(renamed(_read_plan(plan_bytes(plan)), Names())) == refused.plan
+    return plan_bytes(renamed(read_plan(plan_bytes(plan)), Names())) == refused.plan
 
 
 def redact(content: bytes) -> bytes:
@@ -148,6 +153,6 @@ def redact(content: bytes) -> bytes:
             BrokenRule(one.rule, subjects.get(one.subject, ""), "") for one in refused.broken
         ),
         snapshot=renamed(refused.snapshot, names),
-        plan=plan_bytes(renamed(_read_plan(refused.plan), names)),
+        plan=plan_bytes(renamed(read_plan(refused.plan), names)),
     )
     return gzip.compress(_encode(redacted), mtime=0)
