@@ -30,7 +30,7 @@ from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSet
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Solver, Status
 
-_MORE: Final = (0, 2, 6)  # domains beside those that hold it by sums
+_MORE: Final = (0, 2, 8)  # domains beside those that hold it by sums
 _FEW: Final = 4  # one in so many at most: those alone make a model that is worth its time
 
 
