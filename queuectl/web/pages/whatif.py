@@ -19,7 +19,7 @@ metadata:
   name: train
   namespace: team-a
   labels:
-    kueue.x-k8s.io/queue-name: default
+    queuectl.dev/queue-name: default
 spec:
   parallelism: 4
   completions: 4
