@@ -238,16 +238,23 @@ def figures(workspace: Workspace) -> dict[str, str]:
     return {series: value for series, _, value in lines if "_created" not in series}
 
 
+def _without(document: Document, *fields: str) -> Document:
+    return {key: value for key, value in document.items() if key not in fields}
+
+
 def seen_of(workspace: Workspace, kind: str, name: str) -> Document:
-    """All that is shown of a gang that runs, apart from the time that has passed; once its Event is written."""
+    """All that is shown of a gang that runs, apart from the time that has passed; once its Event is written.
+
+    Its expected run time is not compared: it is learnt from the gangs that end, whoever they belong to.
+    """
     found = named(workspace, kind, name)
     uid, why = found["uid"], found["reason"]["message"]
     workspace.until(
         lambda: why in {one["note"] for one in events_about(workspace, uid)}, "its Event"
     )
     return {
-        "workload": {key: value for key, value in found.items() if key != "executedSeconds"},
-        "explained": get_json(workspace, f"workloads/{uid}/explain"),
+        "workload": _without(found, "executedSeconds", "runTime"),
+        "explained": _without(get_json(workspace, f"workloads/{uid}/explain"), "runTime"),
         "history": get_json(workspace, f"workloads/{uid}/history")["items"],
         "events": [(one["metadata"]["name"], one["note"]) for one in events_about(workspace, uid)],
         "pods": {pod.name: (pod.uid, pod.node, pod.phase) for pod in workspace.pods(name)},
