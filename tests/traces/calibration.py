@@ -25,16 +25,11 @@ from queuectl.simulate.setting import Setting
 from tests.traces.calibration_records import Calibration, write
 from tests.traces.records import now
 from tests.traces.replay import BEGIN, Seen, simulated, states, work_of
-from tests.traces.scenarios import ITP, Scenario, scenarios
+from tests.traces.scenarios import scenarios
 
 RECENT: Final = 20  # waits in the moving average
 ORDERS: Final = (Order.STRICT_FIFO, Order.BEST_EFFORT_FIFO)
 KINDS: Final = ("stated", "learned")
-OTHERS: Final = tuple(
-    Scenario(f"ITP {number}, {nodes} nodes", ITP, {f"cluster{number}": nodes}, {})
-    for number, nodes in (("02", 12), ("05", 2), ("10", 2))
-)
-"""Traces without a reference, of other sizes."""
 
 
 @dataclass
@@ -107,7 +102,7 @@ def result(setting: Setting, order: Order, kind: str, samples: int) -> Result:
 
 
 def results(folder: Path, samples: int, part: str) -> Iterator[Calibration]:
-    for scenario in (*scenarios(folder), *OTHERS):
+    for scenario in scenarios(folder):
         if scenario.shared or part not in scenario.name:  # the reference rule knows no cohorts
             continue
         setting = scenario.setting(folder)

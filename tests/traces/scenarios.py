@@ -30,7 +30,7 @@ class Scenario:
         name: of the trace and the nodes.
         trace: path below the folder of the traces.
         nodes: by virtual cluster. Jobs of other virtual clusters are left out.
-        reference: mean wait in seconds that an independent implementation gives, by strategy.
+        reference: mean wait in seconds that an independent implementation gives, by strategy; empty without one.
         shared: all virtual clusters are in one cohort, share all nodes, and take their quota back.
     """
 
@@ -65,6 +65,8 @@ def scenarios(folder: Path) -> Iterator[Scenario]:
         yield Scenario(f"{name}, one cohort", PHILLY, nodes, {}, shared=True)
     yield Scenario("ITP 03, 20 nodes", ITP, {"cluster03": 20}, _means(269_554, 212_568, 46_905))
     yield Scenario("ITP 07, 36 nodes", ITP, {"cluster07": 36}, _means(48_720, 19_675, 8_017))
+    for number, count in (("02", 12), ("03", 30), ("05", 2), ("10", 2)):
+        yield Scenario(f"ITP {number}, {count} nodes", ITP, {f"cluster{number}": count}, {})
 
 
 def _means(fifo: float, backfill: float, sjf: float) -> dict[Order, float]:
