@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import httpx2
 import pytest
 
@@ -50,6 +52,21 @@ async def test_an_empty_user_shows_all_jobs_of_the_namespace(sample: Sample):
     others = [e for e in sample.database.entries.values() if e.user != "ann" and e.namespace == "team-vision"]  # fmt: skip
     assert all(f">{entry.ref}<" in text for entry in others if entry.state is not State.FINISHED)
     assert "team-speech" not in text
+
+
+@pytest.mark.parametrize(
+    ("asked", "sentence"),
+    [
+        ("user=zoe", "zoe has no queued or running jobs."),
+        ("user=&namespace=team-new", "Namespace team-new has no queued or running jobs."),
+        ("user=zoe&namespace=team-new", "zoe has no queued or running jobs in namespace team-new."),
+    ],
+)
+async def test_a_list_without_jobs_names_whose_jobs_it_would_have(
+    sample: Sample, asked: str, sentence: str
+):
+    text = (await page(sample, ADMIN, f"/ui/mine?{asked}")).text
+    assert sentence in re.sub("<[^>]+>", "", text)
 
 
 @pytest.mark.parametrize("code", sorted(PLANNED | NOT_IN_LINE | TRANSIENT))

@@ -43,7 +43,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "/ui/workloads?state=Held": ("tts-aside-0",),
     "/ui/mine?user=ann": ("tts-aside-0", "Release it when it can start.", "Finished last"),
     "/ui/mine?user=&namespace=team-vision": ("team-vision/", "Suggested fixes", "in about"),
-    "/ui/mine?user=nobody": ("No job of", "queuectl.dev/queue-name"),
+    "/ui/mine?user=nobody": ("has no queued or running jobs.", "queuectl.dev/queue-name"),
     "/ui/mine": ("Enter a user, or choose a namespace.",),
     "/ui/workloads?user=ben&sort=-gpus": ('aria-sort="descending"', "ben"),
     "/ui/workloads/run-00001/pods": ("kubectl describe pod -n team-",),
