@@ -23,6 +23,7 @@ class MigPhase(StrEnum):
     FAILED = "Failed"  # the node has its old configuration
     NOT_EMPTIED = "NotEmptied"  # the configuration was not changed
     TAKEN_OVER = "TakenOver"  # another user or program uncordoned the node, or set the label
+    WITHDRAWN = "Withdrawn"  # it was no longer needed, so the configuration was not changed
 
     @property
     def active(self) -> bool:
@@ -37,6 +38,7 @@ _SENTENCES: Final = {
     MigPhase.SUCCEEDED: "node {node} has got the MIG configuration {target} for this gang",
     MigPhase.FAILED: "the MIG manager did not apply {target} on node {node}, which has {source} again",
     MigPhase.NOT_EMPTIED: "pods kept GPUs of node {node}, so it did not get the MIG configuration {target}",
+    MigPhase.WITHDRAWN: "node {node} keeps the MIG configuration {source}: the change to {target} is no longer needed",
     MigPhase.TAKEN_OVER: "another user changed node {node} while it was to get the MIG configuration {target}",
 }
 
@@ -106,5 +108,11 @@ class MigReconfiguration:
         return replace(self, phase=phase, since=now, failures=failures)
 
     def next_at(self, backoff: float) -> float:
-        """When another change of the node can begin, unix seconds. The back-off is doubled after each further failure in succession."""
+        """When another change of the node can begin, unix seconds.
+
+        The back-off is doubled after each further failure in succession. A change that is withdrawn needs none: the back-off of the
+        change before it was over.
+        """
+        if self.phase is MigPhase.WITHDRAWN:
+            return self.since
         return self.since + backoff * (1 << min(max(self.failures - 1, 0), MOST_DOUBLINGS))

@@ -58,13 +58,13 @@ class MigStep:
     """One write to a Node.
 
     Attributes:
-        after: the new annotation; None removes it.
+        after: the new annotation.
         uncordon: whether the node takes pods again.
         config: the configuration that the MIG manager is to apply; None = as before.
         result: how the change ended; None = it continues.
     """
 
-    after: MigReconfiguration | None
+    after: MigReconfiguration
     uncordon: bool = False
     config: str | None = None
     result: MigResult | None = None
@@ -101,7 +101,7 @@ def _emptying(
     change: MigReconfiguration, group: MigGroup, now: float, *, late: bool
 ) -> MigStep | None:
     if not group.wanted or (not group.complete and now - change.since > INCOMPLETE_SECONDS):
-        return MigStep(None, uncordon=True, result=MigResult.WITHDRAWN)
+        return _ended(change, MigPhase.WITHDRAWN, MigResult.WITHDRAWN, now)
     if not group.complete:
         return None
     if group.use is GpuUse.FREE:

@@ -53,7 +53,7 @@ def active_changes(nodes: Iterable[NodeRecord]) -> list[MigChange]:
     by_change: dict[tuple[str, float, int], list[NodeRecord]] = {}
     for record in nodes:
         mig = record.node.mig
-        if mig is not None:
+        if mig is not None and mig.phase is not MigPhase.WITHDRAWN:
             by_change.setdefault((*mig.change, mig.nodes), []).append(record)
     changes = []
     for (gang, begun_at, count), records in sorted(by_change.items()):
@@ -124,6 +124,7 @@ def waited(
 ) -> frozenset[str]:
     """Uids of gangs that have been pending for ``wait`` seconds, and for which nothing was changed for ``backoff`` seconds."""
     changes = [record.node.mig for record in nodes if record.node.mig is not None]
-    served = {mig.gang for mig in changes if now - mig.since < backoff}
+    made = [mig for mig in changes if mig.phase is not MigPhase.WITHDRAWN]
+    served = {mig.gang for mig in made if now - mig.since < backoff}
     pending = ledger.entries(State.PENDING)
     return frozenset(e.uid for e in pending if now - e.since >= wait and e.uid not in served)

@@ -86,14 +86,14 @@ STEPS = {
         node(change(EMPTYING)),
         MigGroup(wanted=False),
         NOW,
-        MigStep(None, uncordon=True, result=MigResult.WITHDRAWN),
+        ends(MigPhase.WITHDRAWN, MigResult.WITHDRAWN, EMPTYING, NOW),
     ),
     "other nodes begin later": (node(change(EMPTYING)), MigGroup(complete=False), BEGUN + 5, None),
     "other nodes do not begin": (
         node(change(EMPTYING)),
         MigGroup(complete=False),
         NOW,
-        MigStep(None, uncordon=True, result=MigResult.WITHDRAWN),
+        ends(MigPhase.WITHDRAWN, MigResult.WITHDRAWN, EMPTYING, NOW),
     ),
     "no state yet": (node(change(APPLYING), NEW.config, None), ALL, NOW, None),
     "the manager works": (node(change(APPLYING), NEW.config, "pending"), ALL, NOW, None),
@@ -208,7 +208,7 @@ def test_a_patch_holds_the_version_of_the_node() -> None:
     assert patch["metadata"]["labels"] == {CONFIG: NEW.config, STATE: None}
     assert "spec" not in patch
     assert mig_patch(record, mig, cordon=True)["spec"] == {"unschedulable": True}
-    assert mig_patch(record, None, cordon=False)["spec"] == {"unschedulable": None}
+    assert mig_patch(record, mig, cordon=False)["spec"] == {"unschedulable": None}
 
 
 @pytest.mark.parametrize("phase", MigPhase)
@@ -228,6 +228,7 @@ def test_the_nodes_of_one_change_belong_together() -> None:
         node(change(BACK, gang="u2"), name="n3"),
         node(change(MigPhase.FAILED, gang="u3"), name="n4"),
         node(None, name="n5"),
+        node(change(MigPhase.WITHDRAWN, nodes=3), name="n6"),
     ]
     first, second = active_changes(nodes)
     assert ([r.node.name for r in first.active], first.complete, first.failed) == (
@@ -250,8 +251,9 @@ def test_a_node_is_changed_again_after_the_back_off_and_only_if_its_mig_manager_
         node(change(MigPhase.FAILED, NOW - 50), name="recent"),
         node(change(MigPhase.SUCCEEDED, NOW - 101), name="long-ago"),
         node(change(EMPTYING, NOW - 101), name="active"),
+        node(change(MigPhase.WITHDRAWN, NOW), name="withdrawn"),
     ]
-    assert list(changeable(nodes, NOW, 100.0)) == ["new", "long-ago"]
+    assert list(changeable(nodes, NOW, 100.0)) == ["new", "long-ago", "withdrawn"]
 
 
 @pytest.mark.parametrize(
@@ -276,6 +278,20 @@ def test_a_node_counts_its_failures_until_a_change_succeeds() -> None:
     assert again.sentence("n1").endswith("; 2 changes in succession failed")
     assert read_mig_reconfiguration(mig_annotation(again)) == again
     assert again.entered(APPLYING, NOW).entered(MigPhase.SUCCEEDED, NOW).failures == 0
+
+
+def test_a_change_that_is_withdrawn_keeps_the_failures_of_its_node_and_delays_no_other_change() -> (
+    None
+):
+    failed_before = node(replace(change(EMPTYING), failures=3))
+    withdrawn = step(failed_before, MigGroup(wanted=False), NOW, TIMEOUT)
+    assert withdrawn is not None
+    assert withdrawn.after is not None
+    assert (withdrawn.after.phase, withdrawn.after.failures) == (MigPhase.WITHDRAWN, 3)
+    again = node(withdrawn.after, cordoned=False)
+    assert list(changeable([again], NOW, 100.0)) == ["n1"]
+    gang = Entry("u1", "Job", "a", "u1", State.PENDING, since=NOW - 300)
+    assert waited(Ledger([gang]), [again], NOW, 60.0, 100.0) == {"u1"}
 
 
 def test_nodes_are_changed_for_gangs_that_have_waited_and_for_which_none_was_changed() -> None:

@@ -235,7 +235,7 @@ class MigReconfigurer:
         result, after = following.result, following.after
         if result is not None:
             good = result in (MigResult.SUCCEEDED, MigResult.WITHDRAWN)
-            failures = after.failures if after is not None else 0
+            failures = after.failures
             log.info(
                 "mig_reconfiguration_ended",
                 node=node,
@@ -246,7 +246,7 @@ class MigReconfigurer:
             )
             self._metrics.ended(result)
             text = _TEXTS[result].format(node=node, source=source, target=target)
-            if after is not None and failures > 1:
+            if failures > 1 and result is not MigResult.WITHDRAWN:
                 again = format_time(after.next_at(self._settings.backoff_seconds))
                 text += f"; {failures} changes in succession failed, the next one begins after {again} at the earliest"
             await self._tell(before, "Normal" if good else "Warning", text)
@@ -260,7 +260,7 @@ class MigReconfigurer:
     async def _patched(
         self,
         record: NodeRecord,
-        change: MigReconfiguration | None,
+        change: MigReconfiguration,
         *,
         cordon: bool | None = None,
         config: str | None = None,

@@ -84,7 +84,7 @@ def _wire(geometry: MigGeometry) -> _Geometry:
 
 def mig_patch(
     record: NodeRecord,
-    change: MigReconfiguration | None,
+    change: MigReconfiguration,
     *,
     cordon: bool | None = None,
     config: str | None = None,
@@ -93,14 +93,14 @@ def mig_patch(
 
     Args:
         record: the Node that the patch is for.
-        change: the new annotation; None removes it.
+        change: the new annotation.
         cordon: whether new pods are kept off; None = as before.
         config: the configuration that the MIG manager is to apply; None = as before.
     """
     metadata: dict[str, Any] = {
         "uid": record.uid,
         "resourceVersion": str(record.version),
-        "annotations": {ANNOTATION: mig_annotation(change) if change is not None else None},
+        "annotations": {ANNOTATION: mig_annotation(change)},
     }
     if config is not None:
         metadata["labels"] = {CONFIG: config, STATE: None}

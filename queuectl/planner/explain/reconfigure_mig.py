@@ -83,7 +83,7 @@ def under_way(ctx: Context) -> Iterator[str]:
         if (
             node.mig is not None
             and node.mig.gang == ctx.uid
-            and node.mig.phase is not MigPhase.SUCCEEDED
+            and node.mig.phase not in (MigPhase.SUCCEEDED, MigPhase.WITHDRAWN)
         ):
             yield node.mig.sentence(node.name)
 
