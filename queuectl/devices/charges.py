@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from queuectl.devices.requests import Classes, lowered_shape
-from queuectl.devices.shared import with_shared_claims
+from queuectl.devices.shared import ClaimKey, with_shared_claims
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import PodSet, Workload
 
@@ -16,13 +17,19 @@ def with_charges(workload: Workload, classes: Classes) -> Workload:
     return replace(workload, podsets=podsets) if podsets != workload.podsets else workload
 
 
-def charged_gang(gang: Admitted, given: Snapshot, classes: Classes) -> Admitted:
+def charged_gang(
+    gang: Admitted, given: Snapshot, classes: Classes, elsewhere: Collection[ClaimKey] = ()
+) -> Admitted:
     """The same for a gang that holds capacity, with podsets for the claims that its pods share.
 
-    ``given``: without gangs.
+    Args:
+        gang: as its users know it.
+        given: without gangs.
+        classes: of devices.
+        elsewhere: claims that count for other gangs.
     """
     if any(podset.shared_claims for podset in gang.workload.podsets):
-        gang = with_shared_claims(replace(given, admitted=(gang,)), classes).admitted[0]
+        gang = with_shared_claims(replace(given, admitted=(gang,)), classes, elsewhere).admitted[0]
     return replace(gang, workload=with_charges(gang.workload, classes))
 
 

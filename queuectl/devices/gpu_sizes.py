@@ -65,6 +65,7 @@ class GpuSizes:
         self.classes = Classes(inventory.classes, config.rules.device_classes)
         self.devices = DeviceGpus(self.classes, self._weights, matching)
         self._kinds: dict[str, list[Node]] = {}
+        self._units: dict[str, Mapping[str, float]] = {}
         self._of_nodes: dict[str, NodeGpus] = {}
         self._known: dict[tuple[str, str | DeviceRequest], Fraction] = {}
         self._pods: dict[tuple[PodShape, str], Fraction] = {}
@@ -204,8 +205,8 @@ class GpuSizes:
             yield from self._requests(claim.requests, node)
 
     def by_claim(self, claim: Claim, node: Node | None) -> Iterator[tuple[str, Fraction]]:
-        """The same for a claim that pods share. The devices count once it is allocated."""
-        if claim.allocated is None or not claim.spec.requests:
+        """The same for a claim that pods share. The devices count once it is allocated, and while their node exists."""
+        if claim.allocated is None or not claim.spec.requests or node is None:
             yield from self._requests(claim.spec.requests, node)
             return
         for request in claim.spec.requests:
@@ -234,6 +235,20 @@ class GpuSizes:
         options = map(DeviceOption, self._classes_of[resource])
         sizes = (self.devices.requested(option, self._devices_of(node)) for option in options)
         return max((size for size in sizes if size is not None), default=_NONE)
+
+    def units(self, resource: str) -> Mapping[str, float]:
+        """Node name to the GPUs of one unit of a resource there."""
+        known = self._units.get(resource)
+        if known is None:
+            nodes = self._fleet.nodes
+            known = {node.name: float(self.unit_on(resource, node)) for node in nodes}
+            self._units[resource] = known
+        return known
+
+    @cached_property
+    def with_devices(self) -> tuple[Node, ...]:
+        """The nodes with a device that is a GPU."""
+        return tuple(filter(self.has_devices, self._fleet.nodes))
 
     @cached_property
     def _classes_of(self) -> Mapping[str, list[str]]:

@@ -6,9 +6,9 @@ a podset of its own that stands for the claim. A claim that is allocated already
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, TypeVar
+from typing import Final, TypeAlias, TypeVar
 
 from queuectl.devices.requests import Classes
 from queuectl.domain.devices import CLAIM_PODSET, Claim, PodDevices, stands_for_claims
@@ -27,6 +27,8 @@ from queuectl.domain.workload import (
     Workload,
 )
 
+ClaimKey: TypeAlias = tuple[str, str]
+"""Namespace and name of a ResourceClaim."""
 _ONE_NODE: Final = TopologyRequest(TopologyMode.REQUIRED, HOSTNAME)
 _Placed = TypeVar("_Placed", Admission, Move, CapacityLease, Admitted)
 
@@ -49,9 +51,25 @@ def unsupported(why: str) -> Reason:
     return Reason(Code.UNSUPPORTED, text, {"devices": why})
 
 
-def with_shared_claims(snapshot: Snapshot, classes: Classes) -> Snapshot:
-    """The snapshot with podsets for the claims that pods share."""
-    shared = _Shared(snapshot, classes)
+def first_user(users: Mapping[str, float]) -> str:
+    """The gang that is charged for a claim, of the gangs that use it: the one that started first. ``users``: uid to start, unix seconds."""
+    return min(users, key=lambda uid: (users[uid], uid))
+
+
+def charged_gangs(gangs: Iterable[Admitted]) -> dict[ClaimKey, str]:
+    """The gang that is charged for each claim that pods share, of the gangs that hold capacity."""
+    users: dict[ClaimKey, dict[str, float]] = {}
+    for gang in gangs:
+        for key in _claims(gang.workload):
+            users.setdefault(key, {})[gang.workload.uid] = gang.started_at
+    return {key: first_user(own) for key, own in users.items()}
+
+
+def with_shared_claims(
+    snapshot: Snapshot, classes: Classes, elsewhere: Collection[ClaimKey] = ()
+) -> Snapshot:
+    """The snapshot with podsets for the claims that pods share. ``elsewhere``: claims that count for gangs that it does not have."""
+    shared = _Shared(snapshot, classes, elsewhere)
     return replace(
         snapshot,
         admitted=tuple(map(shared.admitted, snapshot.admitted)),
@@ -97,16 +115,17 @@ def snapshot_without_claim_podsets(snapshot: Snapshot) -> Snapshot:
 class _Shared:
     """The claims of one snapshot."""
 
-    def __init__(self, snapshot: Snapshot, classes: Classes) -> None:
+    def __init__(
+        self, snapshot: Snapshot, classes: Classes, elsewhere: Collection[ClaimKey]
+    ) -> None:
         self.snapshot = snapshot
         self.classes = classes
-        # The one gang that uses a claim: the first that holds capacity, else the first that waits.
-        self.users: dict[tuple[str, str], str] = {}
-        gangs: tuple[Pending | Admitted, ...] = (*snapshot.admitted, *snapshot.pending)
-        for workload in (gang.workload for gang in gangs):
-            for podset in workload.podsets:
-                for name in _shared(podset):
-                    self.users.setdefault((workload.namespace, name), workload.uid)
+        # The one gang for which a claim counts: one that holds capacity, else the first that waits.
+        self.users: dict[ClaimKey, str | None] = {**charged_gangs(snapshot.admitted)}
+        for gang in snapshot.pending:
+            for key in _claims(gang.workload):
+                self.users.setdefault(key, gang.workload.uid)
+        self.users.update(dict.fromkeys(elsewhere))
 
     def pending(self, gang: Pending) -> Pending:
         """A gang that waits; claims that are allocated take no more devices."""
@@ -208,14 +227,16 @@ class _Shared:
         return flavors
 
 
-def _shared(podset: PodSet) -> tuple[str, ...]:
-    return podset.shape.devices.shared if podset.shape.devices is not None else ()
+def _claims(workload: Workload) -> Iterator[ClaimKey]:
+    for podset in workload.podsets:
+        for name in podset.shared_claims:
+            yield workload.namespace, name
 
 
 def _sharing(workload: Workload) -> list[_Sharing]:
     groups: list[_Sharing] = []
     for number, podset in enumerate(workload.podsets):
-        names = set(_shared(podset))
+        names = set(podset.shared_claims)
         if names:
             near = [group for group in groups if names & set(group.claims)]
             groups = [group for group in groups if group not in near]

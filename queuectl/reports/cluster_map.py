@@ -26,7 +26,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, index_of
 from queuectl.planner.problem.topology import Tree
 from queuectl.reports.fragmentation import fragmented_on_nodes, left_for_shapes
-from queuectl.reports.node_gpus import gpus_on, held_by, sizes_of
+from queuectl.reports.node_gpus import HeldGpus, gpus_on, sizes_of
 
 _GangsOn = list[list[GangOnNode]]
 _MILLION: Final = 1_000_000
@@ -70,11 +70,12 @@ def _gangs_by_node(
     given: Snapshot, index: FleetIndex, uses: Mapping[str, GangUse], sizes: GpuSizes
 ) -> tuple[tuple[GangOnMap, ...], _GangsOn]:
     gangs: list[GangOnMap] = []
+    known = HeldGpus(given, sizes)
     gangs_on: _GangsOn = [[] for _ in index.nodes]
     for gang in sorted(given.admitted, key=lambda a: (a.workload.ref, a.workload.uid)):
         workload = gang.workload
         queue = given.config.cluster_queue_of(workload.namespace, workload.queue)
-        held = held_by(gang, given, sizes)
+        held = known.of(gang)
         for name, own in held.items():
             gangs_on[index.position[name]].append(GangOnNode(len(gangs), own.pods, own.gpus))
         gangs.append(

@@ -33,7 +33,7 @@ from queuectl.planner.cache import PlannerCache
 from queuectl.planner.problem.fleet import FleetIndex, index_of
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.problem.usage import beside_other_pods, usage_of
-from queuectl.reports.node_gpus import gpus_on, held_by, sizes_of
+from queuectl.reports.node_gpus import HeldGpus, gpus_on, sizes_of
 
 Floats: TypeAlias = NDArray[np.float64]
 
@@ -97,12 +97,12 @@ def _gpus(
     for row, weights, _ in kinds:
         capacity += index.allocatable[row] * weights
         free += left[row] * weights
-    with_devices = [node for node in given.fleet.nodes if sizes.has_devices(node)]
     held: dict[str, Fraction] = {}
-    for gang in given.admitted if with_devices else ():
-        for name, own in held_by(gang, given, sizes).items():
+    known = HeldGpus(given, sizes)
+    for gang in given.admitted if sizes.with_devices else ():
+        for name, own in known.of(gang).items():
             held[name] = held.get(name, Fraction()) + own.gpus
-    for node in with_devices:
+    for node in sizes.with_devices:
         at = index.position[node.name]
         found = gpus_on(node, NOTHING, held.get(node.name, Fraction()), given, sizes)
         capacity[at], free[at] = float(found.gpus), float(found.free)
@@ -140,8 +140,8 @@ def _kinds(
     """Row, weight on each node (N,) and requested shapes of each resource that is a GPU."""
 
     def on_nodes(resource: str) -> Floats:
-        of = (float(sizes.unit_on(resource, node)) for node in index.nodes)
-        return np.fromiter(of, np.float64, index.size)
+        units = sizes.units(resource)
+        return np.fromiter((units[node.name] for node in index.nodes), np.float64, index.size)
 
     return [
         (row, on_nodes(resource), shapes_wanted(snapshot, resource))

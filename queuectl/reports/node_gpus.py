@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
 from queuectl.devices.gpu_sizes import GpuSizes
+from queuectl.devices.shared import charged_gangs
 from queuectl.domain.accounting import ClusterGpus
 from queuectl.domain.fleet import Node
 from queuectl.domain.gpus import summed
@@ -41,34 +42,48 @@ def sizes_of(given: Snapshot, cache: PlannerCache) -> GpuSizes:
     return cache.keep(cache, GpuSizes.of(given.fleet, given.devices, given.config, last))
 
 
-def held_by(gang: Admitted, given: Snapshot, sizes: GpuSizes) -> dict[str, Held]:
-    """Pods and GPUs of a gang on each node that exists."""
-    nodes = given.fleet.by_name
-    held: dict[str, Held] = {}
-    for name, pods, gpus in _parts(gang, given, sizes):
-        if name in nodes:
-            was = held.get(name, Held(0, _NONE))
-            held[name] = Held(was.pods + pods, was.gpus + gpus)
-    return held
+class HeldGpus:
+    """The GPUs that the gangs of a snapshot hold. A claim that several gangs share counts for the one that started first."""
 
+    def __init__(self, given: Snapshot, sizes: GpuSizes) -> None:
+        """``given``: without device rows. ``sizes``: of ``given``."""
+        self._given = given
+        self._sizes = sizes
+        self._charged = charged_gangs(given.admitted) if given.claims else {}
 
-def _parts(gang: Admitted, given: Snapshot, sizes: GpuSizes) -> Iterator[tuple[str, int, Fraction]]:
-    nodes, counted = given.fleet.by_name, set[str]()
-    for podset in gang.workload.podsets:
-        placed = gang.placement.of(podset.name)
-        if placed is None or not placed.nodes:
-            continue
-        for name, pods in placed.nodes:
-            node = nodes.get(name)
-            if node is not None:
-                yield name, pods, sizes.on(podset.shape, node) * pods
-        for claim in podset.shared_claims:
-            known = given.claims.get((gang.workload.namespace, claim))
-            if known is not None and claim not in counted:
-                counted.add(claim)
-                first = placed.nodes[0][0]
-                found = sizes.by_claim(known, nodes.get(first))
-                yield first, 0, sum((gpus for _, gpus in found), _NONE)
+    def of(self, gang: Admitted) -> dict[str, Held]:
+        """Pods and GPUs of a gang on each node that exists."""
+        nodes = self._given.fleet.by_name
+        held: dict[str, Held] = {}
+        for name, pods, gpus in self.parts(gang):
+            if name in nodes:
+                was = held.get(name, Held(0, _NONE))
+                held[name] = Held(was.pods + pods, was.gpus + gpus)
+        return held
+
+    def parts(
+        self, gang: Admitted, besides: Container[str] = ()
+    ) -> Iterator[tuple[str, int, Fraction]]:
+        """Node name, pods and GPUs, also of nodes that do not exist. ``besides``: nodes that are left out."""
+        nodes, counted = self._given.fleet.by_name, set[str]()
+        for podset in gang.workload.podsets:
+            placed = gang.placement.of(podset.name)
+            if placed is None or not placed.nodes:
+                continue
+            for name, pods in placed.nodes:
+                if name not in besides:
+                    node = nodes.get(name)
+                    each = podset.gpus.each if node is None else self._sizes.on(podset.shape, node)
+                    yield name, pods, each * pods
+            first = placed.nodes[0][0]
+            for claim in podset.shared_claims if first not in besides else ():
+                key = (gang.workload.namespace, claim)
+                known = self._given.claims.get(key)
+                mine = self._charged.get(key) == gang.workload.uid
+                if known is not None and mine and claim not in counted:
+                    counted.add(claim)
+                    found = self._sizes.by_claim(known, nodes.get(first))
+                    yield first, 0, sum((gpus for _, gpus in found), _NONE)
 
 
 def gpus_on(
@@ -106,16 +121,16 @@ def cluster_gpus(given: Snapshot, cache: PlannerCache) -> ClusterGpus:
         for node in given.fleet.nodes
         if own[node.name].failed or not node.ready or node.unschedulable
     }
+    held_gpus = HeldGpus(given, sizes)
+    certain = own.keys() - doubtful
     held: dict[str, Fraction] = dict.fromkeys(doubtful, _NONE)
     gone = _NONE
     for gang in given.admitted:
-        for podset in gang.workload.podsets:
-            placed = gang.placement.of(podset.name)
-            for name, pods in placed.nodes if placed is not None else ():
-                if name not in nodes:
-                    gone += podset.gpus.each * pods
-                elif name in doubtful:
-                    held[name] += sizes.on(podset.shape, nodes[name]) * pods
+        for name, _, part in held_gpus.parts(gang, besides=certain):
+            if name in nodes:
+                held[name] += part
+            else:
+                gone += part
     others = {
         name: others_on(nodes[name], given, sizes)
         for name in given.other_pods.keys() | given.other_devices.keys()

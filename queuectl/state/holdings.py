@@ -6,11 +6,12 @@ Gauges and reports read the sums at any time. The cost of a commit depends on th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias, TypeVar
 
 from queuectl.devices.charges import charged_gang, with_charges
+from queuectl.devices.shared import ClaimKey
 from queuectl.domain.fleet import Fleet
 from queuectl.domain.ledger import Entry, EntryChange, State
 from queuectl.domain.node_quota import NodeQuota
@@ -19,6 +20,7 @@ from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Admitted, Snapshot
 from queuectl.domain.workload import Placement, Workload
 from queuectl.planner.problem.usage import charges_of
+from queuectl.state.claim_users import ClaimUsers
 from queuectl.state.mirror import Mirror
 
 Row: TypeAlias = tuple[str, str, str, str, str]
@@ -54,6 +56,7 @@ class Holdings:
         self._mirror = mirror
         self._parts: dict[str, _Part] = {}
         self._node_quota = NodeQuota()
+        self._users = ClaimUsers()
         self.config = QueueConfig()
         self.held: Counter[Row] = Counter()
         self.kept: Counter[Row] = Counter()
@@ -63,6 +66,7 @@ class Holdings:
         """Compute the sums again under this configuration."""
         self.config = config
         self._parts.clear()
+        self._users = ClaimUsers()
         # New objects: a reader in another thread continues with the old ones.
         self.held, self.kept, self.pending = Counter(), Counter(), Counter()
         for entry in entries:
@@ -119,11 +123,19 @@ class Holdings:
             self._put(change.after)
 
     def _put(self, entry: Entry) -> None:
+        job = self._mirror.jobs.get(entry.uid)
+        concerned = self._users.put(entry, job, holds=entry.state is not State.FINISHED)
+        self._count_again(entry)
+        for uid in sorted(concerned):
+            self._count_again(self._users.entry(uid))
+
+    def _count_again(self, entry: Entry) -> None:
         before = self._parts.get(entry.uid)
         if before is None and entry.state is State.FINISHED:
             return
         size = (entry.queue, entry.state in _QUEUES, entry.gpus, entry.pods)
-        seen = (*size, entry.placement, entry.lease, entry.uid in self._mirror.jobs)
+        elsewhere = self._users.not_charged(entry.uid)
+        seen = (*size, entry.placement, entry.lease, elsewhere, entry.uid in self._mirror.jobs)
         if before is not None and before.seen == seen:
             return
         if before is not None:
@@ -155,7 +167,9 @@ class Holdings:
             return ()
         return tuple(
             ((entry.namespace, entry.queue, *row), amount)
-            for row, amount in charged(entry, job, placement, self.config, self._mirror)
+            for row, amount in charged(
+                entry, job, placement, self.config, self._mirror, self._users.not_charged(entry.uid)
+            )
         )
 
     def _requests(self, job: JobRecord) -> Mapping[str, int]:
@@ -182,9 +196,14 @@ def _nonzero(sums: Counter[_Key]) -> Counter[_Key]:
 
 
 def charged(
-    entry: Entry, job: JobRecord, placement: Placement, config: QueueConfig, mirror: Mirror
+    entry: Entry,
+    job: JobRecord,
+    placement: Placement,
+    config: QueueConfig,
+    mirror: Mirror,
+    elsewhere: Collection[ClaimKey] = (),
 ) -> tuple[tuple[tuple[str, str, str], int], ...]:
-    """The charge of a placement of a gang: (ClusterQueue, flavor, resource) and amount."""
+    """The charge of a placement of a gang: (ClusterQueue, flavor, resource) and amount. ``elsewhere``: claims that count for other gangs."""
     workload = Workload(
         entry.uid, entry.kind, entry.namespace, entry.name, job.podsets, queue=entry.queue
     )
@@ -192,5 +211,5 @@ def charged(
     alone = Snapshot(0.0, mirror.fleet, config, claims=devices.named_claims)
     gang = Admitted(workload, placement)
     if devices.classes:
-        gang = charged_gang(gang, alone, mirror.gpus(config).classes)
+        gang = charged_gang(gang, alone, mirror.gpus(config).classes, elsewhere)
     return tuple(charges_of(gang, alone))

@@ -6,7 +6,7 @@ A change that does not affect a charge, such as another reason or a confirmed wr
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -22,6 +22,7 @@ from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.workload import Placement, PodSet, PodSetPlacement
 from queuectl.planner.problem.usage import takes_nodes
+from queuectl.state.claim_users import ClaimUsers, started
 from queuectl.state.claims import checkpoint_of
 from queuectl.state.mirror import Mirror
 
@@ -46,26 +47,70 @@ def holds(state: State) -> bool:
 class Marker:
     """Makes the marks of one leader."""
 
-    def __init__(self, mirror: Mirror) -> None:
+    def __init__(
+        self, mirror: Mirror, committed: Callable[[], Iterable[Entry]] = lambda: ()
+    ) -> None:
+        """``committed``: the entries as the database has them."""
         self._mirror = mirror
+        self._committed = committed
         self._named: set[str] = set()  # workloads whose identity is in a mark
+        self._known_users: ClaimUsers | None = None
+        self._doubtful: set[str] = set()  # gangs whose last mark can have other claims
 
     def forget(self) -> None:
         """Add the identity to each next mark, because the committed marks are no longer known."""
         self._named.clear()
+        self._known_users = None
 
     def marked(self, changes: Iterable[EntryChange], config: QueueConfig) -> list[EntryChange]:
         """The same changes with their marks. Call it once for each change, directly before its commit."""
-        return [self._marked(change, config) for change in changes]
+        changes = list(changes)
+        concerned: dict[
+            str, int
+        ] = {}  # gangs whose claims count for another gang now -> the change that causes it
+        users = self._users
+        if changes:
+            concerned = dict.fromkeys(self._doubtful, 0)
+            self._doubtful = set()
+        for number, change in enumerate(changes):
+            job = self._mirror.jobs.get(change.after.uid)
+            others = users.put(change.after, job, holds=holds(change.after.state))
+            concerned |= dict.fromkeys(others, number)
+        marked = [self._marked(change, config, concerned) for change in changes]
+        own = {change.after.uid for change in changes}
+        for uid in sorted(concerned.keys() & users.uids.keys() - own):
+            number = concerned[uid]
+            marked[number] = self._with_other(marked[number], users.entry(uid), config)
+        return marked
+
+    @property
+    def _users(self) -> ClaimUsers:
+        """The gangs that use claims, as of the last marks."""
+        if self._known_users is None:
+            users = self._known_users = ClaimUsers()
+            held = [entry for entry in self._committed() if holds(entry.state)]
+            for entry in held:
+                users.put(entry, self._mirror.jobs.get(entry.uid), holds=True)
+            if any(entry.uid not in self._mirror.jobs for entry in held):
+                self._doubtful = set(users.uids)
+        return self._known_users
+
+    def _with_other(self, change: EntryChange, entry: Entry, config: QueueConfig) -> EntryChange:
+        """The change with the mark of another gang, whose claims count for another gang since then."""
+        since = change.marks[-1].at if change.marks else change.at
+        mark = self._mark(entry, change.at, config)
+        return replace(change, marks=(*change.marks, replace(mark, at=max(since, started(entry)))))
 
     def now(self, entry: Entry, at: float, config: QueueConfig) -> Mark:
         """The mark of a workload that is new to the usage ledger."""
         job = self._mirror.jobs.get(entry.uid)
         return replace(self._mark(entry, at, config), subject=_subject(entry, job, config))
 
-    def _marked(self, change: EntryChange, config: QueueConfig) -> EntryChange:
+    def _marked(
+        self, change: EntryChange, config: QueueConfig, concerned: Container[str]
+    ) -> EntryChange:
         before, after = change.before, change.after
-        if before is not None and _same(before, after):
+        if before is not None and _same(before, after) and after.uid not in concerned:
             return change
         mark = self._mark(after, change.at, config)
         if before is None or after.uid not in self._named or not _same_queue(before, after):
@@ -106,7 +151,7 @@ class Marker:
     ) -> Iterator[tuple[PodSetPlacement, Node | None, str, Fraction]]:
         """The placement that is charged, the node, the charged resource and the GPUs of each part of a gang."""
         sizes, nodes = self._mirror.gpus(config), self._mirror.fleet.by_name
-        counted: set[str] = set()
+        counted = {name for _, name in self._users.not_charged(job.uid)}
         for podset in job.podsets:
             placed = placement.of(podset.name)
             if placed is None:

@@ -98,7 +98,7 @@ class LeaderState:
         self.estimates = Estimates(mirror, self.durations)
         self.refusals = Refusals()
         self.stragglers = Stragglers(max_age_seconds)
-        self._marker = Marker(mirror)
+        self._marker = Marker(mirror, lambda: self.ledger)
         self._spending = MigrationBudget()
         self._idleness = Idleness(
             mirror, lambda: self.ledger, self._running, max_age_seconds, self.holdings.borrowing
