@@ -199,6 +199,12 @@ def test_a_reservation_without_a_placement_has_a_reason_and_the_earliest_time(
     assert state.earliest == (NOW + earliest if earliest is not None else None)
 
 
+@pytest.mark.parametrize("rack", [None, *TopologyMode])
+def test_a_reservation_in_a_cluster_without_nodes_has_a_reason(rack: TopologyMode | None) -> None:
+    made = planned(replace(world((), [], [], queue()), reservations=(reserved(2, rack=rack),)))
+    assert made.reserved[0].reason == "the cluster has no nodes"
+
+
 def test_devices_of_resource_slices_cannot_be_kept_by_amount() -> None:
     """No node has the resource that stands for them."""
     asked = reserved(1)

@@ -94,6 +94,9 @@ class Advance:
         if stays(each, snapshot):
             self.known[each.name] = _state(each, each.placed)
             return
+        if not self.problem.size:
+            self.known[each.name] = _state(each, reason="the cluster has no nodes")
+            return
         request = self._request(each)
         made = self._decide(each, request)
         if made.status is Status.FOUND:
