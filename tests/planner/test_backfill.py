@@ -89,6 +89,17 @@ def test_without_known_ends_a_gang_has_no_planned_start() -> None:
     assert why(made, "open") is Code.WOULD_DELAY
 
 
+@pytest.mark.parametrize("seconds", [0.0, 1e-9])
+def test_a_gang_that_is_expected_to_end_at_once_has_a_planned_start(seconds: float) -> None:
+    """For example an evicted gang that has run for all of its expected time."""
+    busy = running(job("busy", 4, None), "n0", "n1", "n2", "n3", ends=100.0)
+    gangs = [job("first", 4, seconds), job("second", 4, seconds, queued_at=1)]
+    snapshot = world(NODES, gangs, [busy], line(2))
+    made = plan(snapshot)
+    assert promises(made) == {"first": 100.0, "second": 101.0}
+    assert not verify(snapshot, made)
+
+
 def test_a_planned_gang_moves_to_other_nodes_for_a_later_one() -> None:
     """The first gang can use each of two racks; the later one fits only in the rack where it was planned."""
     nodes = [node(f"a{i}", "a", gpu=2) for i in range(2)] + [

@@ -38,6 +38,12 @@ def test_a_later_job_starts_if_it_is_known_to_end_before_the_planned_start(
     assert found[1] == (99 if expected else 104)
 
 
+@pytest.mark.parametrize("durations", Durations)
+def test_jobs_of_no_length_wait_for_room_and_end_at_once(durations: Durations) -> None:
+    found = backfilled(("0,100,2,8,a", "1,0,2,8,a", "1,0,1,8,a", "1,0,1,1,a"), durations)
+    assert found == [0, 99, 99, 99]
+
+
 def test_a_limit_of_the_trace_is_known_in_place_of_the_run_time() -> None:
     """Its limit is 104 s, so it cannot start at 2, although it would end after 10 s."""
     rows = (*(f"{row}," for row in GANG), "2,10,1,8,a,104")

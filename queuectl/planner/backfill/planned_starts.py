@@ -18,7 +18,7 @@ from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.beside import Question
 from queuectl.planner.backfill.slips import MOST_OVERRUNS, SLACK, Lapsed
-from queuectl.planner.backfill.timeline import NOW, Timeline
+from queuectl.planner.backfill.timeline import NOW, Timeline, length
 from queuectl.planner.backfill.whole_nodes import whole_node_kept_for
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
@@ -397,8 +397,7 @@ class PlannedStarts:
 
 
 def _end(request: GangRequest, at: float) -> float:
-    duration = request.pending.workload.duration
-    return inf if duration is None else at + duration.seconds
+    return at + length(request.pending.workload)
 
 
 def as_placed(request: GangRequest, node_counts: NodeCounts) -> GangRequest:

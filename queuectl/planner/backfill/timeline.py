@@ -25,7 +25,12 @@ from queuectl.planner.quota.tree import QuotaRow, QuotaUse
 NOW: Final = -inf
 """The instant of the state that is called *now*; its *later* is the time of the snapshot: the gangs that leave have left."""
 SOON: Final = 1.0
-"""Seconds until a gang leaves that is past its end."""
+"""Seconds until a gang leaves that is past its end, and of the shortest run that is planned."""
+
+
+def length(workload: Workload) -> float:
+    """Seconds for which it holds its room from its start, as far as planning knows."""
+    return inf if workload.duration is None else max(workload.duration.seconds, SOON)
 
 
 @dataclass(eq=False, slots=True)
@@ -65,7 +70,7 @@ class Timeline:
         repaired = self._repaired(workload)
         if repaired is not None:
             return inf if repaired.ends_at is None else max(repaired.ends_at, self.now + SOON)
-        return inf if workload.duration is None else self.now + workload.duration.seconds
+        return self.now + length(workload)
 
     def holds(self, request: GangRequest, at: float) -> bool:
         """Whether a gang that starts now must count at a later time."""
