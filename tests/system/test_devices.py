@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -119,6 +120,72 @@ def test_an_incomplete_pool_is_not_used_and_the_complete_one_is(
         back = workspace.pool(NODE, d.gpus(8, "H100"), generation=3)
         workspace.driver.replace(new, d.pool(NODE, d.gpus(8, "H100"), generation=1))
         assert len(back) == 2
+
+
+@contextmanager
+def changed_pools(workspace: DeviceWorkspace, *nodes: str) -> Iterator[None]:
+    """In the block, the pools of these nodes get other generations. Afterwards they are as before."""
+    try:
+        yield
+    finally:
+        workspace.base.empty()
+        slices = workspace.base.client.get(d.SLICES)["items"]
+        for node in nodes:
+            first = d.pool(node, d.gpus(8, "H100"))
+            kept = {one["metadata"]["name"] for one in first}
+            own = [one for one in slices if one["spec"]["pool"]["name"] == node]
+            others = [one for one in own if one["metadata"]["name"] not in kept]
+            workspace.driver.replace(others, first)
+
+
+@pytest.mark.gpus
+def test_a_running_gang_keeps_its_devices_while_two_generations_of_its_pool_exist(
+    workspace: DeviceWorkspace,
+) -> None:
+    base = workspace.base
+    workspace.job("others", Pods(15), "eight")
+    base.until_state("others", "Running")
+    workspace.job("runs", Pods(1), "four")
+    base.until_state("runs", "Running")
+    [node] = workspace.devices("runs")
+    with changed_pools(workspace, node):
+        old, new = (
+            d.pool(node, d.gpus(8, "H100")),
+            workspace.pool(node, d.gpus(8, "H100"), generation=2),
+        )
+        workspace.driver.publish(new[:1])
+        workspace.job("next", Pods(1), "four")
+        base.until(lambda: reason(workspace, "next").get("code"), "a reason")
+        assert base.state("next") == "Pending"
+        workspace.driver.replace(old, new[1:])
+        base.until_state("next", "Running")
+        assert workspace.devices("next") == workspace.devices("runs") == {node: 4}
+        assert (base.workload("runs")["attempt"], base.workload("runs")["evictions"]) == (1, 0)
+        assert workspace.refused() == []
+
+
+@pytest.mark.gpus
+def test_gangs_start_on_a_node_whose_pool_changes_its_generation_in_the_middle(
+    workspace: DeviceWorkspace,
+) -> None:
+    """Each gang needs all nodes. A pool can be incomplete when its pod is bound, which waits for the rest of the pool then."""
+    base, names = workspace.base, [f"gang-{number}" for number in range(5)]
+    with changed_pools(workspace, NODE):
+        for name in names:
+            workspace.job(name, Pods(16), "eight", seconds=1)
+        old = d.pool(NODE, d.gpus(8, "H100"))
+        for number in range(2, 60):
+            new = workspace.pool(NODE, d.gpus(8, "H100"), generation=number)
+            workspace.driver.publish(new[:1])
+            time.sleep(0.2)
+            workspace.driver.replace(old, new[1:])
+            old = new
+            time.sleep(0.3)
+            if all(base.state(name) == "Finished" for name in names):
+                break
+        for name in names:
+            base.until_state(name, "Finished")
+        assert {base.workload(name)["evictions"] for name in names} == {0}
 
 
 def test_the_quota_of_a_queue_counts_devices(device_installation: Installation) -> None:
