@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -49,12 +49,26 @@ def _tables(document: dict[str, Any]) -> Iterator[Table]:
         if start := gang.get("plannedStart"):
             planned.add_row(gang["workload"], start["at"], _nodes(start["podSets"]))
     yield planned
+    yield _table_of_reservations(document)
     waits = Table("WORKLOAD", "REASON", title="Pending", box=None)
     waits.add_column("MESSAGE", overflow="fold", ratio=1)
     for gang in document["pending"]:
         reason = gang["reasons"][0]
         waits.add_row(gang["workload"], reason["code"], reason["message"])
     yield waits
+
+
+def _table_of_reservations(document: dict[str, Any]) -> Table:
+    """The nodes of each Reservation, or the reason why it has none."""
+    kept = Table("RESERVATION", "FROM", "UNTIL", title="Reservations", box=None)
+    kept.add_column("NODES", overflow="fold", ratio=1)
+    for each in document.get("reservations", ()):
+        nodes = _node_list(each.get("nodes", {}))
+        reason = each.get("reason", "")
+        if "earliest" in each:
+            reason += f"; the earliest start with a placement is {each['earliest']}"
+        kept.add_row(each["name"], each["from"], each["until"], nodes or reason)
+    return kept
 
 
 def _tables_of_evictions(document: dict[str, Any]) -> Iterator[Table]:
@@ -106,8 +120,15 @@ def _print_diagnosis(console: Console, gang: dict[str, Any]) -> None:
 
 def _where(podset: dict[str, Any]) -> tuple[str, str]:
     nodes = podset["nodes"]
-    listed = ", ".join(f"{node}x{count}" if count > 1 else node for node, count in nodes.items())
-    return str(sum(nodes.values())) if nodes else "-", listed or "(quota only)"
+    return str(sum(nodes.values())) if nodes else "-", _node_list(nodes) or "(quota only)"
+
+
+def _node_list(pods: Mapping[str, int | None]) -> str:
+    """Each node with its number of pods; None = the whole node."""
+    return ", ".join(
+        f"{node}x{count}" if count is not None and count > 1 else node
+        for node, count in pods.items()
+    )
 
 
 def _summary(document: dict[str, Any]) -> str:

@@ -126,6 +126,33 @@ def test_a_gang_that_waits_for_its_victims_shows_where_it_will_run() -> None:
     assert gang["podSets"][0]["nodes"] == {"r2-a": 1, "r2-b": 1}
 
 
+def _reservation(name: str, **spec: Any) -> str:
+    times = {"from": "2027-03-01T08:00:00Z", "until": "2027-03-01T20:00:00Z"}
+    kind = {"apiVersion": "queuectl.dev/v1", "kind": "Reservation", "metadata": {"name": name}}
+    return json.dumps(kind | {"spec": times | spec}) + "\n---\n"
+
+
+def _of_pods(count: int) -> dict[str, Any]:
+    capacity = {"pods": count, "requests": {"nvidia.com/gpu": 8}, "flavor": "h100"}
+    return {"clusterQueue": "team-a", "capacity": capacity}
+
+
+@pytest.mark.parametrize(
+    ("spec", "nodes"),
+    [
+        (_of_pods(2), "r1-a, r1-b"),
+        (_of_pods(5), "no placement exists, even if all nodes were empty"),
+        ({"nodes": ["r2-a", "r2-b"]}, "r2-a, r2-b"),
+    ],
+)
+def test_the_table_has_the_nodes_of_a_reservation_or_the_reason_for_none(
+    spec: dict[str, Any], nodes: str
+) -> None:
+    result = run("-f", "cluster.yaml", "-f", "-", stdin=_reservation("training-run", **spec))
+    line = next(line for line in result.stdout.splitlines() if "training-run" in line)
+    assert line.rstrip().split(maxsplit=3)[3] == nodes
+
+
 @pytest.mark.parametrize(
     ("options", "looked_into"), [((), 2), (("--explain", "1"), 1), (("--explain", "0"), 0)]
 )
