@@ -13,7 +13,7 @@ import typer
 
 from queuectl.cli import program
 from queuectl.cli.client import DEFAULT_SERVER, Namespace, Server, connect, workload_path
-from queuectl.cli.render import age, emit_json, emit_yaml, length, until, used
+from queuectl.cli.render import age, emit_json, emit_yaml, length, overdue, until, used
 from queuectl.domain.words import counted
 
 _HEAD: Final = re.compile(r"[A-Z][A-Za-z ]{1,7}: +| +- | +")
@@ -120,6 +120,8 @@ def _start(start: dict[str, Any] | None) -> str:
     """An expected start, in words."""
     if start is None:
         return "start not known"
+    if overdue(start):
+        return "overdue, later than estimated"
     last = f"within {until(start['p90'])}" if start["p90"] is not None else "no known limit"
     return f"start in about {until(start['median'])} (median), {last} with a probability of 90 %"
 

@@ -208,10 +208,23 @@ def until(moment: str | None, now: datetime | None = None) -> str:
     return age(now.isoformat(), max(now, datetime.fromisoformat(moment)))
 
 
+def overdue(start: Json, now: datetime | None = None) -> bool:
+    """Whether a gang that waits was expected to start before now, with a probability of 90 %."""
+    last = start["p90"]
+    if last is None:
+        return False
+    return datetime.fromisoformat(last) < (now or datetime.now(UTC))
+
+
 def expected(start: Json | None, now: datetime | None = None) -> str:
-    """The range of an expected start: the times until its median and its 90th percentile; one time if they are the same."""
+    """The range of an expected start: the times until its median and its 90th percentile; one time if they are the same.
+
+    ``overdue`` if both have passed.
+    """
     if start is None:
         return ""
+    if overdue(start, now):
+        return "overdue"
     median, last = until(start["median"], now), until(start["p90"], now) or "unknown"
     return median if median == last else f"{median}-{last}"
 

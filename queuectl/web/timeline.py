@@ -32,6 +32,7 @@ class Row:
 
     Attributes:
         queue: its ClusterQueue; empty without one.
+        queued_at: unix seconds.
         start: since when it runs, in unix seconds; None = it waits.
         ends: of a gang that runs; None = unknown.
         enforced: the controller ends it then.
@@ -43,6 +44,7 @@ class Row:
     ref: str
     queue: str
     gpus: Fraction
+    queued_at: float
     start: float | None = None
     ends: float | None = None
     enforced: bool = False
@@ -157,6 +159,7 @@ def _waiting(snapshot: Snapshot, gang: Pending, expected: Mapping[str, ExpectedS
         workload.ref,
         _queue(snapshot, workload),
         workload.gpus,
+        workload.queued_at,
         planned=planned.at if planned is not None else None,
         expected=expected.get(workload.uid),
     )
@@ -169,6 +172,7 @@ def _running(snapshot: Snapshot, gang: Admitted) -> Row:
         workload.ref,
         _queue(snapshot, workload),
         gang.gpus,
+        workload.queued_at,
         start=gang.started_at,
         ends=gang.ends_at,
         enforced=gang.end_enforced,

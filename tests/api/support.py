@@ -75,6 +75,7 @@ class FixedDiagnoser:
         self.uses: dict[str, GangUse] = {}
         self.previews: dict[tuple[str, Action], Preview] = {}
         self.starts: dict[str, ExpectedStart] = {}
+        self.computed_at = 0.0  # of the estimate
         self.run_times: dict[str, ExpectedRunTime] = {}
         self.checked: Checked | None = None
         self.drains: dict[DocumentKey, DrainCost] = {}
@@ -103,7 +104,9 @@ class FixedDiagnoser:
         return self.uses.get(uid)
 
     def expected_starts(self) -> ExpectedStarts:
-        return ExpectedStarts(0.0, self.starts, len(self.starts), run_times=self.run_times)
+        return ExpectedStarts(
+            self.computed_at, self.starts, len(self.starts), run_times=self.run_times
+        )
 
 
 class FixedLookout:

@@ -488,3 +488,15 @@ def test_an_expected_start_is_the_range_from_the_median_to_the_90th_percentile()
     assert expected({**start, "p90": None}, now) == "20m-unknown"
     assert expected({"median": later, "p90": later}, now) == "45m"
     assert expected(None, now) == ""
+
+
+@pytest.mark.parametrize(
+    ("passed", "shown"), [(15, "5m-30m"), (21, "0s-24m"), (43, "0s-2m"), (46, "overdue")]
+)
+def test_an_expected_start_is_overdue_once_its_90th_percentile_has_passed(
+    passed: int, shown: str
+) -> None:
+    now = datetime(2026, 11, 23, 19, passed, tzinfo=UTC)
+    start = {"median": "2026-11-23T19:20:00Z", "p90": "2026-11-23T19:45:00Z"}
+    assert expected(start, now) == shown
+    assert expected({**start, "p90": None}, now) != "overdue"

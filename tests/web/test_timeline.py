@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -11,7 +12,11 @@ from queuectl.domain.estimates import ExpectedStart
 from queuectl.domain.snapshot import Pending, PlannedStart, Snapshot
 from queuectl.domain.workload import Placement
 from queuectl.web.timeline import HOUR, Axis, Bar, Timeline, timeline_of
+from tests.api.conftest import talking_to
 from tests.planner.build import NOW, gang, holding, node, podset, queue, world
+from tests.web.conftest import app_over
+from tests.web.sample import NOW as PAGE_NOW
+from tests.web.sample import Sample
 
 ONE = podset(gpu=1)
 AXIS = Axis(NOW, 6 * HOUR)
@@ -88,3 +93,39 @@ def test_only_gangs_of_the_queue_and_of_visible_namespaces_are_shown() -> None:
     assert [row.uid for row in shown(queue="other").waiting] == ["other"]
     assert len(shown(queue="").waiting) == 4
     assert shown(sees=False).waiting == shown(sees=False).running == ()
+
+
+@pytest.mark.parametrize(
+    ("median", "p90", "words"),
+    [
+        (3600.0, 7200.0, "in about 1 h, 90 %: within 2 h"),
+        (3600.0, None, "in about 1 h, 90 %: not known"),
+        (-60.0, 7200.0, "soon, 90 %: within 2 h"),
+        (-60.0, -1.0, "overdue, later than estimated"),
+    ],
+)
+async def test_an_expected_start_that_has_passed_is_overdue(
+    sample: Sample, median: float, p90: float | None, words: str
+) -> None:
+    last = None if p90 is None else PAGE_NOW + p90
+    starts = sample.diagnoser.starts
+    sample.diagnoser.starts = dict.fromkeys(starts, ExpectedStart(PAGE_NOW + median, last, 0.0))
+    assert words in await timeline_page(sample)
+
+
+@pytest.mark.parametrize(
+    ("computed_at", "words"), [(-1.0, "no estimate yet"), (1.0, "no estimate")]
+)
+async def test_a_gang_that_was_queued_after_the_estimate_has_none_yet(
+    sample: Sample, computed_at: float, words: str
+) -> None:
+    sample.diagnoser.starts, sample.diagnoser.computed_at = {}, computed_at
+    page = await timeline_page(sample)
+    assert words in page
+    assert ("no estimate yet" in page) == (words == "no estimate yet")
+
+
+async def timeline_page(sample: Sample) -> str:
+    """The words of the page."""
+    async with talking_to(app_over(sample)) as client:
+        return re.sub("<[^>]+>", "", (await client.get("/ui/timeline")).text)
