@@ -6,8 +6,9 @@ gets the changed snapshot shows whether the change was enough.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from queuectl.domain.budgets import BudgetBalance
@@ -98,11 +99,9 @@ class TopUpBudget:
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
         def topped_up(balance: BudgetBalance) -> BudgetBalance:
-            if balance.budget.name != self.budget:
-                return balance
             return replace(balance, granted=balance.granted + self.units)
 
-        return replace(snapshot, budgets=tuple(map(topped_up, snapshot.budgets)))
+        return _budgets_changed(snapshot, (self.budget,), topped_up)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +111,7 @@ class NewMonth:
     budgets: tuple[str, ...]
 
     def apply(self, snapshot: Snapshot) -> Snapshot:
-        begun = (
-            with_new_month(snapshot, balance) if balance.budget.name in self.budgets else balance
-            for balance in snapshot.budgets
-        )
-        return replace(snapshot, budgets=tuple(begun))
+        return _budgets_changed(snapshot, self.budgets, partial(with_new_month, snapshot))
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +328,15 @@ def queue_changed(
     config = snapshot.config
     queues = {**config.cluster_queues, name: change(config.cluster_queues[name])}
     return replace(snapshot, config=replace(config, cluster_queues=queues))
+
+
+def _budgets_changed(
+    snapshot: Snapshot, names: Collection[str], change: Callable[[BudgetBalance], BudgetBalance]
+) -> Snapshot:
+    changed = (
+        change(balance) if balance.budget.name in names else balance for balance in snapshot.budgets
+    )
+    return replace(snapshot, budgets=tuple(changed))
 
 
 def _workload_changed(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.traces import tables
 from tests.traces.records import ROOT
 
 RESULTS: Final = Path(__file__).parent / "calibration.csv"
 PAGE: Final = ROOT / "docs/explanation/expected-starts.md"
-_BEGIN: Final = "<!-- results: make calibration RECORD=1 -->"
-_END: Final = "<!-- end of results -->"
 _NAMES: Final = ("trace", "strategy", "run times")
 _FIGURES: Final = (
     "samples",
@@ -69,39 +67,23 @@ class Calibration:
         cells = [*self.key, f"{self.samples:,}"]
         cells += [f"{100 * part / max(1, whole):.0f} %" for part, whole in parts]
         cells += [f"{self.error:,.0f}", f"{self.average:,.0f}", f"{self.cpu:.2f}"]
-        return f"| {' | '.join(cells)} | {self.date}, {self.commit} |\n"
+        return f"| {' | '.join(cells)} | {self.date}, {self.commit} |"
 
 
 def read() -> dict[tuple[str, ...], Calibration]:
     """The recorded results, by what was simulated."""
-    if not RESULTS.exists():
-        return {}
-    kinds = {
-        field.name: {"float": float, "int": int}.get(str(field.type), str)
-        for field in fields(Calibration)
-    }
-    with RESULTS.open(newline="") as lines:
-        rows = [
-            Calibration(**{name: kinds[name](value) for name, value in row.items()})
-            for row in csv.DictReader(lines)
-        ]
-    return {row.key: row for row in rows}
+    return tables.read(RESULTS, Calibration)
 
 
 def write(found: Calibration) -> None:
     """Record a result, also in the table of the page."""
-    listed = sorted((read() | {found.key: found}).values(), key=lambda record: record.key)
-    with RESULTS.open("w", newline="") as lines:
-        rows = csv.DictWriter(lines, [f.name for f in fields(Calibration)], lineterminator="\n")
-        rows.writeheader()
-        rows.writerows(map(asdict, listed))
+    listed = tables.write(RESULTS, found)
     PAGE.write_text(with_table(PAGE.read_text(), listed))
 
 
-def with_table(text: str, listed: Iterable[Calibration]) -> str:
+def with_table(page: str, listed: Iterable[Calibration]) -> str:
     """The page with the table of these results."""
-    before, _, rest = text.partition(_BEGIN)
     titles, lines = (*_NAMES, *_FIGURES, "run"), ["---"] * len(_NAMES) + ["---:"] * len(_FIGURES)
     head = f"| {' | '.join(titles)} |\n| {' | '.join([*lines, '---'])} |\n"
-    table = head + "".join(record.row() for record in listed)
-    return f"{before}{_BEGIN}\n\n{table}\n{_END}{rest.partition(_END)[2]}"
+    results = tables.table(head, (record.row() for record in listed))
+    return tables.with_tables(page, "make calibration RECORD=1", {"results": results})

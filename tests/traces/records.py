@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import csv
 import subprocess
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+
+from tests.traces import tables
+from tests.traces.tables import table
 
 ROOT: Final = Path(__file__).parents[2]
 RESULTS: Final = Path(__file__).parent / "results.csv"
@@ -54,30 +56,12 @@ class Record:
 
 def read() -> dict[tuple[str, ...], Record]:
     """The recorded results, by what was simulated."""
-    if not RESULTS.exists():
-        return {}
-    kinds = {
-        field.name: {"float": float, "int": int}.get(str(field.type), str)
-        for field in fields(Record)
-    }
-    with RESULTS.open(newline="") as lines:
-        rows = [Record(**{k: kinds[k](v) for k, v in row.items()}) for row in csv.DictReader(lines)]
-    return {row.key: row for row in rows}
+    return tables.read(RESULTS, Record)
 
 
 def write(found: Record) -> None:
-    """Record a result, also in the tables of the page. Other processes can record other results meanwhile."""
-    listed = sorted((read() | {found.key: found}).values(), key=lambda record: record.key)
-    with RESULTS.open("w", newline="") as lines:
-        table = csv.DictWriter(lines, [f.name for f in fields(Record)], lineterminator="\n")
-        table.writeheader()
-        table.writerows(map(asdict, listed))
-    text = PAGE.read_text()
-    for name, lines_of in tables(listed).items():
-        begin, end = f"<!-- {name}: make traces RECORD=1 -->", f"<!-- end of {name} -->"
-        before, _, rest = text.partition(begin)
-        text = f"{before}{begin}\n\n{lines_of}\n{end}{rest.partition(end)[2]}"
-    PAGE.write_text(text)
+    """Record a result, also in the tables of the page."""
+    PAGE.write_text(with_tables(PAGE.read_text(), tables.write(RESULTS, found)))
 
 
 def now() -> tuple[str, str]:
@@ -87,14 +71,14 @@ def now() -> tuple[str, str]:
     return datetime.now(UTC).date().isoformat(), found.stdout.strip()
 
 
-def tables(records: Iterable[Record]) -> dict[str, str]:
-    """The tables of the page, by name."""
-    listed = list(records)
-    return {
-        "comparison": _table(COMPARISON_HEAD, _comparison(listed)),
-        "results": _table(HEAD, map(row, (r for r in listed if r.rule == RULE))),
-        "rules": _table(RULES_HEAD, _rules(listed)),
+def with_tables(page: str, listed: Sequence[Record]) -> str:
+    """The page with the tables of these results."""
+    made = {
+        "comparison": table(COMPARISON_HEAD, _comparison(listed)),
+        "results": table(HEAD, map(row, (r for r in listed if r.rule == RULE))),
+        "rules": table(RULES_HEAD, _rules(listed)),
     }
+    return tables.with_tables(page, "make traces RECORD=1", made)
 
 
 HEAD: Final = (
@@ -146,10 +130,6 @@ def _rules(records: Iterable[Record]) -> Iterator[str]:
             cells = [each.trace, each.rule, _seconds(each.mean), _seconds(each.several)]
             cells += [_seconds(each.p99), f"{each.date}, {each.commit}"]
             yield f"| {' | '.join(cells)} |"
-
-
-def _table(head: str, rows: Iterable[str]) -> str:
-    return head + "".join(f"{line}\n" for line in rows)
 
 
 def _seconds(value: float) -> str:

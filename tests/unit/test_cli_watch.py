@@ -8,7 +8,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import partial
@@ -389,6 +389,26 @@ TEXTS = Column("MESSAGE", lambda o: o["text"], long=True)
 ROW = {"name": "a-rather-long-name-of-a-job", "kind": "PyTorchJob", "reason": "Waiting",
        "text": "it waits for " + "a long time " * 6}  # fmt: skip
 
+OnTerminal = Callable[..., tuple[str, str, str]]
+
+
+@pytest.fixture
+def on_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> OnTerminal:
+    """Prints a table of one row on a color terminal; its titles and its row without colors, and the messages."""
+
+    def printed(
+        columns: Sequence[Column], row: dict[str, object], *, width: int, wide: bool
+    ) -> tuple[str, str, str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.setenv("TERM", "xterm")
+        emit_table(columns, [row], wide=wide)
+        captured = capsys.readouterr()
+        header, line = re.sub(r"\x1b\[[0-9;]*m", "", captured.out).splitlines()
+        return header, line, captured.err
+
+    return printed
+
 
 @pytest.mark.parametrize(
     ("width", "titles"),
@@ -400,22 +420,15 @@ ROW = {"name": "a-rather-long-name-of-a-job", "kind": "PyTorchJob", "reason": "W
     ],
 )
 def test_a_terminal_shows_the_columns_that_fit_and_complete_names(
-    width: int,
-    titles: list[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    width: int, titles: list[str], on_terminal: OnTerminal
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    emit_table([NAMES, KINDS, REASONS, TEXTS], [ROW], wide=False)
-    captured = capsys.readouterr()
-    header, row = re.sub(r"\x1b\[[0-9;]*m", "", captured.out).splitlines()
+    columns = [NAMES, KINDS, REASONS, TEXTS]
+    header, row, messages = on_terminal(columns, ROW, width=width, wide=False)
     assert header.split() == titles
     assert len(row) <= width
     assert ROW["name"] in row
     assert ("…" in row) == (width < 200)
-    assert ("lack of width: KIND" in captured.err) == (width < 100)
+    assert ("lack of width: KIND" in messages) == (width < 100)
 
 
 def test_a_pipe_has_all_columns_without_colors(
@@ -466,16 +479,9 @@ PENDING = {
     ],
 )
 def test_the_wide_list_of_workloads_fits_a_terminal_and_has_expected_starts(
-    width: int,
-    more: set[str],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    width: int, more: set[str], on_terminal: OnTerminal
 ) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    monkeypatch.setenv("TERM", "xterm")
-    emit_table(WORKLOAD_COLUMNS, [PENDING], wide=True)
-    header, row = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()
+    header, row, _ = on_terminal(WORKLOAD_COLUMNS, PENDING, width=width, wide=True)
     assert {"NAME", "GPUS", "STATE", "EXPECTED IN", *more} <= set(re.split("  +", header))
     assert len(row) <= width
 

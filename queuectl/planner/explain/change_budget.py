@@ -6,6 +6,7 @@ adds.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -15,11 +16,9 @@ from queuectl.domain.changes import LimitRun, NewMonth, TopUpBudget
 from queuectl.domain.diagnosis import Limit, Obstacle, Remedy, SuggestedFix
 from queuectl.domain.words import format_time
 from queuectl.planner.explain.context import Context
-from queuectl.planner.explain.remedy import starts
-from queuectl.planner.explain.replay import admitted, after, replay
-from queuectl.planner.order.limits import Bound
+from queuectl.planner.explain.remedy import raised_until_it_starts, starts
+from queuectl.planner.order.limits import Bound, Limits
 
-_ROUNDS: Final = 4  # cycles planned again for one fix
 _THOUSANDTH: Final = GPU_HOUR // 1000
 
 
@@ -65,22 +64,18 @@ def shorter_run(ctx: Context) -> Iterator[SuggestedFix]:
 
 def top_up(ctx: Context) -> Iterator[SuggestedFix]:
     """The rest of the cost of the gang, and of those of the same Budgets that start before it then."""
-    over = over_budgets(ctx)
-    first, more = over, dict[str, int]()
-    for rounds in range(_ROUNDS):
+    first, more = over_budgets(ctx), Counter[str]()
+
+    def topped_up(over: Sequence[Bound]) -> tuple[TopUpBudget, ...]:
         for bound in over:
-            name = bound.row[1]
-            more[name] = more.get(name, 0) + _missing(bound)
-        changes = tuple(TopUpBudget(name, units) for name, units in sorted(more.items()))
-        later = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
-        if later is None:
-            return
-        over = list(later[0].cycle.limits.over_budgets(ctx.pending.workload))
-        if not over:
-            if admitted(*later):
-                least = not rounds and sum(more.values()) == sum(map(_least, first))
-                yield _topped_up(ctx, changes, least=least)
-            return
+            more[bound.row[1]] += _missing(bound)
+        return tuple(TopUpBudget(name, units) for name, units in sorted(more.items()))
+
+    found = raised_until_it_starts(ctx, Limits.over_budgets, topped_up)
+    if found is not None:
+        changes, at_once = found
+        least = at_once and more.total() == sum(map(_least, first))
+        yield _topped_up(ctx, changes, least=least)
 
 
 def _least(bound: Bound) -> int:

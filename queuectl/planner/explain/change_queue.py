@@ -17,13 +17,11 @@ from queuectl.planner.explain.change_request import largest_part
 from queuectl.planner.explain.context import Context
 from queuectl.planner.explain.others_leave import once_left
 from queuectl.planner.explain.relaxation import any_quota, ask, past_heads
-from queuectl.planner.explain.remedy import finish, offer, starts
-from queuectl.planner.explain.replay import admitted, after, replay
-from queuectl.planner.order.limits import Bound
+from queuectl.planner.explain.remedy import finish, offer, raised_until_it_starts, starts
+from queuectl.planner.order.limits import Bound, Limits
 from queuectl.planner.reasons.words import amount, some
 
 _FLAVORS_TRIED: Final = 4
-_ROUNDS: Final = 4  # cycles planned again for one fix
 _COMBINED: Final = 12  # gangs of a user among which the cheapest set is searched for
 
 
@@ -127,20 +125,19 @@ def fewer_for_user(ctx: Context) -> Iterator[SuggestedFix]:
 def higher_cap(ctx: Context) -> Iterator[SuggestedFix]:
     """Exactly what its user would hold with it, and with those of the user's gangs that start before it then."""
     assert ctx.queue is not None
-    queue, over = ctx.queue.name, over_caps(ctx)
+    queue = ctx.queue.name
     caps, now = dict[str, int](), dict[str, int]()
-    for tried in range(_ROUNDS):
-        caps |= {bound.resource: bound.held + bound.need for bound in over}
-        now = {bound.resource: bound.most for bound in over} | now
-        changes = tuple(RaiseUserCap(queue, r, most) for r, most in sorted(caps.items()))
-        later = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
-        if later is None:
-            return
-        over = list(later[0].cycle.limits.over_caps(ctx.pending.workload))
-        if not over:
-            if admitted(*later):
-                yield _raised(queue, changes, now, least=not tried)
-            return
+
+    def raised(over: Sequence[Bound]) -> tuple[RaiseUserCap, ...]:
+        for bound in over:
+            caps[bound.resource] = bound.held + bound.need
+            now.setdefault(bound.resource, bound.most)
+        return tuple(RaiseUserCap(queue, r, most) for r, most in sorted(caps.items()))
+
+    found = raised_until_it_starts(ctx, Limits.over_caps, raised)
+    if found is not None:
+        changes, at_once = found
+        yield _raised(queue, changes, now, least=at_once)
 
 
 def _raised(

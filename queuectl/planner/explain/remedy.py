@@ -6,9 +6,9 @@ those before it, so the cycle up to the gang is planned again on the changed sna
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 from queuectl.domain.changes import (
     AddNodes,
@@ -24,9 +24,11 @@ from queuectl.domain.diagnosis import SuggestedFix
 from queuectl.domain.queues import QueueingStrategy
 from queuectl.domain.reasons import NEVER_FITS
 from queuectl.domain.snapshot import Pending
+from queuectl.domain.workload import Workload
 from queuectl.planner.explain.context import Context, context_of, least_of
 from queuectl.planner.explain.relaxation import Relaxation, as_it_is, ask, quota_alone
 from queuectl.planner.explain.replay import admitted, after, replay
+from queuectl.planner.order.limits import Bound, Limits
 from queuectl.planner.order.lines import lines_of
 from queuectl.planner.placement.feasible import place
 from queuectl.planner.preempt.candidates import may_evict
@@ -39,6 +41,7 @@ from queuectl.planner.solver.solver import Status
 _OWN: Final = (RelaxLevel, RelaxRules, FewerPods)  # no gang before it notices these
 _ADDING: Final = (AddNodes, AddQuota, Leave)
 _ROUNDS: Final = 4  # cycles planned again for one fix
+Raise = TypeVar("Raise", bound=Change)
 
 
 def offer(ctx: Context, relaxed: Relaxation, fix: SuggestedFix) -> Iterator[SuggestedFix]:
@@ -84,6 +87,33 @@ def starts(ctx: Context, changes: Sequence[Change]) -> bool:
     """Whether it starts on the changed snapshot, or evicts others and starts when they have left."""
     later = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
     return later is not None and admitted(*later)
+
+
+def raised_until_it_starts(
+    ctx: Context,
+    exceeded: Callable[[Limits, Workload], Iterable[Bound]],
+    raises: Callable[[Sequence[Bound]], tuple[Raise, ...]],
+) -> tuple[tuple[Raise, ...], bool] | None:
+    """Higher limits with which the gang starts, and whether the first ones were enough; None if it does not start.
+
+    Gangs before it can take what is added. Then more is added, a few times over.
+
+    Args:
+        ctx: the gang.
+        exceeded: the limits that a gang exceeds, of those that are raised.
+        raises: all changes so far, for the limits that it still exceeds.
+    """
+    workload = ctx.pending.workload
+    over = tuple(exceeded(ctx.cycle.limits, workload))
+    for tried in range(_ROUNDS):
+        changes = raises(over)
+        later = replay(ctx.cycle, ctx.uid, after(ctx.problem, changes))
+        if later is None:
+            return None
+        over = tuple(exceeded(later[0].cycle.limits, workload))
+        if not over:
+            return (changes, not tried) if admitted(*later) else None
+    return None
 
 
 def _settled(
