@@ -6,11 +6,12 @@ latter. Data that does not change from one snapshot to the next is kept as the s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from typing import Final
 
 from queuectl.devices.amounts import Amounts, together
+from queuectl.devices.changed_gangs import ChangedGangs, Gang
 from queuectl.devices.cluster import Cluster, NodeCache
 from queuectl.devices.division import Division, same, same_gangs
 from queuectl.devices.matching import Matching
@@ -21,13 +22,13 @@ from queuectl.devices.requests import Classes, PodRequest
 from queuectl.devices.shared import unsupported, with_shared_claims
 from queuectl.domain.devices import NO_DEVICES, AllocatedDevice
 from queuectl.domain.quantity import Resources
+from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.workload import Workload
 
 _KEPT: Final = 3  # clusters whose nodes, or devices in use, are not the present ones
 _KEPT_OF_NODES: Final = 16  # sets of requests for the present nodes
 _SPARE: Final = 4  # times as many gangs as a snapshot has
-Gang = TypeVar("Gang", Pending, Admitted)
 
 
 @dataclass(eq=False)
@@ -163,9 +164,7 @@ def _with_rows(
         snapshot = cache.shared(snapshot, classes)
         requests = cache.requests(snapshot, classes)
     lowered = cache.lowered(snapshot, requests)
-    pending = lowered.gangs(snapshot.pending, cache)
-    admitted = lowered.gangs(snapshot.admitted, cache)
-    lowered.forget_others(snapshot)
+    pending, admitted = lowered.gangs(snapshot, cache)
     taken = replace(snapshot, fleet=lowered.fleet, pending=pending, admitted=admitted)
     return lowered, snapshot, taken
 
@@ -197,7 +196,7 @@ class _Lowered:
         self.cluster = cluster
         self.amounts = Amounts(cluster)
         self.fleet = self.amounts.fleet
-        self._gangs: dict[int, tuple[Pending | Admitted, Pending | Admitted]] = {}
+        self._gangs = ChangedGangs()
         self._workloads: dict[int, tuple[Workload, Workload]] = {}
         self._others: tuple[tuple[object, object], Mapping[str, Resources]] | None = None
 
@@ -211,32 +210,35 @@ class _Lowered:
             last = self._others = (used, modes), beside
         return last[1]
 
-    def gangs(self, gangs: Sequence[Gang], cache: DeviceCache) -> tuple[Gang, ...]:
-        """Gangs with their rows; pending ones whose request is not supported, with that reason."""
-        known = self._gangs
-        found = [known.get(id(gang)) or self._new(gang, cache) for gang in gangs]
-        return tuple([lowered for _, lowered in found])  # type: ignore[misc]  # of the same class
+    def gangs(
+        self, snapshot: Snapshot, cache: DeviceCache
+    ) -> tuple[tuple[Pending, ...], tuple[Admitted, ...]]:
+        """Pending and admitted gangs with their rows; pending ones whose request is not supported, with that reason."""
 
-    def _new(
-        self, gang: Pending | Admitted, cache: DeviceCache
-    ) -> tuple[Pending | Admitted, Pending | Admitted]:
-        lowered, requests = gang, cache.of_podsets(gang.workload)
-        if requests:
-            lowered = replace(gang, workload=self._workload(gang.workload, requests))
-            if isinstance(lowered, Pending) and lowered.blocked is None:
-                why = next(filter(None, map(self.cluster.refusal, filter(None, requests))), None)
-                why = why or self.amounts.refusal(gang.workload, requests)
-                lowered = replace(lowered, blocked=unsupported(why) if why is not None else None)
-        known = self._gangs[id(gang)] = gang, lowered
-        return known
+        def with_rows(gang: Gang, /) -> Gang:
+            requests = cache.of_podsets(gang.workload)
+            return self._with_rows(gang, requests) if requests else gang
 
-    def forget_others(self, snapshot: Snapshot) -> None:
-        """Forget the gangs that are not in the snapshot."""
-        gangs: tuple[Pending | Admitted, ...] = (*snapshot.pending, *snapshot.admitted)
-        if len(self._gangs) > _SPARE * len(gangs):
-            self._gangs = {id(gang): self._gangs[id(gang)] for gang in gangs}
+        found = self._gangs.of(snapshot, with_rows)
+        if self._gangs.forget_others(snapshot):
+            gangs: tuple[Pending | Admitted, ...] = (*snapshot.pending, *snapshot.admitted)
             alive = {id(gang.workload) for gang in gangs}
             self._workloads = {k: known for k, known in self._workloads.items() if k in alive}
+        return found
+
+    def _with_rows(self, gang: Gang, requests: tuple[PodRequest | None, ...]) -> Gang:
+        lowered = replace(gang, workload=self._workload(gang.workload, requests))
+        if isinstance(lowered, Pending):
+            blocked = lowered.blocked or self._refusal(gang.workload, requests)
+            lowered = replace(lowered, blocked=blocked)
+        return lowered
+
+    def _refusal(
+        self, workload: Workload, requests: tuple[PodRequest | None, ...]
+    ) -> Reason | None:
+        why = next(filter(None, map(self.cluster.refusal, filter(None, requests))), None)
+        why = why or self.amounts.refusal(workload, requests)
+        return unsupported(why) if why is not None else None
 
     def _workload(self, workload: Workload, requests: tuple[PodRequest | None, ...]) -> Workload:
         known = self._workloads.get(id(workload))

@@ -7,10 +7,10 @@ of a gang takes its part from the NUMA node that is worst for the others.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
 
+from queuectl.devices.changed_gangs import ChangedGangs, Gang
 from queuectl.devices.numa_devices import (
     CLAIM_OF_OTHERS,
     HELD_BY_OTHERS,
@@ -25,9 +25,6 @@ from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
 from queuectl.domain.words import counted
 from queuectl.domain.workload import PodSet, Workload
-
-_SPARE: Final = 4  # times as many gangs as a snapshot has
-Gang = TypeVar("Gang", Pending, Admitted)
 
 
 def with_numa_nodes_of_others(
@@ -61,7 +58,7 @@ class NumaNodes:
     _inventory: tuple[Fleet, DeviceInventory, frozenset[str], DeviceInventory] | None = None
     _makes: NumaDevices = field(default_factory=lambda: NumaDevices(frozenset()))
     _claiming: _Claiming | None = None
-    _gangs: dict[int, tuple[Pending | Admitted, Pending | Admitted]] = field(default_factory=dict)
+    _gangs: ChangedGangs = field(default_factory=ChangedGangs)
 
     def added(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with claims on NUMA nodes; the same object if no gang requests one NUMA node."""
@@ -74,14 +71,14 @@ class NumaNodes:
         claiming = self._claiming
         if claiming is None or snapshot.devices.zones is not claiming.zones:
             claiming = self._claiming = _Claiming(snapshot.devices.zones)
-            self._gangs = {}
-        if len(self._gangs) > _SPARE * len(gangs):
-            self._gangs = {id(g): self._gangs[id(g)] for g in gangs if id(g) in self._gangs}
+            self._gangs = ChangedGangs()
+        pending, admitted = self._gangs.of(snapshot, claiming.gang)
+        self._gangs.forget_others(snapshot)
         return replace(
             snapshot,
             devices=self._devices(snapshot.fleet, snapshot.devices, asked),
-            pending=self._claimed(snapshot.pending, claiming),
-            admitted=self._claimed(snapshot.admitted, claiming),
+            pending=pending,
+            admitted=admitted,
         )
 
     def _devices(
@@ -96,14 +93,6 @@ class NumaNodes:
             last = self._inventory = fleet, given, asked, made
         return last[3]
 
-    def _claimed(self, gangs: Sequence[Gang], claiming: _Claiming) -> tuple[Gang, ...]:
-        """Gangs with their claims; the same objects as for the last snapshot if they have not changed."""
-        known = self._gangs
-        for gang in gangs:
-            if id(gang) not in known:
-                known[id(gang)] = gang, claiming.gang(gang)
-        return tuple([known[id(gang)][1] for gang in gangs])  # type: ignore[misc]  # of the same class
-
 
 class _Claiming:
     """Adds claims to gangs, for the NUMA nodes that are published."""
@@ -113,7 +102,7 @@ class _Claiming:
         self._aligning = [each for each in zones.values() if each.aligns]
         self._devices = frozenset[str]().union(*(each.devices() for each in self._aligning))
 
-    def gang(self, gang: Gang) -> Gang:
+    def gang(self, gang: Gang, /) -> Gang:
         podsets = tuple(map(self._podset, gang.workload.podsets))
         if podsets == gang.workload.podsets:
             return gang
