@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Final
 
 from queuectl.domain.runs import Run, Work
@@ -53,10 +53,7 @@ class Estimator:
         If no group has enough longer runs, the longest run of the most specific group is doubled until it is longer.
         """
         longest: float | None = None
-        for group in groups(work):
-            sample = self._samples.get(group)
-            if sample is None or len(sample.ordered) < ENOUGH:
-                continue
+        for sample in self._enough(work):
             found = sample.quantile(part, elapsed)
             if found is not None:
                 return found
@@ -65,8 +62,7 @@ class Estimator:
 
     def longest(self, work: Work) -> float | None:
         """The longest run that is kept of the most specific group with enough runs, in seconds; None = not known."""
-        known = (self._samples.get(group) for group in groups(work))
-        return next((s.ordered[-1] for s in known if s and len(s.ordered) >= ENOUGH), None)
+        return next((sample.ordered[-1] for sample in self._enough(work)), None)
 
     def longer(self, work: Work, elapsed: float = 0.0) -> tuple[float, ...]:
         """The run times of finished gangs like this one that ran longer than ``elapsed``, shortest first; empty = none is known.
@@ -76,10 +72,7 @@ class Estimator:
         """
         fewer: tuple[float, ...] = ()
         longest: float | None = None
-        for group in groups(work):
-            sample = self._samples.get(group)
-            if sample is None or len(sample.ordered) < ENOUGH:
-                continue
+        for sample in self._enough(work):
             found = sample.longer(elapsed)
             if len(found) >= ENOUGH:
                 return found
@@ -88,6 +81,11 @@ class Estimator:
         if fewer or longest is None:
             return fewer
         return (doubled(longest, elapsed),)
+
+    def _enough(self, work: Work) -> Iterator[Sample]:
+        """The samples of its groups that have enough runs, the most specific group first."""
+        samples = (self._samples.get(group) for group in groups(work))
+        return (s for s in samples if s is not None and len(s.ordered) >= ENOUGH)
 
 
 def learn(runs: Iterable[Run]) -> Estimator:

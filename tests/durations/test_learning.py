@@ -15,7 +15,7 @@ from queuectl.durations.estimator import ENOUGH, Estimator, doubled, learn
 from queuectl.durations.expectations import Expectation, Stated, planned, typical
 from queuectl.durations.groups import groups
 from queuectl.durations.names import name_pattern
-from queuectl.durations.samples import Sample
+from queuectl.durations.samples import KEPT, Sample
 
 WORK = Work("cq", "team", "q", "ann", "train-7", 2, 16)
 
@@ -106,6 +106,38 @@ def test_of_n_and_one_runs_at_least_the_stated_part_is_within_the_quantile_of_th
         quantile = sample.quantile(part)
         within += quantile is None or new <= quantile
     assert within >= ceil(round(part * len(runs), 9))
+
+
+@pytest.mark.parametrize(
+    ("runs", "longest"),
+    [
+        ([], None),
+        ([(WORK, 50.0)] * (ENOUGH - 1), None),  # no group has enough runs
+        ([(WORK, 50.0), *[(WORK, 10.0)] * (ENOUGH - 1)], 50.0),
+        # The most specific group with enough runs: other gangs ran longer.
+        ([(Work(), 900.0), *[(WORK, 10.0)] * ENOUGH], 10.0),
+        # The group of the gang has too few runs; that of all gangs has enough.
+        ([(WORK, 10.0), *[(Work(), 900.0)] * ENOUGH], 900.0),
+        # One of all that are kept.
+        ([(WORK, 900.0), *[(WORK, 10.0)] * (KEPT - 1)], 900.0),
+        ([(WORK, 900.0), *[(WORK, 10.0)] * KEPT], 10.0),
+    ],
+)
+def test_the_longest_run_is_that_of_the_most_specific_group_with_enough_runs(
+    runs: list[tuple[Work, float]], longest: float | None
+) -> None:
+    assert learn(Run(*run) for run in runs).longest(WORK) == longest
+
+
+@given(st.lists(seconds, max_size=40), parts)
+def test_no_expected_run_time_is_longer_than_the_longest_run(
+    runs: list[float], part: float
+) -> None:
+    estimator = learn(Run(WORK, run) for run in runs)
+    longest, total = estimator.longest(WORK), estimator.total(WORK, part)
+    assert longest == (max(runs) if len(runs) >= ENOUGH else None)
+    if longest is not None and total is not None:
+        assert total <= max(longest, 1.0)
 
 
 @given(st.lists(seconds, max_size=40), parts, seconds)

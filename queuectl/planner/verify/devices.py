@@ -142,7 +142,7 @@ def _holds(node: Node, pods: Pods) -> bool:
 
 def _samples_hold(node: Node, pods: Pods) -> bool:
     """Some orders and choices, the same ones in each run."""
-    random = Random(0)  # noqa: S311
+    random = Random(0)  # noqa: S311 - no secret depends on it
     for _ in range(SAMPLES):
         state = node.free
         order = sorted(pods.elements(), key=repr)
