@@ -7,38 +7,30 @@ time, up to its latest time: otherwise nodes would be idle for longer.
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from math import inf
-from typing import TypeAlias
 
 from queuectl.domain.queues import BackfillOrder, ClusterQueue
 from queuectl.domain.reasons import Reason
 from queuectl.domain.snapshot import Pending
 from queuectl.planner.backfill.beside import Question
-from queuectl.planner.backfill.slips import MOST_OVERRUNS, SLACK, Lapsed
-from queuectl.planner.backfill.timeline import NOW, Timeline, length
+from queuectl.planner.backfill.earliest_start import StartSearch
+from queuectl.planner.backfill.slips import MOST_OVERRUNS, Lapsed
+from queuectl.planner.backfill.timeline import NOW, Timeline, end_of
 from queuectl.planner.backfill.whole_nodes import whole_node_kept_for
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
     PlannedGang,
     TentativeAdmission,
-    give_back,
 )
-from queuectl.planner.capacity.placements import node_counts_of
 from queuectl.planner.capacity.state import State
 from queuectl.planner.order.lines import Line, Lines, lines_of
-from queuectl.planner.placement.feasible import Decision, refuted_by_sums
-from queuectl.planner.placement.several import levels_to_try
+from queuectl.planner.placement.feasible import Decision
 from queuectl.planner.preempt.shortage import borrows
-from queuectl.planner.problem.request import ANYWHERE, GangRequest, PodSetGroup
-from queuectl.planner.problem.reserved_request import starting_at
+from queuectl.planner.problem.request import GangRequest
 from queuectl.planner.reasons import refusals
 from queuectl.planner.solver.solver import Solver, Status
-
-_Start: TypeAlias = tuple[PlannedGang, Decision]
-"""A planned start, and what must be placed elsewhere for it."""
 
 
 @dataclass(eq=False)
@@ -215,11 +207,12 @@ class PlannedStarts:
         """Plan the earliest start under any of these requests; the first of equal ones."""
         self.settle()
         asked = list(requests)
-        before, self.undecided = self.undecided, False
-        found = [start for request in asked if (start := self._earliest(request)) is not None]
+        search = StartSearch(self.timeline, self.lines, self.solver, self.gangs)
+        starts = (search.earliest(request, self._not_before(request)) for request in asked)
+        found = [start for start in starts if start is not None]
         if not found and asked and asked[0].pending.planned_start is not None:
-            self.lapsed.append(Lapsed(asked[0], self.undecided))
-        self.undecided |= before
+            self.lapsed.append(Lapsed(asked[0], search.undecided))
+        self.undecided |= search.undecided
         if not found:
             return
         gang, decision = min(found, key=lambda start: start[0].at)
@@ -229,78 +222,12 @@ class PlannedStarts:
         self.gangs.append(gang)
         self._guard()
 
-    def _earliest(self, request: GangRequest) -> _Start | None:
-        """On as good a topology level as in the last plan, if that is not later than it was planned."""
-        last = request.pending.planned_start
-        promised = last.promised if last is not None else None
-        strict = self._as_promised(request) if promised is not None else None
-        if promised is not None and strict is not None:
-            kept = self._first_time(strict)
-            if kept is not None and kept[0].at <= promised + SLACK:
-                return kept
-        found = self._first_time(request)
-        late = found is None or (promised is not None and found[0].at > promised + SLACK)
-        return (self._unchanged(request) if late and self.undecided else None) or found
-
-    def _unchanged(self, request: GangRequest) -> _Start | None:
-        """At the time and place of the last plan, if it still fits there: no search is needed for that."""
-        last = request.pending.planned_start
-        if last is None:
-            return None
-        at = max(last.at, self.timeline.now)
-        asked = starting_at(self.state.problem, request, at)
-        found = node_counts_of(self.state.problem, asked, last.placement)
-        if found is None or at < self._not_before(request):
-            return None
-        decision = Decision(Status.FOUND, found)
-        if not self._question(asked, at, self.gangs).holds(decision):
-            return None
-        end, latest = _end(asked, at), self._latest(asked, at)
-        return PlannedGang(as_placed(asked, found), found, at, end, latest), decision
-
-    def _first_time(self, request: GangRequest) -> _Start | None:
-        ends = (gang.until for gang in self.gangs if gang.until < inf)
-        least = self._not_before(request)
-        reserved = self.state.problem.snapshot.reservations
-        over = (each.ends for each in reserved)
-        times = sorted({self.timeline.now, *self.timeline.times(), *ends, *over})
-        times = [at for at in times if at >= least]
-        # Beside Reservations, a start can be possible before them and not at some later times.
-        first = 0
-        if not reserved:
-            first = bisect_left(times, True, key=lambda at: self._possible(request, at))
-        for at in times[first:]:
-            asked = starting_at(self.state.problem, request, at)
-            if reserved and not self._possible(asked, at):
-                continue
-            found = self._question(asked, at, self.gangs).ask(self.solver)
-            if found.status is Status.FOUND:
-                levels = as_placed(asked, found.node_counts)
-                end, latest = _end(asked, at), self._latest(asked, at)
-                return PlannedGang(levels, found.node_counts, at, end, latest), found
-            self.undecided |= found.status is not Status.REFUTED
-        return None
-
-    def _latest(self, request: GangRequest, at: float) -> float:
-        """The time until which later gangs can delay a start that is possible at ``at``."""
-        line, duration = self.lines.of(request.queue), request.pending.workload.duration
-        last = request.pending.planned_start
-        guarded = last is not None and last.overruns >= MOST_OVERRUNS
-        if line is None or duration is None or guarded:
-            return at
-        latest = at + line.rule.delay * duration.seconds
-        if starting_at(self.state.problem, request, latest) is not request:
-            return at  # it would run into a Reservation
-        if last is not None and last.promised is not None and at <= last.promised + SLACK:
-            latest = min(latest, last.promised)
-        return max(at, latest)
-
     def _at_its_latest(self, gang: PlannedGang) -> PlannedGang:
         """A planned gang as it would start if later gangs delay it as far as they can."""
         if gang.latest <= gang.at:
             return gang
         if gang.uid not in self._delayed:
-            end = _end(gang.request, gang.latest)
+            end = end_of(gang.request, gang.latest)
             self._delayed[gang.uid] = replace(gang, at=gang.latest, until=end)
         return self._delayed[gang.uid]
 
@@ -316,23 +243,6 @@ class PlannedStarts:
             return inf  # one of them has no planned start
         return max(ahead, default=self.timeline.now)
 
-    def _possible(self, request: GangRequest, at: float) -> bool:
-        """Whether sums and quota do not refute a start, beside what runs then alone: once true, it stays true."""
-        if not self.state.quota.allows(request, self.timeline.use(at)):
-            return False
-        free = self.timeline.free(at)
-        for admission in self.state.admissions:
-            if not admission.fixed and self.timeline.holds(admission.request, at):
-                give_back(free, admission.request.pods, admission.node_counts)
-        return not refuted_by_sums(request, free)
-
-    def _as_promised(self, request: GangRequest) -> GangRequest | None:
-        """The request on as good a topology level as in the last plan."""
-        last = request.pending.planned_start
-        assert last is not None
-        found = node_counts_of(self.state.problem, request, last.placement)
-        return as_placed(request, found) if found is not None else None
-
     # Parts.
 
     def _line(self, queue: ClusterQueue | None) -> Line | None:
@@ -346,7 +256,7 @@ class PlannedStarts:
         *,
         moves: bool = True,
     ) -> Question:
-        until = self.timeline.until(request) if begin == NOW else _end(request, begin)
+        until = self.timeline.until(request) if begin == NOW else end_of(request, begin)
         return Question(self.timeline, request, begin, until, beside, moves)
 
     def _length_unknown(self, request: GangRequest) -> Reason | None:
@@ -384,43 +294,11 @@ class PlannedStarts:
         )
 
     def _delays(self, request: GangRequest, ahead: list[PlannedGang]) -> Reason:
-        first = next(self._in_the_way(request, ahead), ahead[0])
+        in_the_way = (gang for gang in ahead if self.timeline.holds(request, gang.at))
+        first = next(in_the_way, ahead[0])
         longest = min(gang.at for gang in ahead) - self.timeline.now
         workload = first.request.pending.workload
         return refusals.delays(workload.ref, first.at, longest, request.pending.workload.duration)
 
     def _keeps_whole_node(self, first: PlannedGang) -> Reason:
         return refusals.keeps_whole_node(first.request.pending.workload.ref, first.at)
-
-    def _in_the_way(self, request: GangRequest, ahead: list[PlannedGang]) -> Iterator[PlannedGang]:
-        return (gang for gang in ahead if self.timeline.holds(request, gang.at))
-
-
-def _end(request: GangRequest, at: float) -> float:
-    return at + length(request.pending.workload)
-
-
-def as_placed(request: GangRequest, node_counts: NodeCounts) -> GangRequest:
-    """The request with each preferred level that a placement reaches as a required one."""
-    groups, at = [], 0
-    for group in request.podset_groups:
-        placed = node_counts[at : at + len(group.pods)]
-        groups.append(replace(group, required=_level(group, placed)))
-        at += len(group.pods)
-    return replace(request, podset_groups=tuple(groups))
-
-
-def _level(group: PodSetGroup, placed: NodeCounts) -> int:
-    if group.preferred == ANYWHERE:
-        return group.required
-    tree = group.tree
-    nodes = {int(node) for each, _ in placed for node in each}
-    for level in levels_to_try(group):
-        if level == ANYWHERE:
-            break
-        if level == tree.depth:
-            if len(nodes) == 1 and group.bundle is not None:
-                return level
-        elif len({int(tree.domain[level][node]) for node in nodes}) == 1:
-            return level
-    return group.required

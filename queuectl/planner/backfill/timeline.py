@@ -33,6 +33,11 @@ def length(workload: Workload) -> float:
     return inf if workload.duration is None else max(workload.duration.seconds, SOON)
 
 
+def end_of(request: GangRequest, at: float) -> float:
+    """The unix seconds at which a gang has left that starts at ``at``."""
+    return at + length(request.pending.workload)
+
+
 @dataclass(eq=False, slots=True)
 class _Ends:
     """Running gangs with known ends, in the order of these."""

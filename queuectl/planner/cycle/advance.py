@@ -32,7 +32,7 @@ from queuectl.domain.workload import (
     PodShape,
     Workload,
 )
-from queuectl.planner.backfill.planned_starts import as_placed
+from queuectl.planner.backfill.placed_levels import as_placed
 from queuectl.planner.backfill.timeline import Timeline
 from queuectl.planner.capacity.node_counts import (
     NodeCounts,
