@@ -18,7 +18,7 @@ class Keyed(Protocol):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """What was run. A file has one result for it."""
+        """The name of the run. A file has one result for it."""
 
 
 Result = TypeVar("Result", bound=Keyed)

@@ -13,34 +13,27 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import structlog
 
-from queuectl.control.leader.accounting import Accountant, Follower
 from queuectl.control.leader.actuator import Actuator
-from queuectl.control.leader.budgets import show_budgets
 from queuectl.control.leader.commands import carry_out
-from queuectl.control.leader.default_queues import keep_labels
-from queuectl.control.leader.efficiency import show_efficiency
 from queuectl.control.leader.estimates import Estimator
 from queuectl.control.leader.events import EventRecorder
-from queuectl.control.leader.force_delete import ForceDeletion
 from queuectl.control.leader.invariants import InvariantChecker
 from queuectl.control.leader.leader_state import LeaderState
 from queuectl.control.leader.ledger_writer import LedgerWriter
+from queuectl.control.leader.maintenance import Maintenance
 from queuectl.control.leader.mig_reconfiguration import MigReconfigurer
 from queuectl.control.leader.planning import NOTHING_TO_PLAN, Planning
-from queuectl.control.leader.pruning import prune
+from queuectl.control.leader.stored_state import StoredState
 from queuectl.control.leader.wakeup import Wakeup
 from queuectl.control.ports import Clock, Cluster, Store
 from queuectl.control.questions.diagnosis import Diagnoser
 from queuectl.control.questions.throttle import PlannerThrottle
 from queuectl.control.settings import Settings
-from queuectl.domain.accounting import Free
-from queuectl.domain.budgets import SpentUnits
 from queuectl.domain.diagnosis import Diagnosis
 from queuectl.domain.errors import Fenced, StaleConfiguration, StaleSnapshot, StoreUnavailable
 from queuectl.domain.invariants import Checked
 from queuectl.domain.ledger import EntryChange, State
 from queuectl.domain.node_health import Straggler
-from queuectl.domain.unmanaged import summed
 from queuectl.domain.utilization import GangUse
 from queuectl.planner import StopSignal
 from queuectl.planner.cache import PlannerCache
@@ -96,9 +89,7 @@ class Loop:
         self._summary = NOTHING_TO_PLAN
         self._inbox = True  # there can be commands in the database
         self._inbox_read = asyncio.Event()
-        # A read must not replace the result of a later read: a change is announced only once.
-        self._reading = asyncio.Lock()
-        self._folding = asyncio.Lock()  # held while hours are written or summed up
+        self._stored = StoredState(store, self.leader_state, metrics, clock)
         self._auditor = InvariantChecker(
             leader_state=self.leader_state,
             mirror=mirror,
@@ -171,6 +162,23 @@ class Loop:
         Raises:
             Fenced: another leader has taken over.
         """
+        presenter = self._assemble(epoch)
+        self._mirror.trust_running()
+        await self._reload()
+        self.leader_state.refusals.inherit(self.leader_state.ledger, self._mirror.jobs)
+        self.loaded = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._actuator.run(), name="actuate")
+                group.create_task(presenter.run(), name="tell")
+                group.create_task(self._tick(), name="tick")
+                self._start_maintenance(group, epoch)
+                group.create_task(self._cycles(), name="cycles")
+        finally:
+            self.loaded = False
+
+    def _assemble(self, epoch: int) -> EventRecorder:
+        """Make the parts that know the epoch or each other."""
         settings = self._settings
         presenter = EventRecorder(
             self._cluster,
@@ -212,56 +220,24 @@ class Loop:
             mig=self._mig,
             defragment_seconds=settings.defragment_seconds,
         )
-        self._mirror.trust_running()
-        await self._reload()
-        self.leader_state.refusals.inherit(self.leader_state.ledger, self._mirror.jobs)
-        self.loaded = True
-        try:
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._actuator.run(), name="actuate")
-                group.create_task(presenter.run(), name="tell")
-                group.create_task(self._tick(), name="tick")
-                self._start_maintenance(group, epoch)
-                group.create_task(self._cycles(), name="cycles")
-        finally:
-            self.loaded = False
-
-    def _show_gpus(self, free: Mapping[str, Free]) -> None:
-        self._metrics.fleet.free(free)
-        held = summed(self.leader_state.unmanaged())
-        self._metrics.fleet.unmanaged({one.namespace: one.gpus for one in held})
+        return presenter
 
     def _start_maintenance(self, group: asyncio.TaskGroup, epoch: int) -> None:
         """Start the tasks for which no admission waits."""
-        store, clock = self._store, self._clock
-        rules = prune(store, lambda: self.leader_state.config.rules, clock, epoch)
-        group.create_task(rules, name="prune")
-        accountant = Accountant(
-            store.usage,
-            self.leader_state.facts(),
-            clock,
-            epoch,
-            self._cache,
-            self._show_gpus,
-            Follower(self._folding, self.leader_state.budgets.add, self._read_budgets),
-        )
-        group.create_task(accountant.run(self._settings.account_seconds), name="account")
-        efficiency = show_efficiency(
+        maintenance = Maintenance(
+            self._store,
+            self._cluster,
+            self._mirror,
             self.leader_state,
+            self._metrics,
+            self._settings,
+            self._clock,
             self._cache,
-            self._metrics.fleet.parts,
-            self._settings.account_seconds,
         )
-        group.create_task(efficiency, name="efficiency")
-        budgets = show_budgets(
-            self.leader_state, self._metrics.budgets.show, self._settings.account_seconds
-        )
-        group.create_task(budgets, name="budgets")
-        labels = keep_labels(self._cluster, self._mirror, lambda: self.leader_state.config)
-        group.create_task(labels, name="defaults")
+        maintenance.start(group, epoch, self._stored.follower())
         estimator = Estimator(
             self.leader_state,
-            store.usage,
+            self._store.usage,
             self._metrics.estimates,
             self._cache,
             self._planning.between_plans,
@@ -269,12 +245,6 @@ class Loop:
         group.create_task(estimator.run(self._wakeup.plan), name="estimate")
         group.create_task(self._auditor.run(), name="audit")
         group.create_task(self._mig.run(), name="reconfigure MIG")
-        dead_seconds = self._settings.force_delete_seconds
-        if dead_seconds is not None:
-            force = ForceDeletion(
-                self._cluster, self._mirror, lambda: self.leader_state.ledger, dead_seconds
-            )
-            group.create_task(force.run(), name="force-delete")
 
     async def _cycles(self) -> None:
         try:
@@ -378,33 +348,14 @@ class Loop:
             self._inbox_read.set()
 
     async def _reload(self) -> None:
-        async with self._reading:
-            await self._writer.reload()
-            await self._read_budgets()
+        await self._stored.reload(self._writer)
         self._inbox = True
         self._wakeup.plan()
 
     async def configuration_changed(self) -> None:
         """Read the configuration that the API wrote, and plan again."""
-        async with self._reading:
-            since = self.leader_state.config.revision
-            changes = await self._store.config_changes(since, self.leader_state.documents)
-            used = await self._store.past_use()
-            self.leader_state.tally.learn(used)
-            self.leader_state.configure(changes)
-            if not self.leader_state.budgets.knows(self.leader_state.config):
-                await self._read_budgets()
-        self._show_use(self._clock())
+        await self._stored.read_configuration()
         self._wakeup.plan()
-
-    async def _read_budgets(self) -> None:
-        """Read what budgets have spent. No plan is made before."""
-        async with self._folding:
-            budgets = self.leader_state.config.budgets
-            spent = SpentUnits()
-            if budgets:
-                spent = await self._store.usage.spent(budgets.values(), self._clock())
-            self.leader_state.budgets.learn(budgets, spent)
 
     async def commands_added(self) -> None:
         """Wait for commands. Returns when each command has a result."""
@@ -433,25 +384,8 @@ class Loop:
                 self._mirror.touched |= due
                 self._wakeup.trigger()
             if self.leader_state.tally.due(now):
-                await self._sample(now)
-
-    async def _sample(self, now: float) -> None:
-        """Store past use, and plan again, because the queue order can have changed."""
-        used = self.leader_state.tally.current(now)
-        try:
-            await self._store.keep_use(
-                used, self.leader_state.tally.forget(now), epoch=self._writer.epoch
-            )
-        except StoreUnavailable as error:
-            log.info("past_use_not_stored", error=str(error))
-        else:
-            self.leader_state.tally.written(used)
-        self._show_use(now)
-        self._wakeup.plan()
-
-    def _show_use(self, now: float) -> None:
-        past = self.leader_state.tally.past_use(now)
-        self._metrics.used_lately(past.local_queues, self.leader_state.config.local_queues)
+                await self._stored.keep_past_use(now, self._writer.epoch)
+                self._wakeup.plan()  # the queue order can have changed
 
     async def wind_down(self, seconds: float) -> None:
         """End a running plan at once, and wait this many seconds for responses to writes in progress."""
