@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,8 +14,11 @@ from queuectl.api.kinds import BY_KIND
 from queuectl.api.reservation_status import with_status
 from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
+from queuectl.domain.words import counted
 from queuectl.web.configuration import address_of, capacity_of
 from queuectl.web.site import Site
+
+_MOST_NODES: Final = 8  # of one Reservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +28,7 @@ class ReservationRow:
     Attributes:
         capacity: what it keeps, in words.
         begins, ends: of its current or next occurrence, RFC 3339.
-        nodes: their names, in one line; empty without a placement.
+        nodes: the first names, and the number of the others; empty without a placement.
     """
 
     name: str
@@ -68,6 +71,12 @@ def routes(site: Site) -> list[Route]:
     return [Route("/reservations", listed)]
 
 
+def _some(nodes: Sequence[str]) -> str:
+    more = len(nodes) - _MOST_NODES
+    others = f" and {counted(more, 'more node')}" if more > 0 else ""
+    return ", ".join(nodes[:_MOST_NODES]) + others
+
+
 def _row(shown: Mapping[str, Any]) -> ReservationRow:
     spec, status = shown["spec"], shown.get("status") or {}
     name = shown["metadata"]["name"]
@@ -80,7 +89,7 @@ def _row(shown: Mapping[str, Any]) -> ReservationRow:
         begins=status.get("from") or spec["from"],
         ends=status.get("until") or spec["until"],
         recurrence=spec.get("recurrence") or "",
-        nodes=", ".join(node["name"] for node in status.get("nodes") or ()),
+        nodes=_some([node["name"] for node in status.get("nodes") or ()]),
         reason=status.get("reason") or "",
         earliest=status.get("earliest") or "",
     )
