@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from random import Random
 from typing import Final
 from urllib.parse import urlsplit
@@ -28,14 +29,17 @@ from queuectl.localcluster.exporter import PROFILE, Exporters
 from queuectl.localcluster.layout import free_ports
 from queuectl.localcluster.progress import LineProgress
 from queuectl.localcluster.prometheus import Prometheus, exporters_job
-from queuectl.objects.keys import MAX_EXECUTION, PREFIX
+from queuectl.objects.keys import EXPECTED_DURATION, MAX_EXECUTION, PREFIX
 from tests.support.people import group_binding
 from tests.system.installation import BLOCK, RACK, Installation, installed
+from tests.system.picture_plans import budgets, reservations
 
+HOUR: Final = 3600.0
 NODES: Final = NodeSpec(blocks=2, racks_per_block=4, hosts_per_rack=8)
 SCRAPE: Final = 1.0
 QUOTAS: Final = {"language": 224, "vision": 144, "speech": 80}
 LENT: Final = 64  # the quota of a queue of another cohort, which has no gangs
+BACKFILLED: Final = "vision"  # its gangs have known ends
 CORES: Final = 12  # quota of cores for each GPU of quota
 SETTINGS: Final = {
     "QUEUECTL_UTILIZATION__EVALUATION_SECONDS": "2",
@@ -64,7 +68,12 @@ PROFILES: Final = (
 
 @dataclass(frozen=True)
 class LongRunningGang:
-    """A gang of the whole run. It runs until the end of the run, unless it is preempted or never starts."""
+    """A gang of the whole run. It runs until the end of the run, unless it is preempted or never starts.
+
+    Attributes:
+        limit: hours after which the controller would end it.
+        expected: hours for which its user expects it to run.
+    """
 
     team: str
     user: str
@@ -72,9 +81,13 @@ class LongRunningGang:
     pods: Pods
     priority: str = "batch"
     queue: str = "training"
+    limit: float | None = None
+    expected: float | None = None
 
     def document(self) -> Document:
-        return m.job(self.name, self.team, self.queue, self.pods, priority_class=self.priority)
+        document = m.job(self.name, self.team, self.queue, self.pods, priority_class=self.priority)
+        hours = {MAX_EXECUTION: self.limit, EXPECTED_DURATION: self.expected}
+        return _with_labels(document, {key: h * HOUR for key, h in hours.items() if h is not None})
 
 
 def _busy(share: float) -> dict[str, str]:
@@ -82,16 +95,19 @@ def _busy(share: float) -> dict[str, str]:
 
 
 RUNNING: Final = (
-    LongRunningGang("language", "chen.wei", "llama-70b-pretrain", Pods(16, 8, "64", preferred=BLOCK, annotations=_busy(0.86)), "urgent"),
-    LongRunningGang("vision", "priya.nair", "dino-pretrain", Pods(8, 8, "64", preferred=RACK, annotations=_busy(0.72)), "urgent"),
-    LongRunningGang("speech", "lea.martin", "whisper-large", Pods(4, 8, "64", preferred=RACK, annotations=_busy(0.78)), "urgent"),
+    LongRunningGang("language", "chen.wei", "llama-70b-pretrain", Pods(16, 8, "64", preferred=BLOCK, annotations=_busy(0.86)), "urgent", limit=6),
+    LongRunningGang("vision", "priya.nair", "dino-pretrain", Pods(8, 8, "64", preferred=RACK, annotations=_busy(0.72)), "urgent", limit=2.5),
+    LongRunningGang("speech", "lea.martin", "whisper-large", Pods(4, 8, "64", preferred=RACK, annotations=_busy(0.78)), "urgent", limit=1.5),
     LongRunningGang("language", "chen.wei", "notebook-chen", Pods(1, 4, "16", annotations={PROFILE: "idle"}), queue="experiments"),
+    LongRunningGang("vision", "priya.nair", "clip-retrain", Pods(4, 8, "64", preferred=RACK, annotations=_busy(0.81)), "urgent", expected=1.25),
+    LongRunningGang("vision", "tom.baker", "sam-finetune", Pods(2, 8, "64", preferred=RACK, annotations=_busy(0.69)), "urgent", limit=0.75),
+    LongRunningGang("speech", "omar.haddad", "conformer-large", Pods(2, 8, "64", preferred=RACK, annotations=_busy(0.83)), "urgent", expected=0.5),
 )  # fmt: skip
 PENDING: Final = (
+    LongRunningGang("vision", "tom.baker", "video-diffusion", Pods(20, 8, "64", preferred=BLOCK, annotations=_busy(0.9)), "urgent", limit=1.5),
     LongRunningGang("language", "chen.wei", "mixtral-pretrain", Pods(10, 8, "64", required=RACK, annotations=_busy(0.9))),
-    LongRunningGang("speech", "omar.haddad", "seamless-pretrain", Pods(16, 8, "64", preferred=BLOCK, annotations=_busy(0.9))),
-    LongRunningGang("vision", "tom.baker", "video-diffusion", Pods(8, 8, "96", required=RACK, annotations=_busy(0.9))),
-    LongRunningGang("language", "chen.wei", "long-context-32k", Pods(8, 8, "96", required=RACK, annotations=_busy(0.9))),
+    LongRunningGang("speech", "lea.martin", "seamless-pretrain", Pods(16, 8, "64", preferred=BLOCK, annotations=_busy(0.9))),
+    LongRunningGang("language", "chen.wei", "long-context-32k", Pods(8, 8, "96", required=RACK, annotations=_busy(0.9)), limit=3),
 )  # fmt: skip
 HELD: Final = LongRunningGang("language", "chen.wei", "reward-model-v2", Pods(4, 8, "64", annotations=_busy(0.8)))  # fmt: skip
 
@@ -118,12 +134,14 @@ def stage() -> Iterator[tuple[Installation, Prometheus, Exporters]]:
                     exporters.add_node(node, gpus)
                 built.cluster.client.apply(*m.namespaces(QUOTAS))
                 built.rest.apply(configuration())
+                now = datetime.now(UTC)
+                built.rest.apply([*budgets(now), *reservations(now)])
                 with exporters.following(built.cluster.client):
                     yield built, prometheus, exporters
 
 
 def configuration() -> Iterator[Document]:
-    """Three teams in one cohort, which borrows from another cohort of the same root."""
+    """Three teams in one cohort, which borrows from another cohort of the same root. The queue of one plans starts."""
     yield m.topology("gpus", BLOCK, RACK)
     yield m.flavor("h100", topology="gpus")
     yield m.priority_class("batch", 10)
@@ -149,6 +167,9 @@ def configuration() -> Iterator[Document]:
                 "reclaimWithinCohort": "LowerPriority",
             },
         }
+        if team == BACKFILLED:
+            queue["spec"]["queueingStrategy"] = "Backfill"
+            queue["spec"]["policy"] |= {"plannedStarts": 3}
         yield queue
         yield m.local_queue(team, "training", team)
         yield m.local_queue(team, "experiments", team)
@@ -242,14 +263,25 @@ def _gang(random: Random, number: int) -> tuple[str, Document]:
         96, gpus * random.choice([4, 8, 12, 24])
     )  # of a node's 96: some leave GPUs without cores
     shape = Pods(pods, gpus, str(cores), preferred=level, annotations=played)
+    seconds = round(random.uniform(12, 60), 1)
     document = m.job(
         f"{random.choice(NAMES[team])}-{number}",
         team,
         random.choice(["training", "training", "experiments"]),
         shape,
-        seconds=round(random.uniform(12, 60), 1),
+        seconds=seconds,
         priority_class="urgent" if urgent else "batch",
     )
+    times = {}
+    if team == BACKFILLED or random.random() < 0.5:
+        times[EXPECTED_DURATION] = seconds * random.uniform(0.9, 1.5)
     if random.random() < 0.04:
-        document["metadata"]["labels"][PREFIX + MAX_EXECUTION] = "10"
-    return random.choice(USERS[team]), document
+        times[MAX_EXECUTION] = 10.0
+    return random.choice(USERS[team]), _with_labels(document, times)
+
+
+def _with_labels(document: Document, seconds: Mapping[str, float]) -> Document:
+    """The job with times as its labels."""
+    labels = {PREFIX + key: str(round(value)) for key, value in seconds.items()}
+    document["metadata"]["labels"] |= labels
+    return document

@@ -9,7 +9,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Final, Literal
@@ -21,7 +21,7 @@ from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from tests.support.screenshots import IMAGES, save
 from tests.system.installation import BLOCK, Installation
-from tests.system.picture_run import HELD, QUOTAS, RUNNING, Load, stage
+from tests.system.picture_run import BACKFILLED, HELD, QUOTAS, RUNNING, Load, stage
 from tests.web.browser import launching
 
 WAIT: Final = 60_000
@@ -67,6 +67,12 @@ class Picture:
     whole: bool = False
 
 
+def both(name: str, path: str, height: int = 860) -> tuple[Picture, Picture]:
+    """In the light and in the dark theme."""
+    light = Picture(name, path, height=height)
+    return light, replace(light, name=f"{name}-dark", theme="dark")
+
+
 def with_fixes(built: Installation) -> str:
     """The uid of a pending workload for which the solver has found the most fixes; at most eight are explained."""
     pending = [w for w in built.rest.workloads().values() if w["state"] == "Pending"]
@@ -85,6 +91,9 @@ def pictures(built: Installation) -> list[Picture]:
     waits = f"/ui/workloads/{with_fixes(built)}"
     return [
         Picture("workload", waits, height=960),
+        *both("timeline", f"/ui/timeline?queue={BACKFILLED}&span=6h"),
+        *both("budgets", "/ui/budgets", height=600),
+        *both("reservations", "/ui/reservations", height=600),
         Picture("overview", "/ui/", whole=True),
         Picture("overview-dark", "/ui/", height=1000, theme="dark"),
         Picture("mine", mine, height=960),
