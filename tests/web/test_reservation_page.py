@@ -6,6 +6,7 @@ import httpx2
 import pytest
 
 from queuectl.domain.identity import Right
+from queuectl.web.pages.reservations import first_names
 from tests.api.conftest import talking_to
 from tests.web.sample import Sample
 from tests.web.test_config import command_service
@@ -30,6 +31,14 @@ async def test_each_reservation_has_a_phase_and_its_nodes_or_a_reason(
         text = (await client.get("/ui/reservations")).text
     row = text.split(f'href="/ui/config/reservations/{name}"')[1].split("</tr>")[0]
     assert [part for part in shows if part not in row] == []
+
+
+@pytest.mark.parametrize(
+    ("nodes", "shown"),
+    [(2, "n0, n1"), (8, "n0, n1, n2, n3, n4, n5, n6, n7"), (9, "n0, n1, n2, n3, n4, n5, n6, n7 and 1 more node")],
+)  # fmt: skip
+def test_of_many_nodes_the_first_are_named_and_the_others_counted(nodes: int, shown: str) -> None:
+    assert first_names([f"n{number}" for number in range(nodes)]) == shown
 
 
 async def test_they_are_in_the_order_of_their_starts_and_the_ended_ones_last(

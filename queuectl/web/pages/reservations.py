@@ -71,7 +71,8 @@ def routes(site: Site) -> list[Route]:
     return [Route("/reservations", listed)]
 
 
-def _some(nodes: Sequence[str]) -> str:
+def first_names(nodes: Sequence[str]) -> str:
+    """The first nodes, and the number of the others."""
     more = len(nodes) - _MOST_NODES
     others = f" and {counted(more, 'more node')}" if more > 0 else ""
     return ", ".join(nodes[:_MOST_NODES]) + others
@@ -89,7 +90,7 @@ def _row(shown: Mapping[str, Any]) -> ReservationRow:
         begins=status.get("from") or spec["from"],
         ends=status.get("until") or spec["until"],
         recurrence=spec.get("recurrence") or "",
-        nodes=_some([node["name"] for node in status.get("nodes") or ()]),
+        nodes=first_names([node["name"] for node in status.get("nodes") or ()]),
         reason=status.get("reason") or "",
         earliest=status.get("earliest") or "",
     )
