@@ -11,6 +11,7 @@ from queuectl.domain.plan import Plan, Proof
 from queuectl.domain.snapshot import Snapshot
 from queuectl.planner import plan, plan_cycle
 from queuectl.planner.cycle.look_ahead import LookAhead, look_ahead
+from queuectl.planner.placement import feasible
 from queuectl.planner.placement.feasible import Decision
 from queuectl.planner.problem.problem import survey
 from queuectl.planner.problem.request import GangRequest
@@ -46,6 +47,26 @@ def test_looking_ahead_starts_the_same_gangs_by_fewer_solves(
     for taken, made, other in zip(snapshots, ahead, turns, strict=True):
         assert starters(taken, made) == starters(taken, other)
     assert sum(p.stats["solves"] for p in ahead) < sum(p.stats["solves"] for p in turns)
+
+
+def test_a_gang_that_blocks_another_is_placed_again_without_a_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first gang would be on the one large node, which only the second needs."""
+    nodes = [
+        node("a", "x/r0", gpu=4),
+        node("b", "x/r0", gpu=4),
+        node("c", "x/r1", gpu=8),
+        node("d", "x/r2", gpu=2),
+    ]
+    beside = gang("beside", podset("w", 1, gpu=2))
+    first = gang("first", podset("w", 2, gpu=4, required="rack"))
+    second = gang("second", podset("w", 1, gpu=8), queued_at=1.0)
+    taken = world(nodes, [beside, first, second])
+    models: list[GangRequest] = []
+    monkeypatch.setattr(feasible, "_ask_solver", lambda _, request, *__: models.append(request))
+    assert starters(taken, plan(taken)) == {"beside", "first", "second"}
+    assert not models
 
 
 def at_its_turn(taken: Snapshot) -> tuple[LookAhead, GangRequest]:

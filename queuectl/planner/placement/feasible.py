@@ -30,7 +30,7 @@ from queuectl.planner.problem.request import ANYWHERE, GangRequest, Pods, PodSet
 from queuectl.planner.problem.topology import Ints, Mask
 from queuectl.planner.solver.solver import Solver, Status
 
-_MORE: Final = (0, 2, 8)  # domains beside those that hold it by sums
+_MORE: Final = (0, 2, 8)
 _FEW: Final = 4  # one in so many at most: those alone make a model that is worth its time
 
 
@@ -122,22 +122,29 @@ def _search(
     free: Ints,
     solver: Solver,
 ) -> Decision:
-    """By models: first only the blocking gangs move, which often finds a solution; then only these exist, which often refutes; then all move."""
+    """Greedily, then by models: first only the blocking gangs move; then only these exist, which often refutes; then all move."""
     in_the_way = list(_in_the_way(movable, request, free))
     few = in_the_way[-1] if in_the_way else []
     much_smaller = len(few) * _FEW < len(movable)
-    for near in in_the_way:
+    by_sums = [
+        (near, beside)
+        for near in in_the_way
+        for beside in [_free_without(state, near)]
+        if not Load.of([*(k.request for k in near), request], beside).exceeds()
+    ]
+    for near, beside in by_sums:
+        placed = _one_by_one(near, request, beside)
+        if placed is not None:
+            return placed
+    for near, beside in by_sums:
         if solver.ended():
             break
-        beside = _free_without(state, near)
-        if Load.of([*(k.request for k in near), request], beside).exceeds():
-            continue
         decision = _ask_solver(near, request, beside, solver)
         if decision.status is Status.FOUND:
             return decision
     if much_smaller and _ask_solver(few, request, free, solver).status is Status.REFUTED:
         return Decision(Status.REFUTED)
-    return _ask_solver(movable, request, free, solver)
+    return _one_by_one(movable, request, free) or _ask_solver(movable, request, free, solver)
 
 
 def _in_the_way(
@@ -166,6 +173,24 @@ def _in_the_way(
         if before < len(near) < len(movable):
             yield near
             before = len(near)
+
+
+def _one_by_one(
+    near: Sequence[TentativeAdmission], request: GangRequest, free: Ints
+) -> Decision | None:
+    """All of them placed again, one after the other, the hardest first, on what is free without any of them; None proves nothing."""
+    requests = [*(k.request for k in near), request]
+    left = free.copy()
+    found: dict[int, NodeCounts] = {}
+    for at in several.hardest_first(requests, free):
+        node_counts = several.find(requests[at], left, lambda shape: caps(left, shape))
+        if node_counts is None:
+            return None
+        take(left, requests[at].pods, node_counts)
+        found[at] = node_counts
+    new = found.pop(len(near))
+    others = [(near[at], node_counts) for at, node_counts in sorted(found.items())]
+    return Decision(Status.FOUND, new, tuple(others))
 
 
 def _free_without(state: State, near: Sequence[TentativeAdmission]) -> Ints:

@@ -151,6 +151,14 @@ def _orders(podset_groups: Sequence[PodSetGroup], free: Ints) -> list[Sequence[i
     return [hardest, hardest[::-1]]
 
 
+def hardest_first(requests: Sequence[GangRequest], free: Ints) -> list[int]:
+    """Gangs by number: of a finer required level first, then with the largest pods as a share of what is free, then with more pods."""
+    sizes = _sizes(free, [request.pods for request in requests])
+    levels = [max((g.required for g in r.podset_groups), default=ANYWHERE) for r in requests]
+    counts = [sum(p.count for p in request.pods) for request in requests]
+    return sorted(range(len(requests)), key=lambda i: (-levels[i], -sizes[i], -counts[i]))
+
+
 @dataclass(eq=False, slots=True)
 class _Scratch:
     """The free capacity while podset groups are placed one after the other.
