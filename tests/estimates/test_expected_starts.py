@@ -126,7 +126,7 @@ def shares(shared: float) -> tuple[float, float]:
 def test_gangs_start_by_the_quantiles_as_often_as_these_say_if_run_times_deviate_together() -> None:
     by_median, by_p90 = shares(SHARED)
     assert by_median == pytest.approx(0.5, abs=0.05)
-    assert by_p90 == pytest.approx(0.9, abs=0.05)
+    assert by_p90 == pytest.approx(0.9, abs=0.04)
 
 
 def test_more_gangs_start_by_the_90th_percentile_if_run_times_deviate_independently() -> None:
