@@ -13,8 +13,9 @@ import pytest
 from queuectl.demo import manifests as m
 from queuectl.demo.manifests import Pods
 from queuectl.localcluster import devices as d
+from queuectl.localcluster.components import SCHEDULER
 from tests.system.actions import apply, configured, restart_controller
-from tests.system.claims import claim, devices, request
+from tests.system.claims import claim, devices, request, using
 from tests.system.device_cluster import DeviceWorkspace, device_installation, device_workspace
 from tests.system.installation import RACK, Installation, Workspace
 
@@ -266,6 +267,68 @@ def test_a_pod_whose_device_is_tainted_gets_another_device_of_its_node(
             "a pod is replaced",
         )
         assert workspace.base.workload("train")["attempt"] == 1
+
+
+@pytest.mark.gpus
+def test_a_gang_whose_planned_devices_another_pod_takes_first_is_evicted_and_planned_again(
+    workspace: DeviceWorkspace,
+) -> None:
+    base, cluster = workspace.base, workspace.base.installation.cluster
+    workspace.job("others", Pods(14), "eight")
+    workspace.job("last", Pods(1), "eight")
+    base.until_state("others", "Running")
+    base.until_state("last", "Running")
+    everywhere = {one["spec"]["nodeName"] for one in base.client.get(d.SLICES)["items"]}
+    other = workspace.devices("last")
+    [free] = everywhere - set(workspace.devices("others")) - set(other)
+    path = f"/api/v1/namespaces/{base.namespace}/pods"
+    cluster.pause(SCHEDULER)
+    try:
+        base.client.create(path, unmanaged("first", free, "one"))
+        workspace.job("late", Pods(1), "eight")
+        base.until(lambda: any(pod.pin for pod in base.pods("late")), "its pod is released")
+    finally:
+        cluster.resume(SCHEDULER)
+    base.until(lambda: base.workload("late").get("evictions") == 1, "it is evicted")
+    assert "PinUnschedulable" in {line["event"] for line in base.history("late")}
+    base.client.delete(
+        f"/apis/batch/v1/namespaces/{base.namespace}/jobs/last", propagationPolicy="Background"
+    )
+    base.until_state("late", "Running")
+    assert workspace.devices("late") == other
+    assert base.workload("others")["evictions"] == 0
+    base.client.delete(f"{path}/first")
+
+
+def unmanaged(name: str, node: str, template: str) -> dict[str, Any]:
+    """A pod of no queue, which only this node can take. It names the node by an affinity, so queuectl does not count it before it is bound."""
+    rule = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [rule]}]}
+    spec = {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}},
+        "containers": [{"name": "main", "image": "registry.invalid/x:1"}],
+    }
+    metadata = {"name": name}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": using(spec, template)}
+
+
+@pytest.mark.gpus
+def test_access_for_administration_needs_no_free_device_and_no_quota(
+    workspace: DeviceWorkspace,
+) -> None:
+    base = workspace.base
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    base.client.patch(f"/api/v1/namespaces/{base.namespace}", {"metadata": {"labels": labels}})
+    workspace.templates(watch=devices(request(count=8, adminAccess=True)))
+    workspace.job("all", Pods(16), "eight")
+    base.until_state("all", "Running")
+    workspace.job("monitor", Pods(16), "watch")
+    base.until_state("monitor", "Running")
+    assert sum(workspace.devices("all").values()) == 128
+    assert base.workload("monitor")["gpus"] == 0
+    assert workspace.refused() == []
 
 
 def test_pods_of_a_gang_share_a_named_claim_on_one_node(workspace: DeviceWorkspace) -> None:
