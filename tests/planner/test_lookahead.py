@@ -61,7 +61,7 @@ def test_a_gang_that_blocks_another_is_placed_again_without_a_model(
     ]
     beside = gang("beside", podset("w", 1, gpu=2))
     first = gang("first", podset("w", 2, gpu=4, required="rack"))
-    second = gang("second", podset("w", 1, gpu=8), queued_at=1.0)
+    second = gang("second", podset("w", 1, gpu=8, required="rack"), queued_at=1.0)
     taken = world(nodes, [beside, first, second])
     models: list[GangRequest] = []
     monkeypatch.setattr(feasible, "_ask_solver", lambda _, request, *__: models.append(request))
