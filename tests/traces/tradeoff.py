@@ -24,7 +24,7 @@ RUNS: Final = Path(__file__).parent / "tradeoff.csv"
 PICTURE: Final = ROOT / "docs/images/backfill-tradeoff.svg"
 NODES: Final = {"cluster03": 30}
 FIFO: Final = "StrictFIFO"
-FACTORS: Final = ("0", "1", "2", "4", "8", "16")
+FACTORS: Final = ("0", "0.1", "0.25", "0.5", "1", "2", "4", "8", "16")
 
 
 @dataclass(frozen=True, slots=True)
