@@ -139,9 +139,7 @@ class UsageLedger:
         """The run times of the workloads that have finished last, oldest first."""
         async with self._snapshot("reading past run times") as connection:
             rows = (await connection.execute(runs_before(most))).all()
-            return tuple(
-                Run(Work(*work), seconds, submitted) for *work, seconds, submitted in reversed(rows)
-            )
+            return tuple(Run(Work(*work), seconds) for *work, seconds in reversed(rows))
 
     async def prune(self, before: float, *, epoch: int) -> int:
         """Delete some hours that began before ``before``; see the Protocol."""
@@ -180,7 +178,7 @@ def runs_before(most: int) -> Select[Any]:
     return (
         select(
             *(w.cluster_queue, w.namespace, w.queue, w.user, w.name, w.pods, w.gpus),
-            *(w.past_seconds, w.queued_at),
+            w.past_seconds,
         )
         .where(w.finished_at.is_not(None), w.attempt > 0)
         .order_by(w.finished_at.desc())

@@ -30,14 +30,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A finished gang.
-
-    Attributes:
-        work: its properties.
-        seconds: for which it held its nodes, all attempts together.
-        submitted: unix seconds; None = not known.
-    """
+    """A finished gang, and the seconds for which it held its nodes, all attempts together."""
 
     work: Work
     seconds: float
-    submitted: float | None = None

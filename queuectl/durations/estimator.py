@@ -6,7 +6,6 @@ from collections.abc import Hashable, Iterable, Iterator
 from typing import Final
 
 from queuectl.domain.runs import Run, Work
-from queuectl.durations.deviations import FinishedDeviations, deviation
 from queuectl.durations.groups import groups
 from queuectl.durations.samples import KEPT, Sample
 
@@ -20,16 +19,12 @@ class Estimator:
     """Learns from one finished run at a time: a fixed number of groups, each with a bounded sample.
 
     The same runs in the same order always give the same estimates. One thread adds runs; others can ask meanwhile.
-
-    Attributes:
-        deviations: of the run times that were added, from those that were known before.
     """
 
     def __init__(self, *, kept: int = KEPT, most_groups: int = _GROUPS) -> None:
         self._samples: dict[Hashable, Sample] = {}
         self._kept = kept
         self._most = most_groups
-        self.deviations = FinishedDeviations()
 
     def __len__(self) -> int:
         """The number of groups."""
@@ -41,10 +36,6 @@ class Estimator:
 
     def add(self, run: Run) -> None:
         """Learn from a finished run."""
-        known = self.longer(run.work)
-        if known and run.submitted is not None:
-            user = run.work.cluster_queue, run.work.user
-            self.deviations.add(user, run.submitted, deviation(known, run.seconds))
         for group in groups(run.work):
             sample = self._samples.pop(group, None) or Sample()
             self._samples[group] = sample.with_run(run.seconds, self._kept)

@@ -26,7 +26,6 @@ class RunTimes:
         limit: at which the controller ends it; infinite = none.
         certain: ``known`` has one value, which is the run time.
         group: ClusterQueue, user and time of submission. Run times of one group deviate from ``known`` together.
-        deviation: that is expected, as a normal number; 0 = none.
     """
 
     known: tuple[float, ...]
@@ -34,7 +33,6 @@ class RunTimes:
     limit: float = inf
     certain: bool = False
     group: Group = ("", "", 0)
-    deviation: float = 0.0
 
     def left(self, part: float) -> float:
         """Seconds that it still runs, at the quantile ``part`` (0 to 1).
@@ -54,16 +52,11 @@ class RunTimes:
 
 
 def possible_runs(
-    work: Work,
-    stated: Stated,
-    elapsed: float,
-    estimator: Estimator,
-    submitted: float = 0.0,
-    deviation: float = 0.0,
+    work: Work, stated: Stated, elapsed: float, estimator: Estimator, submitted: float = 0.0
 ) -> RunTimes | None:
     """The possible run times of a gang that has run for ``elapsed`` seconds; None = nothing is known.
 
-    ``submitted``: unix seconds. ``deviation``: that is expected of its run time; that of a gang that runs is in its elapsed time.
+    ``submitted``: unix seconds.
 
     A stated expectation counts as it is until it is over. Otherwise finished gangs like it count, and its limit if there are none.
     """
@@ -73,7 +66,7 @@ def possible_runs(
         return RunTimes((stated.expected,), elapsed, limit, certain=True)
     known = estimator.longer(work, elapsed)
     if known:
-        return RunTimes(known, elapsed, limit, group=group, deviation=deviation)
+        return RunTimes(known, elapsed, limit, group=group)
     if stated.expected is not None:
         return RunTimes((doubled(stated.expected, elapsed),), elapsed, limit, group=group)
     return RunTimes((limit,), elapsed, limit, certain=True) if limit < inf else None

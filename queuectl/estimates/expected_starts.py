@@ -75,14 +75,12 @@ class _Numbers:
     def draw(self) -> dict[str, float]:
         """Seconds for which each gang still runs, by uid."""
         shared = {group: sqrt(SHARED) * normal() for group, normal in self._groups.items()}
-        found: dict[str, float] = {}
-        for uid, known in self._runs.items():
-            if known is None:
-                found[uid] = inf
-            else:
-                number = shared[known.group] + sqrt(1.0 - SHARED) * self._own[uid]()
-                found[uid] = known.left(_PART_OF(number + known.deviation))
-        return found
+        return {
+            uid: inf
+            if known is None
+            else known.left(_PART_OF(shared[known.group] + sqrt(1.0 - SHARED) * self._own[uid]()))
+            for uid, known in self._runs.items()
+        }
 
 
 def _normal(*seed: str) -> Callable[[], float]:

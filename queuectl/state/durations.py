@@ -132,7 +132,7 @@ class Durations:
             first = self._started.pop(entry.uid, None)
             if not entry.attempt:
                 continue
-            self.estimator.add(Run(work_of(entry), entry.past_seconds, entry.queued_at))
+            self.estimator.add(Run(work_of(entry), entry.past_seconds))
             if first is not None:
                 expected, usual = first
                 within = entry.past_seconds <= expected.seconds

@@ -19,7 +19,6 @@ from queuectl.domain.records import JobRecord
 from queuectl.domain.snapshot import Snapshot
 from queuectl.durations.estimator import Estimator
 from queuectl.durations.expectations import MEDIAN, planned
-from queuectl.durations.expected_deviations import ExpectedDeviations
 from queuectl.durations.possible import RunTimes, possible_runs
 from queuectl.state.durations import Durations, stated_of, work_of
 from queuectl.state.ledger import Ledger
@@ -43,17 +42,7 @@ class EstimateInput:
 
     def runs(self, uids: Iterable[str]) -> dict[str, RunTimes | None]:
         """The possible run times of gangs, by uid; None = unknown. It takes long for thousands of gangs."""
-        deviations = self._deviations()
-        return {
-            uid: self._runs(*self.gangs[uid], deviations) if uid in self.gangs else None
-            for uid in uids
-        }
-
-    def _deviations(self) -> ExpectedDeviations:
-        now = self.snapshot.now
-        entries = (entry for entry, _ in self.gangs.values() if not entry.state.waiting)
-        running = ((work_of(one), one.queued_at, one.executed(now)) for one in entries)
-        return ExpectedDeviations(self.estimator, now, running)
+        return {uid: self._runs(*self.gangs[uid]) if uid in self.gangs else None for uid in uids}
 
     def run_times(self, uids: Iterable[str]) -> dict[str, ExpectedRunTime]:
         """The run times that planning assumes for gangs, by uid, without those that are unknown."""
@@ -76,13 +65,10 @@ class EstimateInput:
             self.errors.get(entry.cluster_queue) if learnt else None,
         )
 
-    def _runs(
-        self, entry: Entry, job: JobRecord | None, deviations: ExpectedDeviations
-    ) -> RunTimes | None:
+    def _runs(self, entry: Entry, job: JobRecord | None) -> RunTimes | None:
         stated = stated_of(entry, job, self.snapshot.config)
-        elapsed, work = entry.executed(self.snapshot.now), work_of(entry)
-        expected = deviations.expected(work) if entry.state.waiting else 0.0
-        return possible_runs(work, stated, elapsed, self.estimator, entry.queued_at, expected)
+        elapsed = entry.executed(self.snapshot.now)
+        return possible_runs(work_of(entry), stated, elapsed, self.estimator, entry.queued_at)
 
 
 @dataclass(frozen=True, slots=True)

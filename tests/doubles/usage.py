@@ -141,8 +141,7 @@ class MemoryUsage:
         await self._reach()
         done = [(e.finished_at, e) for e in self._entries() if e.finished_at is not None]
         done = sorted((one for one in done if one[1].attempt), key=lambda one: one[0])
-        last = done[max(len(done) - most, 0) :]
-        return tuple(Run(work_of(e), e.past_seconds, e.queued_at) for _, e in last)
+        return tuple(Run(work_of(e), e.past_seconds) for _, e in done[max(len(done) - most, 0) :])
 
     async def prune(self, before: float, *, epoch: int) -> int:
         tables, current = await self._reach()

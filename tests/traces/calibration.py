@@ -16,7 +16,6 @@ from typing import Final
 
 from queuectl.domain.estimates import ExpectedStart
 from queuectl.durations.expectations import Stated
-from queuectl.durations.expected_deviations import ExpectedDeviations
 from queuectl.durations.possible import RunTimes, possible_runs
 from queuectl.estimates.expected_starts import MOST_GANGS, expected_starts
 from queuectl.estimates.scene import scene_of
@@ -80,16 +79,12 @@ class Result:
 def estimated(setting: Setting, seen: Seen, kind: str, cache: PlannerCache) -> ExpectedStart | None:
     """The expected start of the job that was submitted."""
     now = seen.snapshot.now - BEGIN
-    began = ((one, max(0.0, now - one.start)) for one in seen.live.values() if one.start <= now)
-    running = ((work_of(setting, one.job), one.job.submit, elapsed) for one, elapsed in began)
-    deviations = ExpectedDeviations(seen.estimator, now, running)
     runs: dict[str, RunTimes | None] = {}
     for uid, one in seen.live.items():
         stated = Stated(expected=one.end - one.start) if kind == "stated" else Stated()
-        work, submitted = work_of(setting, one.job), one.job.submit
         elapsed = max(0.0, now - one.start)
-        expected = deviations.expected(work) if one.start > now else 0.0
-        runs[uid] = possible_runs(work, stated, elapsed, seen.estimator, submitted, expected)
+        work, submitted = work_of(setting, one.job), one.job.submit
+        runs[uid] = possible_runs(work, stated, elapsed, seen.estimator, submitted)
     scene = scene_of(seen.snapshot, cache, MOST_GANGS)
     return expected_starts(scene, runs).by_uid.get(seen.job.uid)
 

@@ -115,8 +115,7 @@ def states(setting: Setting, order: Order, jobs: list[Job], every: int) -> Itera
         now, number = job.job.submit, number + 1
         while ended < len(by_end) and by_end[ended].end <= now:
             over = by_end[ended]
-            work = work_of(setting, over.job)
-            estimator.add(FinishedRun(work, over.end - over.start, over.job.submit))
+            estimator.add(FinishedRun(work_of(setting, over.job), over.end - over.start))
             ended += 1
         while started < len(by_start) and by_start[started].start <= now:
             first = by_start[started]

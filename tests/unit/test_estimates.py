@@ -159,23 +159,6 @@ def test_else_gangs_of_its_user_or_of_its_queue_did(past: list[Run]) -> None:
     assert start.median <= start.p90
 
 
-def test_gangs_of_a_user_that_run_long_lately_delay_those_behind_its_pending_gangs() -> None:
-    leader = Leader()
-    leader.durations.learn(runs(*[10.0 * n for n in range(1, 31)]))
-    leader.add("r", State.RUNNING, 16, user="bob", limit=200.0, queued_at=0.0)
-    leader.add("first", gpus=16)
-    leader.add("second", gpus=16, queued_at=1.0)
-    before = leader.look()
-    for number in range(4):
-        done = leader.add(f"done-{number}", State.RUNNING, 0, queued_at=900.0)
-        over = replace(done, state=State.FINISHED, past_seconds=290.0, finished_at=NOW)
-        leader.put(over)
-        leader.durations.note([EntryChange(done, over, NOW)], leader.config)
-    after = leader.look()
-    assert after["first"] == before["first"]
-    assert after["second"] > before["second"] + 50.0
-
-
 def test_too_few_finished_gangs_give_no_estimate() -> None:
     leader = Leader()
     leader.durations.learn(runs(200, 300))
