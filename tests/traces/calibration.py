@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--trace", default="", help="a part of the names of traces")
     given = parser.parse_args()
     for found in results(given.folder, given.samples, given.trace):
-        print(found.row(), end="", flush=True)
+        print(found.row(), flush=True)
         if given.record:
             write(found)
 
