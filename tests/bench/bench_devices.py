@@ -158,7 +158,7 @@ def loads(few: float) -> dict[str, Callable[[], list[Snapshot]]]:
             lambda uid, at: mixed_gang(uid, rng, THREE, at), int(80 * few)
         ),
         "50 gangs of 1, 2, 4, 8 GPUs": lambda: cluster.batches(
-            lambda uid, at: chain_gang(uid, rng, at), max(4, int(40 * few))
+            lambda uid, at: chain_gang(uid, rng, at), max(4, int(120 * few))
         ),
     }
 
