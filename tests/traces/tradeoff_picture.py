@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import dist
 from typing import Final
 
 _WIDTH: Final = 640
@@ -11,6 +12,7 @@ _LEFT: Final = 60
 _RIGHT: Final = 30
 _ABOVE: Final = 40
 _BELOW: Final = 50
+_CLOSE: Final = 12  # pixels: points that are closer have one label
 _STEPS: Final = (1, 2, 5, 10, 20)  # percent between two lines of the grid
 _STYLE: Final = """
     text { font: 12px system-ui, sans-serif; fill: #24292f }
@@ -80,9 +82,12 @@ def _curve(points: Sequence[Point], x: _Axis, y: _Axis) -> Iterator[str]:
     places = {name: (x.place(mean), y.place(several)) for name, mean, several in points}
     path = " ".join(f"{left:.1f},{top:.1f}" for left, top in places.values())
     yield f'  <polyline class="curve" points="{path}"/>'
-    named: dict[tuple[float, float], list[str]] = {}
+    named: list[tuple[tuple[float, float], list[str]]] = []
     for name, place in places.items():
-        named.setdefault(place, []).append(name)
-    for (left, top), names in named.items():
-        yield f'  <circle class="point" cx="{left:.1f}" cy="{top:.1f}" r="4"/>'
+        yield f'  <circle class="point" cx="{place[0]:.1f}" cy="{place[1]:.1f}" r="4"/>'
+        if named and dist(place, named[-1][0]) < _CLOSE:
+            named[-1][1].append(name)
+        else:
+            named.append((place, [name]))
+    for (left, top), names in named:
         yield f'  <text x="{left + 7:.1f}" y="{top - 7:.1f}">{", ".join(names)}</text>'
