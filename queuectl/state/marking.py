@@ -65,9 +65,8 @@ class Marker:
     def marked(self, changes: Iterable[EntryChange], config: QueueConfig) -> list[EntryChange]:
         """The same changes with their marks. Call it once for each change, directly before its commit."""
         changes = list(changes)
-        concerned: dict[
-            str, int
-        ] = {}  # gangs whose claims count for another gang now -> the change that causes it
+        # Gangs whose claims count for another gang now, and the change that causes it.
+        concerned: dict[str, int] = {}
         users = self._users
         if changes:
             concerned = dict.fromkeys(self._doubtful, 0)

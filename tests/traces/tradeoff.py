@@ -7,9 +7,7 @@ recorded runs. The factor 0 keeps no node.
 from __future__ import annotations
 
 import argparse
-import csv
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +15,7 @@ from queuectl.planner.backfill import whole_nodes
 from queuectl.simulate.comparison import simulate
 from queuectl.simulate.policy import Durations, Order, Placement, Policy
 from tests.simulate.cases import SLICE, setting
+from tests.traces import tables
 from tests.traces.records import ROOT, now
 from tests.traces.tradeoff_picture import picture
 
@@ -43,24 +42,15 @@ class Run:
     date: str
     commit: str
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The factor."""
+        return (self.factor,)
+
 
 def read() -> dict[str, Run]:
-    """The recorded runs by factor, in the order of the file."""
-    if not RUNS.exists():
-        return {}
-    with RUNS.open(newline="") as lines:
-        rows = [
-            Run(r["factor"], float(r["mean"]), float(r["several"]), r["date"], r["commit"])
-            for r in csv.DictReader(lines)
-        ]
-    return {row.factor: row for row in rows}
-
-
-def write(runs: Iterable[Run]) -> None:
-    with RUNS.open("w", newline="") as lines:
-        table = csv.DictWriter(lines, [f.name for f in fields(Run)], lineterminator="\n")
-        table.writeheader()
-        table.writerows(map(asdict, runs))
+    """The recorded runs by factor."""
+    return {run.factor: run for run in tables.read(RUNS, Run).values()}
 
 
 def simulated(factor: str) -> Run:
@@ -92,8 +82,7 @@ def main() -> None:
     for factor in parser.parse_args().run:
         found = simulated(factor)
         print(found, flush=True)
-        known = read() | {factor: found}
-        write(known[name] for name in (FIFO, *FACTORS) if name in known)
+        tables.write(RUNS, found)
     PICTURE.write_text(drawn(read()))
 
 
