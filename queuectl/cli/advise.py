@@ -84,7 +84,7 @@ def advise_command(
     """
     try:
         documents = read_setting(file or [], server, live=live)
-        jobs = read_jobs(trace, history, server, events, utilization, seed, start)
+        jobs = read_jobs(trace, history, server, events, utilization, seed, start, live=live)
         found = _advice(documents, jobs, objective or [], durations)
     except BadInput as error:
         raise CommandFailed(str(error), Exit.BAD_INPUT) from None

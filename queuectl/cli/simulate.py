@@ -96,7 +96,7 @@ def simulate_command(
     """
     try:
         policies = _policies(strategy or [], durations, placement)
-        jobs = read_jobs(trace, history, server, events, utilization, seed, start)
+        jobs = read_jobs(trace, history, server, events, utilization, seed, start, live=live)
         setting = jobs.setting(read_setting(file or [], server, live=live))
         outcomes = [_simulated(setting, policy) for policy in policies]
     except BadInput as error:

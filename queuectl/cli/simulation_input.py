@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +14,7 @@ import typer
 from queuectl.cli.client import connect
 from queuectl.cli.input_files import read_bytes, read_objects
 from queuectl.cli.recorded_trace import recorded_trace
+from queuectl.cli.spent_budgets import ServerLedger
 from queuectl.cli.times import ago
 from queuectl.domain.errors import BadInput
 from queuectl.objects.documents import Document
@@ -71,6 +72,7 @@ class Jobs:
         name: of the trace.
         seed: of the random numbers that choose from a distribution of utilization.
         begins: unix seconds of second 0; None = it is not known.
+        ledger: knows what Budgets have spent before; None = they have spent nothing.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Jobs:
     utilization: Utilization | None
     seed: int
     begins: float | None
+    ledger: ServerLedger | None = None
 
     def setting(self, documents: Sequence[Document], *, warn: bool = True) -> Setting:
         """These jobs on the nodes and queues of documents. Can raise BadInput."""
@@ -88,7 +91,7 @@ class Jobs:
         for warning in given.warnings if warn else ():
             if warning != NO_USAGE_LEDGER:  # the simulation counts the use itself
                 sys.stderr.write(f"warning: {warning}\n")
-        return make_setting(
+        made = make_setting(
             given.snapshot,
             self.name,
             self.jobs,
@@ -97,6 +100,9 @@ class Jobs:
             self.seed,
             self.begins,
         )
+        if self.ledger is None:
+            return made
+        return replace(made, spent=self.ledger.spent(made.config.budgets.values(), made.begin))
 
 
 Start = Annotated[
@@ -144,8 +150,13 @@ def read_jobs(
     utilization: str | None,
     seed: int,
     start: str | None,
+    *,
+    live: bool,
 ) -> Jobs:
-    """The jobs of a trace or of a server, and the files that belong to it. Can raise BadInput."""
+    """The jobs of a trace or of a server, and the files that belong to it. Can raise BadInput.
+
+    Budgets have spent what the ledger of the server has, if jobs or configuration (``live``) are those of the server.
+    """
     from queuectl.simulate.trace import read_events, read_trace, read_utilization
 
     if (trace is None) is (history is None):
@@ -169,6 +180,7 @@ def read_jobs(
         read_utilization(measured, utilization or name) if measured is not None else None,
         seed,
         begins,
+        ServerLedger(server) if live or history is not None else None,
     )
 
 

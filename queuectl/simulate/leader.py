@@ -63,8 +63,13 @@ class SimulatedLeader:
         weighs_work: a gang waits to evict others because they would lose much work, so each checkpoint counts.
     """
 
-    def __init__(self, given: Snapshot, now: float, durations: Durations) -> None:
-        """``given``: configuration, nodes and namespaces; ``now``: the begin of the simulation."""
+    def __init__(
+        self, given: Snapshot, now: float, durations: Durations, spent: SpentUnits
+    ) -> None:
+        """Of a simulation that begins at ``now``.
+
+        ``given``: configuration, nodes and namespaces; ``spent``: by Budgets before.
+        """
         self.config = given.config
         self._known = durations
         self._mirror = Mirror({"jobs": KIND})
@@ -90,7 +95,7 @@ class SimulatedLeader:
         self._past_use = PastUseSums(self._mirror)
         self._past_use.configure(self.config, (), now)
         self._budgets = BudgetSums()
-        self._budgets.learn(self.config.budgets, SpentUnits())
+        self._budgets.learn(self.config.budgets, spent)
         self._reserved: tuple[ReservationState, ...] = ()
         self._moves = MigrationBudget()
         self._cache = PlannerCache()

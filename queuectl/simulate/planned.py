@@ -102,7 +102,8 @@ class _Part:
         self._world = world
         self._begin = setting.begin
         self._last_event = 0.0  # in seconds of the simulation
-        self._leader = SimulatedLeader(snapshot, self._begin, policy.durations)
+        leader = SimulatedLeader(snapshot, self._begin, policy.durations, setting.spent)
+        self._leader = leader
         self._runs: dict[str, Run] = {}
         self._fits: dict[tuple[object, ...], bool] = {}
         self._due: dict[str, float] = {}  # ends of notices and back-offs, in unix seconds

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Final
 
+from queuectl.domain.budgets import SpentUnits
 from queuectl.domain.errors import BadInput
 from queuectl.domain.fleet import Fleet, Node
 from queuectl.domain.quantity import GPU
@@ -36,6 +37,7 @@ class Setting:
         events: failures and recoveries of nodes.
         priorities: of the jobs, by rank.
         begins: unix seconds of second 0 of the trace; None = it is not stated.
+        spent: by the Budgets before second 0, in its month.
     """
 
     snapshot: Snapshot
@@ -45,6 +47,7 @@ class Setting:
     events: tuple[NodeEvent, ...]
     priorities: Mapping[int, int]
     begins: float | None = None
+    spent: SpentUnits = field(default_factory=SpentUnits)
 
     @property
     def begin(self) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import io
 import json
@@ -15,8 +16,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from queuectl.api.auth.authentication import OpenPaths
+from queuectl.api.auth.layers import AuthenticationLayer
 from queuectl.api.routes import recorded_jobs
+from queuectl.cli.errors import CommandFailed, Exit
 from queuectl.cli.main import run
+from queuectl.cli.spent_budgets import ServerLedger
 from queuectl.domain.accounting import (
     HOUR,
     AccountingTerms,
@@ -26,6 +31,7 @@ from queuectl.domain.accounting import (
     Phase,
     Subject,
 )
+from queuectl.domain.budgets import GPU_HOUR, month_of
 from queuectl.domain.events import Admit, Ended, Event, PodsReady
 from queuectl.domain.folding import Fold
 from queuectl.domain.identity import Right
@@ -33,6 +39,8 @@ from queuectl.domain.ledger import Entry
 from queuectl.domain.recorded_jobs import RecordedWorkload, UsedHour, recorded_job
 from queuectl.domain.records import Outcome
 from queuectl.domain.utilization import GangUse, UseState
+from queuectl.domain.words import format_time
+from queuectl.objects.configuration.queue_config import build
 from tests.api.conftest import AnyStore, commit
 from tests.api.serving import serving
 from tests.api.signed import ADMIN, NO_RIGHTS, asking, people, signed_app
@@ -81,6 +89,11 @@ def ledger_hour() -> Fold:
 async def recorded(store: AnyStore) -> None:
     for changes in lives():
         await commit(store, changes)
+    await accounted(store)
+
+
+async def accounted(store: AnyStore | MemoryStore) -> None:
+    """The usage ledger has :func:`ledger_hour`."""
     epoch = await store.take_over("test", 0)
     none = Fold(AT, AT, AccountingTerms({}, {}))
     await store.usage.keep(none, over=None, until=AT, marks=(), epoch=epoch, free={})
@@ -176,12 +189,17 @@ def test_utilization_is_that_of_each_hour_over_the_work() -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[str]:
+def store_of_lives() -> MemoryStore:
     store = MemoryStore()
     for changes in lives():
         for change in changes:
             store._write(change, 1)
-    with serving(store) as address:
+    return store
+
+
+@pytest.fixture
+def server(store_of_lives: MemoryStore) -> Iterator[str]:
+    with serving(store_of_lives) as address:
         yield address
 
 
@@ -226,14 +244,19 @@ def test_an_anonymous_trace_has_no_names_of_jobs_and_users(printed: Callable[...
     assert Path("use.csv").read_text() == "job_id,after_s,gpu_util_pct\n"
 
 
-def test_the_history_is_simulated_as_the_trace_that_it_is(printed: Callable[..., str]) -> None:
-    """Of two jobs of 4 nodes, the second one waits until the first one has ended."""
-    items = virtual_clusters({"a": 4})
+def write_cluster(*more: dict[str, Any]) -> None:
+    """Four nodes for LocalQueue team-a/default, and other objects."""
+    items = [*virtual_clusters({"a": 4}), *more]
     for item in items:
         if item["kind"] == "LocalQueue":
             item["metadata"] = {"name": "default", "namespace": "team-a"}
     listed = {"apiVersion": "v1", "kind": "List", "items": items}
     Path("cluster.json").write_text(json.dumps(listed))
+
+
+def test_the_history_is_simulated_as_the_trace_that_it_is(printed: Callable[..., str]) -> None:
+    """Of two jobs of 4 nodes, the second one waits until the first one has ended."""
+    write_cluster()
     Path("trace.csv").write_text(printed("trace", "--since", "90m"))
     by_trace, by_history = (
         json.loads(printed("simulate", "-f", "cluster.json", *source, "-o", "json"))
@@ -241,3 +264,72 @@ def test_the_history_is_simulated_as_the_trace_that_it_is(printed: Callable[...,
     )
     assert by_trace == by_history
     assert by_history["meanWaitSeconds"] == 10
+
+
+ZONE = next(z for z in ("UTC", "Asia/Tokyo") if month_of(AT, z) == month_of(AT + 2 * HOUR, z))
+
+
+def budget(gpu_hours: float, **spec: Any) -> dict[str, Any]:
+    """A Budget whose month has all of these hours."""
+    return {
+        "apiVersion": "queuectl.dev/v1",
+        "kind": "Budget",
+        "metadata": {"name": "b"},
+        "spec": {"gpuHoursPerMonth": gpu_hours, "timeZone": ZONE, **spec},
+    }
+
+
+@pytest.mark.parametrize(
+    "spender",
+    [{"clusterQueue": "gpus"}, {"localQueue": "team-a/default"}, {"namespace": "team-a"}, {"user": "ann"}],
+    ids=lambda spender: next(iter(spender)),
+)  # fmt: skip
+def test_budgets_have_spent_what_the_ledger_of_the_server_has(
+    spender: dict[str, str], server: str, store_of_lives: MemoryStore
+) -> None:
+    asyncio.run(accounted(store_of_lives))
+    budgets = build([budget(100, **spender)], 0).budgets.values()
+    other = build([budget(100, namespace="team-b")], 0).budgets.values()
+    month = month_of(AT, ZONE).begins
+    ledger = ServerLedger(server)
+    spent = 32 * (HOUR - 110) * GPU_HOUR // HOUR
+    assert ledger.spent(budgets, AT + HOUR).units == {
+        ("b", month): pytest.approx(spent, abs=GPU_HOUR / 1000)
+    }
+    assert ledger.spent(budgets, AT).units == {("b", month): 0}
+    assert ledger.spent(other, AT + HOUR).units == {("b", month): 0}
+
+
+@pytest.mark.parametrize(("gpu_hours", "start", "held"), [(33, HOUR, False), (31, HOUR, True), (31, 0, False)])  # fmt: skip
+def test_a_simulated_history_begins_with_what_budgets_have_spent(
+    gpu_hours: float,
+    start: float,
+    held: bool,
+    printed: Callable[..., str],
+    store_of_lives: MemoryStore,
+) -> None:
+    """The first of two jobs takes some GPU-seconds; a spent Budget holds both until the next month."""
+    asyncio.run(accounted(store_of_lives))
+    write_cluster(budget(gpu_hours, namespace="team-a"))
+    begin = format_time(AT + start)
+    found = printed(
+        "simulate", "-f", "cluster.json", "--history", "90m", "--start", begin, "-o", "json"
+    )
+    until = month_of(AT, ZONE).ends - (AT + start)
+    assert json.loads(found)["meanWaitSeconds"] == (until - 90 if held else 10)
+
+
+def test_the_error_of_a_caller_without_all_reports_names_the_missing_right(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("queuectl.cli.client._token", lambda: "some")
+    access = people()
+    access.know("some", "tenant", Right("get", "reports", "team-a"))
+    layer = AuthenticationLayer(access, secure=True, open_paths=OpenPaths())
+    budgets = build([budget(100, user="ann")], 0).budgets.values()
+    with (
+        serving(MemoryStore(), authenticated=layer) as address,
+        pytest.raises(CommandFailed, match="the right to get reports in all namespaces") as failed,
+    ):
+        ServerLedger(address).spent(budgets, AT + HOUR)
+    assert failed.value.code is Exit.NOT_ALLOWED

@@ -5,10 +5,12 @@ A trace begins on the last day of a month. Each node has 8 GPUs, so that a job o
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 import pytest
 
+from queuectl.domain.budgets import GPU_HOUR, SpentUnits, month_of
 from queuectl.objects.times import parse_time
 from queuectl.simulate.policy import Durations, Order, Placement
 from queuectl.simulate.results import Outcome, warnings
@@ -66,6 +68,23 @@ def test_jobs_wait_for_their_budgets(
     jobs: str, documents: list[Document], expected: list[int]
 ) -> None:
     assert waits(simulated(jobs, *documents)) == expected
+
+
+@pytest.mark.parametrize(
+    ("spent", "at", "expected"),
+    [
+        pytest.param(8, BEGIN, [0, DAY - 1, DAY + HOUR - 2], id="one more job can be paid"),
+        pytest.param(16, BEGIN, [DAY, DAY + HOUR - 1, 32 * DAY - 2], id="none can"),
+        pytest.param(16, BEGIN - 30 * DAY, [0, HOUR - 1, DAY - 2], id="another month does not count"),
+    ],
+)  # fmt: skip
+def test_what_was_spent_before_the_begin_counts_in_its_month(
+    spent: int, at: float, expected: list[int]
+) -> None:
+    month = month_of(at, "UTC")
+    given = setting({"a": 1}, THREE, more=[budget(16)], begins=BEGIN)
+    given = replace(given, spent=SpentUnits(at, {("b", month.begins): spent * GPU_HOUR}))
+    assert waits(outcome(given, Placement.PLANNER, Order.BEST_EFFORT_FIFO)) == expected
 
 
 def test_the_use_of_a_run_across_the_end_of_a_month_is_paid_by_both_months() -> None:
