@@ -1,7 +1,7 @@
 """A real Kubernetes control plane on one machine, for the demo, the tests, the benchmarks and manual use.
 
-The components are etcd, kube-apiserver, kube-controller-manager, kube-scheduler, the kubeflow training operator, and KWOK,
-which simulates the kubelets of GPU nodes.  The programs are built once for each version (about ten minutes on two cores) and
+The components are etcd, kube-apiserver, kube-controller-manager, kube-scheduler, KWOK, which simulates the kubelets of GPU
+nodes, and operators of job kinds: the kubeflow training operator, and on demand those of `operators.OPERATORS`.  The programs are built once for each version (about ten minutes on two cores) and
 cached.  A cluster then starts in a few seconds.  All servers listen only on loopback, with authentication and RBAC.
 
     from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
@@ -13,6 +13,7 @@ cached.  A cluster then starts in a few seconds.  All servers listen only on loo
         cluster.kubeconfig_for_user("alice", ["team-a"])
         cluster.client.apply({...})                              # a small synchronous API client
         cluster.nodes.lose("b0-r0-h0")                           # delete, cordon, restore, create, wait_ready
+        cluster.add_operator("jobset")                           # ClusterSpec(operators=(...)) for the start
         cluster.restart_apiserver()                              # kill_apiserver, start_apiserver, pause, resume
 
 `start` blocks; with asyncio, call it as `await asyncio.to_thread(LocalCluster.start, spec)`.  The processes belong to a

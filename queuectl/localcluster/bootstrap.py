@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import yaml
-
-from queuectl.localcluster import certificates, components, kubeconfig
+from queuectl.localcluster import certificates, components, installation, kubeconfig, operators
 from queuectl.localcluster.certificates import Authority, KeyPair
 from queuectl.localcluster.client import Client, wait_until
 from queuectl.localcluster.components import Component
@@ -30,7 +27,6 @@ if TYPE_CHECKING:
 _MANIFESTS = Path(__file__).parent / "manifests"
 _START_SECONDS = 60.0
 _NODES_SECONDS = 180.0
-_OPERATOR_NAMESPACE = "kubeflow"
 
 
 class Bootstrap:
@@ -43,6 +39,7 @@ class Bootstrap:
         self._supervisor = supervisor
         self._assets = assets
         self._spec = spec
+        self._operators = operators.with_needs(spec.operators)
 
     def run(self, progress: Progress) -> Layout:
         """Start all components and wait until they are ready.
@@ -58,44 +55,42 @@ class Bootstrap:
         self._make_identities()
         wanted = self._components()
         commands = {
-            one.name: [str(self._assets.programs[one.name]), *one.arguments]
-            for one in wanted.values()
+            one.name: [str(self._assets.programs[one.name]), *one.arguments] for one in wanted
         }
-        layout = self._layout = layout.write(
+        layout = layout.write(
             commands=commands,
-            health={one.name: one.health for one in wanted.values()},
+            health={one.name: one.health for one in wanted},
             spec=asdict(spec),
         )
-        self._start(wanted, [components.ETCD])
+        layout = self._layout = installation.prepare(layout, self._operators)
+        self._start([components.ETCD])
 
         if not spec.controllers:
             progress.step("Starting kube-apiserver")
-            self._start(wanted, [components.API_SERVER])
+            self._start([components.API_SERVER])
             return layout
         progress.step("Starting kube-apiserver", "controllers, scheduler and nodes")
-        self._start(wanted, [components.API_SERVER])
+        self._start([components.API_SERVER])
         client = admin(layout)
         try:
             progress.step(f"Starting controllers, scheduler and {spec.node_count} nodes")
-            self._set_up(client, wanted)
+            self._set_up(client)
         finally:
             client.close()
         return layout
 
-    def _components(self) -> dict[str, Component]:
+    def _components(self) -> list[Component]:
         layout, spec = self._layout, self._spec
         lease = spec.effective_lease_seconds
         wanted = [components.etcd(layout, fsync=spec.fsync), components.api_server(layout, spec)]
         if not spec.controllers:
-            return {one.name: one for one in wanted}
-        wanted += [
+            return wanted
+        return [
+            *wanted,
             components.controller_manager(layout, spec),
             components.scheduler(layout, spec),
             components.kwok(layout, _MANIFESTS / "stages.yaml", lease_seconds=lease),
         ]
-        if spec.training_operator:
-            wanted.append(components.training_operator(layout))
-        return {one.name: one for one in wanted}
 
     def _make_identities(self) -> None:
         """Create CAs, server certificates, and a kubeconfig for each component."""
@@ -123,23 +118,21 @@ class Bootstrap:
                 identity=pair,
             )
 
-    def _start(
-        self, wanted: dict[str, Component], names: Iterable[str], *, wait: bool = True
-    ) -> None:
+    def _start(self, names: Iterable[str], *, wait: bool = True) -> None:
         for name in names:
             start(self._layout, self._supervisor, name)
         if wait:
             for name in names:
-                wait_healthy(self._layout, self._supervisor, wanted[name].name)
+                wait_healthy(self._layout, self._supervisor, name)
 
-    def _set_up(self, client: Client, wanted: dict[str, Component]) -> None:
+    def _set_up(self, client: Client) -> None:
         client.apply_file(_MANIFESTS / "kwok-rbac.yaml")
         rest = [components.CONTROLLER_MANAGER, components.SCHEDULER, components.KWOK]
-        self._start(wanted, rest, wait=False)
-        if self._spec.training_operator:
-            self._prepare_operator(client)
-            rest.append(components.TRAINING_OPERATOR)
-            self._start(wanted, rest[-1:], wait=False)
+        self._start(rest, wait=False)
+        for one in self._operators:
+            installation.apply(self._layout, client, one)
+            self._start([one.name], wait=False)
+            rest.append(one.name)
         nodes = Nodes(client)
         names = [name for spec in self._spec.nodes for name in nodes.create(spec, wait_seconds=0)]
         for name in rest:
@@ -152,52 +145,6 @@ class Bootstrap:
             _START_SECONDS,
         )
         nodes.wait_ready(names, seconds=_NODES_SECONDS)
-
-    def _prepare_operator(self, client: Client) -> None:
-        """Create the objects that the operator needs: its CRD, its role, and the certificate of its webhook server."""
-        client.apply_file(self._assets.files["crds/pytorchjobs.yaml"])
-        client.apply_file(self._assets.files["rbac/role.yaml"])
-        [role] = [
-            one
-            for one in yaml.safe_load_all(self._assets.files["rbac/role.yaml"].read_text())
-            if one
-        ]
-        client.apply(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": _OPERATOR_NAMESPACE}},
-            {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": "training-operator"},
-                "roleRef": {
-                    "apiGroup": "rbac.authorization.k8s.io",
-                    "kind": "ClusterRole",
-                    "name": role["metadata"]["name"],
-                },
-                "subjects": [
-                    {
-                        "kind": "ServiceAccount",
-                        "name": "training-operator",
-                        "namespace": _OPERATOR_NAMESPACE,
-                    }
-                ],
-            },
-        )
-        pki = self._layout.pki
-        serving = self._layout.home / "tmp" / "k8s-webhook-server" / "serving-certs"
-        serving.mkdir(parents=True)
-        authority = Authority.load(pki / "ca.crt", pki / "ca.key")
-        authority.server("training-operator").save(serving / "tls.crt", serving / "tls.key")
-        wait_until(lambda: _established(client), "the PyTorchJob CRD", _START_SECONDS)
-        # An admission policy with parameters of a kind that discovery does not have fails for 30 s.
-        wait_until(
-            lambda: client.discovers("kubeflow.org"), "discovery of kubeflow.org", _START_SECONDS
-        )
-        webhook = yaml.safe_load((_MANIFESTS / "training-operator-webhook.yaml").read_text())
-        webhook["webhooks"][0]["clientConfig"] = {
-            "url": f"{self._layout.url('training-operator-webhook')}/validate-kubeflow-org-v1-pytorchjob",
-            "caBundle": base64.b64encode(authority.pair.certificate).decode(),
-        }
-        client.apply(webhook)
 
 
 def admin(layout: Layout) -> Client:
@@ -274,11 +221,3 @@ class Probe:
     def close(self) -> None:
         """Close the connection."""
         self._client.close()
-
-
-def _established(client: Client) -> bool:
-    crd = client.get(
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/pytorchjobs.kubeflow.org"
-    )
-    conditions = crd.get("status", {}).get("conditions") or []
-    return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)

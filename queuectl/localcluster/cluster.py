@@ -11,7 +11,16 @@ import ssl
 import time
 from typing import TYPE_CHECKING, Self
 
-from queuectl.localcluster import bootstrap, build, components, kubeconfig, layout, versions
+from queuectl.localcluster import (
+    bootstrap,
+    build,
+    components,
+    installation,
+    kubeconfig,
+    layout,
+    operators,
+    versions,
+)
 from queuectl.localcluster.bootstrap import Probe
 from queuectl.localcluster.certificates import Authority
 from queuectl.localcluster.client import Client, tls, wait_until
@@ -72,7 +81,9 @@ class LocalCluster:
             LocalClusterError: The name is taken, or a component does not start.
         """
         spec = spec or ClusterSpec()
-        assets = build.ensure(progress, units=versions.units(spec.kubernetes))
+        own = [one.unit for one in operators.with_needs(spec.operators)]
+        units = {unit.key: unit for unit in (*versions.units(spec.kubernetes), *own)}
+        assets = build.ensure(progress, units=list(units.values()))
         began = time.monotonic()
         place = layout.create(name)
         try:
@@ -254,6 +265,27 @@ class LocalCluster:
         """Start a stopped component, and wait until it is ready."""
         bootstrap.start(self._layout, self._supervisor, component)
         bootstrap.wait_healthy(self._layout, self._supervisor, component)
+
+    def add_operator(self, name: str, *, progress: Progress = _SILENT) -> None:
+        """Run an operator of `operators.OPERATORS` and those that it needs, and wait until it is ready.
+
+        Without effect if it runs in this cluster. It is built at its first use on this machine, which takes minutes.
+
+        Args:
+            name: Its name.
+            progress: Receives the steps of the build.
+
+        Raises:
+            BuildError: It cannot be built; the message names the step and its log.
+            LocalClusterError: It does not start.
+        """
+        for one in operators.with_needs([name]):
+            if one.name in self._layout.description["commands"]:
+                continue
+            build.ensure(progress, units=[one.unit])
+            self._layout = installation.prepare(self._layout, [one])
+            installation.apply(self._layout, self.client, one)
+            self.start_component(one.name)
 
     def pause(self, component: str) -> None:
         """Freeze a component, like a hanging machine: connections stay open, and no request is answered."""

@@ -15,6 +15,7 @@ from queuectl.localcluster.cluster import LocalCluster, take_down
 from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.exporter import Exporters
 from queuectl.localcluster.nodes import NodeSpec
+from queuectl.localcluster.operators import OPERATORS, TRAINING_OPERATOR
 from queuectl.localcluster.spec import ClusterSpec
 
 if TYPE_CHECKING:
@@ -39,9 +40,10 @@ def up(
     ] = "",
     *,
     fsync: Annotated[bool, typer.Option(help="etcd waits for the disk.")] = True,
-    training_operator: Annotated[
-        bool, typer.Option(help="Run the kubeflow training operator.")
-    ] = True,
+    operators: Annotated[
+        str,
+        typer.Option(metavar="NAME,...", help=f"Operators of job kinds: {', '.join(OPERATORS)}."),
+    ] = TRAINING_OPERATOR,
     foreground: Annotated[
         bool, typer.Option(help="Stay in the foreground, and stop the cluster at Ctrl-C.")
     ] = False,
@@ -51,10 +53,10 @@ def up(
     The first start builds the programs, which takes about ten minutes on two cores.
     """
     try:
-        node_spec = NodeSpec.parse(nodes)
+        names = tuple(filter(None, operators.split(",")))
+        spec = ClusterSpec(nodes=(NodeSpec.parse(nodes),), fsync=fsync, operators=names)
     except ValueError as error:
         _fail(str(error), _BAD_INPUT)
-    spec = ClusterSpec(nodes=(node_spec,), fsync=fsync, training_operator=training_operator)
     try:
         cluster = LocalCluster.start(spec, name=name, progress=progress.for_terminal())
     except LocalClusterError as error:

@@ -22,7 +22,6 @@ API_SERVER = "kube-apiserver"
 CONTROLLER_MANAGER = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
 KWOK = "kwok"
-TRAINING_OPERATOR = "training-operator"
 
 QPS, BURST = 1000, 2000
 """Client limits of the controller manager, the scheduler and the operator, so high that no component waits."""
@@ -72,10 +71,6 @@ IDENTITIES = {
     KWOK: Identity(
         "system:serviceaccount:kube-system:kwok-controller",
         ("system:serviceaccounts", "system:serviceaccounts:kube-system"),
-    ),
-    TRAINING_OPERATOR: Identity(
-        "system:serviceaccount:kubeflow:training-operator",
-        ("system:serviceaccounts", "system:serviceaccounts:kubeflow"),
     ),
 }
 
@@ -225,26 +220,6 @@ def kwok(layout: Layout, stages: Path, *, lease_seconds: int) -> Component:
     # At the default level, it logs a line for every pod.
     arguments = (f"--kubeconfig={layout.kubeconfig(KWOK)}", f"--config={path}", "--v=WARN")
     return Component(KWOK, arguments, f"{layout.url(KWOK, 'http')}/readyz")
-
-
-def training_operator(layout: Layout) -> Component:
-    """The kubeflow training operator, for PyTorchJobs."""
-    arguments = (
-        f"--kubeconfig={layout.kubeconfig(TRAINING_OPERATOR)}",
-        "--enable-scheme=pytorchjob",
-        f"--kube-api-qps={QPS}",
-        f"--kube-api-burst={BURST}",
-        "--controller-threads=10",
-        # Without the file, its image is that of a registry. No simulated node pulls it.
-        f"--pytorch-init-container-template-file={layout.home / 'init-container.yaml'}",
-        f"--health-probe-bind-address=127.0.0.1:{layout.ports[TRAINING_OPERATOR]}",
-        f"--metrics-bind-address=127.0.0.1:{layout.ports['training-operator-metrics']}",
-        f"--webhook-server-port={layout.ports['training-operator-webhook']}",
-        "--zap-devel=false",
-    )
-    return Component(
-        TRAINING_OPERATOR, arguments, f"{layout.url(TRAINING_OPERATOR, 'http')}/readyz"
-    )
 
 
 def _gates(spec: ClusterSpec) -> tuple[str, ...]:

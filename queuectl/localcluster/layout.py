@@ -17,7 +17,7 @@ from queuectl.localcluster.errors import LocalClusterError
 from queuectl.localcluster.keeper import remove_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 LOOPBACK = "127.0.0.1"
 PORTS = (
@@ -27,9 +27,6 @@ PORTS = (
     "kube-controller-manager",
     "kube-scheduler",
     "kwok",
-    "training-operator",
-    "training-operator-webhook",
-    "training-operator-metrics",
 )
 # Below the ports that the kernel uses for outgoing connections, so that no connection takes one of these.
 _PORT_RANGE = range(20_000, 32_000)
@@ -117,8 +114,8 @@ def create(name: str | None) -> Layout:
         )
     clusters().mkdir(parents=True, exist_ok=True, mode=0o700)
     with _locked():
-        taken = {port for layout in find_all() for port in layout.ports.values()}
-        layout = Layout(name, _free_ports(taken))
+        taken = _taken()
+        layout = Layout(name, _free_ports(PORTS, taken))
         if layout.home.exists():
             raise LocalClusterError(
                 f"a cluster named {name} exists already in {layout.home}; take it down first, or choose another name"
@@ -136,6 +133,17 @@ def create(name: str | None) -> Layout:
         except BaseException:  # after an interrupt, too
             layout.remove()
             raise
+
+
+def reserve(place: Layout, names: Iterable[str]) -> Layout:
+    """Reserve further ports for a cluster, which programs that start later listen on.
+
+    Raises:
+        LocalClusterError: No port is free.
+    """
+    with _locked():
+        ports = place.ports | _free_ports(names, _taken())
+        return Layout(place.name, ports, place.description).write()
 
 
 def find(name: str) -> Layout | None:
@@ -161,7 +169,11 @@ def _locked() -> Iterator[None]:
         yield
 
 
-def _free_ports(taken: set[int]) -> dict[str, int]:
+def _taken() -> set[int]:
+    return {port for layout in find_all() for port in layout.ports.values()}
+
+
+def _free_ports(names: Iterable[str], taken: set[int]) -> dict[str, int]:
     # A random start separates machines that share a network namespace but not the folder.
     start = secrets.randbelow(len(_PORT_RANGE))
     candidates = iter(
@@ -169,7 +181,7 @@ def _free_ports(taken: set[int]) -> dict[str, int]:
     )
     free = (port for port in candidates if port not in taken and _is_free(port))
     try:
-        return {name: next(free) for name in PORTS}
+        return {name: next(free) for name in names}
     except StopIteration:
         raise LocalClusterError("no free ports on loopback") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from queuectl.localcluster import operators
 from queuectl.localcluster.nodes import NodeSpec
 from queuectl.localcluster.versions import KUBERNETES
 
@@ -20,7 +21,7 @@ class ClusterSpec:
         fsync: etcd waits for the disk, as in production.  Tests and benchmarks switch it off.
         controllers: Run kube-controller-manager, kube-scheduler and KWOK.  Without them, the cluster has only etcd and
             the API server, without nodes, and the caller simulates the controllers.
-        training_operator: Run the kubeflow training operator, for PyTorchJobs.
+        operators: Operators of job kinds, by their names in `operators.OPERATORS`; each brings those that it needs.
         lease_seconds: Duration of the node leases, which are renewed four times in that time.  None takes Kubernetes'
             40 s, or longer for many nodes, whose renewals would load the API server.
         kubernetes: Release of Kubernetes, such as `1.36.3`.
@@ -31,15 +32,18 @@ class ClusterSpec:
     nodes: tuple[NodeSpec, ...] = (NodeSpec(),)
     fsync: bool = True
     controllers: bool = True
-    training_operator: bool = True
+    operators: tuple[str, ...] = (operators.TRAINING_OPERATOR,)
     lease_seconds: int | None = None
     kubernetes: str = KUBERNETES
     feature_gates: tuple[str, ...] = ()
     apis: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.controllers and (self.nodes or self.training_operator):
+        if not self.controllers and (self.nodes or self.operators):
             raise ValueError("ClusterSpec.controllers: without them, no nodes and no operator")
+        if unknown := sorted({*self.operators} - {*operators.OPERATORS}):
+            known = ", ".join(operators.OPERATORS)
+            raise ValueError(f"ClusterSpec.operators: {unknown[0]!r} is none of {known}")
         if self.lease_seconds is not None and self.lease_seconds < 4:
             raise ValueError(
                 f"ClusterSpec.lease_seconds must be at least 4, not {self.lease_seconds}"

@@ -132,6 +132,7 @@ _BESIDE: tuple[Unit, ...] = (
         files={
             "crds/pytorchjobs.yaml": "manifests/base/crds/kubeflow.org_pytorchjobs.yaml",
             "rbac/role.yaml": "manifests/base/rbac/role.yaml",
+            "webhooks.yaml": "manifests/base/webhook/manifests.yaml",
         },
     ),
 )
@@ -188,6 +189,22 @@ HELM = Unit(
     minutes=2.0,
 )
 """Not part of a cluster; it renders and installs the chart."""
+
+JOBSET = Unit(
+    name="jobset",
+    module="sigs.k8s.io/jobset",
+    version="v0.12.0",
+    programs={"jobset": ""},
+    minutes=1.5,
+    files={
+        "crds/jobsets.yaml": "config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml",
+        "rbac/role.yaml": "config/components/rbac/role.yaml",
+        "webhooks.yaml": "config/components/webhook/manifests.yaml",
+    },
+)
+
+ON_DEMAND: tuple[Unit, ...] = (JOBSET,)
+"""Operators of job kinds. Each is built for the first cluster that runs it."""
 
 ALL_UNITS: tuple[Unit, ...] = (*UNITS, PROMETHEUS, HELM)
 

@@ -21,7 +21,7 @@ def main() -> int:
         print(f"{time.monotonic() - began:7.1f} s  {line}", flush=True)
 
     with (
-        installed(NODES, training_operator=False) as installation,
+        installed(NODES, operators=()) as installation,
         device_workspace(installation) as workspace,
     ):
         result = run(workspace, seed, gangs, say)

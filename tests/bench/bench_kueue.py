@@ -44,7 +44,7 @@ Side = tuple[LocalCluster, Callable[[], Cost]]
 @contextmanager
 def floor(mix: Mix) -> Iterator[LocalCluster]:
     """etcd and API server; a mix's nodes are there and Ready, its namespaces too."""
-    spec = ClusterSpec(nodes=(), controllers=False, training_operator=False, fsync=False)
+    spec = ClusterSpec(nodes=(), controllers=False, operators=(), fsync=False)
     with LocalCluster.start(spec) as cluster:
         client = cluster.client
         client.each(lambda one: client.create("/api/v1/nodes", one), mix.nodes)

@@ -215,7 +215,7 @@ def stage(
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[Stage]:
     """A fresh control plane. ``config`` None = the floor: no queuectl and no policies."""
-    spec = ClusterSpec(nodes=(nodes,), fsync=False, training_operator=False)
+    spec = ClusterSpec(nodes=(nodes,), fsync=False, operators=())
     with LocalCluster.start(spec) as cluster:
         cluster.client.apply(*namespaces(spaces))
         if config is None:

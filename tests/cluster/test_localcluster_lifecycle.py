@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.system
 
-TINY = ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False, training_operator=False)
+TINY = ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False, operators=())
 # A process that starts a cluster, prints its pids, and then waits for a signal.
 OWNER = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs with SIGINT ignored
 from queuectl.localcluster import ClusterSpec, LocalCluster, NodeSpec
-cluster = LocalCluster.start(ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False, training_operator=False), name="owned")
+cluster = LocalCluster.start(ClusterSpec(nodes=(NodeSpec(1, 1, 1),), fsync=False, operators=()), name="owned")
 print(*cluster.pids().values(), flush=True)
 with cluster:
     time.sleep(300)
@@ -133,7 +133,7 @@ def _command_line(entry: Path) -> str:
 def test_a_detached_cluster_outlives_its_creator_until_it_is_taken_down() -> None:
     command = [sys.executable, "-m", "queuectl.localcluster"]
     nodes = "--nodes=racks=1,hosts=1"
-    options = ["--name=kept", nodes, "--no-fsync", "--no-training-operator"]
+    options = ["--name=kept", nodes, "--no-fsync", "--operators="]
     subprocess.run([*command, "up", *options], check=True, capture_output=True)
 
     with pytest.raises(LocalClusterError, match="a cluster named kept exists already"):

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from queuectl.db.binaries import MINIMUM_MAJOR
-from queuectl.localcluster.versions import ALL_UNITS, KUBERNETES, SUPPORTED
+from queuectl.localcluster.versions import ALL_UNITS, KUBERNETES, ON_DEMAND, SUPPORTED
 from tests.image.programs import BUILDKIT
 from tests.packaging.versions import ROOT
 from tests.real.programs import CONTAINERD, COREDNS
@@ -123,7 +123,7 @@ def test_renovate_finds_each_program_that_is_built_from_source() -> None:
                     (one.groupdict().get("depName"), one["currentValue"])
                     for one in expression.finditer((ROOT / file).read_text())
                 }
-    units = {(unit.module, unit.version) for unit in (*ALL_UNITS, *OF_TESTS)}
+    units = {(unit.module, unit.version) for unit in (*ALL_UNITS, *ON_DEMAND, *OF_TESTS)}
     kubernetes = {(module, number) for module, number in units if module == "k8s.io/kubernetes"}
     assert units - kubernetes <= found
     assert (None, KUBERNETES) in found

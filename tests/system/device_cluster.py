@@ -22,7 +22,7 @@ NODES: Final = NodeSpec(racks_per_block=2, hosts_per_rack=8, gpus=0, devices=8)
 
 
 def _installed() -> AbstractContextManager[Installation]:
-    return installed(NODES, training_operator=False)
+    return installed(NODES, operators=())
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,7 @@ def measured_installation(
         ) as prometheus:
             source = {"QUEUECTL_PROMETHEUS_URL": prometheus.url}
             with installed(
-                NODES, QUICK | source | dict(settings or {}), training_operator=False
+                NODES, QUICK | source | dict(settings or {}), operators=()
             ) as built:
                 for node in built.cluster.nodes.names():
                     exporters.add_node(node)

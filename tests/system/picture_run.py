@@ -128,7 +128,7 @@ def stage() -> Iterator[tuple[Installation, Prometheus, Exporters]]:
                 "QUEUECTL_PROMETHEUS_URL": prometheus.url,
                 "QUEUECTL_METRICS_LISTEN": f"127.0.0.1:{port}",
             }
-            with installed(NODES, SETTINGS | measured, training_operator=False) as built:
+            with installed(NODES, SETTINGS | measured, operators=()) as built:
                 assert urlsplit(built.controller.metrics).port == port
                 for node, gpus in built.cluster.nodes.gpus().items():
                     exporters.add_node(node, gpus)

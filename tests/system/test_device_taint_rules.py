@@ -31,14 +31,14 @@ FOR_AN_HOUR: Final = [
 def _older() -> AbstractContextManager[Installation]:
     return installed(
         NODES,
-        training_operator=False,
+        operators=(),
         feature_gates=("DRADeviceTaintRules",),
         apis=(taint_rules.OLDER_VERSION,),
     )
 
 
 def _newest() -> AbstractContextManager[Installation]:
-    return installed(NODES, training_operator=False, kubernetes="1.37.2")
+    return installed(NODES, operators=(), kubernetes="1.37.2")
 
 
 @pytest.fixture(

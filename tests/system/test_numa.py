@@ -29,7 +29,7 @@ UNTIL_WATCHED = SECONDS + 60  # the watch of an absent kind is tried again every
 
 
 def _installed() -> AbstractContextManager[Installation]:
-    return installed(NodeSpec(hosts_per_rack=4, cpu="32", memory="128Gi"), training_operator=False)
+    return installed(NodeSpec(hosts_per_rack=4, cpu="32", memory="128Gi"), operators=())
 
 
 @pytest.fixture(scope="module")

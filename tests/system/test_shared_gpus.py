@@ -25,7 +25,7 @@ NODES: Final = NodeSpec(racks_per_block=1, hosts_per_rack=4, gpus=8, labels=SHAR
 
 
 def _installed() -> AbstractContextManager[Installation]:
-    return installed(NODES, training_operator=False)
+    return installed(NODES, operators=())
 
 
 @pytest.fixture

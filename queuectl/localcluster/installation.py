@@ -1,0 +1,162 @@
+"""Prepares a cluster for an operator: its user, its CRDs, its role and its webhooks."""
+
+from __future__ import annotations
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from queuectl.localcluster import build, kubeconfig, layout
+from queuectl.localcluster.certificates import Authority
+from queuectl.localcluster.client import wait_until
+from queuectl.localcluster.operators import settings_file
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from queuectl.localcluster.client import Client, Document
+    from queuectl.localcluster.layout import Layout
+    from queuectl.localcluster.operators import Operator
+
+_CRD_SECONDS = 60.0
+_CRDS = "crds/"
+_WEBHOOKS = "webhooks.yaml"
+
+
+def prepare(home: Layout, operators: Iterable[Operator]) -> Layout:
+    """Write the credentials, certificates and configuration files of operators, and reserve their ports.
+
+    Args:
+        home: The cluster.
+        operators: The operators to start later, which are built.
+
+    Returns:
+        The cluster with their ports, command lines and health checks.
+    """
+    authority = Authority.load(home.pki / "ca.crt", home.pki / "ca.key")
+    # controller-runtime looks here for the certificate of a webhook server.
+    serving = home.home / "tmp" / "k8s-webhook-server" / "serving-certs"
+    if not serving.exists():
+        serving.mkdir(parents=True)
+        authority.server("operators").save(serving / "tls.crt", serving / "tls.key")
+    for one in operators:
+        home = layout.reserve(home, (one.name, one.webhook_port))
+        kubeconfig.write(
+            home.kubeconfig(one.name),
+            cluster=home.name,
+            server=home.server,
+            authority=authority.pair.certificate,
+            user=one.identity.user,
+            identity=authority.client(one.identity.user, one.identity.groups),
+        )
+        if one.settings is not None:
+            settings_file(home, one.name).write_text(yaml.safe_dump(dict(one.settings(home))))
+        component = one.component(home)
+        command = [str(build.cached(one.unit).programs[one.name]), *component.arguments]
+        known = home.description
+        home = home.write(
+            commands=known["commands"] | {one.name: command},
+            health=known["health"] | {one.name: component.health},
+        )
+    return home
+
+
+def apply(home: Layout, client: Client, operator: Operator) -> None:
+    """Create the objects of an operator, and wait until its kinds are served.
+
+    Args:
+        home: The cluster, prepared for the operator.
+        client: A client with all rights.
+        operator: The operator, which is built.
+
+    Raises:
+        LocalClusterError: The kinds are not served in time.
+    """
+    files = build.cached(operator.unit).files
+    crds = [one for name in files if name.startswith(_CRDS) for one in _read(files[name])]
+    client.apply(*crds, *_rights(operator, files["rbac/role.yaml"]))
+    for crd in crds:
+        _wait_served(client, crd)
+    if _WEBHOOKS in files:
+        authority = (home.pki / "ca.crt").read_bytes()
+        kinds = {one["spec"]["names"]["plural"] for one in crds}
+        url = home.url(operator.webhook_port)
+        client.apply(*webhooks(operator, files[_WEBHOOKS], kinds, url, authority))
+
+
+def webhooks(
+    operator: Operator, manifests: Path, kinds: Iterable[str], url: str, authority: bytes
+) -> Iterator[Document]:
+    """The webhook configurations of an operator, for its webhook server on loopback.
+
+    Args:
+        operator: The operator.
+        manifests: Its webhook configurations, which name a Service.
+        kinds: Plural names of its kinds. Webhooks on other kinds, except on pods, are left out.
+        url: URL of its webhook server.
+        authority: The CA of that server, as PEM.
+    """
+    bundle = base64.b64encode(authority).decode()
+    for document in _read(manifests):
+        served = []
+        for hook in document["webhooks"]:
+            resources = {name for rule in hook["rules"] for name in rule["resources"]}
+            if not resources <= {*kinds, "pods"}:
+                continue
+            path = hook["clientConfig"]["service"]["path"]
+            client = {"url": url + path, "caBundle": bundle}
+            served.append(hook | {"clientConfig": client} | _selector(operator, resources))
+        if served:
+            kind = document["kind"].removesuffix("WebhookConfiguration").lower()
+            metadata = {"name": f"{operator.name}-{kind}"}
+            yield document | {"metadata": metadata, "webhooks": served}
+
+
+def _selector(operator: Operator, resources: set[str]) -> dict[str, Any]:
+    if "pods" not in resources or not operator.pod_label:
+        return {}
+    return {
+        "objectSelector": {"matchExpressions": [{"key": operator.pod_label, "operator": "Exists"}]}
+    }
+
+
+def _rights(operator: Operator, role: Path) -> list[Document]:
+    """Its namespace, and its role bound to its ServiceAccount."""
+    granted = next(one for one in _read(role) if one["kind"] == "ClusterRole")
+    group = "rbac.authorization.k8s.io"
+    return [
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": operator.namespace}},
+        granted | {"metadata": {"name": operator.name}},
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": operator.name},
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": operator.name},
+            "subjects": [
+                {
+                    "kind": "ServiceAccount",
+                    "name": operator.account,
+                    "namespace": operator.namespace,
+                }
+            ],
+        },
+    ]
+
+
+def _wait_served(client: Client, crd: Document) -> None:
+    name, group = crd["metadata"]["name"], crd["spec"]["group"]
+    path = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}"
+
+    def established() -> bool:
+        conditions = client.get(path).get("status", {}).get("conditions") or []
+        return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
+
+    wait_until(established, f"the CRD {name}", _CRD_SECONDS)
+    # An admission policy with parameters of a kind that discovery does not have fails for 30 s.
+    wait_until(lambda: client.discovers(group), f"discovery of {group}", _CRD_SECONDS)
+
+
+def _read(path: Path) -> list[Document]:
+    return [one for one in yaml.safe_load_all(path.read_text()) if one]

@@ -1,0 +1,148 @@
+"""The operators of job kinds that a cluster can run, each as a local process against the API server of the cluster.
+
+An operator is a unit of `versions`. Its CRDs, its role and its webhooks are files of its module, kept at the build.
+`installation` applies them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from queuectl.localcluster import versions
+from queuectl.localcluster.components import BURST, QPS, Component, Identity
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from queuectl.localcluster.layout import Layout
+    from queuectl.localcluster.versions import Unit
+
+_LOOPBACK = "127.0.0.1"
+TRAINING_OPERATOR = "training-operator"
+JOBSET = "jobset"
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator: how it starts, and what it needs in the cluster.
+
+    Attributes:
+        unit: Its build, whose only program has the name of the unit. Of the files, those under `crds/` are applied. The
+            first ClusterRole of `rbac/role.yaml` is bound to its ServiceAccount. Of `webhooks.yaml`, those on its own
+            kinds and on pods are registered.
+        namespace: Namespace of its ServiceAccount, as its own manifests name it.
+        account: Name of its ServiceAccount.
+        arguments: Its command line without program and kubeconfig, for the ports and folders of a cluster.
+        settings: Content of its configuration file, `settings_file`, for a cluster; None if it has none.
+        pod_label: Its webhooks see only pods with this label, as its own manifests say; without it, every pod.
+        needs: Names of the operators whose kinds it makes.
+    """
+
+    unit: Unit
+    namespace: str
+    account: str
+    arguments: Callable[[Layout], Iterable[str]]
+    settings: Callable[[Layout], Mapping[str, Any]] | None = None
+    pod_label: str = ""
+    needs: tuple[str, ...] = field(default=())
+
+    @property
+    def name(self) -> str:
+        """Its name, and that of its program and its health port."""
+        return self.unit.name
+
+    @property
+    def webhook_port(self) -> str:
+        """The name of the port of its webhook server."""
+        return f"{self.name}-webhook"
+
+    @property
+    def identity(self) -> Identity:
+        """Its user at the API server: its usual ServiceAccount, so that roles and policies apply as elsewhere."""
+        groups = ("system:serviceaccounts", f"system:serviceaccounts:{self.namespace}")
+        return Identity(f"system:serviceaccount:{self.namespace}:{self.account}", groups)
+
+    def component(self, layout: Layout) -> Component:
+        """Its command line and health check, for a cluster that has its ports."""
+        arguments = (f"--kubeconfig={layout.kubeconfig(self.name)}", *self.arguments(layout))
+        return Component(self.name, arguments, f"{layout.url(self.name, 'http')}/readyz")
+
+
+def with_needs(names: Iterable[str]) -> list[Operator]:
+    """The operators of these names and those that they need, each once, in the order of their start."""
+    found: dict[str, Operator] = {}
+    for name in names:
+        operator = OPERATORS[name]
+        for one in (*with_needs(operator.needs), operator):
+            found.setdefault(one.name, one)
+    return list(found.values())
+
+
+def settings_file(layout: Layout, name: str) -> Path:
+    """The configuration file of an operator."""
+    return layout.home / f"{name}.yaml"
+
+
+def _address(layout: Layout, port: str) -> str:
+    return f"{_LOOPBACK}:{layout.ports[port]}"
+
+
+def _training_operator(layout: Layout) -> Iterable[str]:
+    return (
+        "--enable-scheme=pytorchjob",
+        f"--kube-api-qps={QPS}",
+        f"--kube-api-burst={BURST}",
+        "--controller-threads=10",
+        # Without the file, its image is that of a registry. No simulated node pulls it.
+        f"--pytorch-init-container-template-file={layout.home / 'init-container.yaml'}",
+        f"--health-probe-bind-address={_address(layout, TRAINING_OPERATOR)}",
+        "--metrics-bind-address=0",
+        f"--webhook-server-port={layout.ports['training-operator-webhook']}",
+        "--zap-devel=false",
+    )
+
+
+def _jobset(layout: Layout) -> Iterable[str]:
+    return (f"--config={settings_file(layout, JOBSET)}", "--zap-devel=false")
+
+
+def _jobset_settings(layout: Layout) -> dict[str, Any]:
+    return {
+        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
+        "kind": "Configuration",
+        "leaderElection": {"leaderElect": False},
+        # The cluster has a certificate for the webhook servers of all operators.
+        "internalCertManagement": {"enable": False},
+        "webhook": _webhook(layout, JOBSET),
+        "health": {"healthProbeBindAddress": _address(layout, JOBSET)},
+        "metrics": {"bindAddress": "0"},
+        "clientConnection": {"qps": QPS, "burst": BURST},
+    }
+
+
+def _webhook(layout: Layout, name: str) -> dict[str, Any]:
+    return {"host": _LOOPBACK, "port": layout.ports[f"{name}-webhook"]}
+
+
+OPERATORS = {
+    one.name: one
+    for one in (
+        Operator(
+            unit=versions.TRAINING_OPERATOR,
+            namespace="kubeflow",
+            account="training-operator",
+            arguments=_training_operator,
+        ),
+        Operator(
+            unit=versions.JOBSET,
+            namespace="jobset-system",
+            account="jobset-controller-manager",
+            arguments=_jobset,
+            settings=_jobset_settings,
+            pod_label="jobset.sigs.k8s.io/jobset-name",
+        ),
+    )
+}
+"""Each operator by its name."""
