@@ -109,9 +109,7 @@ def measured_installation(
             [job, pods], scrape_seconds=SCRAPE, progress=LineProgress()
         ) as prometheus:
             source = {"QUEUECTL_PROMETHEUS_URL": prometheus.url}
-            with installed(
-                NODES, QUICK | source | dict(settings or {}), operators=()
-            ) as built:
+            with installed(NODES, QUICK | source | dict(settings or {}), operators=()) as built:
                 for node in built.cluster.nodes.names():
                     exporters.add_node(node)
                 with exporters.following(built.cluster.client):
