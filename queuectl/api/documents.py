@@ -23,7 +23,12 @@ from queuectl.api.reservation_status import with_status
 from queuectl.domain.errors import Conflict, NotFound
 from queuectl.domain.pastuse import AccountScope
 from queuectl.domain.queries import ConfigDocument, DocumentKey
-from queuectl.objects.configuration.links import dangling, references, refuse_circular_cohorts
+from queuectl.objects.configuration.links import (
+    dangling,
+    references,
+    refuse_circular_cohorts,
+    refuse_reserved_devices,
+)
 from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.documents import as_document
 from queuectl.objects.errors import DocumentError
@@ -134,6 +139,8 @@ class Documents:
             document, warnings = await self._bodies.work(request, partial(validate, given))
         if document["kind"] == "Cohort":
             refuse_circular_cohorts([document], await self._parents(document))
+        if document["kind"] == "Reservation" and self._diagnoser is not None:
+            refuse_reserved_devices([document], await self._diagnoser.device_resources())
         return document, warnings
 
     async def _keep(

@@ -18,7 +18,11 @@ from queuectl.domain.identity import Right
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig
 from queuectl.objects.configuration.diff import differences
-from queuectl.objects.configuration.links import dangling, refuse_circular_cohorts
+from queuectl.objects.configuration.links import (
+    dangling,
+    refuse_circular_cohorts,
+    refuse_reserved_devices,
+)
 from queuectl.objects.configuration.queue_config import build, validate
 from queuectl.objects.errors import DocumentError
 
@@ -69,6 +73,9 @@ async def dry_run_documents(
         DocumentError: one of them is invalid, or they are invalid together.
         Problem: took-too-long.
     """
+    if diagnoser is not None and any(each.get("kind") == "Reservation" for each in documents):
+        checked = [validate(document)[0] for document in documents]
+        refuse_reserved_devices(checked, await diagnoser.device_resources())
     revision, stored = await store.configuration()
     objects, config = await bodies.work(request, partial(_tried, documents, stored, revision))
     if config is None or diagnoser is None:

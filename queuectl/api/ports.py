@@ -279,6 +279,12 @@ class Diagnoser(Protocol):
     async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
         """Running gangs that exceed the quota of another configuration; None if this process has no answer now."""
 
+    async def device_resources(self) -> Collection[str]:
+        """The resources that only devices of ResourceSlices provide; none while this process does not know the cluster.
+
+        Can raise StoreUnavailable.
+        """
+
     async def check(self) -> Checked | None:
         """The violations in a complete check of the invariants; None if this process is not the leader.
 

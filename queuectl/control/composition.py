@@ -95,6 +95,10 @@ class Controller:
         """Running gangs that exceed the quota of another configuration; None until this process has a snapshot."""
         return await self.supervisor.over_quota(config)
 
+    async def device_resources(self) -> frozenset[str]:
+        """The resources that only devices of ResourceSlices provide; none until this process has a snapshot."""
+        return await self.supervisor.viewer.device_resources()
+
     async def check(self) -> Checked | None:
         """The violations that a complete check of the invariants finds; None if this process is not the leader."""
         return await self.supervisor.check()

@@ -82,6 +82,11 @@ class Classes:
         """Of all DeviceClasses."""
         return self._by_name.keys()
 
+    @property
+    def every_resource(self) -> frozenset[str]:
+        """The resources that request devices, or are charged for them."""
+        return frozenset(self.backing).union(self._mapped.values())
+
     def charged(self, device_class: str) -> str:
         """The resource that is charged for devices of a class."""
         known = self._by_name.get(device_class)

@@ -24,6 +24,16 @@ FREQUENCIES: Final = ("HOURLY", "DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 """The values of FREQ that a recurrence can have."""
 
 
+REQUESTS: Final = "spec.capacity.requests"
+"""The field of a Reservation with the requests of its pods."""
+
+
+def no_amount(resource: str) -> str:
+    """Why a Reservation cannot keep a resource that no node has."""
+    devices = "devices of ResourceSlices cannot be kept by amount"
+    return f"no node has {resource}; {devices}: name the nodes in spec.nodes"
+
+
 @dataclass(frozen=True, slots=True)
 class ReservedCapacity:
     """Equal pods for which a Reservation keeps room.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from queuectl.control.questions.throttle import PlannerThrottle
@@ -79,6 +79,7 @@ class FixedDiagnoser:
         self.run_times: dict[str, ExpectedRunTime] = {}
         self.checked: Checked | None = None
         self.drains: dict[DocumentKey, DrainCost] = {}
+        self.devices: frozenset[str] = frozenset()
 
     async def diagnose(self, uid: str) -> Diagnosis | None:
         self.asked.append(uid)
@@ -93,6 +94,9 @@ class FixedDiagnoser:
     async def over_quota(self, config: QueueConfig) -> Sequence[Excess] | None:
         """Of the gangs that the test sets as running."""
         return over_quota(self.running, config) if self.running is not None else None
+
+    async def device_resources(self) -> Collection[str]:
+        return self.devices
 
     async def check(self) -> Checked | None:
         return self.checked

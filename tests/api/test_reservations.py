@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from queuectl.api.app import create_app
 from queuectl.api.kinds import BY_KIND
 from queuectl.api.reservation_status import with_status
 from queuectl.cli.columns import config_columns
@@ -17,6 +18,10 @@ from queuectl.cli.doctor.findings import Level
 from queuectl.domain.reservations import ReservationState
 from queuectl.domain.words import format_time
 from queuectl.objects.times import parse_time
+from queuectl.telemetry.metrics import Metrics
+from tests.api.conftest import talking_to
+from tests.api.support import FixedDiagnoser, FixedHealth
+from tests.doubles.store import MemoryStore
 
 PATH = "/api/v1/reservations/talk"
 FROM, UNTIL = "2026-03-02T08:00:00Z", "2026-03-02T10:00:00Z"
@@ -63,6 +68,32 @@ def test_the_status_is_that_of_the_current_or_next_occurrence(
     status: dict[str, Any],
 ) -> None:
     assert with_status(document, states, now) == {**document, "status": status}
+
+
+GPUS = "example.com/gpu"
+IMPLICIT = "deviceclass.resource.kubernetes.io/gpu.example.com"
+BY_AMOUNT = "devices of ResourceSlices cannot be kept by amount: name the nodes in spec.nodes"
+
+
+@pytest.mark.parametrize(("resource", "of_devices"), [(GPUS, {GPUS}), (IMPLICIT, set())])
+async def test_a_reservation_of_an_amount_of_devices_is_refused(
+    resource: str, of_devices: set[str]
+) -> None:
+    diagnoser = FixedDiagnoser()
+    diagnoser.devices = frozenset(of_devices)
+    app = create_app(MemoryStore(), FixedHealth(), Metrics().registry, diagnoser)
+    asked = reservation(capacity={"pods": 1, "requests": {resource: 2}})
+    async with talking_to(app) as api:
+        refused = await api.put(PATH, json=asked)
+        tried = await api.put(PATH, json=asked, params={"dryRun": "true"})
+        assert (await api.get(PATH)).status_code == 404
+        assert (await api.put(PATH, json=reservation())).status_code == 201
+    for answer in (refused, tried):
+        assert answer.status_code == 422
+        assert (
+            f"spec.capacity.requests: no node has {resource}; {BY_AMOUNT}"
+            in answer.json()["detail"]
+        )
 
 
 async def test_a_read_document_can_be_written_again(api: httpx2.AsyncClient) -> None:

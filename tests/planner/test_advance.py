@@ -212,7 +212,7 @@ def test_devices_of_resource_slices_cannot_be_kept_by_amount() -> None:
     asked = replace(asked, reservation=replace(asked.reservation, capacity=capacity))
     (state,) = planned(cluster(asked, pending=[])).reserved
     assert state.reason == (
-        "no node has gpu.example.com (spec.capacity.requests); devices of ResourceSlices cannot be kept by amount: "
+        "spec.capacity.requests: no node has gpu.example.com; devices of ResourceSlices cannot be kept by amount: "
         "name the nodes in spec.nodes"
     )
 

@@ -247,3 +247,46 @@ def test_a_request_that_cannot_be_planned_has_its_reason(planned, claim, code, m
     found = reasons(plan)["a"]
     assert found[0] == code
     assert message in found[1]
+
+
+def reserved(resource: str) -> dict[str, Any]:
+    """A Reservation of two of a resource."""
+    times = {"from": "2027-03-01T08:00:00Z", "until": "2027-03-01T20:00:00Z"}
+    capacity = {"pods": 1, "requests": {resource: 2}}
+    meta = {"name": "talk"}
+    spec = {"clusterQueue": "main", "capacity": capacity, **times}
+    return {"apiVersion": "queuectl.dev/v1", "kind": "Reservation", "metadata": meta, "spec": spec}
+
+
+def device_class(extended: str) -> dict[str, Any]:
+    spec = {"extendedResourceName": extended}
+    return {"apiVersion": RESOURCE_API, "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": spec}  # fmt: skip
+
+
+def mapping(resource: str) -> dict[str, Any]:
+    """A Configuration that charges this resource for the devices."""
+    mappings = [{"name": resource, "deviceClassNames": ["gpu"]}]
+    return {"apiVersion": "queuectl.dev/v1", "kind": "Configuration", "resources": {"deviceClassMappings": mappings}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("resource", "others", "refused"),
+    [
+        pytest.param(CLASS, [], True, id="the resource of a DeviceClass"),
+        pytest.param("example.com/gpu", [device_class("example.com/gpu")], True, id="an extended resource of a DeviceClass"),
+        pytest.param("example.com/gpu", [mapping("example.com/gpu")], True, id="a resource that is charged for devices"),
+        pytest.param("cpu", [device_class("cpu")], False, id="nodes have it, too"),
+        pytest.param("example.com/gpu", [], False, id="no DeviceClass has it"),
+    ],
+)  # fmt: skip
+def test_a_reservation_of_an_amount_of_devices_is_refused_by_file_object_and_field(
+    resource: str, others: list[dict[str, Any]], refused: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "reserved.yaml"
+    file.write_text(yaml.safe_dump_all([node("n0"), *others, reserved(resource)]))
+    result = CliRunner().invoke(app, ["plan", "-f", str(file)])
+    errors = [line for line in result.output.splitlines() if line.startswith("error: ")]
+    assert bool(errors) is refused
+    if refused:
+        head = f"error: {file}: document {len(others) + 2} (Reservation/talk): spec.capacity.requests: "
+        assert errors[0].startswith(f"{head}no node has {resource};")

@@ -23,6 +23,7 @@ from queuectl.control.ports import Clock, Store
 from queuectl.control.questions.diagnosis import TIMEOUT_SECONDS, Diagnoser, excesses
 from queuectl.control.questions.standby import Standby
 from queuectl.control.questions.throttle import PlannerThrottle
+from queuectl.devices.reserved import device_resources
 from queuectl.domain.cluster_map import ClusterMap
 from queuectl.domain.diagnosis import Diagnosis, Excess
 from queuectl.domain.errors import BadInput, StoreUnavailable, TookTooLong
@@ -164,6 +165,15 @@ class Viewer:
         """Running gangs that exceed the quota of another configuration; None until this process has a view."""
         seen = await self.latest()
         return await excesses(await self._counted(seen), config) if seen is not None else None
+
+    async def device_resources(self) -> frozenset[str]:
+        """The resources that only devices of ResourceSlices provide; none until this process has a view."""
+        seen = await self.seen()
+        if seen is None:
+            return frozenset()
+        found = seen.snapshot
+        mapped = found.config.rules.device_classes
+        return device_resources(found.devices.classes, mapped, found.fleet.nodes)
 
     async def counted(self) -> Snapshot | None:
         """The snapshot for reports, with device rows; None until this process has a view. Can raise StoreUnavailable."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any, Final
 
 from queuectl.domain.budgets import BudgetScope
 from queuectl.domain.queries import DocumentKey
 from queuectl.domain.queues import QueueConfig, QuotaOverride
-from queuectl.domain.reservations import AdvanceReservation
+from queuectl.domain.reservations import REQUESTS, AdvanceReservation, no_amount
 from queuectl.objects.documents import Document, as_document
 
 MAX_COHORTS: Final = 64
@@ -50,6 +50,28 @@ def circular_cohorts(parents: Mapping[str, str | None]) -> frozenset[str]:
     levels, circular = _levels(parents)
     high = (name for name, level in levels.items() if level > 1 and level % MAX_COHORTS == 1)
     return frozenset(circular).union(high)
+
+
+def refuse_reserved_devices(
+    documents: Iterable[Document | Mapping[str, Any]], resources: Collection[str]
+) -> None:
+    """Check that no Reservation keeps an amount of resources that only devices provide.
+
+    Args:
+        documents: configuration of each kind.
+        resources: those resources.
+
+    Raises:
+        DocumentError: naming document and field.
+    """
+    for each in documents if resources else ():
+        document = each if isinstance(each, Document) else as_document(dict(each))
+        if document.kind != "Reservation":
+            continue
+        capacity = document.body["spec"].get("capacity") or {}
+        name = next((name for name in capacity.get("requests", ()) if name in resources), None)
+        if name is not None:
+            raise document.error(REQUESTS, no_amount(name))
 
 
 def _levels(parents: Mapping[str, str | None]) -> tuple[dict[str, int], set[str]]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
+from queuectl.domain.devices import IMPLICIT_RESOURCE
 from queuectl.domain.quantity import PODS, Resources
 from queuectl.domain.reservations import (
     FREQUENCIES,
+    REQUESTS,
     AdvanceReservation,
     ReservedCapacity,
+    no_amount,
     recurrence_rule,
 )
 from queuectl.domain.workload import TopologyMode, TopologyRequest
@@ -101,6 +104,8 @@ def _capacity(capacity: wire.ReservedCapacitySpec) -> ReservedCapacity:
     for resource, written in capacity.requests.items():
         if not is_label_key(resource):
             raise RequestError(f"{path}.requests: {resource!r} is not a resource name")
+        if resource.startswith(IMPLICIT_RESOURCE):
+            raise RequestError(f"{REQUESTS}: {no_amount(resource)}")
         try:
             requests[resource] = read_amount(resource, written, round_up=True)
         except RequestError as error:

@@ -20,6 +20,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from queuectl.devices.reserved import device_resources
 from queuectl.domain.fleet import HOSTNAME, Fleet
 from queuectl.domain.limitrange import LimitRange, refusal, with_ranges
 from queuectl.domain.node_quota import quota_from_nodes
@@ -34,7 +35,7 @@ from queuectl.domain.snapshot import Snapshot
 from queuectl.domain.spending import with_budgets
 from queuectl.objects.configuration import queue_config
 from queuectl.objects.configuration.admissibility import drain
-from queuectl.objects.configuration.links import dangling
+from queuectl.objects.configuration.links import dangling, refuse_reserved_devices
 from queuectl.objects.documents import Document, with_names
 from queuectl.objects.errors import RequestError
 from queuectl.objects.files.assembly import Assembly, Parts
@@ -119,6 +120,8 @@ def read_snapshot(documents: Iterable[Document], now: float | None = None) -> Sn
     clock = newest_time(listed) if now is None else now
     queues = queue_config.build(given.configs, revision=0, strict=True)
     given.warnings.extend(dangling(queues))
+    classes, mapped = given.devices.classes, queues.rules.device_classes
+    refuse_reserved_devices(given.configs, device_resources(classes, mapped, given.nodes))
     given.nodes = with_hostnames(given.nodes, queues)
     for node in given.nodes:
         if (topology := lacks_hostname(node, queues)) is not None:

@@ -17,9 +17,11 @@ from queuectl.domain.fleet import NodeRules
 from queuectl.domain.plan import Eviction
 from queuectl.domain.reasons import Code
 from queuectl.domain.reservations import (
+    REQUESTS,
     Occurrence,
     ReservationState,
     ReservedCapacity,
+    no_amount,
     with_placement,
 )
 from queuectl.domain.snapshot import Admitted, Pending
@@ -157,8 +159,7 @@ class Advance:
                 name not in index.resources
                 or not index.allocatable[index.resources.index(name)].any()
             ):
-                text = f"no node has {name} (spec.capacity.requests); devices of ResourceSlices cannot be kept by amount"
-                return f"{text}: name the nodes in spec.nodes"
+                return f"{REQUESTS}: {no_amount(name)}"
         return "no placement exists, even if all nodes were empty"
 
     def _earliest(self, each: Occurrence, request: GangRequest) -> float | None:
