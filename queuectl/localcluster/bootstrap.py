@@ -137,6 +137,8 @@ class Bootstrap:
         names = [name for spec in self._spec.nodes for name in nodes.create(spec, wait_seconds=0)]
         for name in rest:
             wait_healthy(self._layout, self._supervisor, name)
+        for one in self._operators:
+            installation.wait_webhooks(self._layout, one)
         # The API server refuses pods in a namespace without a ServiceAccount.
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         wait_until(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from queuectl.localcluster import cache, toolchain
 from queuectl.localcluster.errors import BuildError
 from queuectl.localcluster.supervisor import Supervisor
-from queuectl.localcluster.versions import UNITS, Patch, Unit
+from queuectl.localcluster.versions import UNITS, Unit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -171,10 +171,13 @@ class _Builder:
         self._step(f"Fetching {unit.key}", f"building {unit.key}")
         self._run("fetch", [go, "mod", "download", f"{unit.module}@{unit.version}"], wrapper, env)
         source = Path(env["GOMODCACHE"]) / f"{unit.module}@{unit.version}"
-        (wrapper / "go.mod").write_text(_wrapper_module(unit, source))
+        module = _wrapper_module(unit, source)
+        if unit.patches:
+            module += f"replace {unit.module} => {self._patched(source)}\n"
+        (wrapper / "go.mod").write_text(module)
         _add_checksums(wrapper / "go.sum", source / "go.sum")
         if unit.programs:
-            self._compile(go, env, wrapper, source, built / "bin")
+            self._compile(go, env, wrapper, built / "bin")
         for name, path in unit.files.items():
             target = built / "files" / name
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -182,59 +185,40 @@ class _Builder:
         cache.adopt(unit, built)
         self._log.unlink(missing_ok=True)
 
-    def _compile(
-        self, go: Path, env: dict[str, str], wrapper: Path, source: Path, target: Path
-    ) -> None:
+    def _compile(self, go: Path, env: dict[str, str], wrapper: Path, target: Path) -> None:
         """Build all programs into a folder."""
         unit = self._unit
-        packages = self._packages(wrapper, source)
+        packages = ["/".join(filter(None, (unit.module, path))) for path in unit.programs.values()]
         self._step(f"Building {unit.key} (about {unit.minutes:.0f} min on two cores)", self._coming)
         flags = " ".join(
             ["-s", "-w", *(f"-X {name}={value}" for name, value in unit.variables.items())]
         )
         tags = ["-tags", ",".join(unit.tags)] if unit.tags else []
         # One command builds all programs: they share most packages, and are linked in parallel.
-        output = target if len(packages) > 1 else target / next(iter(packages))
+        output = target if len(packages) > 1 else target / next(iter(unit.programs))
         self._run(
             "build",
-            [go, "build", "-v", *tags, "-ldflags", flags, "-o", output, *packages.values()],
+            [go, "build", "-v", *tags, "-ldflags", flags, "-o", output, *packages],
             wrapper,
             env,
         )
 
-    def _packages(self, wrapper: Path, source: Path) -> dict[str, str]:
-        """The package to build for each program: that of the module, or a patched copy in the wrapper."""
-        unit = self._unit
-        packages = {
-            name: "/".join(filter(None, (unit.module, path)))
-            for name, path in unit.programs.items()
-        }
-        for patch in unit.patches:
-            program = self._patched_program(patch, source)
-            copy = wrapper / program
-            if not copy.exists():
-                copy.mkdir()
-                for file in _go_files(source / unit.programs[program]):
-                    (copy / file.name).write_text(file.read_text())
-                packages[program] = f"./{program}"
-            for file in _go_files(copy):
-                file.write_text(file.read_text().replace(patch.old, patch.new))
-        return packages
-
-    def _patched_program(self, patch: Patch, source: Path) -> str:
-        """The program with the text to replace in its main package."""
-        unit = self._unit
-        places = [
-            name
-            for name, path in unit.programs.items()
-            for file in _go_files(source / path)
-            for _ in range(file.read_text().count(patch.old))
-        ]
-        if len(places) != 1:
-            raise BuildError(
-                f"cannot patch {unit.key}: {patch.old!r} occurs {len(places)} times in {', '.join(unit.programs)}"
-            )
-        return places[0]
+    def _patched(self, source: Path) -> Path:
+        """A copy of the module with the unit's replacements."""
+        copy = self._scratch / "source"
+        shutil.copytree(source, copy, copy_function=shutil.copyfile)
+        folders = [copy / path for path in self._unit.programs.values()]
+        files = {file for folder in folders for file in _go_files(folder)}
+        for patch in self._unit.patches:
+            places = [file for file in files for _ in range(file.read_text().count(patch.old))]
+            if len(places) != 1:
+                raise BuildError(
+                    f"cannot patch {self._unit.key}: {patch.old!r} occurs {len(places)} times "
+                    f"in {', '.join(self._unit.programs)}"
+                )
+            [file] = places
+            file.write_text(file.read_text().replace(patch.old, patch.new))
+        return copy
 
     def _step(self, what: str, coming: str) -> None:
         self._progress.step(what, coming)
@@ -243,9 +227,11 @@ class _Builder:
     def _run(self, step: str, argv: Sequence[str | Path], cwd: Path, env: dict[str, str]) -> None:
         self._note("$ " + " ".join(map(str, argv)))
         self._supervisor.start(step, argv, env=env, cwd=cwd, log=self._log)
+        pause = 0.01  # a step without work ends at once
         while (code := self._supervisor.programs()[step].returncode) is None:
             self._progress.tick(self._newest_line())
-            time.sleep(_POLL_SECONDS)
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL_SECONDS)
         if code:
             raise BuildError(
                 f"the {step} step of {self._unit.key} failed with exit code {code}; its log: {self._log}"
@@ -263,7 +249,7 @@ class _Builder:
 
 
 def _go_files(folder: Path) -> list[Path]:
-    return [file for file in folder.glob("*.go") if not file.name.endswith("_test.go")]
+    return [file for file in folder.rglob("*.go") if not file.name.endswith("_test.go")]
 
 
 def _add_checksums(ours: Path, theirs: Path) -> None:

@@ -286,6 +286,7 @@ class LocalCluster:
             self._layout = installation.prepare(self._layout, [one])
             installation.apply(self._layout, self.client, one)
             self.start_component(one.name)
+            installation.wait_webhooks(self._layout, one)
 
     def pause(self, component: str) -> None:
         """Freeze a component, like a hanging machine: connections stay open, and no request is answered."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import socket
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from queuectl.localcluster.layout import Layout
     from queuectl.localcluster.operators import Operator
 
-_CRD_SECONDS = 60.0
+_SECONDS = 60.0
 _CRDS = "crds/"
 _WEBHOOKS = "webhooks.yaml"
 
@@ -84,6 +85,22 @@ def apply(home: Layout, client: Client, operator: Operator) -> None:
         kinds = {one["spec"]["names"]["plural"] for one in crds}
         url = home.url(operator.webhook_port)
         client.apply(*webhooks(operator, files[_WEBHOOKS], kinds, url, authority))
+
+
+def wait_webhooks(home: Layout, operator: Operator) -> None:
+    """Wait until the webhook server of an operator listens. Some operators are healthy before.
+
+    Raises:
+        LocalClusterError: It does not listen in time.
+    """
+    if _WEBHOOKS in operator.unit.files:
+        address = (layout.LOOPBACK, home.ports[operator.webhook_port])
+
+        def listens() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex(address) == 0
+
+        wait_until(listens, f"the webhooks of {operator.name}", _SECONDS)
 
 
 def webhooks(
@@ -153,9 +170,9 @@ def _wait_served(client: Client, crd: Document) -> None:
         conditions = client.get(path).get("status", {}).get("conditions") or []
         return any(one["type"] == "Established" and one["status"] == "True" for one in conditions)
 
-    wait_until(established, f"the CRD {name}", _CRD_SECONDS)
+    wait_until(established, f"the CRD {name}", _SECONDS)
     # An admission policy with parameters of a kind that discovery does not have fails for 30 s.
-    wait_until(lambda: client.discovers(group), f"discovery of {group}", _CRD_SECONDS)
+    wait_until(lambda: client.discovers(group), f"discovery of {group}", _SECONDS)
 
 
 def _read(path: Path) -> list[Document]:

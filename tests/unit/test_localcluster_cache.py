@@ -41,12 +41,15 @@ case "$1 $2" in
     echo role > "$source/config/role.yaml"
     echo 'package main // PORT' > "$source/cmd/thing/main.go"
     echo 'package main // HOST' > "$source/cmd/thing/more.go"
-    echo 'package main // HOST' > "$source/cmd/thing/more_test.go" ;;
+    echo 'package main // HOST' > "$source/cmd/thing/more_test.go"
+    mkdir -p "$source/cmd/thing/app"
+    echo 'package app // PATH' > "$source/cmd/thing/app/app.go" ;;
   "build -v")
     if [ -n "$FAKE_GO_FAILS" ]; then echo "undefined: frobnicate" >&2; exit 3; fi
     while [ "$1" != -o ]; do shift; done
     printf '#!/bin/sh\\necho thing v1.2.3\\n' > "$2"; chmod +x "$2"
-    cat thing/*.go > "$FAKE_GO_CALLS.main" 2>/dev/null || true ;;
+    source=$(sed -n 's/^replace .* => //p' go.mod)
+    [ -z "$source" ] || cat "$source"/cmd/thing/ma*.go "$source"/cmd/thing/more.go "$source"/cmd/thing/app/*.go > "$FAKE_GO_CALLS.main" ;;
 esac
 """
 
@@ -182,26 +185,24 @@ def test_two_that_want_the_same_unit_build_it_once(machine: Path) -> None:
     assert ensure(NoProgress()).programs["thing"].read_text() == "built by the other"
 
 
-def test_main_packages_can_be_patched(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    patches = (Patch("PORT", "8080"), Patch("HOST", "here"))
+def test_the_source_of_a_program_can_be_patched(
+    machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patches = (Patch("PORT", "8080"), Patch("HOST", "here"), Patch("PATH", "there"))
     patched = Unit("thing", UNIT.module, UNIT.version, UNIT.programs, 1, patches=patches)
     monkeypatch.setattr(build, "UNITS", (patched,))
     ensure(NoProgress())
-    assert (machine / "calls.main").read_text() == "package main // 8080\npackage main // here\n"
-    assert (machine / "calls").read_text().rstrip().endswith("./thing")
+    assert (machine / "calls.main").read_text().splitlines() == [
+        "package main // 8080",
+        "package main // here",
+        "package app // there",
+    ]
+    assert (machine / "calls").read_text().rstrip().endswith(" example.org/thing/cmd/thing")
+    [fetched] = (machine / "cache").rglob("mod/**/cmd/thing/main.go")
+    assert fetched.read_text() == "package main // PORT\n", "the fetched module is as it was"
 
 
-def test_the_other_programs_of_a_patched_unit_are_built_as_they_are(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    programs = {"other": "cmd/other", "thing": "cmd/thing"}
-    patched = Unit("two", UNIT.module, UNIT.version, programs, 1, patches=(Patch("PORT", "80"),))
-    monkeypatch.setattr(build, "UNITS", (patched,))
-    ensure(NoProgress())
-    assert (machine / "calls").read_text().rstrip().endswith("example.org/thing/cmd/other ./thing")
-
-
-@pytest.mark.parametrize(("text", "times"), [("NAME", 0), ("package", 2)])
+@pytest.mark.parametrize(("text", "times"), [("NAME", 0), ("package", 3)])
 def test_a_patch_that_no_longer_fits_fails_the_build(
     monkeypatch: pytest.MonkeyPatch, text: str, times: int
 ) -> None:
