@@ -276,6 +276,9 @@ class WorkloadView(View):
     )
     position_in_local_queue: int | None
     gates: list[str] = Field(description="Admission gates of the job.")
+    after: list[str] = Field(
+        description="The jobs that must end first, as KIND/NAME:ok, any or failed. Those that have are omitted."
+    )
     expected_start: ExpectedStartView | None = Field(
         description="The estimate of its start, as a range. null = unknown, or it is not pending."
     )

@@ -28,6 +28,7 @@ from queuectl.api.schemas import (
 )
 from queuectl.domain.diagnosis import Diagnosis, Obstacle, SuggestedFix
 from queuectl.domain.estimates import ExpectedRunTime, ExpectedStart
+from queuectl.domain.gates import admission_gates, dependencies
 from queuectl.domain.gpus import rounded
 from queuectl.domain.ledger import Entry, State
 from queuectl.domain.queries import HistoryLine, QueuePosition
@@ -90,7 +91,8 @@ def workload_view(
         requeue_at=maybe(entry.requeue_at),
         position_in_cluster_queue=line.cluster_queue if line is not None else None,
         position_in_local_queue=line.local_queue if line is not None else None,
-        gates=list(entry.gates),
+        gates=admission_gates(entry.gates),
+        after=[str(one) for one in dependencies(entry.gates)],
         expected_start=expected_start_view(start) if line is not None else None,
         planned_start=planned_start_view(entry, awaited or {}),
         run_time=run_time_view(run_time),

@@ -120,6 +120,7 @@ def _workload(client: Client, path: str, kind: Kind) -> list[str]:
         "Attempt": f"{body['attempt']}; evictions: {body['evictions']}",
         "Position": _position(body),
         "Gates": ", ".join(body["gates"]),
+        "After": ", ".join(body["after"]),
     }
     lines = [f"{title + ':':<10}{value}" for title, value in fields.items() if value]
     lines += ["", *explain_lines(explained), "", "Conditions:"]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from queuectl.domain.commands import Command
+from queuectl.domain.gates import DependencyStatus
 from queuectl.domain.gpus import Gpus
 from queuectl.domain.ledger import Purpose
 from queuectl.domain.plan import SlipCause
@@ -173,9 +174,13 @@ class PodsDone:
 
 @dataclass(frozen=True, slots=True)
 class GatesChanged:
-    """Admission gates as the object lists them now; those that it did not have when it was submitted do not count."""
+    """Gates as the object lists them now; those that it did not have when it was submitted do not count.
+
+    ``statuses``: of the jobs that it depends on, by gate.
+    """
 
     gates: tuple[str, ...]
+    statuses: Mapping[str, DependencyStatus] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

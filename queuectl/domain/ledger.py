@@ -88,7 +88,7 @@ class Entry:
         budget: ``Undecided`` answers in a row; the solver's limit grows with it.
         excluded: nodes kube-scheduler refused after a pin, until it starts.
         parked: why it stays out of the queue, once its pods have ended, until a user changes that.
-        gates: its admission gates that are not removed yet; it is held while there are any.
+        gates: its admission gates and dependencies that are left; it is held while there are any.
         priority_set: priority given by a person; None = what its classes say.
         priority_until: when that ends; None = when it is taken back.
         queue_set: LocalQueue that a user moves it to, until its object names it; it does not start meanwhile.

@@ -40,6 +40,8 @@ class Code(StrEnum):
     HELD = "Held"  # a user holds it
     QUEUE_SET = "QueueSet"  # a user moves it to another LocalQueue
     ADMISSION_GATED = "AdmissionGated"  # held until its admission gates are removed
+    DEPENDENCY = "Dependency"  # held until other jobs have ended
+    DEPENDENCY_NEVER_SATISFIED = "DependencyNeverSatisfied"  # the other job ended otherwise
     # starting and running
     ADMITTED = "Admitted"  # it starts; its nodes are decided
     PODS_READY = "PodsReady"  # all pods are ready
@@ -228,9 +230,3 @@ COOPERATIVE: Final = BY_POLICY | {
     Code.DEACTIVATED,
     Code.MAX_EXECUTION_TIME,
 }
-
-
-def gated(gates: tuple[str, ...]) -> Reason:
-    """The reason for which a gang with these admission gates is held."""
-    text = f"held until these admission gates are removed: {', '.join(gates)}"
-    return Reason(Code.ADMISSION_GATED, text, {"gates": list(gates)})

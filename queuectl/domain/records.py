@@ -94,7 +94,7 @@ class JobRecord:
         expected: pods its controller keeps at once per podset where that is fewer than the podset's count (a Job with
             few completions left, or started with fewer pods); empty otherwise.
         parallelism: of a Job that may start with fewer pods, or did; None otherwise.
-        gates: ``admission-gated-by``: the controllers that must release it before it is queued.
+        gates: what must be released before it is queued: ``admission-gated-by`` and ``after``, as in :mod:`queuectl.domain.gates`.
         max_execution: ``max-exec-time-seconds``: how long it may run, over all attempts; None = no limit.
         expected_duration: ``expected-duration-seconds``: how long its user expects it to run, over all attempts; None = not stated.
         followed: another pod can follow a pod that succeeded, as ``expects`` states; else none does.

@@ -48,9 +48,10 @@ from queuectl.domain.events import (
     WriteAccepted,
     WriteRefused,
 )
+from queuectl.domain.gates import held_by, remaining
 from queuectl.domain.ledger import REFUSED_WRITE, Entry, EntryChange, Intent, Note, State
 from queuectl.domain.plan import SLIPS, SlipCause
-from queuectl.domain.reasons import Code, Reason, gated
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import Outcome
 from queuectl.domain.rules import Rules
 from queuectl.domain.snapshot import PlannedStart
@@ -159,7 +160,9 @@ def _submitted(entry: Entry | None, event: Submitted, now: float) -> EntryChange
         return None
     job = event.job
     reason = (
-        gated(job.gates) if job.gates else Reason(Code.QUEUED, f"queued in LocalQueue {job.queue}")
+        held_by(job.gates)
+        if job.gates
+        else Reason(Code.QUEUED, f"queued in LocalQueue {job.queue}")
     )
     after = Entry(
         uid=job.uid,
@@ -400,12 +403,21 @@ def _done(entry: Entry, event: PodsDone, now: float) -> EntryChange | None:
 
 
 def _gated(entry: Entry, event: GatesChanged, now: float) -> EntryChange | None:
-    gates = tuple(gate for gate in entry.gates if gate in event.gates)
-    if gates == entry.gates:
-        return None
+    listed = tuple(gate for gate in entry.gates if gate in event.gates)
+    gates = remaining(listed, event.statuses)
     if entry.state is not State.HELD or entry.parked is not None:
-        return EntryChange(entry, next_of(entry, gates=gates), now)
-    return rejoin(entry, now, Reason(Code.QUEUED, "its admission gates were removed"), gates=gates)
+        same = gates == entry.gates
+        return None if same else EntryChange(entry, next_of(entry, gates=gates), now)
+    if not gates:
+        satisfied = gates != listed
+        text = "the jobs that it depends on have ended" if satisfied else "its gates were removed"
+        return rejoin(entry, now, Reason(Code.QUEUED, text), gates=gates)
+    reason = held_by(gates, event.statuses)
+    if gates == entry.gates and reason == entry.reason:
+        return None
+    changed = next_of(entry, gates=gates, reason=reason)
+    note = Note(str(reason.code), entry.state, entry.state, reason)
+    return EntryChange(entry, changed, now, note)
 
 
 def _priority_over(entry: Entry, event: PriorityOver, now: float) -> EntryChange | None:

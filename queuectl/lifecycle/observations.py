@@ -34,6 +34,7 @@ from queuectl.domain.events import (
     Submitted,
     WriteAccepted,
 )
+from queuectl.domain.gates import DependencyStatus
 from queuectl.domain.identity import LONGEST_NAME
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.queues import QueueConfig
@@ -42,6 +43,7 @@ from queuectl.domain.records import JobRecord, PodRecord, PriorAdmission
 from queuectl.domain.rules import Rules
 from queuectl.domain.workload import Placement
 from queuectl.lifecycle.adoption import running_placement
+from queuectl.lifecycle.dependents import Dependents
 from queuectl.lifecycle.failures import (
     held_up,
     late_pods,
@@ -84,6 +86,7 @@ class ObservationRules:
         tainted: the stop that the gang needs because taints of devices are the cause; None without one.
         refusal: of a write that it owes; None without one.
         may_start: a start that was sent can still take effect.
+        statuses: of the jobs that it depends on, by gate.
     """
 
     rules: Rules
@@ -95,6 +98,7 @@ class ObservationRules:
     tainted: Evict | None = None
     refusal: Refusal | None = None
     may_start: bool = False
+    statuses: Mapping[str, DependencyStatus] = field(default_factory=dict)
 
 
 def observe(
@@ -137,8 +141,8 @@ def _waiting(entry: Entry, job: JobRecord, now: float, terms: ObservationRules) 
         yield QueueMoved()
     elif terms.refusal is not None and terms.refusal.purpose is Purpose.MOVE:
         yield MoveRefused(terms.refusal.why)
-    if entry.gates and entry.gates != job.gates:
-        yield GatesChanged(job.gates)
+    if entry.gates:
+        yield GatesChanged(job.gates, terms.statuses)
     if entry.state is State.BACKOFF and entry.requeue_at is not None and now >= entry.requeue_at:
         yield RetryDue()
 
@@ -251,6 +255,7 @@ class Observer:
         self._left_alone: set[str] = set()
         self._refused: dict[str, dict[str, float]] = {}  # results of refused_pods, by workload
         self._late: dict[str, dict[str, float]] = {}  # results of late_pods, by workload
+        self._dependents = Dependents(mirror, ledger)
 
     def observe(self, config: QueueConfig, now: float) -> Observations:
         """Turn the marked changes of the cluster into changes of entries, and clear the marks."""
@@ -259,6 +264,7 @@ class Observer:
         touched, mirror.touched = mirror.touched, set()
         touched.update(self._resized(config))
         edited, mirror.edited = mirror.edited, set()
+        touched |= self._dependents.of(touched, indirect=bool(edited))
         self._plan_again = self._usage.refresh(moved) or mirror.planning_changed
         self._plan_again |= any(map(self._waits, edited))
         mirror.planning_changed = False
@@ -342,6 +348,7 @@ class Observer:
             drain=drain(entry.namespace, entry.queue, config) if entry.state.live else None,
             refusal=self._refusals.of(entry),
             may_start=job is not None and self._refusals.may_start(job),
+            statuses=self._dependents.statuses(entry) if entry.gates else {},
         )
 
     def on_lost_nodes(self, entry: Entry) -> bool:

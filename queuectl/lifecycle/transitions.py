@@ -7,8 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from queuectl.domain.durations import DAY
+from queuectl.domain.gates import held_by
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Note, State, parked_state, rest
-from queuectl.domain.reasons import BY_POLICY, COOPERATIVE, FAILED_START, Code, Reason, gated
+from queuectl.domain.reasons import BY_POLICY, COOPERATIVE, FAILED_START, Code, Reason
 from queuectl.domain.rules import PodsReady, Rules
 from queuectl.domain.snapshot import CapacityLease
 
@@ -33,7 +34,7 @@ def rejoin(entry: Entry, now: float, reason: Reason, **changes: Any) -> EntryCha
     if parked is not None:
         return move(entry, parked_state(parked), now, parked, **changes)
     if gates:
-        return move(entry, State.HELD, now, gated(gates), **changes)
+        return move(entry, State.HELD, now, held_by(gates), **changes)
     return move(entry, State.PENDING, now, reason, **changes)
 
 

@@ -57,6 +57,10 @@ def next_step(state: State, code: Code) -> str:
     """A sentence; "" where no advice applies."""
     if code is Code.ADMISSION_GATED:
         return "Wait until the controller that set the admission gate removes it."
+    if code is Code.DEPENDENCY:
+        return f"{_NOTHING} It queues when the jobs that it depends on have ended."
+    if code is Code.DEPENDENCY_NEVER_SATISFIED:
+        return "Run the other job again, or remove the annotation queuectl.dev/after."
     if state is State.PENDING and code in PENDING:
         return PENDING[code]
     if state is State.FINISHED and code is Code.FAILED:

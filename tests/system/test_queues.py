@@ -16,6 +16,7 @@ from queuectl.localcluster.nodes import KUBELET
 from tests.system.actions import (
     cohort,
     configured,
+    finish,
     reason,
     remove,
     restart_controller,
@@ -157,6 +158,32 @@ def test_a_gang_waits_until_its_gates_are_removed(installation: Installation) ->
         lift(workspace, gate, None)
         restart_controller(workspace)
         workspace.until_state("train", "Running")
+
+
+def test_a_gang_starts_after_the_jobs_that_it_depends_on(installation: Installation) -> None:
+    """It is held while the first runs, and while the second does not exist, also across restarts."""
+    annotations = {"queuectl.dev/after": "PyTorchJob/prep, Job/data:any"}
+    with installation.workspace(64) as workspace:
+        workspace.gang("PyTorchJob", "prep", 2)
+        workspace.gang("Job", "train", 2, annotations=annotations)
+        workspace.until_state("prep", "Running")
+        until_reason(workspace, "train", "Held", "Dependency")
+        end(workspace, "prep")
+        workspace.until(
+            lambda: workspace.workload("train").get("after") == ["Job/data:any"], "one job is left"
+        )
+        restart_controller(workspace)
+        workspace.gang("Job", "data", 2)
+        workspace.until_state("data", "Running")
+        assert reason(workspace, "train") == ("Held", "Dependency")
+        end(workspace, "data")
+        workspace.until_state("train", "Running")
+
+
+def end(workspace: Workspace, name: str) -> None:
+    """Let all pods of a job succeed."""
+    for pod in workspace.pods(name):
+        finish(workspace, pod.name)
 
 
 def lift(workspace: Workspace, annotation: str, left: str | None) -> None:

@@ -40,6 +40,7 @@ from queuectl.domain.events import (
     WriteAccepted,
     WriteRefused,
 )
+from queuectl.domain.gates import Dependency, DependencyStatus
 from queuectl.domain.ledger import Entry, EntryChange, Intent, Purpose, State
 from queuectl.domain.plan import SlipCause
 from queuectl.domain.reasons import Code, Reason
@@ -93,6 +94,10 @@ HOLD, RELEASE, REQUEUE, DEACTIVATE, ACTIVATE = (
 PREEMPT, MOVE = ask(Action.PREEMPT), ask(Action.MOVE, queue="other")
 RUNS: tuple[Event, ...] = (SUBMITTED, Admit(PLACEMENT), PodsReady())
 GATED = Submitted(replace(JOB, gates=("budget", "data")), priority=10, cluster_queue="gpus")
+PREP = Dependency("Job", "prep").gate
+AFTER = Submitted(replace(JOB, gates=(PREP,)), priority=10, cluster_queue="gpus")
+PREPARED = GatesChanged((PREP,), {PREP: DependencyStatus.SUCCEEDED})
+UNPREPARED = GatesChanged((PREP,), {PREP: DependencyStatus.FAILED})
 TOO_LONG = Reason(Code.MAX_EXECUTION_TIME, "60 s")
 OVER_TIME = Evict(TOO_LONG, parked=TOO_LONG)
 
@@ -168,6 +173,14 @@ TRANSITIONS: list[tuple[str, tuple[Event, ...], State]] = [
     ("a release does not open gates", (GATED, HOLD, RELEASE), State.HELD),
     ("nor do gates end a hold", (GATED, HOLD, GatesChanged(())), State.HELD),
     ("both do", (GATED, HOLD, GatesChanged(()), RELEASE), State.PENDING),
+    ("a job that depends on another is held", (AFTER,), State.HELD),
+    ("while the other runs", (AFTER, GatesChanged((PREP,))), State.HELD),
+    ("and queues when it succeeded", (AFTER, PREPARED), State.PENDING),
+    ("not when it failed", (AFTER, UNPREPARED), State.HELD),
+    ("unless it is run again", (AFTER, UNPREPARED, PREPARED), State.PENDING),
+    ("or the dependency is removed", (AFTER, UNPREPARED, GatesChanged(())), State.PENDING),
+    ("a satisfied dependency does not end a hold", (AFTER, HOLD, PREPARED), State.HELD),
+    ("and is not needed a second time", (AFTER, HOLD, PREPARED, UNPREPARED, RELEASE), State.PENDING),
     ("a gated job that was resumed is gated again", (GATED, EVICTED, Drained()), State.HELD),
     ("a held job can be deleted", (SUBMITTED, HOLD, ObjectDeleted()), State.FINISHED),
     ("what ended cannot be held", (SUBMITTED, ObjectDeleted(), HOLD), State.FINISHED),

@@ -223,6 +223,15 @@ BLOCKED: dict[str, tuple[dict[str, Any], Code, str]] = {
         job() | {"metadata": {**job()["metadata"], "annotations": {"kueue.x-k8s.io/admission-gated-by": "a.com/x"}}},
         Code.ADMISSION_GATED, "held until these admission gates are removed: a.com/x",
     ),
+    "after a job that is not in the input": (
+        job() | {"metadata": {**job()["metadata"], "annotations": {"queuectl.dev/after": "Job/prep"}}},
+        Code.DEPENDENCY, "held until Job/prep succeeds (no such job with a queue is in its namespace)",
+    ),
+    "after a word": (
+        job() | {"metadata": {**job()["metadata"], "annotations": {"queuectl.dev/after": "Job/a, prep"}}},
+        Code.MISCONFIGURED,
+        "metadata.annotations: queuectl.dev/after: 'prep' is not KIND/NAME, KIND/NAME:ok, KIND/NAME:any or KIND/NAME:failed",
+    ),
     "held": (workload(spec={"active": False}), Code.HELD, "held by spec.active: false"),
     "backing off": (
         workload(status={"requeueState": {"count": 1, "requeueAt": "2027-01-01T00:00:00Z"}}),
@@ -869,3 +878,14 @@ def test_any_objects_make_a_snapshot_or_are_refused(parts: list[Any]) -> None:
         assert {p.workload.uid for p in snapshot.pending}.isdisjoint(
             a.workload.uid for a in snapshot.admitted
         )
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("Complete", None), ("Failed", Code.DEPENDENCY_NEVER_SATISFIED)])  # fmt: skip
+def test_a_finished_job_of_the_input_counts_for_those_that_depend_on_it(
+    outcome: str, code: Code | None
+) -> None:
+    late = job("late")
+    late["metadata"]["annotations"] = {"queuectl.dev/after": "job/prep"}
+    prep = job("prep") | {"status": {"conditions": [{"type": outcome, "status": "True"}]}}
+    (pending,) = load(prep, late).snapshot.pending
+    assert (pending.blocked.code if pending.blocked else None) == code

@@ -23,6 +23,8 @@ BY_HAND = {
     Code.HELD,
     Code.QUEUE_SET,
     Code.ADMISSION_GATED,
+    Code.DEPENDENCY,
+    Code.DEPENDENCY_NEVER_SATISFIED,
 }  # it ends by a time, or by a user
 
 

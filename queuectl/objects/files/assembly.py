@@ -8,10 +8,11 @@ from typing import Final
 
 from queuectl.devices.numa import with_numa_nodes_of_others
 from queuectl.domain.fleet import Fleet, Node
+from queuectl.domain.gates import JobFound, JobName, held_by, remaining, statuses_of
 from queuectl.domain.gpu_fractions import why_refused
 from queuectl.domain.quantity import NOTHING, Resources
 from queuectl.domain.queues import ClusterQueue, QueueConfig
-from queuectl.domain.reasons import Code, Reason, gated
+from queuectl.domain.reasons import Code, Reason
 from queuectl.domain.records import ResourceQuotaRecord, user_of
 from queuectl.domain.resource_quota import Allowance, with_promises
 from queuectl.domain.snapshot import Admitted, Pending, Snapshot
@@ -66,6 +67,11 @@ class Assembly:
         self._hosts = {node.hostname: node.name for node in self._fleet.nodes}
         self._offered = frozenset(name for node in parts.nodes for name in node.allocatable)
         joined, self._workload_names = self._join()
+        self._jobs = {
+            JobName.of(*gang.key): JobFound(gang.outcome, gang.gates)
+            for gang in parts.gangs
+            if gang.kind != WORKLOAD
+        }
         self._owners = Owners(joined, self._workload_names)
         self._gangs, self._queues = charge(self._with_drafts_waiting(joined), queues)
 
@@ -311,7 +317,10 @@ class Assembly:
         if gang.priority is None and name and name not in self._queues.priority_classes:
             return Reason(Code.MISCONFIGURED, f"WorkloadPriorityClass {name} does not exist")
         if gang.gates:
-            return gated(gang.gates)
+            own = JobName.of(*gang.key)
+            statuses = statuses_of(own, gang.gates, self._jobs.get)
+            if remaining(gang.gates, statuses):
+                return held_by(gang.gates, statuses)
         if gang.inactive:
             return Reason(Code.HELD, "held by spec.active: false")
         if gang.requeue_at is not None and gang.requeue_at > self._now:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from queuectl.domain.reasons import Reason
-from queuectl.domain.records import JobRecord
+from queuectl.domain.records import JobRecord, Outcome
 from queuectl.domain.workload import PodSet
 from queuectl.objects.documents import Document
 from queuectl.objects.errors import RequestError
@@ -72,6 +72,7 @@ class Gang:
     draft: bool = False
     leaving: bool = False
     finished: bool = False
+    outcome: Outcome | None = None
     assigned: Mapping[str, Assigned] = field(default_factory=dict)
     charged_to: str | None = None
     started_at: float | None = None
@@ -135,6 +136,7 @@ def read_job_gang(document: Document) -> Gang:
         running=not record.suspended,
         draft=not record.suspended and record.queue is not None and unseen(document, record.uid),
         finished=record.outcome is not None,
+        outcome=record.outcome,
         utilization=record.utilization,
         checkpoint_at=record.checkpoint_at,
         evictions=read_evictions(meta.get("annotations")),
@@ -188,6 +190,7 @@ def merged(job: Gang, workload: Gang) -> Gang:
         draft=False,
         leaving=workload.leaving,
         finished=job.finished or workload.finished,
+        outcome=job.outcome,
         assigned=workload.assigned,
         charged_to=workload.charged_to,
         started_at=workload.started_at,

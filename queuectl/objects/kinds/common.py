@@ -8,6 +8,7 @@ from sys import intern
 from types import MappingProxyType
 from typing import Any, Final
 
+from queuectl.domain.gates import Dependency
 from queuectl.domain.records import JobRecord, Outcome, Parallelism
 from queuectl.domain.workload import PodSet
 from queuectl.objects import keys
@@ -150,6 +151,8 @@ def _check_labels(meta: Meta, kueue: bool) -> None:
             f"{LONGEST_WARMUP}"
         )
     keys.either(meta.annotations, keys.ADMISSION_GATED_BY, kueue=kueue)
+    if wrong := [one for one in _after(meta) if isinstance(one, RequestError)]:
+        raise wrong[0]
     limit = keys.either(meta.labels, keys.MAX_EXECUTION, kueue=kueue)
     if limit is not None and not read_count(limit):
         raise RequestError(
@@ -175,12 +178,25 @@ def _warmup(meta: Meta) -> float | None:
 
 
 def _gates(meta: Meta, kueue: bool) -> tuple[str, ...]:
-    """The gates under both keys. While the keys differ, all of them hold the job."""
+    """The gates under both keys, and those of its dependencies. While the keys differ, all of them hold the job."""
     annotations = meta.annotations or {}
     prefixes = (keys.PREFIX, keys.KUEUE_PREFIX) if kueue else (keys.PREFIX,)
     listed = (annotations.get(prefix + keys.ADMISSION_GATED_BY, "") for prefix in prefixes)
     names = (name.strip() for text in listed for name in text.split(","))
-    return tuple(dict.fromkeys(name for name in names if name))
+    jobs = (one.gate for one in _after(meta) if isinstance(one, Dependency))
+    return tuple(dict.fromkeys((*(name for name in names if name), *jobs)))
+
+
+def _after(meta: Meta) -> Iterator[Dependency | RequestError]:
+    """The jobs that must end first. For an invalid part, its error."""
+    key = keys.PREFIX + keys.AFTER
+    for part in (meta.annotations or {}).get(key, "").split(","):
+        text = part.strip()
+        try:
+            if text:
+                yield Dependency.parse(text)
+        except ValueError as error:
+            yield RequestError(f"metadata.annotations: {key}: {text!r} {error}")
 
 
 def _max_execution(meta: Meta, kueue: bool) -> float | None:

@@ -1,0 +1,142 @@
+"""Admission gates and dependencies: their syntax, the status of each, and the reason of a held job."""
+
+from __future__ import annotations
+
+import pytest
+
+from queuectl.domain.gates import (
+    Dependency,
+    DependencyStatus,
+    Ends,
+    JobFound,
+    JobName,
+    held_by,
+    remaining,
+    statuses_of,
+)
+from queuectl.domain.reasons import Code
+from queuectl.domain.records import Outcome
+
+ME = JobName.of("Job", "team-a", "train")
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("Job/prep", Dependency("Job", "prep", Ends.OK)),
+        ("job/prep:ok", Dependency("job", "prep", Ends.OK)),
+        ("PyTorchJob/a.b-1:any", Dependency("PyTorchJob", "a.b-1", Ends.ANY)),
+        ("Job/prep:failed", Dependency("Job", "prep", Ends.FAILED)),
+    ],
+)
+def test_a_dependency_is_a_kind_a_name_and_how_it_ends(text: str, read: Dependency) -> None:
+    assert Dependency.parse(text) == read
+    assert Dependency.of_gate(read.gate) == read
+    assert Dependency.parse(str(read)) == read
+
+
+@pytest.mark.parametrize(
+    "text", ["prep", "Job/", "/prep", "Job/Prep", "Job/prep:", "Job/prep:soon", "a/b/c", "Job/-a", "Job/a b"]
+)  # fmt: skip
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"is not KIND/NAME|is not ok, any or failed"):
+        Dependency.parse(text)
+
+
+def test_an_admission_gate_is_no_dependency() -> None:
+    for gate in ("example.com/data", "after", "Job/prep:ok"):
+        assert Dependency.of_gate(gate) is None
+
+
+# how it is to end: the statuses that satisfy it, and those that never will
+ENDINGS = {
+    Ends.OK: ({DependencyStatus.SUCCEEDED}, {DependencyStatus.FAILED, DependencyStatus.CYCLE}),
+    Ends.ANY: ({DependencyStatus.SUCCEEDED, DependencyStatus.FAILED}, {DependencyStatus.CYCLE}),
+    Ends.FAILED: ({DependencyStatus.FAILED}, {DependencyStatus.SUCCEEDED, DependencyStatus.CYCLE}),
+}
+
+
+@pytest.mark.parametrize("ends", Ends)
+@pytest.mark.parametrize("status", DependencyStatus)
+def test_a_dependency_is_satisfied_open_or_never_satisfied(
+    ends: Ends, status: DependencyStatus
+) -> None:
+    one = Dependency("Job", "prep", ends)
+    satisfied, never = ENDINGS[ends]
+    assert one.satisfied(status) == (status in satisfied)
+    assert one.never_satisfied(status) == (status in never)
+    kept = () if status in satisfied else (one.gate,)
+    assert remaining((one.gate,), {one.gate: status}) == kept
+
+
+def found(**jobs: JobFound) -> dict[JobName, JobFound]:
+    return {JobName.of("Job", "team-a", name): job for name, job in jobs.items()}
+
+
+def after(*names: str) -> tuple[str, ...]:
+    return tuple(Dependency("Job", name).gate for name in names)
+
+
+OPEN = JobFound(None, ())
+STATUSES: list[tuple[str, dict[JobName, JobFound], DependencyStatus]] = [
+    ("a job that is not there", {}, DependencyStatus.MISSING),
+    ("one that runs", found(prep=OPEN), DependencyStatus.UNFINISHED),
+    ("one that succeeded", found(prep=JobFound(Outcome.SUCCEEDED, ())), DependencyStatus.SUCCEEDED),
+    ("one that failed", found(prep=JobFound(Outcome.FAILED, ())), DependencyStatus.FAILED),
+    ("one that waits for another job", found(prep=JobFound(None, after("data")), data=OPEN), DependencyStatus.UNFINISHED),
+    ("one that waits for a job that is not there", found(prep=JobFound(None, after("data"))), DependencyStatus.UNFINISHED),
+    ("one that waits for this job", found(prep=JobFound(None, after("train")), train=OPEN), DependencyStatus.CYCLE),
+    ("one that waits for it through another",
+     found(prep=JobFound(None, after("data")), data=JobFound(None, ("example.com/x", *after("train"))), train=OPEN), DependencyStatus.CYCLE),
+    ("one that waited for it, and ended", found(prep=JobFound(Outcome.SUCCEEDED, after("train"))), DependencyStatus.SUCCEEDED),
+    ("one in a cycle without this job",
+     found(prep=JobFound(None, after("data")), data=JobFound(None, after("prep"))), DependencyStatus.UNFINISHED),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("jobs", "status"), [row[1:] for row in STATUSES], ids=[row[0] for row in STATUSES])  # fmt: skip
+def test_a_dependency_has_the_status_of_the_job(
+    jobs: dict[JobName, JobFound], status: DependencyStatus
+) -> None:
+    gates = ("example.com/data", *after("prep"))
+    assert statuses_of(ME, gates, jobs.get) == {after("prep")[0]: status}
+
+
+def test_a_job_that_depends_on_itself_is_a_cycle() -> None:
+    own = after("train")
+    assert statuses_of(ME, own, found(train=JobFound(None, own)).get) == {
+        own[0]: DependencyStatus.CYCLE
+    }
+
+
+def test_a_job_of_another_namespace_or_kind_is_not_meant() -> None:
+    others = {
+        JobName.of("Job", "team-b", "prep"): OPEN,
+        JobName.of("PyTorchJob", "team-a", "prep"): OPEN,
+    }
+    assert statuses_of(ME, after("prep"), others.get) == {
+        after("prep")[0]: DependencyStatus.MISSING
+    }
+
+
+MESSAGES = [
+    (("example.com/data",), None, Code.ADMISSION_GATED, "held until these admission gates are removed: example.com/data"),
+    (after("prep"), DependencyStatus.UNFINISHED, Code.DEPENDENCY, "held until Job/prep succeeds"),
+    (after("prep"), DependencyStatus.MISSING, Code.DEPENDENCY, "held until Job/prep succeeds (no such job with a queue is in its namespace)"),
+    (after("prep"), DependencyStatus.FAILED, Code.DEPENDENCY_NEVER_SATISFIED, "held until Job/prep succeeds (it failed)"),
+    (after("prep"), DependencyStatus.CYCLE, Code.DEPENDENCY_NEVER_SATISFIED, "held until Job/prep succeeds (which waits for this job)"),
+    ((Dependency("Job", "prep", Ends.FAILED).gate,), DependencyStatus.SUCCEEDED, Code.DEPENDENCY_NEVER_SATISFIED,
+     "held until Job/prep fails (it succeeded)"),
+    ((Dependency("Job", "prep", Ends.ANY).gate,), DependencyStatus.UNFINISHED, Code.DEPENDENCY, "held until Job/prep ends"),
+    (("a.com/x", *after("prep")), DependencyStatus.UNFINISHED, Code.ADMISSION_GATED,
+     "held until these admission gates are removed: a.com/x, and until Job/prep succeeds"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("gates", "status", "code", "message"), MESSAGES)
+def test_the_reason_of_a_held_job_states_what_is_missing(
+    gates: tuple[str, ...], status: DependencyStatus | None, code: Code, message: str
+) -> None:
+    statuses = {gates[-1]: status} if status is not None else {}
+    reason = held_by(gates, statuses)
+    assert (reason.code, reason.message) == (code, message)
