@@ -23,6 +23,7 @@ _LOOPBACK = "127.0.0.1"
 TRAINING_OPERATOR = versions.TRAINING_OPERATOR.name
 JOBSET = versions.JOBSET.name
 MPI_OPERATOR = versions.MPI_OPERATOR.name
+KUBERAY = versions.KUBERAY.name
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,18 @@ def _mpi_operator(layout: Layout) -> Iterable[str]:
     )
 
 
+def _kuberay(layout: Layout) -> Iterable[str]:
+    return (
+        _kubeconfig(layout, KUBERAY),
+        "--enable-leader-election=false",
+        f"--health-probe-bind-address={_address(layout, KUBERAY)}",
+        "--metrics-addr=0",
+        f"--qps={QPS}",
+        f"--burst={BURST}",
+        "--reconcile-concurrency=10",
+    )
+
+
 def _with_settings(name: str) -> Callable[[Layout], Iterable[str]]:
     """The command line of an operator that reads everything else from its configuration file."""
 
@@ -186,6 +199,12 @@ OPERATORS = {
             account=MPI_OPERATOR,
             arguments=_mpi_operator,
             health="/healthz",
+        ),
+        Operator(
+            unit=versions.KUBERAY,
+            namespace="ray-system",
+            account=KUBERAY,
+            arguments=_kuberay,
         ),
     )
 }

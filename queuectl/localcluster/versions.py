@@ -223,9 +223,25 @@ MPI_OPERATOR = Unit(
     },
 )
 
+KUBERAY = Unit(
+    name="kuberay-operator",
+    module="github.com/ray-project/kuberay/ray-operator",
+    version="v1.6.1",
+    programs={"kuberay-operator": ""},
+    minutes=2.0,
+    files={
+        **{
+            f"crds/ray{kind}s.yaml": f"config/crd/bases/ray.io_ray{kind}s.yaml"
+            for kind in ("cluster", "job", "service")
+        },
+        "rbac/role.yaml": "config/rbac/role.yaml",
+    },
+)
+
 ON_DEMAND: tuple[Unit, ...] = (
     JOBSET,
     MPI_OPERATOR,
+    KUBERAY,
 )
 """Operators of job kinds. Each is built for the first cluster that runs it."""
 

@@ -55,6 +55,21 @@ def mpijob(namespace: str) -> Document:
     return custom("MPIJob", "kubeflow.org/v2beta1", namespace, {"mpiReplicaSpecs": replicas})
 
 
+def ray_cluster_spec() -> Document:
+    worker = {"groupName": "work", "replicas": 2, "minReplicas": 2, "maxReplicas": 2}
+    template = {"rayStartParams": {}, "template": {"spec": POD}}
+    return {"headGroupSpec": template, "workerGroupSpecs": [worker | template]}
+
+
+def raycluster(namespace: str) -> Document:
+    return custom("RayCluster", "ray.io/v1", namespace, ray_cluster_spec())
+
+
+def rayjob(namespace: str) -> Document:
+    spec = {"entrypoint": "true", "rayClusterSpec": ray_cluster_spec()}
+    return custom("RayJob", "ray.io/v1", namespace, spec)
+
+
 def pods(cluster: LocalCluster, namespace: str) -> list[Document]:
     items: list[Document] = cluster.client.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
     return items
@@ -82,6 +97,7 @@ def create(cluster: LocalCluster, document: Document) -> Document:
     [
         ("jobset", [jobset], {"one-work-[01]-[01]-.{5}": 4}),
         ("mpi-operator", [mpijob], {"one-launcher-.{5}": 1, "one-worker-[01]": 2}),
+        ("kuberay-operator", [raycluster], {"one-head-.{5}": 1, "one-work-worker-.{5}": 2}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -97,6 +113,12 @@ def test_an_operator_makes_the_pods_of_an_object(
         create(cluster, document(namespace))
     until_running(cluster, namespace, expected)
     assert not any(cluster.health().values())
+
+
+def test_a_rayjob_makes_its_raycluster(cluster: LocalCluster, namespace: str) -> None:
+    cluster.add_operator("kuberay-operator", progress=LineProgress())
+    create(cluster, rayjob(namespace))
+    until_running(cluster, namespace, {"one-.{5}-head-.{5}": 1, "one-.{5}-work-worker-.{5}": 2})
 
 
 def test_the_webhooks_of_an_operator_default_and_refuse(
