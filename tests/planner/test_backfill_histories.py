@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from queuectl.domain.plan import SlipCause
 from queuectl.domain.queues import Cohort, WithinClusterQueue
 from queuectl.domain.snapshot import PlannedStart
-from queuectl.domain.workload import Placement
+from queuectl.domain.workload import Duration, Placement
 from tests.planner.backfill_clock import Arrival, Clock, job, line, member
 from tests.planner.build import NOW, node
 
@@ -65,6 +66,21 @@ def assert_kept(clock: Clock, but: frozenset[str] = frozenset()) -> None:
     """Each gang but these starts no later than it was first planned."""
     late = {uid: at for uid, at in promises(clock).items() if clock.started[uid] > at}
     assert late.keys() <= but
+
+
+@settings(max_examples=15)
+@given(arrivals(), st.integers(1, 3), st.sampled_from([0.5, 1.0, 3.0]))
+def test_each_plan_with_learned_ends_passes_the_check(
+    gangs: list[Arrival], planned_starts: int, longest: float
+) -> None:
+    """Earlier gangs ran up to so many times as long as expected; the clock checks each plan."""
+    learned = []
+    for each in gangs:
+        assert each.workload.duration is not None
+        seconds = each.workload.duration.seconds
+        duration = Duration(seconds, longest=max(seconds, seconds * longest))
+        learned.append(replace(each, workload=replace(each.workload, duration=duration)))
+    Clock(NODES, learned, line(planned_starts)).run(until=10_000)
 
 
 @settings(max_examples=15)

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
+from queuectl.domain.plan import Admission
 from queuectl.domain.reasons import Code
-from queuectl.domain.workload import Duration, Workload
+from queuectl.domain.workload import Duration, Placement, PodSetPlacement, Workload
 from queuectl.planner import plan
-from queuectl.planner.verify import verify
+from queuectl.planner.verify import Rule, verify
 from tests.planner.backfill_clock import job, line
 from tests.planner.build import node, world
 from tests.planner.test_backfill import promises, running, starts
@@ -58,3 +59,37 @@ def test_a_gang_with_a_learned_end_leaves_whole_nodes_to_a_planned_start_on_seve
         (reason,) = (r.reasons[0] for r in made.pending if r.uid == later.uid)
         assert reason.code is Code.WOULD_DELAY
         assert reason.details["behind"] == "team/first"
+
+
+@pytest.mark.parametrize(
+    ("later", "wide", "node", "refused"),
+    [
+        pytest.param(lasting(WHOLE, 30.0), True, "n2", True, id="it can leave too late"),
+        pytest.param(lasting(SMALL, 30.0), True, "n2", True, id="a part of the node is enough"),
+        pytest.param(lasting(SMALL, 30.0), True, "n0", False, id="the node is in use"),
+        pytest.param(lasting(WHOLE, 25.0), True, "n2", False, id="it leaves early by far"),
+        pytest.param(WHOLE, True, "n2", False, id="it has a limit"),
+        pytest.param(lasting(WHOLE, 30.0), False, "n2", False, id="the planned start is on one node"),
+    ],
+)  # fmt: skip
+def test_the_check_refuses_a_start_on_a_whole_node_before_a_planned_start_on_several(
+    later: Workload, wide: bool, node: str, refused: bool
+) -> None:
+    """The plan has no start of the later gang; the test adds it."""
+    busy = [
+        running(job(f"busy{name}", 1, None, gpu=gpus), name, ends=100.0)
+        for name, gpus in (("n0", 1), ("n1", 1), ("n3", 2), ("large", 4))
+    ]
+    first = job("first", 4, 500, gpu=2) if wide else job("first", 1, 500, gpu=4)
+    snapshot = world(NODES, [first, later], busy, line())
+    made = plan(world(NODES, [first], busy, line()))
+    asked = later.podsets[0]
+    placed = Placement((PodSetPlacement(asked.name, ((node, 1),), dict.fromkeys(asked.shape.requests, "a")),))  # fmt: skip
+    changed = replace(made, admitted=(Admission(later.uid, placed),))
+    violations = verify(snapshot, changed)
+    found = [
+        v.message for v in violations if (v.rule, v.subject) == (Rule.PLANNED_START, later.uid)
+    ]
+    assert found == (
+        [f"takes the whole free node {node} before first has started"] if refused else []
+    )

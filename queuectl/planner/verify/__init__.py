@@ -27,6 +27,7 @@ from queuectl.planner.verify.reserved import check_reserved
 from queuectl.planner.verify.shared_gpus import check_shared_gpus
 from queuectl.planner.verify.vendors import check_vendors
 from queuectl.planner.verify.victims import check_spared, check_victims
+from queuectl.planner.verify.whole_nodes import check_whole_nodes
 
 __all__ = ["Rule", "Violation", "verify"]
 
@@ -44,7 +45,7 @@ def verify(snapshot: Snapshot, plan: Plan, selects: Selects | None = None) -> tu
         *(check_gangs, check_shares, check_capacity, check_quota),
         *(check_order, check_victims, check_kept, check_moves, check_allowances),
         *(check_users, check_budgets, check_spared, check_shared_gpus),
-        *(check_planned, check_reserved),
+        *(check_planned, check_whole_nodes, check_reserved),
     )
     found = [*_partition(index), *_reasons(index)]
     for check in checks:
